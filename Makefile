@@ -1,0 +1,79 @@
+# Everything is set up in .venv at the repository root; what is installed there is listed in pyproject.toml alone.
+# A stamp in .venv says what is installed, so that nothing is installed twice until pyproject.toml changes.
+
+PYTHON ?= python3
+
+VENV  := .venv
+BIN   := $(VENV)/bin
+PEERS := .peers
+PIP    = -m pip --disable-pip-version-check install --quiet
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help demo test lint types format check bench bench-peers
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+
+demo: $(VENV)/demo.stamp ## a speaker classifier trained in PyTorch, run by stepnet
+	$(BIN)/stepnet demo
+
+test: $(VENV)/test.stamp ## all tests, doctests and the examples in README and docs
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/lint.stamp ## format and lint
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(VENV)/lint.stamp $(VENV)/test.stamp ## pyright, strict on the package
+	$(BIN)/pyright
+
+format: $(VENV)/lint.stamp ## mend what lint would complain of, where that can be done
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+check: lint types test ## what CI runs
+
+bench: $(VENV)/test.stamp ## the benchmark, against torch, onnxruntime and what bench-peers made
+	$(BIN)/stepnet bench $(ARGS)
+
+bench-peers: $(PEERS)/openvino/peer.stamp ## an environment for each peer that needs its own
+
+# What is installed
+
+$(VENV)/pip.stamp:
+	@$(call supported,$(PYTHON)) || { echo "$(wrong_python)" >&2; exit 1; }
+	@[ -x $(BIN)/pip ] || { echo "making $(VENV) ..."; $(PYTHON) -m venv $(VENV); }
+	@$(call supported,$(BIN)/python) || { echo "$(wrong_venv)" >&2; exit 1; }
+	@$(BIN)/python $(PIP) 'pip>=25.1' # the first that installs dependency groups
+	@touch $@
+
+$(VENV)/demo.stamp: pyproject.toml $(VENV)/pip.stamp
+	@echo "installing stepnet in $(VENV) ..."
+	@$(BIN)/python $(PIP) --editable '.[demo]'
+	@touch $@
+
+$(VENV)/test.stamp: pyproject.toml $(VENV)/pip.stamp
+	@echo "installing stepnet and all that its tests need in $(VENV) ..."
+	@$(BIN)/python $(PIP) --editable '.[demo,arrow,bench,torch,keras,onnx]' --group test
+	@touch $(VENV)/demo.stamp $@
+
+$(VENV)/lint.stamp: pyproject.toml $(VENV)/pip.stamp
+	@echo "installing ruff and pyright in $(VENV) ..."
+	@$(BIN)/python $(PIP) --group lint
+	@touch $@
+
+$(PEERS)/%/peer.stamp: pyproject.toml $(VENV)/pip.stamp
+	@echo "installing $* in $(PEERS)/$* ..."
+	@$(BIN)/python -m venv $(PEERS)/$*
+	@$(PEERS)/$*/bin/python $(PIP) 'pip>=25.1'
+	@$(PEERS)/$*/bin/python $(PIP) --group peer-$*
+	@touch $@
+
+supported    = $(1) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' 2>/dev/null
+found        = $$($(1) --version 2>/dev/null || echo not found)
+wrong_python = stepnet needs Python 3.11 to 3.14, and $(PYTHON) is $(call found,$(PYTHON)). \
+Name another one: make PYTHON=python3.12 ...
+wrong_venv   = stepnet needs Python 3.11 to 3.14, and the one in $(VENV) is $(call found,$(BIN)/python). \
+Remove $(VENV) and run make again.

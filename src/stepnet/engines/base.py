@@ -1,0 +1,57 @@
+"""What an engine is: it refuses a plan with a reason, or compiles it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from stepnet.plan import Plan
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arrays of one call, checked: C-contiguous, of the dtypes and features that the plan says.
+
+    sequences: per input [total, features...]; sequence i is the steps starts[i] to starts[i] + lengths[i].
+    initial: per memory [batch, features...], or None for zeros. statics: per static [batch, features...].
+    reverse says which end of a sequence its last step is at. last_only: outputs are each sequence's last, [batch, features...], not every step's, [total, features...].
+    """
+
+    sequences: Sequence[Array]
+    starts: Array
+    lengths: Array
+    total: int
+    initial: Sequence[Array | None]
+    statics: Sequence[Array] = field(default=())
+    last_only: bool = False
+    reverse: bool = False
+
+
+@dataclass(frozen=True)
+class Results:
+    """Per output [total, features...] (or [batch, features...]), and per memory its last value [batch, features...]."""
+
+    outputs: list[Array]
+    final: list[Array]
+
+
+class Kernel(Protocol):
+    """A plan made ready to run. `bind` takes the parameters in the plan's order, and gives what runs a call."""
+
+    def bind(self, parameters: Sequence[Array]) -> Callable[[Call], Results]: ...
+
+
+class Engine(Protocol):
+    """One way to run plans."""
+
+    @property
+    def name(self) -> str: ...
+
+    def refuse(self, plan: Plan) -> str | None:
+        """Why this engine cannot run the plan; None if it can."""
+        ...
+
+    def compile(self, plan: Plan) -> Kernel: ...

@@ -1,0 +1,65 @@
+"""The interpreter as an engine: runs everything, slowly. It is never chosen unless it is asked for."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepnet.engines.base import Array, Call, Results
+from stepnet.interpret import Segments, interpret
+from stepnet.ir import Net
+from stepnet.plan import Plan
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """The oracle, as an engine."""
+
+    name: str = "interpret"
+
+    def refuse(self, plan: Plan) -> str | None:
+        """None: it runs every net."""
+        return None
+
+    def compile(self, plan: Plan) -> "InterpreterKernel":
+        """The net as it was traced."""
+        return InterpreterKernel(plan.traced)
+
+
+@dataclass(frozen=True)
+class InterpreterKernel:
+    """A net, to be run by the interpreter."""
+
+    net: Net
+
+    def bind(self, parameters: Sequence[Array]) -> Callable[[Call], Results]:
+        """What runs a call with these parameters."""
+        return lambda call: run(self.net, parameters, call)
+
+
+def run(net: Net, parameters: Sequence[Array], call: Call) -> Results:
+    """One call: the steps laid end to end, interpreted, and laid out as they came."""
+    batch = len(call.lengths)
+    offsets = np.concatenate([[0], np.cumsum(call.lengths)]).astype(np.int64)
+    places = np.repeat(call.starts - offsets[:-1], call.lengths) + np.arange(offsets[-1])
+    memories = [net.type_of(number) for number in net.inputs[len(call.sequences) :][: len(call.initial)]]
+    initial = [
+        np.zeros((batch, *type_.shape), type_.dtype) if value is None else value
+        for value, type_ in zip(call.initial, memories, strict=True)
+    ]
+    arrays = [*(sequence[places] for sequence in call.sequences), *initial, *call.statics, *parameters]
+    found = interpret(net, arrays, Segments(batch, (offsets,)))
+    outputs = [laid_out(output, call, offsets, places) for output in found[: len(found) - len(initial)]]
+    return Results(outputs, found[len(found) - len(initial) :])
+
+
+def laid_out(output: Array, call: Call, offsets: Array, places: Array) -> Array:
+    """The steps where the input's steps lay, or each sequence's last."""
+    if call.last_only:
+        last = np.zeros((len(call.lengths), *output.shape[1:]), output.dtype)
+        filled = call.lengths > 0
+        last[filled] = output[offsets[1:][filled] - 1] if not call.reverse else output[offsets[:-1][filled]]
+        return last
+    whole = np.zeros((call.total, *output.shape[1:]), output.dtype)
+    whole[places] = output
+    return whole

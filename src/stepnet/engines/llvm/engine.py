@@ -1,0 +1,3 @@
+class LlvmEngine:
+    name = "llvm"
+    def refuse(self, plan): return "not yet"

@@ -1,0 +1,68 @@
+"""The processors that code is generated for, and what each asks of the generated code.
+
+A `Target` is what the rest of the engine knows of a processor: its vector width, its registers, and the strings that
+LLVM wants. `host_target()` is the best one for the machine at hand; the narrower ones can be asked for by name, which
+is how AVX2 and plain code are tested on an AVX-512 machine.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+import llvmlite.binding as llvm
+
+from stepnet.errors import RefusedError
+
+
+@dataclass(frozen=True)
+class Target:
+    """One instruction set: `name` (avx512, avx2 or generic), vector width in bytes, number of vector registers."""
+
+    name: str
+    cpu: str
+    features: str
+    vector_bytes: int
+    registers: int
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.cpu}, {self.vector_bytes * 8}-bit vectors)"
+
+
+AVX512_FEATURES = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "fma")
+AVX2_FEATURES = ("avx2", "fma")
+
+
+@cache
+def host_features() -> dict[str, bool]:
+    """The features of this processor as LLVM names them."""
+    return dict(llvm.get_host_cpu_features())
+
+
+@cache
+def host_target() -> Target:
+    """The widest target that this processor runs."""
+    return available_targets()[0]
+
+
+@cache
+def available_targets() -> tuple[Target, ...]:
+    """Every target that this processor runs, the widest first."""
+    features = host_features()
+    targets: list[Target] = []
+    if all(features.get(name) for name in AVX512_FEATURES):
+        # LLVM uses half the width on these processors unless it is told not to.
+        flags = llvm.get_host_cpu_features().flatten() + ",-prefer-256-bit"
+        targets.append(Target("avx512", llvm.get_host_cpu_name(), flags, 64, 32))
+    if all(features.get(name) for name in AVX2_FEATURES):
+        targets.append(Target("avx2", "haswell", "", 32, 16))
+    generic = "x86-64" if llvm.get_process_triple().startswith(("x86_64", "amd64")) else ""
+    targets.append(Target("generic", generic, "", 16, 16))
+    return tuple(targets)
+
+
+def target_named(name: str) -> Target:
+    """The target called `name`; raises `RefusedError` where this processor does not run it."""
+    for target in available_targets():
+        if target.name == name:
+            return target
+    have = ", ".join(target.name for target in available_targets())
+    raise RefusedError(f"this processor does not run {name!r} code; it runs {have}")

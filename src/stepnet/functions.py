@@ -1,0 +1,106 @@
+"""Functions that NumPy lacks, for steps and for arrays alike: activations, and one-hot vectors.
+
+Each is written with NumPy's functions and operators, so that it works on a traced value as on an array, except the two
+that are operations of their own: sigmoid and erf.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from stepnet.ops import OPERATIONS
+from stepnet.trace import Traced, apply
+
+
+def sigmoid(x: Any) -> Any:
+    """1 / (1 + exp(-x)).
+
+    >>> float(sigmoid(np.float32(0)))
+    0.5
+    """
+    return _operation("sigmoid", x)
+
+
+def erf(x: Any) -> Any:
+    """The error function (Abramowitz and Stegun, 7.1.1)."""
+    return _operation("erf", x)
+
+
+def hard_sigmoid(x: Any, slope: float = 1 / 6) -> Any:
+    """max(0, min(1, slope x + 1/2)): slope 1/6 as in Keras 3 and PyTorch, 0.2 as in Keras 2 and ONNX.
+
+    >>> float(hard_sigmoid(np.float32(3))), float(hard_sigmoid(np.float32(1), slope=0.2))
+    (1.0, 0.699999988079071)
+    """
+    return np.clip(x * slope + 0.5, 0.0, 1.0)
+
+
+def relu(x: Any) -> Any:
+    """max(x, 0)."""
+    return np.maximum(x, 0)
+
+
+def leaky_relu(x: Any, slope: float = 0.01) -> Any:
+    """x where it is positive, slope x elsewhere."""
+    return np.where(x >= 0, x, x * slope)
+
+
+def elu(x: Any, alpha: float = 1.0) -> Any:
+    """x where it is positive, alpha (exp(x) - 1) elsewhere (Clevert and others, 2015)."""
+    return np.where(x > 0, x, np.expm1(np.minimum(x, 0)) * alpha)
+
+
+def selu(x: Any) -> Any:
+    """The self-normalising elu (Klambauer and others, 2017)."""
+    return elu(x, 1.6732632423543772848170429916717) * 1.0507009873554804934193349852946
+
+
+def softplus(x: Any) -> Any:
+    """log(1 + exp(x)), without overflow."""
+    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+
+
+def softsign(x: Any) -> Any:
+    """x / (1 + |x|)."""
+    return x / (1 + np.abs(x))
+
+
+def silu(x: Any) -> Any:
+    """x sigmoid(x), also called swish."""
+    return x * sigmoid(x)
+
+
+def gelu(x: Any, approximate: bool = False) -> Any:
+    """x times the normal distribution at x (Hendrycks and Gimpel, 2016); `approximate` is their tanh form."""
+    if approximate:
+        return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+    return 0.5 * x * (1 + erf(x * math.sqrt(0.5)))
+
+
+def softmax(x: Any, axis: int = -1) -> Any:
+    """exp(x) over its sum, along a feature axis."""
+    powers = np.exp(x - np.max(x, axis=axis, keepdims=True))
+    return powers / np.sum(powers, axis=axis, keepdims=True)
+
+
+def layer_norm(x: Any, scale: Any = 1, shift: Any = 0, epsilon: float = 1e-5, axis: int = -1) -> Any:
+    """x with mean 0 and variance 1 along a feature axis, scaled and shifted (Ba, Kiros and Hinton, 2016)."""
+    away = x - np.mean(x, axis=axis, keepdims=True)
+    return away / np.sqrt(np.mean(away * away, axis=axis, keepdims=True) + epsilon) * scale + shift
+
+
+def one_hot(index: Any, size: int, dtype: Any = np.float32) -> Any:
+    """A vector of `size` numbers that is 1 at an integer and 0 elsewhere; all 0 where it is outside.
+
+    >>> one_hot(np.array([2, 0]), 3).tolist()
+    [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
+    """
+    return (np.expand_dims(index, -1) == np.arange(size)).astype(dtype)
+
+
+def _operation(name: str, x: Any) -> Any:
+    if isinstance(x, Traced):
+        return apply(name, x)
+    array = np.asarray(x)
+    return OPERATIONS[name].meaning(array if array.dtype.kind == "f" else array.astype(np.float64))

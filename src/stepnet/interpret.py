@@ -1,0 +1,154 @@
+"""A net on arrays in NumPy: slow, obvious and right. Everything else is tested against it.
+
+A value of extent const is an array [features...]; at rows [rows, features...]; at rows/steps the steps of all rows laid
+end to end, [total, features...], with offsets that say where each row begins; and so on inward.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepnet.errors import InputError
+from stepnet.ir import Builder, Net, Node
+from stepnet.ops import REDUCTIONS
+from stepnet.types import CONST, Literal, Type
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Segments:
+    """How many rows there are, and the offsets of each deeper axis, outermost first."""
+
+    rows: int
+    offsets: tuple[Array, ...] = ()
+
+    def count(self, depth: int) -> int:
+        """How many values there are at an extent of `depth` axes."""
+        return 1 if depth == 0 else self.rows if depth == 1 else int(self.offsets[depth - 2][-1])
+
+
+def interpret(net: Net, arrays: Sequence[Array], segments: Segments, index: Array | None = None) -> list[Array]:
+    """The results of a net, for arrays given in the order of its inputs."""
+    given = dict(zip(net.inputs, arrays, strict=True))
+    values: list[Any] = []
+    with np.errstate(all="ignore"):
+        for number, node in enumerate(net.nodes):
+            operands = [values[operand] for operand in node.inputs]
+            if node.operation == "input":
+                values.append(given[number])
+            elif node.operation == "index":
+                assert index is not None
+                values.append(index)
+            elif node.operation in ACROSS:
+                values.append(ACROSS[node.operation](net, node, operands, segments))
+            else:
+                values.append(within(node, operands))
+    return [materialised(net, result, values[result], segments) for result in net.results]
+
+
+def within(node: Node, operands: list[Array]) -> Any:
+    """An operation that the table gives a meaning."""
+    try:
+        return node.row.meaning(*operands, **node.attributes)
+    except IndexError as error:
+        raise InputError(f"{error}\n  at {node.source}") from None
+
+
+def materialised(net: Net, number: int, value: Array, segments: Segments) -> Array:
+    """A result with its full leading axis, also where it is the same in every row."""
+    type_ = net.nodes[number].type
+    if type_.extent == CONST:
+        return value
+    return np.ascontiguousarray(np.broadcast_to(value, (segments.count(len(type_.extent)), *type_.shape)))
+
+
+def widened(net: Net) -> Net:
+    """The same net in float64 throughout: what results in float32 are compared with."""
+    builder = Builder()
+    place: list[int] = []
+    for node in net.nodes:
+        operands = (place[operand] for operand in node.inputs)
+        place.append(builder.add(node.operation, *operands, name=node.name, **{k: wide(v) for k, v in node.pairs}))
+    return builder.net(place[result] for result in net.results)
+
+
+def wide(value: Any) -> Any:
+    """An attribute with float32 replaced by float64."""
+    if isinstance(value, Net):
+        return widened(value)
+    if isinstance(value, Type):
+        return Type(value.extent, value.shape, wide(value.dtype))
+    if isinstance(value, Literal) and value.value.dtype == np.float32:
+        return Literal(value.value.astype(np.float64))
+    return "float64" if isinstance(value, str) and value == "float32" else value
+
+
+# ---- across extents ---------------------------------------------------------------------------------------------
+
+
+def expand(net: Net, node: Node, operands: list[Array], segments: Segments) -> Array:
+    """The value of each entry repeated over what lies inside it."""
+    depth, value = len(net.nodes[node.inputs[0]].type.extent), operands[0]
+    for inner in range(depth, len(node.type.extent)):
+        if inner == 0:
+            value = np.broadcast_to(value, (segments.rows, *value.shape))
+        else:
+            value = np.repeat(value, np.diff(segments.offsets[inner - 1]), axis=0)
+    return value
+
+
+def reduce(net: Net, node: Node, operands: list[Array], segments: Segments) -> Array:
+    """One value out of those inside each entry; zeros where there are none."""
+    type_ = net.nodes[node.inputs[0]].type
+    how = REDUCTIONS[node.attributes["how"]]
+    if len(type_.extent) == 1:
+        return how(operands[0]) if len(operands[0]) else np.zeros(type_.shape, type_.dtype)
+    offsets = segments.offsets[len(type_.extent) - 2]
+    out = np.zeros((len(offsets) - 1, *type_.shape), operands[0].dtype)
+    for entry, (start, stop) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
+        if stop > start:
+            out[entry] = how(operands[0][start:stop])
+    return out
+
+
+def contract(net: Net, node: Node, operands: list[Array], segments: Segments) -> Array:
+    """The sum over all elements of the outer products."""
+    return operands[0].T @ operands[1]
+
+
+def result(net: Net, node: Node, operands: list[Any], segments: Segments) -> Array:
+    """One of several results."""
+    return operands[0][node.attributes["of"]]
+
+
+def recur(net: Net, node: Node, operands: list[Array], segments: Segments) -> tuple[Array, ...]:
+    """A recurrence: the body at every step, for the rows that have one."""
+    attributes: Mapping[str, Any] = node.attributes
+    body: Net = attributes["body"]
+    sequences, memories = attributes["sequences"], attributes["memories"]
+    depth = len(net.nodes[node.inputs[0]].type.extent)
+    offsets = segments.offsets[depth - 2]
+    starts, lengths = offsets[:-1], np.diff(offsets)
+    state = [operand.copy() for operand in operands[sequences : sequences + memories]]
+    others = operands[sequences + memories :]
+    kinds = [body.nodes[number].type for number in body.inputs[sequences + memories :]]
+    outputs: list[Array] = []
+    for type_ in node.types[: len(node.types) - memories]:
+        outputs.append(np.zeros((int(offsets[-1]), *type_.shape), type_.dtype))
+    for step in range(int(lengths.max(initial=0))):
+        alive = np.flatnonzero(lengths > step)
+        at = starts[alive] + (lengths[alive] - 1 - step if attributes["reverse"] else step)
+        inner = [operand[at] for operand in operands[:sequences]] + [memory[alive] for memory in state]
+        inner += [o if t.extent == CONST else o[alive] for o, t in zip(others, kinds, strict=True)]
+        found = interpret(body, inner, Segments(len(alive)), np.full(len(alive), step))
+        for output, value in zip(outputs, found[: len(outputs)], strict=True):
+            output[at] = value
+        for memory, value in zip(state, found[len(outputs) :], strict=True):
+            memory[alive] = value
+    return (*outputs, *state)
+
+
+ACROSS = {"expand": expand, "reduce": reduce, "contract": contract, "result": result, "recur": recur}

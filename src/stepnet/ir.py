@@ -1,0 +1,203 @@
+"""The net: a graph of operations on values that each have a type. It is checked when it is made, and prints as text.
+
+A net is data: a tuple of nodes in an order in which each comes after what it reads, the numbers of those that are its
+inputs, and the numbers of those that are its results. A recurrence is a node that holds a net, its body (the step-net),
+whose rows are the rows at one step.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from stepnet.errors import NetError
+from stepnet.ops import OPERATIONS, Operation
+from stepnet.types import CONST, Literal, Type
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operation on earlier nodes; `name` and `source` (the user's line) are for people and change no meaning."""
+
+    operation: str
+    inputs: tuple[int, ...]
+    types: tuple[Type, ...]
+    pairs: tuple[tuple[str, Any], ...] = ()
+    name: str = ""
+    source: str = field(default="", compare=False)
+
+    @property
+    def type(self) -> Type:
+        """The type of a node with one result."""
+        if len(self.types) != 1:
+            raise NetError(f"{self.operation} gives {len(self.types)} results; read one with `result`")
+        return self.types[0]
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        """What the operation is told besides its operands."""
+        return MappingProxyType(dict(self.pairs))
+
+    @property
+    def row(self) -> Operation:
+        """The operation's row of the table."""
+        return OPERATIONS[self.operation]
+
+    @property
+    def kind(self) -> str:
+        """The kind of the operation: pointwise, view, reduce, matmul, gather, source or extent."""
+        return self.row.kind
+
+
+@dataclass(frozen=True)
+class Net:
+    """Nodes in order, the inputs among them, and the results among them."""
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[int, ...]
+    results: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def __str__(self) -> str:
+        return "\n".join(net_lines(self))
+
+    def type_of(self, number: int) -> Type:
+        """The type of a node by its number."""
+        return self.nodes[number].type
+
+    def users(self) -> list[list[int]]:
+        """For each node, the numbers of the nodes that read it."""
+        users: list[list[int]] = [[] for _ in self.nodes]
+        for number, node in enumerate(self.nodes):
+            for operand in node.inputs:
+                users[operand].append(number)
+        return users
+
+
+def check(net: Net) -> None:
+    """Raises `NetError` unless every node follows the rules of its operation."""
+    for number, node in enumerate(net.nodes):
+        if node.operation not in OPERATIONS:
+            raise NetError(f"%{number}: no operation is called {node.operation!r}")
+        if any(not 0 <= operand < number for operand in node.inputs):
+            raise NetError(f"%{number} = {node.operation} reads a node that does not come before it")
+        if node.types != types_of(net.nodes, node.operation, node.inputs, node.attributes):
+            raise NetError(f"%{number} = {node.operation} does not give {', '.join(map(str, node.types))}")
+    declared = tuple(number for number, node in enumerate(net.nodes) if node.operation == "input")
+    if sorted(net.inputs) != sorted(declared):
+        raise NetError("the inputs of a net are exactly its input nodes")
+    if any(not 0 <= result < len(net.nodes) for result in net.results):
+        raise NetError("a result of the net is none of its nodes")
+
+
+def types_of(
+    nodes: "tuple[Node, ...] | list[Node]", operation: str, inputs: tuple[int, ...], attributes: Mapping[str, Any]
+) -> tuple[Type, ...]:
+    """The types that an operation gives on these operands; raises `NetError` where it cannot take them."""
+    if operation == "result":
+        operands = list(nodes[inputs[0]].types)
+    else:
+        operands = [nodes[operand].type for operand in inputs]
+    return OPERATIONS[operation].types(operands, attributes)
+
+
+class Builder:
+    """Makes a net node by node. A node that is there already is not made again."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self._known: dict[Node, int] = {}
+
+    def add(self, operation: str, *inputs: int, name: str = "", source: str = "", **attributes: Any) -> int:
+        """The number of the node that applies `operation`."""
+        types = types_of(self.nodes, operation, inputs, attributes)
+        pairs = tuple(sorted(attributes.items()))
+        key = Node(operation, inputs, types, pairs)
+        if operation != "input" and key in self._known:
+            return self._known[key]
+        self.nodes.append(Node(operation, inputs, types, pairs, name, source))
+        self._known[key] = len(self.nodes) - 1
+        return len(self.nodes) - 1
+
+    def input(self, type_: Type, name: str) -> int:
+        """The number of a new input."""
+        return self.add("input", name=name, type=type_)
+
+    def constant(self, value: Any) -> int:
+        """The number of a constant array."""
+        return self.add("constant", value=Literal(value))
+
+    def copy(self, node: Node, inputs: Iterable[int]) -> int:
+        """The number of the same operation on other operands."""
+        return self.add(node.operation, *inputs, name=node.name, source=node.source, **node.attributes)
+
+    def type_of(self, number: int) -> Type:
+        """The type of a node made so far."""
+        return self.nodes[number].type
+
+    def net(self, results: Iterable[int]) -> Net:
+        """The net with these results and all inputs made so far, without what no result needs."""
+        return without_unused(tuple(self.nodes), tuple(results))
+
+
+def without_unused(nodes: tuple[Node, ...], results: tuple[int, ...]) -> Net:
+    """The net of these nodes, less those that no result needs; inputs stay."""
+    needed = set(results) | {number for number, node in enumerate(nodes) if node.operation == "input"}
+    for number in reversed(range(len(nodes))):
+        if number in needed:
+            needed.update(nodes[number].inputs)
+    place = {old: new for new, old in enumerate(sorted(needed))}
+    kept = tuple(
+        Node(n.operation, tuple(place[i] for i in n.inputs), n.types, n.pairs, n.name, n.source)
+        for n in (nodes[number] for number in sorted(needed))
+    )
+    inputs = tuple(number for number, node in enumerate(kept) if node.operation == "input")
+    return Net(kept, inputs, tuple(place[result] for result in results))
+
+
+# ---- text -------------------------------------------------------------------------------------------------------
+
+
+def value_names(net: Net) -> list[str]:
+    """What each node is called in the text: an input by its name, all others by number."""
+    names: list[str] = []
+    for number, node in enumerate(net.nodes):
+        wanted = node.name if node.operation == "input" and node.name and node.name not in names else f"%{number}"
+        names.append(wanted)
+    return names
+
+
+def net_lines(net: Net, title: str = "net", indent: str = "") -> list[str]:
+    """The lines of a net's text."""
+    names = value_names(net)
+    inputs = [f"{names[number]}: {net.nodes[number].type}" for number in net.inputs]
+    lines = [f"{indent}{title}("]
+    lines += [f"{indent}    {line}," for line in inputs]
+    lines += [f"{indent}):"]
+    for number, node in enumerate(net.nodes):
+        if node.operation != "input":
+            lines += node_lines(node, names, number, indent + "  ")
+    return [*lines, f"{indent}  return {', '.join(names[result] for result in net.results)}"]
+
+
+def node_lines(node: Node, names: list[str], number: int, indent: str) -> list[str]:
+    """The text of one node: a line, and its body where it has one."""
+    operands = " ".join(names[operand] for operand in node.inputs)
+    told = " ".join(f"{key}={attribute_text(value)}" for key, value in node.pairs if not isinstance(value, Net | Type))
+    types = ", ".join(map(str, node.types))
+    head = " ".join(part for part in (f"{indent}{names[number]} = {node.operation}", operands, told) if part)
+    lines = [f"{head} : {types}"]
+    body = node.attributes.get("body")
+    return lines + (net_lines(body, "body", indent + "  ") if isinstance(body, Net) else [])
+
+
+def attribute_text(value: Any) -> str:
+    """An attribute as text without spaces in tuples."""
+    return str(value).replace(" ", "")
+
+
+def is_constant(net: Net, number: int) -> bool:
+    """Whether a node is known before any sequence is."""
+    return net.nodes[number].types[0].extent == CONST

@@ -1,0 +1,293 @@
+"""NumPy's own functions on a step's values: which operations each one is.
+
+Every rule takes the arguments of the NumPy function. Axes are the ones the step sees, rows first; an axis that holds
+the rows is refused.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from stepnet.trace import ROWS_AXIS, Traced, apply, builder_of, lifted, matmul, refuse, reshaped, transposed
+from stepnet.types import ROWS
+
+
+def feature_axis(x: Traced, axis: Any, doing: str) -> int:
+    """An axis as the step sees it, counted from the end of the features; refuses the rows."""
+    rank = x.ndim
+    if not isinstance(axis, int | np.integer) or not -rank <= axis < rank:
+        raise refuse(f"{doing}: axis {axis} is none of the {rank} axes")
+    position = int(axis) % rank
+    if not x.is_constant and position == 0:
+        raise refuse(f"{doing} over axis {axis} mixes rows: every row is a sequence of its own; use a feature axis")
+    return position - rank
+
+
+def feature_axes(x: Traced, axis: Any, doing: str) -> tuple[int, ...]:
+    """The axes to reduce over, counted from the end."""
+    if axis is None:
+        if not x.is_constant:
+            raise refuse(f"{doing} over all axes mixes rows: every row is a sequence of its own; give axis=-1")
+        return tuple(range(-x.ndim, 0))
+    axes = axis if isinstance(axis, tuple) else (axis,)
+    return tuple(sorted(feature_axis(x, one, doing) for one in axes))
+
+
+def kept(x: Traced, result: Traced, axes: tuple[int, ...], keepdims: bool) -> Traced:
+    """The result of a reduction, with the axes as ones where they are to stay."""
+    if not keepdims:
+        return result
+    rank = len(x.type.shape)
+    return reshaped(result, tuple(1 if i - rank in axes else size for i, size in enumerate(x.type.shape)))
+
+
+def reduction(operation: str) -> Callable[..., Traced]:
+    """A rule for np.sum, np.max or np.min."""
+
+    def rule(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
+        axes = feature_axes(x, axis, f"np.{operation}")
+        return kept(x, apply(operation, x, axes=axes), axes, keepdims)
+
+    return rule
+
+
+def argmax(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
+    """Where the largest is along one axis."""
+    if axis is None:
+        raise refuse("np.argmax over all axes mixes rows; give axis=-1")
+    axes = (feature_axis(x, axis, "np.argmax"),)
+    return kept(x, apply("argmax", x, axes=axes), axes, keepdims)
+
+
+def mean(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
+    """The mean over feature axes."""
+    axes = feature_axes(x, axis, "np.mean")
+    count = math.prod(x.type.shape[one] for one in axes)
+    values = x if x.type.is_float else x.astype(np.float64)
+    return kept(x, apply("divide", apply("sum", values, axes=axes), count), axes, keepdims)
+
+
+def variance(x: Traced, axis: Any = None, *, ddof: int = 0, keepdims: bool = False) -> Traced:
+    """The variance over feature axes."""
+    axes = feature_axes(x, axis, "np.var")
+    count = math.prod(x.type.shape[one] for one in axes)
+    away = x - mean(x, axes, keepdims=True)
+    return kept(x, apply("divide", apply("sum", away * away, axes=axes), count - ddof), axes, keepdims)
+
+
+def deviation(x: Traced, axis: Any = None, *, ddof: int = 0, keepdims: bool = False) -> Traced:
+    """The standard deviation over feature axes."""
+    return apply("sqrt", variance(x, axis, ddof=ddof, keepdims=keepdims))
+
+
+def where(condition: Any, chosen: Any, other: Any) -> Traced:
+    """One of two values, by a condition."""
+    values = (chosen, other)
+    dtype = np.result_type(*(value.dtype if isinstance(value, Traced) else value for value in values))
+    builder = builder_of((condition, *values))
+    numbers = [Traced(builder, lifted(builder, value, values)).astype(dtype) for value in values]
+    if not isinstance(condition, Traced):
+        condition = np.asarray(condition)
+    if condition.dtype != np.bool_:
+        condition = condition != 0
+    return apply("where", condition, *numbers)
+
+
+def clip(x: Any, low: Any = None, high: Any = None, **options: Any) -> Traced:
+    """The value kept between two bounds."""
+    low, high = options.get("min", low), options.get("max", high)
+    above = x if low is None else apply("maximum", x, low)
+    return above if high is None else apply("minimum", above, high)
+
+
+def reshape(x: Traced, shape: Any, order: str = "C") -> Traced:
+    """The features laid out anew; the first size is the rows: x.shape[0], or -1."""
+    sizes = list(shape) if isinstance(shape, tuple | list) else [shape]
+    if order != "C":
+        raise refuse("reshape in a step is in C order")
+    if not x.is_constant:
+        if not sizes or (sizes[0] is not ROWS_AXIS and sizes[0] != -1):
+            raise refuse("reshape keeps the rows first: write x.reshape(x.shape[0], ...) or x.reshape(-1, ...)")
+        sizes = sizes[1:]
+    known = math.prod(int(size) for size in sizes if size != -1)
+    full = x.type.size
+    if sizes.count(-1) > 1 or (-1 in sizes and (known == 0 or full % known)) or (-1 not in sizes and known != full):
+        raise refuse(f"{x.type.element} cannot be laid out as {tuple(sizes)}")
+    return reshaped(x, tuple(full // known if size == -1 else int(size) for size in sizes))
+
+
+def transpose(x: Traced, axes: Sequence[int] | None = None) -> Traced:
+    """The axes in another order; the rows stay first."""
+    rank = x.ndim
+    order = [axis % rank for axis in (axes if axes is not None else range(rank - 1, -1, -1))]
+    if sorted(order) != list(range(rank)):
+        raise refuse(f"transpose of {rank} axes wants each of them once, not {axes}")
+    lead = 0 if x.is_constant else 1
+    if lead and order[0] != 0:
+        raise refuse("transpose would move the rows; keep axis 0 first")
+    return transposed(x, tuple(axis - lead for axis in order[lead:]))
+
+
+def swapaxes(x: Traced, first: int, second: int) -> Traced:
+    """Two feature axes exchanged."""
+    order = list(range(x.ndim))
+    a, b = (feature_axis(x, axis, "np.swapaxes") for axis in (first, second))
+    order[a], order[b] = order[b], order[a]
+    return transpose(x, order)
+
+
+def moveaxis(x: Traced, source: int, destination: int) -> Traced:
+    """One feature axis moved to another place."""
+    rank = x.ndim
+    origin = feature_axis(x, source, "np.moveaxis") + rank
+    target = feature_axis(x, destination, "np.moveaxis") + rank
+    order = [axis for axis in range(rank) if axis != origin]
+    order.insert(target, origin)
+    return transpose(x, order)
+
+
+def concatenate(arrays: Sequence[Any], axis: int = 0) -> Traced:
+    """Features side by side."""
+    builder = builder_of(tuple(arrays))
+    values = [Traced(builder, lifted(builder, value, arrays)) for value in arrays]
+    rows = next((value for value in values if not value.is_constant), values[0])
+    place = feature_axis(rows, axis, "np.concatenate")
+    dtype = np.result_type(*(value.dtype for value in values))
+    if any(value.is_constant != rows.is_constant for value in values):
+        values = [in_every_row(value, len(rows.type.shape)) for value in values]
+    return apply("concatenate", *(value.astype(dtype) for value in values), axis=place)
+
+
+def in_every_row(value: Traced, rank: int) -> Traced:
+    """A parameter of `rank` feature axes as the same features in every row."""
+    if not value.is_constant:
+        return value
+    if len(value.type.shape) != rank:
+        raise refuse(f"a parameter {value.type.element} does not lie beside {rank} feature axes")
+    return apply("expand", value, extent=ROWS)
+
+
+def broadcast_to_features(x: Traced, shape: tuple[int, ...]) -> Traced:
+    """The features repeated until they have `shape`."""
+    return x if x.type.shape == shape else apply("broadcast", x, rank=len(x.type.shape), shape=shape)
+
+
+def stack(arrays: Sequence[Any], axis: int = 0) -> Traced:
+    """Values side by side along a new feature axis."""
+    if axis == 0 and not all(isinstance(a, Traced) and a.is_constant for a in arrays):
+        raise refuse("np.stack over axis 0 would move the rows; use axis=1 or axis=-1")
+    return concatenate([np.expand_dims(value, axis) for value in arrays], axis)
+
+
+def expand_dims(x: Traced, axis: int) -> Traced:
+    """The value with a new feature axis of size one."""
+    rank = x.ndim + 1
+    if not -rank <= axis < rank or (not x.is_constant and axis % rank == 0):
+        raise refuse(f"np.expand_dims at axis {axis} would stand before the rows")
+    lead = 0 if x.is_constant else 1
+    shape = list(x.type.shape)
+    shape.insert(axis % rank - lead, 1)
+    return reshaped(x, tuple(shape))
+
+
+def squeeze(x: Traced, axis: Any = None) -> Traced:
+    """The value without feature axes of size one."""
+    rank = len(x.type.shape)
+    axes = [i - rank for i, size in enumerate(x.type.shape) if size == 1] if axis is None else feature_axes(x, axis, "np.squeeze")
+    if any(x.type.shape[one] != 1 for one in axes):
+        raise refuse(f"np.squeeze of {x.type.element}: an axis to drop is not of size one")
+    return reshaped(x, tuple(size for i, size in enumerate(x.type.shape) if i - rank not in axes))
+
+
+def split(x: Traced, parts: Any, axis: int = 0) -> list[Traced]:
+    """The features in parts along one axis: a number of equal ones, or the places to cut at."""
+    place = feature_axis(x, axis, "np.split")
+    size = x.type.shape[place]
+    if isinstance(parts, int | np.integer):
+        if size % int(parts):
+            raise refuse(f"np.split: {size} features do not divide into {parts} equal parts")
+        cuts = list(range(0, size + 1, size // int(parts)))
+    else:
+        cuts = [0, *(int(cut) for cut in parts), size]
+    index = [slice(None)] * x.ndim
+    pieces: list[Traced] = []
+    for start, stop in zip(cuts[:-1], cuts[1:], strict=True):
+        index[place] = slice(start, stop)
+        pieces.append(x[tuple(index)])
+    return pieces
+
+
+def full_like(x: Traced, value: Any, dtype: Any = None, **_: Any) -> Traced:
+    """A value of the same shape with one number everywhere."""
+    wanted = np.dtype(dtype) if dtype is not None else x.dtype
+    number = x.builder.constant(np.full(x.type.shape, value, wanted))
+    return in_every_row(Traced(x.builder, number), len(x.type.shape)) if not x.is_constant else Traced(x.builder, number)
+
+
+def broadcast_to(x: Traced, shape: Sequence[Any]) -> Traced:
+    """The features repeated until they have a shape."""
+    sizes = list(shape)
+    if not x.is_constant:
+        if not sizes or (sizes[0] is not ROWS_AXIS and sizes[0] != -1):
+            raise refuse("np.broadcast_to keeps the rows first: (x.shape[0], ...)")
+        sizes = sizes[1:]
+    try:
+        fits = np.broadcast_shapes(x.type.shape, tuple(sizes)) == tuple(sizes)
+    except ValueError:
+        fits = False
+    if not fits:
+        raise refuse(f"{x.type.element} does not broadcast to features {tuple(sizes)}")
+    return broadcast_to_features(x, tuple(sizes))
+
+
+def take(x: Traced, indices: Any, axis: Any = None) -> Traced:
+    """Rows of a parameter at a step's integers, or features at constant places."""
+    if isinstance(indices, Traced):
+        if axis not in (None, 0) or not x.is_constant:
+            raise refuse("np.take with a step's integers takes rows of a parameter (axis=0)")
+        return apply("gather", x, indices)
+    if axis is None:
+        raise refuse("np.take over all axes mixes rows; give axis=-1")
+    place = feature_axis(x, axis, "np.take")
+    size = x.type.shape[place]
+    wanted = np.atleast_1d(np.asarray(indices))
+    if wanted.ndim != 1 or wanted.dtype.kind != "i" or np.any(wanted < -size) or np.any(wanted >= size):
+        raise refuse(f"np.take wants integers from {-size} to {size - 1}")
+    taken = apply("take", x, axis=place, indices=tuple(int(index) % size for index in wanted))
+    return taken if np.ndim(indices) else squeeze(taken, place)
+
+
+FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
+    np.sum: reduction("sum"),
+    np.max: reduction("max"),
+    np.amax: reduction("max"),
+    np.min: reduction("min"),
+    np.amin: reduction("min"),
+    np.argmax: argmax,
+    np.mean: mean,
+    np.var: variance,
+    np.std: deviation,
+    np.where: where,
+    np.clip: clip,
+    np.reshape: reshape,
+    np.transpose: transpose,
+    np.swapaxes: swapaxes,
+    np.moveaxis: moveaxis,
+    np.concatenate: concatenate,
+    np.stack: stack,
+    np.expand_dims: expand_dims,
+    np.squeeze: squeeze,
+    np.split: split,
+    np.array_split: split,
+    np.zeros_like: lambda x, dtype=None, **_: full_like(x, 0, dtype),
+    np.ones_like: lambda x, dtype=None, **_: full_like(x, 1, dtype),
+    np.full_like: full_like,
+    np.broadcast_to: broadcast_to,
+    np.take: take,
+    np.dot: matmul,
+    np.copy: lambda x: x,
+    np.ndim: lambda x: x.ndim,
+    np.shape: lambda x: x.shape,
+}

@@ -1,0 +1,124 @@
+"""What needs no memory moved out of the loop.
+
+    recur(x, h): h' = tanh(x @ W + h @ R)   ->   a = x @ W
+                                                 recur(a, h): h' = tanh(a + h @ R)
+
+One large product over all steps runs at the machine's peak, where many small ones wait for memory. What depends on
+parameters alone leaves to be done once, on statics alone to be done once per sequence, on inputs to be done before the
+loop. Views of inputs stay: they cost nothing where they are.
+"""
+
+from dataclasses import dataclass
+
+from stepnet.ir import Builder, Net, Node
+from stepnet.passes.regroup import depends_on
+from stepnet.passes.rewrite import rewritten, view_chain
+from stepnet.types import CONST, ROWS, STEPS
+
+
+def hoist(net: Net) -> Net:
+    """The net with everything that can be done before its loops done there."""
+    return rewritten(net, hoisted)
+
+
+def hoisted(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
+    """The recurrence with a smaller body, and what left it in front."""
+    if net.nodes[number].operation != "recur":
+        return None
+    return Hoist.of(builder, net.nodes[number], operands).run()
+
+
+@dataclass
+class Hoist:
+    """One recurrence on its way out: what stays, and where the values outside are."""
+
+    builder: Builder
+    node: Node
+    body: Net
+    operands: list[int]
+    sequences: int
+    memories: int
+    stays: list[bool]
+    outside: dict[int, int]
+
+    @classmethod
+    def of(cls, builder: Builder, node: Node, operands: list[int]) -> "Hoist":
+        """The work on one recurrence, with the operands known outside."""
+        body: Net = node.attributes["body"]
+        sequences, memories = node.attributes["sequences"], node.attributes["memories"]
+        inside = set(body.inputs[sequences : sequences + memories])
+        inside |= {number for number, one in enumerate(body.nodes) if one.operation == "index"}
+        outside = {inner: outer for inner, outer in zip(body.inputs, operands, strict=True) if inner not in inside}
+        stays = depends_on(body, inside)
+        for number, one in enumerate(body.nodes):
+            if one.kind == "view" and one.type.extent != CONST and not stays[number]:
+                root, _ = view_chain(body, number)
+                stays[number] = body.nodes[root].operation == "input" and all(
+                    stays[user] or number in body.results for user in body.users()[number]
+                )
+        return cls(builder, node, body, operands, sequences, memories, stays, outside)
+
+    def run(self) -> int:
+        """The number of the new recurrence."""
+        inner = Builder()
+        kept: dict[str, list[int]] = {"sequence": [], "other": []}
+        needed = self.needed()
+        place: dict[int, int] = {}
+        declared = [n for n in needed if self.extent_outside(n) == STEPS] or [self.body.inputs[0]]
+        kept["sequence"] = declared
+        memory = list(self.body.inputs[self.sequences : self.sequences + self.memories])
+        kept["other"] = [n for n in needed if n not in declared]
+        for number in [*declared, *memory, *kept["other"]]:
+            type_ = self.body.type_of(number)
+            place[number] = inner.input(type_, self.body.nodes[number].name or f"before{number}")
+        for number, node in enumerate(self.body.nodes):
+            if number not in place and self.is_inside(number):
+                place[number] = inner.copy(node, [place[operand] for operand in node.inputs])
+        body = inner.net(place[result] for result in self.body.results)
+        outer = [self.number_outside(n) for n in declared]
+        outer += self.operands[self.sequences : self.sequences + self.memories]
+        outer += [self.number_outside(n) for n in kept["other"]]
+        return self.builder.add("recur", *outer, **{**self.node.attributes, "body": body, "sequences": len(declared)})
+
+    def is_inside(self, number: int) -> bool:
+        """Whether a node is part of the new body."""
+        return self.stays[number] or self.body.nodes[number].operation == "expand"
+
+    def needed(self) -> list[int]:
+        """The nodes outside that the new body reads, in order."""
+        found: set[int] = set()
+        for number, node in enumerate(self.body.nodes):
+            if node.operation != "input" and self.is_inside(number):
+                found.update(operand for operand in node.inputs if not self.is_inside(operand))
+        found.update(result for result in self.body.results if not self.is_inside(result))
+        return sorted(found - set(self.body.inputs[self.sequences : self.sequences + self.memories]))
+
+    def number_outside(self, number: int) -> int:
+        """The node outside that a node of the body has become."""
+        if number not in self.outside:
+            node = self.body.nodes[number]
+            extents = {self.extent_outside(operand) for operand in node.inputs}
+            deepest = max(extents, key=len)
+            inputs = [self.raised(operand, deepest, node) for operand in node.inputs]
+            told = dict(node.attributes)
+            if node.operation == "expand":
+                told["extent"] = ROWS
+            self.outside[number] = self.builder.add(node.operation, *inputs, name=node.name, source=node.source, **told)
+        return self.outside[number]
+
+    def raised(self, operand: int, extent: tuple[str, ...], node: Node) -> int:
+        """An operand at the extent that its operation has outside; constants fit everywhere."""
+        number = self.number_outside(operand)
+        here = self.builder.type_of(number).extent
+        if here == CONST and self.body.type_of(operand).extent == CONST or here == extent or node.operation == "expand":
+            return number
+        return self.builder.add("expand", number, extent=extent)
+
+    def extent_outside(self, number: int) -> tuple[str, ...]:
+        """How many there will be of a value outside: one per step, per row, or one."""
+        if number in self.outside:
+            return self.builder.type_of(self.outside[number]).extent
+        node = self.body.nodes[number]
+        if node.operation == "expand":
+            return ROWS
+        return max((self.extent_outside(operand) for operand in node.inputs), key=len, default=CONST)

@@ -1,0 +1,102 @@
+"""What feeds no memory moved behind the loop.
+
+    recur(x, h): h' = f(x, h); y = h' @ V   ->   recur(x, h): h' = f(x, h); output h'
+                                                 y = h' @ V
+
+An output projection is again one large product over all steps. Only work that holds a product or a reduction moves:
+anything smaller is cheaper on registers, inside. An output that is an input as it came is taken from there.
+"""
+
+from stepnet.ir import Builder, Net
+from stepnet.types import CONST, STEPS
+
+
+def sink(net: Net) -> Net:
+    """The net with what can wait done after its loops."""
+    builder = Builder()
+    place: list[int] = []
+    results: dict[int, list[int]] = {}
+    for number, node in enumerate(net.nodes):
+        operands = [place[operand] for operand in node.inputs]
+        if node.operation == "recur":
+            results[number] = sunk(builder, net, number, operands)
+            place.append(-1)
+        elif node.operation == "result" and node.inputs[0] in results:
+            place.append(results[node.inputs[0]][node.attributes["of"]])
+        else:
+            place.append(builder.copy(node, operands))
+    return builder.net(place[result] for result in net.results)
+
+
+def sunk(builder: Builder, net: Net, number: int, operands: list[int]) -> list[int]:
+    """The new numbers of each result of a recurrence, whose body keeps only what its memories need."""
+    node = net.nodes[number]
+    body: Net = node.attributes["body"]
+    sequences, memories = node.attributes["sequences"], node.attributes["memories"]
+    outputs, following = body.results[: len(body.results) - memories], body.results[len(body.results) - memories :]
+    late = leaving(body, outputs, following)
+    frontier = [one for one in edge(body, late, outputs) if one not in body.inputs[:sequences]]
+    inner = Builder()
+    places: dict[int, int] = {}
+    for one, each in enumerate(body.nodes):
+        if one not in late:
+            places[one] = inner.copy(each, [places[operand] for operand in each.inputs])
+    new_body = inner.net([*(places[one] for one in frontier), *(places[one] for one in following)])
+    recur = builder.add("recur", *operands, **{**node.attributes, "body": new_body})
+    outside = dict(zip(body.inputs, operands, strict=True))
+    outside |= {one: builder.add("result", recur, of=place) for place, one in enumerate(frontier)}
+    finals = [builder.add("result", recur, of=len(frontier) + place) for place in range(memories)]
+    return [moved(builder, body, one, outside, late) for one in outputs] + finals
+
+
+def leaving(body: Net, outputs: tuple[int, ...], following: tuple[int, ...]) -> set[int]:
+    """The nodes that leave: those that outputs alone need, where they hold a product or a reduction."""
+    needed = ancestors(body, following)
+    late: set[int] = set()
+    for output in outputs:
+        only = {one for one in ancestors(body, (output,)) - needed if body.type_of(one).extent != CONST}
+        only -= set(body.inputs)
+        if any(body.nodes[one].kind in ("matmul", "reduce") for one in only) and not any(
+            body.nodes[one].operation == "index" for one in only
+        ):
+            late |= only
+    # What stays for another output's sake stays whole.
+    staying = ancestors(body, tuple(output for output in outputs if output not in late))
+    return late - staying
+
+
+def ancestors(body: Net, numbers: tuple[int, ...]) -> set[int]:
+    """All nodes that these need, themselves included."""
+    found = set(numbers)
+    for number in range(len(body.nodes) - 1, -1, -1):
+        if number in found:
+            found.update(body.nodes[number].inputs)
+    return found
+
+
+def edge(body: Net, late: set[int], outputs: tuple[int, ...]) -> list[int]:
+    """The nodes that stay and are read outside: operands of what leaves, and outputs that stay."""
+    found = {operand for one in late for operand in body.nodes[one].inputs if operand not in late}
+    found |= {output for output in outputs if output not in late}
+    return sorted(one for one in found if body.type_of(one).extent != CONST)
+
+
+def moved(builder: Builder, body: Net, number: int, outside: dict[int, int], late: set[int]) -> int:
+    """The node outside that a node of the body has become."""
+    if number not in outside:
+        node = body.nodes[number]
+        inputs = [moved(builder, body, operand, outside, late) for operand in node.inputs]
+        if node.type.extent == CONST:
+            outside[number] = builder.copy(node, inputs)
+        else:
+            inputs = [raised(builder, body, operand, new) for operand, new in zip(node.inputs, inputs, strict=True)]
+            told = {**node.attributes, **({"extent": STEPS} if node.operation == "expand" else {})}
+            outside[number] = builder.add(node.operation, *inputs, name=node.name, source=node.source, **told)
+    return outside[number]
+
+
+def raised(builder: Builder, body: Net, operand: int, number: int) -> int:
+    """An operand at every step; constants fit everywhere."""
+    if body.type_of(operand).extent == CONST or builder.type_of(number).extent == STEPS:
+        return number
+    return builder.add("expand", number, extent=STEPS)

@@ -1,0 +1,342 @@
+"""Sequences of any length, laid end to end without padding, and their ways in and out.
+
+A `Ragged` is values and offsets: what Arrow calls a list array. Each neighbour in this folder is one other
+form of the same thing, as two plain functions between that form and (values, offsets).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NoReturn, SupportsIndex, overload
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from stepnet.errors import InputError
+from stepnet.ragged import arrow, lists, padded, torch
+from stepnet.ragged.offsets import (
+    Array,
+    checked_index,
+    checked_indices,
+    checked_lengths,
+    checked_offsets,
+    checked_values,
+    narrow,
+    offsets_of,
+    positions_of,
+)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Ragged:
+    """Sequences of any length: `values` [total, *features], and `offsets`, one array per level, outermost
+    first.
+
+    Sequence i of one level is `values[offsets[0][i]:offsets[0][i + 1]]`. With more levels `offsets[0]` spans
+    the entries of `offsets[1]` (documents of sentences of words), and the last spans the values. Zero-length
+    sequences and no sequences at all are ordinary. The values are neither copied nor locked; the offsets are
+    both.
+
+    Raises `InputError` unless values are numbers and each level's offsets are int64 along one axis, start at
+    0, never fall, and end at the number of entries of the next level.
+
+    >>> words = Ragged(np.arange(8.0).reshape(4, 2), (np.array([0, 3, 3, 4]),))
+    >>> words
+    Ragged(3 sequences of 0 to 3 steps, 2 features, float64)
+    >>> words[2]
+    array([[6., 7.]])
+    >>> Ragged(words.values, (np.array([0, 1, 3]), words.offsets[0]))
+    Ragged(2 sequences of 1 to 2 sequences of 0 to 3 steps, 2 features, float64)
+    """
+
+    values: Array
+    offsets: tuple[NDArray[np.int64], ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", checked_values(self.values, "values"))
+        object.__setattr__(self, "offsets", checked_offsets(self.offsets, len(self.values)))
+
+    def __repr__(self) -> str:
+        words = [_count(len(self), "sequence")]
+        for level, name in zip(self.offsets, ["sequence"] * (self.levels - 1) + ["step"], strict=True):
+            lengths = np.diff(level)
+            if lengths.size:
+                few, many = lengths.min(), lengths.max()
+                words.append(_count(many, name) if few == many else f"{few} to {many} {name}s")
+        parts = [" of ".join(words)]
+        if self.features:
+            axes = " x ".join(str(size) for size in self.features)
+            parts.append("1 feature" if self.features == (1,) else f"{axes} features")
+        return f"Ragged({', '.join(parts)}, {self.dtype})"
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """The number of entries of each outermost sequence, int64: its steps, or its inner sequences.
+
+        >>> Ragged.from_list([[1, 2], [], [3]]).lengths
+        array([2, 0, 1])
+        """
+        return np.diff(self.offsets[0])
+
+    @property
+    def levels(self) -> int:
+        """The number of levels: 1 for sequences of steps, 2 for sequences of sequences of steps."""
+        return len(self.offsets)
+
+    @property
+    def features(self) -> tuple[int, ...]:
+        """The shape of one step; () where each step is one number."""
+        return self.values.shape[1:]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the values."""
+        return self.values.dtype
+
+    @property
+    def total(self) -> int:
+        """The number of steps of all sequences together."""
+        return len(self.values)
+
+    def __len__(self) -> int:
+        return len(self.offsets[0]) - 1
+
+    def __iter__(self) -> "Iterator[Array | Ragged]":
+        return (self[index] for index in range(len(self)))
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> "Array | Ragged": ...
+    @overload
+    def __getitem__(self, index: slice) -> "Ragged": ...
+    def __getitem__(self, index: SupportsIndex | slice) -> "Array | Ragged":
+        if isinstance(index, slice):
+            start, stop, stride = index.indices(len(self))
+            if stride != 1:
+                return self.take(range(start, stop, stride))
+            return Ragged(*narrow(self.values, self.offsets, start, max(start, stop)))
+        outer = self.offsets[0]
+        place = checked_index(index, len(self))
+        values, offsets = narrow(self.values, self.offsets[1:], int(outer[place]), int(outer[place + 1]))
+        return Ragged(values, offsets) if offsets else values
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
+        raise InputError("a Ragged is no one array; take .values [total, *features], or to_padded()")
+
+    def take(self, indices: Any) -> "Ragged":
+        """The sequences at these indices, in that order, as a Ragged with its own values.
+
+        `indices` [count] are whole numbers; repeated ones repeat, negative ones count from the end. Raises
+        `InputError` for one that is beyond the sequences.
+
+        >>> Ragged.from_list([[1, 2], [], [3]]).take([2, 0, 2]).to_list()
+        [array([3]), array([1, 2]), array([3])]
+        """
+        positions = checked_indices(indices, len(self))
+        offsets: list[NDArray[np.int64]] = []
+        for level in self.offsets:
+            starts, lengths = level[positions], level[positions + 1] - level[positions]
+            offsets.append(offsets_of(lengths))
+            positions = positions_of(starts, lengths)
+        return Ragged(self.values[positions], tuple(offsets))
+
+    def with_values(self, values: Array) -> "Ragged":
+        """The same sequences of steps holding other `values` [total, *any features].
+
+        Raises `InputError` unless there is one value per step.
+
+        >>> Ragged.from_list([[1, 2], [3]]).with_values(np.zeros((3, 5)))
+        Ragged(2 sequences of 1 to 2 steps, 5 features, float64)
+        """
+        if len(checked_values(values, "values")) != self.total:
+            raise InputError(
+                f"the new values have shape {np.shape(values)}, and there are {self.total} steps to hold them"
+            )
+        return Ragged(values, self.offsets)
+
+    def inner(self) -> "Ragged":
+        """The inner sequences alone, all of them one after the other: one level fewer. `group` undoes it.
+
+        >>> documents = Ragged.from_list([[np.arange(3)], [np.arange(1), np.arange(2)]])
+        >>> documents.inner()
+        Ragged(3 sequences of 1 to 3 steps, int64)
+        """
+        if self.levels == 1:
+            raise InputError("sequences of one level have no inner sequences; their steps are .values")
+        return Ragged(self.values, self.offsets[1:])
+
+    def group(self, counts: Any) -> "Ragged":
+        """The sequences gathered into groups, the next `counts[i]` of them into group i: one level more.
+
+        Raises `InputError` unless the counts add up to the number of sequences. `inner` undoes it.
+
+        >>> Ragged.from_list([[1, 2], [], [3]]).group([1, 2])
+        Ragged(2 sequences of 1 to 2 sequences of 0 to 2 steps, int64)
+        """
+        groups = np.asarray(counts).size
+        outer = offsets_of(checked_lengths(counts, groups, len(self), "group", "the number of sequences"))
+        if outer[-1] != len(self):
+            raise InputError(
+                f"the counts add up to {outer[-1]}, and there are {len(self)} sequences to group"
+            )
+        return Ragged(self.values, (outer, *self.offsets))
+
+    def equal(self, other: "Ragged") -> bool:
+        """Whether both hold the same numbers in the same sequences, of the same dtype and features; NaN
+        equals NaN.
+
+        >>> Ragged.from_list([[1, 2], [3]]).equal(Ragged.from_list([[1], [2, 3]]))
+        False
+        """
+        if (self.levels, self.dtype, self.values.shape) != (other.levels, other.dtype, other.values.shape):
+            return False
+        if not all(np.array_equal(mine, its) for mine, its in zip(self.offsets, other.offsets, strict=True)):
+            return False
+        mine, its = self.values, other.values
+        return bool(((mine == its) | ((mine != mine) & (its != its))).all())
+
+    @classmethod
+    def from_list(
+        cls,
+        sequences: Any,
+        dtype: DTypeLike | None = None,
+        features: int | tuple[int, ...] | None = None,
+        levels: int | None = None,
+    ) -> "Ragged":
+        """The sequences of a list: each an array [steps, *features], or a list of steps.
+
+        A list that holds arrays is one level more. Where no array shows it (an empty list, plain Python
+        numbers) `levels` does, 1 if it is not given. `dtype` is by default NumPy's common one, float32 where
+        nothing tells it; `features` is needed only where no sequence tells them; an empty list, or array of
+        shape [0], leaves both to the others. Raises `InputError`, naming the first sequence whose features
+        differ, that holds no numbers, or that `dtype` cannot hold.
+
+        >>> Ragged.from_list([np.zeros((2, 3)), np.zeros((5, 3)), []])
+        Ragged(3 sequences of 0 to 5 steps, 3 features, float64)
+        >>> Ragged.from_list([[np.zeros((2, 3)), np.zeros((5, 3))], []])
+        Ragged(2 sequences of 0 to 2 sequences of 2 to 5 steps, 3 features, float64)
+        >>> Ragged.from_list([], features=12)
+        Ragged(0 sequences, 12 features, float32)
+        """
+        return cls(*lists.from_list(sequences, dtype, features, levels))
+
+    def to_list(self) -> list[Any]:
+        """A list of arrays [steps, *features], views of the values; a list of such lists for two levels.
+
+        >>> Ragged.from_list([[1, 2], []]).to_list()
+        [array([1, 2]), array([], dtype=int64)]
+        """
+        return [each.to_list() if isinstance(each, Ragged) else each for each in self]
+
+    @classmethod
+    def from_padded(cls, x: Any, lengths: Any = None, time_major: bool = False) -> "Ragged":
+        """The sequences of a padded array [batch, time, *features]; [time, batch, *features] if `time_major`.
+
+        `lengths` [batch] says how many steps of each are its own; without it all are. What lies behind them
+        is never read. Where nothing is padding the values share the array's memory. Raises `InputError`,
+        naming the first bad sequence, for a length that is negative or beyond the array.
+
+        >>> Ragged.from_padded([[1, 2, 0], [3, 4, 5]], [2, 3]).to_list()
+        [array([1, 2]), array([3, 4, 5])]
+        """
+        return cls(*padded.from_padded(x, lengths, time_major))
+
+    def to_padded(
+        self, time_major: bool = False, length: int | None = None, fill: Any = 0
+    ) -> tuple[Array, NDArray[np.int64]]:
+        """An array [batch, time, *features], padded with `fill`, and the lengths [batch].
+
+        The axes are [time, batch, *features] if `time_major`. `time` is the longest sequence's, or `length`
+        if given. Raises `InputError` for a sequence longer than `length`, for a `fill` that the dtype cannot
+        hold, and for more than one level.
+
+        >>> Ragged.from_list([[1, 2], [3]]).to_padded(fill=-1)
+        (array([[ 1,  2], [ 3, -1]]), array([2, 1]))
+        """
+        offsets = self._only_offsets("to_padded")
+        return padded.to_padded(self.values, offsets, time_major, length, fill), self.lengths
+
+    @classmethod
+    def from_arrow(cls, array: Any) -> "Ragged":
+        """The sequences of an Arrow `list` or `large_list` array or column, a row each, sharing its memory.
+
+        The lists hold numbers, fixed-size lists (of fixed-size lists...) of numbers: features, or lists
+        again: one level more. Copied are booleans, which Arrow holds as bits, and columns of several chunks.
+        Raises `InputError` for nulls, naming the first row, for other types, and without pyarrow.
+
+        >>> import pyarrow
+        >>> Ragged.from_arrow(pyarrow.array([[1.0, 2.0], [], [3.0]]))
+        Ragged(3 sequences of 0 to 2 steps, float64)
+        """
+        return cls(*arrow.from_arrow(array))
+
+    def to_arrow(self) -> Any:
+        """A pyarrow list array, a row per sequence, that shares the values' memory where they are contiguous.
+
+        It is a `list` with one more list per further level and a fixed-size list per feature axis;
+        `large_list` where offsets need more than 32 bits. Raises `InputError` for a dtype that Arrow lacks,
+        and without pyarrow.
+
+        >>> Ragged.from_list([np.zeros((2, 3), np.float32)]).to_arrow().type
+        ListType(list<item: fixed_size_list<item: float>[3]>)
+        """
+        return arrow.to_arrow(self.values, self.offsets)
+
+    @classmethod
+    def from_packed(cls, packed: Any) -> "Ragged":
+        """The sequences of a torch `PackedSequence`, in the order they had before it sorted them.
+
+        Raises `InputError` for anything else, and without torch.
+
+        >>> import torch
+        >>> packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2), torch.ones(3)], enforce_sorted=False)
+        >>> Ragged.from_packed(packed).lengths
+        array([2, 3])
+        """
+        return cls(*torch.from_packed(packed))
+
+    def to_packed(self, enforce_sorted: bool = False) -> Any:
+        """A torch `PackedSequence` with its own data, which remembers the order of the sequences.
+
+        With `enforce_sorted` it holds no order, as torch's own, and lengths must not rise. Raises
+        `InputError` for an empty sequence, naming the first, for no sequences, which torch cannot hold, for
+        more than one level, and without torch.
+
+        >>> Ragged.from_list([[1, 2], [3, 4, 5]]).to_packed().batch_sizes
+        tensor([2, 2, 1])
+        """
+        return torch.to_packed(self.values, self._only_offsets("to_packed"), enforce_sorted)
+
+    @classmethod
+    def from_nested(cls, nested: Any) -> "Ragged":
+        """The sequences of a torch nested tensor [batch, steps, *features] of layout `torch.jagged`.
+
+        They share its memory, unless it has holes (a tensor with lengths shorter than its offsets), which are
+        left out. Raises `InputError` for anything else, and without torch.
+
+        >>> import torch
+        >>> nested = torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(3, 4)], layout=torch.jagged)
+        >>> Ragged.from_nested(nested)
+        Ragged(2 sequences of 2 to 3 steps, 4 features, float32)
+        """
+        return cls(*torch.from_nested(nested))
+
+    def to_nested(self) -> Any:
+        """A torch nested tensor of layout `torch.jagged` that shares the values' memory.
+
+        Values that are read-only or not contiguous are copied, for torch knows no read-only tensors. Raises
+        `InputError` for more than one level, for a dtype that torch lacks, and without torch.
+
+        >>> Ragged.from_list([np.zeros((2, 4)), np.zeros((3, 4))]).to_nested().offsets()
+        tensor([0, 2, 5])
+        """
+        return torch.to_nested(self.values, self._only_offsets("to_nested"))
+
+    def _only_offsets(self, method: str) -> NDArray[np.int64]:
+        if self.levels > 1:
+            raise InputError(
+                f"{method} takes sequences of one level, and these have {self.levels}; take inner() first"
+            )
+        return self.offsets[0]
+
+
+def _count(count: int, name: str) -> str:
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"

@@ -1,0 +1,107 @@
+"""Sequences as Python lists of arrays, and lists of such lists for more levels."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from stepnet.errors import InputError
+from stepnet.ragged.offsets import Array, Parts, offsets_of, path_of
+
+
+def from_list(
+    sequences: Any, dtype: DTypeLike | None, features: int | tuple[int, ...] | None, levels: int | None
+) -> Parts:
+    """The values and offsets of nested lists. See `Ragged.from_list`."""
+    if not isinstance(sequences, list | tuple):
+        hint = "; an array goes through Ragged.from_padded" if _is_array(sequences) else ""
+        raise InputError(f"from_list takes a list of sequences, not a {type(sequences).__name__}{hint}")
+    items = list(cast("Sequence[Any]", sequences))
+    if levels is None:
+        levels = max(_levels_above_arrays(items), 1)
+    if levels < 1:
+        raise InputError(f"a Ragged has one level or more, not {levels}")
+    offsets: list[NDArray[np.int64]] = []
+    for _ in range(levels - 1):
+        for position, item in enumerate(items):
+            if not isinstance(item, list | tuple):
+                name = _name(position, offsets)
+                raise InputError(
+                    f"{name} is a {type(item).__name__}, and with {levels} levels must be a list of sequences"
+                )
+        offsets.append(offsets_of([len(item) for item in items]))
+        items: list[Any] = [inner for item in items for inner in item]
+
+    wanted = None if dtype is None else np.dtype(dtype)
+    lengths = np.zeros(len(items), np.int64)
+    arrays: dict[str, Array] = {}
+    blanks: dict[str, Array] = {}  # of shape [0], as np.array([]) is, which tells nothing where another does
+    for position, item in enumerate(items):
+        if isinstance(item, list | tuple) and not item:
+            continue
+        name = _name(position, offsets)
+        array = _sequence(item, name, wanted)
+        lengths[position] = len(array)
+        (blanks if array.shape == (0,) else arrays)[name] = array
+    offsets.append(offsets_of(lengths))
+
+    expected = (features,) if isinstance(features, int) else features
+    if not arrays and expected in (None, ()):
+        arrays = blanks
+    source = "expected are"
+    if expected is None:
+        if not arrays:
+            raise InputError(
+                "no sequence holds anything that tells its features; give features=, () for plain numbers"
+            )
+        first = next(iter(arrays))
+        expected, source = arrays[first].shape[1:], f"{first} has"
+    for name, array in arrays.items():
+        if array.shape[1:] != tuple(expected):
+            raise InputError(f"{name} has features {array.shape[1:]}, where {source} {tuple(expected)}")
+    if not arrays:
+        return np.zeros((0, *expected), wanted or np.float32), tuple(offsets)
+    try:
+        return np.concatenate(list(arrays.values()), dtype=wanted), tuple(offsets)
+    except TypeError as error:
+        raise InputError(f"the sequences have no common dtype; give dtype=: {error}") from error
+
+
+def _sequence(item: Any, name: str, wanted: np.dtype[Any] | None) -> Array:
+    """One sequence as an array.
+
+    Python's whole numbers go into any dtype that they fit, all else where NumPy's same_kind rule lets it.
+    """
+    try:
+        array = np.asarray(item)
+        if wanted is not None and array.dtype.kind == "i" and isinstance(item, list | tuple):
+            array = np.asarray(item, wanted)
+    except (ValueError, OverflowError) as error:
+        raise InputError(f"{name} does not make an array: {error}") from error
+    if array.dtype == object:
+        raise InputError(f"{name} holds objects, and must hold numbers")
+    if array.ndim == 0:
+        raise InputError(f"{name} is a single number, and must have one entry per step")
+    if wanted is not None and not np.can_cast(array.dtype, wanted, "same_kind"):
+        raise InputError(f"{name} is {array.dtype}, which {wanted} cannot hold; cast it with .astype first")
+    return array
+
+
+def _levels_above_arrays(item: Any) -> int:
+    """How many lists are around the deepest array; 0 around none."""
+    if not isinstance(item, list | tuple):
+        return 0
+    levels = 0
+    for inner in cast("Sequence[Any]", item):
+        below = _levels_above_arrays(inner)
+        levels = max(levels, below + 1 if below or _is_array(inner) else 0)
+    return levels
+
+
+def _is_array(item: Any) -> bool:
+    return getattr(item, "ndim", 0) > 0
+
+
+def _name(position: int, offsets: Sequence[Array]) -> str:
+    return "sequence " + ", ".join(str(index) for index in path_of(position, offsets))

@@ -1,0 +1,193 @@
+"""The arithmetic of offsets: where each sequence starts and ends among the values, and what may be one."""
+
+import operator
+from collections.abc import Sequence
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepnet.errors import InputError
+
+Array: TypeAlias = NDArray[Any]
+Offsets: TypeAlias = tuple[NDArray[np.int64], ...]
+Parts: TypeAlias = tuple[Array, Offsets]
+"""What every conversion gives back: values [total, *features], and offsets, one array per level."""
+
+
+def offsets_of(lengths: Any) -> NDArray[np.int64]:
+    """The offsets [len(lengths) + 1] of entries of these lengths laid end to end.
+
+    >>> offsets_of([2, 0, 3])
+    array([0, 2, 2, 5])
+    """
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def positions_of(starts: Array, lengths: Array) -> NDArray[np.int64]:
+    """The positions of all elements of entries that start here and are this long, entry after entry.
+
+    >>> positions_of(np.array([7, 0]), np.array([2, 3]))
+    array([7, 8, 0, 1, 2])
+    """
+    offsets = offsets_of(lengths)
+    return np.repeat(starts - offsets[:-1], lengths) + np.arange(int(offsets[-1]))
+
+
+def narrow(values: Array, offsets: Offsets, start: int, stop: int) -> Parts:
+    """The values and offsets of the outermost entries `start` to `stop`: a view, and offsets from 0 on.
+
+    >>> narrow(np.arange(6), (np.array([0, 1, 4, 6]),), 1, 3)
+    (array([1, 2, 3, 4, 5]), (array([0, 3, 5]),))
+    """
+    narrowed: list[NDArray[np.int64]] = []
+    for level in offsets:
+        narrowed.append(level[start : stop + 1] - level[start])
+        start, stop = int(level[start]), int(level[stop])
+    part: Array = values[start:stop]
+    return part, tuple(narrowed)
+
+
+def path_of(position: int, offsets: Sequence[Array]) -> tuple[int, ...]:
+    """The path, outermost index first, to the element at `position` of what the last offsets span.
+
+    >>> path_of(4, [np.array([0, 1, 3]), np.array([0, 2, 2, 5])])
+    (1, 1, 2)
+    """
+    path: list[int] = []
+    for level in reversed(offsets):
+        outer = int(np.searchsorted(level, position, side="right")) - 1
+        path.append(position - int(level[outer]))
+        position = outer
+    return (position, *reversed(path))
+
+
+def checked_values(values: Any, name: str) -> Array:
+    """The same values as a plain array of numbers in this machine's byte order; the same memory if they are.
+
+    Raises `InputError` if they are no array, hold no numbers, are masked, or have no first axis.
+    """
+    if not isinstance(values, np.ndarray):
+        raise InputError(
+            f"{name} must be a NumPy array, not {_kind(values)}; lists go through Ragged.from_list"
+        )
+    if isinstance(values, np.ma.MaskedArray):
+        raise InputError(f"{name} is a masked array; leave the masked steps out, or give .filled(...)")
+    return _checked_numbers(np.asarray(cast("Array", values)), name)
+
+
+def _checked_numbers(values: Array, name: str) -> Array:
+    own_number = values.dtype.kind == "V" and values.dtype.type is not np.void  # bfloat16 and its kin
+    if values.dtype.kind not in "biufc" and not own_number:
+        hint = "; sequences of unequal length go through Ragged.from_list" if values.dtype == object else ""
+        raise InputError(f"{name} has dtype {values.dtype}, and must hold numbers{hint}")
+    if values.ndim == 0:
+        raise InputError(f"{name} is a single number, and must have one entry per step: [total, *features]")
+    return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
+
+
+def checked_offsets(offsets: Any, total: int) -> Offsets:
+    """Copies of the offsets that nobody can write to.
+
+    Raises `InputError` unless there is one int64 array per level that starts at 0, never falls, and ends at
+    the number of entries of the next level, the last at `total`.
+    """
+    if not isinstance(offsets, tuple) or not offsets:
+        raise InputError(
+            f"offsets must be a tuple of arrays, one per level, and is {_kind(offsets)}; (offsets,) for one"
+        )
+    levels = [
+        _checked_level(level, f"offsets[{number}]")
+        for number, level in enumerate(cast("tuple[Any, ...]", offsets))
+    ]
+    spanned = [*(len(level) - 1 for level in levels[1:]), total]
+    for number, (level, count) in enumerate(zip(levels, spanned, strict=True)):
+        if level[-1] != count:
+            spans = "values" if number + 1 == len(levels) else f"entries of offsets[{number + 1}]"
+            raise InputError(
+                f"offsets[{number}] ends at {level[-1]}, and must end at {count}, the number of {spans}"
+            )
+    return tuple(levels)
+
+
+def _checked_level(given: Any, name: str) -> NDArray[np.int64]:
+    level = cast("NDArray[np.int64]", given)
+    if not isinstance(given, np.ndarray) or level.ndim != 1 or level.dtype != np.int64 or not level.size:
+        raise InputError(
+            f"{name} must be a one-dimensional int64 array that starts with 0, and is {_kind(given)}"
+        )
+    if level[0] != 0:
+        raise InputError(
+            f"{name} starts at {level[0]}, and must start at 0: subtract it, and cut the values there"
+        )
+    falls = level[1:] < level[:-1]
+    if falls.any():
+        entry = int(falls.argmax())
+        raise InputError(
+            f"{name} falls from {level[entry]} to {level[entry + 1]} at entry {entry}; offsets never fall"
+        )
+    # Compiled code trusts offsets, so nobody else may hold them after this check.
+    level = np.array(level)
+    level.flags.writeable = False
+    return level
+
+
+def checked_lengths(lengths: Any, count: int, limit: int, entry: str, limit_name: str) -> NDArray[np.int64]:
+    """The lengths as int64, one for each of `count` entries.
+
+    Raises `InputError`, naming the first bad one, unless each is a whole number from 0 to `limit`. `entry`
+    and `limit_name` are its words for what has a length and for the limit.
+    """
+    given = np.asarray(lengths)
+    if given.ndim != 1 or len(given) != count:
+        raise InputError(
+            f"the lengths have shape {given.shape}, and must have ({count},), one for each {entry}"
+        )
+    if count == 0:
+        return np.zeros(0, np.int64)
+    if given.dtype.kind not in "iu":
+        raise InputError(f"the lengths have dtype {given.dtype}, and must be whole numbers")
+    bad = (given < 0) | (given > limit)
+    if bad.any():
+        first = int(bad.argmax())
+        raise InputError(
+            f"{entry} {first} has length {given[first]}, and must have 0 to {limit}, {limit_name}"
+        )
+    return given.astype(np.int64)
+
+
+def checked_indices(indices: Any, count: int) -> NDArray[np.int64]:
+    """The indices as int64 from 0 on, negative ones counted from the end.
+
+    Raises `InputError` for what is no whole number, naming the first that is beyond `count`.
+    """
+    given = np.asarray(indices)
+    if given.ndim != 1 or (given.dtype.kind not in "iu" and given.size):
+        hint = "; np.flatnonzero(mask) makes them of a mask" if given.dtype == bool else ""
+        raise InputError(f"indices must be whole numbers [count], not {_kind(given)}{hint}")
+    bad = (given < -count) | (given >= count)
+    if bad.any():
+        raise InputError(f"there is no sequence {given[bad.argmax()]}: there are {count}")
+    whole = given.astype(np.int64)
+    return np.where(whole < 0, whole + count, whole)
+
+
+def checked_index(index: Any, count: int) -> int:
+    """One index from 0 on. Raises `InputError` for what is no whole number, and beyond `count`."""
+    try:
+        whole = operator.index(index)
+    except TypeError:
+        hint = "take(indices) takes several"
+        raise InputError(
+            f"a Ragged is indexed by a whole number or a slice, not {_kind(index)}; {hint}"
+        ) from None
+    return int(checked_indices([whole], count)[0])
+
+
+def _kind(given: Any) -> str:
+    if isinstance(given, np.ndarray):
+        array = cast("Array", given)
+        return f"an array of shape {array.shape} and dtype {array.dtype}"
+    return f"a {type(given).__name__}" if given != () else "an empty tuple"

@@ -1,0 +1,73 @@
+"""Sequences as one padded array and lengths: the only place where padding exists."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepnet.errors import InputError
+from stepnet.ragged.offsets import Array, Parts, checked_lengths, checked_values, offsets_of, positions_of
+
+
+def from_padded(x: Any, lengths: Any, time_major: bool) -> Parts:
+    """The values and offsets of a padded array. See `Ragged.from_padded`."""
+    try:
+        x = checked_values(np.asanyarray(x), "the padded array")
+    except ValueError as error:
+        raise InputError(
+            f"the padded array has rows of unequal length; give from_list those: {error}"
+        ) from error
+    axes = "[time, batch, *features]" if time_major else "[batch, time, *features]"
+    if x.ndim < 2:
+        raise InputError(f"a padded array is {axes}, and this one has shape {x.shape}")
+    steps, batch = x.shape[:2] if time_major else x.shape[1::-1]
+    if lengths is None:
+        checked = np.full(batch, steps, np.int64)
+    else:
+        checked = checked_lengths(lengths, batch, steps, "sequence", f"the steps of {axes} {x.shape}")
+    offsets = offsets_of(checked)
+    if not time_major and offsets[-1] == batch * steps:
+        return x.reshape(batch * steps, *x.shape[2:]), (offsets,)
+    rows, times = _rows_and_times(offsets)
+    return (x[times, rows] if time_major else x[rows, times]), (offsets,)
+
+
+def to_padded(
+    values: Array, offsets: NDArray[np.int64], time_major: bool, length: int | None, fill: Any
+) -> Array:
+    """The padded array. See `Ragged.to_padded`."""
+    lengths = np.diff(offsets)
+    steps = int(lengths.max(initial=0)) if length is None else length
+    if steps < 0:
+        raise InputError(f"length is {steps}, and must be 0 or more")
+    if (lengths > steps).any():
+        first = int((lengths > steps).argmax())
+        raise InputError(
+            f"sequence {first} has {lengths[first]} steps, more than length={steps}; give it a larger one"
+        )
+    batch = (steps, len(lengths)) if time_major else (len(lengths), steps)
+    padded = np.full((*batch, *values.shape[1:]), _checked_fill(fill, values.dtype), values.dtype)
+    rows, times = _rows_and_times(offsets)
+    padded[(times, rows) if time_major else (rows, times)] = values
+    return padded
+
+
+def _rows_and_times(offsets: NDArray[np.int64]) -> tuple[Array, Array]:
+    """For each value the sequence it belongs to, and its step there."""
+    lengths = np.diff(offsets)
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    return rows, positions_of(np.zeros_like(lengths), lengths)
+
+
+def _checked_fill(fill: Any, dtype: np.dtype[Any]) -> Array:
+    whole = dtype.kind in "biu"
+    refusal = f"fill {fill!r} does not fit {dtype}"
+    if whole and np.asarray(fill).dtype.kind not in "biu":
+        raise InputError(refusal)
+    try:
+        filled = np.full((), fill, dtype)
+    except (ValueError, OverflowError, TypeError) as error:
+        raise InputError(f"{refusal}: {error}") from error
+    if whole and filled != fill:
+        raise InputError(refusal)
+    return filled

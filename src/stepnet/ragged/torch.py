@@ -1,0 +1,121 @@
+"""Sequences as PyTorch holds them: `PackedSequence`, and nested tensors of layout `torch.jagged`.
+
+Gradients do not come along: a tensor is detached first, and moved to the CPU.
+"""
+
+from importlib import import_module
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from stepnet.errors import InputError
+from stepnet.ragged.offsets import Array, Parts, offsets_of, positions_of
+
+
+def _torch() -> Any:
+    try:
+        return import_module("torch")
+    except ImportError as error:
+        raise InputError("sequences in PyTorch's form need torch: pip install stepnet[torch]") from error
+
+
+def from_packed(packed: Any) -> Parts:
+    """The values and offsets of a `PackedSequence`. See `Ragged.from_packed`."""
+    torch = _torch()
+    if not isinstance(packed, torch.nn.utils.rnn.PackedSequence):
+        raise InputError(f"from_packed takes a torch PackedSequence, not a {type(packed).__name__}")
+    data, sizes = _to_numpy(packed.data), _to_numpy(packed.batch_sizes)
+    if (sizes < 1).any() or (sizes[1:] > sizes[:-1]).any() or sizes.sum() != len(data):
+        raise InputError(
+            "the PackedSequence is damaged: batch_sizes must be positive, never rise, and add up to its data"
+        )
+    batch = int(sizes[0]) if len(sizes) else 0
+    places = np.arange(batch)  # where each sequence stands among those sorted by length
+    if packed.unsorted_indices is not None:
+        places = _to_numpy(packed.unsorted_indices)
+        if not np.array_equal(np.sort(places), np.arange(batch)):
+            raise InputError(
+                f"the PackedSequence is damaged: unsorted_indices is no order of its {batch} sequences"
+            )
+    lengths = (len(sizes) - np.searchsorted(sizes[::-1], np.arange(batch), side="right"))[places]
+    steps = positions_of(np.zeros_like(lengths), lengths)
+    return data[offsets_of(sizes)[steps] + np.repeat(places, lengths)], (offsets_of(lengths),)
+
+
+def to_packed(values: Array, offsets: NDArray[np.int64], enforce_sorted: bool) -> Any:
+    """The `PackedSequence`. See `Ragged.to_packed`."""
+    torch = _torch()
+    lengths = np.diff(offsets)
+    if not len(lengths):
+        raise InputError("a torch PackedSequence holds one sequence or more, and here is none")
+    if not lengths.all():
+        raise InputError(
+            f"sequence {int(lengths.argmin())} is empty, and a torch PackedSequence cannot hold it"
+        )
+    rises = lengths[1:] > lengths[:-1]
+    if enforce_sorted and rises.any():
+        first = int(rises.argmax()) + 1
+        raise InputError(
+            f"sequence {first} is longer than the one before it; give enforce_sorted=False, or sort them"
+        )
+    order = np.argsort(-lengths, kind="stable")
+    sizes = len(lengths) - np.searchsorted(lengths[order[::-1]], np.arange(int(lengths.max())), side="right")
+    sequences = order[positions_of(np.zeros_like(sizes), sizes)]
+    steps = np.repeat(np.arange(len(sizes)), sizes)
+    data = _to_tensor(torch, values[offsets[sequences] + steps])
+    indices = None if enforce_sorted else torch.from_numpy(order)
+    return torch.nn.utils.rnn.PackedSequence(data, torch.from_numpy(sizes), indices)
+
+
+def from_nested(nested: Any) -> Parts:
+    """The values and offsets of a jagged nested tensor. See `Ragged.from_nested`."""
+    torch = _torch()
+    if not isinstance(nested, torch.Tensor) or not nested.is_nested or nested.layout != torch.jagged:
+        kind = (
+            f"a {nested.layout} tensor" if isinstance(nested, torch.Tensor) else f"a {type(nested).__name__}"
+        )
+        raise InputError(f"from_nested takes a nested tensor made with layout=torch.jagged, not {kind}")
+    if isinstance(nested.shape[1], int):
+        raise InputError(
+            f"the nested tensor is {tuple(nested.shape)}; transpose it, so that the steps come second"
+        )
+    values, bounds = _to_numpy(nested.values()), _to_numpy(nested.offsets()).astype(np.int64)
+    lengths = np.diff(bounds) if nested.lengths() is None else _to_numpy(nested.lengths()).astype(np.int64)
+    if np.array_equal(bounds[:-1] + lengths, bounds[1:]):
+        return values[bounds[0] : bounds[-1]], (bounds - bounds[0],)
+    if (lengths < 0).any() or (bounds[:-1] < 0).any() or (bounds[:-1] + lengths > len(values)).any():
+        raise InputError(
+            f"the nested tensor is damaged: its lengths or offsets go beyond its {len(values)} values"
+        )
+    return values[positions_of(bounds[:-1], lengths)], (offsets_of(lengths),)
+
+
+def to_nested(values: Array, offsets: NDArray[np.int64]) -> Any:
+    """The jagged nested tensor. See `Ragged.to_nested`."""
+    torch = _torch()
+    return torch.nested.nested_tensor_from_jagged(_to_tensor(torch, values), torch.from_numpy(offsets.copy()))
+
+
+def _to_numpy(tensor: Any) -> Array:
+    """An array that shares the tensor's memory, where that is the CPU's."""
+    tensor = tensor.detach().cpu()
+    if str(tensor.dtype) == "torch.bfloat16":
+        return tensor.view(_torch().int16).numpy().view(ml_dtypes.bfloat16)
+    return tensor.numpy()
+
+
+def _to_tensor(torch: Any, values: Array) -> Any:
+    """A tensor that shares the array's memory if that may be written to: torch knows no read-only tensors."""
+    values = np.require(values, requirements=["C", "W"])
+    # NumPy lets an axis of length 1 have any stride, torch does not: reshaping makes it an ordinary one.
+    values = values.reshape(1, *values.shape)[0]
+    if values.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)
+    try:
+        return torch.from_numpy(values)
+    except TypeError as error:
+        raise InputError(
+            f"torch has no {values.dtype}; convert the values first, with_values(...)"
+        ) from error

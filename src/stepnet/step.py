@@ -1,0 +1,176 @@
+"""A traced step: its body net, and the structures that the user handed in and gets back.
+
+The body's inputs stand in the order inputs, memories, statics, parameters; its results are the outputs and then each
+memory's next value.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepnet.errors import InputError, StepError
+from stepnet.ir import Builder, Net
+from stepnet.structure import leaves, named_leaves, rebuild, skeleton
+from stepnet.trace import Traced
+from stepnet.types import CONST, DTYPES, ROWS, STEPS, Type
+
+Step = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """The features of an input, a memory or a static, and its dtype where it is not the default one.
+
+    >>> Spec(64)
+    Spec(shape=(64,), dtype=None)
+    """
+
+    shape: tuple[int, ...]
+    dtype: str | None = None
+
+    def __init__(self, shape: int | tuple[int, ...] = (), dtype: Any = None) -> None:
+        sizes = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+        if any(not isinstance(size, int | np.integer) or size < 0 for size in sizes):
+            raise InputError(f"a feature shape is made of whole numbers, not {shape!r}")
+        object.__setattr__(self, "shape", tuple(int(size) for size in sizes))
+        object.__setattr__(self, "dtype", None if dtype is None else dtype_name(dtype, "a spec"))
+
+
+def dtype_name(dtype: Any, what: str) -> str:
+    """The name of a dtype that stepnet knows; raises `InputError` for any other."""
+    name = np.dtype(dtype).name
+    if name not in DTYPES:
+        raise InputError(f"{what} has dtype {name}; use one of {', '.join(DTYPES)}")
+    return name
+
+
+def specs(structure: Any) -> Any:
+    """A structure of `Spec`s out of what a user writes: 64, (4, 16), {"h": 64, "c": 64}, or arrays to be like."""
+    if isinstance(structure, Spec):
+        return structure
+    if isinstance(structure, int | np.integer):
+        return Spec(int(structure))
+    if isinstance(structure, tuple) and not hasattr(structure, "_fields") and all(isinstance(s, int) for s in structure):
+        return Spec(structure)
+    if isinstance(structure, Mapping):
+        return {key: specs(child) for key, child in structure.items()}
+    if isinstance(structure, tuple | list):
+        children = [specs(child) for child in structure]
+        return type(structure)(*children) if hasattr(structure, "_fields") else tuple(children)
+    if structure is None:
+        return None
+    raise InputError(f"a feature shape is a whole number, a tuple of them or a structure of these, not {structure!r}")
+
+
+@dataclass(frozen=True)
+class TracedStep:
+    """The body net of a step, with the structures around it."""
+
+    body: Net
+    inputs: Any
+    memory: Any
+    statics: Any
+    params: Any
+    output: Any
+    names: tuple[str, ...]
+
+    @property
+    def counts(self) -> tuple[int, int, int, int]:
+        """How many inputs, memories, statics and parameters there are."""
+        return tuple(len(leaves(part)) for part in (self.inputs, self.memory, self.statics, self.params))  # type: ignore[return-value]
+
+    def net(self, reverse: bool = False) -> Net:
+        """The net of the whole recurrence: the step at every step of every sequence."""
+        builder = Builder()
+        inputs, memories, _, _ = self.counts
+        operands: list[int] = []
+        for place, number in enumerate(self.body.inputs):
+            node = self.body.nodes[number]
+            extent = STEPS if place < inputs else node.type.extent
+            operands.append(builder.input(node.type.at(extent), node.name))
+        recur = builder.add("recur", *operands, body=self.body, sequences=inputs, memories=memories, reverse=reverse)
+        count = len(builder.nodes[recur].types)
+        return builder.net([builder.add("result", recur, of=place) for place in range(count)])
+
+
+def trace_step(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) -> TracedStep:
+    """The traced step, for structures of `Spec`s (with dtypes) and of parameter arrays.
+
+    Raises `StepError` naming the user's line, memory and shapes.
+    """
+    builder = Builder()
+
+    def declare(structure: Any, kind: str) -> Any:
+        values: list[Traced] = []
+        for name, leaf in named_leaves(structure):
+            type_ = Type(CONST if kind == "param" else ROWS, tuple(leaf.shape), dtype_name(leaf.dtype, f"{kind} {name}"))
+            values.append(Traced(builder, builder.input(type_, name or kind)))
+        return rebuild(structure, values)
+
+    given = {kind: declare(part, kind) for kind, part in
+             (("x", inputs), ("memory", memory), ("static", statics), ("param", params))}
+    extras = extra_arguments(step, builder, given["static"])
+    if statics is not None and "statics" not in extras:
+        raise InputError("statics were given, but the step has no parameter named `statics`")
+    found = step(given["x"], given["memory"], given["param"], **extras)
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise StepError("a step returns (output, memory), as one tuple of two")
+    output, after = found
+    following = next_memories(memory, given["memory"], after)
+    results = [row_value(builder, leaf, f"output `{name}`" if name else "the output") for name, leaf in named_leaves(output)]
+    body = builder.net(results + following)
+    names = tuple(name or "output" for name, _ in named_leaves(output))
+    return TracedStep(body, inputs, memory, statics, params, blank(output), names)
+
+
+def blank(structure: Any) -> Any:
+    """The structure with zeros for leaves: what results are put into."""
+    return rebuild(structure, [0] * len(leaves(structure)))
+
+
+def extra_arguments(step: Step, builder: Builder, statics: Any) -> dict[str, Any]:
+    """`statics` and `index`, for a step that names them."""
+    try:
+        names = inspect.signature(step).parameters
+    except (TypeError, ValueError):
+        names = {}
+    extras: dict[str, Any] = {}
+    if "statics" in names:
+        extras["statics"] = statics
+    if "index" in names:
+        extras["index"] = Traced(builder, builder.add("index"))
+    return extras
+
+
+def row_value(builder: Builder, leaf: Any, what: str) -> int:
+    """The number of a value that there is one of per row; a constant is repeated in every row."""
+    if not isinstance(leaf, Traced):
+        array = np.asarray(leaf)
+        if array.dtype.name not in DTYPES:
+            raise StepError(f"{what} is a {type(leaf).__name__}, not a value of the step")
+        leaf = Traced(builder, builder.constant(array))
+    if leaf.builder is not builder:
+        raise StepError(f"{what} belongs to another step")
+    return builder.add("expand", leaf.number, extent=ROWS) if leaf.is_constant else leaf.number
+
+
+def next_memories(specs: Any, before: Any, after: Any) -> list[int]:
+    """The numbers of the next memories, which have the structure, shape and dtype they came in with."""
+    if skeleton(before) != skeleton(after):
+        raise StepError(f"the memory enters the step as {skeleton(before)} and leaves as {skeleton(after)}; "
+                        "return it with the structure it came in")
+    numbers: list[int] = []
+    for (name, old), (_, new) in zip(named_leaves(before), named_leaves(after), strict=True):
+        title = f"memory `{name}`" if name else "the memory"
+        number = row_value(old.builder, new, title)
+        type_ = old.builder.type_of(number)
+        if type_.element != old.type.element:
+            hint = (" (cast it back with .astype)" if type_.shape == old.type.shape else "")
+            raise StepError(f"{title} enters the step as {old.type.element} and leaves as {type_.element}; "
+                            f"return it with the shape and dtype it came in{hint}")
+        numbers.append(number)
+    return numbers
+

@@ -1,0 +1,115 @@
+"""What a value in a net is: its extent, its feature shape and its dtype.
+
+The extent says how many of it there are, as a path of ragged axes:
+
+    const                 one per model               a parameter
+    rows                  one per sequence            a static, a memory, a final state
+    rows/steps            one per step                an input, an output
+    rows/steps/words      one per step of an inner sequence
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepnet.errors import NetError
+
+Extent = tuple[str, ...]
+CONST: Extent = ()
+ROWS: Extent = ("rows",)
+STEPS: Extent = ("rows", "steps")
+
+DTYPES = {"float32": "f32", "float64": "f64", "int32": "i32", "int64": "i64", "bool": "bool"}
+
+
+@dataclass(frozen=True)
+class Type:
+    """One extent x feature shape x dtype.
+
+    >>> print(Type(ROWS, (64,), "float32"))
+    rows f32[64]
+    """
+
+    extent: Extent
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise NetError(f"dtype {self.dtype} is none of {', '.join(DTYPES)}")
+        if any(size < 0 for size in self.shape):
+            raise NetError(f"a shape has no negative size: {self.shape}")
+
+    def __str__(self) -> str:
+        return f"{extent_text(self.extent)} {self.element}"
+
+    @property
+    def element(self) -> str:
+        """The text of one element, without the extent: f32[64]."""
+        return f"{DTYPES[self.dtype]}[{', '.join(map(str, self.shape))}]"
+
+    @property
+    def size(self) -> int:
+        """How many numbers one element holds."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one number."""
+        return np.dtype(self.dtype).itemsize
+
+    @property
+    def is_float(self) -> bool:
+        """Whether the numbers are floating-point ones."""
+        return self.dtype.startswith("float")
+
+    def at(self, extent: Extent) -> "Type":
+        """The same element at another extent."""
+        return Type(extent, self.shape, self.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Literal:
+    """An array that is part of a net. Two are equal if their dtype, shape and bits are."""
+
+    value: np.ndarray
+
+    def __post_init__(self) -> None:
+        copy = np.array(self.value, order="C")
+        copy.setflags(write=False)
+        object.__setattr__(self, "value", copy)
+
+    def _key(self) -> tuple[str, tuple[int, ...], bytes]:
+        return self.value.dtype.str, self.value.shape, self.value.tobytes()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Literal) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __str__(self) -> str:
+        if self.value.size <= 8:
+            return str(self.value.tolist())
+        return f"{self.value.size} numbers #{hash_text(self.value.tobytes())}"
+
+
+def extent_text(extent: Extent) -> str:
+    """The extent as people read it: const, rows, rows/steps."""
+    return "/".join(extent) or "const"
+
+
+def hash_text(data: bytes) -> str:
+    """Eight hexadecimal digits that tell two byte strings apart."""
+    import hashlib
+
+    return hashlib.blake2b(data, digest_size=4).hexdigest()
+
+
+def joint_extent(types: Sequence[Type]) -> Extent:
+    """The one extent that the values share, constants aside; raises `NetError` where there are two."""
+    extents = {type_.extent for type_ in types if type_.extent != CONST}
+    if len(extents) > 1:
+        raise NetError(f"values of different extents meet: {', '.join(sorted(map(extent_text, extents)))}")
+    return extents.pop() if extents else CONST
