@@ -182,7 +182,7 @@ def test_with_values() -> None:
 
 
 @every
-@given(raggeds(levels=2))
+@given(raggeds(levels=2) | raggeds(levels=3))
 def test_inner_and_group_undo_each_other(ragged: Ragged) -> None:
     inner = ragged.inner()
     assert str(inner.to_list()) == str([sequence for group in ragged.to_list() for sequence in group])
@@ -192,10 +192,12 @@ def test_inner_and_group_undo_each_other(ragged: Ragged) -> None:
 
 def test_equal() -> None:
     ragged = small()
-    nan = ragged.with_values(np.full((6, 2), np.nan))
+    nan = ragged.with_values(np.full((6, 2), np.nan, np.float32))
     assert ragged.equal(small())
     assert nan.equal(nan.with_values(nan.values.copy()))
     assert not ragged.equal(nan)
+    assert not nan.equal(ragged)
+    assert not ragged.equal(ragged.with_values(ragged.values[::-1]))
     assert not ragged.equal(ragged.with_values(ragged.values.astype(np.float64)))
     assert not ragged.equal(ragged.with_values(ragged.values[:, :1]))
     assert not ragged.equal(Ragged(ragged.values, (np.array([0, 2, 3, 3, 6]),)))
@@ -402,6 +404,10 @@ BAD_LISTS = {
         lambda: Ragged.from_list([np.zeros(2)], np.int64),
         "sequence 0 is float64, which int64 cannot hold; cast it with .astype first",
     ),
+    "integers to smaller ones": (
+        lambda: Ragged.from_list([np.array([300])], np.uint8),
+        "sequence 0 is int64, which uint8 cannot hold; cast it with .astype first",
+    ),
     "too large": (lambda: Ragged.from_list([[1], [300]], np.uint8), "sequence 1 does not make an array: "),
     "no common dtype": (
         lambda: Ragged.from_list([np.zeros(1, ml_dtypes.bfloat16), np.zeros(1, ml_dtypes.float8_e5m2)]),
@@ -518,6 +524,10 @@ BAD_PADDED = {
     "fill too large": (
         lambda: Ragged.from_list([[1]], np.uint8).to_padded(fill=256),
         "fill 256 does not fit uint8",
+    ),
+    "fill of more than a bit": (
+        lambda: small().with_values(np.zeros(6, bool)).to_padded(fill=2),
+        "fill 2 does not fit bool",
     ),
     "two levels": (
         lambda: small().group([4]).to_padded(),

@@ -1,5 +1,9 @@
 """A compiler for recurrent networks: one step as equations in, machine code for whole sequences out."""
 
+from stepnet import cells as cells
+from stepnet import layout as layout
+from stepnet.compose import Bidirectional as Bidirectional
+from stepnet.compose import Stack as Stack
 from stepnet.errors import StepnetError as StepnetError
 from stepnet.functions import elu as elu
 from stepnet.functions import erf as erf

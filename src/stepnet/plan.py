@@ -96,12 +96,12 @@ def after_loop(net: Net, recur: int) -> set[int]:
 
 
 def phases(net: Net, numbers: list[int]) -> tuple[tuple[int, ...], ...]:
-    """The nodes by phase. Views belong to no phase of their own: they are how a value is read."""
+    """The nodes by phase. Views belong to no phase: they are how a value is read. What is there already is no work."""
     phase: dict[int, int] = {}
     inside = set(numbers)
     for number in numbers:
         node = net.nodes[number]
-        if node.kind == "view" and len(node.inputs) == 1:
+        if (node.kind == "view" and len(node.inputs) == 1) or node.operation in ("expand", "index"):
             continue
         if node.operation == "result":
             phase[number] = phase[node.inputs[0]]

@@ -82,7 +82,7 @@ class Hoist:
 
     def is_inside(self, number: int) -> bool:
         """Whether a node is part of the new body."""
-        return self.stays[number] or self.body.nodes[number].operation == "expand"
+        return self.stays[number] or self.body.nodes[number].operation in ("expand", "constant")
 
     def needed(self) -> list[int]:
         """The nodes outside that the new body reads, in order."""
@@ -98,7 +98,7 @@ class Hoist:
         if number not in self.outside:
             node = self.body.nodes[number]
             extents = {self.extent_outside(operand) for operand in node.inputs}
-            deepest = max(extents, key=len)
+            deepest = max(extents, key=len, default=CONST)
             inputs = [self.raised(operand, deepest, node) for operand in node.inputs]
             told = dict(node.attributes)
             if node.operation == "expand":

@@ -31,7 +31,7 @@ def copied(builder: Builder, node: Node, operands: list[int], rule: Rule) -> int
     return builder.add(node.operation, *operands, name=node.name, source=node.source, **attributes)
 
 
-def view_chain(net: Net, number: int) -> tuple[int, list[Node]]:
+def view_chain(net: Net | Builder, number: int) -> tuple[int, list[Node]]:
     """The first node before `number` that is not a view of one value, and the views from it to `number` in order."""
     chain: list[Node] = []
     while net.nodes[number].kind == "view" and len(net.nodes[number].inputs) == 1:

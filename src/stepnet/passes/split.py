@@ -29,11 +29,12 @@ def pushed(builder: Builder, net: Net, number: int, operands: list[int]) -> int 
     node = net.nodes[number]
     if node.kind != "view" or len(node.inputs) != 1 or node.type.extent == CONST:
         return None
-    root, chain = view_chain(net, number)
+    root, _ = view_chain(net, number)
     if not read_in_parts(net, root) or node.type.size >= net.type_of(root).size:
         return None
-    source = view_root(builder, operands[0])
-    origin = builder.nodes[source]
+    # What the view reads may have been pushed already, so its source is sought in the new net.
+    source, ahead = view_chain(builder, operands[0])
+    origin, chain = builder.nodes[source], [*ahead, node]
     if origin.operation == "matmul" and len(origin.type.shape) == 1:
         left, weight = origin.inputs
         columns = applied(builder, weight, chain, lead=1)
@@ -65,13 +66,6 @@ def read_in_parts(net: Net, root: int) -> bool:
             seen += 1
         open_ends += [user for user in set(users[one]) if net.nodes[user].kind == "view" and len(net.nodes[user].inputs) == 1]
     return seen > 0 and total <= node.type.size
-
-
-def view_root(builder: Builder, number: int) -> int:
-    """The first node of a new net before `number` that is not a view."""
-    while builder.nodes[number].kind == "view" and len(builder.nodes[number].inputs) == 1:
-        number = builder.nodes[number].inputs[0]
-    return number
 
 
 def as_wide(builder: Builder, operand: int, whole: Node) -> int:

@@ -1,6 +1,6 @@
 """Writing LLVM code with loops and vectors: the few shapes of code that the engine is made of."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 from llvmlite import ir
@@ -13,16 +13,21 @@ I32 = ir.IntType(32)
 I64 = ir.IntType(64)
 POINTER = I8.as_pointer()
 
+REGISTER_TYPES = {"float32": ir.FloatType(), "float64": ir.DoubleType(), "int32": I32, "int64": I64, "bool": I1}
+MEMORY_TYPES = {**REGISTER_TYPES, "bool": I8}
+
 
 class Code(ir.IRBuilder):
     """An LLVM builder that knows its target and can write loops.
 
-    Opaque byte pointers and byte offsets are used throughout: what lies where is decided by the buffers, not by types.
+    Byte pointers and byte offsets are used throughout: what lies where is decided by the records, not by types.
     """
 
     def __init__(self, block: ir.Block, target: Target) -> None:
         super().__init__(block)
         self.target = target
+
+    # ---- numbers
 
     def number(self, value: int) -> ir.Constant:
         """A 64-bit integer constant."""
@@ -34,34 +39,101 @@ class Code(ir.IRBuilder):
             return ir.Constant(type_, [ir.Constant(type_.element, value)] * type_.count)
         return ir.Constant(type_, value)
 
-    def intrinsic(self, name: str, result: ir.Type, arguments: list[ir.Value]) -> ir.Value:
+    def spread(self, value: ir.Value, lanes: int) -> ir.Value:
+        """A scalar in every lane of a vector."""
+        if lanes == 1:
+            return value
+        type_ = ir.VectorType(value.type, lanes)
+        first = self.insert_element(ir.Constant(type_, ir.Undefined), value, ir.Constant(I32, 0))
+        zeros = ir.Constant(ir.VectorType(I32, lanes), [0] * lanes)
+        return self.shuffle_vector(first, ir.Constant(type_, ir.Undefined), zeros)
+
+    def smaller(self, a: ir.Value, b: ir.Value) -> ir.Value:
+        """The smaller of two integers."""
+        return self.select(self.icmp_signed("<", a, b), a, b)
+
+    # ---- calls
+
+    def intrinsic(self, name: str, result: ir.Type, arguments: Sequence[ir.Value]) -> ir.Value:
         """A call of `llvm.<name>` (mangled with the result type), declared in the module when first used."""
-        full = f"llvm.{name}.{mangled(result)}"
-        function = self.module.globals.get(full)
+        return self.function_call(f"llvm.{name}.{mangled(result)}", result, arguments)
+
+    def function_call(self, name: str, result: ir.Type, arguments: Sequence[ir.Value]) -> ir.Value:
+        """A call of a function by name, declared in the module when first used."""
+        function = self.module.globals.get(name)
         if function is None:
-            function = ir.Function(self.module, ir.FunctionType(result, [a.type for a in arguments]), full)
+            function = ir.Function(self.module, ir.FunctionType(result, [a.type for a in arguments]), name)
         return self.call(function, arguments)
 
     def fused(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-        """a * b + c, rounded once."""
+        """a * b + c, rounded once where the target can; rounded twice elsewhere."""
+        if not self.target.has_fused:
+            return self.fadd(self.fmul(a, b), c)
         return self.intrinsic("fma", a.type, [a, b, c])
 
+    # ---- memory
+
+    def at(self, pointer: ir.Value, offset: "ir.Value | int") -> ir.Value:
+        """The pointer, `offset` bytes on."""
+        if isinstance(offset, int):
+            return pointer if offset == 0 else self.gep(pointer, [self.number(offset)])
+        return self.gep(pointer, [offset])
+
+    def read(self, type_: ir.Type, pointer: ir.Value, align: int | None = None) -> ir.Value:
+        """The value of a type at a pointer."""
+        return self.load(self.bitcast(pointer, type_.as_pointer()), align=align)
+
+    def write(self, value: ir.Value, pointer: ir.Value, align: int | None = None) -> None:
+        """A value put at a pointer."""
+        self.store(value, self.bitcast(pointer, value.type.as_pointer()), align=align)
+
+    def read_number(self, pointer: ir.Value, index: ir.Value) -> ir.Value:
+        """Element `index` of an array of 64-bit integers."""
+        return self.read(I64, self.at(pointer, self.mul(index, self.number(8))), 8)
+
+    def write_number(self, value: ir.Value, pointer: ir.Value, index: ir.Value) -> None:
+        """Element `index` of an array of 64-bit integers, set."""
+        self.write(value, self.at(pointer, self.mul(index, self.number(8))), 8)
+
+    def copy_bytes(self, target: ir.Value, source: ir.Value, count: int) -> None:
+        """`count` bytes copied; the two places do not overlap."""
+        arguments = [target, source, self.number(count), ir.Constant(I1, 0)]
+        if count:
+            self.function_call("llvm.memcpy.p0.p0.i64", ir.VoidType(), arguments)
+
+    def zero_bytes(self, target: ir.Value, count: int) -> None:
+        """`count` bytes set to zero."""
+        arguments = [target, ir.Constant(I8, 0), self.number(count), ir.Constant(I1, 0)]
+        if count:
+            self.function_call("llvm.memset.p0.i64", ir.VoidType(), arguments)
+
+    # ---- control
+
     @contextmanager
-    def loop(self, start: ir.Value, stop: ir.Value, step: ir.Value | None = None) -> Generator[ir.Value]:
+    def loop(self, start: ir.Value, stop: ir.Value, step: "int | ir.Value" = 1) -> Generator[ir.Value]:
         """Code inside runs for i = start, start + step, ... while i < stop; gives i."""
-        head, body = self.append_basic_block("head"), self.append_basic_block("body")
+        head, body, after = (self.append_basic_block(name) for name in ("head", "body", "after"))
         before = self.block
         self.branch(head)
         self.position_at_end(head)
         index = self.phi(I64)
         index.add_incoming(start, before)
-        inside = self.icmp_signed("<", index, stop)
-        after = self.append_basic_block("after")
-        self.cbranch(inside, body, after)
+        self.cbranch(self.icmp_signed("<", index, stop), body, after)
         self.position_at_end(body)
         yield index
-        index.add_incoming(self.add(index, step if step is not None else self.number(1)), self.block)
+        stride = self.number(step) if isinstance(step, int) else step
+        index.add_incoming(self.add(index, stride), self.block)
         self.branch(head)
+        self.position_at_end(after)
+
+    @contextmanager
+    def when(self, condition: ir.Value) -> Generator[None]:
+        """Code inside runs if the condition holds."""
+        inside, after = self.append_basic_block("then"), self.append_basic_block("next")
+        self.cbranch(condition, inside, after)
+        self.position_at_end(inside)
+        yield
+        self.branch(after)
         self.position_at_end(after)
 
 
@@ -74,3 +146,26 @@ def mangled(type_: ir.Type) -> str:
     if isinstance(type_, ir.DoubleType):
         return "f64"
     return str(type_)
+
+
+def register_type(dtype: str, lanes: int) -> ir.Type:
+    """The type of a value of `dtype` on registers: a vector, or a scalar for one lane."""
+    element = REGISTER_TYPES[dtype]
+    return element if lanes == 1 else ir.VectorType(element, lanes)
+
+
+def load_lanes(code: Code, dtype: str, lanes: int, pointer: ir.Value, align: int) -> ir.Value:
+    """`lanes` numbers that lie side by side, as a register; booleans lie as bytes."""
+    element = MEMORY_TYPES[dtype]
+    value = code.read(element if lanes == 1 else ir.VectorType(element, lanes), pointer, align)
+    if dtype != "bool":
+        return value
+    return code.icmp_unsigned("!=", value, code.splat(value.type, 0))
+
+
+def store_lanes(code: Code, dtype: str, value: ir.Value, pointer: ir.Value, align: int) -> None:
+    """A register put where its numbers lie side by side."""
+    if dtype == "bool":
+        lanes = value.type.count if isinstance(value.type, ir.VectorType) else 1
+        value = code.zext(value, I8 if lanes == 1 else ir.VectorType(I8, lanes))
+    code.write(value, pointer, align)

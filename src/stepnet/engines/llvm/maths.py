@@ -1,11 +1,10 @@
 """Elementary functions as straight-line LLVM code on vectors (or scalars) of float or double.
 
 Each function takes the code and a value and gives the value of the function in every lane. The same code
-serves every width and every target that has a fused multiply-add, so a result is the same bits whichever lane of
-whichever vector computes it.
+serves every width and target; where there is a fused multiply-add, a result is the same bits in all.
 
 1. Nothing branches: all lanes go one way, and `select` picks where there are two.
-2. Arguments are clamped to where the result still changes, by a comparison that a NaN fails: it passes through.
+2. Arguments are clamped to where the result still changes, by a comparison that a NaN fails and so passes.
 3. Where numbers come from: a Taylor series with exact rational coefficients, made shorter by Chebyshev
    economisation (Lanczos, Applied Analysis, 1956), rounded once at the end. Two tables hold fitted numbers.
 4. ln 2 is split in two so that n * high has no rounding error even where there is no fused multiply-add
@@ -29,9 +28,8 @@ LN_2 = Fraction("0.693147180559945309417232121458176568")
 TWO_OVER_ROOT_PI = Fraction("1.128379167095512573896158903121545172")
 
 EXP_TAIL_SINGLE = (0.500000006, 0.166665417, 0.041666278, 0.00836675559, 0.00139467479)
-"""q, where e^r = 1 + r + r² q(r) for |r| <= ln(2) / 2, in single precision: by weighted least squares, iterated
-until the greatest error of r q(r) is least (Lawson, 1961). Economisation, which does not weigh, takes tanh beyond
-2 ulp."""
+"""q, where e^r = 1 + r + r² q(r) for |r| <= ln(2) / 2, in single precision: by least squares, weighted anew
+until the greatest error of r q(r) is least (Lawson, 1961). Economised instead, it takes tanh beyond 2 ulp."""
 
 ERF_MIDDLE, ERF_LAST = 1.0, 6.0
 """erf has one form up to the first, another from there, and is 1 from the second."""
@@ -59,8 +57,8 @@ ERFC_TAIL = (
     8.17965899461201261e-16,
     2.95604072427437247e-16,
 )
-"""Chebyshev coefficients of exp(x²) erfc(x) in t = (x - 4.5) / (x + 2.5), which is -1 at 1 and 1 at infinity (a
-form of Schonfelder's, Math. Comp. 32, 1978). By mpmath with 40 digits, interpolating at the 41 Chebyshev nodes."""
+"""Chebyshev coefficients of exp(x²) erfc(x) in t = (x - 4.5) / (x + 2.5), which is -1 at 1 and 1 at infinity
+(a form of Schonfelder's, Math. Comp. 32, 1978). By mpmath, 40 digits, interpolating at 41 Chebyshev nodes."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,7 @@ def expm1(code: Code, x: ir.Value) -> ir.Value:
 def tanh(code: Code, x: ir.Value) -> ir.Value:
     """The hyperbolic tangent: (1 - e) / (1 + e), where e = e^(-2|x|), with the sign of x.
 
-    Both are halved, and made of c = (1 - e^(-2r)) / 2: (1 - e) / 2 = 2^n c + (1 - 2^n) / 2, where e = 2^n (1 - 2c).
+    Both are halved, and made of c = (1 - e^(-2r)) / 2: as e = 2^n (1 - 2c), above is 2^n c + (1 - 2^n) / 2.
     Each is rounded once or nearly so; one taken from the other would add their errors and exceed 2 ulp.
     """
     one, half = precision(x.type), code.splat(x.type, 0.5)
@@ -225,15 +223,15 @@ def change(code: Code, reduced: Reduced, scale: int) -> ir.Value:
     tail = code.fmul(r, tail)
     if one is SINGLE:
         return code.fused(tail, r, r)
-    # The rounding of r takes tanh to 2.1 ulp. In single precision, tried for every number there is, it does not.
+    # The rounding of r takes tanh to 2.1 ulp; not in single precision: every number from 2^-10 up was tried.
     return code.fadd(reduced.coarse, code.fused(tail, r, reduced.fine))
 
 
 def log_of_positive(code: Code, x: ir.Value) -> ir.Value:
     """log(x) for 0 < x < inf, as in fdlibm (Sun Microsystems, 1993).
 
-    x = 2^k (1 + f) with 1 + f between sqrt(1/2) and sqrt(2), s = f / (2 + f), and log(1 + f) = 2 atanh(s), where
-    2 s = f - s f = f - (f²/2 - s f²/2): so that the rounding of s counts for little.
+    x = 2^k (1 + f) with 1 + f between sqrt(1/2) and sqrt(2), s = f / (2 + f), and log(1 + f) = 2 atanh(s),
+    where 2 s = f - s f = f - (f²/2 - s f²/2): so that the rounding of s counts for little.
     """
     one = precision(x.type)
     tiny = code.fcmp_ordered("<", x, code.splat(x.type, 2.0 ** (1 - one.bias)))

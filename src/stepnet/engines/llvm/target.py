@@ -23,6 +23,11 @@ class Target:
     vector_bytes: int
     registers: int
 
+    @property
+    def has_fused(self) -> bool:
+        """Whether a * b + c is one instruction."""
+        return self.name != "generic" or not self.cpu
+
     def __str__(self) -> str:
         return f"{self.name} ({self.cpu}, {self.vector_bytes * 8}-bit vectors)"
 

@@ -1,0 +1,1 @@
+"""`stepnet bench`: stepnet beside other runtimes, in turns, each in a process of its own."""

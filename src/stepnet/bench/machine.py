@@ -1,0 +1,243 @@
+"""What the processor can do at most, measured: multiply-adds a second, and bytes a second from where weights lie.
+
+Both are loops of generated code, like the engine's own, in the vector width of the engine's target.
+"""
+
+import ctypes
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+from llvmlite import ir
+
+from stepnet.engines.llvm.target import Target, host_target
+
+ACCUMULATORS = 24  # enough to hide the latency of a multiply-add; with as few registers as 16, half as many
+SECONDS = 0.01  # of one measurement
+I32, I64 = ir.IntType(32), ir.IntType(64)
+ADDRESS = I64  # pointers come from ctypes as numbers
+
+
+@dataclass(frozen=True)
+class Peak:
+    """Floating operations a second (a multiply-add is two), and bytes a second."""
+
+    flops: float
+    bandwidth: float
+
+    def best(self, other: "Peak") -> "Peak":
+        """The larger of each."""
+        return Peak(max(self.flops, other.flops), max(self.bandwidth, other.bandwidth))
+
+
+def peak(dtype: str, weight_bytes: int, threads: int) -> Peak:
+    """What this many threads reach now: multiplying and adding in registers, and each reading its share of so many
+    bytes again and again.
+    """
+    return Peak(multiply_adds(dtype, threads), streaming(weight_bytes, threads))
+
+
+def multiply_adds(dtype: str, threads: int) -> float:
+    """Floating operations a second of all threads together."""
+    target = host_target()
+    lanes = target.vector_bytes // np.dtype(dtype).itemsize
+    function = code().multiply_add[dtype]
+
+    def run(repeats: int) -> None:
+        function(repeats, 0)
+
+    return 2 * lanes * accumulators(target) * rate(run, threads)
+
+
+def streaming(size: int, threads: int) -> float:
+    """Bytes a second of all threads together, each reading its own part of `size` bytes from start to end, repeatedly."""
+    block = host_target().vector_bytes * accumulators(host_target())
+    blocks = max(1, size // threads // block)
+    parts = [np.ones(blocks * block + 64, np.uint8) for _ in range(threads)]  # written, so that it has memory
+    addresses = [(-part.ctypes.data % 64) + part.ctypes.data for part in parts]
+
+    def run(repeats: int) -> None:
+        address = addresses.pop()
+        code().read(repeats, address, blocks)
+        addresses.append(address)
+
+    return blocks * block * rate(run, threads)
+
+
+def rate(run: Callable[[int], None], threads: int) -> float:
+    """Repeats a second that all threads together do of a loop that takes the number of repeats."""
+    with ThreadPoolExecutor(threads) as pool:
+
+        def seconds(repeats: int) -> float:
+            begin = time.perf_counter()
+            list(pool.map(run, [repeats] * threads))
+            return time.perf_counter() - begin
+
+        repeats = 1
+        while min(seconds(repeats), seconds(repeats)) < SECONDS / 2:  # of two: the first starts the threads
+            repeats *= 2
+        return threads * repeats / min(seconds(repeats) for _ in range(3))
+
+
+# ---- the code
+
+
+@dataclass(frozen=True)
+class Measures:
+    """The generated functions. `engine` holds their memory."""
+
+    engine: llvm.ExecutionEngine
+    multiply_add: dict[str, Callable[[int, int], None]]
+    read: Callable[[int, int, int], None]
+
+
+@cache
+def code() -> Measures:
+    """The generated functions for the processor at hand."""
+    target = host_target()
+    module = ir.Module("machine")
+    for dtype, element in (("float32", ir.FloatType()), ("float64", ir.DoubleType())):
+        write_multiply_add(
+            module, dtype, ir.VectorType(element, target.vector_bytes // np.dtype(dtype).itemsize)
+        )
+    write_read(module, target)
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine(target.cpu, target.features, opt=3)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(str(module)), machine)
+    engine.finalize_object()
+
+    def function(name: str, arguments: int) -> Callable[..., None]:
+        kind = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * arguments)
+        return kind(engine.get_function_address(name))
+
+    return Measures(engine, {name: function(name, 2) for name in ("float32", "float64")}, function("read", 3))
+
+
+def accumulators(target: Target) -> int:
+    """How many vectors are added to side by side."""
+    return ACCUMULATORS if target.registers >= 32 else ACCUMULATORS // 2
+
+
+def started(module: ir.Module, name: str, arguments: int) -> tuple[ir.IRBuilder, ir.Function]:
+    """A function of 64-bit integers that returns nothing, and a builder at its start."""
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * arguments), name)
+    return ir.IRBuilder(function.append_basic_block()), function
+
+
+def repeated(
+    builder: ir.IRBuilder,
+    count: ir.Value,
+    totals: Sequence[ir.Value],
+    body: Callable[[ir.Value, list[ir.Value]], list[ir.Value]],
+) -> list[ir.Value]:
+    """`count` rounds of body(round, totals) -> totals; what they come to."""
+    before = builder.block
+    head = builder.append_basic_block()
+    builder.branch(head)
+    builder.position_at_end(head)
+    index = builder.phi(I64)
+    index.add_incoming(ir.Constant(I64, 0), before)
+    carried = [builder.phi(total.type) for total in totals]
+    found = body(index, list(carried))
+    following = builder.add(index, ir.Constant(I64, 1))
+    for phi, first, then in zip([index, *carried], [None, *totals], [following, *found], strict=True):
+        if first is not None:
+            phi.add_incoming(first, before)
+        phi.add_incoming(then, builder.block)
+    after = builder.append_basic_block()
+    builder.cbranch(builder.icmp_signed("<", following, count), head, after)
+    builder.position_at_end(after)
+    return found
+
+
+def used(builder: ir.IRBuilder, totals: Sequence[ir.Value], address: ir.Value) -> None:
+    """Store the totals if the address is one (it never is), so that they must be computed."""
+    with builder.if_then(builder.icmp_signed("==", address, ir.Constant(I64, 1))):
+        pointer = builder.inttoptr(address, totals[0].type.as_pointer())
+        for place, total in enumerate(totals):
+            builder.store(total, builder.gep(pointer, [ir.Constant(I64, place)]), align=1)
+
+
+def write_multiply_add(module: ir.Module, name: str, vector: ir.VectorType) -> None:
+    """name(repeats, address): in every repeat one multiply-add to each accumulator."""
+    builder, function = started(module, name, 2)
+    suffix = f"v{vector.count}f{32 if isinstance(vector.element, ir.FloatType) else 64}"
+    fused = ir.Function(module, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.{suffix}")
+    factor = ir.Constant(vector, [ir.Constant(vector.element, 0.5)] * vector.count)
+    # From the argument, so that nothing of it is computed beforehand.
+    undefined = ir.Constant(vector, ir.Undefined)
+    lane = builder.insert_element(
+        undefined, builder.sitofp(function.args[0], vector.element), ir.Constant(I32, 0)
+    )
+    lanes = ir.Constant(ir.VectorType(I32, vector.count), [ir.Constant(I32, 0)] * vector.count)
+    x = builder.shuffle_vector(lane, undefined, lanes)
+
+    def body(index: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
+        return [builder.call(fused, [total, factor, x]) for total in totals]
+
+    # Each starts from another number, so that no two are the same computation.
+    starts = [
+        ir.Constant(vector, [ir.Constant(vector.element, float(place))] * vector.count)
+        for place in range(accumulators(host_target()))
+    ]
+    totals = repeated(builder, function.args[0], starts, body)
+    used(builder, totals, function.args[1])
+    builder.ret_void()
+
+
+def write_read(module: ir.Module, target: Target) -> None:
+    """read(repeats, address, blocks): in every repeat all the blocks, each vector added to an accumulator."""
+    builder, function = started(module, "read", 3)
+    repeats, address, blocks = function.args
+    vector = ir.VectorType(I64, target.vector_bytes // 8)
+    count = accumulators(target)
+    pointer = builder.inttoptr(address, vector.as_pointer())
+
+    def block(index: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
+        first = builder.mul(index, ir.Constant(I64, count))
+        found: list[ir.Value] = []
+        for place, total in enumerate(totals):
+            at = builder.gep(pointer, [builder.add(first, ir.Constant(I64, place))])
+            found.append(builder.add(total, builder.load(at, align=target.vector_bytes)))
+        return found
+
+    def once(index: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
+        return repeated(builder, blocks, totals, block)
+
+    zero = ir.Constant(vector, [ir.Constant(I64, 0)] * vector.count)
+    totals = repeated(builder, repeats, [zero] * count, once)
+    used(builder, totals, address)
+    builder.ret_void()
+
+
+# ---- the machine in words
+
+
+def facts(threads: int) -> dict[str, Any]:
+    """What to know of the machine to judge its numbers."""
+    return {
+        "processor": processor(),
+        "processors": os.cpu_count(),
+        "threads": threads,
+        "vectors": str(host_target()),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "python": platform.python_version(),
+    }
+
+
+def processor() -> str:
+    """The processor's own name, or LLVM's for its kind."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or llvm.get_host_cpu_name()

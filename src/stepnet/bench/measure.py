@@ -1,0 +1,147 @@
+"""The timing itself: peers in turns, one at a time, each checked first to compute what stepnet computes."""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from stepnet.bench.cases import Case
+from stepnet.bench.machine import Peak, peak
+from stepnet.bench.results import REFUSED, Result, Timing
+from stepnet.bench.runner import OURS, Peer, Worker, WorkerError
+
+Array = np.ndarray
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to time: `rounds` turns for each peer, each of about `turn` seconds, and `pause` seconds between turns.
+
+    The pause is for the peer before: its threads may spin for a while after they are done.
+    """
+
+    threads: int
+    rounds: int = 5
+    turn: float = 0.1
+    pause: float = 0.03
+    most_calls: int = 200
+
+
+@contextmanager
+def workers(peers: Sequence[Peer], threads: int, engine: str) -> Iterator[list[Worker]]:
+    """The processes of these peers, ended at the end."""
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(Worker(peer, threads, {"engine": engine} if peer.name == OURS else None))
+            for peer in peers
+        ]
+
+
+def measure(
+    case: Case, peers: Sequence[Worker], settings: Settings, told: Progress = lambda _: None
+) -> Result:
+    """The timings of one case. A peer that refuses it, ends, or computes something else is in `failures`."""
+    arrays = case.arrays()
+    failures: dict[str, str] = {}
+    ready: dict[Worker, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "case.npz"
+        np.savez(file, allow_pickle=False, **arrays)
+        ours: Array | None = None
+        for worker in peers:
+            told(worker.peer.name)
+            outputs = Path(folder) / "outputs.npy"
+            why, reply = prepared(worker, case, file, outputs)
+            if why is None:
+                found = np.load(outputs)
+                ours = found if worker.peer.name == OURS else ours
+                why = wrong(found, ours, case)
+            if why is None:
+                ready[worker] = reply
+            elif worker.missing is None:
+                failures[worker.peer.name] = why
+    rounds, calls, best = alternated(ready, case, settings, failures, told)
+    timings = {
+        worker.peer.name: Timing(tuple(rounds[worker]), calls[worker], reply["seconds"])
+        for worker, reply in ready.items()
+        if worker.peer.name not in failures
+    }
+    return Result(case, timings, failures, best)
+
+
+def prepared(worker: Worker, case: Case, arrays: Path, outputs: Path) -> tuple[str | None, dict[str, Any]]:
+    """Why the peer cannot do the case, or None; and its answer."""
+    if worker.missing is not None:
+        return worker.missing, {}
+    try:
+        if not worker.running:  # an earlier case ended it
+            worker.start()
+        reply = worker.ask(do="prepare", case=case.record, arrays=str(arrays), outputs=str(outputs))
+    except WorkerError as error:
+        return str(error), {}
+    return (REFUSED + reply["refused"] if "refused" in reply else None), reply
+
+
+def wrong(found: Array, ours: Array | None, case: Case) -> str | None:
+    """How these outputs [steps, hidden] differ from ours, or None if they are the same but for rounding."""
+    if found.shape != (case.steps, case.hidden):
+        return f"wrong: outputs are {found.shape}, not {(case.steps, case.hidden)}"
+    if not np.isfinite(found).all():
+        return "wrong: outputs are not finite"
+    if ours is None:
+        return None
+    away = float(np.max(np.abs(found - ours) / np.maximum(1, np.abs(ours))))
+    allowed = tolerance(case)
+    return (
+        None if away <= allowed else f"wrong: {away:.1e} away from stepnet, where {allowed:.1e} is rounding"
+    )
+
+
+def tolerance(case: Case) -> float:
+    """How far two right results may be from each other: each may be as far from the truth as the tests allow,
+    16 eps sqrt(length + width).
+    """
+    return 2 * 16 * float(np.finfo(case.dtype).eps) * sqrt(case.time + case.inputs + case.hidden)
+
+
+def alternated(
+    ready: dict[Worker, dict[str, Any]],
+    case: Case,
+    settings: Settings,
+    failures: dict[str, str],
+    told: Progress,
+) -> tuple[dict[Worker, list[float]], dict[Worker, int], Peak]:
+    """The median seconds of each peer in each round, the calls each is the median of, and the machine's peak.
+
+    A round is one turn of each peer, and one measurement of the machine.
+    """
+    calls: dict[Worker, int] = {}
+    rounds: dict[Worker, list[float]] = {worker: [] for worker in ready}
+    best = Peak(0.0, 0.0)
+    for number in range(-1, settings.rounds):  # the first is to learn how many calls fill a turn
+        for worker in ready:
+            if worker.peer.name in failures:
+                continue
+            told(f"{worker.peer.name}, round {number + 1} of {settings.rounds}")
+            time.sleep(settings.pause)
+            try:
+                seconds = median(worker.ask(do="run", count=calls.get(worker, 1))["seconds"])
+            except WorkerError as error:
+                failures[worker.peer.name] = str(error)
+                continue
+            if number < 0:
+                calls[worker] = max(1, min(settings.most_calls, round(settings.turn / seconds)))
+            else:
+                rounds[worker].append(seconds)
+        if number >= 0:
+            time.sleep(settings.pause)
+            best = best.best(peak(case.dtype, case.weight_bytes, settings.threads))
+    return rounds, calls, best

@@ -1,0 +1,44 @@
+"""The prototype that stepnet's engine grew from: machine code generated for this one cell, in bench/ of the repository."""
+
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .worker import Array, Missing, Prepared, Refused, Work
+
+FILE = Path(__file__).resolve().parents[4] / "bench" / "llvm_gru_prototype.py"
+
+
+def start(threads: int, options: dict[str, Any]) -> dict[str, str]:
+    """No version: it is a file that does not change."""
+    if not FILE.exists():
+        raise Missing("bench/llvm_gru_prototype.py is in the repository alone; run the benchmark there")
+    return {}
+
+
+def prepare(work: Work) -> Prepared:
+    """The prototype's GRU, time before batch."""
+    if work.cell != "gru" or work.ragged or work.dtype != "float32" or work.hidden % 16:
+        raise Refused("the prototype is a dense float32 GRU whose width 16 divides")
+    specification = spec_from_file_location("llvm_gru_prototype", FILE)
+    assert specification is not None
+    assert specification.loader is not None
+    module = module_from_spec(specification)
+    specification.loader.exec_module(module)
+
+    H, p = work.hidden, work.weights
+    b = p["b"].copy()
+    b[: 2 * H] += p["d"][: 2 * H]
+    W, R, b = (
+        np.concatenate(np.split(array, 3, -1)[1::-1] + [array[..., 2 * H :]], -1)
+        for array in (p["W"], p["R"], b)
+    )
+    gru = module.GRU(W, R, b, p["d"][2 * H :].copy(), work.threads)
+    inputs = work.padded(time_major=True)
+
+    def outputs(result: Array) -> Array:
+        return work.end_to_end(result, time_major=True)
+
+    return Prepared(lambda: gru(inputs), outputs)

@@ -1,0 +1,134 @@
+"""A run as tables for people."""
+
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from stepnet.bench.results import REFUSED, Change, Result, Run
+from stepnet.bench.runner import OURS
+from stepnet.bench.targets import Target
+
+EXPLANATION = (
+    "Milliseconds are medians over rounds, ± half of what lies between the fastest and the slowest. ratio: the best "
+    "peer's time over stepnet's; the prototype is none. fma, stream: stepnet's share of the multiply-adds and of the "
+    "bytes of weights a second that this machine reached in the same rounds."
+)
+
+
+def show(run: Run, console: Console) -> None:
+    """Print the run: the times, the shares of the peak, and what was not timed and why."""
+    machine = run.machine
+    console.print(f"{machine['processor']}, {machine['vectors']}, {machine['threads']} threads")
+    versions = {name: version for found in run.versions.values() for name, version in found.items()}
+    console.print(", ".join(f"{name} {version}" for name, version in versions.items()), style="dim")
+    console.print(times(run))
+    console.print(EXPLANATION, style="dim")
+    for line in remarks(run):
+        console.print(line)
+
+
+def times(run: Run) -> Table:
+    """One row for each case."""
+    names = [
+        OURS,
+        *sorted({name for result in run.results for name in result.timings} - {OURS}, key=order(run)),
+    ]
+    table = Table(title="milliseconds")
+    table.add_column("case", no_wrap=True)
+    for name in [*names, "ratio", "fma", "stream"]:
+        table.add_column(escape(name), justify="right", no_wrap=True)
+    for result in run.results:
+        row = [milliseconds(result, name) for name in names]
+        shares = [percent(result.compute_share), percent(result.stream_share)]
+        table.add_row(str(result.case), *row, ratio(result), *shares)
+    return table
+
+
+def order(run: Run):
+    """The peers in the order that they were started in."""
+    names = [*run.versions, *run.missing]
+    return lambda name: names.index(name) if name in names else len(names)
+
+
+def milliseconds(result: Result, name: str) -> str:
+    """The time of one peer: bold for the fastest, a dash where there is none."""
+    timing = result.timings.get(name)
+    if timing is None:
+        why = result.failures.get(name)
+        return "[dim]-[/]" if why is None or why.startswith(REFUSED) else "[red]failed[/]"
+    text = f"{significant(timing.seconds * 1e3)} ±{timing.spread * 100:.0f}%"
+    fastest = min(result.timings, key=lambda peer: result.timings[peer].seconds)
+    return f"[bold]{text}[/]" if name == fastest else text
+
+
+def ratio(result: Result) -> str:
+    """The ratio to the best peer, green where stepnet is faster."""
+    found = result.ratio(result.best)
+    if found is None:
+        return "-"
+    return f"[{'green' if found >= 1 else 'red'}]{found:.2f}[/] [dim]{escape(result.best or '')}[/]"
+
+
+def significant(value: float) -> str:
+    """A number with three figures or all before the point.
+
+    >>> significant(0.01234), significant(12.34), significant(1234.5)
+    ('0.0123', '12.3', '1234')
+    """
+    return f"{value:.0f}" if value >= 100 else f"{value:#.3g}"
+
+
+def percent(share: float | None) -> str:
+    """A share in percent."""
+    return "-" if share is None else f"{share * 100:.0f}%"
+
+
+def remarks(run: Run) -> list[str]:
+    """What was not timed: peers that are missing, and each reason of others once, with the cases it was given for."""
+    lines = [f"[yellow]not timed:[/] {escape(name)}: {escape(why)}" for name, why in run.missing.items()]
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for result in run.results:
+        for name, why in result.failures.items():
+            reasons.setdefault((name, why), []).append(str(result.case))
+    for (name, why), cases in sorted(reasons.items(), key=lambda item: not item[0][1].startswith(REFUSED)):
+        some = cases[0] if len(cases) == 1 else f"{len(cases)} cases"
+        if why.startswith(REFUSED):
+            lines.append(f"[dim]{escape(name)}: {escape(why.removeprefix(REFUSED))} ({some})[/]")
+        else:
+            lines.append(f"[red]{escape(name)}[/], {', '.join(cases)}: {escape(why)}")
+    return lines
+
+
+def promises(targets: Iterable[Target]) -> Table:
+    """The promises, and whether each was kept."""
+    table = Table("what", title="promises")
+    for name in ("found", "bound", ""):
+        table.add_column(name, justify="right")
+    words = {True: "[green]kept[/]", False: "[red]not kept[/]", None: "[yellow]not measured[/]"}
+    for target in targets:
+        found = "-" if target.found is None else f"{target.found:.2f} {target.unit}"
+        bound = f"{'at least' if target.least else 'at most'} {target.bound:g} {target.unit}"
+        table.add_row(target.name, found, bound, words[target.kept])
+    return table
+
+
+def comparison(changes: Iterable[Change]) -> Table:
+    """Two runs, case by case. A change that rounds of both runs overlap in is put in brackets."""
+    table = Table(title="before and now")
+    table.add_column("case", no_wrap=True)
+    for name in ("before, ms", "now, ms", "times as fast", "ratio before", "ratio now"):
+        table.add_column(name, justify="right")
+    for change in changes:
+        found = change.ratio
+        text = "-" if found is None else f"{found:.2f}" if change.sure else f"({found:.2f})"
+        colour = "dim" if found is None or not change.sure else "green" if found >= 1 else "red"
+        table.add_row(
+            str(change.case),
+            *(milliseconds(result, OURS) for result in (change.before, change.now)),
+            f"[{colour}]{text}[/]",
+            ratio(change.before),
+            ratio(change.now),
+        )
+    return table

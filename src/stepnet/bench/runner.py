@@ -1,0 +1,170 @@
+"""The processes that runtimes are timed in, seen from outside: which there are, started and asked."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import dropwhile
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from stepnet.errors import InputError, StepnetError
+
+HERE = Path(__file__).resolve().parent
+ENVIRONMENTS = HERE.parents[2] / ".peers"  # at the root of the repository, made by `make bench-peers`
+PATIENCE = 900.0  # seconds for one answer: torch.compile takes its time
+
+# Appended, not prepended: nothing in this folder stands in the way of anything installed.
+START = "import runpy, sys; sys.path.append(sys.argv[1]); del sys.argv[1]; runpy.run_module('peers', alter_sys=True)"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One runtime in one form: its module in peers/, options for it, and the environment it is installed in ("" for
+    the one that stepnet is in).
+    """
+
+    name: str
+    module: str
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    environment: str = ""
+
+    @property
+    def python(self) -> Path:
+        """The interpreter of its environment."""
+        return (
+            ENVIRONMENTS / self.environment / "bin" / "python" if self.environment else Path(sys.executable)
+        )
+
+
+OURS = "stepnet"
+# Marks to measure against, not something that people would use instead: never the best peer.
+MARKS = ("prototype",)
+
+PEERS = (
+    Peer(OURS, "stepnet"),
+    Peer("prototype", "prototype"),
+    Peer("torch", "torch", {"form": "padded"}),
+    Peer("torch packed", "torch", {"form": "packed"}),
+    Peer("torch loop", "torch", {"form": "loop"}),
+    Peer("torch.compile", "torch", {"form": "compiled"}),
+    Peer("onnxruntime", "onnxruntime"),
+    Peer("openvino", "openvino", environment="openvino"),
+)
+
+
+def chosen(names: Sequence[str]) -> list[Peer]:
+    """The peers of these names, ours first whether named or not; all for no names.
+
+    >>> [peer.name for peer in chosen(["torch"])]
+    ['stepnet', 'torch']
+    """
+    known = [peer.name for peer in PEERS]
+    for name in names:
+        if name not in known:
+            raise InputError(f"no peer is called {name!r}; there are {', '.join(known)}")
+    return [peer for peer in PEERS if not names or peer.name in names or peer.name == OURS]
+
+
+def last_words(complaints: str) -> str:
+    """The error that the last traceback ends with, else the last line.
+
+    >>> last_words("Traceback (most recent call last):\\n  File ...\\nValueError: one line\\nand two\\n")
+    'ValueError: one line and two'
+    """
+    _, found, traceback = complaints.rpartition("Traceback (most recent call last):\n")
+    lines = [line for line in traceback.splitlines() if line.strip()]
+    if found:
+        lines = list(dropwhile(lambda line: line.startswith(" "), lines))
+        return " ".join(line.strip() for line in lines)
+    return lines[-1].strip() if lines else "the process ended without a word"
+
+
+class WorkerError(StepnetError):
+    """A worker ended, or gave no answer."""
+
+
+class Worker:
+    """The process of one peer, started and greeted. `missing` says why it cannot run at all, else None."""
+
+    def __init__(self, peer: Peer, threads: int, options: Mapping[str, Any] | None = None) -> None:
+        self.peer, self.threads = peer, threads
+        self.options = {**peer.options, **(options or {})}
+        self.missing: str | None = None
+        self.versions: dict[str, str] = {}
+        self._process: subprocess.Popen[str] | None = None
+        self._complaints = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
+        self._reader = ThreadPoolExecutor(1)
+        self.start()
+
+    def start(self) -> None:
+        """Start the process, or start it again."""
+        self.stop()
+        if not self.peer.python.exists():
+            self.missing = f"there is no environment {self.peer.python.parent.parent}; make bench-peers"
+            return
+        self._process = subprocess.Popen(
+            [self.peer.python, "-c", START, HERE, self.peer.module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._complaints,
+            encoding="utf-8",
+        )
+        reply = self.ask(do="hello", threads=self.threads, options=self.options)
+        self.missing, self.versions = reply.get("missing"), reply.get("versions", {})
+
+    @property
+    def running(self) -> bool:
+        """Whether there is a process to ask."""
+        return self._process is not None
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """Its answer; raises `WorkerError` with its last words if it ends instead, or takes too long."""
+        process = self._process
+        if process is None or process.stdin is None or process.stdout is None:
+            raise WorkerError(f"{self.peer.name} is not running")
+        try:
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+            line = self._reader.submit(process.stdout.readline).result(PATIENCE)
+        except TimeoutError as error:
+            self.stop()
+            raise WorkerError(f"no answer in {PATIENCE:.0f} seconds") from error
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            self.stop()
+            raise WorkerError(self._last_words())
+        return json.loads(line)
+
+    def _last_words(self) -> str:
+        self._complaints.seek(0)
+        return last_words(self._complaints.read())
+
+    def stop(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()  # it has nothing to lose, and may be hanging
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                stream.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+        self._reader.shutdown()
+        self._complaints.close()

@@ -1,0 +1,246 @@
+"""The named cells: each a step function, its equations in a few lines, and one row of `CELLS`.
+
+Parameters, all with their gates side by side in the order that the row says (rzn, ifgo, fn):
+
+    W  [inputs, gates x hidden]     the inputs' weights
+    R  [output, gates x hidden]     the recurrent weights; the output is the hidden state, or its projection
+    b  [gates x hidden]             the input bias, and
+    d  [gates x hidden]             the recurrent bias: either may be left out
+    P  [hidden, projected]          the projection
+    p  [3, hidden]                  the peepholes of the gates i f o, in this order
+
+They are functions of arrays as much as steps of a recurrence: x [rows, inputs], h and c [rows, hidden].
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepnet.errors import InputError
+from stepnet.functions import relu, sigmoid
+from stepnet.recurrence import RNN
+from stepnet.step import Step
+
+Parameters = Mapping[str, Any]
+
+
+def from_input(x: Any, params: Parameters) -> Any:
+    """The product x W + b, all gates side by side."""
+    product = x @ params["W"]
+    return product + params["b"] if "b" in params else product
+
+
+def from_state(h: Any, params: Parameters) -> Any:
+    """The product h R + d, all gates side by side."""
+    product = h @ params["R"]
+    return product + params["d"] if "d" in params else product
+
+
+# ---- the equations -----------------------------------------------------------------------------------------
+
+
+def simple_rnn(x: Any, h: Any, params: Parameters, activation: Any = np.tanh) -> tuple[Any, Any]:
+    """The simple recurrent network: J. L. Elman, "Finding structure in time", Cognitive Science 14 (1990)."""
+    h = activation(from_input(x, params) + from_state(h, params))
+    return h, h
+
+
+def simple_rnn_relu(x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
+    """`simple_rnn` with relu in place of tanh (Le, Jaitly and Hinton, 2015)."""
+    return simple_rnn(x, h, params, relu)
+
+
+def gru(x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
+    """The gated recurrent unit with its reset behind the recurrent product, as in cuDNN, PyTorch and Keras.
+
+    K. Cho and others, "Learning phrase representations using RNN encoder-decoder", EMNLP 2014, in the first
+    version on arXiv (1406.1078v1). z keeps the old memory: h' = z h + (1 - z) n.
+    """
+    x_r, x_z, x_n = np.split(from_input(x, params), 3, axis=-1)
+    h_r, h_z, h_n = np.split(from_state(h, params), 3, axis=-1)
+    r = sigmoid(x_r + h_r)
+    z = sigmoid(x_z + h_z)
+    n = np.tanh(x_n + r * h_n)
+    h = n + z * (h - n)
+    return h, h
+
+
+def gru_reset_before(x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
+    """The gated recurrent unit with its reset ahead of the recurrent product, as first published.
+
+    K. Cho and others, "Learning phrase representations using RNN encoder-decoder", EMNLP 2014 (arXiv
+    1406.1078v3). n = tanh(x W + b + (r h) R + d): the bias is not reset. z keeps the old memory.
+    """
+    hidden = h.shape[-1]
+    gates, candidate = slice(0, 2 * hidden), slice(2 * hidden, None)
+    from_x = from_input(x, params)
+    r, z = np.split(sigmoid(from_x[:, gates] + from_state(h, gated(params, gates))), 2, axis=-1)
+    n = np.tanh(from_x[:, candidate] + from_state(r * h, gated(params, candidate)))
+    h = n + z * (h - n)
+    return h, h
+
+
+def gated(params: Parameters, gates: slice) -> dict[str, Any]:
+    """The recurrent parameters of some gates alone."""
+    return {name: params[name][..., gates] for name in ("R", "d") if name in params}
+
+
+def minimal_gated_unit(x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
+    """The minimal gated unit: one gate f that resets the memory and lets the candidate n in.
+
+    G.-B. Zhou and others, "Minimal gated unit for recurrent neural networks", International Journal of
+    Automation and Computing 13 (2016). Here f writes, as in the paper: h' = (1 - f) h + f n.
+    """
+    hidden = h.shape[-1]
+    gate, candidate = slice(0, hidden), slice(hidden, None)
+    from_x = from_input(x, params)
+    f = sigmoid(from_x[:, gate] + from_state(h, gated(params, gate)))
+    n = np.tanh(from_x[:, candidate] + from_state(f * h, gated(params, candidate)))
+    h = h + f * (n - h)
+    return h, h
+
+
+def lstm(x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
+    """The long short-term memory, as everybody has it.
+
+    S. Hochreiter and J. Schmidhuber, "Long short-term memory", Neural Computation 9 (1997), with the forget
+    gate of F. A. Gers, J. Schmidhuber and F. Cummins, "Learning to forget", Neural Computation 12 (2000).
+    """
+    h, c = memory["h"], memory["c"]
+    i, f, g, o = np.split(from_input(x, params) + from_state(h, params), 4, axis=-1)
+    c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+    h = sigmoid(o) * np.tanh(c)
+    return h, {"h": h, "c": c}
+
+
+def lstm_peephole(x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
+    """The `lstm` whose gates see the cell: i and f the old one, o the new one.
+
+    F. A. Gers and J. Schmidhuber, "Recurrent nets that time and count", IJCNN 2000.
+    """
+    h, c = memory["h"], memory["c"]
+    p_i, p_f, p_o = params["p"][0], params["p"][1], params["p"][2]
+    i, f, g, o = np.split(from_input(x, params) + from_state(h, params), 4, axis=-1)
+    c = sigmoid(f + p_f * c) * c + sigmoid(i + p_i * c) * np.tanh(g)
+    h = sigmoid(o + p_o * c) * np.tanh(c)
+    return h, {"h": h, "c": c}
+
+
+def lstm_projection(x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
+    """The `lstm` whose hidden state, and output, is a projection to fewer numbers.
+
+    H. Sak, A. Senior and F. Beaufays, "Long short-term memory recurrent neural network architectures for
+    large scale acoustic modeling", Interspeech 2014.
+    """
+    h, c = memory["h"], memory["c"]
+    i, f, g, o = np.split(from_input(x, params) + from_state(h, params), 4, axis=-1)
+    c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+    h = (sigmoid(o) * np.tanh(c)) @ params["P"]
+    return h, {"h": h, "c": c}
+
+
+# ---- the table ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A step with what is known of its parameters: the order of its gates, its memories, and further arrays.
+
+    >>> CELLS["lstm_projection"].shapes(inputs=5, hidden=8, projected=3)
+    {'W': (5, 32), 'R': (3, 32), 'b': (32,), 'd': (32,), 'P': (8, 3)}
+    """
+
+    step: Step
+    gates: str
+    memories: str = "h"
+    further: tuple[str, ...] = ()
+
+    def memory(self, hidden: int, projected: int | None = None) -> Any:
+        """The memory as `RNN` takes it: 64, or {"h": 64, "c": 64} for more than one."""
+        if self.memories == "h":
+            return hidden
+        return {"h": hidden if projected is None else projected, "c": hidden}
+
+    def shapes(self, inputs: int, hidden: int, projected: int | None = None) -> dict[str, tuple[int, ...]]:
+        """The shape of each parameter by name."""
+        if projected is not None and "P" not in self.further:
+            raise InputError(f"{self.step.__name__} has no projection; leave projected= out")
+        gates, output = len(self.gates) * hidden, hidden if projected is None else projected
+        further = {"P": (hidden, output), "p": (3, hidden)}
+        shapes = {"W": (inputs, gates), "R": (output, gates), "b": (gates,), "d": (gates,)}
+        return shapes | {name: further[name] for name in self.further}
+
+    def parameters(
+        self,
+        inputs: int,
+        hidden: int,
+        projected: int | None = None,
+        *,
+        bias: bool = True,
+        seed: int | np.random.Generator = 0,
+        dtype: Any = "float32",
+    ) -> dict[str, np.ndarray]:
+        """Random parameters by name, uniform from -1 / sqrt(hidden) to 1 / sqrt(hidden), as in PyTorch."""
+        random, most = np.random.default_rng(seed), 1 / math.sqrt(hidden)
+        shapes = self.shapes(inputs, hidden, projected).items()
+        drawn = {name: random.uniform(-most, most, shape).astype(dtype) for name, shape in shapes}
+        return {name: value for name, value in drawn.items() if bias or name not in BIASES}
+
+    def sizes(self, params: Parameters) -> tuple[int, int, int | None]:
+        """The sizes: inputs, hidden and projected. Raises `InputError` for parameters that do not fit."""
+        shapes = {name: tuple(np.shape(value)) for name, value in params.items()}
+        needed = self.shapes(0, 0)
+        missing = [name for name in needed if name not in shapes and name not in BIASES]
+        unknown = [name for name in shapes if name not in needed]
+        title = self.step.__name__
+        if missing or unknown:
+            given = f"it has {', '.join(needed)}, and given are {', '.join(shapes) or 'none'}"
+            wrong = f"no parameter {missing[0]}" if missing else f"a parameter {unknown[0]} it does not know"
+            raise InputError(f"{title} was given {wrong}: {given}")
+        if len(shapes["W"]) != 2 or len(shapes["R"]) != 2:
+            raise InputError(f"W and R of {title} have two axes, not {shapes['W']} and {shapes['R']}")
+        sizes = shapes["W"][0], shapes["R"][1] // len(self.gates), None
+        if "P" in self.further:
+            sizes = *sizes[:2], shapes["R"][0]
+        for name, expected in self.shapes(*sizes).items():
+            if shapes.get(name, expected) != expected:
+                raise InputError(
+                    f"{name} of {title} has shape {shapes[name]} where {expected} fits the others: "
+                    f"{len(self.gates)} gates ({self.gates}) of {sizes[1]}, {sizes[0]} inputs"
+                )
+        return sizes
+
+
+BIASES = ("b", "d")
+
+CELLS: dict[str, Cell] = {
+    "simple_rnn": Cell(simple_rnn, "n"),
+    "simple_rnn_relu": Cell(simple_rnn_relu, "n"),
+    "gru": Cell(gru, "rzn"),
+    "gru_reset_before": Cell(gru_reset_before, "rzn"),
+    "minimal_gated_unit": Cell(minimal_gated_unit, "fn"),
+    "lstm": Cell(lstm, "ifgo", "hc"),
+    "lstm_peephole": Cell(lstm_peephole, "ifgo", "hc", ("p",)),
+    "lstm_projection": Cell(lstm_projection, "ifgo", "hc", ("P",)),
+}
+
+
+def cell(name: str) -> Cell:
+    """The cell of that name; raises `InputError` for any other."""
+    if name not in CELLS:
+        raise InputError(f"no cell is called {name!r}; there are {', '.join(CELLS)}")
+    return CELLS[name]
+
+
+def rnn(name: str, params: Parameters, *, reverse: bool = False) -> RNN:
+    """The recurrence of a named cell, its sizes told by its parameters.
+
+    >>> rnn("gru", CELLS["gru"].parameters(inputs=12, hidden=64))
+    RNN(gru, ...)
+    """
+    found = cell(name)
+    inputs, hidden, projected = found.sizes(params)
+    return RNN(found.step, params, memory=found.memory(hidden, projected), inputs=inputs, reverse=reverse)

@@ -1,0 +1,219 @@
+"""Recurrences put together: two directions side by side, and one layer over another.
+
+Both are called as an `RNN` is, on a Ragged or on an array with or without lengths, and nest in one another.
+What belongs to the parts is given and comes back by part: `initial`, `statics` and the final memories of a
+`Bidirectional` are {"forward": ..., "backward": ...}, those of a `Stack` a tuple with one entry per layer.
+None stands for none, of the whole or of a part.
+"""
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from stepnet.errors import InputError, StepnetError
+from stepnet.ragged import Ragged
+from stepnet.recurrence import RNN, Array, Asked
+from stepnet.structure import leaves, rebuild, skeleton
+
+
+@dataclass(frozen=True)
+class Bidirectional:
+    """Two recurrences over the same sequences, from their first and from their last step.
+
+    merge: how their outputs become one at every step: "concat" (features side by side), "sum", "average",
+    "product", or None for the pair (forward, backward). Each direction is an `RNN`, or a `Stack` of them,
+    made to run its own way: the backward one with reverse=True. With last_only the output merges each
+    direction's own last: the backward one's is at a sequence's first step.
+
+    >>> from stepnet import cells
+    >>> params = cells.CELLS["gru"].parameters(inputs=3, hidden=4)
+    >>> both = Bidirectional(cells.rnn("gru", params), cells.rnn("gru", params, reverse=True))
+    >>> both
+    Bidirectional(forward=RNN(gru, ...), backward=RNN(gru, ..., reverse=True), merge='concat')
+    """
+
+    forward: "Layer"
+    backward: "Layer"
+    merge: str | None = "concat"
+
+    def __post_init__(self) -> None:
+        if self.merge is not None and self.merge not in MERGES:
+            raise InputError(f"merge is {', '.join(map(repr, MERGES))} or None, not {self.merge!r}")
+        for name, layer, reverse in (("forward", self.forward, False), ("backward", self.backward, True)):
+            for rnn in recurrences(layer, name):
+                if rnn.reverse != reverse:
+                    raise InputError(
+                        f"the {name} direction is made with reverse={reverse}, and {rnn!r} is not"
+                    )
+
+    @property
+    def layers(self) -> tuple["Layer", "Layer"]:
+        """The two directions."""
+        return self.forward, self.backward
+
+    def __call__(
+        self,
+        sequences: Any,
+        initial: Any = None,
+        statics: Any = None,
+        lengths: Any = None,
+        last_only: bool = False,
+        engine: Asked = "auto",
+    ) -> tuple[Any, dict[str, Any]]:
+        """The merged outputs, and each direction's final memories. See `RNN`."""
+        given, still = by_direction(initial, "initial"), by_direction(statics, "statics")
+        outputs: list[Any] = []
+        final: dict[str, Any] = {}
+        for name, layer in zip(DIRECTIONS, self.layers, strict=True):
+            with named(f"the {name} direction"):
+                output, final[name] = layer(sequences, given[name], still[name], lengths, last_only, engine)
+            outputs.append(output)
+        if self.merge is None:
+            return tuple(outputs), final
+        return merged(outputs[0], outputs[1], self.merge, last_only), final
+
+    def explain(self, engine: Asked = "auto") -> str:
+        """Each direction's plan as text for people. See `RNN.explain`."""
+        return explained(
+            zip((f"the {name} direction" for name in DIRECTIONS), self.layers, strict=True), engine
+        )
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Layers over one another: the outputs of each are the next one's inputs.
+
+    layers: `RNN`s, `Bidirectional`s and `Stack`s. With last_only the top layer gives just its last output;
+    those below it give all, as it needs them.
+
+    >>> from stepnet import cells
+    >>> gru = cells.CELLS["gru"]
+    >>> layers = [cells.rnn("gru", gru.parameters(inputs, hidden=4)) for inputs in (3, 4)]
+    >>> outputs, final = Stack(layers)(np.ones((2, 5, 3), "float32"), engine="interpret")
+    >>> outputs.shape, [h.shape for h in final]
+    ((2, 5, 4), [(2, 4), (2, 4)])
+    """
+
+    layers: tuple["Layer", ...]
+
+    def __init__(self, layers: Any) -> None:
+        object.__setattr__(self, "layers", tuple(layers))
+        if not self.layers:
+            raise InputError("a Stack has at least one layer")
+        for place, layer in enumerate(self.layers):
+            recurrences(layer, f"layer {place}")
+
+    def __call__(
+        self,
+        sequences: Any,
+        initial: Any = None,
+        statics: Any = None,
+        lengths: Any = None,
+        last_only: bool = False,
+        engine: Asked = "auto",
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """The last layer's outputs, and each layer's final memories. See `RNN`."""
+        given, still = self._by_layer(initial, "initial"), self._by_layer(statics, "statics")
+        outputs, top = sequences, len(self.layers) - 1
+        final: list[Any] = []
+        for place, layer in enumerate(self.layers):
+            with named(f"layer {place}"):
+                alone = last_only and place == top
+                outputs, memory = layer(outputs, given[place], still[place], lengths, alone, engine)
+            final.append(memory)
+        return outputs, tuple(final)
+
+    def explain(self, engine: Asked = "auto") -> str:
+        """Each layer's plan as text for people. See `RNN.explain`."""
+        return explained(((f"layer {place}", layer) for place, layer in enumerate(self.layers)), engine)
+
+    def _by_layer(self, value: Any, what: str) -> tuple[Any, ...]:
+        count = len(self.layers)
+        if value is None:
+            return (None,) * count
+        if not isinstance(value, tuple | list) or len(cast("list[Any]", value)) != count:
+            raise InputError(f"{what} of a Stack is a tuple, one entry for each of its {count} layers")
+        return tuple(cast("list[Any]", value))
+
+
+Layer = RNN | Bidirectional | Stack
+
+DIRECTIONS = ("forward", "backward")
+
+
+def by_direction(value: Any, what: str) -> Mapping[str, Any]:
+    """What belongs to each direction."""
+    if value is None:
+        return dict.fromkeys(DIRECTIONS)
+    if not isinstance(value, Mapping) or set(cast("Mapping[str, Any]", value)) != set(DIRECTIONS):
+        raise InputError(f"{what} of a Bidirectional is {{'forward': ..., 'backward': ...}}")
+    return cast("Mapping[str, Any]", value)
+
+
+def recurrences(layer: Any, what: str) -> list[RNN]:
+    """Every recurrence of a layer; raises `InputError` for what is no layer."""
+    if isinstance(layer, RNN):
+        return [layer]
+    if isinstance(layer, Bidirectional | Stack):
+        return [rnn for one in layer.layers for rnn in recurrences(one, what)]
+    raise InputError(f"{what} is an RNN, a Bidirectional or a Stack, not a {type(layer).__name__}")
+
+
+@contextmanager
+def named(what: str) -> Generator[None]:
+    """Puts the name of a part before the errors it raises."""
+    try:
+        yield
+    except StepnetError as error:
+        raise type(error)(f"{what}: {error}") from None
+
+
+def explained(parts: Any, engine: Asked) -> str:
+    """The plans of named parts, one under the other."""
+    texts: list[str] = []
+    for name, layer in parts:
+        with named(name):
+            texts.append(f"{name}:\n{layer.explain(engine)}")
+    return "\n\n".join(texts)
+
+
+# ---- merging two directions --------------------------------------------------------------------------------
+
+
+def side_by_side(forward: Array, backward: Array, rows: int) -> Array:
+    """The features of both, the first `rows` axes being none; numbers without features become two."""
+    return (np.concatenate if forward.ndim > rows else np.stack)([forward, backward], axis=-1)
+
+
+MERGES: dict[str, Callable[[Array, Array, int], Array]] = {
+    "concat": side_by_side,
+    "sum": lambda forward, backward, _: forward + backward,
+    "average": lambda forward, backward, _: (forward + backward) / 2,
+    "product": lambda forward, backward, _: forward * backward,
+}
+
+
+def merged(forward: Any, backward: Any, how: str, last_only: bool) -> Any:
+    """The outputs of both directions as one, leaf by leaf."""
+    if skeleton(forward) != skeleton(backward):
+        raise InputError(
+            f"outputs of the two directions do not merge: {skeleton(forward)} and {skeleton(backward)}"
+        )
+    pairs = zip(leaves(forward), leaves(backward), strict=True)
+    return rebuild(forward, [merged_leaf(one, other, how, 1 if last_only else 2) for one, other in pairs])
+
+
+def merged_leaf(forward: Any, backward: Any, how: str, rows: int) -> Any:
+    """One output of both directions as one; `rows` is how many first axes of an array are no features."""
+    if isinstance(forward, Ragged):
+        return forward.with_values(merged_leaf(forward.values, backward.values, how, 1))
+    here, there = forward.shape, backward.shape
+    if len(here) != len(there) or (here[:-1] != there[:-1] if how == "concat" else here != there):
+        shapes = f"{here[rows:]} and {there[rows:]}"
+        raise InputError(
+            f"outputs of the two directions do not merge by {how!r}: their features are {shapes}"
+        )
+    return MERGES[how](forward, backward, rows)

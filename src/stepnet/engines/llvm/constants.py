@@ -1,0 +1,135 @@
+"""The constants of a kernel: parameters as the machine code wants them, in one piece of memory.
+
+What lies where is decided while compiling; the numbers come when parameters are bound. A parameter of a product is
+packed as [unit block][k][gate][lane]: the microkernel then reads it from front to back.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from stepnet.engines.llvm.records import LINE
+from stepnet.ir import Net
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Numbers of one constant at these places (all, if None), padded to whole vectors."""
+
+    net: Net
+    number: int
+    places: Array | None
+    lanes: int
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What tells two apart."""
+        return id(self.net), self.number, None if self.places is None else self.places.tobytes(), self.lanes
+
+    @property
+    def bytes(self) -> int:
+        """The size in memory."""
+        type_ = self.net.type_of(self.number)
+        count = type_.size if self.places is None else len(self.places)
+        return -(-count // self.lanes) * self.lanes * type_.itemsize
+
+    @property
+    def sources(self) -> tuple[int, ...]:
+        """The nodes it is made of."""
+        return (self.number,)
+
+    def array(self, values: Sequence[Array]) -> Array:
+        """The numbers, from the values of the sources."""
+        flat = values[0].ravel()
+        return flat if self.places is None else flat[self.places]
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """Parameters [k, n] of one shape, packed for the microkernel: [unit block][k][gate][lane], padded with zeros."""
+
+    net: Net
+    numbers: tuple[int, ...]
+    lanes: int
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What tells two apart."""
+        return id(self.net), self.numbers, "packed", self.lanes
+
+    @property
+    def bytes(self) -> int:
+        """The size in memory."""
+        type_ = self.net.type_of(self.numbers[0])
+        inner, size = type_.shape
+        return -(-size // self.lanes) * self.lanes * inner * len(self.numbers) * type_.itemsize
+
+    @property
+    def sources(self) -> tuple[int, ...]:
+        """The nodes it is made of."""
+        return self.numbers
+
+    def array(self, values: Sequence[Array]) -> Array:
+        """The packed numbers, from the values of the parameters."""
+        inner, size = values[0].shape
+        blocks = -(-size // self.lanes)
+        packed = np.zeros((blocks, inner, len(values), self.lanes), values[0].dtype)
+        for gate, value in enumerate(values):
+            padded = np.zeros((inner, blocks * self.lanes), value.dtype)
+            padded[:, :size] = value
+            packed[:, :, gate] = padded.reshape(inner, blocks, self.lanes).transpose(1, 0, 2)
+        return packed
+
+
+@dataclass
+class Constants:
+    """The layout of a kernel's constants, as entries are added."""
+
+    entries: list[tuple[int, "Places | Packed | Array"]] = field(default_factory=list)
+    known: dict[tuple[object, ...], int] = field(default_factory=dict)
+    size: int = 0
+
+    def add(self, entry: "Places | Packed") -> int:
+        """The byte offset of an entry."""
+        return self._place(entry.key, entry, entry.bytes)
+
+    def add_array(self, array: Array) -> int:
+        """The byte offset of an array that is known already."""
+        return self._place((array.dtype.str, array.tobytes()), array, array.nbytes)
+
+    def _place(self, key: tuple[object, ...], entry: "Places | Packed | Array", size: int) -> int:
+        if key not in self.known:
+            self.known[key] = self.size
+            self.entries.append((self.size, entry))
+            # A line of slack behind: the last vector of a table may be read whole.
+            self.size += -(-size // LINE) * LINE + LINE
+        return self.known[key]
+
+    def filled(self, value_of: "ValueOf") -> Array:
+        """The memory, filled with what the parameters make of each entry."""
+        memory = aligned(self.size)
+        for offset, entry in self.entries:
+            array = entry if isinstance(entry, np.ndarray) else entry.array([value_of(entry.net, n) for n in entry.sources])
+            data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            memory[offset : offset + data.size] = data
+        return memory
+
+
+class ValueOf:
+    """The value of each constant node of the outer net and of the body."""
+
+    def __init__(self, values: dict[tuple[int, int], Array]) -> None:
+        self.values = values
+
+    def __call__(self, net: Net, number: int) -> Array:
+        return self.values[id(net), number]
+
+
+def aligned(size: int, page: int = 4096) -> Array:
+    """Zeroed bytes that begin at a page."""
+    memory = np.zeros(size + page, np.uint8)
+    start = -memory.ctypes.data % page
+    return memory[start : start + size]

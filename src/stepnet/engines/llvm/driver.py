@@ -1,0 +1,383 @@
+"""The machine code of a whole call: sequences laid end to end in lanes, block of steps by block of steps.
+
+    for each block of steps:
+        schedule   which sequence's step each lane is at: its row among the inputs, where it begins and ends
+        gather     the inputs' rows, and statics that are seen at every step
+        before     what needs no memory, on all rows of the block
+        loop       step by step: new sequences get their initial memory, the phases run, ended ones leave their last
+        after      what feeds no memory, on all rows of the block
+        scatter    the outputs' rows
+
+A lane starts its next sequence in the step after one ends, so nearly every step is full and nothing is padded. Lanes
+are sorted by how many steps they have, so those still at work are always the first ones. Memory does not grow with
+length: a block is as long as fits the cache, whatever the sequences' lengths are.
+
+Several threads either run lanes of their own each (a call of `run` each, of one thread), or share every step: then each
+does a part of the unit blocks, and a barrier stands between phases.
+"""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from stepnet.engines.llvm.code import I64, POINTER, Code
+from stepnet.engines.llvm.loops import Loop
+from stepnet.engines.llvm.records import Field
+from stepnet.engines.llvm.stage import Rows, StageCode
+from stepnet.ir import Net
+
+# The 64-bit words that a call is described by, in order; the pointers of the user's arrays follow.
+WORDS = (
+    "thread",
+    "threads",
+    "barrier",
+    "yield",
+    "status",
+    "constants",
+    "now",
+    "next",
+    "lane",
+    "block",
+    "sequence",
+    "lanes",
+    "steps",
+    "block_steps",
+    "order",
+    "first",
+    "lane_steps",
+    "starts",
+    "lengths",
+    "cursor",
+    "left",
+    "position",
+    "current",
+    "count",
+    "where",
+    "owner",
+    "fresh",
+    "done",
+    "step_base",
+    "step_rows",
+    "step_fresh",
+    "last_only",
+)
+SPINS = 2000
+
+
+@dataclass(frozen=True)
+class Source:
+    """Bytes that come from a user's array (its word) or a field of the sequence record, one row per sequence."""
+
+    word: int
+    field: Field | None
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Program:
+    """Everything the driver's code is made from: each stage's loops, and which array goes where."""
+
+    body: Net
+    outer: Net
+    before: list[list[Loop]]
+    loop: list[list[Loop]]
+    after: list[list[Loop]]
+    strides: dict[str, int]
+    lanes: int
+    reverse: bool
+    inputs: tuple[tuple[int, Field], ...]
+    expanded: tuple[tuple[Source, Field], ...]
+    statics: tuple[tuple[Source, Field], ...]
+    memories: tuple[tuple[int, int, Field], ...]
+    outputs: tuple[tuple[int, Field], ...]
+    index: Field | None
+
+
+class Driver:
+    """Writes the function `run(words)`."""
+
+    def __init__(self, code: Code, program: Program) -> None:
+        self.code = code
+        self.program = program
+        self.words = code.function.args[0]
+        self.word = {name: self._word(place) for place, name in enumerate(WORDS)}
+        pointers = ("barrier", "status", "constants", "now", "next", "lane", "block", "sequence")
+        self.pointer = {name: code.inttoptr(self.word[name], POINTER) for name in pointers}
+        tables = WORDS[WORDS.index("order") : WORDS.index("last_only")]
+        self.table = {name: code.inttoptr(self.word[name], POINTER) for name in tables}
+        self.arrays: dict[int, ir.Value] = {}
+        program_words = [word for word, _ in program.inputs] + [word for word, _ in program.outputs]
+        program_words += [source.word for source, _ in (*program.statics, *program.expanded) if source.field is None]
+        program_words += [word for initial, final, _ in program.memories for word in (initial, final)]
+        for word in program_words:
+            self.arrays[word] = code.inttoptr(self._word(word), POINTER)
+        self.alone = code.icmp_signed("==", self.word["thread"], code.number(0))
+        self.shared = code.icmp_signed(">", self.word["threads"], code.number(1))
+
+    def _word(self, place: int) -> ir.Value:
+        return self.code.read(I64, self.code.at(self.words, 8 * place), 8)
+
+    # ---- the whole
+
+    def write(self) -> None:
+        """The body of `run`."""
+        code = self.code
+        now_cell, next_cell = code.alloca(POINTER), code.alloca(POINTER)
+        # Cells are made here, once: one made in a loop would take stack at every turn.
+        self.count_cell, self.row_cell, self.fresh_cell = (code.alloca(I64) for _ in range(3))
+        code.store(self.pointer["now"], now_cell)
+        code.store(self.pointer["next"], next_cell)
+        with self.by_first_thread(), code.loop(code.number(0), self.word["lanes"]) as lane:
+            first = code.read_number(self.table["first"], lane)
+            code.write_number(first, self.table["cursor"], lane)
+            code.write_number(code.number(0), self.table["left"], lane)
+        with code.loop(code.number(0), self.word["steps"], self.word["block_steps"]) as start:
+            stop = code.smaller(code.add(start, self.word["block_steps"]), self.word["steps"])
+            steps = code.sub(stop, start)
+            with self.by_first_thread():
+                self.schedule(start, steps)
+            self.wait()
+            last = code.sub(steps, code.number(1))
+            rows = code.add(self.read("step_base", last), self.read("step_rows", last))
+            self.gather(rows)
+            self.wait()
+            block = Rows({"block": self.pointer["block"]}, self.program.strides, rows)
+            self.phases(self.program.outer, self.program.before, block)
+            with code.loop(code.number(0), steps) as step:
+                self.step(step, now_cell, next_cell)
+            self.phases(self.program.outer, self.program.after, block)
+            self.scatter(rows)
+            self.wait()
+        code.ret_void()
+
+    def read(self, table: str, index: ir.Value) -> ir.Value:
+        """An entry of one of the tables."""
+        return self.code.read_number(self.table[table], index)
+
+    def phases(self, net: Net, phases: list[list[Loop]], rows: Rows) -> None:
+        """The phases of a stage, a barrier after each."""
+        stage = StageCode(
+            self.code,
+            net,
+            rows,
+            self.pointer["constants"],
+            self.pointer["status"],
+            self.word["thread"],
+            self.word["threads"],
+            self.program.lanes,
+        )
+        for loops in phases:
+            for loop in loops:
+                stage.emit(loop)
+            self.wait()
+
+    # ---- schedule
+
+    def schedule(self, start: ir.Value, steps: ir.Value) -> None:
+        """Fills the tables of a block: for every row of it, which step of which sequence it is."""
+        code = self.code
+        count_cell, row_cell, fresh_cell = self.count_cell, self.row_cell, self.fresh_cell
+        code.store(self.word["lanes"], count_cell)
+        code.store(code.number(0), row_cell)
+        with code.loop(code.number(0), steps) as step:
+            self.drop_ended(count_cell, code.add(start, step))
+            code.store(code.number(0), fresh_cell)
+            lanes, base = code.load(count_cell), code.load(row_cell)
+            code.write_number(base, self.table["step_base"], step)
+            code.write_number(lanes, self.table["step_rows"], step)
+            with code.loop(code.number(0), lanes) as lane:
+                self.advance(lane, code.add(base, lane), fresh_cell)
+            code.store(code.add(base, lanes), row_cell)
+            code.write_number(code.load(fresh_cell), self.table["step_fresh"], step)
+
+    def drop_ended(self, count_cell: ir.Value, step: ir.Value) -> None:
+        """Lowers the number of lanes at work to those that have more than `step` steps."""
+        code = self.code
+        check, lower, after = (code.append_basic_block(name) for name in ("check", "lower", "known"))
+        code.branch(check)
+        code.position_at_end(check)
+        count = code.load(count_cell)
+        none = code.icmp_signed("<=", count, code.number(0))
+        last = code.select(none, code.number(0), code.sub(count, code.number(1)))
+        ended = code.icmp_signed("<=", self.read("lane_steps", last), step)
+        code.cbranch(code.and_(code.not_(none), ended), lower, after)
+        code.position_at_end(lower)
+        code.store(last, count_cell)
+        code.branch(check)
+        code.position_at_end(after)
+
+    def advance(self, lane: ir.Value, row: ir.Value, fresh_cell: ir.Value) -> None:
+        """One lane's next step: of its sequence, or the first of its next sequence."""
+        code, table = self.code, self.table
+        minus = code.number(-1)
+        code.write_number(minus, table["fresh"], row)
+        with code.when(code.icmp_signed("==", self.read("left", lane), code.number(0))):
+            cursor = self.read("cursor", lane)
+            sequence = self.read("order", cursor)
+            length, begin = self.read("lengths", sequence), self.read("starts", sequence)
+            if self.program.reverse:
+                begin = code.add(begin, code.sub(length, code.number(1)))
+            code.write_number(code.add(cursor, code.number(1)), table["cursor"], lane)
+            code.write_number(length, table["left"], lane)
+            code.write_number(begin, table["position"], lane)
+            code.write_number(sequence, table["current"], lane)
+            code.write_number(code.number(0), table["count"], lane)
+            code.write_number(sequence, table["fresh"], row)
+            code.store(code.number(1), fresh_cell)
+        sequence, position = self.read("current", lane), self.read("position", lane)
+        left, count = code.sub(self.read("left", lane), code.number(1)), self.read("count", lane)
+        code.write_number(position, table["where"], row)
+        code.write_number(sequence, table["owner"], row)
+        ended = code.select(code.icmp_signed("==", left, code.number(0)), sequence, minus)
+        code.write_number(ended, table["done"], row)
+        if self.program.index is not None:
+            code.write(count, self.block_field(row, self.program.index), 8)
+        code.write_number(left, table["left"], lane)
+        code.write_number(code.add(count, code.number(1)), table["count"], lane)
+        direction = -1 if self.program.reverse else 1
+        code.write_number(code.add(position, code.number(direction)), table["position"], lane)
+
+    # ---- the user's arrays
+
+    def gather(self, rows: ir.Value) -> None:
+        """The inputs' rows, and statics seen at every step, put into the block."""
+        code = self.code
+        with code.loop(self.word["thread"], rows, self.word["threads"]) as row:
+            where, owner = self.read("where", row), self.read("owner", row)
+            for word, field in self.program.inputs:
+                source = code.at(self.arrays[word], code.mul(where, code.number(field.bytes)))
+                code.copy_bytes(self.block_field(row, field), source, field.bytes)
+            for source, field in self.program.expanded:
+                code.copy_bytes(self.block_field(row, field), self.of_sequence(source, owner), source.bytes)
+
+    def scatter(self, rows: ir.Value) -> None:
+        """The outputs' rows, or each sequence's last, put into the user's arrays."""
+        code = self.code
+        if not self.program.outputs:
+            return
+        last_only = code.icmp_signed("!=", self.word["last_only"], code.number(0))
+        with code.loop(self.word["thread"], rows, self.word["threads"]) as row:
+            place = code.select(last_only, self.read("done", row), self.read("where", row))
+            with code.when(code.icmp_signed(">=", place, code.number(0))):
+                for word, field in self.program.outputs:
+                    target = code.at(self.arrays[word], code.mul(place, code.number(field.bytes)))
+                    code.copy_bytes(target, self.block_field(row, field), field.bytes)
+
+    def block_field(self, row: ir.Value, field: Field) -> ir.Value:
+        """The pointer to a field of the block's record."""
+        code = self.code
+        stride = code.number(self.program.strides["block"])
+        return code.at(code.at(self.pointer["block"], code.mul(row, stride)), field.offset)
+
+    def of_sequence(self, source: Source, sequence: ir.Value) -> ir.Value:
+        """The pointer to what a sequence has of a source."""
+        code = self.code
+        if source.field is None:
+            return code.at(self.arrays[source.word], code.mul(sequence, code.number(source.bytes)))
+        stride = code.number(self.program.strides["sequence"])
+        return code.at(code.at(self.pointer["sequence"], code.mul(sequence, stride)), source.field.offset)
+
+    # ---- one step
+
+    def step(self, step: ir.Value, now_cell: ir.Value, next_cell: ir.Value) -> None:
+        """One step of all lanes: begin, run the phases, end, exchange the memories."""
+        code, strides = self.code, self.program.strides
+        now, following = code.load(now_cell), code.load(next_cell)
+        base, rows = self.read("step_base", step), self.read("step_rows", step)
+        with code.when(code.icmp_signed("!=", self.read("step_fresh", step), code.number(0))):
+            self.wait()
+            with self.by_first_thread(), code.loop(code.number(0), rows) as lane:
+                self.begin(lane, self.read("fresh", code.add(base, lane)), now)
+            self.wait()
+        block = code.at(self.pointer["block"], code.mul(base, code.number(strides["block"])))
+        pointers = {"now": now, "next": following, "lane": self.pointer["lane"], "block": block}
+        self.phases(self.program.body, self.program.loop, Rows(pointers, strides, rows))
+        with self.by_first_thread(), code.loop(code.number(0), rows) as lane:
+            self.end(lane, self.read("done", code.add(base, lane)), following)
+        code.store(following, now_cell)
+        code.store(now, next_cell)
+
+    def begin(self, lane: ir.Value, sequence: ir.Value, now: ir.Value) -> None:
+        """Initial memories and statics of a lane that begins a sequence."""
+        code, strides = self.code, self.program.strides
+        with code.when(code.icmp_signed(">=", sequence, code.number(0))):
+            memory = code.at(now, code.mul(lane, code.number(strides["now"])))
+            for initial, _, field in self.program.memories:
+                target = code.at(memory, field.offset)
+                given = code.icmp_signed("!=", self._word(initial), code.number(0))
+                with code.when(given):
+                    source = code.at(self.arrays[initial], code.mul(sequence, code.number(field.bytes)))
+                    code.copy_bytes(target, source, field.bytes)
+                with code.when(code.not_(given)):
+                    code.zero_bytes(target, field.bytes)
+            own = code.at(self.pointer["lane"], code.mul(lane, code.number(strides["lane"])))
+            for source, field in self.program.statics:
+                code.copy_bytes(code.at(own, field.offset), self.of_sequence(source, sequence), source.bytes)
+
+    def end(self, lane: ir.Value, sequence: ir.Value, following: ir.Value) -> None:
+        """The last memories of a lane whose sequence ends."""
+        code, strides = self.code, self.program.strides
+        with code.when(code.icmp_signed(">=", sequence, code.number(0))):
+            memory = code.at(following, code.mul(lane, code.number(strides["now"])))
+            for _, final, field in self.program.memories:
+                target = code.at(self.arrays[final], code.mul(sequence, code.number(field.bytes)))
+                code.copy_bytes(target, code.at(memory, field.offset), field.bytes)
+
+    # ---- threads
+
+    @contextmanager
+    def by_first_thread(self) -> Generator[None]:
+        """Code inside is run by one thread alone."""
+        with self.code.when(self.alone):
+            yield
+
+    def wait(self) -> None:
+        """A barrier, where there is more than one thread."""
+        code = self.code
+        with code.when(self.shared):
+            code.call(barrier(code), [self.pointer["barrier"], self.word["threads"], self.word["yield"]])
+
+
+def barrier(code: Code) -> ir.Function:
+    """The function `barrier(counter, threads, yield)`: it returns when all threads have called it as often.
+
+    It spins briefly, for the others are nearly there; then it gives the processor away at every look, for another
+    process may have it that they need.
+    """
+    known = code.module.globals.get("barrier")
+    if known is not None:
+        return known
+    function = ir.Function(code.module, ir.FunctionType(ir.VoidType(), [POINTER, I64, I64]), "barrier")
+    function.linkage = "internal"
+    counter, threads, give_way = function.args
+    here = Code(function.append_basic_block("entry"), code.target)
+    cell = here.bitcast(counter, I64.as_pointer())
+    before = here.atomic_rmw("add", cell, here.number(1), "acq_rel")
+    goal = here.mul(here.add(here.sdiv(before, threads), here.number(1)), threads)
+    entry, look, again, yielding, done = here.block, *(here.append_basic_block(n) for n in ("look", "again", "give", "done"))
+    here.branch(look)
+    here.position_at_end(look)
+    spins = here.phi(I64)
+    spins.add_incoming(here.number(0), entry)
+    arrived = here.load_atomic(cell, "acquire", 8)
+    here.cbranch(here.icmp_signed(">=", arrived, goal), done, again)
+    here.position_at_end(again)
+    more = here.add(spins, here.number(1))
+    spins.add_incoming(more, again)
+    pause(here)
+    here.cbranch(here.icmp_signed("<", more, here.number(SPINS)), look, yielding)
+    here.position_at_end(yielding)
+    here.call(here.inttoptr(give_way, ir.FunctionType(ir.VoidType(), []).as_pointer()), [])
+    spins.add_incoming(more, yielding)
+    here.branch(look)
+    here.position_at_end(done)
+    here.ret_void()
+    return function
+
+
+def pause(code: Code) -> None:
+    """Tells an x86 processor that it spins."""
+    if code.target.cpu:
+        code.function_call("llvm.x86.sse2.pause", ir.VoidType(), [])

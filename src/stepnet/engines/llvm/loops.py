@@ -1,0 +1,379 @@
+"""A stage as loops: which nodes are computed together on registers, and where values that leave registers lie.
+
+    phase: nodes  ->  unit loops     pointwise work of one width, with the products whose epilogue it is
+                      reductions     over features, one number (or unit) at a time
+                      gathers        rows of a parameter at integers
+                      copies         features moved to another place
+
+Views are no work: a view is a list of places in the value it is a view of, found by running its NumPy meaning on
+counted places. Read block by block, most lists are a run of neighbours or one number repeated; only what is neither is
+read through a table.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepnet.engines.llvm.constants import Constants, Packed, Places
+from stepnet.engines.llvm.records import Field, Records
+from stepnet.errors import NetError
+from stepnet.ir import Net
+from stepnet.passes.rewrite import view_chain
+from stepnet.plan import reads_along, view_places
+from stepnet.types import CONST, Type
+
+
+@dataclass(frozen=True)
+class Immediate:
+    """An operand that is one number known while compiling."""
+
+    value: float | int | bool
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Register:
+    """An operand that the same loop computed before."""
+
+    number: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """An operand that is the same in every row: padded numbers among the constants."""
+
+    offset: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Load:
+    """An operand in a record: vectors beside each other from `start` (in numbers)."""
+
+    field: Field
+    start: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """An operand in a record: one number for the whole loop."""
+
+    field: Field
+    start: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """An operand in a record, read through a table of places among the constants: one per block, or one per lane."""
+
+    field: Field
+    offset: int
+    per: str
+    dtype: str
+
+
+Operand = Immediate | Register | Broadcast | Load | Uniform | Table
+
+
+@dataclass(frozen=True)
+class Product:
+    """Vectors in a record with several packed parameters: `ports` are the nodes that each gives."""
+
+    left: Field
+    start: int
+    inner: int
+    ports: tuple[int, ...]
+    packed: int
+
+
+@dataclass(frozen=True)
+class UnitLoop:
+    """Work on `size` numbers, block by block: products first, then nodes on registers, then stores."""
+
+    size: int
+    products: tuple[Product, ...]
+    nodes: tuple[tuple[int, tuple[Operand, ...]], ...]
+    stores: tuple[tuple[Operand, Field], ...]
+
+
+@dataclass(frozen=True)
+class CopyLoop:
+    """`size` numbers copied to a place in a field."""
+
+    size: int
+    source: Operand
+    target: Field
+    start: int
+
+
+@dataclass(frozen=True)
+class ReduceLoop:
+    """A reduction of `shape`, over its last axis or (`leading`) its first."""
+
+    operation: str
+    source: Field
+    start: int
+    shape: tuple[int, int]
+    leading: bool
+    targets: tuple[Field, ...]
+
+
+@dataclass(frozen=True)
+class GatherLoop:
+    """Rows of `width` numbers of a table of `count` rows, at integers in a field."""
+
+    table: int
+    count: int
+    width: int
+    index: Operand
+    indices: int
+    targets: tuple[Field, ...]
+
+
+Loop = UnitLoop | CopyLoop | ReduceLoop | GatherLoop
+
+
+@dataclass
+class Stage:
+    """The lowering of one stage: sources are known fields, `wanted` says where results go."""
+
+    net: Net
+    records: Records
+    constants: Constants
+    lanes: int
+    scratch: str
+    sources: dict[int, Field]
+    wanted: dict[int, list[Field]]
+
+    def phases(self, phases: tuple[tuple[int, ...], ...]) -> list[list[Loop]]:
+        """The loops of each phase; copies of views and sources that are results come in a phase of their own."""
+        self.phase_of = {number: place for place, numbers in enumerate(phases) for number in numbers}
+        self.fields = self.placed(phases)
+        lowered: list[list[Loop]] = []
+        for numbers in phases:
+            self.settling: list[Loop] = []
+            loops = self.lower(numbers)
+            lowered += [self.settling, loops]
+        lowered.append(self.result_copies())
+        return [loops for loops in lowered if loops]
+
+    # ---- what leaves registers
+
+    def placed(self, phases: tuple[tuple[int, ...], ...]) -> dict[int, list[Field]]:
+        """The fields of each node that somebody reads outside its own loop."""
+        needed: set[int] = set()
+        for number in self.phase_of:
+            node = self.net.nodes[number]
+            for operand in node.inputs:
+                root, _ = view_chain(self.net, operand)
+                if root in self.phase_of and not self.in_loop(operand, root, number):
+                    needed.add(root)
+        for number in self.wanted:
+            root, _ = view_chain(self.net, number)
+            if root in self.phase_of and root != number:
+                needed.add(root)
+        fields: dict[int, list[Field]] = {}
+        for number in self.phase_of:
+            wanted = list(self.wanted.get(number, []))
+            if not wanted and number in needed:
+                wanted = [self.records.field(self.scratch, self.net.type_of(number))]
+            if wanted:
+                fields[number] = wanted
+        return fields
+
+    def in_loop(self, operand: int, root: int, user: int) -> bool:
+        """Whether `user` reads `root` on registers."""
+        node, source = self.net.nodes[user], self.net.nodes[root]
+        if node.operation == "result":
+            return True
+        if node.kind != "pointwise" or source.kind not in ("pointwise", "matmul", "extent"):
+            return False
+        return self.phase_of[root] == self.phase_of[user] and reads_along(self.net, operand, node)
+
+    # ---- loops
+
+    def lower(self, numbers: tuple[int, ...]) -> list[Loop]:
+        """The loops of one phase."""
+        loops: list[Loop] = []
+        units: dict[int, list[int]] = {}
+        for number in numbers:
+            node = self.net.nodes[number]
+            if node.kind == "reduce":
+                loops.append(self.reduction(number))
+            elif node.operation == "gather":
+                loops.append(self.gather(number))
+            elif node.operation == "concatenate":
+                loops += self.concatenation(number)
+            elif node.operation == "products":
+                units.setdefault(node.types[0].size, []).append(number)
+            elif node.kind in ("pointwise", "matmul") or node.operation == "result":
+                units.setdefault(node.type.size, []).append(number)
+            else:
+                raise NetError(f"{node.operation} is no work of a stage")
+        return loops + [self.unit_loop(size, members) for size, members in units.items() if size]
+
+    def unit_loop(self, size: int, members: list[int]) -> UnitLoop:
+        """Products and pointwise work of one size."""
+        products: list[Product] = []
+        nodes: list[tuple[int, tuple[Operand, ...]]] = []
+        for number in members:
+            node = self.net.nodes[number]
+            if node.kind == "matmul":
+                products.append(self.product(number, members))
+            elif node.kind == "pointwise":
+                operands = tuple(self.operand(one, node.type, number) for one in node.inputs)
+                nodes.append((number, operands))
+        stores: list[tuple[Operand, Field]] = []
+        for number in members:
+            if self.net.nodes[number].operation == "products":
+                continue
+            for target in self.fields.get(number, []):
+                stores.append((Register(number, self.net.type_of(number).dtype), target))
+        return UnitLoop(size, tuple(products), tuple(nodes), tuple(stores))
+
+    def product(self, number: int, members: list[int]) -> Product:
+        """One left side with its parameters, packed."""
+        node = self.net.nodes[number]
+        left, start = self.run_of(node.inputs[0])
+        rights = node.inputs[1:]
+        ports = [number]
+        if node.operation == "products":
+            ports = [self.port(number, place, members) for place in range(len(rights))]
+        inner, size = self.net.type_of(rights[0]).shape
+        packed = self.constants.add(Packed(self.net, rights, self.lanes))
+        assert size == node.types[0].size
+        return Product(left, start, inner, tuple(ports), packed)
+
+    def port(self, number: int, place: int, members: list[int]) -> int:
+        """The result node of one of the products; -1 if nobody reads it."""
+        for member in members:
+            node = self.net.nodes[member]
+            if node.operation == "result" and node.inputs[0] == number and node.attributes["of"] == place:
+                return member
+        return -1
+
+    def reduction(self, number: int) -> ReduceLoop:
+        """A reduction over the first or last of two axes."""
+        node = self.net.nodes[number]
+        source, start = self.run_of(node.inputs[0])
+        shape = self.net.type_of(node.inputs[0]).shape
+        leading = node.attributes["axes"] == (-2,)
+        return ReduceLoop(node.operation, source, start, (shape[0], shape[1]), leading, self.targets(number))
+
+    def gather(self, number: int) -> GatherLoop:
+        """Rows of a parameter at integers."""
+        node = self.net.nodes[number]
+        table, index = node.inputs
+        shape = self.net.type_of(table).shape
+        width = int(np.prod(shape[1:], dtype=np.int64))
+        offset = self.constants.add(Places(self.net, table, None, 1))
+        operand = self.operand(index, self.net.type_of(index), number)
+        return GatherLoop(offset, shape[0], width, operand, self.net.type_of(index).size, self.targets(number))
+
+    def concatenation(self, number: int) -> list[Loop]:
+        """A copy per part. Parts lie in order, so that the padding behind one is overwritten by the next."""
+        node = self.net.nodes[number]
+        axis = node.attributes["axis"] % len(node.type.shape)
+        places = np.arange(node.type.size).reshape(node.type.shape)
+        loops: list[Loop] = []
+        begin = 0
+        for operand in node.inputs:
+            type_ = self.net.type_of(operand)
+            index = [slice(None)] * len(node.type.shape)
+            index[axis] = slice(begin, begin + type_.shape[axis])
+            begin += type_.shape[axis]
+            loops += self.part_copies(operand, places[tuple(index)], number)
+        return loops
+
+    def part_copies(self, operand: int, places: np.ndarray, user: int) -> list[Loop]:
+        """Copies of one part of a concatenation: one per run of neighbours in the result."""
+        type_ = self.net.type_of(operand)
+        if not type_.size:
+            return []
+        flat = places.ravel()
+        cuts = [0, *(np.flatnonzero(np.diff(flat) != 1) + 1), type_.size]
+        loops: list[Loop] = []
+        for start, stop in zip(cuts[:-1], cuts[1:], strict=True):
+            run = Type(type_.extent, (int(stop - start),), type_.dtype)
+            source = self.operand(operand, run, user, np.arange(start, stop))
+            loops += [CopyLoop(run.size, source, target, int(flat[start])) for target in self.targets(user)]
+        return loops
+
+    def result_copies(self) -> list[Loop]:
+        """Copies for results that are views, constants or sources."""
+        loops: list[Loop] = []
+        for number, targets in self.wanted.items():
+            if number in self.fields or not targets:
+                continue
+            type_ = self.net.type_of(number)
+            if type_.size:
+                source = self.operand(number, type_, -1)
+                loops += [CopyLoop(type_.size, source, target, 0) for target in targets]
+        return loops
+
+    def targets(self, number: int) -> tuple[Field, ...]:
+        """The fields that a node is put into."""
+        return tuple(self.fields.get(number, ()))
+
+    # ---- operands
+
+    def operand(self, number: int, user: Type, reader: int, part: np.ndarray | None = None) -> Operand:
+        """How a loop over the numbers of `user` reads a node, broadcast to it (or `part` of it)."""
+        type_ = self.net.type_of(number)
+        root, _ = view_chain(self.net, number)
+        places = view_places(self.net, number)
+        if part is not None:
+            places = places.ravel()[part]
+        places = np.broadcast_to(places, user.shape).ravel()
+        node = self.net.nodes[root]
+        if node.operation == "expand" and root not in self.sources:
+            root = node.inputs[0]
+            inner, _ = view_chain(self.net, root)
+            places = view_places(self.net, root).ravel()[places]
+            root, node = inner, self.net.nodes[inner]
+        if node.types[0].extent == CONST:
+            if node.operation == "constant" and node.type.size == 1:
+                return Immediate(node.attributes["value"].value.ravel()[0].item(), type_.dtype)
+            return Broadcast(self.constants.add(Places(self.net, root, places, self.lanes)), type_.dtype)
+        if reader >= 0 and root in self.phase_of and self.in_loop(number, root, reader) and part is None:
+            return Register(root, type_.dtype)
+        return self.field_operand(self.field_of(root), places, type_.dtype)
+
+    def field_of(self, root: int) -> Field:
+        """Where a value lies."""
+        return self.sources[root] if root in self.sources else self.fields[root][0]
+
+    def field_operand(self, source: Field, places: np.ndarray, dtype: str) -> Operand:
+        """The cheapest way to read these places of a field, block by block."""
+        if np.all(places == places[0]):
+            return Uniform(source, int(places[0]), dtype)
+        if np.array_equal(places, places[0] + np.arange(len(places))):
+            return Load(source, int(places[0]), dtype)
+        starts = places[:: self.lanes]
+        lane = np.arange(len(places)) % self.lanes
+        block = np.repeat(starts, self.lanes)[: len(places)]
+        if np.array_equal(places, block):
+            return Table(source, self.table(starts), "spread", dtype)
+        if np.array_equal(places, block + lane):
+            return Table(source, self.table(starts), "block", dtype)
+        padded = np.concatenate([places, np.repeat(places[-1], -len(places) % self.lanes)])
+        return Table(source, self.table(padded), "lane", dtype)
+
+    def table(self, places: np.ndarray) -> int:
+        """The constants' offset of a table of places."""
+        return self.constants.add_array(places.astype(np.int64))
+
+    def run_of(self, number: int) -> tuple[Field, int]:
+        """The field and first place of an operand whose numbers lie there in one run; copied there if they do not."""
+        root, _ = view_chain(self.net, number)
+        places = view_places(self.net, number).ravel()
+        start = int(places[0]) if len(places) else 0
+        if (root in self.sources or root in self.fields) and np.array_equal(places, start + np.arange(len(places))):
+            return self.field_of(root), start
+        type_ = self.net.type_of(number)
+        settled = self.records.field(self.scratch, type_)
+        self.settling.append(CopyLoop(type_.size, self.operand(number, type_, -1), settled, 0))
+        return settled, 0

@@ -1,0 +1,269 @@
+"""The machine code of each pointwise operation: one row per operation.
+
+A row takes the operands in registers, already of one dtype, and gives the result. What dtype that is, is said by the
+rules at the end: most operations work in the dtype of their result, comparisons in what their operands promote to.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+
+from stepnet.engines.llvm.code import Code, register_type
+from stepnet.engines.llvm.maths import MATHS
+from stepnet.ir import Node
+
+Emit = Callable[..., ir.Value]
+
+
+def lanes_of(value: ir.Value) -> int:
+    """How many lanes a register has."""
+    return value.type.count if isinstance(value.type, ir.VectorType) else 1
+
+
+def element_of(value: ir.Value) -> ir.Type:
+    """The type of one lane."""
+    return value.type.element if isinstance(value.type, ir.VectorType) else value.type
+
+
+def is_float(value: ir.Value) -> bool:
+    """Whether a register holds floating-point numbers."""
+    return isinstance(element_of(value), ir.FloatType | ir.DoubleType)
+
+
+def converted(code: Code, value: ir.Value, source: str, target: str) -> ir.Value:
+    """A register of dtype `source` as one of dtype `target`, as NumPy's astype does it."""
+    if source == target:
+        return value
+    type_ = register_type(target, lanes_of(value))
+    if target == "bool":
+        zero = code.splat(value.type, 0)
+        return code.fcmp_unordered("!=", value, zero) if is_float(value) else code.icmp_signed("!=", value, zero)
+    if source == "bool":
+        whole = code.zext(value, register_type("int32", lanes_of(value)))
+        return code.sitofp(whole, type_) if target.startswith("float") else code.zext(value, type_)
+    if source.startswith("float"):
+        if target.startswith("float"):
+            return code.fpext(value, type_) if target == "float64" else code.fptrunc(value, type_)
+        return to_integer(code, value, type_)
+    if target.startswith("float"):
+        return code.sitofp(value, type_)
+    return code.sext(value, type_) if target == "int64" else code.trunc(value, type_)
+
+
+def to_integer(code: Code, value: ir.Value, type_: ir.Type) -> ir.Value:
+    """A float cut to an integer; the smallest integer for what has none, as x86 and NumPy have it."""
+    element = type_.element if isinstance(type_, ir.VectorType) else type_
+    limit = 2.0 ** (element.width - 1)
+    above = code.fcmp_ordered(">=", value, code.splat(value.type, -limit))
+    below = code.fcmp_ordered("<", value, code.splat(value.type, limit))
+    inside = code.and_(above, below)
+    safe = code.select(inside, value, code.splat(value.type, 0.0))
+    return code.select(inside, code.fptosi(safe, type_), code.splat(type_, -(2 ** (element.width - 1))))
+
+
+def either(floats: str, integers: str) -> Emit:
+    """The builder's method for floats, and the one for integers."""
+
+    def emit(code: Code, node: Node, *operands: ir.Value) -> ir.Value:
+        return getattr(code, floats if is_float(operands[0]) else integers)(*operands)
+
+    return emit
+
+
+def compare(sign: str) -> Emit:
+    """A comparison; one with NaN is false, but != is true."""
+
+    def emit(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
+        if is_float(a):
+            return code.fcmp_unordered(sign, a, b) if sign == "!=" else code.fcmp_ordered(sign, a, b)
+        if element_of(a) == ir.IntType(1):
+            return code.icmp_unsigned(sign, a, b)
+        return code.icmp_signed(sign, a, b)
+
+    return emit
+
+
+def extreme(sign: str, intrinsic: str) -> Emit:
+    """The smaller or larger; NaN if either is."""
+
+    def emit(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
+        if is_float(a):
+            return code.intrinsic(intrinsic, a.type, [a, b])
+        signed = code.icmp_unsigned if element_of(a) == ir.IntType(1) else code.icmp_signed
+        return code.select(signed(sign, a, b), a, b)
+
+    return emit
+
+
+def maths(name: str) -> Emit:
+    """An elementary function of the table in `maths`."""
+    return lambda code, node, x: MATHS[name](code, x)
+
+
+def rounded(intrinsic: str) -> Emit:
+    """A rounding to whole numbers; integers are whole."""
+    return lambda code, node, x: code.intrinsic(intrinsic, x.type, [x]) if is_float(x) else x
+
+
+def negative(code: Code, node: Node, x: ir.Value) -> ir.Value:
+    return code.fneg(x) if is_float(x) else code.sub(code.splat(x.type, 0), x)
+
+
+def absolute(code: Code, node: Node, x: ir.Value) -> ir.Value:
+    if is_float(x):
+        return code.intrinsic("fabs", x.type, [x])
+    if element_of(x) == ir.IntType(1):
+        return x
+    return code.select(code.icmp_signed("<", x, code.splat(x.type, 0)), negative(code, node, x), x)
+
+
+def sign(code: Code, node: Node, x: ir.Value) -> ir.Value:
+    zero, one = code.splat(x.type, 0), code.splat(x.type, 1)
+    less = code.fcmp_ordered if is_float(x) else code.icmp_signed
+    kept = code.fadd(x, zero) if is_float(x) else zero  # NaN stays, -0 becomes 0
+    below = code.select(less("<", x, zero), code.splat(x.type, -1), kept)
+    return code.select(less(">", x, zero), one, below)
+
+
+def safe_divisor(code: Code, b: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """A divisor that no processor traps on, and where it was 0 or -1."""
+    zero = code.icmp_signed("==", b, code.splat(b.type, 0))
+    minus = code.icmp_signed("==", b, code.splat(b.type, -1))
+    return code.select(code.or_(zero, minus), code.splat(b.type, 1), b), zero, minus
+
+
+def remainder(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
+    """What is left of a floor division: of the sign of the divisor; 0 for integers modulo 0."""
+    if is_float(a):
+        left = float_remainder(code, a, b)
+        zero = code.splat(a.type, 0.0)
+        nonzero = code.fcmp_unordered("!=", left, zero)
+        differ = code.xor(code.fcmp_ordered("<", left, zero), code.fcmp_ordered("<", b, zero))
+        moved = code.select(code.and_(nonzero, differ), code.fadd(left, b), left)
+        return code.select(nonzero, moved, code.intrinsic("copysign", a.type, [zero, b]))
+    divisor, by_zero, by_minus = safe_divisor(code, b)
+    left = code.srem(a, divisor)
+    zero = code.splat(a.type, 0)
+    nonzero = code.icmp_signed("!=", left, zero)
+    differ = code.icmp_signed("<", code.xor(left, divisor), zero)
+    moved = code.select(code.and_(nonzero, differ), code.add(left, divisor), left)
+    return code.select(code.or_(by_zero, by_minus), zero, moved)
+
+
+def float_remainder(code: Code, a: ir.Value, b: ir.Value) -> ir.Value:
+    """The C library's fmod, lane by lane: exact, and rare enough in a step."""
+    name = "fmod" if isinstance(element_of(a), ir.DoubleType) else "fmodf"
+    lanes = lanes_of(a)
+    if lanes == 1:
+        return code.function_call(name, a.type, [a, b])
+    result: ir.Value = ir.Constant(a.type, ir.Undefined)
+    for lane in range(lanes):
+        place = ir.Constant(ir.IntType(32), lane)
+        one = [code.extract_element(a, place), code.extract_element(b, place)]
+        result = code.insert_element(result, code.function_call(name, element_of(a), one), place)
+    return result
+
+
+def floor_divide(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
+    """The quotient rounded down; 0 for integers by 0."""
+    if is_float(a):
+        exact = code.fdiv(code.fsub(a, remainder(code, node, a, b)), b)
+        whole = code.intrinsic("rint", a.type, [exact])
+        by_zero = code.fcmp_ordered("==", b, code.splat(b.type, 0.0))
+        return code.select(by_zero, code.fdiv(a, b), whole)
+    divisor, by_zero, by_minus = safe_divisor(code, b)
+    quotient = code.sdiv(code.sub(a, remainder(code, node, a, divisor)), divisor)
+    negated = code.select(by_minus, negative(code, node, a), quotient)
+    return code.select(by_zero, code.splat(a.type, 0), negated)
+
+
+def power(code: Code, node: Node, x: ir.Value) -> ir.Value:
+    """|x| to a constant power as exp(c log |x|), in float64; NaN for what has no real power."""
+    exponent = float(node.attributes["exponent"])
+    narrow = isinstance(element_of(x), ir.FloatType)
+    wide = code.fpext(x, register_type("float64", lanes_of(x))) if narrow else x
+    base = code.intrinsic("fabs", wide.type, [wide]) if exponent.is_integer() else wide
+    value = MATHS["exp"](code, code.fmul(MATHS["log"](code, base), code.splat(wide.type, exponent)))
+    if exponent.is_integer() and exponent % 2:
+        value = code.intrinsic("copysign", wide.type, [value, wide])
+    return code.fptrunc(value, x.type) if narrow else value
+
+
+def logical_not(code: Code, node: Node, x: ir.Value) -> ir.Value:
+    return code.xor(x, code.splat(x.type, 1))
+
+
+def where(code: Code, node: Node, condition: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
+    return code.select(condition, a, b)
+
+
+POINTWISE: dict[str, Emit] = {
+    "add": either("fadd", "add"),
+    "subtract": either("fsub", "sub"),
+    "multiply": either("fmul", "mul"),
+    "divide": either("fdiv", "sdiv"),
+    "floor_divide": floor_divide,
+    "remainder": remainder,
+    "minimum": extreme("<", "minimum"),
+    "maximum": extreme(">", "maximum"),
+    "equal": compare("=="),
+    "not_equal": compare("!="),
+    "less": compare("<"),
+    "less_equal": compare("<="),
+    "greater": compare(">"),
+    "greater_equal": compare(">="),
+    "logical_and": lambda code, node, a, b: code.and_(a, b),
+    "logical_or": lambda code, node, a, b: code.or_(a, b),
+    "logical_xor": lambda code, node, a, b: code.xor(a, b),
+    "logical_not": logical_not,
+    "where": where,
+    "negative": negative,
+    "absolute": absolute,
+    "sign": sign,
+    "floor": rounded("floor"),
+    "ceil": rounded("ceil"),
+    "rint": rounded("rint"),
+    "sqrt": lambda code, node, x: code.intrinsic("sqrt", x.type, [x]),
+    "exp": maths("exp"),
+    "expm1": maths("expm1"),
+    "log": maths("log"),
+    "log1p": maths("log1p"),
+    "tanh": maths("tanh"),
+    "sigmoid": maths("sigmoid"),
+    "erf": maths("erf"),
+    "power": power,
+    "cast": lambda code, node, x: x,
+}
+
+COMPARISONS = {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"}
+LOGIC = {"logical_and", "logical_or", "logical_xor", "logical_not"}
+
+
+def working_dtypes(node: Node, operands: list[str]) -> list[str]:
+    """The dtype that each operand is brought to before the operation."""
+    if node.operation in COMPARISONS:
+        return [np.result_type(*operands).name] * len(operands)
+    if node.operation in LOGIC:
+        return ["bool"] * len(operands)
+    if node.operation == "where":
+        return ["bool", node.type.dtype, node.type.dtype]
+    return [node.type.dtype] * len(operands)
+
+
+def pointwise(code: Code, node: Node, operands: list[ir.Value], dtypes: list[str]) -> ir.Value:
+    """The result of a pointwise node on registers."""
+    wanted = working_dtypes(node, dtypes)
+    # As NumPy has it, the sum of two booleans is their "or", their product their "and".
+    operation = BOOLEAN.get(node.operation, node.operation) if node.type.dtype == "bool" else node.operation
+    values = [converted(code, v, d, w) for v, d, w in zip(operands, dtypes, wanted, strict=True)]
+    return POINTWISE[operation](code, node, *values)
+
+
+BOOLEAN: dict[str, Any] = {
+    "add": "logical_or",
+    "multiply": "logical_and",
+    "maximum": "logical_or",
+    "minimum": "logical_and",
+}

@@ -1,0 +1,242 @@
+"""From a plan to the driver's program: a field for every value that lies in memory, and the loops of every stage."""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from stepnet.engines.llvm.constants import Constants
+from stepnet.engines.llvm.driver import WORDS, Program, Source
+from stepnet.engines.llvm.loops import Loop, Stage
+from stepnet.engines.llvm.records import Field, Records
+from stepnet.engines.llvm.target import Target
+from stepnet.ir import Net
+from stepnet.plan import Plan
+from stepnet.types import CONST, STEPS
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A plan lowered: the driver's program, the loops over sequences, the constants, and the arrays by word."""
+
+    program: Program
+    constants: Constants
+    sequence: list[list[Loop]]
+    sequence_inputs: tuple[tuple[int, Field], ...]
+    words: dict[str, list[int]]
+    weights: int
+    step_flops: int
+
+
+def vector_lanes(plan: Plan, target: Target) -> int:
+    """How many numbers a vector holds: of the widest floating dtype of the products, or of the memories."""
+    nets = (plan.net, plan.body)
+    types = [type_ for net in nets for node in net.nodes if node.kind == "matmul" for type_ in node.types]
+    types = [type_ for type_ in types if type_.is_float]
+    if not types:
+        types = [type_ for net in nets for node in net.nodes for type_ in node.types if type_.is_float]
+    widest = max((type_.itemsize for type_ in types), default=4)
+    return target.vector_bytes // widest
+
+
+def lowered(plan: Plan, target: Target) -> Lowered:
+    """The plan as loops over records, for a target."""
+    return Lowering(plan, vector_lanes(plan, target)).run()
+
+
+@dataclass
+class Lowering:
+    """The lowering of one plan, as fields are given out."""
+
+    plan: Plan
+    lanes: int
+    constants: Constants = field(default_factory=Constants)
+
+    def __post_init__(self) -> None:
+        self.records = Records(self.lanes)
+        recurrence = self.plan.recurrence
+        self.net, self.body = self.plan.net, self.plan.body
+        self.sequences: int = recurrence.attributes["sequences"]
+        self.memories: int = recurrence.attributes["memories"]
+        self.words: dict[str, list[int]] = {"inputs": [], "initial": [], "final": [], "statics": [], "outputs": []}
+        self.next_word = len(WORDS)
+        self.sources: dict[int, Field] = {}
+
+    def word(self, kind: str) -> int:
+        """A new word for a pointer to a user's array."""
+        self.words[kind].append(self.next_word)
+        self.next_word += 1
+        return self.next_word - 1
+
+    def run(self) -> Lowered:
+        """Every field, then every stage."""
+        inputs = self.place_inputs()
+        sequence, sequence_inputs = self.lower_sequence()
+        expanded = self.place_expanded()
+        before = self.lower_before()
+        loop, index = self.lower_loop()
+        after, outputs = self.lower_after()
+        program = Program(
+            body=self.body,
+            outer=self.net,
+            before=before,
+            loop=loop,
+            after=after,
+            strides={name: self.records.stride(name) for name in ("now", "lane", "block", "sequence")}
+            | {"next": self.records.stride("now")},
+            lanes=self.lanes,
+            reverse=self.plan.reverse,
+            inputs=tuple(inputs),
+            expanded=tuple(expanded),
+            statics=tuple(self.static_fields),
+            memories=tuple(self.memory_fields),
+            outputs=tuple(outputs),
+            index=index,
+        )
+        weights, flops = step_work(self.body)
+        return Lowered(program, self.constants, sequence, sequence_inputs, self.words, weights, flops)
+
+    # ---- what comes in
+
+    def place_inputs(self) -> list[tuple[int, Field]]:
+        """A field of the block for every input, and a word for every array."""
+        inputs: list[tuple[int, Field]] = []
+        memories = set(self.plan.recurrence.inputs[self.sequences :][: self.memories])
+        self.row_words: dict[int, int] = {}
+        for number in self.net.inputs:
+            type_ = self.net.type_of(number)
+            if type_.extent == STEPS:
+                self.sources[number] = self.records.field("block", type_)
+                inputs.append((self.word("inputs"), self.sources[number]))
+            elif type_.extent != CONST:
+                self.row_words[number] = self.word("initial" if number in memories else "statics")
+        return inputs
+
+    def of_sequence(self, number: int) -> Source:
+        """Where a value that each sequence has one of is copied from."""
+        type_ = self.net.type_of(number)
+        bytes_ = type_.size * type_.itemsize
+        if number in self.row_words:
+            return Source(self.row_words[number], None, bytes_)
+        return Source(-1, self.sequence_fields[number], bytes_)
+
+    def lower_sequence(self) -> tuple[list[list[Loop]], tuple[tuple[int, Field], ...]]:
+        """What is computed once per sequence, and the statics it is computed from."""
+        recurrence = self.plan.recurrence
+        read = {number for node in self.net.nodes if node.operation == "expand" for number in node.inputs}
+        read |= set(recurrence.inputs[self.sequences + self.memories :])
+        computed = [n for n in sorted(read) if self.net.type_of(n).extent not in (CONST, STEPS) and n not in self.row_words]
+        self.sequence_fields = {n: self.records.field("sequence", self.net.type_of(n)) for n in computed}
+        if not computed:
+            return [], ()
+        inputs = {n: self.records.field("sequence", self.net.type_of(n)) for n in self.row_words}
+        wanted = {n: [one] for n, one in self.sequence_fields.items()}
+        stage = Stage(self.net, self.records, self.constants, self.lanes, "sequence", dict(inputs), wanted)
+        loops = stage.phases(self.plan.sequence)
+        return loops, tuple((self.row_words[n], one) for n, one in inputs.items())
+
+    def place_expanded(self) -> list[tuple[Source, Field]]:
+        """Values of a sequence that are read at every step outside the loop."""
+        found: list[tuple[Source, Field]] = []
+        for number, node in enumerate(self.net.nodes):
+            if node.operation == "expand" and node.type.extent == STEPS and self.net.type_of(node.inputs[0]).extent != CONST:
+                self.sources[number] = self.records.field("block", node.type)
+                found.append((self.of_sequence(node.inputs[0]), self.sources[number]))
+        return found
+
+    # ---- stages
+
+    def lower_before(self) -> list[list[Loop]]:
+        """What is done on all steps of a block before the loop; its results are the loop's sequences."""
+        self.loop_sources: list[Field] = []
+        wanted: dict[int, list[Field]] = {}
+        for operand in self.plan.recurrence.inputs[: self.sequences]:
+            if operand not in self.sources:
+                self.sources[operand] = self.records.field("block", self.net.type_of(operand))
+                wanted[operand] = [self.sources[operand]]
+            self.loop_sources.append(self.sources[operand])
+        known = {number: one for number, one in self.sources.items() if number not in wanted}
+        stage = Stage(self.net, self.records, self.constants, self.lanes, "block", known, wanted)
+        return stage.phases(self.plan.before)
+
+    def lower_loop(self) -> tuple[list[list[Loop]], Field | None]:
+        """The body: from this step's slices, memories and statics to outputs and the next memories."""
+        body, operands = self.body, self.plan.recurrence.inputs
+        sources = dict(zip(body.inputs[: self.sequences], self.loop_sources, strict=True))
+        self.memory_fields: list[tuple[int, int, Field]] = []
+        wanted: dict[int, list[Field]] = {}
+        outputs = body.results[: len(body.results) - self.memories]
+        self.output_fields: list[Field] = []
+        for result in outputs:
+            self.output_fields.append(self.records.field("block", body.type_of(result)))
+            wanted.setdefault(result, []).append(self.output_fields[-1])
+        for place in range(self.memories):
+            number = body.inputs[self.sequences + place]
+            now = self.records.field("now", body.type_of(number))
+            sources[number] = now
+            wanted.setdefault(body.results[len(outputs) + place], []).append(replace(now, record="next"))
+            initial = self.row_words[operands[self.sequences + place]]
+            self.memory_fields.append((initial, self.word("final"), now))
+        self.static_fields: list[tuple[Source, Field]] = []
+        for number, operand in zip(body.inputs, operands, strict=True):
+            if number not in sources and body.type_of(number).extent != CONST:
+                sources[number] = self.records.field("lane", body.type_of(number))
+                self.static_fields.append((self.of_sequence(operand), sources[number]))
+        index = None
+        for number, node in enumerate(body.nodes):
+            if node.operation == "index":
+                index = sources[number] = self.records.field("block", node.type)
+        stage = Stage(body, self.records, self.constants, self.lanes, "lane", sources, wanted)
+        return stage.phases(self.plan.loop), index
+
+    def lower_after(self) -> tuple[list[list[Loop]], list[tuple[int, Field]]]:
+        """What is done on all steps of a block after the loop, and the fields of the outputs."""
+        sources = dict(self.sources)
+        for number, node in enumerate(self.net.nodes):
+            if node.operation == "result" and node.inputs[0] == self.plan.recur and node.type.extent == STEPS:
+                sources[number] = self.output_fields[node.attributes["of"]]
+        outputs: list[tuple[int, Field]] = []
+        wanted: dict[int, list[Field]] = {}
+        for result in self.net.results[: len(self.net.results) - self.memories]:
+            if result in sources:
+                target = sources[result]
+            elif result in wanted:
+                target = wanted[result][0]
+            else:
+                target = self.records.field("block", self.net.type_of(result))
+                wanted[result] = [target]
+            outputs.append((self.word("outputs"), target))
+        stage = Stage(self.net, self.records, self.constants, self.lanes, "block", sources, wanted)
+        return stage.phases(self.plan.after), outputs
+
+
+def step_work(body: Net) -> tuple[int, int]:
+    """Bytes of parameters that products read at every step, and their flops for one row."""
+    weights = flops = 0
+    for node in body.nodes:
+        if node.kind == "matmul":
+            for right in node.inputs[1:]:
+                type_ = body.type_of(right)
+                weights += type_.size * type_.itemsize
+                flops += 2 * type_.size
+    return weights, flops
+
+
+def constant_values(plan: Plan, parameters: list[np.ndarray]) -> dict[tuple[int, int], np.ndarray]:
+    """The value of every constant node of the outer net and the body, from the parameters."""
+    net, body = plan.net, plan.body
+    given = [number for number in net.inputs if net.type_of(number).extent == CONST]
+    values: dict[tuple[int, int], np.ndarray] = {
+        (id(net), number): np.asarray(value) for number, value in zip(given, parameters, strict=True)
+    }
+    with np.errstate(all="ignore"):
+        for number in plan.once:
+            node = net.nodes[number]
+            operands = [values[id(net), operand] for operand in node.inputs]
+            values[id(net), number] = node.row.meaning(*operands, **node.attributes)
+    for inner, outer in zip(body.inputs, plan.recurrence.inputs, strict=True):
+        if body.type_of(inner).extent == CONST:
+            values[id(body), inner] = values[id(net), outer]
+    for number, node in enumerate(body.nodes):
+        if node.operation == "constant":
+            values[id(body), number] = node.attributes["value"].value
+    return values

@@ -1,0 +1,186 @@
+"""The machine code of reductions over features.
+
+Over the last axis, a vector of partial results runs along the numbers and is folded at the end, halves onto halves: one
+fixed tree, whatever else is computed. Over the first axis, whole vectors are reduced one after the other.
+"""
+
+from typing import TYPE_CHECKING
+
+from llvmlite import ir
+
+from stepnet.engines.llvm.code import I32, I64, Code, load_lanes, register_type, store_lanes
+from stepnet.engines.llvm.loops import ReduceLoop
+from stepnet.engines.llvm.pointwise import is_float, pointwise
+from stepnet.ir import Node
+from stepnet.types import ROWS, Type
+
+if TYPE_CHECKING:
+    from stepnet.engines.llvm.stage import StageCode
+
+COMBINE = {"sum": "add", "max": "maximum", "min": "minimum"}
+
+
+def emit_reduction(stage: "StageCode", loop: ReduceLoop, row: ir.Value) -> None:
+    """One row's reduction."""
+    code = stage.code
+    source = code.at(stage.rows.at(code, loop.source.record, row), loop.source.offset + loop.start * loop.source.itemsize)
+    if loop.operation == "argmax":
+        argmax(stage, loop, row, source)
+    elif loop.leading:
+        leading(stage, loop, row, source)
+    else:
+        trailing(stage, loop, row, source)
+
+
+def combine(code: Code, loop: ReduceLoop, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Two partial results as one."""
+    dtype = loop.targets[0].dtype
+    node = Node(COMBINE[loop.operation], (), (Type(ROWS, (), dtype),))
+    return pointwise(code, node, [a, b], [dtype, dtype])
+
+
+def loaded(code: Code, loop: ReduceLoop, pointer: ir.Value, lanes: int) -> ir.Value:
+    """Numbers of the source in the dtype of the result (a sum of booleans counts)."""
+    from stepnet.engines.llvm.pointwise import converted
+
+    value = load_lanes(code, loop.source.dtype, lanes, pointer, loop.source.itemsize)
+    return converted(code, value, loop.source.dtype, loop.targets[0].dtype)
+
+
+def neutral(loop: ReduceLoop, type_: ir.Type) -> ir.Value:
+    """What changes no result: 0, or the far end of the dtype."""
+    element = type_.element if isinstance(type_, ir.VectorType) else type_
+    if loop.operation == "sum":
+        number: float = 0
+    elif isinstance(element, ir.IntType):
+        largest = 2 ** (element.width - 1) - 1 if element.width > 1 else 1
+        number = (-largest - 1 if element.width > 1 else 0) if loop.operation == "max" else largest
+    else:
+        number = float("-inf") if loop.operation == "max" else float("inf")
+    if isinstance(type_, ir.VectorType):
+        return ir.Constant(type_, [ir.Constant(element, number)] * type_.count)
+    return ir.Constant(type_, number)
+
+
+def trailing(stage: "StageCode", loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
+    """Over the last axis: vectors along the numbers, then a tree over the lanes."""
+    code, lanes = stage.code, stage.lanes
+    outer, inner = loop.shape
+    size = loop.source.itemsize
+    type_ = register_type(loop.targets[0].dtype, lanes)
+    with code.loop(code.number(0), code.number(outer)) as place:
+        base = code.at(source, code.mul(place, code.number(inner * size)))
+        start = code.block
+        total = neutral(loop, type_)
+        if inner >= lanes:
+            head, after = code.append_basic_block("reduce"), code.append_basic_block("reduced")
+            code.branch(head)
+            code.position_at_end(head)
+            index, partial = code.phi(I64), code.phi(type_)
+            index.add_incoming(code.number(0), start)
+            partial.add_incoming(total, start)
+            value = loaded(code, loop, code.at(base, code.mul(index, code.number(lanes * size))), lanes)
+            total = combine(code, loop, partial, value)
+            following = code.add(index, code.number(1))
+            index.add_incoming(following, code.block)
+            partial.add_incoming(total, code.block)
+            code.cbranch(code.icmp_signed("<", following, code.number(inner // lanes)), head, after)
+            code.position_at_end(after)
+        if inner % lanes:
+            rest = loaded(code, loop, code.at(base, inner // lanes * lanes * size), lanes)
+            kept = [ir.Constant(ir.IntType(1), int(lane < inner % lanes)) for lane in range(lanes)]
+            mask = ir.Constant(ir.VectorType(ir.IntType(1), lanes), kept) if lanes > 1 else kept[0]
+            total = combine(code, loop, total, code.select(mask, rest, neutral(loop, type_)))
+        put(stage, loop, row, place, folded(code, loop, total))
+
+
+def folded(code: Code, loop: ReduceLoop, value: ir.Value) -> ir.Value:
+    """The lanes of a vector as one number: halves onto halves."""
+    while isinstance(value.type, ir.VectorType):
+        half = value.type.count // 2
+        undefined = ir.Constant(value.type, ir.Undefined)
+        if half == 0:
+            return code.extract_element(value, ir.Constant(I32, 0))
+        low, high = (
+            code.shuffle_vector(value, undefined, ir.Constant(ir.VectorType(I32, half), list(range(first, first + half))))
+            for first in (0, half)
+        )
+        value = combine(code, loop, low, high)
+        if half == 1:
+            return code.extract_element(value, ir.Constant(I32, 0))
+    return value
+
+
+def leading(stage: "StageCode", loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
+    """Over the first axis: vectors on top of each other."""
+    code, lanes = stage.code, stage.lanes
+    outer, inner = loop.shape
+    size = loop.source.itemsize
+    type_ = register_type(loop.targets[0].dtype, lanes)
+    with code.loop(code.number(0), code.number(-(-inner // lanes))) as block:
+        base = code.at(source, code.mul(block, code.number(lanes * size)))
+        start = code.block
+        total = neutral(loop, type_)
+        if outer:
+            head, after = code.append_basic_block("reduce"), code.append_basic_block("reduced")
+            code.branch(head)
+            code.position_at_end(head)
+            index, partial = code.phi(I64), code.phi(type_)
+            index.add_incoming(code.number(0), start)
+            partial.add_incoming(total, start)
+            value = loaded(code, loop, code.at(base, code.mul(index, code.number(inner * size))), lanes)
+            total = combine(code, loop, partial, value)
+            following = code.add(index, code.number(1))
+            index.add_incoming(following, code.block)
+            partial.add_incoming(total, code.block)
+            code.cbranch(code.icmp_signed("<", following, code.number(outer)), head, after)
+            code.position_at_end(after)
+        for target in loop.targets:
+            pointer = code.at(stage.rows.at(code, target.record, row), target.offset)
+            pointer = code.at(pointer, code.mul(block, code.number(lanes * target.itemsize)))
+            store_lanes(code, target.dtype, total, pointer, target.itemsize)
+
+
+def argmax(stage: "StageCode", loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
+    """The first place of the largest along an axis, number by number; a NaN is larger than all."""
+    code = stage.code
+    outer, inner = loop.shape
+    size = loop.source.itemsize
+    results, along = (inner, outer) if loop.leading else (outer, inner)
+    to_result, to_next = (size, inner * size) if loop.leading else (inner * size, size)
+    with code.loop(code.number(0), code.number(results)) as place:
+        base = code.at(source, code.mul(place, code.number(to_result)))
+        first = load_lanes(code, loop.source.dtype, 1, base, size)
+        start, head, after = code.block, code.append_basic_block("argmax"), code.append_basic_block("found")
+        code.branch(head)
+        code.position_at_end(head)
+        index, best, where = code.phi(I64), code.phi(first.type), code.phi(I64)
+        for phi, value in ((index, code.number(0)), (best, first), (where, code.number(0))):
+            phi.add_incoming(value, start)
+        value = load_lanes(code, loop.source.dtype, 1, code.at(base, code.mul(index, code.number(to_next))), size)
+        better = larger(code, value, best)
+        chosen, chosen_at = code.select(better, value, best), code.select(better, index, where)
+        following = code.add(index, code.number(1))
+        for phi, new in ((index, following), (best, chosen), (where, chosen_at)):
+            phi.add_incoming(new, code.block)
+        code.cbranch(code.icmp_signed("<", following, code.number(along)), head, after)
+        code.position_at_end(after)
+        put(stage, loop, row, place, chosen_at)
+
+
+def larger(code: Code, value: ir.Value, best: ir.Value) -> ir.Value:
+    """Whether a number replaces the best one so far."""
+    if not is_float(value):
+        signed = code.icmp_unsigned if value.type == ir.IntType(1) else code.icmp_signed
+        return signed(">", value, best)
+    known = code.fcmp_ordered("==", best, best)
+    return code.and_(known, code.fcmp_unordered(">", value, best))
+
+
+def put(stage: "StageCode", loop: ReduceLoop, row: ir.Value, place: ir.Value, value: ir.Value) -> None:
+    """One number of the result."""
+    code = stage.code
+    for target in loop.targets:
+        pointer = code.at(stage.rows.at(code, target.record, row), target.offset)
+        pointer = code.at(pointer, code.mul(place, code.number(target.itemsize)))
+        store_lanes(code, target.dtype, value, pointer, target.itemsize)

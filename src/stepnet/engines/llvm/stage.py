@@ -1,0 +1,278 @@
+"""The machine code of a stage: its loops, over rows and unit blocks.
+
+Rows go in tiles: most of them many at a time, what is left some at a time or one by one. A tile may reach beyond the
+rows there are (their records lie there, and nobody reads what is put into them), so a remainder costs one tile.
+"""
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+import numpy as np
+from llvmlite import ir
+
+from stepnet.engines.llvm.code import I64, Code, load_lanes, register_type, store_lanes
+from stepnet.engines.llvm.loops import (
+    Broadcast,
+    CopyLoop,
+    GatherLoop,
+    Immediate,
+    Load,
+    Loop,
+    Operand,
+    Product,
+    ReduceLoop,
+    Register,
+    Table,
+    Uniform,
+    UnitLoop,
+)
+from stepnet.engines.llvm.pointwise import pointwise
+from stepnet.engines.llvm.records import Field
+from stepnet.engines.llvm.reductions import emit_reduction
+from stepnet.engines.llvm.tile import Left, Tile, accumulate, tiles
+from stepnet.ir import Net
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Where the rows of a stage lie: per record a pointer to its first row, and the stride."""
+
+    pointers: dict[str, ir.Value]
+    strides: dict[str, int]
+    count: ir.Value
+
+    def at(self, code: Code, record: str, row: ir.Value) -> ir.Value:
+        """The pointer to a row of a record."""
+        return code.at(self.pointers[record], code.mul(row, code.number(self.strides[record])))
+
+
+@dataclass
+class StageCode:
+    """What the loops of a stage are written with."""
+
+    code: Code
+    net: Net
+    rows: Rows
+    constants: ir.Value
+    status: ir.Value
+    thread: ir.Value
+    threads: ir.Value
+    lanes: int
+
+    def emit(self, loop: Loop) -> None:
+        """The code of one loop."""
+        if isinstance(loop, UnitLoop):
+            UnitCode(self, loop).emit()
+        elif isinstance(loop, CopyLoop):
+            self.copy(loop)
+        elif isinstance(loop, ReduceLoop):
+            with self.own_rows() as row:
+                emit_reduction(self, loop, row)
+        else:
+            self.gather(loop)
+
+    # ---- sharing work
+
+    def own_rows(self) -> AbstractContextManager[ir.Value]:
+        """A loop over the rows that are this thread's: every so-manieth."""
+        return self.code.loop(self.thread, self.rows.count, self.threads)
+
+    def own_blocks(self, blocks: int, grain: int) -> tuple[ir.Value, ir.Value]:
+        """The first and last unit block that are this thread's, in whole grains."""
+        code = self.code
+        grains = -(-blocks // grain)
+
+        def edge(thread: ir.Value) -> ir.Value:
+            whole = code.sdiv(code.mul(code.number(grains), thread), self.threads)
+            return code.smaller(code.mul(whole, code.number(grain)), code.number(blocks))
+
+        return edge(self.thread), edge(code.add(self.thread, code.number(1)))
+
+    # ---- operands
+
+    def operand(self, operand: Operand, row: ir.Value, block: ir.Value, values: dict[int, ir.Value]) -> ir.Value:
+        """An operand on registers, for a row (pointers are found from its number) and a unit block."""
+        code, lanes = self.code, self.lanes
+        itemsize = np.dtype(operand.dtype).itemsize
+        if isinstance(operand, Register):
+            return values[operand.number]
+        if isinstance(operand, Immediate):
+            return code.splat(register_type(operand.dtype, lanes), operand.value)
+        run = code.mul(block, code.number(lanes * itemsize))
+        if isinstance(operand, Broadcast):
+            return load_lanes(code, operand.dtype, lanes, code.at(code.at(self.constants, operand.offset), run), lanes * itemsize)
+        base = code.at(self.rows.at(code, operand.field.record, row), operand.field.offset)
+        if isinstance(operand, Load):
+            align = lanes * itemsize if operand.start == 0 else itemsize
+            pointer = code.at(code.at(base, operand.start * itemsize), run)
+            return load_lanes(code, operand.dtype, lanes, pointer, min(align, 64))
+        if isinstance(operand, Uniform):
+            number = load_lanes(code, operand.dtype, 1, code.at(base, operand.start * itemsize), itemsize)
+            return code.spread(number, lanes)
+        return self.through_table(operand, base, block)
+
+    def through_table(self, operand: Table, base: ir.Value, block: ir.Value) -> ir.Value:
+        """An operand whose places stand in a table."""
+        code, lanes = self.code, self.lanes
+        size = code.number(np.dtype(operand.dtype).itemsize)
+        table = code.at(self.constants, operand.offset)
+
+        def pointer(entry: ir.Value) -> ir.Value:
+            return code.at(base, code.mul(code.read_number(table, entry), size))
+
+        itemsize = np.dtype(operand.dtype).itemsize
+        if operand.per == "block":
+            return load_lanes(code, operand.dtype, lanes, pointer(block), itemsize)
+        if operand.per == "spread":
+            return code.spread(load_lanes(code, operand.dtype, 1, pointer(block), itemsize), lanes)
+        first = code.mul(block, code.number(lanes))
+        result: ir.Value = ir.Constant(register_type(operand.dtype, lanes), ir.Undefined)
+        for lane in range(lanes):
+            one = load_lanes(code, operand.dtype, 1, pointer(code.add(first, code.number(lane))), itemsize)
+            result = code.insert_element(result, one, ir.Constant(ir.IntType(32), lane)) if lanes > 1 else one
+        return result
+
+    # ---- copies and gathers
+
+    def copy(self, loop: CopyLoop) -> None:
+        """Features moved to another place, vector by vector; one thread does a row."""
+        code = self.code
+        itemsize = loop.target.itemsize
+        with self.own_rows() as row:
+            base = code.at(self.rows.at(code, loop.target.record, row), loop.target.offset + loop.start * itemsize)
+            with code.loop(code.number(0), code.number(-(-loop.size // self.lanes))) as block:
+                value = self.operand(loop.source, row, block, {})
+                pointer = code.at(base, code.mul(block, code.number(self.lanes * itemsize)))
+                store_lanes(code, loop.target.dtype, value, pointer, itemsize)
+
+    def gather(self, loop: GatherLoop) -> None:
+        """Rows of a table; an integer outside sets the status and reads row 0."""
+        code = self.code
+        target = loop.targets[0]
+        width = loop.width * target.itemsize
+        with self.own_rows() as row:
+            with code.loop(code.number(0), code.number(loop.indices)) as place:
+                index = self.one_number(loop.index, row, place)
+                wrapped = code.select(
+                    code.icmp_signed("<", index, code.number(0)), code.add(index, code.number(loop.count)), index
+                )
+                fits = code.icmp_unsigned("<", wrapped, code.number(loop.count))
+                with code.when(code.not_(fits)):
+                    code.write(code.number(1), self.status, 8)
+                safe = code.select(fits, wrapped, code.number(0))
+                source = code.at(code.at(self.constants, loop.table), code.mul(safe, code.number(width)))
+                for one in loop.targets:
+                    base = code.at(self.rows.at(code, one.record, row), one.offset)
+                    code.copy_bytes(code.at(base, code.mul(place, code.number(width))), source, width)
+
+    def one_number(self, operand: Operand, row: ir.Value, place: ir.Value) -> ir.Value:
+        """One integer of an operand, as 64 bits."""
+        code = self.code
+        narrow = StageCode(code, self.net, self.rows, self.constants, self.status, self.thread, self.threads, 1)
+        if isinstance(operand, Table):
+            block = code.sdiv(place, code.number(self.lanes)) if operand.per != "lane" else place
+            value = narrow.through_table(operand, code.at(self.rows.at(code, operand.field.record, row), operand.field.offset), block)
+        else:
+            value = narrow.operand(operand, row, place, {})
+        return value if value.type == I64 else code.sext(value, I64)
+
+
+@dataclass
+class UnitCode:
+    """The code of one unit loop."""
+
+    stage: StageCode
+    loop: UnitLoop
+    blocks: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.code = self.stage.code
+        self.blocks = -(-self.loop.size // self.stage.lanes)
+
+    def emit(self) -> None:
+        """All tiles of all rows, for the unit blocks of this thread."""
+        code = self.code
+        gates = sum(len(product.ports) for product in self.loop.products)
+        if not gates:
+            self.plain()
+            return
+        widest = max(p.left.itemsize for p in self.loop.products) * self.stage.lanes
+        shapes = tiles(code.target, gates, self.blocks, max(1, widest // code.target.vector_bytes))
+        first, last = self.stage.own_blocks(self.blocks, shapes[-1].units)
+        count = self.stage.rows.count
+        many = shapes[0]
+        smaller = shapes[1].rows if len(shapes) > 2 else 1
+        # Rows left over go in one more large tile, if there are more than the smaller one takes.
+        spare = many.rows - 1 - smaller if many.rows > 1 else 0
+        whole = code.mul(code.sdiv(code.add(count, code.number(spare)), code.number(many.rows)), code.number(many.rows))
+        self.tiled(many, first, last, code.number(0), whole)
+        left = code.sub(count, whole)
+        if len(shapes) > 2:
+            with code.when(code.icmp_signed(">", left, code.number(1))):
+                self.tiled(shapes[1], first, last, whole, code.add(whole, code.number(1)))
+        if len(shapes) > 1:
+            with code.when(code.icmp_signed("==", left, code.number(1))):
+                self.tiled(shapes[-1], first, last, whole, count)
+
+    def plain(self) -> None:
+        """Pointwise work alone: row by row."""
+        code = self.code
+        with self.stage.own_rows() as row, code.loop(code.number(0), code.number(self.blocks)) as block:
+            self.epilogue(row, block, {})
+
+    def tiled(self, tile: Tile, first: ir.Value, last: ir.Value, start: ir.Value, stop: ir.Value) -> None:
+        """A tile's code over unit blocks and rows; unit blocks that do not fill the tile go one by one."""
+        code = self.code
+        span = code.sub(last, first)
+        whole = code.add(first, code.mul(code.sdiv(span, code.number(tile.units)), code.number(tile.units)))
+        with code.loop(first, whole, tile.units) as block, code.loop(start, stop, tile.rows) as row:
+            self.tile(tile, row, block)
+        if tile.units > 1 and self.blocks % tile.units:
+            narrow = Tile(tile.rows, 1)
+            with code.loop(whole, last) as block, code.loop(start, stop, tile.rows) as row:
+                self.tile(narrow, row, block)
+
+    def tile(self, tile: Tile, row: ir.Value, block: ir.Value) -> None:
+        """One tile: its products, then the epilogue of each row and unit on registers."""
+        code = self.code
+        values: list[list[dict[int, ir.Value]]] = [[{} for _ in range(tile.units)] for _ in range(tile.rows)]
+        for product in self.loop.products:
+            sums = self.products(product, tile, row, block)
+            for i in range(tile.rows):
+                for u in range(tile.units):
+                    values[i][u] |= dict(zip(product.ports, sums[i][u], strict=True))
+        for u in range(tile.units):
+            here = code.add(block, code.number(u))
+            for i in range(tile.rows):
+                self.epilogue(code.add(row, code.number(i)), here, values[i][u])
+
+    def products(self, product: Product, tile: Tile, row: ir.Value, block: ir.Value) -> list[list[list[ir.Value]]]:
+        """The accumulators of one product."""
+        code, lanes = self.code, self.stage.lanes
+        source = product.left
+        pointer = code.at(self.stage.rows.at(code, source.record, row), source.offset + product.start * source.itemsize)
+        unit_bytes = product.inner * len(product.ports) * lanes * source.itemsize
+        packed = code.at(code.at(self.stage.constants, product.packed), code.mul(block, code.number(unit_bytes)))
+        left = Left(pointer, self.stage.rows.strides[source.record])
+        return accumulate(
+            code, tile, left, packed, inner=product.inner, gates=len(product.ports), dtype=source.dtype, lanes=lanes
+        )
+
+    def epilogue(self, row: ir.Value, block: ir.Value, values: dict[int, ir.Value]) -> None:
+        """The pointwise nodes of one row and unit block, and the stores."""
+        code, stage = self.code, self.stage
+        for number, operands in self.loop.nodes:
+            node = stage.net.nodes[number]
+            found = [stage.operand(operand, row, block, values) for operand in operands]
+            values[number] = pointwise(code, node, found, [operand.dtype for operand in operands])
+        for operand, target in self.loop.stores:
+            value = stage.operand(operand, row, block, values)
+            self.store(value, target, row, block)
+
+    def store(self, value: ir.Value, target: Field, row: ir.Value, block: ir.Value) -> None:
+        """A register put into its field."""
+        code, lanes = self.code, self.stage.lanes
+        base = code.at(self.stage.rows.at(code, target.record, row), target.offset)
+        pointer = code.at(base, code.mul(block, code.number(lanes * target.itemsize)))
+        store_lanes(code, target.dtype, value, pointer, min(lanes * target.itemsize, 64))
+

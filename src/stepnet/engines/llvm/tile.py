@@ -1,0 +1,125 @@
+"""The microkernel: rows of a left side times packed parameters, summed on registers.
+
+A tile is some rows by some unit blocks by all gates, one vector accumulator each. Every accumulator is one chain of
+additions over k in order, whatever the tile, so every tile gives the same bits.
+
+    per k:  gates x units vectors of parameters are read, `rows` numbers of the left side are spread over a vector each,
+            and rows x units x gates fused multiply-adds follow: with 8 x 1 x 3 vectors of 16 floats, 11 reads feed
+            24 multiply-adds, which is what the processor can keep up.
+"""
+
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from stepnet.engines.llvm.code import Code, register_type
+from stepnet.engines.llvm.target import Target
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How many rows and unit blocks are computed side by side."""
+
+    rows: int
+    units: int
+
+
+def tiles(target: Target, gates: int, blocks: int, vectors: int = 1) -> tuple[Tile, ...]:
+    """The tiles for work of `gates` products: for many rows, for some, and for one.
+
+    `vectors`: how many registers one vector of the work takes. Accumulators, one parameter per column and one spread
+    number have to fit the registers.
+    """
+    registers = target.registers // vectors
+
+    def rows_for(columns: int, most: int) -> int:
+        return max(1, min(most, (registers - columns - 1) // columns))
+
+    wide = min(blocks, max(1, 3 // gates))
+    most = rows_for(wide * gates, 8)
+    half_units = min(blocks, max(1, -(-6 // gates) if target.registers >= 32 else -(-3 // gates)))
+    half = rows_for(half_units * gates, max(1, most // 2))
+    single = min(blocks, max(1, (registers // 2 - 2) // gates, 1))
+    single = min(single, max(1, -(-12 // gates)))
+    found = [Tile(most, wide)]
+    if 1 < half < most:
+        found.append(Tile(half, half_units))
+    if most > 1:
+        found.append(Tile(1, single))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Left:
+    """The left side of a product at one tile: the pointer to its first row, and the bytes from row to row."""
+
+    pointer: ir.Value
+    stride: int
+
+
+def accumulate(
+    code: Code,
+    tile: Tile,
+    left: Left,
+    packed: ir.Value,
+    *,
+    inner: int,
+    gates: int,
+    dtype: str,
+    lanes: int,
+) -> list[list[list[ir.Value]]]:
+    """The accumulators [row][unit][gate] of a tile; `packed` points to its first unit block."""
+    vector = register_type(dtype, lanes)
+    element = vector.element if isinstance(vector, ir.VectorType) else vector
+    itemsize = 4 if dtype.endswith("32") else 8
+    zero = code.splat(vector, 0)
+    sums = [[[zero for _ in range(gates)] for _ in range(tile.units)] for _ in range(tile.rows)]
+    if inner == 0:
+        return sums
+    step = next(size for size in (4, 2, 1) if inner % size == 0)
+    before, body, after = code.block, code.append_basic_block("k"), code.append_basic_block("summed")
+    code.branch(body)
+    code.position_at_end(body)
+    place = code.phi(ir.IntType(64))
+    place.add_incoming(code.number(0), before)
+    carried = [[[code.phi(vector) for _ in range(gates)] for _ in range(tile.units)] for _ in range(tile.rows)]
+    for phi in flat(carried):
+        phi.add_incoming(zero, before)
+    sums = [[list(gate) for gate in row] for row in carried]
+    weights = code.at(packed, code.mul(place, code.number(gates * lanes * itemsize)))
+    numbers = code.at(left.pointer, code.mul(place, code.number(itemsize)))
+    unit_bytes = inner * gates * lanes * itemsize
+    for k in range(step):
+        columns = [
+            [
+                code.read(vector, code.at(weights, unit * unit_bytes + (k * gates + gate) * lanes * itemsize), lanes * itemsize)
+                for gate in range(gates)
+            ]
+            for unit in range(tile.units)
+        ]
+        for row in range(tile.rows):
+            number = code.read(element, code.at(numbers, row * left.stride + k * itemsize), itemsize)
+            spread = code.spread(number, lanes)
+            for unit in range(tile.units):
+                for gate in range(gates):
+                    sums[row][unit][gate] = multiply_add(code, spread, columns[unit][gate], sums[row][unit][gate])
+    following = code.add(place, code.number(step))
+    place.add_incoming(following, code.block)
+    for phi, value in zip(flat(carried), flat(sums), strict=True):
+        phi.add_incoming(value, code.block)
+    code.cbranch(code.icmp_signed("<", following, code.number(inner)), body, after)
+    code.position_at_end(after)
+    return sums
+
+
+def multiply_add(code: Code, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+    """a * b + c for floats or integers."""
+    element = a.type.element if isinstance(a.type, ir.VectorType) else a.type
+    if isinstance(element, ir.FloatType | ir.DoubleType):
+        return code.fused(a, b, c)
+    return code.add(code.mul(a, b), c)
+
+
+def flat(nested: list[list[list[ir.Value]]]) -> list[ir.Value]:
+    """All values of a tile in one list."""
+    return [value for row in nested for unit in row for value in unit]

@@ -1,0 +1,33 @@
+"""A progress bar for what takes longer than a second, and for nothing else."""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from threading import Timer
+
+from rich.console import Console
+from rich.progress import Progress
+
+PATIENCE = 1.0  # seconds
+
+
+@contextmanager
+def progress(title: str, total: int | None = None, shown: bool = True) -> Generator[Callable[[int], None]]:
+    """What is called with the count done since; a bar on stderr follows it while it is a terminal.
+
+    >>> with progress("frames", 300) as advance:
+    ...     for _ in range(3):
+    ...         advance(100)
+    """
+    console = Console(stderr=True)
+    bar = Progress(console=console, transient=True, disable=not (shown and console.is_terminal))
+    task = bar.add_task(title, total=total)
+    late = Timer(PATIENCE, bar.start)
+    late.daemon = True
+    late.start()
+    try:
+        yield lambda count: bar.advance(task, count)
+    finally:
+        late.cancel()
+        late.join()
+        if bar.live.is_started:
+            bar.stop()

@@ -1,0 +1,227 @@
+"""Each pass gives a net that computes the same, and the pipeline gives the nets that the plan is made for."""
+
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from random_steps import RandomStep, random_steps, sequences_for
+from tolerance import assert_close
+
+import stepnet as sn
+from stepnet.engines.base import Call
+from stepnet.engines.interpreter import run
+from stepnet.interpret import widened
+from stepnet.ir import Net
+from stepnet.passes import PIPELINE, optimised
+from stepnet.structure import leaves
+
+Array = np.ndarray
+SIZE = 3
+
+
+def call_of(given_: Any, step: RandomStep, reverse: bool) -> Call:
+    """A call of the net itself, past all the checks of `RNN`."""
+    first = next(iter(given_.inputs.values()))
+    initial = [None] * len(step.memory) if given_.initial is None else list(given_.initial.values())
+    arrays = [ragged.values for ragged in given_.inputs.values()]
+    offsets = first.offsets[0]
+    statics = leaves(given_.statics)
+    return Call(arrays, offsets[:-1], np.diff(offsets), len(arrays[0]), initial, statics, False, reverse)
+
+
+@settings(max_examples=60)
+@given(st.data(), random_steps(), st.booleans())
+def test_every_pass_keeps_what_is_computed(data: st.DataObject, step: RandomStep, reverse: bool) -> None:
+    rnn = step.rnn("float64", reverse)
+    call = call_of(data.draw(sequences_for(step, "float64")), step, reverse)
+    parameters = list(step.params.values())
+    expected = run(rnn.net, parameters, call)
+    net = rnn.net
+    for one in PIPELINE:
+        net = one(net)
+        found = run(net, parameters, call)
+        for actual, wanted in zip(found.outputs + found.final, expected.outputs + expected.final, strict=True):
+            assert actual.dtype == wanted.dtype, one.__name__
+            assert_close(actual, wanted, length=5, width=64)
+
+
+@settings(max_examples=15)
+@given(random_steps())
+def test_a_net_made_twice_is_the_same_net_and_the_same_text(step: RandomStep) -> None:
+    once, again = step.rnn("float32"), step.rnn("float32")
+    assert once.net == again.net
+    assert str(once.net) == str(again.net)
+    assert str(once.plan.net) == str(again.plan.net)
+
+
+@settings(max_examples=15)
+@given(random_steps())
+def test_widened_has_no_float32_left(step: RandomStep) -> None:
+    net = widened(optimised(step.rnn("float32").net))
+    assert "f32" not in str(net)
+    assert "float32" not in str(net)
+
+
+# ---- spelling does not matter -----------------------------------------------------------------------------------
+
+
+def finish(r: Any, z: Any, n: Any, h: Any) -> tuple[Any, Any]:
+    """The end of a GRU: the gates are given before their functions, n as one of r."""
+    z = sn.sigmoid(z)
+    h = z * h + (1 - z) * np.tanh(n(sn.sigmoid(r)))
+    return h, h
+
+
+def sliced(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+    a, b = x @ p["W"] + p["b"], h @ p["R"] + p["d"]
+    return finish(
+        a[:, :SIZE] + b[:, :SIZE],
+        a[:, SIZE : 2 * SIZE] + b[:, SIZE : 2 * SIZE],
+        lambda r: a[:, 2 * SIZE :] + r * b[:, 2 * SIZE :],
+        h,
+    )
+
+
+def separate(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+    def gate(place: int) -> tuple[Any, Any]:
+        part = slice(place * SIZE, (place + 1) * SIZE)
+        return x @ p["W"][:, part] + p["b"][part], h @ p["R"][:, part] + p["d"][part]
+
+    (xr, hr), (xz, hz), (xn, hn) = gate(0), gate(1), gate(2)
+    return finish(xr + hr, xz + hz, lambda r: xn + r * hn, h)
+
+
+def split(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+    xr, xz, xn = np.split(x @ p["W"] + p["b"], 3, axis=1)
+    hr, hz, hn = np.split(h @ p["R"] + p["d"], 3, axis=-1)
+    return finish(xr + hr, xz + hz, lambda r: xn + r * hn, h)
+
+
+def reshaped(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+    a = (x @ p["W"] + p["b"]).reshape(x.shape[0], 3, SIZE)
+    b = (h @ p["R"] + p["d"]).reshape(-1, 3, SIZE)
+    return finish(a[:, 0] + b[:, 0], a[:, 1] + b[:, 1], lambda r: a[:, 2] + r * b[:, 2], h)
+
+
+def interleaved(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+    order = np.arange(3 * SIZE).reshape(3, SIZE).T.ravel()
+    a = x @ p["W"][:, order] + p["b"][order]
+    b = h @ p["R"][:, order] + p["d"][order]
+    return finish(a[:, ::3] + b[:, ::3], a[:, 1::3] + b[:, 1::3], lambda r: a[:, 2::3] + r * b[:, 2::3], h)
+
+
+def beside(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+    """Input and memory side by side, with one matrix for r and z."""
+    both = np.concatenate([x, h], axis=-1)
+    cut = 2 * SIZE
+    joint = np.concatenate([p["W"], p["R"]], axis=0)[:, :cut]
+    g = both @ joint + p["b"][:cut] + p["d"][:cut]
+    xn, hn = x @ p["W"][:, cut:] + p["b"][cut:], h @ p["R"][:, cut:] + p["d"][cut:]
+    return finish(g[:, :SIZE], g[:, SIZE:], lambda r: xn + r * hn, h)
+
+
+SPELLINGS: list[Callable[..., Any]] = [sliced, separate, split, reshaped, interleaved, beside]
+
+
+def gru_params(dtype: str = "float64", inputs: int = 2) -> dict[str, Array]:
+    shapes = {"W": (inputs, 3 * SIZE), "R": (SIZE, 3 * SIZE), "b": (3 * SIZE,), "d": (3 * SIZE,)}
+    random = np.random.default_rng(3)
+    return {name: random.uniform(-1, 1, shape).astype(dtype) for name, shape in shapes.items()}
+
+
+@pytest.mark.parametrize("step", SPELLINGS, ids=lambda step: step.__name__)
+def test_spelling_does_not_matter(step: Callable[..., Any]) -> None:
+    """However it is written: one phase, three products in the loop and three before it, each in one go."""
+    params = gru_params()
+    plan = sn.RNN(step, params, memory=SIZE, inputs=2).plan
+    assert len(plan.loop) == 1
+    assert counted(plan.body) == [3]
+    assert counted(plan.net) == [3]
+    x = np.random.default_rng(0).uniform(-1, 1, (2, 4, 2))
+    actual, _ = sn.RNN(step, params, memory=SIZE)(x, engine="interpret")
+    expected, _ = sn.RNN(sliced, params, memory=SIZE)(x, engine="interpret")
+    assert_close(actual, expected, length=4, width=SIZE)
+    call = Call([x.reshape(8, 2)], np.array([0, 4]), np.array([4, 4]), 8, [None])
+    assert_close(run(plan.net, list(params.values()), call).outputs[0].reshape(2, 4, SIZE), expected, 4, SIZE)
+
+
+def counted(net: Net) -> list[int]:
+    """How many results each product of a net has, those over parameters alone aside."""
+    return [
+        len(node.types) for node in net.nodes if node.kind == "matmul" and all(t.extent for t in node.types)
+    ]
+
+
+# ---- what single passes do --------------------------------------------------------------------------------------
+
+
+def optimised_body(step: Callable[..., Any], **options: Any) -> Net:
+    ones = np.ones((SIZE, SIZE))
+    return sn.RNN(step, {"W": ones, "R": ones, "V": ones}, memory=SIZE, inputs=SIZE, **options).plan.body
+
+
+def operations(net: Net) -> list[str]:
+    return [node.operation for node in net.nodes if node.operation not in ("input", "result")]
+
+
+def test_hoist_leaves_what_needs_the_memory() -> None:
+    body = optimised_body(lambda x, h, p: (None, np.tanh(np.exp(x) @ p["W"] + h @ p["R"])))
+    assert operations(body) == ["matmul", "add", "tanh"]
+
+
+def test_regroup_adds_first_what_needs_no_memory() -> None:
+    body = optimised_body(lambda x, h, p: (None, np.tanh(h @ p["R"] + x @ p["W"] + 1.0)))
+    assert operations(body) == ["matmul", "add", "tanh"]
+
+
+def test_sink_takes_an_output_projection_out() -> None:
+    def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+        h = np.tanh(x + h @ p["R"])
+        return sn.softmax(h @ p["V"]), h
+
+    plan = sn.RNN(step, {"R": np.ones((3, 3)), "V": np.ones((3, 4))}, memory=3, inputs=3).plan
+    assert operations(plan.body) == ["matmul", "add", "tanh"]
+    assert [plan.net.nodes[n].operation for phase in plan.after for n in phase].count("matmul") == 1
+    assert plan.before == ()
+
+
+def test_sink_leaves_a_small_output_inside() -> None:
+    body = optimised_body(lambda x, h, p: (h * 2, np.tanh(x + h @ p["R"])))
+    assert "multiply" in operations(body)
+
+
+def test_fold_computes_constants_and_drops_what_is_idle() -> None:
+    body = optimised_body(
+        lambda x, h, p: (None, np.tanh(h @ p["R"] * (0.5 * np.sqrt(np.arange(3.0))).astype("f8").reshape(3)))
+    )
+    assert operations(body).count("constant") == 1
+    assert "sqrt" not in operations(body)
+
+
+def test_equal_work_is_done_once() -> None:
+    body = optimised_body(lambda x, h, p: (None, np.tanh(h @ p["R"]) * np.tanh(h @ p["R"])))
+    assert operations(body) == ["matmul", "tanh", "multiply"]
+
+
+def test_legalise_leaves_products_of_vectors_and_reductions_of_two_axes() -> None:
+    def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+        product = h @ p["W"]
+        return None, np.tanh(product - np.mean(product, axis=(1,), keepdims=True)) + np.max(x, axis=(1, 2), keepdims=True)
+
+    net = sn.RNN(step, {"W": np.ones((2, 2))}, memory=(3, 2), inputs=(3, 2)).plan
+    for node in (*net.body.nodes, *net.net.nodes):
+        operands = [(net.body if node in net.body.nodes else net.net).nodes[number] for number in node.inputs]
+        if node.kind == "matmul":
+            assert len(operands[0].type.shape) == 1
+        if node.kind == "reduce":
+            assert len(operands[0].type.shape) == 2
+
+
+def test_an_integer_product_of_floats_is_cast_first() -> None:
+    """A one-hot of integers, say: NumPy promotes, engines want one dtype."""
+    step: Any = lambda x, h, p: (None, np.tanh((x > 0) @ p["W"] + h))  # noqa: E731
+    plan = sn.RNN(step, {"W": np.ones((3, 3), np.float32)}, memory=3, inputs=3).plan
+    assert [plan.net.type_of(node.inputs[0]).dtype for node in plan.net.nodes if node.kind == "matmul"] == ["float32"]
