@@ -1,8 +1,8 @@
-"""The prototype that stepnet's engine grew from, kept as a mark to measure against: one fixed cell, a GRU that resets
-after the product, in float32, its machine code generated with llvmlite when this module is imported.
+"""The prototype that stepnet's engine grew from, kept as a mark to measure against: one cell, a GRU that
+resets after the product, in float32, its machine code generated with llvmlite when this module is imported.
 
-It lacks what makes a product: other cells, ragged batches, widths that 16 does not divide, other instruction sets,
-threads that sleep. It splits k for rows that are left over, so a sequence's last bits depend on its batch.
+It lacks what makes a product: other cells, ragged batches, widths that 16 does not divide, other instruction
+sets, threads that sleep. It splits k for rows that are left over: a sequence's last bits depend on its batch.
 
     gru = GRU(W, R, bx, bn, threads)    W [inputs, 3H], R [H, 3H], bx [3H], bn [H], gates z r n
     outputs = gru(x)                    x [time, batch, inputs] -> [time, batch, H]
@@ -161,7 +161,7 @@ def smaller(b, first, second):
 
 
 def generate():
-    """The products over inputs of all steps, rows shared out; then the steps, units shared out, a barrier each."""
+    """The products over inputs of all steps, rows shared out; then step by step, units shared out."""
     arguments = [POINTER] * 7 + [I64] * 6 + [I64.as_pointer()]
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), "gru")
     x, W, bx, xp, R, bn, out, T, N, K, H, thread, threads, counter = function.args
@@ -271,7 +271,7 @@ def packed(weights, H):
 
 
 class GRU:
-    """The GRU with these weights, on this many threads. It keeps the products of the latest size it was called with."""
+    """The GRU with these weights, on so many threads. It keeps room for the size of its latest call."""
 
     def __init__(self, W, R, bx, bn, threads):
         self.inputs, self.hidden, self.threads = len(W), len(R), threads
@@ -280,6 +280,7 @@ class GRU:
         self.products = aligned((0, 0, 3 * self.hidden))
 
     def __call__(self, x):
+        """The outputs [time, batch, H], from memories of zeros."""
         T, N, K = x.shape
         if self.products.shape[:2] != (T, N):
             self.products = aligned((T, N, 3 * self.hidden))

@@ -138,7 +138,7 @@ def keras_layer(name: str, dtype: str, bias: bool) -> tuple[Any, str, dict[str, 
     return layer, name, {k: swapped(v) for k, v in params.items()} if name.startswith("gru") else params
 
 
-# keras.ops.matmul gives float32 for float64 (3.15 on torch); two layers go another way, and only these compare.
+# keras.ops.matmul gives float32 for float64 (Keras 3.15 on torch). Two layers do without it.
 KERAS = [
     *((name, "float32") for name in ("gru", "gru_reset_before", "lstm", "simple_rnn", "simple_rnn_relu")),
     *((name, "float64") for name in ("gru", "lstm")),

@@ -508,7 +508,7 @@ BAD_PADDED = {
     "masked": (lambda: Ragged.from_padded(np.ma.zeros((2, 2)), [1, 1]), "the padded array is a masked array"),
     "uneven": (
         lambda: Ragged.from_padded([[1], [2, 3]]),
-        "the padded array has rows of unequal length; give from_list",
+        "the padded array has rows of unequal length; give those to from_list",
     ),
     "length": (
         lambda: small().to_padded(length=1),
@@ -614,6 +614,12 @@ def test_empty_arrow_columns(kind: Any) -> None:
     assert Ragged.from_arrow(pa.array([[], []], kind)).lengths.tolist() == [0, 0]
 
 
+@pytest.mark.parametrize("offsets", [None, pa.py_buffer(b"")])
+def test_empty_arrow_arrays_need_no_offsets(offsets: Any) -> None:
+    array = pa.Array.from_buffers(pa.list_(pa.int8()), 0, [None, offsets], children=[pa.array([], pa.int8())])
+    assert repr(Ragged.from_arrow(array)) == "Ragged(0 sequences, int8)"
+
+
 def test_offsets_beyond_32_bits_make_a_large_list() -> None:
     total = 2**31
     ragged = Ragged(np.zeros((total, 0), np.float32), (np.array([0, 1, total]),))
@@ -641,6 +647,7 @@ DAMAGED = pa.Array.from_buffers(
     [None, pa.py_buffer(np.array([0, 9, 2], np.int32))],
     children=[pa.array([1, 2], pa.int8())],
 )
+NULL_FRAME = pa.FixedSizeListArray.from_arrays(pa.array([1, 2, 3, 4]), 2, mask=pa.array([False, True]))
 BAD_ARROW = {
     "an array": (
         lambda: Ragged.from_arrow(np.zeros(2)),
@@ -675,7 +682,7 @@ BAD_ARROW = {
         "the Arrow array has a null in row 1, entry 1;",
     ),
     "null frame": (
-        lambda: Ragged.from_arrow(pa.array([[], [[1, 2], None]], pa.list_(pa.list_(pa.int8(), 2)))),
+        lambda: Ragged.from_arrow(pa.ListArray.from_arrays([0, 0, 2], NULL_FRAME)),
         "the Arrow array has a null in row 1, entry 1;",
     ),
     "null feature": (

@@ -36,13 +36,13 @@ ARITHMETIC: dict[str, Case] = {
     "np.absolute": lambda o: np.absolute(o.a),
     "sign": lambda o: np.sign(o.a),
     "right operands": lambda o: 2 - o.a + 3 * o.b,
-    "augmented": lambda o: augmented(o.a, o.b),
     "minimum": lambda o: np.minimum(o.a, o.b),
     "maximum": lambda o: np.maximum(o.a, 0),
     "clip": lambda o: np.clip(o.a, -1, 1),
     "clip below": lambda o: np.clip(o.a, 0, None),
     "method clip": lambda o: o.a.clip(-1, 2),
     "clip by keyword": lambda o: np.clip(o.a, a_min=-1, a_max=1),
+    "clip by new keyword": lambda o: np.clip(o.a, min=-1, max=1),
     "clip by parameter": lambda o: np.clip(o.a, -abs(o.v), abs(o.v)),
     "square": lambda o: np.square(o.a) + o.a**2,
     "cube": lambda o: o.a**3,
@@ -86,7 +86,7 @@ ARITHMETIC: dict[str, Case] = {
     "rank 0 beside rank 1": lambda o: o.a + o.s[:, None],
     "rank 0": lambda o: o.s * 2 + o.s,
     "broadcast features": lambda o: o.a[:, :, None] * o.b[:, None, :],
-    "matmul of integers": lambda o: o.a @ o.W,
+    "matmul of integers": lambda o: o.a @ o.W,  # and of floats
 }
 
 FLOATS: dict[str, Case] = {
@@ -242,13 +242,6 @@ FEATURES: dict[str, Case] = {
 }
 
 
-def augmented(a: Any, b: Any) -> Any:
-    a = a * 1
-    a += b
-    a *= 2
-    return a
-
-
 def softmax_by_hand(x: Any) -> Any:
     powers = np.exp(x - x.max(axis=-1, keepdims=True))
     return powers / powers.sum(axis=-1, keepdims=True)
@@ -357,8 +350,12 @@ def test_python_numbers_are_weak() -> None:
     assert traced(lambda o: np.where(o.t, 0.5, 1), rows, params).dtype == np.float64
 
 
+# NumPy finds no open size among no numbers; a traced step does.
+OPEN = ("reshape with an open size",)
+
+
 @pytest.mark.parametrize("rows", [0, 1])
-@cases(ARITHMETIC, FEATURES)
+@cases(ARITHMETIC, {name: case for name, case in FEATURES.items() if name not in OPEN})
 def test_no_rows_and_one(case: Case, rows: int) -> None:
     given, params = operands("float32")
     given = {name: array[:rows] for name, array in given.items()}

@@ -1,7 +1,7 @@
 """The command line: `stepnet demo`, `explain`, `run`, `doctor` and `bench`.
 
-Exit codes: 0 done; 1 refused or wrong input, with one line on stderr; 2 wrong usage. With --json one JSON object
-is all that a command writes to stdout.
+Exit codes: 0 done; 1 refused or wrong input, with one line on stderr; 2 wrong usage. With --json a command
+writes one JSON object to stdout, and nothing else.
 """
 
 import json
@@ -36,6 +36,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
     help="A compiler for recurrent networks: one step as equations in, machine code for whole sequences out.",
 )
 
@@ -108,9 +109,9 @@ def run(
 ) -> None:
     """Run the recurrent layers of FILE over sequences in a Parquet file.
 
-    A row is a sequence: a list of steps, each a list of numbers (or one number). The output has the same rows in
-    the same order, all other columns, and in place of the sequences a column `outputs`: what the last layer gives
-    at every step.
+    A row is a sequence: a list of steps, each a list of numbers (or one number). The output has the same rows
+    in the same order, all other columns, and in place of the sequences a column "outputs": what the last
+    layer gives at every step.
     """
     from stepnet.files import parquet
     from stepnet.report.progress import progress
@@ -160,7 +161,7 @@ def load(file: Path, prefix: str | None) -> Any:
 
     state = read(file)
     with named(str(file)):
-        return from_torch(state, prefix)
+        return from_torch(state)
 
 
 def parts(layer: Any, name: str = "") -> Iterator[tuple[str, Any]]:

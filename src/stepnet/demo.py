@@ -5,11 +5,13 @@ It reads as a program of one's own would: load the weights and the data, run, co
 """
 
 import inspect
+import random
 import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,6 @@ from rich.syntax import Syntax
 from rich.table import Table
 
 import stepnet as sn
-from stepnet.compose import Layer
 from stepnet.files.parquet import pyarrow_module
 from stepnet.files.safetensors import read
 from stepnet.layout import from_torch
@@ -28,6 +29,7 @@ from stepnet.report.doctor import threads
 from stepnet.report.progress import progress
 
 Array = np.ndarray
+Recurrence = Callable[..., tuple[Any, Any]]
 DATA = Path(__file__).parent / "data"
 RACE_SECONDS = 3.0
 ROUNDS = (5, 200)  # at least, at most
@@ -78,17 +80,17 @@ def load() -> Speakers:
     )
 
 
-# ---- what it gives ------------------------------------------------------------------------------------------
+# ---- what it gives ----------------------------------------------------------------------------------------
 
 
-def compile_seconds(layer: Layer, data: Speakers, engine: str) -> float:
+def compile_seconds(layer: Recurrence, data: Speakers, engine: str) -> float:
     """How long the first call takes, on one utterance: tracing, planning and machine code."""
     begun = time.perf_counter()
     layer(data.utterances[:1], engine=engine)
     return time.perf_counter() - begun
 
 
-def judge(layer: Layer, data: Speakers, engine: str) -> dict[str, Any]:
+def judge(layer: Recurrence, data: Speakers, engine: str) -> dict[str, Any]:
     """How many speakers are told right, and how far all numbers are from those that PyTorch recorded."""
     states, last_states = layer(data.utterances, engine=engine)
     logits = data.logits(last_states)
@@ -104,10 +106,12 @@ def judge(layer: Layer, data: Speakers, engine: str) -> dict[str, Any]:
     }
 
 
-# ---- how fast it is -----------------------------------------------------------------------------------------
+# ---- how fast it is ---------------------------------------------------------------------------------------
 
 
-def contenders(loaded: Layer, by_hand: Layer, data: Speakers, engine: str) -> dict[str, Callable[[], Any]]:
+def contenders(
+    loaded: Recurrence, by_hand: Recurrence, data: Speakers, engine: str
+) -> dict[str, Callable[[], Any]]:
     """What is timed, by name: each takes all utterances to logits."""
     ours = {
         OURS[0]: lambda: data.logits(loaded(data.utterances, engine=engine)[1]),
@@ -119,7 +123,7 @@ def contenders(loaded: Layer, by_hand: Layer, data: Speakers, engine: str) -> di
 def torch_contenders(data: Speakers) -> dict[str, Callable[[], Any]]:
     """PyTorch's own runs of the model, which get their utterances packed or padded beforehand."""
     with progress("importing torch"):
-        import torch
+        torch: Any = import_module("torch")
     model = torch.nn.ModuleDict(
         {"gru": torch.nn.GRU(12, 64, batch_first=True), "head": torch.nn.Linear(64, 9)}
     )
@@ -140,7 +144,11 @@ def torch_contenders(data: Speakers) -> dict[str, Callable[[], Any]]:
 
 
 def race(runners: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
-    """The seconds of each runner's runs, all in turn, round by round, for some seconds. All have the same threads."""
+    """The seconds of each runner's runs, all in turn, round by round, with the same threads.
+
+    Every round has another order, for a run may disturb the one behind it: torch's threads stay awake.
+    """
+    order = random.Random(0)
     for runner in runners.values():
         runner()
     seconds: dict[str, list[float]] = {name: [] for name in runners}
@@ -149,9 +157,9 @@ def race(runners: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
         for done in range(ROUNDS[1]):
             if done >= ROUNDS[0] and time.perf_counter() - begun > RACE_SECONDS:
                 break
-            for name, runner in runners.items():
+            for name in order.sample(list(runners), len(runners)):
                 start = time.perf_counter()
-                runner()
+                runners[name]()
                 seconds[name].append(time.perf_counter() - start)
             advance(1)
     return seconds
@@ -186,7 +194,7 @@ def speeds(seconds: dict[str, list[float]], utterances: int) -> dict[str, dict[s
     return found
 
 
-# ---- what one sees ------------------------------------------------------------------------------------------
+# ---- what one sees ----------------------------------------------------------------------------------------
 
 
 def demonstrate(engine: str = "auto", quiet: bool = False) -> dict[str, Any]:
@@ -236,8 +244,10 @@ def show_judgement(console: Console, found: dict[str, Any]) -> None:
     """Prints how right the classifier is, and how near to PyTorch."""
     count = found["utterances"]
     show(console, "accuracy", f"{found['right']} of {count} speakers told right ({found['accuracy']:.2%})")
-    near = f"states within {found['states_difference']:.1e}, logits within {found['logits_difference']:.1e}"
-    show(console, "agreement", f"with PyTorch's recorded outputs: {near}")
+    near = (
+        f"states within {found['states_difference']:.1e} and logits within {found['logits_difference']:.1e}"
+    )
+    show(console, "agreement", f"{near} of PyTorch's,")
     show(console, "", f"{found['same_predictions']} of {count} predictions the same")
 
 

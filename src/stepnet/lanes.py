@@ -48,6 +48,8 @@ def lanes_for(lengths: Array, most: int) -> Lanes:
     >>> lanes.order.tolist(), lanes.first.tolist(), lanes.steps.tolist()
     ([0, 1, 4, 3, 5], [0, 1, 3, 5], [5, 5, 5])
     """
+    if len(lengths) == 1 and lengths[0]:
+        return Lanes(np.zeros(1, np.int64), np.array([0, 1]), lengths)
     longest_first = np.argsort(-lengths, kind="stable").astype(np.int64)
     filled = longest_first[: int(np.count_nonzero(lengths))]
     count = min(most, len(filled))

@@ -95,9 +95,9 @@ def where(condition: Any, chosen: Any, other: Any) -> Traced:
     return apply("where", condition, *numbers)
 
 
-def clip(x: Any, low: Any = None, high: Any = None, **options: Any) -> Traced:
+def clip(x: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Traced:  # noqa: A002 - NumPy's names
     """The value kept between two bounds."""
-    low, high = options.get("min", low), options.get("max", high)
+    low, high = a_min if min is None else min, a_max if max is None else max
     above = x if low is None else apply("maximum", x, low)
     return above if high is None else apply("minimum", above, high)
 
@@ -206,9 +206,9 @@ def split(x: Traced, parts: Any, axis: int = 0) -> list[Traced]:
     place = feature_axis(x, axis, "np.split")
     size = x.type.shape[place]
     if isinstance(parts, int | np.integer):
-        if size % int(parts):
+        if parts < 1 or size % int(parts):
             raise refuse(f"np.split: {size} features do not divide into {parts} equal parts")
-        cuts = list(range(0, size + 1, size // int(parts)))
+        cuts = list(range(0, size + 1, size // int(parts))) if size else [0] * (int(parts) + 1)
     else:
         cuts = [0, *(int(cut) for cut in parts), size]
     index = [slice(None)] * x.ndim
@@ -219,7 +219,16 @@ def split(x: Traced, parts: Any, axis: int = 0) -> list[Traced]:
     return pieces
 
 
-def full_like(x: Traced, value: Any, dtype: Any = None, **_: Any) -> Traced:
+def array_split(x: Traced, parts: Any, axis: int = 0) -> list[Traced]:
+    """The features in parts along one axis, the first ones larger by one where they do not divide."""
+    if not isinstance(parts, int | np.integer):
+        return split(x, parts, axis)
+    size = x.type.shape[feature_axis(x, axis, "np.array_split")]
+    lengths = [size // int(parts) + (place < size % int(parts)) for place in range(int(parts))]
+    return split(x, [sum(lengths[:place]) for place in range(1, int(parts))], axis)
+
+
+def full_like(x: Traced, value: Any, dtype: Any = None) -> Traced:
     """A value of the same shape with one number everywhere."""
     wanted = np.dtype(dtype) if dtype is not None else x.dtype
     number = x.builder.constant(np.full(x.type.shape, value, wanted))
@@ -280,9 +289,9 @@ FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     np.expand_dims: expand_dims,
     np.squeeze: squeeze,
     np.split: split,
-    np.array_split: split,
-    np.zeros_like: lambda x, dtype=None, **_: full_like(x, 0, dtype),
-    np.ones_like: lambda x, dtype=None, **_: full_like(x, 1, dtype),
+    np.array_split: array_split,
+    np.zeros_like: lambda x, dtype=None: full_like(x, 0, dtype),
+    np.ones_like: lambda x, dtype=None: full_like(x, 1, dtype),
     np.full_like: full_like,
     np.broadcast_to: broadcast_to,
     np.take: take,

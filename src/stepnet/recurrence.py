@@ -64,7 +64,9 @@ class RNN:
         self.params = transform(parameter, params)
         self.memory = specs(memory)
         self.reverse = reverse
+        self._parameters: list[Array] = leaves(self.params)
         self._prepared: dict[Any, Prepared] = {}
+        self._seen: dict[Any, Prepared] = {}
         self._latest: Prepared | None = None
         if inputs is not None:
             self._latest = self._prepare(specs(inputs), specs(statics))
@@ -130,14 +132,21 @@ class RNN:
             self.reverse,
         )
         asked = engine if isinstance(engine, str) else tuple(engine)
-        results = found.runner(asked, leaves(self.params))(call)
+        results = found.runner(asked, self._parameters)(call)
         outputs = results.outputs if last_only else [batch.laid_out(output) for output in results.outputs]
         return rebuild(found.traced.output, outputs), rebuild(found.traced.memory, results.final)
 
     def _prepare_for(self, batch: "Batch", statics: Any) -> Prepared:
-        inputs = rebuild(batch.structure, [Spec(a.shape[1:], a.dtype) for a in batch.arrays])
-        given = transform(lambda array: Spec(array.shape[1:], array.dtype), statics)
-        return self._prepare(inputs, given)
+        """The trace for inputs like these, found again by their dtypes and features."""
+        key = (batch.skeleton, *((a.dtype, a.shape[1:]) for a in batch.arrays))
+        if statics is not None:
+            key += (skeleton(statics), *((a.dtype, a.shape[1:]) for a in leaves(statics)))
+        if key not in self._seen:
+            inputs = rebuild(batch.structure, [Spec(a.shape[1:], a.dtype) for a in batch.arrays])
+            given = transform(lambda array: Spec(array.shape[1:], array.dtype), statics)
+            self._seen[key] = self._prepare(inputs, given)
+        self._latest = self._seen[key]
+        return self._latest
 
     def _prepare(self, inputs: Any, statics: Any) -> Prepared:
         inputs = with_dtypes(inputs, leaves(self.params))
@@ -181,6 +190,11 @@ class Batch:
     def count(self) -> int:
         """How many sequences there are."""
         return len(self.lengths)
+
+    @property
+    def skeleton(self) -> str:
+        """The structure of the inputs as text."""
+        return "*" if isinstance(self.structure, Ragged | np.ndarray) else skeleton(self.structure)
 
     @classmethod
     def of(cls, sequences: Any, lengths: Any) -> "Batch":

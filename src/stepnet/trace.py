@@ -5,6 +5,7 @@ whole parameters. NumPy's own protocols bring each operation here; a table says 
 step runs unchanged on NumPy arrays, which is what the result is tested against.
 """
 
+import inspect
 import linecache
 import os
 import sys
@@ -107,6 +108,8 @@ class Traced(NDArrayOperatorsMixin):
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> "Traced":
         if method != "__call__":
             raise refuse(f"np.{ufunc.__name__}.{method} is not supported in a step")
+        if "out" in options:
+            raise refuse("a step's values never change in place: write a = a + b for a += b")
         if options:
             raise refuse(f"np.{ufunc.__name__} takes no {', '.join(options)} in a step")
         rule = UFUNCS.get(ufunc)
@@ -121,6 +124,10 @@ class Traced(NDArrayOperatorsMixin):
         if rule is None:
             name = f"{function.__module__}.{function.__name__}".replace("numpy", "np", 1)
             raise refuse(f"{name} is not an operation of a step")
+        try:
+            inspect.signature(rule).bind(*inputs, **options)
+        except TypeError as error:
+            raise refuse(f"np.{function.__name__} in a step: {error}") from None
         return rule(*inputs, **options)
 
     def __getitem__(self, index: Any) -> "Traced":
@@ -293,6 +300,9 @@ def matmul(left: Any, right: Any) -> Traced:
                      "otherwise; write x @ W, or x @ W.T for what is W @ x on one column")
     if not b.is_constant:
         return row_matmul(a, b)
+    if not a.is_constant and a.dtype.kind == "i" and b.type.is_float:
+        raise refuse(f"{title(a)} has dtype {a.dtype} and meets {b.dtype} parameters in a product; cast it: "
+                     f"x.astype(np.{b.dtype}) (for token ids, index an embedding: E[x])")
     if len(b.type.shape) == 1:
         product = matmul(a, reshaped(b, (*b.type.shape, 1)))
         return reshaped(product, product.type.shape[:-1])
@@ -300,6 +310,12 @@ def matmul(left: Any, right: Any) -> Traced:
         product = matmul(reshaped(a, (1, *a.type.shape)), b)
         return reshaped(product, product.type.shape[1:])
     return apply("matmul", a, b)
+
+
+def title(x: Traced) -> str:
+    """What to call a value in a message: an input by its name."""
+    node = x.builder.nodes[x.number]
+    return f"`{node.name}`" if node.operation == "input" else "a value"
 
 
 def row_matmul(a: Traced, b: Traced) -> Traced:

@@ -1,4 +1,4 @@
-"""What the processor can do at most, measured: multiply-adds a second, and bytes a second from where weights lie.
+"""What the processor can do at most, measured: multiply-adds a second, and bytes a second where weights lie.
 
 Both are loops of generated code, like the engine's own, in the vector width of the engine's target.
 """
@@ -38,8 +38,8 @@ class Peak:
 
 
 def peak(dtype: str, weight_bytes: int, threads: int) -> Peak:
-    """What this many threads reach now: multiplying and adding in registers, and each reading its share of so many
-    bytes again and again.
+    """What this many threads reach now: multiplying and adding in registers; each reading its share of so
+    many bytes again and again.
     """
     return Peak(multiply_adds(dtype, threads), streaming(weight_bytes, threads))
 
@@ -57,7 +57,7 @@ def multiply_adds(dtype: str, threads: int) -> float:
 
 
 def streaming(size: int, threads: int) -> float:
-    """Bytes a second of all threads together, each reading its own part of `size` bytes from start to end, repeatedly."""
+    """Bytes a second of all threads together, each reading its own part of `size` bytes over and over."""
     block = host_target().vector_bytes * accumulators(host_target())
     blocks = max(1, size // threads // block)
     parts = [np.ones(blocks * block + 64, np.uint8) for _ in range(threads)]  # written, so that it has memory

@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from math import sqrt
@@ -23,7 +23,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Settings:
-    """How to time: `rounds` turns for each peer, each of about `turn` seconds, and `pause` seconds between turns.
+    """How to time: `rounds` turns for each peer, each of about `turn` seconds, `pause` seconds between turns.
 
     The pause is for the peer before: its threads may spin for a while after they are done.
     """
@@ -36,7 +36,7 @@ class Settings:
 
 
 @contextmanager
-def workers(peers: Sequence[Peer], threads: int, engine: str) -> Iterator[list[Worker]]:
+def workers(peers: Sequence[Peer], threads: int, engine: str) -> Generator[list[Worker]]:
     """The processes of these peers, ended at the end."""
     with ExitStack() as stack:
         yield [

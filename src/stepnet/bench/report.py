@@ -1,6 +1,6 @@
 """A run as tables for people."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,9 +11,9 @@ from stepnet.bench.runner import OURS
 from stepnet.bench.targets import Target
 
 EXPLANATION = (
-    "Milliseconds are medians over rounds, ± half of what lies between the fastest and the slowest. ratio: the best "
-    "peer's time over stepnet's; the prototype is none. fma, stream: stepnet's share of the multiply-adds and of the "
-    "bytes of weights a second that this machine reached in the same rounds."
+    "Milliseconds are medians over rounds, ± half of what lies between their quartiles. ratio: "
+    "the best peer's time over stepnet's; the prototype is none. fma, stream: stepnet's share of the most "
+    "multiply-adds, and bytes of weights, a second that this machine reached in the same rounds."
 )
 
 
@@ -46,7 +46,7 @@ def times(run: Run) -> Table:
     return table
 
 
-def order(run: Run):
+def order(run: Run) -> Callable[[str], int]:
     """The peers in the order that they were started in."""
     names = [*run.versions, *run.missing]
     return lambda name: names.index(name) if name in names else len(names)
@@ -86,7 +86,7 @@ def percent(share: float | None) -> str:
 
 
 def remarks(run: Run) -> list[str]:
-    """What was not timed: peers that are missing, and each reason of others once, with the cases it was given for."""
+    """What was not timed: peers that are missing; and each other reason once, with its cases."""
     lines = [f"[yellow]not timed:[/] {escape(name)}: {escape(why)}" for name, why in run.missing.items()]
     reasons: dict[tuple[str, str], list[str]] = {}
     for result in run.results:

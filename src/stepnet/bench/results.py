@@ -1,11 +1,11 @@
 """What a run found, as values, and as JSON to save and to read again."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 from stepnet.bench.cases import Case
@@ -31,12 +31,15 @@ class Timing:
 
     @property
     def spread(self) -> float:
-        """Half of what lies between the fastest and the slowest round, of the median.
+        """Half of what lies between the quartiles of the rounds, of the median.
 
-        >>> round(Timing((0.9, 1.0, 1.3), calls=1, preparing=0).spread, 3)
-        0.2
+        >>> Timing((1.0, 1.1, 1.0, 0.9, 7.0), calls=1, preparing=0).spread
+        0.05...
         """
-        return (max(self.rounds) - min(self.rounds)) / 2 / self.seconds
+        if len(self.rounds) < 2:
+            return 0.0
+        lower, _, upper = quantiles(self.rounds, n=4, method="inclusive")
+        return (upper - lower) / 2 / self.seconds
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class Result:
 
     @property
     def ours(self) -> Timing | None:
-        """stepnet's own timing."""
+        """The timing of stepnet itself."""
         return self.timings.get(OURS)
 
     @property
@@ -60,7 +63,7 @@ class Result:
         return min(peers, key=peers.__getitem__) if peers else None
 
     def ratio(self, name: str | None) -> float | None:
-        """How many times as long as ours this peer takes: the median over rounds, each of which saw the same machine."""
+        """How many times as long as ours this peer takes: the median over rounds."""
         theirs = self.timings.get(name) if name is not None else None
         if theirs is None or self.ours is None:
             return None
@@ -81,8 +84,8 @@ class Result:
 
 @dataclass(frozen=True)
 class Run:
-    """All that one run found. `missing`: the peers that could not be started, and why. `facts`: seconds of importing
-    and compiling, where asked for.
+    """All that one run found. `missing`: the peers that could not be started, and why. `facts`: seconds of
+    importing and compiling, where asked for.
     """
 
     results: tuple[Result, ...]
@@ -109,7 +112,7 @@ REFUSED = "refused: "
 
 
 def to_record(run: Run) -> dict[str, Any]:
-    """The run as plain data. What follows from the rest is written too, for those who read it without stepnet."""
+    """The run as plain data. What follows from the rest is there too, for readers without stepnet."""
     cases = [
         {
             "case": result.case.record,
@@ -146,9 +149,9 @@ RUN_FIELDS: Mapping[str, type] = {
 
 def from_record(record: Any) -> Run:
     """The run that `to_record` made plain data of; raises `FileError` for anything else."""
-    if not isinstance(record, dict) or record.get("format") != FORMAT:  # pyright: ignore[reportUnknownMemberType]
-        raise FileError(f"this is no saved benchmark: it should be an object with format {FORMAT!r}")
-    found: dict[str, Any] = record
+    found = checked({"run": record}, "run", dict)
+    if found.get("format") != FORMAT:
+        raise FileError(f"this is no saved benchmark: its format is not {FORMAT!r}")
     if found.get("version") != VERSION:
         raise FileError(
             f"the saved benchmark is of version {found.get('version')}; this stepnet reads {VERSION}"
@@ -177,9 +180,10 @@ def result_from(record: Any) -> Result:
 
 def checked(record: Any, name: str, kind: type) -> Any:
     """The entry of this name; raises `FileError` where there is none of this kind."""
-    if not isinstance(record, dict) or not isinstance(record.get(name), kind):  # pyright: ignore[reportUnknownMemberType]
+    found = record.get(name) if hasattr(record, "get") else None
+    if not isinstance(found, kind):
         raise FileError(f"the saved benchmark is damaged: {name!r} should be a {kind.__name__}")
-    return record[name]  # pyright: ignore[reportUnknownVariableType]
+    return found
 
 
 def save(run: Run, path: Path) -> None:

@@ -19,13 +19,17 @@ ENVIRONMENTS = HERE.parents[2] / ".peers"  # at the root of the repository, made
 PATIENCE = 900.0  # seconds for one answer: torch.compile takes its time
 
 # Appended, not prepended: nothing in this folder stands in the way of anything installed.
-START = "import runpy, sys; sys.path.append(sys.argv[1]); del sys.argv[1]; runpy.run_module('peers', alter_sys=True)"
+START = """
+import runpy, sys
+sys.path.append(sys.argv.pop(1))
+runpy.run_module("peers", alter_sys=True)
+"""
 
 
 @dataclass(frozen=True)
 class Peer:
-    """One runtime in one form: its module in peers/, options for it, and the environment it is installed in ("" for
-    the one that stepnet is in).
+    """One runtime in one form: its module in peers/, options for it, and the environment it is installed in
+    ("" for the one that stepnet is in).
     """
 
     name: str

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from stepnet.bench.cases import Case, vowels_case
+from stepnet.bench.cases import Case
 from stepnet.bench.results import Result, Run
 from stepnet.errors import StepnetError
 
 
 @dataclass(frozen=True)
 class Target:
-    """One promise: what was found, None where it was not measured, and the bound that it should be under or over."""
+    """One promise: what was found (None: not measured), and the bound to be over (`least`) or under."""
 
     name: str
     found: float | None
@@ -99,7 +99,7 @@ print(time.perf_counter() - begin)
 
 
 def facts(engine: str, rounds: int) -> dict[str, float]:
-    """The seconds that importing and a first call take, each in new processes without anything compiled before."""
+    """The seconds of importing and of a first call, each in new processes with nothing compiled before."""
     programs = {"importing stepnet": IMPORT, "cold compile of a GRU": COMPILE}
     return {
         name: median(seconds(program, [engine]) for _ in range(rounds)) for name, program in programs.items()
@@ -120,8 +120,3 @@ def seconds(program: str, arguments: Sequence[str]) -> float:
     if done.returncode:
         raise StepnetError(f"a program to be timed failed: {done.stderr.strip().splitlines()[-1]}")
     return float(done.stdout)
-
-
-def wanted(run: Run) -> bool:
-    """Whether a run has what is promised something of."""
-    return bool(run.facts) or any(result.case == vowels_case() for result in run.results)

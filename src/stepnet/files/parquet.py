@@ -1,5 +1,6 @@
-"""A recurrence run over a list column of a Parquet file, into another such file, a chunk of rows at a time."""
+"""A recurrence run over a list column of a Parquet file into another, a chunk of rows at a time."""
 
+import math
 import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
@@ -71,11 +72,11 @@ def run(
     engine: Asked = "auto",
     advance: Callable[[int], None] = lambda _: None,
 ) -> dict[str, int]:
-    """How many `sequences`, `steps` and `features` (of a step's output) were written to the file `target`: the
-    outputs for every sequence as a column `outputs`, beside all other columns of the source.
+    """How many `sequences`, `steps` and `features` (of a step's output) were written to the file `target`:
+    the outputs for every sequence as a column `outputs`, beside all other columns of the source.
 
-    Numbers are taken in the dtype of the layer's parameters. The file appears under its name when it is whole.
-    Raises `FileError` if there is one already, unless `force`. `advance` is told of sequences as they are done.
+    Numbers are taken in the dtype of the layer's parameters. The file has its name only when it is whole.
+    Raises `FileError` if there is one already, unless `force`. `advance` is told of sequences when done.
     """
     target = Path(target)
     if target.exists() and not force:
@@ -88,7 +89,7 @@ def run(
     width, dtype = input_of(layer)
     empty = Ragged(np.empty((0, width), dtype), (np.zeros(1, np.int64),))
     first = layer(empty, engine=engine)[0]
-    features = int(np.prod(first.features))
+    features = math.prod(first.features)
     done = {"sequences": 0, "steps": 0, "features": features}
     pyarrow = pyarrow_module("pyarrow")
     fields = [*(source.schema.field(name) for name in others), pyarrow.field(OUTPUTS, first.to_arrow().type)]
@@ -160,7 +161,7 @@ def written(target: Path, schema: Any) -> Generator[Any]:
     parquet = pyarrow_module("pyarrow.parquet")
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
-        with parquet.ParquetWriter(partial, schema) as writer:
+        with partial.open("wb") as file, parquet.ParquetWriter(file, schema) as writer:
             yield writer
         os.replace(partial, target)
     except OSError as error:

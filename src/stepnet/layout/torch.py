@@ -167,7 +167,8 @@ def direction(
         cell = "lstm_projection"
     for parameter, array in arrays.items():
         if array.ndim != (1 if parameter in cells.BIASES else 2):
-            raise InputError(f"{place.name(prefix, parameter)} has shape {array.shape}: too few or many axes")
+            axes = "one axis" if parameter in cells.BIASES else "two axes"
+            raise InputError(f"{place.name(prefix, parameter)} has shape {array.shape}; expected is {axes}")
     hidden = arrays["P" if "P" in arrays else "R"].shape[1]
     projected = arrays["P"].shape[0] if "P" in arrays else None
     inputs = arrays["W"].shape[1] if width is None else width

@@ -55,9 +55,8 @@ def from_arrow(array: Any) -> Parts:
             f"the Arrow array is {whole_type}, and its lists must hold numbers, not {array.type}"
         )
     _refuse_null(array, offsets, features)
-    values = array.to_numpy(
-        zero_copy_only=not boolean
-    )  # Arrow holds booleans as bits, and those alone are copied
+    # Arrow holds booleans as bits, and those alone are copied.
+    values = array.to_numpy(zero_copy_only=not boolean)
     return values.reshape(total, *features), tuple(offsets)
 
 

@@ -14,9 +14,7 @@ def from_padded(x: Any, lengths: Any, time_major: bool) -> Parts:
     try:
         x = checked_values(np.asanyarray(x), "the padded array")
     except ValueError as error:
-        raise InputError(
-            f"the padded array has rows of unequal length; give from_list those: {error}"
-        ) from error
+        raise InputError("the padded array has rows of unequal length; give those to from_list") from error
     axes = "[time, batch, *features]" if time_major else "[batch, time, *features]"
     if x.ndim < 2:
         raise InputError(f"a padded array is {axes}, and this one has shape {x.shape}")

@@ -100,7 +100,7 @@ def elements(ends: Iterable[tuple[str, Type]]) -> dict[str, str]:
     return {name: type_.element for name, type_ in ends}
 
 
-# ---- what values are called --------------------------------------------------------------------------------
+# ---- what values are called -------------------------------------------------------------------------------
 
 
 @dataclass
@@ -159,7 +159,7 @@ def named(plan: Plan) -> tuple[Names, Names]:
     return outer, inner
 
 
-# ---- what is done, and what it costs -----------------------------------------------------------------------
+# ---- what is done, and what it costs ----------------------------------------------------------------------
 
 
 def stages(plan: Plan, outer: Names, inner: Names) -> Iterator[Stage]:
@@ -233,7 +233,7 @@ def nbytes(types: Iterable[Type]) -> int:
     return sum(type_.size * type_.itemsize for type_ in types)
 
 
-# ---- text --------------------------------------------------------------------------------------------------
+# ---- text -------------------------------------------------------------------------------------------------
 
 
 def explain(plan: Plan, engine: str | Sequence[str] = "auto") -> str:

@@ -1,7 +1,7 @@
 """The cells as equations, for runtimes that take equations: one text for stepnet's arrays and for torch's.
 
-Each is (a, memory, p, f) -> (output, memory): a [rows, gates hidden] are the products over inputs with their bias,
-x @ W + b; p the parameters; f.sigmoid and f.tanh the functions of the runtime.
+Each is (a, memory, p, f) -> (output, memory): a [rows, gates hidden] are the products over inputs with their
+bias, x @ W + b; p the parameters; f.sigmoid and f.tanh the functions of the runtime.
 """
 
 from collections.abc import Callable
@@ -42,7 +42,7 @@ def minimal(a: Any, h: Any, p: Any, f: Any) -> tuple[Any, Any]:
 
 
 def custom(a: Any, h: Any, p: Any, f: Any) -> tuple[Any, Any]:
-    """A cell that no library has: one gate, which sees each unit's own memory (v) and both keeps and resets."""
+    """A cell that no library has: one gate, which sees each unit's own memory (v), keeps and resets."""
     H = h.shape[-1]
     u = h @ p["R"]
     keep = f.sigmoid(a[:, :H] + u[:, :H] + p["v"] * h)

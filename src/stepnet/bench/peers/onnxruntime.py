@@ -6,7 +6,7 @@ import numpy as np
 
 from .worker import Array, Prepared, Refused, Work, imported
 
-# The operator's order of gates, as places in ours: zrn of rzn, iofg of ifgo. Its version is the first that has `layout`.
+# The operator's order of gates, as places in ours: zrn of rzn, iofg of ifgo.
 GATES = {"gru": ("GRU", (1, 0, 2)), "lstm": ("LSTM", (0, 3, 1, 2))}
 OPERATORS, FORMAT = 14, 8
 

@@ -16,7 +16,7 @@ def start(threads: int, options: dict[str, Any]) -> dict[str, str]:
 
 
 def prepare(work: Work) -> Prepared:
-    """A compiled model, batch before time, in float32: by itself it would take bfloat16 where the processor has it."""
+    """A compiled model, batch before time. Not told to use float32, it takes bfloat16 where there is such."""
     if work.cell not in GATES:
         raise Refused(f"OpenVINO has no operator for a {work.cell} cell")
     if work.dtype != "float32":

@@ -1,4 +1,4 @@
-"""The prototype that stepnet's engine grew from: machine code generated for this one cell, in bench/ of the repository."""
+"""The prototype that stepnet's engine grew from: machine code for one cell, in bench/ of the repository."""
 
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -32,7 +32,7 @@ def prepare(work: Work) -> Prepared:
     b = p["b"].copy()
     b[: 2 * H] += p["d"][: 2 * H]
     W, R, b = (
-        np.concatenate(np.split(array, 3, -1)[1::-1] + [array[..., 2 * H :]], -1)
+        np.concatenate([*np.split(array, 3, -1)[1::-1], array[..., 2 * H :]], -1)
         for array in (p["W"], p["R"], b)
     )
     gru = module.GRU(W, R, b, p["d"][2 * H :].copy(), work.threads)

@@ -1,13 +1,15 @@
-"""stepnet itself: the equations as a step, run over a Ragged, or over [batch, time, features] where it is dense."""
+"""stepnet itself: its named cells, and the custom one as equations, over a Ragged or a dense array."""
 
 from typing import Any
 
 import numpy as np
 
 import stepnet as sn
+from stepnet import cells
+from stepnet.engines.llvm.workers import set_threads
 from stepnet.version import __version__
 
-from .equations import EQUATIONS
+from .equations import custom
 from .worker import Array, Prepared, Work
 
 
@@ -18,19 +20,25 @@ class Functions:
     tanh = staticmethod(np.tanh)
 
 
+def custom_step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+    """The custom cell as a step."""
+    return custom(x @ p["W"] + p["b"], h, p, Functions)
+
+
+STEPS = {"gru": cells.gru, "lstm": cells.lstm, "minimal": cells.minimal_gated_unit, "custom": custom_step}
+
+
 def start(threads: int, options: dict[str, Any]) -> dict[str, str]:
-    """The version."""
+    """The version; the threads are set."""
+    set_threads(threads)
     return {"stepnet": __version__}
 
 
 def prepare(work: Work) -> Prepared:
     """The recurrence, traced and compiled."""
-    equations, H = EQUATIONS[work.cell], work.hidden
-
-    def step(x: Any, memory: Any, p: Any) -> tuple[Any, Any]:
-        return equations(x @ p["W"] + p["b"], memory, p, Functions)
-
-    rnn = sn.RNN(step, work.weights, memory={"h": H, "c": H} if work.cell == "lstm" else H)
+    H = work.hidden
+    memory = {"h": H, "c": H} if work.cell == "lstm" else H
+    rnn = sn.RNN(STEPS[work.cell], work.weights, memory=memory)
     offsets = np.concatenate([[0], np.cumsum(work.arrays["lengths"])])
     ragged = sn.Ragged(work.arrays["values"], (offsets,))
     inputs = ragged if work.ragged else work.padded(time_major=False)

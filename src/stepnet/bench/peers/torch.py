@@ -1,4 +1,4 @@
-"""PyTorch: its own nn.GRU and nn.LSTM, padded or packed; and a cell's equations in a loop, as they are or compiled."""
+"""PyTorch: its own nn.GRU and nn.LSTM, padded or packed; and a cell's equations in a loop, or compiled."""
 
 import os
 from collections.abc import Callable
@@ -53,7 +53,7 @@ def prepare(work: Work) -> Prepared:
 
 
 def library(torch: Any, work: Work, packed: bool) -> Callable[[], Any]:
-    """torch.nn's own layer, time before batch, over padded inputs or over a PackedSequence made beforehand."""
+    """torch.nn's own layer, time before batch, over padded inputs, or a PackedSequence made beforehand."""
     layer = {"gru": torch.nn.GRU, "lstm": torch.nn.LSTM}[work.cell](
         work.inputs, work.hidden, dtype=getattr(torch, work.dtype)
     ).eval()
@@ -69,7 +69,7 @@ def library(torch: Any, work: Work, packed: bool) -> Callable[[], Any]:
 
 
 def loop(torch: Any, work: Work, compiled: bool) -> Callable[[], Any]:
-    """A Python loop over padded steps. The products over inputs are one, ahead of it, as a person would write it."""
+    """A Python loop over padded steps; the products over inputs are one, ahead of it, as people write it."""
     p = {name: torch.from_numpy(array) for name, array in work.weights.items()}
     inputs = torch.from_numpy(work.padded(time_major=True))
     equations = EQUATIONS[work.cell]
@@ -77,9 +77,12 @@ def loop(torch: Any, work: Work, compiled: bool) -> Callable[[], Any]:
     def step(a: Any, memory: Any) -> tuple[Any, Any]:
         return equations(a, memory, p, torch)
 
-    ahead = lambda x: x @ p["W"] + p["b"]  # noqa: E731
+    def ahead(x: Any) -> Any:
+        return x @ p["W"] + p["b"]
+
     if compiled:
-        # What earlier cases compiled is forgotten: past a number of variants torch runs uncompiled and says nothing.
+        # What earlier cases compiled is forgotten: past a number of variants torch, saying nothing, compiles
+        # no more.
         torch._dynamo.reset()
         step, ahead = torch.compile(step, dynamic=False), torch.compile(ahead, dynamic=False)
 

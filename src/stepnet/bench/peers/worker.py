@@ -5,8 +5,8 @@
                                                  -> {"seconds": of preparing} or {"refused": why}
     {"do": "run", "count": 5}                    -> {"seconds": [of each run]}
 
-The outputs of one run are left in the file named, [steps, hidden] with the sequences end to end. Anything else is a
-defect: the process ends, with the traceback on stderr. It ends quietly at the end of its input.
+The outputs of one run are left in the file named, [steps, hidden] with the sequences end to end. Anything
+else is a defect: the process ends, with the traceback on stderr. It ends quietly at the end of its input.
 """
 
 import json
@@ -77,7 +77,7 @@ def serve(peer: ModuleType, requests: TextIO, replies: TextIO) -> None:
     """Answer requests until they end. The module has `start(threads, options) -> versions` and
     `prepare(work) -> Prepared`.
     """
-    threads, options = 1, {}
+    threads, options = 1, dict[str, Any]()
     prepared: Prepared | None = None
     for line in requests:
         request = json.loads(line)
@@ -121,7 +121,7 @@ def made_ready(peer: ModuleType, work: Work, outputs: str) -> tuple[Prepared | N
 
 
 def timed(run: Callable[[], Any], count: int) -> list[float]:
-    """The seconds that each of `count` runs took, after one that is not counted: it wakes threads and fills caches."""
+    """The seconds of `count` runs, after one that is not counted: it wakes threads and fills caches."""
     run()
     seconds: list[float] = []
     for _ in range(count):

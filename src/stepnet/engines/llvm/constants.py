@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from stepnet.engines.llvm.memory import aligned
 from stepnet.engines.llvm.records import LINE
 from stepnet.ir import Net
 
@@ -126,10 +127,3 @@ class ValueOf:
 
     def __call__(self, net: Net, number: int) -> Array:
         return self.values[id(net), number]
-
-
-def aligned(size: int, page: int = 4096) -> Array:
-    """Zeroed bytes that begin at a page."""
-    memory = np.zeros(size + page, np.uint8)
-    start = -memory.ctypes.data % page
-    return memory[start : start + size]

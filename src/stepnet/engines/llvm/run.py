@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepnet.engines.base import Array, Call, Results
-from stepnet.engines.llvm.constants import aligned
 from stepnet.engines.llvm.driver import WORDS
+from stepnet.engines.llvm.memory import aligned
+from stepnet.engines.llvm.records import LINE
 from stepnet.engines.llvm.workers import CREW, give_way_address, threads
 from stepnet.errors import InputError
 from stepnet.lanes import Lanes, lanes_for
-from stepnet.types import STEPS
 
 if TYPE_CHECKING:
     from stepnet.engines.llvm.engine import LlvmKernel
@@ -26,6 +26,8 @@ BLOCK_ROWS = 256
 SHARED_BYTES = 384 * 1024
 CACHE_BYTES = 1536 * 1024
 WORD = {name: place for place, name in enumerate(WORDS)}
+# What a call changes of the words, besides the pointers of the user's arrays.
+CALL_WORDS = ("steps", "last_only", "sequence", "order", "first", "lane_steps", "starts", "lengths")
 
 
 @dataclass(frozen=True)
@@ -51,14 +53,20 @@ def shared_out(lengths: Array, weights: int, most: int) -> Share:
     return Share(tuple(all_lanes.part(thread, count) for thread in range(count)), 1)
 
 
-class Workspace:
-    """The memory that one set of lanes works in, and the pointers to its parts."""
+def pointer(array: Array | None) -> int:
+    """Where an array's numbers lie; 0 for none."""
+    return 0 if array is None else array.__array_interface__["data"][0]
 
-    def __init__(self, strides: dict[str, int], lanes: int, block_steps: int) -> None:
-        self.lanes = lanes
-        self.block_steps = block_steps
-        rows = block_steps * lanes + SLACK
-        slots = lanes + SLACK
+
+class Workspace:
+    """The memory that one set of lanes works in, and a row of words for each thread that works there."""
+
+    def __init__(self, runner: "Runner", lanes: int, together: int) -> None:
+        strides = runner.program.strides
+        rows = max(min(BLOCK_ROWS, BLOCK_BYTES // strides["block"]), 32)
+        self.lanes, self.together = lanes, together
+        block_steps = max(1, rows // lanes)
+        rows, slots = block_steps * lanes + SLACK, lanes + SLACK
         parts = {
             "now": slots * strides["now"],
             "next": slots * strides["now"],
@@ -68,13 +76,18 @@ class Workspace:
         parts |= dict.fromkeys(("cursor", "left", "position", "current", "count"), 8 * slots)
         parts |= dict.fromkeys(("where", "owner", "fresh", "done"), 8 * rows)
         parts |= dict.fromkeys(("step_base", "step_rows", "step_fresh"), 8 * block_steps)
-        parts |= {"barrier": 64, "status": 64}
-        self.memory = aligned(sum(-(-size // 64) * 64 for size in parts.values()))
-        sizes = [-(-size // 64) * 64 for size in parts.values()]
+        parts |= {"barrier": LINE, "status": LINE}
+        sizes = [-(-size // LINE) * LINE for size in parts.values()]
         begins = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-        self.places = np.array([WORD[name] for name in parts])
-        self.pointers = begins + self.memory.ctypes.data
+        self.memory = aligned(sum(sizes))
         self.barrier, self.status = (self.memory[begin : begin + 8].view(np.int64) for begin in begins[-2:])
+        self.words = np.zeros((together, runner.word_count), np.int64)
+        self.words[:, [WORD[name] for name in parts]] = begins + pointer(self.memory)
+        self.words[:, WORD["thread"]] = range(together)
+        fixed = {"threads": together, "yield": give_way_address(), "constants": pointer(runner.constants)}
+        for name, value in (fixed | {"lanes": lanes, "block_steps": block_steps}).items():
+            self.words[:, WORD[name]] = value
+        self.addresses = [pointer(row) for row in self.words]
 
 
 class Runner:
@@ -86,137 +99,89 @@ class Runner:
         self.program = kernel.lowered.program
         self.spare: list[Workspace] = []
         self.lock = threading.Lock()
+        words = kernel.lowered.words
+        self.word_count = len(WORDS) + sum(map(len, words.values()))
+        self.places = [WORD[name] for name in CALL_WORDS]
+        self.places += [place for kind in ("inputs", "initial", "final", "statics", "outputs") for place in words[kind]]
         net = kernel.plan.net
         memories = kernel.plan.recurrence.attributes["memories"]
         results = [net.type_of(result) for result in net.results]
         self.outputs = results[: len(results) - memories]
         self.finals = results[len(results) - memories :]
-        assert all(type_.extent == STEPS for type_ in self.outputs)
 
     def __call__(self, call: Call) -> Results:
         """The results of a call; raises `InputError` where an integer does not fit a table."""
-        batch = len(call.lengths)
         share = shared_out(call.lengths, self.kernel.lowered.weights, threads())
-        outputs = self.new_outputs(call, batch)
-        finals = self.new_finals(call, batch)
-        arrays = self.array_words(call, outputs, finals)
-        kept: list[Array] = [call.starts, call.lengths]
-        sequence = self.sequence_record(call, arrays, batch)
+        outputs, finals = self.new_outputs(call), self.new_finals(call)
+        groups = (call.sequences, call.initial, finals, call.statics, outputs)
+        arrays = [pointer(array) for group in groups for array in group]
+        sequence = self.sequence_record(call, arrays)
         spaces: list[Workspace] = []
-        tasks: list[Array] = []
         for lanes in share.lanes:
-            if lanes.count == 0:
-                continue
-            space = self.workspace(lanes)
-            spaces.append(space)
-            for thread in range(share.together):
-                words = arrays.copy()
-                words[space.places] = space.pointers
-                self.describe(words, call, lanes, space, thread, share.together, sequence)
-                tasks.append(words)
-            kept += [lanes.order, lanes.first, lanes.steps]
-        self.run(tasks)
-        inside = self.put_back(spaces)
-        del kept
-        if not inside:
+            if lanes.count:
+                space = self.workspace(lanes.count, share.together)
+                tables = (sequence, lanes.order, lanes.first, lanes.steps, call.starts, call.lengths)
+                told = [int(lanes.steps[0]), int(call.last_only), *map(pointer, tables), *arrays]
+                space.words[:, self.places] = told
+                spaces.append(space)
+        tasks = [address for space in spaces for address in space.addresses]
+        if len(tasks) == 1:
+            self.kernel.run(tasks[0])
+        elif tasks:
+            CREW.run([lambda address=address: self.kernel.run(address) for address in tasks])
+        if not self.put_back(spaces):
             raise outside()
         return Results(outputs, finals)
 
-    # ---- what the words say
-
-    def array_words(self, call: Call, outputs: list[Array], finals: list[Array]) -> Array:
-        """The words of a call with the pointers of the user's arrays."""
-        words = self.kernel.lowered.words
-        total = len(WORDS) + sum(map(len, words.values()))
-        found = np.zeros(total, np.int64)
-        groups = (
-            ("inputs", call.sequences),
-            ("initial", call.initial),
-            ("final", finals),
-            ("statics", call.statics),
-            ("outputs", outputs),
-        )
-        for kind, arrays in groups:
-            for place, array in zip(words[kind], arrays, strict=True):
-                found[place] = 0 if array is None else array.ctypes.data
-        return found
-
-    def describe(
-        self, words: Array, call: Call, lanes: Lanes, space: Workspace, thread: int, together: int, sequence: Array | None
-    ) -> None:
-        """Fills the words that say what to do."""
-        words[WORD["thread"]] = thread
-        words[WORD["threads"]] = together
-        words[WORD["yield"]] = give_way_address()
-        words[WORD["constants"]] = self.constants.ctypes.data
-        words[WORD["sequence"]] = 0 if sequence is None else sequence.ctypes.data
-        words[WORD["lanes"]] = lanes.count
-        words[WORD["steps"]] = lanes.steps[0]
-        words[WORD["block_steps"]] = space.block_steps
-        words[WORD["order"]] = lanes.order.ctypes.data
-        words[WORD["first"]] = lanes.first.ctypes.data
-        words[WORD["lane_steps"]] = lanes.steps.ctypes.data
-        words[WORD["starts"]] = call.starts.ctypes.data
-        words[WORD["lengths"]] = call.lengths.ctypes.data
-        words[WORD["last_only"]] = int(call.last_only)
-
-    def run(self, tasks: list[Array]) -> None:
-        """All tasks at the same time."""
-        if len(tasks) == 1:
-            self.kernel.run(tasks[0].ctypes.data)
-        elif tasks:
-            CREW.run([lambda words=words: self.kernel.run(words.ctypes.data) for words in tasks])
-
     # ---- arrays and memory
 
-    def new_outputs(self, call: Call, batch: int) -> list[Array]:
+    def new_outputs(self, call: Call) -> list[Array]:
         """Arrays for the outputs; zeroed where there are places that no step fills."""
-        rows = batch if call.last_only else call.total
-        filled = not call.last_only and int(call.lengths.sum()) == call.total
-        make = np.empty if filled else np.zeros
-        return [make((rows, *type_.shape), type_.dtype) for type_ in self.outputs]
+        if call.last_only:
+            batch = len(call.lengths)
+            make = np.empty if np.all(call.lengths) else np.zeros
+            return [make((batch, *type_.shape), type_.dtype) for type_ in self.outputs]
+        make = np.empty if int(call.lengths.sum()) == call.total else np.zeros
+        return [make((call.total, *type_.shape), type_.dtype) for type_ in self.outputs]
 
-    def new_finals(self, call: Call, batch: int) -> list[Array]:
+    def new_finals(self, call: Call) -> list[Array]:
         """Arrays for the last memories: a sequence of no steps keeps its initial one."""
-        finals = [np.empty((batch, *type_.shape), type_.dtype) for type_ in self.finals]
-        idle = np.flatnonzero(call.lengths == 0)
-        for final, initial in zip(finals, call.initial, strict=True):
-            if len(idle):
+        finals = [np.empty((len(call.lengths), *type_.shape), type_.dtype) for type_ in self.finals]
+        if not np.all(call.lengths):
+            idle = np.flatnonzero(call.lengths == 0)
+            for final, initial in zip(finals, call.initial, strict=True):
                 final[idle] = 0 if initial is None else initial[idle]
         return finals
 
-    def sequence_record(self, call: Call, arrays: Array, batch: int) -> Array | None:
+    def sequence_record(self, call: Call, arrays: list[int]) -> Array | None:
         """What is computed once per sequence."""
+        batch = len(call.lengths)
         if not self.kernel.lowered.sequence or not batch:
             return None
         memory = aligned((batch + SLACK) * self.program.strides["sequence"])
         status = np.zeros(1, np.int64)
-        words = arrays.copy()
-        words[WORD["constants"]] = self.constants.ctypes.data
-        words[WORD["sequence"]] = memory.ctypes.data
+        words = np.zeros(self.word_count, np.int64)
+        words[self.places[len(CALL_WORDS) :]] = arrays
+        told = {"constants": self.constants, "sequence": memory, "status": status}
+        for name, array in told.items():
+            words[WORD[name]] = pointer(array)
         words[WORD["lanes"]] = batch
-        words[WORD["status"]] = status.ctypes.data
-        self.kernel.sequences(words.ctypes.data)
+        self.kernel.sequences(pointer(words))
         if status[0]:
             raise outside()
         return memory
 
-    def block_steps(self, lanes: Lanes) -> int:
-        """How many steps a block has: as many as stay in the cache."""
-        rows = max(min(BLOCK_ROWS, BLOCK_BYTES // self.program.strides["block"]), 32)
-        return int(max(1, rows // lanes.count))
-
-    def workspace(self, lanes: Lanes) -> Workspace:
+    def workspace(self, lanes: int, together: int) -> Workspace:
         """Memory to work in, from an earlier call where there is some."""
         with self.lock:
             for place, space in enumerate(self.spare):
-                if space.lanes == lanes.count:
+                if space.lanes == lanes and space.together == together:
                     return self.spare.pop(place)
-        return Workspace(self.program.strides, lanes.count, self.block_steps(lanes))
+        return Workspace(self, lanes, together)
 
     def put_back(self, spaces: list[Workspace]) -> bool:
         """Keeps the memory for later calls; gives whether all integers were inside their tables."""
-        inside = all(space.status[0] == 0 for space in spaces)
+        inside = all(not space.status[0] for space in spaces)
         for space in spaces:
             space.status[0] = 0
             space.barrier[0] = 0

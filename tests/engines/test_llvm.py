@@ -1,0 +1,447 @@
+"""The llvm engine against the interpreter in float64, on every target that this processor runs."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from random_steps import RandomStep, Sequences, random_steps, sequences_for, wide
+from tolerance import assert_close
+
+import stepnet as sn
+from stepnet.engines.base import Call, Results
+from stepnet.engines.interpreter import run
+from stepnet.engines.llvm.engine import LlvmEngine
+from stepnet.engines.llvm.target import Target, available_targets
+from stepnet.engines.llvm.workers import set_threads
+from stepnet.errors import InputError
+from stepnet.interpret import widened
+from stepnet.structure import leaves, transform
+
+Array = np.ndarray
+TARGETS = pytest.mark.parametrize("target", available_targets(), ids=lambda target: target.name)
+DTYPES = pytest.mark.parametrize("dtype", ["float32", "float64"])
+LENGTHS = (3, 0, 1, 7, 2, 1, 0, 5, 4, 12, 1)
+
+
+def compiled(rnn: sn.RNN, target: Target | None = None) -> Callable[[Call], Results]:
+    """What runs a call of a recurrence on one target."""
+    engine = LlvmEngine(target)
+    assert engine.refuse(rnn.plan) is None
+    return engine.compile(rnn.plan).bind(leaves(rnn.params))
+
+
+def right(rnn: sn.RNN, call: Call) -> Results:
+    """What is right: the traced net, in float64 throughout."""
+
+    def wider(arrays: Sequence[Any]) -> list[Any]:
+        return [None if array is None else wide(array) for array in arrays]
+
+    call = replace(
+        call, sequences=wider(call.sequences), initial=wider(call.initial), statics=wider(call.statics)
+    )
+    return run(widened(rnn.net), wider(leaves(rnn.params)), call)
+
+
+def assert_right(rnn: sn.RNN, call: Call, found: Results, width: int, dtype: str) -> None:
+    types = [rnn.net.type_of(number) for number in rnn.net.results]
+    for actual, expected, type_ in zip(
+        found.outputs + found.final, (one := right(rnn, call)).outputs + one.final, types, strict=True
+    ):
+        assert actual.dtype == type_.dtype
+        kind = dtype if actual.dtype.kind == "f" else None
+        assert_close(actual, expected, int(call.lengths.max(initial=1)), width, kind)
+
+
+def call_of(rnn: sn.RNN, lengths: Sequence[int], seed: int = 0, **options: Any) -> Call:
+    """A call with random numbers for all that a recurrence wants."""
+    random = np.random.default_rng(seed)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    traced = rnn.prepared.traced
+
+    def numbers(count: int, structure: Any) -> list[Array]:
+        return [
+            random.uniform(-1, 1, (count, *spec.shape)).astype(spec.dtype)
+            if np.dtype(spec.dtype).kind == "f"
+            else random.integers(0, 4, (count, *spec.shape)).astype(spec.dtype)
+            for spec in leaves(structure)
+        ]
+
+    return Call(
+        numbers(int(offsets[-1]), traced.inputs),
+        offsets[:-1],
+        np.diff(offsets),
+        int(offsets[-1]),
+        numbers(len(lengths), traced.memory),
+        numbers(len(lengths), traced.statics),
+        **options,
+    )
+
+
+def part(call: Call, chosen: Sequence[int]) -> Call:
+    """The call with some of its sequences, in an order of one's own; the arrays stay."""
+    places = np.array(chosen, np.int64)
+    return replace(
+        call,
+        starts=call.starts[places],
+        lengths=call.lengths[places],
+        initial=[None if array is None else array[places] for array in call.initial],
+        statics=[array[places] for array in call.statics],
+    )
+
+
+def assert_same_bits(one: Sequence[Array], other: Sequence[Array]) -> None:
+    for a, b in zip(one, other, strict=True):
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+        assert a.tobytes() == b.tobytes()
+
+
+# ---- random steps -----------------------------------------------------------------------------------------------
+
+
+@TARGETS
+@DTYPES
+@settings(max_examples=8)
+@given(data=st.data(), step=random_steps(), reverse=st.booleans())
+def test_random_steps(
+    target: Target, dtype: str, data: st.DataObject, step: RandomStep, reverse: bool
+) -> None:
+    rnn = step.rnn(dtype, reverse)
+    call = call_of_sequences(data.draw(sequences_for(step, dtype)), step, reverse)
+    found = compiled(rnn, target)(call)
+    assert_right(rnn, call, found, 32, dtype)
+    last = compiled(rnn, target)(replace(call, last_only=True))
+    assert_same_bits(last.final, found.final)
+    assert_same_bits(last.outputs, [last_of(output, call) for output in found.outputs])
+
+
+def call_of_sequences(given_: Sequences, step: RandomStep, reverse: bool) -> Call:
+    offsets = next(iter(given_.inputs.values())).offsets[0]
+    return Call(
+        [ragged.values for ragged in given_.inputs.values()],
+        offsets[:-1],
+        np.diff(offsets),
+        int(offsets[-1]),
+        [None] * len(step.memory) if given_.initial is None else list(given_.initial.values()),
+        leaves(given_.statics),
+        False,
+        reverse,
+    )
+
+
+def last_of(output: Array, call: Call) -> Array:
+    """Each sequence's own last output; zeros for an empty one."""
+    found = np.zeros((len(call.lengths), *output.shape[1:]), output.dtype)
+    for row, (start, length) in enumerate(zip(call.starts, call.lengths, strict=True)):
+        if length:
+            found[row] = output[start if call.reverse else start + length - 1]
+    return found
+
+
+# ---- steps as people write them ---------------------------------------------------------------------------------
+
+
+def gru(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+    xr, xz, xn = np.split(x @ p["W"] + p["b"], 3, axis=-1)
+    hr, hz, hn = np.split(h @ p["R"] + p["d"], 3, axis=-1)
+    z = sn.sigmoid(xz + hz)
+    n = np.tanh(xn + sn.sigmoid(xr + hr) * hn)
+    h = n + z * (h - n)
+    return h, h
+
+
+def gru_reset_before(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+    size = h.shape[-1]
+    r, z, n = np.split(x @ p["W"] + p["b"], 3, axis=-1)
+    r, z = sn.sigmoid(r + h @ p["R"][:, :size]), sn.sigmoid(z + h @ p["R"][:, size : 2 * size])
+    h = z * h + (1 - z) * np.tanh(n + (r * h) @ p["R"][:, 2 * size :])
+    return h, h
+
+
+def lstm(x: Any, memory: Any, p: Any) -> tuple[Any, Any]:
+    h, c = memory
+    i, f, g = np.split(x @ p["W"] + h @ p["R"] + p["b"], 3, axis=-1)
+    c = sn.sigmoid(f) * c + sn.sigmoid(i + c * p["d"][: c.shape[-1]]) * np.tanh(g)
+    h = np.tanh(c)
+    return h, (h, c)
+
+
+def normalised(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+    size = h.shape[-1]
+    h = np.tanh(sn.layer_norm(x @ p["W"][:, :size] + h @ p["R"][:, :size], p["b"][:size], epsilon=0.1))
+    return {"softmax": sn.softmax(h @ p["R"]), "most": np.argmax(x, axis=-1)}, h
+
+
+def projected(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+    h = np.tanh(x @ p["W"] + (h @ p["R"]))[:, : h.shape[-1]]
+    return np.tanh(h @ p["R"]) @ p["W"].T, h
+
+
+def attending(x: Any, memory: Any, p: Any) -> tuple[Any, Any]:
+    """A memory of two vectors, read by attention and written by turns."""
+    size = memory.shape[-1]
+    query = (x @ p["W"])[:, :size]
+    weights = sn.softmax(np.sum(query[:, None] * memory, axis=-1))
+    read = np.sum(weights[:, :, None] * memory, axis=1)
+    new = np.tanh(read + query)[:, None]
+    return read, np.concatenate([memory[:, 1:], new], axis=1)
+
+
+def with_statics(x: Any, memory: Any, p: Any, statics: Any, index: Any) -> tuple[Any, Any]:
+    h, seen = memory["h"], memory["seen"]
+    size = h.shape[-1]
+    new = np.tanh(x @ p["W"][:, :size] + h @ p["R"][:, :size] + statics @ p["R"][:, size : 2 * size])
+    h = np.where((index % 3 == 0)[:, None], new, 0.5 * (h + statics))
+    return (h, seen), {"h": h, "seen": seen + (x[:, 0] > 0).astype(np.int64)}
+
+
+STEPS: dict[str, tuple[Callable[..., Any], Callable[[int], Any], Callable[[int], Any]]] = {
+    step.__name__: (step, memory, statics)
+    for step, memory, statics in (
+        (gru, lambda n: n, lambda n: None),
+        (gru_reset_before, lambda n: n, lambda n: None),
+        (lstm, lambda n: (sn.Spec(n), sn.Spec(n)), lambda n: None),
+        (normalised, lambda n: n, lambda n: None),
+        (projected, lambda n: n, lambda n: None),
+        (attending, lambda n: (2, n), lambda n: None),
+        (with_statics, lambda n: {"h": sn.Spec(n), "seen": sn.Spec((), "int64")}, lambda n: n),
+    )
+}
+
+
+def recurrence(name: str, size: int, dtype: str, inputs: int = 3, reverse: bool = False) -> sn.RNN:
+    step, memory, statics = STEPS[name]
+    random = np.random.default_rng(size)
+    shapes = {"W": (inputs, 3 * size), "R": (size, 3 * size), "b": (3 * size,), "d": (3 * size,)}
+    params = {
+        key: (random.uniform(-1, 1, shape) / np.sqrt(shape[0] if len(shape) == 2 else 4)).astype(dtype)
+        for key, shape in shapes.items()
+    }
+    given_ = statics(size)
+    return sn.RNN(
+        step,
+        params,
+        memory=memory(size),
+        inputs=sn.Spec(inputs, dtype),
+        statics=None if given_ is None else sn.Spec(given_, dtype),
+        reverse=reverse,
+    )
+
+
+@TARGETS
+@pytest.mark.parametrize("size", [1, 7, 17])
+@pytest.mark.parametrize("name", STEPS)
+def test_steps_of_all_kinds(target: Target, name: str, size: int) -> None:
+    rnn = recurrence(name, size, "float32")
+    call = call_of(rnn, LENGTHS)
+    assert_right(rnn, call, compiled(rnn, target)(call), size, "float32")
+
+
+@TARGETS
+@pytest.mark.parametrize("name", STEPS)
+def test_steps_of_all_kinds_in_float64_and_reverse(target: Target, name: str) -> None:
+    rnn = recurrence(name, 5, "float64", reverse=True)
+    call = call_of(rnn, LENGTHS, reverse=True)
+    assert_right(rnn, call, compiled(rnn, target)(call), 5, "float64")
+
+
+@DTYPES
+@pytest.mark.parametrize("inputs", [1, 16, 33])
+@pytest.mark.parametrize("size", [2, 3, 8, 13, 16, 31, 64])
+def test_gru_of_all_sizes(size: int, inputs: int, dtype: str) -> None:
+    rnn = recurrence("gru", size, dtype, inputs)
+    call = call_of(rnn, LENGTHS)
+    assert_right(rnn, call, compiled(rnn)(call), size + inputs, dtype)
+
+
+# ---- the same bits ----------------------------------------------------------------------------------------------
+
+
+@TARGETS
+@pytest.mark.parametrize("name", STEPS)
+def test_a_sequence_has_the_same_bits_alone_and_in_any_company(target: Target, name: str) -> None:
+    rnn = recurrence(name, 19, "float32")
+    run_ = compiled(rnn, target)
+    call = call_of(rnn, [*LENGTHS, 3, 6, 9, 1, 4, 11, 2, 5])
+    whole = run_(call)
+    count = len(call.lengths)
+    for chosen in ([0], [9], [1], [3, 5], list(range(count))[::-1], list(range(0, count, 2)) * 3):
+        found = run_(part(call, chosen))
+        assert_same_bits(found.final, [final[chosen] for final in whole.final])
+        for output, expected in zip(found.outputs, whole.outputs, strict=True):
+            for row in chosen:
+                steps = slice(call.starts[row], call.starts[row] + call.lengths[row])
+                assert output[steps].tobytes() == expected[steps].tobytes()
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_the_number_of_threads_changes_no_bit(name: str) -> None:
+    rnn = recurrence(name, 24, "float32")
+    run_ = compiled(rnn)
+    call = call_of(rnn, LENGTHS * 9)
+    found: list[Results] = []
+    for count in (1, 2, 3, None):
+        set_threads(count)
+        try:
+            found.append(run_(call))
+        finally:
+            set_threads(None)
+    for other in found[1:]:
+        assert_same_bits(other.outputs + other.final, found[0].outputs + found[0].final)
+
+
+@pytest.mark.parametrize("name", ["gru", "with_statics"])
+def test_calls_from_several_threads_do_not_meet(name: str) -> None:
+    rnn = recurrence(name, 16, "float32")
+    run_ = compiled(rnn)
+    calls = [call_of(rnn, LENGTHS, seed) for seed in range(8)]
+    alone = [run_(call) for call in calls]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(3):
+            for one, other in zip(pool.map(run_, calls), alone, strict=True):
+                assert_same_bits(one.outputs + one.final, other.outputs + other.final)
+
+
+@DTYPES
+def test_long_sequences(dtype: str) -> None:
+    """More steps than a block before the loop holds."""
+    rnn = recurrence("projected", 3, dtype)
+    call = call_of(rnn, [1500, 2, 0, 700])
+    found = compiled(rnn)(call)
+    assert_right(rnn, call, found, 3, dtype)
+    assert_same_bits(compiled(rnn)(part(call, [3])).final, [found.final[0][[3]]])
+
+
+# ---- how calls come ---------------------------------------------------------------------------------------------
+
+
+def test_padded_sequences_leave_what_is_beyond_them_zero() -> None:
+    rnn = recurrence("gru", 5, "float32")
+    call = call_of(rnn, [4, 4, 4])
+    call = replace(call, lengths=np.array([2, 0, 4]))
+    found = compiled(rnn)(call)
+    assert_right(rnn, call, found, 5, "float32")
+    assert not found.outputs[0][2:8].any()
+
+
+def test_memories_begin_at_zero_and_are_left_as_they_were() -> None:
+    rnn = recurrence("lstm", 6, "float32")
+    call = call_of(rnn, LENGTHS)
+    before = [array.copy() for array in (*call.sequences, *call.initial) if array is not None]
+    compiled(rnn)(call)
+    assert_same_bits(before, [array for array in (*call.sequences, *call.initial) if array is not None])
+    nothing = replace(call, initial=[None, None])
+    zeros = replace(call, initial=[np.zeros_like(array) for array in call.initial if array is not None])
+    one, other = compiled(rnn)(nothing), compiled(rnn)(zeros)
+    assert_same_bits(one.outputs + one.final, other.outputs + other.final)
+
+
+@pytest.mark.parametrize("lengths", [[], [0], [0, 0, 0], [1]], ids=str)
+@pytest.mark.parametrize("name", STEPS)
+def test_nothing_and_almost_nothing(name: str, lengths: list[int]) -> None:
+    rnn = recurrence(name, 4, "float32")
+    call = call_of(rnn, lengths)
+    found = compiled(rnn)(call)
+    assert_right(rnn, call, found, 4, "float32")
+    last = compiled(rnn)(replace(call, last_only=True))
+    assert_same_bits(last.outputs, [last_of(output, call) for output in found.outputs])
+
+
+def test_results_are_arrays_of_their_own() -> None:
+    rnn = recurrence("gru", 4, "float32")
+    run_, call = compiled(rnn), call_of(rnn, LENGTHS)
+    first = run_(call)
+    kept = [array.copy() for array in first.outputs + first.final]
+    run_(call_of(rnn, LENGTHS, seed=5))
+    assert_same_bits(first.outputs + first.final, kept)
+
+
+def test_nan_stays_in_its_own_sequence() -> None:
+    rnn = recurrence("normalised", 9, "float32")
+    run_, call = compiled(rnn), call_of(rnn, LENGTHS)
+    clean = run_(call)
+    call.sequences[0][call.starts[3] + 1] = np.nan
+    found = run_(call)
+    assert np.isnan(found.final[0][3]).all()
+    others = [row for row in range(len(LENGTHS)) if row != 3]
+    assert_same_bits([found.final[0][others]], [clean.final[0][others]])
+    assert_right(rnn, call, found, 9, "float32")
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, 3e38, -3e38, 1e-40])
+@DTYPES
+def test_extreme_numbers(value: float, dtype: str) -> None:
+    rnn = sn.RNN(
+        lambda x, h, p: ((np.tanh(x), sn.sigmoid(x), np.exp(-abs(x)), np.sqrt(abs(x)), x > h, -x), x * 0.5),
+        memory=3,
+        inputs=sn.Spec(3, dtype),
+    )
+    call = replace(call_of(rnn, [2, 1]), initial=[None])
+    call.sequences[0][1] = value
+    assert_right(rnn, call, compiled(rnn)(call), 1, dtype)
+
+
+# ---- integers, booleans and tables ------------------------------------------------------------------------------
+
+
+def whole(x: Any, memory: Any, p: Any) -> tuple[Any, Any]:
+    total, last = memory
+    output = {
+        "divided": x // 3, "left": x % 3, "least": np.minimum(x, total), "sign": np.sign(x), "sum": x.sum(axis=-1),
+        "both": (x > 0) & (last < 2), "most": np.argmax(x, axis=-1), "narrow": x.astype(np.int32) * 2,
+        "floats": x.astype(np.float64) / 3, "table": p[x[:, 0] % 4], "hot": sn.one_hot(x[:, 1] % 3, 3),
+        "other": np.where(last > x, 1, -x), "negative": p[-1 - x[:, 0] % 4],
+    }  # fmt: skip
+    return output, (total + x, x)
+
+
+@TARGETS
+def test_integers_and_tables(target: Target) -> None:
+    table = np.random.default_rng(0).uniform(-1, 1, (4, 5)).astype(np.float32)
+    spec = sn.Spec(3, np.int64)
+    rnn = sn.RNN(whole, table, memory=(spec, spec), inputs=spec)
+    call = call_of(rnn, LENGTHS)
+    call.sequences[0][:] -= 2
+    assert_right(rnn, call, compiled(rnn, target)(call), 3, "float32")
+
+
+@pytest.mark.parametrize("engine", ["llvm", "interpret"])
+@pytest.mark.parametrize("token", [5, -6, 2**62, -(2**62)])
+def test_an_index_beyond_a_table_is_an_error(engine: str, token: int) -> None:
+    table = np.ones((5, 2), np.float32)
+    rnn = sn.RNN(lambda x, h, p: (None, h + p[x]), table, memory=2)
+    tokens = np.zeros((3, 4), np.int64)
+    rnn(tokens, engine=engine)
+    tokens[1, 2] = token
+    with pytest.raises(InputError, match="out of bounds|outside|beyond"):
+        rnn(tokens, engine=engine)
+
+
+# ---- as a person meets it ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_rnn_on_llvm_is_rnn_on_the_interpreter(name: str) -> None:
+    rnn = recurrence(name, 6, "float64")
+    call = call_of(rnn, LENGTHS)
+    offsets = (np.concatenate([call.starts, [call.total]]),)
+    statics = call.statics[0] if call.statics else None
+    for options in ({}, {"last_only": True}):
+        found, expected = (
+            rnn(sn.Ragged(call.sequences[0], offsets), statics=statics, engine=engine, **options)
+            for engine in ("llvm", "interpret")
+        )
+        for actual, wanted in zip(leaves(found), leaves(expected), strict=True):
+            a, w = (one.values if isinstance(one, sn.Ragged) else one for one in (actual, wanted))
+            assert_close(a, w, max(LENGTHS), 6)
+
+
+def test_auto_is_llvm() -> None:
+    rnn = recurrence("gru", 6, "float32")
+    x = np.ones((2, 3, 3), np.float32)
+    automatic, asked = rnn(x), rnn(x, engine="llvm")
+    assert_same_bits(leaves(transform(np.asarray, automatic)), leaves(transform(np.asarray, asked)))

@@ -1,0 +1,324 @@
+"""The command line: what each command prints and writes, and one line and exit code 1 for what is wrong."""
+
+import json
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tolerance import assert_close
+from typer.testing import CliRunner
+
+import stepnet as sn
+from stepnet.cli import app
+from stepnet.files import parquet as over_parquet
+
+DATA = Path(sn.__file__).parent / "data"
+MODEL = DATA / "speaker_gru.safetensors"
+VOWELS = DATA / "japanese_vowels.parquet"
+
+
+def stepnet(*arguments: object) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command."""
+    found = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert found.exception is None or isinstance(found.exception, SystemExit), found.exception
+    return found.exit_code, found.stdout, found.stderr
+
+
+def refusal(*arguments: object) -> str:
+    """The one line of a command that refuses."""
+    code, stdout, stderr = stepnet(*arguments)
+    assert (code, stdout) == (1, "")
+    assert stderr.startswith("stepnet: ")
+    assert stderr.count("\n") == 1
+    return stderr.removeprefix("stepnet: ").rstrip()
+
+
+@pytest.fixture
+def vowels(tmp_path: Path) -> Path:
+    """The first rows of the data, so that tests are quick."""
+    path = tmp_path / "vowels.parquet"
+    parquet.write_table(parquet.read_table(VOWELS).slice(265, 9), path)
+    return path
+
+
+def write(path: Path, **columns: pa.Array | list) -> Path:
+    parquet.write_table(pa.table(columns), path)
+    return path
+
+
+def listed(path: Path, column: str = "outputs") -> list[np.ndarray]:
+    return sn.Ragged.from_arrow(parquet.read_table(path)[column]).to_list()
+
+
+# ---- run --------------------------------------------------------------------------------------------------
+
+
+def test_run_gives_what_torch_gives(tmp_path: Path, vowels: Path, engine: str):
+    out = tmp_path / "out.parquet"
+    code, stdout, stderr = stepnet("run", MODEL, "--input", vowels, "-o", out, "--engine", engine)
+    assert (code, stderr) == (0, "")
+    assert stdout.startswith("9 sequences of ")
+    gru = torch.nn.GRU(12, 64)
+    weights = load_file(MODEL)
+    gru.load_state_dict({k.removeprefix("gru."): v for k, v in weights.items() if k.startswith("gru.")})
+    table, source = parquet.read_table(out), parquet.read_table(vowels)
+    assert table.schema.names == ["split", "speaker", "outputs"]
+    assert table["outputs"].type == pa.list_(pa.list_(pa.float32(), 64))
+    assert table.select(["split", "speaker"]).equals(source.select(["split", "speaker"]))
+    for frames, outputs in zip(listed(vowels, "frames"), listed(out), strict=True):
+        with torch.inference_mode():
+            assert_close(outputs, gru(torch.tensor(frames))[0].numpy(), len(frames), 12 + 64)
+
+
+def test_run_of_layers_and_directions(tmp_path: Path, vowels: Path):
+    torch.manual_seed(0)
+    lstm = torch.nn.LSTM(12, 5, num_layers=2, bidirectional=True)
+    model = tmp_path / "lstm.safetensors"
+    save_file({f"encoder.{name}": value for name, value in lstm.state_dict().items()}, model)
+    out = tmp_path / "out.parquet"
+    assert stepnet("run", model, "--input", vowels, "-o", out, "--prefix", "encoder")[0] == 0
+    for frames, outputs in zip(listed(vowels, "frames"), listed(out), strict=True):
+        with torch.inference_mode():
+            assert_close(outputs, lstm(torch.tensor(frames))[0].numpy(), len(frames), 12 + 20)
+
+
+def test_run_as_json_in_chunks(tmp_path: Path, vowels: Path, monkeypatch: pytest.MonkeyPatch):
+    whole, chunked = tmp_path / "whole.parquet", tmp_path / "chunked.parquet"
+    assert stepnet("run", MODEL, "--input", vowels, "-o", whole)[0] == 0
+    monkeypatch.setattr(over_parquet, "CHUNK_ROWS", 2)
+    code, stdout, _ = stepnet("run", MODEL, "--input", vowels, "-o", chunked, "--json")
+    found = json.loads(stdout)
+    steps = sum(map(len, listed(vowels, "frames")))
+    assert code == 0
+    assert found.pop("seconds") > 0
+    assert found == {"sequences": 9, "steps": steps, "features": 64, "output": str(chunked)}
+    # A sequence's result is the same bits, whatever else is in its batch.
+    assert parquet.read_table(whole).equals(parquet.read_table(chunked))
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_run_over_lists_of_lists_of_doubles_and_empty_ones(tmp_path: Path, rows: int):
+    sequences = [[[float(step)] * 12 for step in range(length)] for length in (2, 0, 3)][:rows]
+    source = write(tmp_path / "in.parquet", x=pa.array(sequences, pa.large_list(pa.list_(pa.float64()))))
+    out = tmp_path / "out.parquet"
+    assert stepnet("run", MODEL, "--input", source, "-o", out)[0] == 0
+    assert [len(outputs) for outputs in listed(out)] == [2, 0, 3][:rows]
+    assert parquet.read_table(out)["outputs"].type == pa.list_(pa.list_(pa.float32(), 64))
+
+
+def test_run_over_one_number_per_step(tmp_path: Path):
+    model = tmp_path / "rnn.safetensors"
+    save_file(torch.nn.RNN(1, 2).state_dict(), model)
+    source = write(tmp_path / "in.parquet", x=pa.array([[1.0, 2.0], [3.0]], pa.list_(pa.float32())))
+    assert stepnet("run", model, "--input", source, "-o", tmp_path / "out.parquet")[0] == 0
+    assert [outputs.shape for outputs in listed(tmp_path / "out.parquet")] == [(2, 2), (1, 2)]
+
+
+def test_run_replaces_an_output_only_by_force(tmp_path: Path, vowels: Path):
+    out = tmp_path / "out.parquet"
+    out.write_text("precious")
+    message = refusal("run", MODEL, "--input", vowels, "-o", out)
+    assert message == f"{out}: the file is there already; --force replaces it"
+    assert out.read_text() == "precious"
+    assert stepnet("run", MODEL, "--input", vowels, "-o", out, "--force")[0] == 0
+    assert len(listed(out)) == 9
+    assert stepnet("run", MODEL, "--input", vowels, "-o", vowels, "--force")[0] == 0  # onto its own input
+    assert len(listed(vowels)) == 9
+
+
+def test_run_leaves_nothing_behind_when_it_fails(tmp_path: Path):
+    source = write(tmp_path / "in.parquet", x=pa.array([[[1.0] * 12], [[1.0] * 13]]))
+    message = refusal("run", MODEL, "--input", source, "-o", tmp_path / "out.parquet")
+    assert message == f"{source}, column `x`, row 0 and on: a step has 13 numbers, and the model takes 12"
+    assert list(tmp_path.iterdir()) == [source]
+
+
+def test_run_with_columns_that_do_not_fit(tmp_path: Path):
+    floats = pa.list_(pa.list_(pa.float32(), 13))
+    frames = pa.array([[[1.0] * 13]], floats)
+    cases: dict[str, tuple[dict[str, pa.Array | list], list[str], str]] = {
+        "13 features": ({"x": frames}, [], "row 0 and on: a step has 13 numbers, and the model takes 12"),
+        "no features": ({"x": [[1.0]]}, [], "row 0 and on: a step has 1 numbers, and the model takes 12"),
+        "integers": (
+            {"x": [[[1] * 12]]},
+            [],
+            "row 0 and on: the numbers are int64, and the model takes float32; cast them",
+        ),
+        "a null": (
+            {"x": pa.array([[[1.0] * 12], None])},
+            [],
+            "the Arrow array has a null in row 1; drop such rows or fill them (pyarrow.compute.fill_null)",
+        ),
+        "no lists": (
+            {"x": [1.0], "y": ["a"]},
+            [],
+            "there is no list column; there are x (double), y (string)",
+        ),
+        "two lists": (
+            {"x": frames, "y": frames},
+            [],
+            "there are 2 list columns (x, y); choose one with --column",
+        ),
+        "another name": ({"x": frames}, ["--column", "z"], "there is no column `z`; there are x"),
+        "no list": (
+            {"x": frames, "y": [1]},
+            ["--column", "y"],
+            "column `y` holds int64, and not lists, one per sequence",
+        ),
+        "outputs": (
+            {"x": frames, "outputs": [1]},
+            [],
+            "there is a column `outputs` already, which the outputs would be called",
+        ),
+    }
+    for columns, options, expected in cases.values():
+        source = write(tmp_path / "in.parquet", **columns)
+        options += ["--engine", "interpret", "-o", str(tmp_path / "out.parquet")]
+        message = refusal("run", MODEL, "--input", source, *options)
+        assert message.startswith(str(source))
+        assert message.endswith(expected)
+
+
+def test_run_with_files_that_are_none(tmp_path: Path, vowels: Path):
+    out, broken, slow = tmp_path / "out.parquet", tmp_path / "broken.parquet", ("--engine", "interpret")
+
+    def over(source: Path) -> str:
+        return refusal("run", MODEL, "--input", source, "-o", out, *slow).removeprefix(f"{source}: ")
+
+    assert over(tmp_path / "nowhere") == "there is no such file"
+    assert over(tmp_path).startswith("this is no whole Parquet file (")
+    for content in (b"", b"PAR1", VOWELS.read_bytes()[:-9], pickle.dumps([1]), MODEL.read_bytes()):
+        broken.write_bytes(content)
+        assert over(broken).startswith("this is no whole Parquet file (")
+    spoilt = bytearray(vowels.read_bytes())
+    spoilt[100:400] = b"\xff" * 300  # the footer is whole, the numbers are not
+    broken.write_bytes(spoilt)
+    assert over(broken).startswith("this is no whole Parquet file (")
+    missing = tmp_path / "nowhere" / "out.parquet"
+    message = refusal("run", MODEL, "--input", vowels, "-o", missing, *slow)
+    assert message == f"{missing}: the file cannot be written (No such file or directory)"
+
+
+# ---- explain, doctor --------------------------------------------------------------------------------------
+
+
+def test_explain_prints_the_plan():
+    code, stdout, stderr = stepnet("explain", MODEL)
+    assert (code, stderr) == (0, "")
+    assert "in the loop, per step: 28.0 kflop, 49.4 kB of weights" in stdout
+    assert "engine: llvm" in stdout
+
+
+def test_explain_as_json_names_each_recurrence(tmp_path: Path):
+    model = tmp_path / "gru.safetensors"
+    save_file(torch.nn.GRU(3, 4, num_layers=2, bidirectional=True).state_dict(), model)
+    code, stdout, _ = stepnet("explain", model, "--json", "--engine", "interpret")
+    found = json.loads(stdout)
+    assert code == 0
+    names = [one["name"] for one in found["recurrences"]]
+    assert names == [f"layer {layer} {way}" for layer in (0, 1) for way in ("forward", "backward")]
+    assert [one["inputs"]["x"] for one in found["recurrences"]] == ["f32[3]", "f32[3]", "f32[8]", "f32[8]"]
+    assert [one["engine"] for one in found["recurrences"]] == ["interpret"] * 4
+    loop = found["recurrences"][0]["stages"][-1]
+    assert (loop["name"], loop["flops"]) == ("loop", 2 * 4 * 12 + 4 * (3 * 15 + 8))
+
+
+def test_explain_of_models_that_are_none(tmp_path: Path):
+    path = tmp_path / "model.safetensors"
+    assert refusal("explain", path) == f"{path}: there is no such file"
+    for content in (b"", MODEL.read_bytes()[:-1], pickle.dumps([1])):
+        path.write_bytes(content)
+        assert refusal("explain", path).startswith(f"{path}: this is no whole .safetensors file (")
+    save_file({"head.weight\nx": torch.zeros(2)}, path)
+    assert refusal("explain", path).startswith(f"{path}: no recurrent layer here")
+    assert refusal("explain", MODEL, "--prefix", "rnn").startswith(
+        f"{MODEL}: no recurrent layer has the prefix"
+    )
+    assert refusal("explain", MODEL, "--engine", "cuda").startswith("no engine is called 'cuda'")
+
+
+def test_doctor_says_what_there_is():
+    code, stdout, _ = stepnet("doctor", "--json")
+    found = json.loads(stdout)
+    assert code == 0
+    assert found["stepnet"] == sn.__version__
+    assert found["packages"]["numpy"] == np.__version__
+    assert found["engines"] == {"llvm": None, "interpret": None}
+    assert found["threads"] >= 1
+    assert any(target.startswith("generic") for target in found["targets"])
+    code, stdout, _ = stepnet("doctor")
+    assert code == 0
+    assert f"  numpy       {np.__version__}\n" in stdout
+    assert f"code for      {found['targets'][0]}\n" in stdout
+
+
+def test_doctor_without_a_package(monkeypatch: pytest.MonkeyPatch):
+    from stepnet.report import doctor
+
+    monkeypatch.setattr(doctor, "OPTIONAL", ("no-such",))
+    assert "  no-such     not installed" in stepnet("doctor")[1]
+
+
+# ---- usage and exit codes ---------------------------------------------------------------------------------
+
+
+def test_version():
+    assert stepnet("--version") == (0, f"stepnet {sn.__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("explode",),
+        ("explain",),
+        ("explain", MODEL, "--loud"),
+        ("run", MODEL),
+        ("run", MODEL, "--input"),
+        ("doctor", "surplus"),
+    ],
+)
+def test_wrong_usage(arguments: tuple[object, ...]):
+    assert stepnet(*arguments)[0] == 2
+
+
+def test_refusals_of_several_lines_become_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, vowels: Path):
+    from stepnet.engines import engine_named
+
+    monkeypatch.setattr(type(engine_named("llvm")), "refuse", lambda self, plan: "it is Sunday")
+    message = refusal("run", MODEL, "--input", vowels, "-o", tmp_path / "out.parquet")
+    assert message.endswith("; llvm: it is Sunday")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (lambda path: ["explain", MODEL], 0, ""),
+        (lambda path: ["explain", path / "nowhere"], 1, "stepnet: {path}/nowhere: there is no such file\n"),
+        (lambda path: ["explain", MODEL, "--loud"], 2, None),
+    ],
+)
+def test_exit_codes_of_the_process(
+    arguments: Callable[[Path], list], code: int, says: str | None, tmp_path: Path
+):
+    command = [sys.executable, "-c", "from stepnet.cli import main; main()", *map(str, arguments(tmp_path))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code
+    assert says is None or done.stderr == says.format(path=tmp_path)
+    assert "Traceback" not in done.stderr
+
+
+def test_the_command_line_imports_no_framework():
+    program = "import sys, stepnet.cli; print({'torch', 'keras', 'pyarrow', 'onnx'} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "set()\n"

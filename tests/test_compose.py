@@ -1,0 +1,375 @@
+"""`Bidirectional` and `Stack`: what their parts give, put together by hand, on every form of sequences."""
+
+import re
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from tolerance import assert_close
+
+import stepnet as sn
+from stepnet.cells import CELLS
+from stepnet.compose import MERGES
+from stepnet.errors import InputError, StepError
+
+LENGTHS = (3, 0, 1, 6)
+BATCH, TIME, INPUTS, HIDDEN = len(LENGTHS), max(LENGTHS), 2, 3
+FORMS = ["ragged", "padded", "dense"]
+
+
+@cache  # so that what is compiled for one test serves the others
+def recurrence(inputs: int = INPUTS, seed: int = 0, reverse: bool = False, name: str = "gru") -> sn.RNN:
+    params = CELLS[name].parameters(inputs, HIDDEN, seed=seed, dtype="float64")
+    return sn.cells.rnn(name, params, reverse=reverse)
+
+
+def given(form: str) -> tuple[Any, dict[str, Any], list[np.ndarray]]:
+    """Sequences in one form, what goes with them in a call, and the same as a list."""
+    x = np.random.default_rng(7).normal(size=(BATCH, TIME, INPUTS))
+    if form == "dense":
+        return x, {}, list(x)
+    sequences = [row[:length] for row, length in zip(x, LENGTHS, strict=True)]
+    if form == "padded":
+        return x, {"lengths": LENGTHS}, sequences
+    return sn.Ragged.from_list(sequences), {}, sequences
+
+
+def listed(outputs: Any, form: str) -> list[np.ndarray]:
+    """The outputs as a list of [steps, features], once they have the form of the inputs."""
+    if form == "ragged":
+        assert isinstance(outputs, sn.Ragged)
+        return outputs.to_list()
+    assert isinstance(outputs, np.ndarray)
+    assert outputs.shape[:2] == (BATCH, TIME)
+    if form == "dense":
+        return list(outputs)
+    assert all(not outputs[row, length:].any() for row, length in enumerate(LENGTHS))
+    return [outputs[row, :length] for row, length in enumerate(LENGTHS)]
+
+
+def run(rnn: sn.RNN, x: np.ndarray, initial: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """One GRU over one sequence [steps, inputs], a step at a time; a reverse one from its last step."""
+    memory = np.zeros((1, HIDDEN)) if initial is None else initial.reshape(1, HIDDEN)
+    outputs: list[np.ndarray] = []
+    for step in reversed(range(len(x))) if rnn.reverse else range(len(x)):
+        output, memory = rnn.step(x[step : step + 1], memory, rnn.params)
+        outputs.append(output)
+    outputs = outputs[::-1] if rnn.reverse else outputs
+    return np.concatenate([np.zeros((0, HIDDEN)), *outputs]), memory[0]
+
+
+def last(outputs: np.ndarray, reverse: bool = False) -> np.ndarray:
+    return outputs[0 if reverse else -1] if len(outputs) else np.zeros(outputs.shape[1:])
+
+
+def merged_by_hand(merge: str, forward: np.ndarray, backward: np.ndarray) -> np.ndarray:
+    if merge == "concat":
+        return np.hstack([forward, backward])
+    return {"sum": forward + backward, "average": (forward + backward) / 2, "product": forward * backward}[
+        merge
+    ]
+
+
+FORWARD, BACKWARD = recurrence(seed=1), recurrence(seed=2, reverse=True)
+
+
+# ---- two directions
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("merge", MERGES)
+def test_directions_are_merged_at_every_step(merge: str, form: str, engine: str):
+    x, options, sequences = given(form)
+    outputs, final = sn.Bidirectional(FORWARD, BACKWARD, merge)(x, engine=engine, **options)
+    for row, (sequence, output) in enumerate(zip(sequences, listed(outputs, form), strict=True)):
+        (forward, h), (backward, back) = run(FORWARD, sequence), run(BACKWARD, sequence)
+        assert_close(output, merged_by_hand(merge, forward, backward), TIME, INPUTS + HIDDEN)
+        assert_close(final["forward"][row], h, TIME, INPUTS + HIDDEN)
+        assert_close(final["backward"][row], back, TIME, INPUTS + HIDDEN)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("merge", MERGES)
+def test_last_outputs_are_each_directions_own(merge: str, form: str, engine: str):
+    x, options, sequences = given(form)
+    both = sn.Bidirectional(FORWARD, BACKWARD, merge)
+    outputs, _ = both(x, engine=engine, last_only=True, **options)
+    for sequence, output in zip(sequences, outputs, strict=True):
+        forward, backward = last(run(FORWARD, sequence)[0]), last(run(BACKWARD, sequence)[0], reverse=True)
+        assert_close(output, merged_by_hand(merge, forward, backward), TIME, INPUTS + HIDDEN)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_directions_without_a_merge_are_a_pair(form: str, engine: str):
+    x, options, sequences = given(form)
+    outputs, _ = sn.Bidirectional(FORWARD, BACKWARD, None)(x, engine=engine, **options)
+    forward, backward = (listed(each, form) for each in outputs)
+    for row, sequence in enumerate(sequences):
+        assert_close(forward[row], run(FORWARD, sequence)[0], TIME, INPUTS + HIDDEN)
+        assert_close(backward[row], run(BACKWARD, sequence)[0], TIME, INPUTS + HIDDEN)
+
+
+def test_initial_memories_of_directions(engine: str):
+    x, _, sequences = given("ragged")
+    random = np.random.default_rng(8)
+    initial = {"backward": random.normal(size=(BATCH, HIDDEN)), "forward": None}
+    outputs, final = sn.Bidirectional(FORWARD, BACKWARD)(x, initial=initial, engine=engine)
+    for row, sequence in enumerate(sequences):
+        (forward, _), (backward, h) = (
+            run(FORWARD, sequence),
+            run(BACKWARD, sequence, initial["backward"][row]),
+        )
+        assert_close(outputs[row], np.hstack([forward, backward]), TIME, INPUTS + HIDDEN)
+        assert_close(final["backward"][row], h, TIME, INPUTS + HIDDEN)
+
+
+def running_sum(x: Any, h: Any, params: Any, statics: Any) -> Any:
+    """Outputs in a structure, one of them without a feature axis, and a memory in a structure."""
+    h = h["sum"] + x * statics
+    return {"all": h, "first": h[:, 0]}, {"sum": h}
+
+
+SUMS = [sn.RNN(running_sum, memory={"sum": INPUTS}, reverse=reverse) for reverse in (False, True)]
+
+
+@pytest.mark.parametrize("merge", MERGES)
+@pytest.mark.parametrize("form", FORMS)
+def test_structures_of_outputs_are_merged_leaf_by_leaf(form: str, merge: str, engine: str):
+    x, options, sequences = given(form)
+    one, other = np.full((BATCH, INPUTS), 2.0), np.full((BATCH, INPUTS), -1.0)
+    statics = {"forward": one, "backward": other}
+    both = sn.Bidirectional(SUMS[0], SUMS[1], merge)
+    outputs, final = both(x, statics=statics, engine=engine, **options)
+    assert list(outputs) == ["all", "first"]
+    ends, _ = both(x, statics=statics, engine=engine, last_only=True, **options)
+    every, first = listed(outputs["all"], form), listed(outputs["first"], form)
+    for row, sequence in enumerate(sequences):
+        forward = np.cumsum(2.0 * sequence, axis=0)
+        backward = np.cumsum(-sequence[::-1], axis=0)[::-1]
+        assert_close(every[row], merged_by_hand(merge, forward, backward), TIME, INPUTS)
+        alone = merged_by_hand(merge, forward[:, :1], backward[:, :1])
+        assert_close(first[row], alone if merge == "concat" else alone[:, 0], TIME, INPUTS)
+        end = merged_by_hand(merge, last(forward), last(backward, reverse=True))
+        assert_close(ends["all"][row], end, TIME, INPUTS)
+        alone = merged_by_hand(merge, last(forward)[:1], last(backward, reverse=True)[:1])
+        assert_close(ends["first"][row], alone if merge == "concat" else alone[0], TIME, INPUTS)
+        assert_close(final["backward"]["sum"][row], last(backward, reverse=True), TIME, INPUTS)
+
+
+# ---- layers
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_outputs_of_a_layer_are_the_inputs_of_the_next(form: str, engine: str):
+    layers = [recurrence(seed=1), recurrence(HIDDEN, seed=2, reverse=True), recurrence(HIDDEN, seed=3)]
+    x, options, sequences = given(form)
+    initial = (None, np.random.default_rng(9).normal(size=(BATCH, HIDDEN)), None)
+    outputs, final = sn.Stack(layers)(x, initial=initial, engine=engine, **options)
+    ends, _ = sn.Stack(layers)(x, initial=initial, last_only=True, engine=engine, **options)
+    assert isinstance(final, tuple)
+    for row, (sequence, output) in enumerate(zip(sequences, listed(outputs, form), strict=True)):
+        for place, layer in enumerate(layers):
+            memory = initial[place]
+            sequence, h = run(layer, sequence, None if memory is None else memory[row])
+            assert_close(final[place][row], h, 3 * TIME, 2 * HIDDEN)
+        assert_close(output, sequence, 3 * TIME, 2 * HIDDEN)
+        assert_close(ends[row], last(sequence), 3 * TIME, 2 * HIDDEN)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_layers_of_directions(form: str, engine: str):
+    above = recurrence(2 * HIDDEN, seed=3), recurrence(2 * HIDDEN, seed=4, reverse=True)
+    stack = sn.Stack([sn.Bidirectional(FORWARD, BACKWARD), sn.Bidirectional(*above, "sum")])
+    x, options, sequences = given(form)
+    outputs, final = stack(x, engine=engine, **options)
+    ends, _ = stack(x, engine=engine, last_only=True, **options)
+    for row, (sequence, output) in enumerate(zip(sequences, listed(outputs, form), strict=True)):
+        below = np.hstack([run(FORWARD, sequence)[0], run(BACKWARD, sequence)[0]])
+        (forward, _), (backward, h) = (run(layer, below) for layer in above)
+        assert_close(output, forward + backward, 2 * TIME, 3 * HIDDEN)
+        assert_close(ends[row], last(forward) + last(backward, reverse=True), 2 * TIME, 3 * HIDDEN)
+        assert_close(final[1]["backward"][row], h, 2 * TIME, 3 * HIDDEN)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_directions_of_layers(form: str, engine: str):
+    above = recurrence(HIDDEN, seed=3), recurrence(HIDDEN, seed=4, reverse=True)
+    both = sn.Bidirectional(sn.Stack([FORWARD, above[0]]), sn.Stack([sn.Stack([BACKWARD]), above[1]]))
+    x, options, sequences = given(form)
+    outputs, final = both(x, engine=engine, **options)
+    for row, (sequence, output) in enumerate(zip(sequences, listed(outputs, form), strict=True)):
+        forward, _ = run(above[0], run(FORWARD, sequence)[0])
+        backward, h = run(above[1], run(BACKWARD, sequence)[0])
+        assert_close(output, np.hstack([forward, backward]), 2 * TIME, 2 * HIDDEN)
+        assert_close(final["backward"][1][row], h, 2 * TIME, 2 * HIDDEN)
+    assert final["backward"][0][0].shape == (BATCH, HIDDEN)
+
+
+def test_statics_of_layers(engine: str):
+    x, _, sequences = given("ragged")
+
+    def scaled(x: Any, h: Any, params: Any, statics: Any) -> Any:
+        h = h + x * statics
+        return h, h
+
+    statics = np.arange(BATCH * INPUTS, dtype=np.float64).reshape(BATCH, INPUTS)
+    stack = sn.Stack([sn.RNN(scaled, memory=INPUTS), recurrence(seed=1)])
+    outputs, _ = stack(x, statics=(statics, None), engine=engine)
+    for row, sequence in enumerate(sequences):
+        below = np.cumsum(sequence * statics[row], axis=0)
+        assert_close(outputs[row], run(FORWARD, below)[0], TIME, INPUTS + HIDDEN)
+
+
+@pytest.mark.parametrize("lengths", [(), (0,), (1,), (0, 0)])
+def test_few_and_empty_sequences(lengths: tuple[int, ...], engine: str):
+    x = sn.Ragged.from_list([np.ones((length, INPUTS)) for length in lengths], "float64", INPUTS)
+    stack = sn.Stack([sn.Bidirectional(FORWARD, BACKWARD), recurrence(2 * HIDDEN)])
+    outputs, final = stack(x, engine=engine)
+    ends, _ = stack(x, engine=engine, last_only=True)
+    assert outputs.lengths.tolist() == list(lengths)
+    assert outputs.features == (HIDDEN,)
+    assert ends.shape == final[1].shape == final[0]["forward"].shape == (len(lengths), HIDDEN)
+    np.testing.assert_array_equal(ends, final[1])
+    for row, length in enumerate(lengths):
+        assert bool(final[0]["forward"][row].any()) == bool(length)
+
+
+def test_layers_below_the_top_give_all_outputs():
+    asked: list[bool] = []
+
+    class Watched(sn.RNN):
+        def __call__(self, *arguments: Any, **options: Any) -> Any:
+            asked.append(arguments[4])
+            return super().__call__(*arguments, **options)
+
+    made = [Watched(CELLS["gru"].step, recurrence(size).params, memory=HIDDEN) for size in (INPUTS, HIDDEN)]
+    sn.Stack(made)(given("dense")[0], last_only=True, engine="interpret")
+    assert asked == [False, True]
+
+
+# ---- what does not fit
+
+
+def broken(x: Any, h: Any, params: Any) -> Any:
+    return h, h[:, 1:]
+
+
+def loose(value: Any) -> Any:
+    return value
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: sn.Stack([]), "a Stack has at least one layer"),
+        (lambda: sn.Stack([FORWARD, np.tanh]), "layer 1 is an RNN, a Bidirectional or a Stack, not a ufunc"),
+        (
+            lambda: sn.Bidirectional(FORWARD, BACKWARD, "mean"),
+            "merge is 'concat', 'sum', 'average', 'product' or None, not 'mean'",
+        ),
+        (
+            lambda: sn.Bidirectional(FORWARD, FORWARD),
+            "the backward direction is made with reverse=True, and RNN(gru",
+        ),
+        (
+            lambda: sn.Bidirectional(sn.Stack([FORWARD, BACKWARD]), BACKWARD),
+            "the forward direction is made with reverse=False, and RNN(gru",
+        ),
+        (
+            lambda: sn.Bidirectional(FORWARD, sn.Bidirectional(FORWARD, BACKWARD)),
+            "the backward direction is made with reverse=True, and RNN(gru",
+        ),
+        (
+            lambda: sn.Bidirectional(FORWARD, loose(3)),
+            "backward is an RNN, a Bidirectional or a Stack, not a int",
+        ),
+    ],
+)
+def test_parts_that_do_not_fit(make: Any, message: str):
+    with pytest.raises(InputError, match=re.escape(message)):
+        make()
+
+
+BOTH = sn.Bidirectional(FORWARD, BACKWARD)
+
+
+@pytest.mark.parametrize(
+    ("layer", "options", "error", "message"),
+    [
+        (
+            BOTH,
+            {"initial": np.zeros(3)},
+            InputError,
+            "initial of a Bidirectional is {'forward': ..., 'backward'",
+        ),
+        (BOTH, {"statics": {"forward": 1}}, InputError, "statics of a Bidirectional is {'forward': ..., "),
+        (
+            BOTH,
+            {"initial": {"forward": np.zeros((1, 2)), "backward": None}},
+            InputError,
+            "the forward direction: the initial memory is [1, 2]; it should be [4, 3]",
+        ),
+        (
+            sn.Stack([BOTH]),
+            {"initial": np.zeros((1, 3))},
+            InputError,
+            "initial of a Stack is a tuple, one entry for each of its 1 layers",
+        ),
+        (sn.Stack([BOTH]), {"initial": (None, None)}, InputError, "initial of a Stack is a tuple, one entry"),
+        (
+            sn.Stack([FORWARD, sn.Stack([sn.Bidirectional(sn.RNN(broken, memory=4), BACKWARD)])]),
+            {},
+            StepError,
+            "layer 1: layer 0: the forward direction: the memory enters the step as f64[4]",
+        ),
+        (
+            sn.Bidirectional(FORWARD, recurrence(reverse=True, name="lstm"), None),
+            {"initial": {"forward": None, "backward": np.zeros((BATCH, HIDDEN))}},
+            InputError,
+            "the backward direction: initial is *, the memory is {h: *, c: *}",
+        ),
+        (
+            sn.Bidirectional(FORWARD, sn.RNN(lambda x, h, p: (x, h), memory=1, reverse=True), "sum"),
+            {},
+            InputError,
+            "outputs of the two directions do not merge by 'sum': their features are (3,) and (2,)",
+        ),
+        (
+            sn.Bidirectional(FORWARD, sn.RNN(lambda x, h, p: (x[:, 0], h), memory=1, reverse=True)),
+            {},
+            InputError,
+            "outputs of the two directions do not merge by 'concat': their features are (3,) and ()",
+        ),
+        (
+            sn.Bidirectional(FORWARD, sn.RNN(lambda x, h, p: ((x, h), h), memory=1, reverse=True)),
+            {},
+            InputError,
+            "outputs of the two directions do not merge: * and (*, *)",
+        ),
+    ],
+)
+def test_calls_that_do_not_fit(layer: Any, options: dict[str, Any], error: type, message: str):
+    for form in ("dense", "ragged"):
+        with pytest.raises(error, match=re.escape(message)):
+            layer(given(form)[0], engine="interpret", **options)
+
+
+def test_explain_has_every_recurrence_under_its_name():
+    text = sn.Stack([recurrence(), BOTH]).explain(engine="interpret")
+    names = ["layer 0:", "layer 1:", "the forward direction:", "the backward direction:"]
+    assert [line for line in text.splitlines() if line.endswith(":") and line in names] == names
+    assert f"layer 0:\n{recurrence().explain(engine='interpret')}" in text
+    assert f"the backward direction:\n{BACKWARD.explain(engine='interpret')}" in text
+
+
+def test_explain_before_the_inputs_are_known():
+    unknown = sn.RNN(recurrence().step, recurrence().params, memory=HIDDEN, reverse=True)
+    with pytest.raises(InputError, match="layer 0: the backward direction: the inputs are not known yet"):
+        sn.Stack([sn.Bidirectional(FORWARD, unknown)]).explain()
+
+
+def test_layers_are_what_was_given():
+    assert BOTH.layers == (FORWARD, BACKWARD)
+    assert sn.Stack([FORWARD, BOTH]).layers == (FORWARD, BOTH)
+    assert repr(BOTH).startswith("Bidirectional(forward=RNN(gru, ")

@@ -1,0 +1,203 @@
+"""The plan as text and as facts: a golden text, costs by hand, and names given before they are read."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stepnet as sn
+from stepnet import cells
+from stepnet.engines import engine_named
+from stepnet.ir import Builder, Node
+from stepnet.report.explain import Stage, explain, explanation
+from stepnet.report.expressions import amount, expression, view
+from stepnet.types import ROWS, Type
+
+INPUTS, HIDDEN = 3, 4
+GRU = """\
+each sequence from its first step
+  inputs      x f32[3]
+  memories    memory f32[4]
+  parameters  W f32[3, 12], R f32[4, 12], b f32[12], d f32[12]
+
+engine: llvm
+  llvm        chosen
+  interpret   runs it if asked for
+
+before the loop, per step: 92 flop, 224 B of weights, 60 B of values
+  %1, %2, %3 = x @ [W[:, :4] | W[:, 4:8] | W[:, 8:]]                                      3 x f32[4]
+  %4 = %1 + b[:4]                                                                             f32[4]
+  %5 = %4 + d[:4]                                                                             f32[4]
+  %6 = %2 + b[4:8]                                                                            f32[4]
+  %7 = %6 + d[4:8]                                                                            f32[4]
+  %8 = %3 + b[8:]                                                                             f32[4]
+
+in the loop, per step: 308 flop, 208 B of weights, 80 B of values
+  %9, %10, %11 = memory @ [R[:, :4] | R[:, 4:8] | R[:, 8:]]                               3 x f32[4]
+  %12 = %5 + %9                                                                               f32[4]
+  %13 = sigmoid(%12)                                                                          f32[4]
+  %14 = %7 + %10                                                                              f32[4]
+  %15 = sigmoid(%14)                                                                          f32[4]
+  %16 = %11 + d[8:]                                                                           f32[4]
+  %17 = %13 * %16                                                                             f32[4]
+  %18 = %8 + %17                                                                              f32[4]
+  %19 = tanh(%18)                                                                             f32[4]
+  %20 = memory - %19                                                                          f32[4]
+  %21 = %15 * %20                                                                             f32[4]
+  %22 = %19 + %21                                                                             f32[4]
+
+results
+  output = %22
+  next memory = %22"""
+
+
+def step(x, h, params):
+    a = x @ params["W"] + params["b"]
+    b = h @ params["R"] + params["d"]
+    r = sn.sigmoid(a[:, :HIDDEN] + b[:, :HIDDEN])
+    z = sn.sigmoid(a[:, HIDDEN : 2 * HIDDEN] + b[:, HIDDEN : 2 * HIDDEN])
+    n = np.tanh(a[:, 2 * HIDDEN :] + r * b[:, 2 * HIDDEN :])
+    h = n + z * (h - n)
+    return h, h
+
+
+def gru() -> sn.RNN:
+    shapes = {"W": (INPUTS, 12), "R": (HIDDEN, 12), "b": (12,), "d": (12,)}
+    params = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+    return sn.RNN(step, params, memory=HIDDEN, inputs=INPUTS)
+
+
+def everything(x, memory, params, statics, index):
+    h, c = memory["h"], memory["c"]
+    query = np.tanh(statics @ params["S"] * 2)
+    z = sn.softmax(sn.layer_norm(np.concatenate([x, h], axis=-1) @ params["W"]) + query)
+    h = np.where(index[:, None] < 3, h, z * -(c**2))
+    return {"y": sn.relu(h @ params["O"]), "k": x.max(axis=-1)}, {"h": h, "c": c + 1}
+
+
+def of_everything() -> sn.RNN:
+    shapes = {"W": (INPUTS + 8, 8), "S": (5, 8), "O": (8, 2)}
+    params = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+    return sn.RNN(
+        everything, params, memory={"h": 8, "c": 8}, inputs=INPUTS, statics=sn.Spec(5), reverse=True
+    )
+
+
+def named_cells() -> Iterator[sn.RNN]:
+    for name, cell in cells.CELLS.items():
+        yield cells.rnn(name, cell.parameters(inputs=INPUTS, hidden=HIDDEN))
+
+
+def test_golden_text_of_a_gru():
+    assert gru().explain() == GRU
+
+
+def test_costs_of_a_gru_by_hand():
+    before, loop = explanation(gru().plan).stages
+    pointwise = 5 * HIDDEN  # two biases for r and z each, one for n
+    assert before == Stage(
+        "before", before.phases, 2 * INPUTS * 12 + pointwise, 4 * (INPUTS * 12 + 12 + 8), 4 * (INPUTS + 12)
+    )
+    functions = 3 * 15 + 8  # two sigmoids and a tanh; and eight additions and the like
+    assert loop == Stage(
+        "loop", loop.phases, 2 * HIDDEN * 12 + functions * HIDDEN, 4 * (HIDDEN * 12 + 4), 4 * (12 + 4 + 4)
+    )
+
+
+def test_every_stage_and_end_is_there():
+    facts = explanation(of_everything().plan, "interpret")
+    assert [stage.name for stage in facts.stages] == ["sequence", "before", "loop", "after"]
+    assert (facts.inputs, facts.statics, facts.reverse) == ({"x": "f32[3]"}, {"static": "f32[5]"}, True)
+    assert facts.memories == {"h": "f32[8]", "c": "f32[8]"}
+    assert list(facts.results) == ["output 0", "output 1", "next h", "next c"]
+    assert len(facts.stages[2].phases) > 3  # a layer norm and a softmax need results across units
+    text = of_everything().explain("interpret")
+    assert text.startswith("each sequence from its last step")
+    assert "  phase 4\n" in text
+    assert all(len(line) <= 100 for line in text.splitlines())
+
+
+@pytest.mark.parametrize("rnn", [gru(), of_everything(), *named_cells()], ids=str)
+def test_each_number_is_given_once_before_it_is_read(rnn: sn.RNN):
+    facts = explanation(rnn.plan, "interpret")
+    given: list[str] = []
+    for stage in facts.stages:
+        for phase in stage.phases:
+            for line in phase:
+                assert set(re.findall(r"%\d+", line.text)) <= set(given), line
+                given += line.gives
+    assert given == [f"%{number}" for number in range(1, len(given) + 1)]
+    read = [number for value in facts.results.values() for number in re.findall(r"%\d+", value)]
+    assert set(read) <= set(given)
+
+
+def test_engines_that_refuse_say_why(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(type(engine_named("llvm")), "refuse", lambda self, plan: "it is Sunday")
+    plan = gru().plan
+    assert "engine: none of those asked for\n  llvm        refuses: it is Sunday" in explain(plan)
+    assert explanation(plan, ("llvm", "interpret")).engine == "interpret"
+
+
+def test_an_engine_there_is_not():
+    with pytest.raises(sn.StepnetError, match="no engine is called 'cuda'"):
+        gru().explain("cuda")
+
+
+@pytest.mark.parametrize(
+    ("operation", "told", "shape", "text"),
+    [
+        ("slice", {"slices": ((0, 4, 1),)}, (4,), "v[:]"),
+        ("slice", {"slices": ((1, 3, 1), (0, 5, 2))}, (4, 5), "v[1:3, ::2]"),
+        ("slice", {"slices": ((3, -1, -1),)}, (4,), "v[::-1]"),
+        ("slice", {"slices": ((2, 0, -1),)}, (4,), "v[2:0:-1]"),
+        ("reshape", {"rank": 1, "shape": (2, 2)}, (4,), "v.reshape(2, 2)"),
+        ("transpose", {"order": (1, 0)}, (2, 3), "v.T"),
+        ("transpose", {"order": (1, 2, 0)}, (2, 3, 4), "v.transpose(1, 2, 0)"),
+        ("take", {"axis": -1, "indices": (3, 1)}, (2, 4), "v[:, [3, 1]]"),
+        ("take", {"axis": -1, "indices": tuple(range(9))}, (9,), "v[[0, 1, 2, 3, 4, 5, ...]]"),
+        ("broadcast", {"rank": 1, "shape": (2, 4)}, (4,), "v"),
+    ],
+)
+def test_views_read_as_they_are_written(operation: str, told: dict, shape: tuple[int, ...], text: str):
+    assert view("v", shape, made(operation, [Type(ROWS, shape, "float32")], **told)) == text
+
+
+@pytest.mark.parametrize(
+    ("operation", "count", "told", "text"),
+    [
+        ("subtract", 2, {}, "a - b"),
+        ("greater_equal", 2, {}, "a >= b"),
+        ("negative", 1, {}, "-a"),
+        ("power", 1, {"exponent": 2.5}, "a ** 2.5"),
+        ("cast", 1, {"dtype": "int64"}, "i64(a)"),
+        ("concatenate", 2, {"axis": -1}, "[a | b]"),
+        ("tanh", 1, {}, "tanh(a)"),
+        ("sum", 1, {"axes": (-1,)}, "sum(a, axes=(-1,))"),
+    ],
+)
+def test_operations_read_as_they_are_written(operation: str, count: int, told: dict, text: str):
+    node = made(operation, [Type(ROWS, (4,), "float32")] * count, **told)
+    assert expression(node, ["a", "b"][:count]) == text
+
+
+def made(operation: str, types: list[Type], **told: Any) -> Node:
+    builder = Builder()
+    operands = [builder.input(type_, f"v{place}") for place, type_ in enumerate(types)]
+    return builder.nodes[builder.add(operation, *operands, **told)]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (999_949, "999.9 kB"),
+        (999_950, "1.0 MB"),
+        (3 * 10**12, "3.0 TB"),
+    ],
+)
+def test_amounts_have_few_digits(count: int, text: str):
+    assert amount(count, "B") == text
