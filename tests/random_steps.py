@@ -56,7 +56,9 @@ class RandomStep:
         inputs, statics = (
             transform(lambda spec: sn.Spec(spec.shape, dtype), part) for part in (self.inputs, self.statics)
         )
-        return sn.RNN(self.function, params, memory=self.memory, inputs=inputs, statics=statics, reverse=reverse)
+        return sn.RNN(
+            self.function, params, memory=self.memory, inputs=inputs, statics=statics, reverse=reverse
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -114,7 +116,9 @@ def looped(
     return outputs, finals
 
 
-def right(step: RandomStep, given: Sequences, reverse: bool = False) -> tuple[list[list[Array]], dict[str, Array]]:
+def right(
+    step: RandomStep, given: Sequences, reverse: bool = False
+) -> tuple[list[list[Array]], dict[str, Array]]:
     """Per output its value for each sequence, [time, features...], and each memory's last, in float64."""
     count = len(given.lengths)
     start = given.initial or {name: np.zeros((count, *s.shape), s.dtype) for name, s in step.memory.items()}
@@ -272,7 +276,9 @@ class Draft:
         if self.draw(st.booleans()):
             text = f"np.concatenate([{a}, {b}], axis=-1) @ {self.weight(k[0] + m[0], width)}"
         else:
-            text = f"{a} @ {self.weight(k[0], width)} + {b} @ {self.weight(m[0], width)} + {self.weight(width)}"
+            text = (
+                f"{a} @ {self.weight(k[0], width)} + {b} @ {self.weight(m[0], width)} + {self.weight(width)}"
+            )
         way = self.one_of(["slice", "split", "reshape", "every", "transpose"])
         if way == "split":
             self.lines.append(f"{joined} = np.split({text}, {count}, axis=-1)")
@@ -309,8 +315,17 @@ class Draft:
         size = shape[-1]
         start = self.draw(st.integers(0, size - 1))
         stop = self.draw(st.integers(start + 1, size))
-        ways = [f"[..., {start}:{stop}]", "[..., ::-1]", f"[..., {start}::2]", f"[..., [{start}, {stop - 1}]]"]
-        ways += [f"[..., {start}]"] if len(shape) == 1 else [f"[:, {shape[0] - 1}]", ".swapaxes(1, 2)", "[:, ::-1]"]
+        ways = [
+            f"[..., {start}:{stop}]",
+            "[..., ::-1]",
+            f"[..., {start}::2]",
+            f"[..., [{start}, {stop - 1}]]",
+        ]
+        ways += (
+            [f"[..., {start}]"]
+            if len(shape) == 1
+            else [f"[:, {shape[0] - 1}]", ".swapaxes(1, 2)", "[:, ::-1]"]
+        )
         ways += [f".reshape(-1, {math.prod(shape)}, 1)", f".reshape(-1, {math.prod(shape)})"]
         ways += ["[:, None]"] if len(shape) == 1 else []
         self.add(name + self.one_of(ways))
@@ -338,10 +353,14 @@ class Draft:
         name, shape = self.value(lambda a: len(a) > 0)
         raw, of = self.one_of(self.raw)
         flat = f"{raw}.reshape(-1, {math.prod(of)})" if len(of) != 1 else raw
-        column = f"{flat}[:, {self.draw(st.integers(0, math.prod(of) - 1))}, {', '.join(['None'] * len(shape))}]"
+        column = (
+            f"{flat}[:, {self.draw(st.integers(0, math.prod(of) - 1))}, {', '.join(['None'] * len(shape))}]"
+        )
         condition = self.one_of([*(text.format(a=column) for text in EXACT), *self.conditions])
         if shape and (condition not in self.conditions or len(shape) == 1):
-            self.add(f"np.where({condition}, {name}, {self.one_of(['0.5 * ' + name, '0.25', 'sn.silu(' + name + ')'])})")
+            self.add(
+                f"np.where({condition}, {name}, {self.one_of(['0.5 * ' + name, '0.25', 'sn.silu(' + name + ')'])})"
+            )
 
     def embedded(self) -> None:
         """A row of a parameter, or a one-hot vector, at an integer."""
@@ -404,12 +423,17 @@ def next_memory(draft: Draft, name: str, shape: Shape, idle: list[tuple[str, Sha
     """The text of a memory's next value: a value of its shape, or products of all `idle` ones, and the old one."""
     old, (value, found) = f"memory['{name}']", draft.value(lambda a: a == shape)
     if found != shape or idle:
-        terms = [f"{draft.flat(*one)} @ {draft.weight(math.prod(one[1]), math.prod(shape))}" for one in idle or draft.values[:1]]
+        terms = [
+            f"{draft.flat(*one)} @ {draft.weight(math.prod(one[1]), math.prod(shape))}"
+            for one in idle or draft.values[:1]
+        ]
         laid = ", ".join(["-1", *map(str, shape)])
         value = f"np.tanh({' + '.join(terms)}).reshape({laid})"
     draft.lines.append(f"new_{name} = {value}")
     value = f"new_{name}"
-    return draft.one_of([value, f"0.5 * ({old} + {value})", f"{old} + sn.sigmoid({value}) * ({value} - {old})"])
+    return draft.one_of(
+        [value, f"0.5 * ({old} + {value})", f"{old} + sn.sigmoid({value}) * ({value} - {old})"]
+    )
 
 
 @st.composite
@@ -424,7 +448,13 @@ def sequences_for(draw: st.DrawFn, step: RandomStep, dtype: Any, longest: int = 
             return random.integers(0, 4, (count, *spec.shape)).astype(spec.dtype)
         return random.uniform(-1, 1, (count, *spec.shape)).astype(np.float32).astype(dtype)
 
-    inputs = {name: sn.Ragged(numbers(int(offsets[0][-1]), spec), offsets) for name, spec in step.inputs.items()}
-    initial = {name: numbers(len(lengths), spec) for name, spec in step.memory.items()} if draw(st.booleans()) else None
+    inputs = {
+        name: sn.Ragged(numbers(int(offsets[0][-1]), spec), offsets) for name, spec in step.inputs.items()
+    }
+    initial = (
+        {name: numbers(len(lengths), spec) for name, spec in step.memory.items()}
+        if draw(st.booleans())
+        else None
+    )
     statics = rebuild(step.statics, [numbers(len(lengths), spec) for spec in leaves(step.statics)])
     return Sequences(inputs, initial, statics)

@@ -65,12 +65,15 @@ def draw(dtype: str) -> list[np.ndarray]:
     return [random.normal(size=(length, INPUTS)).astype(dtype) for length in LENGTHS]
 
 
-@pytest.mark.parametrize(
-    ("layers", "bidirectional", "bias"),
-    [(1, False, True), (1, True, False), (2, False, False), (2, True, True)],
-)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kind", MODULES)
+CASES = [  # kind, dtype, layers, bidirectional, bias
+    *((kind, "float64", 2, True, True) for kind in MODULES),
+    *((kind, "float32", 1, False, False) for kind in MODULES),
+    *((kind, "float32", 1, True, True) for kind in ("gru", "lstm")),
+    *((kind, "float32", 2, False, True) for kind in ("gru", "lstm")),
+]
+
+
+@pytest.mark.parametrize(("kind", "dtype", "layers", "bidirectional", "bias"), CASES)
 def test_outputs_are_torchs(kind: str, dtype: str, layers: int, bidirectional: bool, bias: bool, engine: str):
     theirs = module(kind, dtype, num_layers=layers, bidirectional=bidirectional, bias=bias)
     sequences = draw(dtype)
@@ -85,9 +88,9 @@ def test_outputs_are_torchs(kind: str, dtype: str, layers: int, bidirectional: b
             assert_close(actual[row], state[0], length, width)
 
 
-@pytest.mark.parametrize("kind", MODULES)
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
 def test_ragged_batch_is_torchs_packed_sequence(kind: str, engine: str):
-    theirs = module(kind, "float64", num_layers=2, bidirectional=True)
+    theirs = module(kind, "float64", bidirectional=True)
     packed = pack_sequence([torch.from_numpy(each) for each in draw("float64")], enforce_sorted=False)
     expected, states = run(theirs, packed)
     padded = pad_packed_sequence(expected, batch_first=True)[0].numpy()
@@ -96,9 +99,9 @@ def test_ragged_batch_is_torchs_packed_sequence(kind: str, engine: str):
     for given, options in ((ragged, {}), (x, {"lengths": lengths})):
         outputs, final = ours(theirs, kind, engine, given, **options)
         outputs = outputs if isinstance(outputs, np.ndarray) else outputs.to_padded()[0]
-        assert_close(outputs, padded, 2 * max(LENGTHS), INPUTS + 2 * HIDDEN)
+        assert_close(outputs, padded, max(LENGTHS), INPUTS + HIDDEN)
         for actual, state in zip(final, states, strict=True):
-            assert_close(actual, state, 2 * max(LENGTHS), INPUTS + 2 * HIDDEN)
+            assert_close(actual, state, max(LENGTHS), INPUTS + HIDDEN)
 
 
 @pytest.mark.parametrize("kind", ["gru", "projected"])

@@ -43,7 +43,9 @@ def test_every_pass_keeps_what_is_computed(data: st.DataObject, step: RandomStep
     for one in PIPELINE:
         net = one(net)
         found = run(net, parameters, call)
-        for actual, wanted in zip(found.outputs + found.final, expected.outputs + expected.final, strict=True):
+        for actual, wanted in zip(
+            found.outputs + found.final, expected.outputs + expected.final, strict=True
+        ):
             assert actual.dtype == wanted.dtype, one.__name__
             assert_close(actual, wanted, length=5, width=64)
 
@@ -209,7 +211,9 @@ def test_equal_work_is_done_once() -> None:
 def test_legalise_leaves_products_of_vectors_and_reductions_of_two_axes() -> None:
     def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
         product = h @ p["W"]
-        return None, np.tanh(product - np.mean(product, axis=(1,), keepdims=True)) + np.max(x, axis=(1, 2), keepdims=True)
+        return None, np.tanh(product - np.mean(product, axis=(1,), keepdims=True)) + np.max(
+            x, axis=(1, 2), keepdims=True
+        )
 
     net = sn.RNN(step, {"W": np.ones((2, 2))}, memory=(3, 2), inputs=(3, 2)).plan
     for node in (*net.body.nodes, *net.net.nodes):
@@ -224,4 +228,6 @@ def test_an_integer_product_of_floats_is_cast_first() -> None:
     """A one-hot of integers, say: NumPy promotes, engines want one dtype."""
     step: Any = lambda x, h, p: (None, np.tanh((x > 0) @ p["W"] + h))  # noqa: E731
     plan = sn.RNN(step, {"W": np.ones((3, 3), np.float32)}, memory=3, inputs=3).plan
-    assert [plan.net.type_of(node.inputs[0]).dtype for node in plan.net.nodes if node.kind == "matmul"] == ["float32"]
+    assert [plan.net.type_of(node.inputs[0]).dtype for node in plan.net.nodes if node.kind == "matmul"] == [
+        "float32"
+    ]

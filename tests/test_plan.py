@@ -158,7 +158,9 @@ def test_every_node_is_done_at_one_time_after_what_it_reads(step: RandomStep, re
         for number, place in done.items():
             read = [operand for operand in net.nodes[number].inputs if operand in done]
             assert all(done[operand] <= place for operand in read), name
-    outside = [number for _, net, phases in found.stages if net is found.net for phase in phases for number in phase]
+    outside = [
+        number for _, net, phases in found.stages if net is found.net for phase in phases for number in phase
+    ]
     assert not set(outside) & set(found.once)
     for number, node in enumerate(found.net.nodes):
         if node.kind in ("matmul", "pointwise", "reduce", "gather"):

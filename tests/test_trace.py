@@ -261,7 +261,11 @@ def numbers(dtype: Any, shape: tuple[int, ...], seed: int) -> np.ndarray:
     random = np.random.default_rng(seed)
     if np.dtype(dtype).kind == "f":
         return random.uniform(-1, 1, shape).astype(dtype)
-    return random.integers(0, 2, shape).astype(bool) if dtype == "bool" else random.integers(-4, 9, shape).astype(dtype)
+    return (
+        random.integers(0, 2, shape).astype(bool)
+        if dtype == "bool"
+        else random.integers(-4, 9, shape).astype(dtype)
+    )
 
 
 def operands(dtype: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -307,7 +311,17 @@ def test_integers(case: Case, dtype: str) -> None:
     check(case, dtype)
 
 
-INTEGERS_TO_FLOATS = ("exp", "sqrt", "tanh", "log1p", "mean", "std", "divide by parameter", "sigmoid", "softplus")
+INTEGERS_TO_FLOATS = (
+    "exp",
+    "sqrt",
+    "tanh",
+    "log1p",
+    "mean",
+    "std",
+    "divide by parameter",
+    "sigmoid",
+    "softplus",
+)
 
 
 @cases({name: FLOATS[name] for name in INTEGERS_TO_FLOATS})

@@ -161,7 +161,7 @@ def load(file: Path, prefix: str | None) -> Any:
 
     state = read(file)
     with named(str(file)):
-        return from_torch(state)
+        return from_torch(state, prefix)
 
 
 def parts(layer: Any, name: str = "") -> Iterator[tuple[str, Any]]:

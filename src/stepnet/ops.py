@@ -49,7 +49,10 @@ def pointwise_types(meaning: Callable[..., Array]) -> Callable[[Sequence[Type], 
         except ValueError:
             shapes = " and ".join(operand.element for operand in operands)
             raise NetError(f"feature shapes do not fit together: {shapes}") from None
-        probe = meaning(*(np.ones(0, operand.dtype) for operand in operands), **attributes)
+        try:
+            probe = meaning(*(np.ones(0, operand.dtype) for operand in operands), **attributes)
+        except TypeError as error:  # as NumPy has no difference of booleans
+            raise NetError(str(error)) from None
         if probe.dtype.name not in DTYPES:
             given = ", ".join(operand.dtype for operand in operands)
             raise NetError(f"no result of dtype {probe.dtype} is supported (from {given})")
