@@ -4,6 +4,7 @@ import json
 import pickle
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from typer.testing import CliRunner
 import stepnet as sn
 from stepnet.cli import app
 from stepnet.files import parquet as over_parquet
+from stepnet.report import progress
 
 DATA = Path(sn.__file__).parent / "data"
 MODEL = DATA / "speaker_gru.safetensors"
@@ -136,9 +138,14 @@ def test_run_replaces_an_output_only_by_force(tmp_path: Path, vowels: Path):
 
 def test_run_leaves_nothing_behind_when_it_fails(tmp_path: Path):
     source = write(tmp_path / "in.parquet", x=pa.array([[[1.0] * 12], [[1.0] * 13]]))
-    message = refusal("run", MODEL, "--input", source, "-o", tmp_path / "out.parquet")
+    out = tmp_path / "out.parquet"
+    message = refusal("run", MODEL, "--input", source, "-o", out)
     assert message == f"{source}, column `x`, row 0 and on: a step has 13 numbers, and the model takes 12"
     assert list(tmp_path.iterdir()) == [source]
+    out.write_text("precious")
+    refusal("run", MODEL, "--input", source, "-o", out, "--force")
+    assert out.read_text() == "precious"
+    assert sorted(tmp_path.iterdir()) == [source, out]
 
 
 def test_run_with_columns_that_do_not_fit(tmp_path: Path):
@@ -265,6 +272,22 @@ def test_doctor_without_a_package(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(doctor, "OPTIONAL", ("no-such",))
     assert "  no-such     not installed" in stepnet("doctor")[1]
+
+
+@pytest.mark.parametrize(("patience", "seen"), [(0.0, True), (60.0, False)])
+def test_progress_is_shown_of_what_takes_long(
+    patience: float, seen: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(progress, "PATIENCE", patience)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes stderr for a terminal
+    monkeypatch.setenv("TERM", "xterm")
+    with progress.progress("sequences", 100) as advance:
+        advance(40)
+        time.sleep(0.3)
+    captured = capsys.readouterr()
+    assert ("sequences" in captured.err) == seen
+    assert ("40%" in captured.err) == seen
+    assert captured.out == ""
 
 
 # ---- usage and exit codes ---------------------------------------------------------------------------------

@@ -45,7 +45,8 @@ def test_figures(engine: str):
         assert speed["utterances_per_second"] * speed["milliseconds"] == pytest.approx(370_000)
 
 
-def test_what_a_person_sees():
+def test_what_a_person_sees(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "80")
     found = CliRunner().invoke(app, ["demo"])
     assert found.exit_code == 0
     assert found.stdout.count("364 of 370 speakers told right (98.38%)") == 2
@@ -94,7 +95,8 @@ def test_ten_lines_are_the_gru_of_torch():
     assert_close(demo.gru(x[:, :INPUTS], h, weights)[0], expected, 1, INPUTS + HIDDEN)
 
 
-def test_torch_keeps_its_threads():
+def test_torch_keeps_its_threads(monkeypatch: pytest.MonkeyPatch):
     before = torch.get_num_threads()
+    monkeypatch.setattr(demo, "threads", lambda: before + 1)
     figures()
     assert torch.get_num_threads() == before

@@ -236,6 +236,9 @@ def test_what_a_recurrence_is_not_made_of() -> None:
         sn.RNN(identity, np.ones(2, np.complex64), memory=4)
     with pytest.raises(InputError, match="a feature shape is a whole number, a tuple of them .*, not 'h'"):
         sn.RNN(identity, memory="h")
+    for nothing in (None, {}, {"h": None}):
+        with pytest.raises(InputError, match="a recurrence carries a memory from step to step; give its features"):
+            sn.RNN(identity, memory=nothing)
     with pytest.raises(InputError, match="a feature shape is made of whole numbers, not -1"):
         sn.RNN(identity, memory=-1)
     with pytest.raises(InputError, match="a feature shape is made of whole numbers, not -3"):

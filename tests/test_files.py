@@ -96,6 +96,8 @@ def test_numbers_that_numpy_lacks(tmp_path: Path):
 def test_paths_that_are_no_files(tmp_path: Path):
     with pytest.raises(FileError, match=r"nowhere: there is no such file$"):
         read(tmp_path / "nowhere")
+    with pytest.raises(FileError, match=r"there is no such file$"):
+        read(tmp_path / ("long" * 5000))
     with pytest.raises(FileError, match=r"this is no file but a folder$"):
         read(tmp_path)
     os.mkfifo(tmp_path / "pipe")

@@ -152,16 +152,18 @@ def race(runners: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
     for runner in runners.values():
         runner()
     seconds: dict[str, list[float]] = {name: [] for name in runners}
-    begun = time.perf_counter()
-    with same_threads(), progress("runs in turn", ROUNDS[1]) as advance:
+    spent = 0.0
+    with same_threads(), progress("runs in turn", RACE_SECONDS) as advance:
         for done in range(ROUNDS[1]):
-            if done >= ROUNDS[0] and time.perf_counter() - begun > RACE_SECONDS:
+            if done >= ROUNDS[0] and spent > RACE_SECONDS:
                 break
             for name in order.sample(list(runners), len(runners)):
                 start = time.perf_counter()
                 runners[name]()
                 seconds[name].append(time.perf_counter() - start)
-            advance(1)
+            last = sum(runs[-1] for runs in seconds.values())
+            spent += last
+            advance(last)
     return seconds
 
 

@@ -63,6 +63,8 @@ class RNN:
         self.step = step
         self.params = transform(parameter, params)
         self.memory = specs(memory)
+        if not leaves(self.memory):
+            raise InputError("a recurrence carries a memory from step to step; give its features: memory=64")
         self.reverse = reverse
         self._parameters: list[Array] = leaves(self.params)
         self._prepared: dict[Any, Prepared] = {}

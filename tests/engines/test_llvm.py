@@ -9,7 +9,7 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from random_steps import RandomStep, Sequences, random_steps, sequences_for, wide
 from tolerance import assert_close
 
@@ -30,9 +30,13 @@ DTYPES = pytest.mark.parametrize("dtype", ["float32", "float64"])
 LENGTHS = (3, 0, 1, 7, 2, 1, 0, 5, 4, 12, 1)
 
 
-@cache
 def compiled(rnn: sn.RNN, target: Target = HOST) -> Callable[[Call], Results]:
     """What runs a call of a recurrence on one target; made once for all tests, since LLVM takes its time."""
+    return compiled_once(rnn, target)
+
+
+@cache
+def compiled_once(rnn: sn.RNN, target: Target) -> Callable[[Call], Results]:
     engine = LlvmEngine(target)
     assert engine.refuse(rnn.plan) is None
     return engine.compile(rnn.plan).bind(leaves(rnn.params))
@@ -108,7 +112,7 @@ def assert_same_bits(one: Sequence[Array], other: Sequence[Array]) -> None:
 
 @TARGETS
 @DTYPES
-@settings(max_examples=4)
+@settings(max_examples=4, phases=[Phase.generate])  # each attempt to shrink would be compiled, for minutes
 @given(data=st.data(), step=random_steps(), reverse=st.booleans())
 def test_random_steps(
     target: Target, dtype: str, data: st.DataObject, step: RandomStep, reverse: bool
@@ -217,8 +221,15 @@ STEPS: dict[str, tuple[Callable[..., Any], Callable[[int], Any], Callable[[int],
 }
 
 
+def recurrence(
+    name: str, size: int = 19, dtype: str = "float32", inputs: int = 3, reverse: bool = False
+) -> sn.RNN:
+    """One of the steps above as a recurrence; the same one each time, so that it is compiled once."""
+    return recurrence_once(name, size, dtype, inputs, reverse)
+
+
 @cache
-def recurrence(name: str, size: int = 19, dtype: str = "float32", inputs: int = 3, reverse: bool = False) -> sn.RNN:
+def recurrence_once(name: str, size: int, dtype: str, inputs: int, reverse: bool) -> sn.RNN:
     step, memory, statics = STEPS[name]
     random = np.random.default_rng(size)
     shapes = {"W": (inputs, 3 * size), "R": (size, 3 * size), "b": (3 * size,), "d": (3 * size,)}
@@ -237,12 +248,11 @@ def recurrence(name: str, size: int = 19, dtype: str = "float32", inputs: int = 
     )
 
 
-@TARGETS
-@pytest.mark.parametrize("size", [1, 19])
+@pytest.mark.parametrize(
+    ("target", "size"), [(HOST, 1), *((target, 19) for target in available_targets())], ids=str
+)
 @pytest.mark.parametrize("name", STEPS)
 def test_steps_of_all_kinds(target: Target, name: str, size: int) -> None:
-    if size == 1 and target != HOST:
-        pytest.skip("one unit is tried on the best target alone, to save time")
     rnn = recurrence(name, size)
     call = call_of(rnn, LENGTHS)
     assert_right(rnn, call, compiled(rnn, target)(call), size, "float32")

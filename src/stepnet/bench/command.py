@@ -57,7 +57,7 @@ def bench(
     preset: Annotated[
         Preset | None,
         typer.Option(
-            help="Cases that have a name, instead of a grid. targets: the sizes that a speed is promised for; "
+            help="Cases that have a name, instead of a grid. targets: the sizes a speed is promised for; "
             "vowels: the demo's 640 utterances."
         ),
     ] = None,
@@ -65,7 +65,7 @@ def bench(
         str, typer.Option(help=f"Whom to time: {', '.join(peer.name for peer in PEERS)}. Default: all.")
     ] = "",
     threads: Annotated[int, typer.Option(min=0, help="Threads of each; 0 for all processors.")] = 0,
-    rounds: Annotated[int, typer.Option(min=0, help="How often each has its turn. [5; quick: 3]")] = 0,
+    rounds: Annotated[int, typer.Option(min=0, help="How often each has a turn. [5; quick: 3]")] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="Short turns, few rounds, small sizes.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of tables.")] = False,
     save: Annotated[Path | None, typer.Option(help="Write the results to this file, as JSON.")] = None,
@@ -73,7 +73,7 @@ def bench(
     plot: Annotated[Path | None, typer.Option(help="Draw the results: a .png, .svg or .pdf file.")] = None,
     engine: Annotated[str, typer.Option(hidden=True)] = "auto",
 ) -> None:
-    """Time stepnet beside other runtimes: in turns, each in its own process, with the same threads, checked to
+    """Time stepnet beside other runtimes: in turns, each in its own process, on the same threads, checked to
     compute the same.
     """
     before = None if compare is None else results.load(compare)

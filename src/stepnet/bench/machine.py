@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from statistics import median
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -27,25 +28,39 @@ ADDRESS = I64  # pointers come from ctypes as numbers
 
 @dataclass(frozen=True)
 class Peak:
-    """Floating operations a second (a multiply-add is two), and bytes a second."""
+    """Floating operations a second (a multiply-add is two), bytes a second, and the share of the processors'
+    time that measuring them got: less than 1 where other processes were busy too.
+    """
 
     flops: float
     bandwidth: float
+    quiet: float
 
-    def best(self, other: "Peak") -> "Peak":
-        """The larger of each."""
-        return Peak(max(self.flops, other.flops), max(self.bandwidth, other.bandwidth))
+    @classmethod
+    def of(cls, peaks: Sequence["Peak"]) -> "Peak":
+        """The most of several, and the quiet there usually was."""
+        return cls(
+            max(peak.flops for peak in peaks),
+            max(peak.bandwidth for peak in peaks),
+            median(peak.quiet for peak in peaks),
+        )
 
 
 def peak(dtype: str, weight_bytes: int, threads: int) -> Peak:
     """What this many threads reach now: multiplying and adding in registers; each reading its share of so
     many bytes again and again.
     """
-    return Peak(multiply_adds(dtype, threads), streaming(weight_bytes, threads))
+    flops, quiet = multiply_adds(dtype, threads)
+    return Peak(flops, streaming(weight_bytes, threads), quiet)
 
 
-def multiply_adds(dtype: str, threads: int) -> float:
-    """Floating operations a second of all threads together."""
+def multiply_adds(dtype: str, threads: int) -> tuple[float, float]:
+    """Floating operations a second of all threads together, and the share of the processors' time had.
+
+    >>> flops, quiet = multiply_adds("float32", threads=1)
+    >>> flops > 1e8, 0 < quiet <= 1
+    (True, True)
+    """
     target = host_target()
     lanes = target.vector_bytes // np.dtype(dtype).itemsize
     function = code().multiply_add[dtype]
@@ -53,7 +68,8 @@ def multiply_adds(dtype: str, threads: int) -> float:
     def run(repeats: int) -> None:
         function(repeats, 0)
 
-    return 2 * lanes * accumulators(target) * rate(run, threads)
+    repeats, quiet = rate(run, threads)
+    return 2 * lanes * accumulators(target) * repeats, quiet
 
 
 def streaming(size: int, threads: int) -> float:
@@ -68,11 +84,14 @@ def streaming(size: int, threads: int) -> float:
         code().read(repeats, address, blocks)
         addresses.append(address)
 
-    return blocks * block * rate(run, threads)
+    repeats, _ = rate(run, threads)
+    return blocks * block * repeats
 
 
-def rate(run: Callable[[int], None], threads: int) -> float:
-    """Repeats a second that all threads together do of a loop that takes the number of repeats."""
+def rate(run: Callable[[int], None], threads: int) -> tuple[float, float]:
+    """Repeats a second that all threads together do of a loop that takes their number, and the share of the
+    processors' time that they had meanwhile.
+    """
     with ThreadPoolExecutor(threads) as pool:
 
         def seconds(repeats: int) -> float:
@@ -83,7 +102,10 @@ def rate(run: Callable[[int], None], threads: int) -> float:
         repeats = 1
         while min(seconds(repeats), seconds(repeats)) < SECONDS / 2:  # of two: the first starts the threads
             repeats *= 2
-        return threads * repeats / min(seconds(repeats) for _ in range(3))
+        cpu = time.process_time()
+        took = [seconds(repeats) for _ in range(3)]
+        quiet = (time.process_time() - cpu) / sum(took) / threads
+        return threads * repeats / min(took), min(1.0, quiet)
 
 
 # ---- the code

@@ -54,7 +54,7 @@ def measure(
     ready: dict[Worker, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "case.npz"
-        np.savez(file, allow_pickle=False, **arrays)
+        np.savez(file, **arrays)  # pyright: ignore[reportArgumentType] an array is no allow_pickle
         ours: Array | None = None
         for worker in peers:
             told(worker.peer.name)
@@ -68,13 +68,13 @@ def measure(
                 ready[worker] = reply
             elif worker.missing is None:
                 failures[worker.peer.name] = why
-    rounds, calls, best = alternated(ready, case, settings, failures, told)
+    rounds, calls, most = alternated(ready, case, settings, failures, told)
     timings = {
         worker.peer.name: Timing(tuple(rounds[worker]), calls[worker], reply["seconds"])
         for worker, reply in ready.items()
         if worker.peer.name not in failures
     }
-    return Result(case, timings, failures, best)
+    return Result(case, timings, failures, most)
 
 
 def prepared(worker: Worker, case: Case, arrays: Path, outputs: Path) -> tuple[str | None, dict[str, Any]]:
@@ -125,7 +125,7 @@ def alternated(
     """
     calls: dict[Worker, int] = {}
     rounds: dict[Worker, list[float]] = {worker: [] for worker in ready}
-    best = Peak(0.0, 0.0)
+    peaks: list[Peak] = []
     for number in range(-1, settings.rounds):  # the first is to learn how many calls fill a turn
         for worker in ready:
             if worker.peer.name in failures:
@@ -143,5 +143,5 @@ def alternated(
                 rounds[worker].append(seconds)
         if number >= 0:
             time.sleep(settings.pause)
-            best = best.best(peak(case.dtype, case.weight_bytes, settings.threads))
-    return rounds, calls, best
+            peaks.append(peak(case.dtype, case.weight_bytes, settings.threads))
+    return rounds, calls, Peak.of(peaks)

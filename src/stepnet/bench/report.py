@@ -1,6 +1,7 @@
 """A run as tables for people."""
 
 from collections.abc import Callable, Iterable
+from statistics import median
 
 from rich.console import Console
 from rich.markup import escape
@@ -10,6 +11,7 @@ from stepnet.bench.results import REFUSED, Change, Result, Run
 from stepnet.bench.runner import OURS
 from stepnet.bench.targets import Target
 
+QUIET = 0.9  # less of the processors' time than this, and the numbers say little
 EXPLANATION = (
     "Milliseconds are medians over rounds, ± half of what lies between their quartiles. ratio: "
     "the best peer's time over stepnet's; the prototype is none. fma, stream: stepnet's share of the most "
@@ -87,7 +89,10 @@ def percent(share: float | None) -> str:
 
 def remarks(run: Run) -> list[str]:
     """What was not timed: peers that are missing; and each other reason once, with its cases."""
-    lines = [f"[yellow]not timed:[/] {escape(name)}: {escape(why)}" for name, why in run.missing.items()]
+    lines: list[str] = []
+    if (quiet := median(result.peak.quiet for result in run.results)) < QUIET:
+        lines.append(f"[red]not quiet:[/] other processes took {100 - quiet * 100:.0f}% of the processors")
+    lines += [f"[yellow]not timed:[/] {escape(name)}: {escape(why)}" for name, why in run.missing.items()]
     reasons: dict[tuple[str, str], list[str]] = {}
     for result in run.results:
         for name, why in result.failures.items():

@@ -118,7 +118,11 @@ class Worker:
             stderr=self._complaints,
             encoding="utf-8",
         )
-        reply = self.ask(do="hello", threads=self.threads, options=self.options)
+        try:
+            reply = self.ask(do="hello", threads=self.threads, options=self.options)
+        except WorkerError as error:
+            self.missing = str(error)
+            return
         self.missing, self.versions = reply.get("missing"), reply.get("versions", {})
 
     @property

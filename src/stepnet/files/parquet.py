@@ -79,7 +79,7 @@ def run(
     Raises `FileError` if there is one already, unless `force`. `advance` is told of sequences when done.
     """
     target = Path(target)
-    if target.exists() and not force:
+    if os.path.lexists(target) and not force:
         raise FileError(f"{target}: the file is there already; --force replaces it")
     others = [name for name in source.schema.names if name != source.column]
     if OUTPUTS in others:
@@ -146,7 +146,7 @@ def list_column(schema: Any, asked: str | None) -> str:
 def reading(path: Path) -> Generator[None]:
     """Says of a file that it cannot be read, where that is so."""
     pyarrow = pyarrow_module("pyarrow")
-    if not path.exists():
+    if not os.path.exists(path):
         raise FileError(f"{path}: there is no such file")
     try:
         yield

@@ -1,5 +1,6 @@
 """Arrays by name out of a .safetensors file."""
 
+import os
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,9 +43,9 @@ def read(path: str | Path) -> dict[str, Array]:
     stepnet.errors.FileError: model.bin: there is no such file
     """
     path = Path(path)
-    if not path.exists():
+    if not os.path.exists(path):  # Path.exists raises for some paths, such as too long ones
         raise FileError(f"{path}: there is no such file")
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise FileError(f"{path}: this is no file but a {'folder' if path.is_dir() else 'device'}")
     try:
         with cast(Any, safe_open(path, framework="numpy")) as file:

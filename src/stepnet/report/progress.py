@@ -11,15 +11,18 @@ PATIENCE = 1.0  # seconds
 
 
 @contextmanager
-def progress(title: str, total: int | None = None, shown: bool = True) -> Generator[Callable[[int], None]]:
-    """What is called with the count done since; a bar on stderr follows it while it is a terminal.
+def progress(
+    title: str, total: float | None = None, shown: bool = True
+) -> Generator[Callable[[float], None]]:
+    """What is called with what was done since; a bar on stderr follows it while it is a terminal.
 
     >>> with progress("frames", 300) as advance:
     ...     for _ in range(3):
     ...         advance(100)
     """
     console = Console(stderr=True)
-    bar = Progress(console=console, transient=True, disable=not (shown and console.is_terminal))
+    hidden = not (shown and console.is_terminal)
+    bar = Progress(console=console, transient=True, disable=hidden, refresh_per_second=4)
     task = bar.add_task(title, total=total)
     late = Timer(PATIENCE, bar.start)
     late.daemon = True

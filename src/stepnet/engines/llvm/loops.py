@@ -274,11 +274,11 @@ class Stage:
         return GatherLoop(offset, shape[0], width, operand, self.net.type_of(index).size, self.targets(number))
 
     def concatenation(self, number: int) -> list[Loop]:
-        """A copy per part. Parts lie in order, so that the padding behind one is overwritten by the next."""
+        """A copy per run of neighbours, first places first: what a vector writes behind its run is overwritten."""
         node = self.net.nodes[number]
         axis = node.attributes["axis"] % len(node.type.shape)
         places = np.arange(node.type.size).reshape(node.type.shape)
-        loops: list[Loop] = []
+        loops: list[CopyLoop] = []
         begin = 0
         for operand in node.inputs:
             type_ = self.net.type_of(operand)
@@ -286,16 +286,16 @@ class Stage:
             index[axis] = slice(begin, begin + type_.shape[axis])
             begin += type_.shape[axis]
             loops += self.part_copies(operand, places[tuple(index)], number)
-        return loops
+        return list(sorted(loops, key=lambda loop: loop.start))
 
-    def part_copies(self, operand: int, places: np.ndarray, user: int) -> list[Loop]:
+    def part_copies(self, operand: int, places: np.ndarray, user: int) -> list[CopyLoop]:
         """Copies of one part of a concatenation: one per run of neighbours in the result."""
         type_ = self.net.type_of(operand)
         if not type_.size:
             return []
         flat = places.ravel()
         cuts = [0, *(np.flatnonzero(np.diff(flat) != 1) + 1), type_.size]
-        loops: list[Loop] = []
+        loops: list[CopyLoop] = []
         for start, stop in zip(cuts[:-1], cuts[1:], strict=True):
             run = Type(type_.extent, (int(stop - start),), type_.dtype)
             source = self.operand(operand, run, user, np.arange(start, stop))

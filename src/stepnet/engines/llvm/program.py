@@ -128,11 +128,20 @@ class Lowering:
         self.sequence_fields = {n: self.records.field("sequence", self.net.type_of(n)) for n in computed}
         if not computed:
             return [], ()
-        inputs = {n: self.records.field("sequence", self.net.type_of(n)) for n in self.row_words}
+        needed = self.needed_by(computed)
+        inputs = {n: self.records.field("sequence", self.net.type_of(n)) for n in self.row_words if n in needed}
         wanted = {n: [one] for n, one in self.sequence_fields.items()}
         stage = Stage(self.net, self.records, self.constants, self.lanes, "sequence", dict(inputs), wanted)
         loops = stage.phases(self.plan.sequence)
         return loops, tuple((self.row_words[n], one) for n, one in inputs.items())
+
+    def needed_by(self, numbers: list[int]) -> set[int]:
+        """All nodes that these need."""
+        found = set(numbers)
+        for number in reversed(range(len(self.net.nodes))):
+            if number in found:
+                found.update(self.net.nodes[number].inputs)
+        return found
 
     def place_expanded(self) -> list[tuple[Source, Field]]:
         """Values of a sequence that are read at every step outside the loop."""
