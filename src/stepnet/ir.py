@@ -129,9 +129,10 @@ class Builder:
         """The number of a constant array."""
         return self.add("constant", value=Literal(value))
 
-    def copy(self, node: Node, inputs: Iterable[int]) -> int:
-        """The number of the same operation on other operands."""
-        return self.add(node.operation, *inputs, name=node.name, source=node.source, **node.attributes)
+    def copy(self, node: Node, inputs: Iterable[int], **changed: Any) -> int:
+        """The number of the same operation on other operands, with some attributes changed."""
+        attributes = {**node.attributes, **changed}
+        return self.add(node.operation, *inputs, name=node.name, source=node.source, **attributes)
 
     def type_of(self, number: int) -> Type:
         """The type of a node made so far."""

@@ -11,7 +11,7 @@ loop. Views of inputs stay: they cost nothing where they are.
 from dataclasses import dataclass
 
 from stepnet.ir import Builder, Net, Node
-from stepnet.passes.regroup import depends_on
+from stepnet.passes.regroup import IN_LOOP, known_at
 from stepnet.passes.rewrite import rewritten, view_chain
 from stepnet.types import CONST, ROWS, STEPS
 
@@ -47,9 +47,8 @@ class Hoist:
         body: Net = node.attributes["body"]
         sequences, memories = node.attributes["sequences"], node.attributes["memories"]
         inside = set(body.inputs[sequences : sequences + memories])
-        inside |= {number for number, one in enumerate(body.nodes) if one.operation == "index"}
         outside = {inner: outer for inner, outer in zip(body.inputs, operands, strict=True) if inner not in inside}
-        stays = depends_on(body, inside)
+        stays = [when == IN_LOOP for when in known_at(body, sequences, memories)]
         for number, one in enumerate(body.nodes):
             if one.kind == "view" and one.type.extent != CONST and not stays[number]:
                 root, _ = view_chain(body, number)
@@ -78,7 +77,7 @@ class Hoist:
         outer = [self.number_outside(n) for n in declared]
         outer += self.operands[self.sequences : self.sequences + self.memories]
         outer += [self.number_outside(n) for n in kept["other"]]
-        return self.builder.add("recur", *outer, **{**self.node.attributes, "body": body, "sequences": len(declared)})
+        return self.builder.copy(self.node, outer, body=body, sequences=len(declared))
 
     def is_inside(self, number: int) -> bool:
         """Whether a node is part of the new body."""
@@ -100,10 +99,7 @@ class Hoist:
             extents = {self.extent_outside(operand) for operand in node.inputs}
             deepest = max(extents, key=len, default=CONST)
             inputs = [self.raised(operand, deepest, node) for operand in node.inputs]
-            told = dict(node.attributes)
-            if node.operation == "expand":
-                told["extent"] = ROWS
-            self.outside[number] = self.builder.add(node.operation, *inputs, name=node.name, source=node.source, **told)
+            self.outside[number] = self.builder.copy(node, inputs)
         return self.outside[number]
 
     def raised(self, operand: int, extent: tuple[str, ...], node: Node) -> int:

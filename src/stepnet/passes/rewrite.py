@@ -27,8 +27,7 @@ def copied(builder: Builder, node: Node, operands: list[int], rule: Rule) -> int
     body = node.attributes.get("body")
     if not isinstance(body, Net):
         return builder.copy(node, operands)
-    attributes = {**node.attributes, "body": rewritten(body, rule)}
-    return builder.add(node.operation, *operands, name=node.name, source=node.source, **attributes)
+    return builder.copy(node, operands, body=rewritten(body, rule))
 
 
 def view_chain(net: Net | Builder, number: int) -> tuple[int, list[Node]]:

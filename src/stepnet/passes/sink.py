@@ -42,7 +42,7 @@ def sunk(builder: Builder, net: Net, number: int, operands: list[int]) -> list[i
         if one not in late:
             places[one] = inner.copy(each, [places[operand] for operand in each.inputs])
     new_body = inner.net([*(places[one] for one in frontier), *(places[one] for one in following)])
-    recur = builder.add("recur", *operands, **{**node.attributes, "body": new_body})
+    recur = builder.copy(node, operands, body=new_body)
     outside = dict(zip(body.inputs, operands, strict=True))
     outside |= {one: builder.add("result", recur, of=place) for place, one in enumerate(frontier)}
     finals = [builder.add("result", recur, of=len(frontier) + place) for place in range(memories)]
@@ -90,8 +90,8 @@ def moved(builder: Builder, body: Net, number: int, outside: dict[int, int], lat
             outside[number] = builder.copy(node, inputs)
         else:
             inputs = [raised(builder, body, operand, new) for operand, new in zip(node.inputs, inputs, strict=True)]
-            told = {**node.attributes, **({"extent": STEPS} if node.operation == "expand" else {})}
-            outside[number] = builder.add(node.operation, *inputs, name=node.name, source=node.source, **told)
+            changed = {"extent": STEPS} if node.operation == "expand" else {}
+            outside[number] = builder.copy(node, inputs, **changed)
     return outside[number]
 
 
