@@ -190,6 +190,18 @@ def test_sink_takes_an_output_projection_out() -> None:
     assert plan.before == ()
 
 
+@settings(max_examples=15)
+@given(random_steps())
+def test_nothing_is_left_that_the_loop_does_not_read(step: RandomStep) -> None:
+    plan = step.rnn("float32").plan
+    sequences, memories = (plan.recurrence.attributes[key] for key in ("sequences", "memories"))
+    body, users = plan.body, plan.body.users()
+    for place, number in enumerate(body.inputs):
+        is_memory = sequences <= place < sequences + memories
+        assert users[number] or number in body.results or is_memory or sequences == 1
+    assert str(optimised(plan.net)) == str(plan.net), "the passes have nothing left to do"
+
+
 def test_sink_leaves_a_small_output_inside() -> None:
     body = optimised_body(lambda x, h, p: (h * 2, np.tanh(x + h @ p["R"])))
     assert "multiply" in operations(body)

@@ -170,3 +170,5 @@ def test_every_node_is_done_at_one_time_after_what_it_reads(step: RandomStep, re
     for number, node in enumerate(found.body.nodes):
         if node.kind in ("matmul", "pointwise", "reduce", "gather") and node.types[0].extent != CONST:
             assert number in inside
+        if node.types[0].extent == CONST:
+            assert node.kind == "source", "what is known before any step is not left in the loop"

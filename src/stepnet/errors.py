@@ -1,7 +1,7 @@
 """Every error that stepnet raises on purpose.
 
-All derive from `StepnetError`, so `except sn.StepnetError` catches what is the caller's to mend and nothing else.
-Inner code raises the short local fact; the public function adds the user's own names once.
+All derive from `StepnetError`, so `except sn.StepnetError` catches what is the caller's to mend and nothing
+else. Inner code raises the short local fact; the public function adds the user's own names once.
 """
 
 

@@ -1,7 +1,7 @@
 """Functions that NumPy lacks, for steps and for arrays alike: activations, and one-hot vectors.
 
-Each is written with NumPy's functions and operators, so that it works on a traced value as on an array, except the two
-that are operations of their own: sigmoid and erf.
+Each is written with NumPy's functions and operators, so that it works on a traced value as on an array,
+except the two that are operations of their own: sigmoid and erf.
 """
 
 import math

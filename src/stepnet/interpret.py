@@ -1,7 +1,7 @@
 """A net on arrays in NumPy: slow, obvious and right. Everything else is tested against it.
 
-A value of extent const is an array [features...]; at rows [rows, features...]; at rows/steps the steps of all rows laid
-end to end, [total, features...], with offsets that say where each row begins; and so on inward.
+A value of extent const is an array [features...]; at rows [rows, features...]; at rows/steps the steps of all
+rows laid end to end, [total, features...], with offsets that say where each row begins; and so on inward.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,9 @@ class Segments:
         return 1 if depth == 0 else self.rows if depth == 1 else int(self.offsets[depth - 2][-1])
 
 
-def interpret(net: Net, arrays: Sequence[Array], segments: Segments, index: Array | None = None) -> list[Array]:
+def interpret(
+    net: Net, arrays: Sequence[Array], segments: Segments, index: Array | None = None
+) -> list[Array]:
     """The results of a net, for arrays given in the order of its inputs."""
     given = dict(zip(net.inputs, arrays, strict=True))
     values: list[Any] = []
@@ -71,7 +73,9 @@ def widened(net: Net) -> Net:
     place: list[int] = []
     for node in net.nodes:
         operands = (place[operand] for operand in node.inputs)
-        place.append(builder.add(node.operation, *operands, name=node.name, **{k: wide(v) for k, v in node.pairs}))
+        place.append(
+            builder.add(node.operation, *operands, name=node.name, **{k: wide(v) for k, v in node.pairs})
+        )
     return builder.net(place[result] for result in net.results)
 
 

@@ -1,8 +1,9 @@
-"""The net: a graph of operations on values that each have a type. It is checked when it is made, and prints as text.
+"""The net: a graph of operations on values that each have a type. It is checked when it is made, and prints
+as text.
 
-A net is data: a tuple of nodes in an order in which each comes after what it reads, the numbers of those that are its
-inputs, and the numbers of those that are its results. A recurrence is a node that holds a net, its body (the step-net),
-whose rows are the rows at one step.
+A net is data: a tuple of nodes in an order in which each comes after what it reads, the numbers of those that
+are its inputs, and the numbers of those that are its results. A recurrence is a node that holds a net, its
+body (the step-net), whose rows are the rows at one step.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,7 +18,9 @@ from stepnet.types import CONST, Literal, Type
 
 @dataclass(frozen=True)
 class Node:
-    """One operation on earlier nodes; `name` and `source` (the user's line) are for people and change no meaning."""
+    """One operation on earlier nodes; `name` and `source` (the user's line) are for people and change no
+    meaning.
+    """
 
     operation: str
     inputs: tuple[int, ...]
@@ -93,7 +96,10 @@ def check(net: Net) -> None:
 
 
 def types_of(
-    nodes: "tuple[Node, ...] | list[Node]", operation: str, inputs: tuple[int, ...], attributes: Mapping[str, Any]
+    nodes: "tuple[Node, ...] | list[Node]",
+    operation: str,
+    inputs: tuple[int, ...],
+    attributes: Mapping[str, Any],
 ) -> tuple[Type, ...]:
     """The types that an operation gives on these operands; raises `NetError` where it cannot take them."""
     if operation == "result":
@@ -165,7 +171,9 @@ def value_names(net: Net) -> list[str]:
     """What each node is called in the text: an input by its name, all others by number."""
     names: list[str] = []
     for number, node in enumerate(net.nodes):
-        wanted = node.name if node.operation == "input" and node.name and node.name not in names else f"%{number}"
+        wanted = (
+            node.name if node.operation == "input" and node.name and node.name not in names else f"%{number}"
+        )
         names.append(wanted)
     return names
 
@@ -186,7 +194,9 @@ def net_lines(net: Net, title: str = "net", indent: str = "") -> list[str]:
 def node_lines(node: Node, names: list[str], number: int, indent: str) -> list[str]:
     """The text of one node: a line, and its body where it has one."""
     operands = " ".join(names[operand] for operand in node.inputs)
-    told = " ".join(f"{key}={attribute_text(value)}" for key, value in node.pairs if not isinstance(value, Net | Type))
+    told = " ".join(
+        f"{key}={attribute_text(value)}" for key, value in node.pairs if not isinstance(value, Net | Type)
+    )
     types = ", ".join(map(str, node.types))
     head = " ".join(part for part in (f"{indent}{names[number]} = {node.operation}", operands, told) if part)
     lines = [f"{head} : {types}"]

@@ -3,6 +3,8 @@
     lengths 5 3 3 2 2, three lanes:      a a a a a
                                          b b b d d
                                          c c c e e
+
+A lane begins its next sequence, with its memory reset, in the step after one ends.
 """
 
 from dataclasses import dataclass
@@ -41,8 +43,8 @@ class Lanes:
 def lanes_for(lengths: Array, most: int) -> Lanes:
     """The lanes of these sequences, at most `most` of them; sequences of no steps are in none.
 
-    Longest first, each round to the lanes with the fewest steps so far (Graham's rule, 1969, by rounds: the longest
-    lane is hardly longer than the average one plus the shortest sequences).
+    Longest first, each round to the lanes with the fewest steps so far (Graham's rule, 1969, by rounds: the
+    longest lane is hardly longer than the average one plus the shortest sequences).
 
     >>> lanes = lanes_for(np.array([5, 3, 0, 3, 2, 2]), 3)
     >>> lanes.order.tolist(), lanes.first.tolist(), lanes.steps.tolist()

@@ -1,7 +1,7 @@
 """NumPy's own functions on a step's values: which operations each one is.
 
-Every rule takes the arguments of the NumPy function. Axes are the ones the step sees, rows first; an axis that holds
-the rows is refused.
+Every rule takes the arguments of the NumPy function. Axes are the ones the step sees, rows first; an axis
+that holds the rows is refused.
 """
 
 import math
@@ -21,7 +21,9 @@ def feature_axis(x: Traced, axis: Any, doing: str) -> int:
         raise refuse(f"{doing}: axis {axis} is none of the {rank} axes")
     position = int(axis) % rank
     if not x.is_constant and position == 0:
-        raise refuse(f"{doing} over axis {axis} mixes rows: every row is a sequence of its own; use a feature axis")
+        raise refuse(
+            f"{doing} over axis {axis} mixes rows: every row is a sequence of its own; use a feature axis"
+        )
     return position - rank
 
 
@@ -29,7 +31,9 @@ def feature_axes(x: Traced, axis: Any, doing: str) -> tuple[int, ...]:
     """The axes to reduce over, counted from the end."""
     if axis is None:
         if not x.is_constant:
-            raise refuse(f"{doing} over all axes mixes rows: every row is a sequence of its own; give axis=-1")
+            raise refuse(
+                f"{doing} over all axes mixes rows: every row is a sequence of its own; give axis=-1"
+            )
         return tuple(range(-x.ndim, 0))
     axes = axis if isinstance(axis, tuple) else (axis,)
     return tuple(sorted(feature_axis(x, one, doing) for one in axes))
@@ -109,11 +113,17 @@ def reshape(x: Traced, shape: Any, order: str = "C") -> Traced:
         raise refuse("reshape in a step is in C order")
     if not x.is_constant:
         if not sizes or (sizes[0] is not ROWS_AXIS and sizes[0] != -1):
-            raise refuse("reshape keeps the rows first: write x.reshape(x.shape[0], ...) or x.reshape(-1, ...)")
+            raise refuse(
+                "reshape keeps the rows first: write x.reshape(x.shape[0], ...) or x.reshape(-1, ...)"
+            )
         sizes = sizes[1:]
     known = math.prod(int(size) for size in sizes if size != -1)
     full = x.type.size
-    if sizes.count(-1) > 1 or (-1 in sizes and (known == 0 or full % known)) or (-1 not in sizes and known != full):
+    if (
+        sizes.count(-1) > 1
+        or (-1 in sizes and (known == 0 or full % known))
+        or (-1 not in sizes and known != full)
+    ):
         raise refuse(f"{x.type.element} cannot be laid out as {tuple(sizes)}")
     return reshaped(x, tuple(full // known if size == -1 else int(size) for size in sizes))
 
@@ -195,7 +205,11 @@ def expand_dims(x: Traced, axis: int) -> Traced:
 def squeeze(x: Traced, axis: Any = None) -> Traced:
     """The value without feature axes of size one."""
     rank = len(x.type.shape)
-    axes = [i - rank for i, size in enumerate(x.type.shape) if size == 1] if axis is None else feature_axes(x, axis, "np.squeeze")
+    axes = (
+        [i - rank for i, size in enumerate(x.type.shape) if size == 1]
+        if axis is None
+        else feature_axes(x, axis, "np.squeeze")
+    )
     if any(x.type.shape[one] != 1 for one in axes):
         raise refuse(f"np.squeeze of {x.type.element}: an axis to drop is not of size one")
     return reshaped(x, tuple(size for i, size in enumerate(x.type.shape) if i - rank not in axes))
@@ -232,7 +246,11 @@ def full_like(x: Traced, value: Any, dtype: Any = None) -> Traced:
     """A value of the same shape with one number everywhere."""
     wanted = np.dtype(dtype) if dtype is not None else x.dtype
     number = x.builder.constant(np.full(x.type.shape, value, wanted))
-    return in_every_row(Traced(x.builder, number), len(x.type.shape)) if not x.is_constant else Traced(x.builder, number)
+    return (
+        in_every_row(Traced(x.builder, number), len(x.type.shape))
+        if not x.is_constant
+        else Traced(x.builder, number)
+    )
 
 
 def broadcast_to(x: Traced, shape: Sequence[Any]) -> Traced:

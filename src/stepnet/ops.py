@@ -1,11 +1,11 @@
 """The operations: one table, one row per operation, with its NumPy meaning and the type it gives.
 
-A row's `meaning` takes arrays whose leading axis (if any) is the rows and whose trailing axes are the features, so
-feature axes are always counted from the end. The type that a row gives is what its meaning gives on zero rows; only
-operations that cross extents say it themselves.
+A row's `meaning` takes arrays whose leading axis (if any) is the rows and whose trailing axes are the
+features, so feature axes are always counted from the end. The type that a row gives is what its meaning gives
+on zero rows; only operations that cross extents say it themselves.
 
-To add an operation: one row here, and one row in each consumer's own table (the machine code of the llvm engine, an
-ONNX name, an ATen name).
+To add an operation: one row here, and one row in each consumer's own table (the machine code of the llvm
+engine, an ONNX name, an ATen name).
 """
 
 import math
@@ -16,31 +16,35 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import NetError
-from stepnet.types import CONST, DTYPES, ROWS, Type, joint_extent
+from stepnet.types import CONST, DTYPES, ROWS, Literal, Type, joint_extent
 
 Array = np.ndarray
 Attributes = Mapping[str, Any]
+TypeRule = Callable[[Sequence[Type], Attributes], tuple[Type, ...]]
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One row: its name, its kind, what it means in NumPy, and the types it gives.
+    """One row: its name, its kind, what it means in NumPy (an array, or several), and the types it gives.
 
-    Kinds: `pointwise` (each number by itself), `view` (numbers moved within an element), `reduce` (over feature axes),
-    `matmul`, `gather`, `source` (a value of its own) and `extent` (crosses extents, so the interpreter runs it).
+    Kinds: `pointwise` (each number by itself), `view` (numbers moved within an element), `reduce` (over
+    feature axes), `matmul`, `gather`, `source` (a value of its own) and `extent` (crosses extents, so the
+    interpreter runs it).
     """
 
     name: str
     kind: str
-    meaning: Callable[..., Array]
-    types: Callable[[Sequence[Type], Attributes], tuple[Type, ...]]
+    meaning: Callable[..., Any]
+    types: TypeRule
     flops: int = 0
 
 
 # ---- pointwise --------------------------------------------------------------------------------------------------
 
 
-def pointwise_types(meaning: Callable[..., Array]) -> Callable[[Sequence[Type], Attributes], tuple[Type, ...]]:
+def pointwise_types(
+    meaning: Callable[..., Array],
+) -> Callable[[Sequence[Type], Attributes], tuple[Type, ...]]:
     """The type rule of a pointwise operation: shapes broadcast, and NumPy says the dtype."""
 
     def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
@@ -90,7 +94,7 @@ def _pointwise(name: str, meaning: Callable[..., Array], flops: int = 1) -> Oper
 # ---- within one element -----------------------------------------------------------------------------------------
 
 
-def element_types(meaning: Callable[..., Array]) -> Callable[[Sequence[Type], Attributes], tuple[Type, ...]]:
+def element_types(meaning: Callable[..., Array]) -> TypeRule:
     """The type rule of an operation within one element: what its meaning gives on zero rows."""
 
     def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
@@ -126,7 +130,9 @@ def transpose(x: Array, *, order: tuple[int, ...]) -> Array:
 def broadcast(x: Array, *, rank: int, shape: tuple[int, ...]) -> Array:
     """Feature axes repeated until they have `shape`."""
     lead = x.shape[: x.ndim - rank]
-    return np.broadcast_to(x.reshape(lead + (1,) * (len(shape) - rank) + x.shape[x.ndim - rank :]), lead + shape)
+    return np.broadcast_to(
+        x.reshape(lead + (1,) * (len(shape) - rank) + x.shape[x.ndim - rank :]), lead + shape
+    )
 
 
 def take(x: Array, *, axis: int, indices: tuple[int, ...]) -> Array:
@@ -145,12 +151,17 @@ def _view(name: str, meaning: Callable[..., Array]) -> Operation:
 
 def reduce_max(x: Array, *, axes: tuple[int, ...]) -> Array:
     """The largest over feature axes."""
-    return np.max(x, axis=axes) if x.size else np.empty(np.sum(x, axis=axes).shape, x.dtype)
+    return _extreme(np.maximum, x, axes)
 
 
 def reduce_min(x: Array, *, axes: tuple[int, ...]) -> Array:
     """The smallest over feature axes."""
-    return np.min(x, axis=axes) if x.size else np.empty(np.sum(x, axis=axes).shape, x.dtype)
+    return _extreme(np.minimum, x, axes)
+
+
+def _extreme(chosen: np.ufunc, x: Array, axes: tuple[int, ...]) -> Array:
+    # Of no numbers there is no largest one; a type rule still asks for its shape.
+    return chosen.reduce(x, axis=axes) if x.size else np.empty(x.sum(axis=axes).shape, x.dtype)
 
 
 def reduce_sum(x: Array, *, axes: tuple[int, ...]) -> Array:
@@ -176,8 +187,12 @@ def matmul_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type
     if right.extent != CONST:
         raise NetError("the right side of a matmul is a parameter")
     if not left.shape or len(right.shape) != 2 or left.shape[-1] != right.shape[0]:
-        raise NetError(f"{left.element} @ {right.element} does not fit: the last size of the left must be the first of the right")
-    return (Type(left.extent, (*left.shape[:-1], right.shape[1]), np.result_type(left.dtype, right.dtype).name),)
+        raise NetError(
+            f"{left.element} @ {right.element} does not fit: "
+            "the last size of the left must be the first of the right"
+        )
+    dtype = np.result_type(left.dtype, right.dtype).name
+    return (Type(left.extent, (*left.shape[:-1], right.shape[1]), dtype),)
 
 
 def products(left: Array, *rights: Array) -> tuple[Array, ...]:
@@ -206,6 +221,11 @@ def gather_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type
 
 
 # ---- sources and extents ----------------------------------------------------------------------------------------
+
+
+def constant(*, value: Literal) -> Array:
+    """The array itself."""
+    return value.value
 
 
 def constant_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
@@ -287,7 +307,7 @@ def run_by_interpreter(*arrays: Array, **attributes: object) -> Array:
     raise NetError("this operation crosses extents; the interpreter runs it")
 
 
-def _extent(name: str, types: Callable[[Sequence[Type], Attributes], tuple[Type, ...]]) -> Operation:
+def _extent(name: str, types: TypeRule) -> Operation:
     return Operation(name, "extent", run_by_interpreter, types)
 
 
@@ -343,7 +363,7 @@ OPERATIONS: dict[str, Operation] = {
         Operation("products", "matmul", products, products_types),
         Operation("gather", "gather", gather, gather_types),
         Operation("input", "source", run_by_interpreter, input_types),
-        Operation("constant", "source", lambda *, value: value.value, constant_types),
+        Operation("constant", "source", constant, constant_types),
         Operation("index", "source", run_by_interpreter, index_types),
         _extent("result", result_types),
         _extent("expand", expand_types),

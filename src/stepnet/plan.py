@@ -1,8 +1,8 @@
 """The plan of a recurrence: what is done once, before the loop, in it by phase, and after it.
 
-A phase is work in which every number depends on others of its own unit alone, so it can be done unit block by unit
-block. A new phase starts wherever a result is needed across unit blocks: a product with this step's own results, a
-reduction over features, features in another order.
+A phase is work in which every number depends on others of its own unit alone, so it can be done unit block by
+unit block. A new phase starts wherever a result is needed across unit blocks: a product with this step's own
+results, a reduction over features, features in another order.
 """
 
 from dataclasses import dataclass
@@ -63,7 +63,11 @@ def plan(traced: Net) -> Plan:
         raise NetError(f"a plan is made of one recurrence; this net has {len(loops)}")
     recur = loops[0]
     late = after_loop(net, recur)
-    numbers = [n for n in range(len(net.nodes)) if net.nodes[n].operation not in ("input", "recur") and not picks(net, n, recur)]
+    numbers = [
+        n
+        for n in range(len(net.nodes))
+        if net.nodes[n].operation not in ("input", "recur") and not picks(net, n, recur)
+    ]
     once = tuple(n for n in numbers if all(type_.extent == CONST for type_ in net.nodes[n].types))
     rows = [n for n in numbers if n not in once and net.nodes[n].types[0].extent == ROWS]
     steps = [n for n in numbers if n not in once and net.nodes[n].types[0].extent == STEPS]
@@ -96,7 +100,9 @@ def after_loop(net: Net, recur: int) -> set[int]:
 
 
 def phases(net: Net, numbers: list[int]) -> tuple[tuple[int, ...], ...]:
-    """The nodes by phase. Views belong to no phase: they are how a value is read. What is there already is no work."""
+    """The nodes by phase. Views belong to no phase: they are how a value is read. What is there already is no
+    work.
+    """
     phase: dict[int, int] = {}
     inside = set(numbers)
     for number in numbers:
@@ -118,7 +124,9 @@ def phases(net: Net, numbers: list[int]) -> tuple[tuple[int, ...], ...]:
 
 
 def reads_along(net: Net, operand: int, user: Node) -> bool:
-    """Whether each number of a pointwise result needs just the number at its own place in an operand's source."""
+    """Whether each number of a pointwise result needs just the number at its own place in an operand's
+    source.
+    """
     root, _ = view_chain(net, operand)
     places = view_places(net, operand)
     if net.type_of(root).size != user.type.size:
@@ -128,7 +136,9 @@ def reads_along(net: Net, operand: int, user: Node) -> bool:
 
 
 def view_places(net: Net, number: int) -> np.ndarray:
-    """For each number of a view, its place in the value it is a view of: the views' own meaning, on counted places."""
+    """For each number of a view, its place in the value it is a view of: the views' own meaning, on counted
+    places.
+    """
     root, chain = view_chain(net, number)
     shape = net.type_of(root).shape
     places = np.arange(net.type_of(root).size, dtype=np.int64).reshape(shape)

@@ -38,11 +38,11 @@ class RNN:
     """A recurrence: `outputs, final = rnn(sequences)`.
 
     step(x, memory, params) -> (output, memory), each an array or a nested dict, tuple or namedtuple of arrays
-    [rows, features...]. A step with parameters named `statics` or `index` gets them too: arrays that each sequence has
-    one of, and how many steps of the sequence came before. params: arrays, in any structure. memory: the features of
-    the memory, as 64, (4, 16), {"h": 64, "c": 64} or `Spec`s; floats of the promoted dtype of inputs and parameters,
-    unless a `Spec` says otherwise. inputs: the features of the inputs, likewise; without it they are known at the
-    first call. reverse: each sequence runs from its own last step.
+    [rows, features...]. A step with parameters named `statics` or `index` gets them too: arrays that each
+    sequence has one of, and how many steps of the sequence came before. params: arrays, in any structure.
+    memory: the features of the memory, as 64, (4, 16), {"h": 64, "c": 64} or `Spec`s; floats of the promoted
+    dtype of inputs and parameters, unless a `Spec` says otherwise. inputs: the features of the inputs,
+    likewise; without it they are known at the first call. reverse: each sequence runs from its own last step.
 
     >>> import stepnet as sn
     >>> def step(x, h, params):
@@ -56,7 +56,14 @@ class RNN:
     """
 
     def __init__(
-        self, step: Step, params: Any = None, *, memory: Any, inputs: Any = None, statics: Any = None, reverse: bool = False
+        self,
+        step: Step,
+        params: Any = None,
+        *,
+        memory: Any,
+        inputs: Any = None,
+        statics: Any = None,
+        reverse: bool = False,
     ) -> None:
         if not callable(step):
             raise InputError(f"step is a function step(x, memory, params), not a {type(step).__name__}")
@@ -115,10 +122,11 @@ class RNN:
     ) -> tuple[Any, Any]:
         """The outputs, and each sequence's own last memory.
 
-        sequences: a `Ragged`, or an array [batch, time, features...] (with `lengths`, [batch], where they differ), or a
-        structure of these as the step expects it. initial, statics: arrays [batch, features...] in the structure of
-        the memory and of the statics. Outputs come as the input came: a Ragged for a Ragged, an array for an array
-        (zeros beyond the lengths); with `last_only` an array of each sequence's last, zeros for an empty one.
+        sequences: a `Ragged`, or an array [batch, time, features...] (with `lengths`, [batch], where they
+        differ), or a structure of these as the step expects it. initial, statics: arrays [batch, features...]
+        in the structure of the memory and of the statics. Outputs come as the input came: a Ragged for a
+        Ragged, an array for an array (zeros beyond the lengths); with `last_only` an array of each sequence's
+        last, zeros for an empty one.
         """
         batch = Batch.of(sequences, lengths)
         static_arrays = transform(lambda leaf: checked_array(leaf, "a static"), statics)
@@ -154,7 +162,9 @@ class RNN:
         inputs = with_dtypes(inputs, leaves(self.params))
         key = (skeleton(inputs), *leaves(inputs), skeleton(statics), *leaves(statics))
         if key not in self._prepared:
-            default = default_dtype([*(s.dtype for s in leaves(inputs)), *(p.dtype for p in leaves(self.params))])
+            default = default_dtype(
+                [*(s.dtype for s in leaves(inputs)), *(p.dtype for p in leaves(self.params))]
+            )
             memory = transform(lambda spec: Spec(spec.shape, spec.dtype or default), self.memory)
             statics = transform(lambda spec: Spec(spec.shape, spec.dtype or default), statics)
             traced = trace_step(self.step, inputs, memory, statics, self.params)
@@ -166,8 +176,8 @@ class RNN:
 def scan(step: Step, initial: Any, xs: Any, params: Any = None, *, engine: Asked = "auto") -> tuple[Any, Any]:
     """The outputs and final memory of `step` over `xs`, from the memory `initial` of each sequence.
 
-    xs: a Ragged or [batch, time, features...]; initial: arrays [batch, features...], which also say the memory's shapes
-    and dtypes.
+    xs: a Ragged or [batch, time, features...]; initial: arrays [batch, features...], which also say the
+    memory's shapes and dtypes.
     """
     arrays = transform(lambda leaf: checked_array(leaf, "an initial memory"), initial)
     memory = transform(lambda array: Spec(array.shape[1:], array.dtype), arrays)
@@ -203,7 +213,9 @@ class Batch:
         """The batch that a caller's sequences are; raises `InputError` where they do not fit together."""
         if isinstance(sequences, Ragged):
             if lengths is not None:
-                raise InputError("a Ragged knows its lengths; lengths= goes with an array [batch, time, features]")
+                raise InputError(
+                    "a Ragged knows its lengths; lengths= goes with an array [batch, time, features]"
+                )
             return cls._of_ragged(sequences, [("", sequences)], sequences)
         named = list(named_leaves(sequences))
         if not named:
@@ -216,7 +228,9 @@ class Batch:
     def _of_ragged(cls, structure: Any, named: list[tuple[str, Any]], first: Ragged) -> "Batch":
         for name, ragged in named:
             if ragged.levels != 1:
-                raise InputError(f"input {name} has {ragged.levels} levels of sequences; a recurrence runs over one")
+                raise InputError(
+                    f"input {name} has {ragged.levels} levels of sequences; a recurrence runs over one"
+                )
             if len(ragged) != len(first) or not np.array_equal(ragged.offsets[0], first.offsets[0]):
                 raise InputError(f"inputs `{named[0][0]}` and `{name}` have sequences of different lengths")
         arrays = [checked_array(ragged.values, f"input {name}".strip()) for name, ragged in named]
@@ -228,13 +242,19 @@ class Batch:
         arrays = [checked_array(leaf, f"input {name}".strip()) for name, leaf in named]
         for array in arrays:
             if array.ndim < 2:
-                raise InputError(f"sequences are a Ragged or an array [batch, time, features]; this one is {array.shape}")
+                raise InputError(
+                    f"sequences are a Ragged or an array [batch, time, features]; this one is {array.shape}"
+                )
             if array.shape[:2] != arrays[0].shape[:2]:
-                raise InputError(f"inputs have different batch and time: {arrays[0].shape[:2]} and {array.shape[:2]}")
+                raise InputError(
+                    f"inputs have different batch and time: {arrays[0].shape[:2]} and {array.shape[:2]}"
+                )
         count, time = arrays[0].shape[:2]
         found = np.full(count, time, np.int64) if lengths is None else checked_lengths(lengths, count, time)
         flat = [array.reshape(count * time, *array.shape[2:]) for array in arrays]
-        return cls(structure, flat, np.arange(count, dtype=np.int64) * time, found, count * time, (count, time))
+        return cls(
+            structure, flat, np.arange(count, dtype=np.int64) * time, found, count * time, (count, time)
+        )
 
     def laid_out(self, output: Array) -> Any:
         """An output as the input came."""
@@ -249,8 +269,10 @@ def checked_array(value: Any, what: str) -> Array:
         raise InputError(f"{what} is a Ragged among arrays; give all inputs as Raggeds or all as arrays")
     array = np.asarray(value)
     if array.dtype == object:
-        raise InputError(f"{what} is an array of Python objects; sequences of different lengths go in a "
-                         "Ragged: sn.Ragged.from_list(sequences)")
+        raise InputError(
+            f"{what} is an array of Python objects; sequences of different lengths go in a "
+            "Ragged: sn.Ragged.from_list(sequences)"
+        )
     dtype_name(array.dtype, what)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
@@ -261,7 +283,9 @@ def checked_lengths(lengths: Any, count: int, time: int) -> Array:
     """The lengths as int64, one per sequence, none beyond the array."""
     array = np.asarray(lengths)
     if array.shape != (count,) or array.dtype.kind not in "iu":
-        raise InputError(f"lengths are {count} whole numbers, one per sequence, not {array.dtype}{list(array.shape)}")
+        raise InputError(
+            f"lengths are {count} whole numbers, one per sequence, not {array.dtype}{list(array.shape)}"
+        )
     found = array.astype(np.int64)
     wrong = np.flatnonzero((found < 0) | (found > time))
     if len(wrong):
@@ -299,7 +323,9 @@ def row_arrays(statics: Any, count: int) -> list[Array]:
     """The statics, each with one entry per sequence."""
     for name, array in named_leaves(statics):
         if array.ndim < 1 or len(array) != count:
-            raise InputError(f"static {name or ''} is {list(array.shape)}; its first axis should be the {count} sequences")
+            raise InputError(
+                f"static {name or ''} is {list(array.shape)}; its first axis should be the {count} sequences"
+            )
     return leaves(statics)
 
 
@@ -313,4 +339,3 @@ def with_dtypes(inputs: Any, params: list[Array]) -> Any:
     """Input specs with the parameters' floating dtype where they say none."""
     default = default_dtype([p.dtype for p in params])
     return transform(lambda spec: Spec(spec.shape, spec.dtype or default), inputs)
-

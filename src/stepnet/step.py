@@ -1,7 +1,7 @@
 """A traced step: its body net, and the structures that the user handed in and gets back.
 
-The body's inputs stand in the order inputs, memories, statics, parameters; its results are the outputs and then each
-memory's next value.
+The body's inputs stand in the order inputs, memories, statics, parameters; its results are the outputs and
+then each memory's next value.
 """
 
 import inspect
@@ -48,12 +48,18 @@ def dtype_name(dtype: Any, what: str) -> str:
 
 
 def specs(structure: Any) -> Any:
-    """A structure of `Spec`s out of what a user writes: 64, (4, 16), {"h": 64, "c": 64}, or arrays to be like."""
+    """A structure of `Spec`s out of what a user writes: 64, (4, 16), {"h": 64, "c": 64}, or arrays to be
+    like.
+    """
     if isinstance(structure, Spec):
         return structure
     if isinstance(structure, int | np.integer):
         return Spec(int(structure))
-    if isinstance(structure, tuple) and not hasattr(structure, "_fields") and all(isinstance(s, int) for s in structure):
+    if (
+        isinstance(structure, tuple)
+        and not hasattr(structure, "_fields")
+        and all(isinstance(s, int) for s in structure)
+    ):
         return Spec(structure)
     if isinstance(structure, Mapping):
         return {key: specs(child) for key, child in structure.items()}
@@ -62,7 +68,9 @@ def specs(structure: Any) -> Any:
         return type(structure)(*children) if hasattr(structure, "_fields") else tuple(children)
     if structure is None:
         return None
-    raise InputError(f"a feature shape is a whole number, a tuple of them or a structure of these, not {structure!r}")
+    raise InputError(
+        f"a feature shape is a whole number, a tuple of them or a structure of these, not {structure!r}"
+    )
 
 
 @dataclass(frozen=True)
@@ -91,7 +99,9 @@ class TracedStep:
             node = self.body.nodes[number]
             extent = STEPS if place < inputs else node.type.extent
             operands.append(builder.input(node.type.at(extent), node.name))
-        recur = builder.add("recur", *operands, body=self.body, sequences=inputs, memories=memories, reverse=reverse)
+        recur = builder.add(
+            "recur", *operands, body=self.body, sequences=inputs, memories=memories, reverse=reverse
+        )
         count = len(builder.nodes[recur].types)
         return builder.net([builder.add("result", recur, of=place) for place in range(count)])
 
@@ -106,12 +116,18 @@ def trace_step(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) 
     def declare(structure: Any, kind: str) -> Any:
         values: list[Traced] = []
         for name, leaf in named_leaves(structure):
-            type_ = Type(CONST if kind == "param" else ROWS, tuple(leaf.shape), dtype_name(leaf.dtype, f"{kind} {name}"))
+            type_ = Type(
+                CONST if kind == "param" else ROWS,
+                tuple(leaf.shape),
+                dtype_name(leaf.dtype, f"{kind} {name}"),
+            )
             values.append(Traced(builder, builder.input(type_, name or kind)))
         return rebuild(structure, values)
 
-    given = {kind: declare(part, kind) for kind, part in
-             (("x", inputs), ("memory", memory), ("static", statics), ("param", params))}
+    given = {
+        kind: declare(part, kind)
+        for kind, part in (("x", inputs), ("memory", memory), ("static", statics), ("param", params))
+    }
     extras = extra_arguments(step, builder, given["static"])
     if statics is not None and "statics" not in extras:
         raise InputError("statics were given, but the step has no parameter named `statics`")
@@ -120,7 +136,10 @@ def trace_step(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) 
         raise StepError("a step returns (output, memory), as one tuple of two")
     output, after = found
     following = next_memories(memory, given["memory"], after)
-    results = [row_value(builder, leaf, f"output `{name}`" if name else "the output") for name, leaf in named_leaves(output)]
+    results = [
+        row_value(builder, leaf, f"output `{name}`" if name else "the output")
+        for name, leaf in named_leaves(output)
+    ]
     body = builder.net(results + following)
     names = tuple(name or "output" for name, _ in named_leaves(output))
     return TracedStep(body, inputs, memory, statics, params, blank(output), names)
@@ -160,17 +179,20 @@ def row_value(builder: Builder, leaf: Any, what: str) -> int:
 def next_memories(specs: Any, before: Any, after: Any) -> list[int]:
     """The numbers of the next memories, which have the structure, shape and dtype they came in with."""
     if skeleton(before) != skeleton(after):
-        raise StepError(f"the memory enters the step as {skeleton(before)} and leaves as {skeleton(after)}; "
-                        "return it with the structure it came in")
+        raise StepError(
+            f"the memory enters the step as {skeleton(before)} and leaves as {skeleton(after)}; "
+            "return it with the structure it came in"
+        )
     numbers: list[int] = []
     for (name, old), (_, new) in zip(named_leaves(before), named_leaves(after), strict=True):
         title = f"memory `{name}`" if name else "the memory"
         number = row_value(old.builder, new, title)
         type_ = old.builder.type_of(number)
         if type_.element != old.type.element:
-            hint = (" (cast it back with .astype)" if type_.shape == old.type.shape else "")
-            raise StepError(f"{title} enters the step as {old.type.element} and leaves as {type_.element}; "
-                            f"return it with the shape and dtype it came in{hint}")
+            hint = " (cast it back with .astype)" if type_.shape == old.type.shape else ""
+            raise StepError(
+                f"{title} enters the step as {old.type.element} and leaves as {type_.element}; "
+                f"return it with the shape and dtype it came in{hint}"
+            )
         numbers.append(number)
     return numbers
-

@@ -1,8 +1,8 @@
 """From a step, written as ordinary Python, to a net.
 
-The step runs once on `Traced` values, which stand for arrays [rows, features...] (inputs, memories, statics) or for
-whole parameters. NumPy's own protocols bring each operation here; a table says which operation of a net it is. The same
-step runs unchanged on NumPy arrays, which is what the result is tested against.
+The step runs once on `Traced` values, which stand for arrays [rows, features...] (inputs, memories, statics)
+or for whole parameters. NumPy's own protocols bring each operation here; a table says which operation of a
+net it is. The same step runs unchanged on NumPy arrays, which is what the result is tested against.
 """
 
 import inspect
@@ -42,13 +42,17 @@ def refuse(message: str) -> StepError:
 
 
 class Rows:
-    """The number of rows, which no step may know: it passes through `reshape(x.shape[0], ...)` and nothing else."""
+    """The number of rows, which no step may know: it passes through `reshape(x.shape[0], ...)` and nothing
+    else.
+    """
 
     def __repr__(self) -> str:
         return "rows"
 
     def __index__(self) -> int:
-        raise refuse("the number of rows is not known in a step; use np.zeros_like(x), or let shapes broadcast")
+        raise refuse(
+            "the number of rows is not known in a step; use np.zeros_like(x), or let shapes broadcast"
+        )
 
     __int__ = __index__
 
@@ -97,7 +101,9 @@ class Traced(NDArrayOperatorsMixin):
     def T(self) -> "Traced":  # noqa: N802 - NumPy's name
         """A parameter with its axes reversed."""
         if not self.is_constant:
-            raise refuse("x.T would move the rows; use np.swapaxes on feature axes, or transpose the parameter")
+            raise refuse(
+                "x.T would move the rows; use np.swapaxes on feature axes, or transpose the parameter"
+            )
         return transposed(self, tuple(reversed(range(len(self.type.shape)))))
 
     def __repr__(self) -> str:
@@ -150,7 +156,9 @@ class Traced(NDArrayOperatorsMixin):
 
     def transpose(self, *axes: Any) -> "Traced":
         """The feature axes in another order."""
-        return np.transpose(self, (axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes) or None)
+        return np.transpose(
+            self, (axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes) or None
+        )
 
     def swapaxes(self, first: int, second: int) -> "Traced":
         """Two feature axes exchanged."""
@@ -199,7 +207,9 @@ class Traced(NDArrayOperatorsMixin):
     # ---- what a step cannot do
 
     def __array__(self, *_: Any, **__: Any) -> Any:
-        raise refuse("a step's value is not an array while it is traced; use NumPy's functions on it as it is")
+        raise refuse(
+            "a step's value is not an array while it is traced; use NumPy's functions on it as it is"
+        )
 
     def __bool__(self) -> bool:
         raise refuse("a step cannot branch on a value: every row may differ; use np.where")
@@ -266,15 +276,21 @@ def align(builder: Builder, numbers: list[int]) -> None:
     ranks = [len(type_.shape) for type_ in types if type_.extent != CONST]
     if not ranks:
         return
-    if min(ranks) != max(ranks) and 0 < max(ranks):
+    if min(ranks) != max(ranks) and max(ranks) > 0:
         shapes = " and ".join(type_.element for type_ in types if type_.extent != CONST)
-        raise refuse(f"values with different numbers of feature axes meet ({shapes}): NumPy would lay features "
-                     "against rows; add an axis with x[:, None] where it belongs")
+        raise refuse(
+            f"values with different numbers of feature axes meet ({shapes}): NumPy would lay features "
+            "against rows; add an axis with x[:, None] where it belongs"
+        )
     for place, type_ in enumerate(types):
         if type_.extent == CONST and len(type_.shape) > max(ranks):
             if type_.shape[0] != 1 or len(type_.shape) > max(ranks) + 1:
-                raise refuse(f"a parameter {type_.element} would lie against the rows of {max(ranks)} feature axes")
-            numbers[place] = builder.add("reshape", numbers[place], rank=len(type_.shape), shape=type_.shape[1:])
+                raise refuse(
+                    f"a parameter {type_.element} would lie against the rows of {max(ranks)} feature axes"
+                )
+            numbers[place] = builder.add(
+                "reshape", numbers[place], rank=len(type_.shape), shape=type_.shape[1:]
+            )
 
 
 def transposed(x: Traced, order: tuple[int, ...]) -> Traced:
@@ -296,13 +312,17 @@ def matmul(left: Any, right: Any) -> Traced:
     a = Traced(builder, lifted(builder, left, (left, right)))
     b = Traced(builder, lifted(builder, right, (left, right)))
     if a.is_constant and not b.is_constant:
-        raise refuse("a parameter stands left of a step's value, which NumPy on [rows, features] would read "
-                     "otherwise; write x @ W, or x @ W.T for what is W @ x on one column")
+        raise refuse(
+            "a parameter stands left of a step's value, which NumPy on [rows, features] would read "
+            "otherwise; write x @ W, or x @ W.T for what is W @ x on one column"
+        )
     if not b.is_constant:
         return row_matmul(a, b)
     if not a.is_constant and a.dtype.kind == "i" and b.type.is_float:
-        raise refuse(f"{title(a)} has dtype {a.dtype} and meets {b.dtype} parameters in a product; cast it: "
-                     f"x.astype(np.{b.dtype}) (for token ids, index an embedding: E[x])")
+        raise refuse(
+            f"{title(a)} has dtype {a.dtype} and meets {b.dtype} parameters in a product; cast it: "
+            f"x.astype(np.{b.dtype}) (for token ids, index an embedding: E[x])"
+        )
     if len(b.type.shape) == 1:
         product = matmul(a, reshaped(b, (*b.type.shape, 1)))
         return reshaped(product, product.type.shape[:-1])
@@ -322,8 +342,10 @@ def row_matmul(a: Traced, b: Traced) -> Traced:
     """Each row's [..., k] with that row's own [k, n]: products summed over k."""
     left, right = a.type.shape, b.type.shape
     if len(left) != 2 or len(right) != 2 or left[1] != right[0]:
-        raise refuse(f"{a.type.element} @ {b.type.element} would mix rows; for a row's own vector and matrix "
-                     "write x[:, None, :] @ m with m of [rows, k, n]")
+        raise refuse(
+            f"{a.type.element} @ {b.type.element} would mix rows; for a row's own vector and matrix "
+            "write x[:, None, :] @ m with m of [rows, k, n]"
+        )
     return apply("multiply", reshaped(a, (*left, 1)), reshaped(b, (1, *right))).sum(axis=-2)
 
 

@@ -17,7 +17,8 @@ class Call:
 
     sequences: per input [total, features...]; sequence i is the steps starts[i] to starts[i] + lengths[i].
     initial: per memory [batch, features...], or None for zeros. statics: per static [batch, features...].
-    reverse says which end of a sequence its last step is at. last_only: outputs are each sequence's last, [batch, features...], not every step's, [total, features...].
+    reverse says which end of a sequence its last step is at. last_only: outputs are each sequence's last,
+    [batch, features...], not every step's, [total, features...].
     """
 
     sequences: Sequence[Array]
@@ -32,7 +33,9 @@ class Call:
 
 @dataclass(frozen=True)
 class Results:
-    """Per output [total, features...] (or [batch, features...]), and per memory its last value [batch, features...]."""
+    """Per output [total, features...] (or [batch, features...]), and per memory its last value [batch,
+    features...].
+    """
 
     outputs: list[Array]
     final: list[Array]

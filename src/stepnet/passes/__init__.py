@@ -15,7 +15,7 @@ from stepnet.passes.regroup import regroup
 from stepnet.passes.sink import sink
 from stepnet.passes.split import split
 
-PIPELINE: tuple[Callable[[Net], Net], ...] = (fold, part, split, regroup, hoist, sink, legalise, fold, join)
+PIPELINE: tuple[Callable[[Net], Net], ...] = (fold, part, split, regroup, legalise, hoist, sink, fold, join)
 
 
 def optimised(net: Net) -> Net:

@@ -3,9 +3,9 @@
     recur(x, h): h' = tanh(x @ W + h @ R)   ->   a = x @ W
                                                  recur(a, h): h' = tanh(a + h @ R)
 
-One large product over all steps runs at the machine's peak, where many small ones wait for memory. What depends on
-parameters alone leaves to be done once, on statics alone to be done once per sequence, on inputs to be done before the
-loop. Views of inputs stay: they cost nothing where they are.
+One large product over all steps runs at the machine's peak, where many small ones wait for memory. What
+depends on parameters alone leaves to be done once, on statics alone to be done once per sequence, on inputs
+to be done before the loop. Views of inputs stay: they cost nothing where they are.
 """
 
 from dataclasses import dataclass
@@ -47,7 +47,9 @@ class Hoist:
         body: Net = node.attributes["body"]
         sequences, memories = node.attributes["sequences"], node.attributes["memories"]
         inside = set(body.inputs[sequences : sequences + memories])
-        outside = {inner: outer for inner, outer in zip(body.inputs, operands, strict=True) if inner not in inside}
+        outside = {
+            inner: outer for inner, outer in zip(body.inputs, operands, strict=True) if inner not in inside
+        }
         stays = [when == IN_LOOP for when in known_at(body, sequences, memories)]
         for number, one in enumerate(body.nodes):
             if one.kind == "view" and one.type.extent != CONST and not stays[number]:
@@ -106,7 +108,11 @@ class Hoist:
         """An operand at the extent that its operation has outside; constants fit everywhere."""
         number = self.number_outside(operand)
         here = self.builder.type_of(number).extent
-        if here == CONST and self.body.type_of(operand).extent == CONST or here == extent or node.operation == "expand":
+        if (
+            (here == CONST and self.body.type_of(operand).extent == CONST)
+            or here == extent
+            or node.operation == "expand"
+        ):
             return number
         return self.builder.add("expand", number, extent=extent)
 

@@ -2,8 +2,8 @@
 
     x @ Wz, x @ Wr, x @ Wn   ->   products(x; Wz, Wr, Wn)
 
-Products of one left side and one width are computed together: the left side is read once for all of them, and the gates
-of one unit meet on registers.
+Products of one left side and one width are computed together: the left side is read once for all of them, and
+the gates of one unit meet on registers.
 """
 
 from stepnet.ir import Builder, Net
@@ -23,7 +23,11 @@ def join(net: Net) -> Net:
         if number in place:
             continue
         node = net.nodes[number]
-        group = groups.get((node.inputs[0], node.type.shape[-1])) if node.operation == "matmul" and node.type.extent != CONST else None
+        group = (
+            groups.get((node.inputs[0], node.type.shape[-1]))
+            if node.operation == "matmul" and node.type.extent != CONST
+            else None
+        )
         if group is not None and len(group) > 1:
             rights = [place[net.nodes[one].inputs[1]] for one in group]
             joint = builder.add("products", place[node.inputs[0]], *rights, source=node.source)
@@ -38,6 +42,8 @@ def join(net: Net) -> Net:
 
 
 def known_first(net: Net, number: int) -> bool:
-    """Whether a node is an input or known before any sequence: these come first, so that every right side is there."""
+    """Whether a node is an input or known before any sequence: these come first, so that every right side is
+    there.
+    """
     node = net.nodes[number]
     return node.operation == "input" or all(type_.extent == CONST for type_ in node.types)

@@ -4,8 +4,8 @@
     int x @ float W        ->   float(x) @ W
     sum(x, axes in the middle)  ->  sum(transpose(x), last axes)
 
-An engine then needs one product (a vector with a matrix of the same dtype) and two reductions (over the first or the
-last feature axes), and stays small.
+An engine then needs one product (a vector with a matrix of the same dtype) and two reductions (over the first
+or the last feature axes), and stays small.
 """
 
 from stepnet.ir import Builder, Net

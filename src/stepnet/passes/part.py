@@ -2,8 +2,8 @@
 
     concatenate(x, h) @ W   ->   x @ W[:k] + h @ W[k:]
 
-Many write one matrix for input and memory. Apart, the product over the input no longer waits for the memory, and can
-leave the loop.
+Many write one matrix for input and memory. Apart, the product over the input no longer waits for the memory,
+and can leave the loop.
 """
 
 from stepnet.ir import Builder, Net

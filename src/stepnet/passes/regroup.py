@@ -2,8 +2,8 @@
 
     ((x @ W + b) + h @ R) + d   ->   ((b + d) + x @ W) + h @ R
 
-What is known once is added once, what each sequence has one of is added once for it, and what needs no memory is added
-before the loop, however the sum was written.
+What is known once is added once, what each sequence has one of is added once for it, and what needs no memory
+is added before the loop, however the sum was written.
 """
 
 from stepnet.ir import Builder, Net
@@ -61,7 +61,9 @@ def terms(body: Net, number: int, users: list[list[int]]) -> list[int]:
 
 def known_at(body: Net, sequences: int, memories: int) -> list[int]:
     """For each node, when it is known: once, per sequence, before the loop, or in it."""
-    inputs = {number: BEFORE if place < sequences else PER_SEQUENCE for place, number in enumerate(body.inputs)}
+    inputs = {
+        number: BEFORE if place < sequences else PER_SEQUENCE for place, number in enumerate(body.inputs)
+    }
     inputs |= dict.fromkeys(body.inputs[sequences : sequences + memories], IN_LOOP)
     known: list[int] = []
     for number, node in enumerate(body.nodes):

@@ -10,8 +10,8 @@ Rule = Callable[[Builder, Net, int, list[int]], "int | None"]
 def rewritten(net: Net, rule: Rule) -> Net:
     """The net with `rule` asked at every node, bodies first.
 
-    The rule gets the new net's builder, the old net, the old number and the new operands; it gives the number to use
-    instead, or None to copy the node.
+    The rule gets the new net's builder, the old net, the old number and the new operands; it gives the number
+    to use instead, or None to copy the node.
     """
     builder = Builder()
     place: list[int] = []
@@ -31,7 +31,9 @@ def copied(builder: Builder, node: Node, operands: list[int], rule: Rule) -> int
 
 
 def view_chain(net: Net | Builder, number: int) -> tuple[int, list[Node]]:
-    """The first node before `number` that is not a view of one value, and the views from it to `number` in order."""
+    """The first node before `number` that is not a view of one value, and the views from it to `number` in
+    order.
+    """
     chain: list[Node] = []
     while net.nodes[number].kind == "view" and len(net.nodes[number].inputs) == 1:
         chain.append(net.nodes[number])

@@ -3,8 +3,9 @@
     recur(x, h): h' = f(x, h); y = h' @ V   ->   recur(x, h): h' = f(x, h); output h'
                                                  y = h' @ V
 
-An output projection is again one large product over all steps. Only work that holds a product or a reduction moves:
-anything smaller is cheaper on registers, inside. An output that is an input as it came is taken from there.
+An output projection is again one large product over all steps. Only work that holds a product or a reduction
+moves: anything smaller is cheaper on registers, inside. An output that is an input as it came is taken from
+there.
 """
 
 from stepnet.ir import Builder, Net
@@ -33,16 +34,24 @@ def sunk(builder: Builder, net: Net, number: int, operands: list[int]) -> list[i
     node = net.nodes[number]
     body: Net = node.attributes["body"]
     sequences, memories = node.attributes["sequences"], node.attributes["memories"]
-    outputs, following = body.results[: len(body.results) - memories], body.results[len(body.results) - memories :]
+    outputs, following = (
+        body.results[: len(body.results) - memories],
+        body.results[len(body.results) - memories :],
+    )
     late = leaving(body, outputs, following)
     frontier = [one for one in edge(body, late, outputs) if one not in body.inputs[:sequences]]
+    needed = ancestors(body, (*frontier, *following))
+    stays = [one in needed or sequences <= place < sequences + memories for place, one in enumerate(body.inputs)]
+    if not any(stays[:sequences]):
+        stays[0] = True  # a recurrence runs over at least one sequence
+    needed |= {one for one, stay in zip(body.inputs, stays, strict=True) if stay}
     inner = Builder()
     places: dict[int, int] = {}
-    for one, each in enumerate(body.nodes):
-        if one not in late:
-            places[one] = inner.copy(each, [places[operand] for operand in each.inputs])
+    for one in sorted(needed):
+        places[one] = inner.copy(body.nodes[one], [places[operand] for operand in body.nodes[one].inputs])
     new_body = inner.net([*(places[one] for one in frontier), *(places[one] for one in following)])
-    recur = builder.copy(node, operands, body=new_body)
+    kept = [operand for operand, stay in zip(operands, stays, strict=True) if stay]
+    recur = builder.copy(node, kept, body=new_body, sequences=sum(stays[:sequences]))
     outside = dict(zip(body.inputs, operands, strict=True))
     outside |= {one: builder.add("result", recur, of=place) for place, one in enumerate(frontier)}
     finals = [builder.add("result", recur, of=len(frontier) + place) for place in range(memories)]
@@ -89,7 +98,9 @@ def moved(builder: Builder, body: Net, number: int, outside: dict[int, int], lat
         if node.type.extent == CONST:
             outside[number] = builder.copy(node, inputs)
         else:
-            inputs = [raised(builder, body, operand, new) for operand, new in zip(node.inputs, inputs, strict=True)]
+            inputs = [
+                raised(builder, body, operand, new) for operand, new in zip(node.inputs, inputs, strict=True)
+            ]
             changed = {"extent": STEPS} if node.operation == "expand" else {}
             outside[number] = builder.copy(node, inputs, **changed)
     return outside[number]

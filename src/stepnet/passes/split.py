@@ -3,9 +3,9 @@
     a = x @ W + b; i = sigmoid(a[:, :64]); g = tanh(a[:, 64:])
     ->  i = sigmoid(x @ W[:, :64] + b[:64]); g = tanh(x @ W[:, 64:] + b[64:])
 
-A value that is only ever read in parts is computed in those parts: each gate then has the width of the memory, and
-the gates of one unit are computed together, on registers. Any way of taking parts is meant: slices, splits, reshapes,
-transposes, interleaved gates.
+A value that is only ever read in parts is computed in those parts: each gate then has the width of the
+memory, and the gates of one unit are computed together, on registers. Any way of taking parts is meant:
+slices, splits, reshapes, transposes, interleaved gates.
 """
 
 import math
@@ -38,8 +38,12 @@ def pushed(builder: Builder, net: Net, number: int, operands: list[int]) -> int 
     if origin.operation == "matmul" and len(origin.type.shape) == 1:
         left, weight = origin.inputs
         columns = applied(builder, weight, chain, lead=1)
-        flat = builder.add("reshape", columns, rank=len(builder.type_of(columns).shape),
-                           shape=(builder.type_of(weight).shape[0], node.type.size))
+        flat = builder.add(
+            "reshape",
+            columns,
+            rank=len(builder.type_of(columns).shape),
+            shape=(builder.type_of(weight).shape[0], node.type.size),
+        )
         product = builder.add("matmul", left, flat, source=origin.source)
         return builder.add("reshape", product, rank=1, shape=node.type.shape)
     if origin.kind == "pointwise":
@@ -49,7 +53,9 @@ def pushed(builder: Builder, net: Net, number: int, operands: list[int]) -> int 
 
 
 def read_in_parts(net: Net, root: int) -> bool:
-    """Whether a value is a product or pointwise, and read through views alone that together are no larger than it."""
+    """Whether a value is a product or pointwise, and read through views alone that together are no larger
+    than it.
+    """
     node = net.nodes[root]
     if node.kind not in ("pointwise", "matmul") or len(node.types) != 1 or node.type.extent == CONST:
         return False
@@ -57,21 +63,26 @@ def read_in_parts(net: Net, root: int) -> bool:
     total, open_ends, seen = 0, [root], 0
     while open_ends:
         one = open_ends.pop()
-        ends = one in net.results or any(net.nodes[user].kind != "view" or len(net.nodes[user].inputs) != 1
-                                         for user in users[one])
+        ends = one in net.results or any(
+            net.nodes[user].kind != "view" or len(net.nodes[user].inputs) != 1 for user in users[one]
+        )
         if ends and one == root:
             return False
         if ends:
             total += net.type_of(one).size
             seen += 1
-        open_ends += [user for user in set(users[one]) if net.nodes[user].kind == "view" and len(net.nodes[user].inputs) == 1]
+        open_ends += [
+            user
+            for user in set(users[one])
+            if net.nodes[user].kind == "view" and len(net.nodes[user].inputs) == 1
+        ]
     return seen > 0 and total <= node.type.size
 
 
 def as_wide(builder: Builder, operand: int, whole: Node) -> int:
     """An operand with the feature shape of the whole pointwise result; numbers stay numbers."""
     shape = builder.type_of(operand).shape
-    if shape == whole.type.shape or math.prod(shape) == 1 and builder.type_of(operand).extent == CONST:
+    if shape == whole.type.shape or (math.prod(shape) == 1 and builder.type_of(operand).extent == CONST):
         return operand
     return builder.add("broadcast", operand, rank=len(shape), shape=whole.type.shape)
 

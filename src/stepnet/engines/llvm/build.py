@@ -19,8 +19,8 @@ class MachineCode:
         parsed = llvm.parse_assembly(str(module))
         triple = llvm.Target.from_default_triple()
         machine = triple.create_target_machine(cpu=target.cpu, features=target.features, opt=3)
-        # LLVM's optimiser is left out: the code is written as it should run. On a GRU it took 40% of the compile time
-        # and changed the speed by less than its spread.
+        # LLVM's optimiser is left out: the code is written as it should run. On a GRU it took 40% of the
+        # compile time and changed the speed by less than its spread.
         parsed.verify()
         self.module = parsed
         self.machine = machine

@@ -13,14 +13,21 @@ I32 = ir.IntType(32)
 I64 = ir.IntType(64)
 POINTER = I8.as_pointer()
 
-REGISTER_TYPES = {"float32": ir.FloatType(), "float64": ir.DoubleType(), "int32": I32, "int64": I64, "bool": I1}
+REGISTER_TYPES = {
+    "float32": ir.FloatType(),
+    "float64": ir.DoubleType(),
+    "int32": I32,
+    "int64": I64,
+    "bool": I1,
+}
 MEMORY_TYPES = {**REGISTER_TYPES, "bool": I8}
 
 
 class Code(ir.IRBuilder):
     """An LLVM builder that knows its target and can write loops.
 
-    Byte pointers and byte offsets are used throughout: what lies where is decided by the records, not by types.
+    Byte pointers and byte offsets are used throughout: what lies where is decided by the records, not by
+    types.
     """
 
     def __init__(self, block: ir.Block, target: Target) -> None:

@@ -1,7 +1,7 @@
 """The constants of a kernel: parameters as the machine code wants them, in one piece of memory.
 
-What lies where is decided while compiling; the numbers come when parameters are bound. A parameter of a product is
-packed as [unit block][k][gate][lane]: the microkernel then reads it from front to back.
+What lies where is decided while compiling; the numbers come when parameters are bound. A parameter of a
+product is packed as [unit block][k][gate][lane]: the microkernel then reads it from front to back.
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,9 @@ class Places:
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """Parameters [k, n] of one shape, packed for the microkernel: [unit block][k][gate][lane], padded with zeros."""
+    """Parameters [k, n] of one shape, packed for the microkernel: [unit block][k][gate][lane], padded with
+    zeros.
+    """
 
     net: Net
     numbers: tuple[int, ...]
@@ -113,7 +115,11 @@ class Constants:
         """The memory, filled with what the parameters make of each entry."""
         memory = aligned(self.size)
         for offset, entry in self.entries:
-            array = entry if isinstance(entry, np.ndarray) else entry.array([value_of(entry.net, n) for n in entry.sources])
+            array = (
+                entry
+                if isinstance(entry, np.ndarray)
+                else entry.array([value_of(entry.net, n) for n in entry.sources])
+            )
             data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
             memory[offset : offset + data.size] = data
         return memory

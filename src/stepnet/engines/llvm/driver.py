@@ -8,12 +8,12 @@
         after      what feeds no memory, on all rows of the block
         scatter    the outputs' rows
 
-A lane starts its next sequence in the step after one ends, so nearly every step is full and nothing is padded. Lanes
-are sorted by how many steps they have, so those still at work are always the first ones. Memory does not grow with
-length: a block is as long as fits the cache, whatever the sequences' lengths are.
+A lane starts its next sequence in the step after one ends, so nearly every step is full and nothing is
+padded. Lanes are sorted by how many steps they have, so those still at work are always the first ones. Memory
+does not grow with length: a block is as long as fits the cache, whatever the sequences' lengths are.
 
-Several threads either run lanes of their own each (a call of `run` each, of one thread), or share every step: then each
-does a part of the unit blocks, and a barrier stands between phases.
+Several threads either run lanes of their own each (a call of `run` each, of one thread), or share every step:
+then each does a part of the unit blocks, and a barrier stands between phases.
 """
 
 from collections.abc import Generator
@@ -109,7 +109,9 @@ class Driver:
         self.table = {name: code.inttoptr(self.word[name], POINTER) for name in tables}
         self.arrays: dict[int, ir.Value] = {}
         program_words = [word for word, _ in program.inputs] + [word for word, _ in program.outputs]
-        program_words += [source.word for source, _ in (*program.statics, *program.expanded) if source.field is None]
+        program_words += [
+            source.word for source, _ in (*program.statics, *program.expanded) if source.field is None
+        ]
         program_words += [word for initial, final, _ in program.memories for word in (initial, final)]
         for word in program_words:
             self.arrays[word] = code.inttoptr(self._word(word), POINTER)
@@ -253,7 +255,7 @@ class Driver:
                 code.copy_bytes(self.block_field(row, field), self.of_sequence(source, owner), source.bytes)
 
     def scatter(self, rows: ir.Value) -> None:
-        """The outputs' rows, or each sequence's last, put into the user's arrays."""
+        """The outputs' rows put into the user's arrays: every step's, or each sequence's last."""
         code = self.code
         if not self.program.outputs:
             return
@@ -343,8 +345,8 @@ class Driver:
 def barrier(code: Code) -> ir.Function:
     """The function `barrier(counter, threads, yield)`: it returns when all threads have called it as often.
 
-    It spins briefly, for the others are nearly there; then it gives the processor away at every look, for another
-    process may have it that they need.
+    It spins briefly, for the others are nearly there; then it gives the processor away at every look, for
+    another process may have it that they need.
     """
     known = code.module.globals.get("barrier")
     if known is not None:
@@ -356,7 +358,10 @@ def barrier(code: Code) -> ir.Function:
     cell = here.bitcast(counter, I64.as_pointer())
     before = here.atomic_rmw("add", cell, here.number(1), "acq_rel")
     goal = here.mul(here.add(here.sdiv(before, threads), here.number(1)), threads)
-    entry, look, again, yielding, done = here.block, *(here.append_basic_block(n) for n in ("look", "again", "give", "done"))
+    entry, look, again, yielding, done = (
+        here.block,
+        *(here.append_basic_block(n) for n in ("look", "again", "give", "done")),
+    )
     here.branch(look)
     here.position_at_end(look)
     spins = here.phi(I64)

@@ -51,7 +51,9 @@ def refusal(net: Net, inside: bool = False) -> str | None:
 
 
 class LlvmKernel:
-    """A plan as machine code: `run` for the lanes of a call, `sequences` for what is computed once per sequence."""
+    """A plan as machine code: `run` for the lanes of a call, `sequences` for what is computed once per
+    sequence.
+    """
 
     def __init__(self, plan: Plan, target: Target) -> None:
         self.plan = plan
@@ -92,16 +94,27 @@ def write_sequences(module: ir.Module, program: Lowered, target: Target) -> None
     strides = program.program.strides
     count = word(WORDS.index("lanes"))
     rows = Rows({"sequence": pointer("sequence")}, strides, count)
-    arrays = [(code.inttoptr(word(place), POINTER), target_field) for place, target_field in program.sequence_inputs]
+    arrays = [
+        (code.inttoptr(word(place), POINTER), target_field) for place, target_field in program.sequence_inputs
+    ]
     with code.loop(code.number(0), count) as row:
         for array, target_field in arrays:
             source = code.at(array, code.mul(row, code.number(target_field.bytes)))
-            code.copy_bytes(code.at(rows.at(code, "sequence", row), target_field.offset), source, target_field.bytes)
+            code.copy_bytes(
+                code.at(rows.at(code, "sequence", row), target_field.offset), source, target_field.bytes
+            )
     one, zero = code.number(1), code.number(0)
-    stage = StageCode(code, program.program.outer, rows, pointer("constants"), pointer("status"), zero, one, program.program.lanes)
+    stage = StageCode(
+        code,
+        program.program.outer,
+        rows,
+        pointer("constants"),
+        pointer("status"),
+        zero,
+        one,
+        program.program.lanes,
+    )
     for loops in program.sequence:
         for loop in loops:
             stage.emit(loop)
     code.ret_void()
-
-

@@ -1,13 +1,14 @@
-"""A stage as loops: which nodes are computed together on registers, and where values that leave registers lie.
+"""A stage as loops: which nodes are computed together on registers, and where values that leave registers
+lie.
 
     phase: nodes  ->  unit loops     pointwise work of one width, with the products whose epilogue it is
                       reductions     over features, one number (or unit) at a time
                       gathers        rows of a parameter at integers
                       copies         features moved to another place
 
-Views are no work: a view is a list of places in the value it is a view of, found by running its NumPy meaning on
-counted places. Read block by block, most lists are a run of neighbours or one number repeated; only what is neither is
-read through a table.
+Views are no work: a view is a list of places in the value it is a view of, found by running its NumPy meaning
+on counted places. Read block by block, most lists are a run of neighbours or one number repeated; only what
+is neither is read through a table.
 """
 
 from dataclasses import dataclass
@@ -67,7 +68,9 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Table:
-    """An operand in a record, read through a table of places among the constants: one per block, or one per lane."""
+    """An operand in a record, read through a table of places among the constants: one per block, or one per
+    lane.
+    """
 
     field: Field
     offset: int
@@ -271,10 +274,14 @@ class Stage:
         width = int(np.prod(shape[1:], dtype=np.int64))
         offset = self.constants.add(Places(self.net, table, None, 1))
         operand = self.operand(index, self.net.type_of(index), number)
-        return GatherLoop(offset, shape[0], width, operand, self.net.type_of(index).size, self.targets(number))
+        return GatherLoop(
+            offset, shape[0], width, operand, self.net.type_of(index).size, self.targets(number)
+        )
 
     def concatenation(self, number: int) -> list[Loop]:
-        """A copy per run of neighbours, first places first: what a vector writes behind its run is overwritten."""
+        """A copy per run of neighbours, first places first: what a vector writes behind its run is
+        overwritten.
+        """
         node = self.net.nodes[number]
         axis = node.attributes["axis"] % len(node.type.shape)
         places = np.arange(node.type.size).reshape(node.type.shape)
@@ -286,7 +293,7 @@ class Stage:
             index[axis] = slice(begin, begin + type_.shape[axis])
             begin += type_.shape[axis]
             loops += self.part_copies(operand, places[tuple(index)], number)
-        return list(sorted(loops, key=lambda loop: loop.start))
+        return sorted(loops, key=lambda loop: loop.start)
 
     def part_copies(self, operand: int, places: np.ndarray, user: int) -> list[CopyLoop]:
         """Copies of one part of a concatenation: one per run of neighbours in the result."""
@@ -367,11 +374,15 @@ class Stage:
         return self.constants.add_array(places.astype(np.int64))
 
     def run_of(self, number: int) -> tuple[Field, int]:
-        """The field and first place of an operand whose numbers lie there in one run; copied there if they do not."""
+        """The field and first place of an operand whose numbers lie there in one run; copied there if they do
+        not.
+        """
         root, _ = view_chain(self.net, number)
         places = view_places(self.net, number).ravel()
         start = int(places[0]) if len(places) else 0
-        if (root in self.sources or root in self.fields) and np.array_equal(places, start + np.arange(len(places))):
+        if (root in self.sources or root in self.fields) and np.array_equal(
+            places, start + np.arange(len(places))
+        ):
             return self.field_of(root), start
         type_ = self.net.type_of(number)
         settled = self.records.field(self.scratch, type_)

@@ -1,7 +1,7 @@
 """Memory for machine code: zeroed, beginning at a page, in huge pages where it is large.
 
-Parameters are read from front to back at every step. In pages of 4 KB a processor loses its way at each page's end: it
-looks the next one up and begins to prefetch anew. In pages of 2 MB it does not.
+Parameters are read from front to back at every step. In pages of 4 KB a processor loses its way at each
+page's end: it looks the next one up and begins to prefetch anew. In pages of 2 MB it does not.
 """
 
 import mmap

@@ -1,7 +1,8 @@
 """The machine code of each pointwise operation: one row per operation.
 
-A row takes the operands in registers, already of one dtype, and gives the result. What dtype that is, is said by the
-rules at the end: most operations work in the dtype of their result, comparisons in what their operands promote to.
+A row takes the operands in registers, already of one dtype, and gives the result. What dtype that is, is said
+by the rules at the end: most operations work in the dtype of their result, comparisons in what their operands
+promote to.
 """
 
 from collections.abc import Callable
@@ -39,7 +40,9 @@ def converted(code: Code, value: ir.Value, source: str, target: str) -> ir.Value
     type_ = register_type(target, lanes_of(value))
     if target == "bool":
         zero = code.splat(value.type, 0)
-        return code.fcmp_unordered("!=", value, zero) if is_float(value) else code.icmp_signed("!=", value, zero)
+        return (
+            code.fcmp_unordered("!=", value, zero) if is_float(value) else code.icmp_signed("!=", value, zero)
+        )
     if source == "bool":
         whole = code.zext(value, register_type("int32", lanes_of(value)))
         return code.sitofp(whole, type_) if target.startswith("float") else code.zext(value, type_)

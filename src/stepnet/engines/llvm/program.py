@@ -1,4 +1,6 @@
-"""From a plan to the driver's program: a field for every value that lies in memory, and the loops of every stage."""
+"""From a plan to the driver's program: a field for every value that lies in memory, and the loops of every
+stage.
+"""
 
 from dataclasses import dataclass, field, replace
 
@@ -57,7 +59,13 @@ class Lowering:
         self.net, self.body = self.plan.net, self.plan.body
         self.sequences: int = recurrence.attributes["sequences"]
         self.memories: int = recurrence.attributes["memories"]
-        self.words: dict[str, list[int]] = {"inputs": [], "initial": [], "final": [], "statics": [], "outputs": []}
+        self.words: dict[str, list[int]] = {
+            "inputs": [],
+            "initial": [],
+            "final": [],
+            "statics": [],
+            "outputs": [],
+        }
         self.next_word = len(WORDS)
         self.sources: dict[int, Field] = {}
 
@@ -124,12 +132,18 @@ class Lowering:
         recurrence = self.plan.recurrence
         read = {number for node in self.net.nodes if node.operation == "expand" for number in node.inputs}
         read |= set(recurrence.inputs[self.sequences + self.memories :])
-        computed = [n for n in sorted(read) if self.net.type_of(n).extent not in (CONST, STEPS) and n not in self.row_words]
+        computed = [
+            n
+            for n in sorted(read)
+            if self.net.type_of(n).extent not in (CONST, STEPS) and n not in self.row_words
+        ]
         self.sequence_fields = {n: self.records.field("sequence", self.net.type_of(n)) for n in computed}
         if not computed:
             return [], ()
         needed = self.needed_by(computed)
-        inputs = {n: self.records.field("sequence", self.net.type_of(n)) for n in self.row_words if n in needed}
+        inputs = {
+            n: self.records.field("sequence", self.net.type_of(n)) for n in self.row_words if n in needed
+        }
         wanted = {n: [one] for n, one in self.sequence_fields.items()}
         stage = Stage(self.net, self.records, self.constants, self.lanes, "sequence", dict(inputs), wanted)
         loops = stage.phases(self.plan.sequence)
@@ -147,7 +161,11 @@ class Lowering:
         """Values of a sequence that are read at every step outside the loop."""
         found: list[tuple[Source, Field]] = []
         for number, node in enumerate(self.net.nodes):
-            if node.operation == "expand" and node.type.extent == STEPS and self.net.type_of(node.inputs[0]).extent != CONST:
+            if (
+                node.operation == "expand"
+                and node.type.extent == STEPS
+                and self.net.type_of(node.inputs[0]).extent != CONST
+            ):
                 self.sources[number] = self.records.field("block", node.type)
                 found.append((self.of_sequence(node.inputs[0]), self.sources[number]))
         return found
@@ -174,10 +192,6 @@ class Lowering:
         self.memory_fields: list[tuple[int, int, Field]] = []
         wanted: dict[int, list[Field]] = {}
         outputs = body.results[: len(body.results) - self.memories]
-        self.output_fields: list[Field] = []
-        for result in outputs:
-            self.output_fields.append(self.records.field("block", body.type_of(result)))
-            wanted.setdefault(result, []).append(self.output_fields[-1])
         for place in range(self.memories):
             number = body.inputs[self.sequences + place]
             now = self.records.field("now", body.type_of(number))
@@ -185,6 +199,10 @@ class Lowering:
             wanted.setdefault(body.results[len(outputs) + place], []).append(replace(now, record="next"))
             initial = self.row_words[operands[self.sequences + place]]
             self.memory_fields.append((initial, self.word("final"), now))
+        self.output_fields: list[Field] = []
+        for result in outputs:
+            self.output_fields.append(self.records.field("block", body.type_of(result)))
+            wanted.setdefault(result, []).append(self.output_fields[-1])
         self.static_fields: list[tuple[Source, Field]] = []
         for number, operand in zip(body.inputs, operands, strict=True):
             if number not in sources and body.type_of(number).extent != CONST:

@@ -1,8 +1,8 @@
 """Where values lie while a kernel runs: records of fields, one record per row.
 
-A record is all that a stage keeps for one row, field beside field; rows lie one stride apart. Every field is padded to
-whole vectors, so that code reads and writes whole vectors everywhere and only the copies from and to the user's arrays
-know exact sizes.
+A record is all that a stage keeps for one row, field beside field; rows lie one stride apart. Every field is
+padded to whole vectors, so that code reads and writes whole vectors everywhere and only the copies from and
+to the user's arrays know exact sizes.
 
     now, next    per lane: the memories before and after a step, exchanged at every step
     lane         per lane: statics, and what a step keeps for itself
@@ -54,7 +54,9 @@ class Records:
         return Field(record, start, type_.size, type_.dtype)
 
     def stride(self, record: str) -> int:
-        """Bytes from one row to the next: whole lines, and no power of two, which would crowd the cache's sets."""
+        """Bytes from one row to the next: whole lines, and no power of two, which would crowd the cache's
+        sets.
+        """
         used = self.used.get(record, 0)
         # A line of slack behind: a vector that begins inside the last field may end beyond it.
         stride = used + LINE * max(1, self.lanes * 8 // LINE)

@@ -1,7 +1,8 @@
 """The machine code of reductions over features.
 
-Over the last axis, a vector of partial results runs along the numbers and is folded at the end, halves onto halves: one
-fixed tree, whatever else is computed. Over the first axis, whole vectors are reduced one after the other.
+Over the last axis, a vector of partial results runs along the numbers and is folded at the end, halves onto
+halves: one fixed tree, whatever else is computed. Over the first axis, whole vectors are reduced one after
+the other.
 """
 
 from typing import TYPE_CHECKING
@@ -23,7 +24,9 @@ COMBINE = {"sum": "add", "max": "maximum", "min": "minimum"}
 def emit_reduction(stage: "StageCode", loop: ReduceLoop, row: ir.Value) -> None:
     """One row's reduction."""
     code = stage.code
-    source = code.at(stage.rows.at(code, loop.source.record, row), loop.source.offset + loop.start * loop.source.itemsize)
+    source = code.at(
+        stage.rows.at(code, loop.source.record, row), loop.source.offset + loop.start * loop.source.itemsize
+    )
     if loop.operation == "argmax":
         argmax(stage, loop, row, source)
     elif loop.leading:
@@ -102,7 +105,9 @@ def folded(code: Code, loop: ReduceLoop, value: ir.Value) -> ir.Value:
         if half == 0:
             return code.extract_element(value, ir.Constant(I32, 0))
         low, high = (
-            code.shuffle_vector(value, undefined, ir.Constant(ir.VectorType(I32, half), list(range(first, first + half))))
+            code.shuffle_vector(
+                value, undefined, ir.Constant(ir.VectorType(I32, half), list(range(first, first + half)))
+            )
             for first in (0, half)
         )
         value = combine(code, loop, low, high)
@@ -157,7 +162,9 @@ def argmax(stage: "StageCode", loop: ReduceLoop, row: ir.Value, source: ir.Value
         index, best, where = code.phi(I64), code.phi(first.type), code.phi(I64)
         for phi, value in ((index, code.number(0)), (best, first), (where, code.number(0))):
             phi.add_incoming(value, start)
-        value = load_lanes(code, loop.source.dtype, 1, code.at(base, code.mul(index, code.number(to_next))), size)
+        value = load_lanes(
+            code, loop.source.dtype, 1, code.at(base, code.mul(index, code.number(to_next))), size
+        )
         better = larger(code, value, best)
         chosen, chosen_at = code.select(better, value, best), code.select(better, index, where)
         following = code.add(index, code.number(1))

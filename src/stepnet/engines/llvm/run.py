@@ -1,4 +1,6 @@
-"""A call on machine code: lanes shared out between threads, memory to work in, and the words that describe it."""
+"""A call on machine code: lanes shared out between threads, memory to work in, and the words that describe
+it.
+"""
 
 import threading
 from dataclasses import dataclass
@@ -102,7 +104,9 @@ class Runner:
         words = kernel.lowered.words
         self.word_count = len(WORDS) + sum(map(len, words.values()))
         self.places = [WORD[name] for name in CALL_WORDS]
-        self.places += [place for kind in ("inputs", "initial", "final", "statics", "outputs") for place in words[kind]]
+        self.places += [
+            place for kind in ("inputs", "initial", "final", "statics", "outputs") for place in words[kind]
+        ]
         net = kernel.plan.net
         memories = kernel.plan.recurrence.attributes["memories"]
         results = [net.type_of(result) for result in net.results]

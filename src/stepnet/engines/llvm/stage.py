@@ -1,7 +1,8 @@
 """The machine code of a stage: its loops, over rows and unit blocks.
 
-Rows go in tiles: most of them many at a time, what is left some at a time or one by one. A tile may reach beyond the
-rows there are (their records lie there, and nobody reads what is put into them), so a remainder costs one tile.
+Rows go in tiles: most of them many at a time, what is left some at a time or one by one. A tile may reach
+beyond the rows there are (their records lie there, and nobody reads what is put into them), so a remainder
+costs one tile.
 """
 
 from contextlib import AbstractContextManager
@@ -26,11 +27,16 @@ from stepnet.engines.llvm.loops import (
     Uniform,
     UnitLoop,
 )
-from stepnet.engines.llvm.pointwise import pointwise
+from stepnet.engines.llvm.pointwise import lanes_of, pointwise
 from stepnet.engines.llvm.records import Field
 from stepnet.engines.llvm.reductions import emit_reduction
 from stepnet.engines.llvm.tile import Left, Tile, accumulate, tiles
 from stepnet.ir import Net
+
+# Cells of a tile whose pointwise work is done at the same time, as one long vector that LLVM takes apart
+# again. A cell's own chain of operations is long, and the processor looks ahead too little to find the next
+# cell's by itself.
+ABREAST = 4
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,9 @@ class StageCode:
 
     # ---- operands
 
-    def operand(self, operand: Operand, row: ir.Value, block: ir.Value, values: dict[int, ir.Value]) -> ir.Value:
+    def operand(
+        self, operand: Operand, row: ir.Value, block: ir.Value, values: dict[int, ir.Value]
+    ) -> ir.Value:
         """An operand on registers, for a row (pointers are found from its number) and a unit block."""
         code, lanes = self.code, self.lanes
         itemsize = np.dtype(operand.dtype).itemsize
@@ -100,7 +108,13 @@ class StageCode:
             return code.splat(register_type(operand.dtype, lanes), operand.value)
         run = code.mul(block, code.number(lanes * itemsize))
         if isinstance(operand, Broadcast):
-            return load_lanes(code, operand.dtype, lanes, code.at(code.at(self.constants, operand.offset), run), lanes * itemsize)
+            return load_lanes(
+                code,
+                operand.dtype,
+                lanes,
+                code.at(code.at(self.constants, operand.offset), run),
+                lanes * itemsize,
+            )
         base = code.at(self.rows.at(code, operand.field.record, row), operand.field.offset)
         if isinstance(operand, Load):
             align = lanes * itemsize if operand.start == 0 else itemsize
@@ -139,7 +153,9 @@ class StageCode:
         code = self.code
         itemsize = loop.target.itemsize
         with self.own_rows() as row:
-            base = code.at(self.rows.at(code, loop.target.record, row), loop.target.offset + loop.start * itemsize)
+            base = code.at(
+                self.rows.at(code, loop.target.record, row), loop.target.offset + loop.start * itemsize
+            )
             with code.loop(code.number(0), code.number(-(-loop.size // self.lanes))) as block:
                 value = self.operand(loop.source, row, block, {})
                 pointer = code.at(base, code.mul(block, code.number(self.lanes * itemsize)))
@@ -150,31 +166,65 @@ class StageCode:
         code = self.code
         target = loop.targets[0]
         width = loop.width * target.itemsize
-        with self.own_rows() as row:
-            with code.loop(code.number(0), code.number(loop.indices)) as place:
-                index = self.one_number(loop.index, row, place)
-                wrapped = code.select(
-                    code.icmp_signed("<", index, code.number(0)), code.add(index, code.number(loop.count)), index
-                )
-                fits = code.icmp_unsigned("<", wrapped, code.number(loop.count))
-                with code.when(code.not_(fits)):
-                    code.write(code.number(1), self.status, 8)
-                safe = code.select(fits, wrapped, code.number(0))
-                source = code.at(code.at(self.constants, loop.table), code.mul(safe, code.number(width)))
-                for one in loop.targets:
-                    base = code.at(self.rows.at(code, one.record, row), one.offset)
-                    code.copy_bytes(code.at(base, code.mul(place, code.number(width))), source, width)
+        with self.own_rows() as row, code.loop(code.number(0), code.number(loop.indices)) as place:
+            index = self.one_number(loop.index, row, place)
+            wrapped = code.select(
+                code.icmp_signed("<", index, code.number(0)), code.add(index, code.number(loop.count)), index
+            )
+            fits = code.icmp_unsigned("<", wrapped, code.number(loop.count))
+            with code.when(code.not_(fits)):
+                code.write(code.number(1), self.status, 8)
+            safe = code.select(fits, wrapped, code.number(0))
+            source = code.at(code.at(self.constants, loop.table), code.mul(safe, code.number(width)))
+            for one in loop.targets:
+                base = code.at(self.rows.at(code, one.record, row), one.offset)
+                code.copy_bytes(code.at(base, code.mul(place, code.number(width))), source, width)
 
     def one_number(self, operand: Operand, row: ir.Value, place: ir.Value) -> ir.Value:
         """One integer of an operand, as 64 bits."""
         code = self.code
-        narrow = StageCode(code, self.net, self.rows, self.constants, self.status, self.thread, self.threads, 1)
+        narrow = StageCode(
+            code, self.net, self.rows, self.constants, self.status, self.thread, self.threads, 1
+        )
         if isinstance(operand, Table):
             block = code.sdiv(place, code.number(self.lanes)) if operand.per != "lane" else place
-            value = narrow.through_table(operand, code.at(self.rows.at(code, operand.field.record, row), operand.field.offset), block)
+            value = narrow.through_table(
+                operand, code.at(self.rows.at(code, operand.field.record, row), operand.field.offset), block
+            )
         else:
             value = narrow.operand(operand, row, place, {})
         return value if value.type == I64 else code.sext(value, I64)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row and unit block of a tile, and what its products gave."""
+
+    row: ir.Value
+    block: ir.Value
+    sums: dict[int, ir.Value]
+
+
+def joined(code: Code, parts: list[ir.Value]) -> ir.Value:
+    """Vectors one after the other as one long vector: a power of two of them."""
+    while len(parts) > 1:
+        lanes = 2 * lanes_of(parts[0])
+        order = ir.Constant(ir.VectorType(ir.IntType(32), lanes), list(range(lanes)))
+        parts = [code.shuffle_vector(a, b, order) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
+
+
+def parted(code: Code, value: ir.Value, count: int) -> list[ir.Value]:
+    """A long vector as `count` vectors."""
+    if count == 1:
+        return [value]
+    lanes = lanes_of(value) // count
+    empty = ir.Constant(value.type, ir.Undefined)
+    orders = [list(range(first, first + lanes)) for first in range(0, count * lanes, lanes)]
+    return [
+        code.shuffle_vector(value, empty, ir.Constant(ir.VectorType(ir.IntType(32), lanes), o))
+        for o in orders
+    ]
 
 
 @dataclass
@@ -204,7 +254,9 @@ class UnitCode:
         smaller = shapes[1].rows if len(shapes) > 2 else 1
         # Rows left over go in one more large tile, if there are more than the smaller one takes.
         spare = many.rows - 1 - smaller if many.rows > 1 else 0
-        whole = code.mul(code.sdiv(code.add(count, code.number(spare)), code.number(many.rows)), code.number(many.rows))
+        whole = code.mul(
+            code.sdiv(code.add(count, code.number(spare)), code.number(many.rows)), code.number(many.rows)
+        )
         self.tiled(many, first, last, code.number(0), whole)
         left = code.sub(count, whole)
         if len(shapes) > 2:
@@ -218,7 +270,7 @@ class UnitCode:
         """Pointwise work alone: row by row."""
         code = self.code
         with self.stage.own_rows() as row, code.loop(code.number(0), code.number(self.blocks)) as block:
-            self.epilogue(row, block, {})
+            self.epilogue([Cell(row, block, {})])
 
     def tiled(self, tile: Tile, first: ir.Value, last: ir.Value, start: ir.Value, stop: ir.Value) -> None:
         """A tile's code over unit blocks and rows; unit blocks that do not fill the tile go one by one."""
@@ -235,39 +287,64 @@ class UnitCode:
     def tile(self, tile: Tile, row: ir.Value, block: ir.Value) -> None:
         """One tile: its products, then the epilogue of each row and unit on registers."""
         code = self.code
-        values: list[list[dict[int, ir.Value]]] = [[{} for _ in range(tile.units)] for _ in range(tile.rows)]
+        cells = [
+            Cell(code.add(row, code.number(i)), code.add(block, code.number(u)), {})
+            for u in range(tile.units)
+            for i in range(tile.rows)
+        ]
         for product in self.loop.products:
             sums = self.products(product, tile, row, block)
-            for i in range(tile.rows):
-                for u in range(tile.units):
-                    values[i][u] |= dict(zip(product.ports, sums[i][u], strict=True))
-        for u in range(tile.units):
-            here = code.add(block, code.number(u))
-            for i in range(tile.rows):
-                self.epilogue(code.add(row, code.number(i)), here, values[i][u])
+            for place, cell in enumerate(cells):
+                gates = sums[place % tile.rows][place // tile.rows]
+                cell.sums.update(zip(product.ports, gates, strict=True))
+        while cells:
+            abreast = next(size for size in (ABREAST, 2, 1) if size <= len(cells))
+            self.epilogue(cells[:abreast])
+            cells = cells[abreast:]
 
-    def products(self, product: Product, tile: Tile, row: ir.Value, block: ir.Value) -> list[list[list[ir.Value]]]:
+    def products(
+        self, product: Product, tile: Tile, row: ir.Value, block: ir.Value
+    ) -> list[list[list[ir.Value]]]:
         """The accumulators of one product."""
         code, lanes = self.code, self.stage.lanes
         source = product.left
-        pointer = code.at(self.stage.rows.at(code, source.record, row), source.offset + product.start * source.itemsize)
+        pointer = code.at(
+            self.stage.rows.at(code, source.record, row), source.offset + product.start * source.itemsize
+        )
         unit_bytes = product.inner * len(product.ports) * lanes * source.itemsize
-        packed = code.at(code.at(self.stage.constants, product.packed), code.mul(block, code.number(unit_bytes)))
+        packed = code.at(
+            code.at(self.stage.constants, product.packed), code.mul(block, code.number(unit_bytes))
+        )
         left = Left(pointer, self.stage.rows.strides[source.record])
         return accumulate(
-            code, tile, left, packed, inner=product.inner, gates=len(product.ports), dtype=source.dtype, lanes=lanes
+            code,
+            tile,
+            left,
+            packed,
+            inner=product.inner,
+            gates=len(product.ports),
+            dtype=source.dtype,
+            lanes=lanes,
         )
 
-    def epilogue(self, row: ir.Value, block: ir.Value, values: dict[int, ir.Value]) -> None:
-        """The pointwise nodes of one row and unit block, and the stores."""
-        code, stage = self.code, self.stage
+    def epilogue(self, cells: "list[Cell]") -> None:
+        """The pointwise nodes of some cells abreast, and the stores."""
+        code = self.code
+        values = {number: joined(code, [cell.sums[number] for cell in cells]) for number in cells[0].sums}
         for number, operands in self.loop.nodes:
-            node = stage.net.nodes[number]
-            found = [stage.operand(operand, row, block, values) for operand in operands]
+            found = [self.abreast(operand, cells, values) for operand in operands]
+            node = self.stage.net.nodes[number]
             values[number] = pointwise(code, node, found, [operand.dtype for operand in operands])
         for operand, target in self.loop.stores:
-            value = stage.operand(operand, row, block, values)
-            self.store(value, target, row, block)
+            parts = parted(code, self.abreast(operand, cells, values), len(cells))
+            for cell, part in zip(cells, parts, strict=True):
+                self.store(part, target, cell.row, cell.block)
+
+    def abreast(self, operand: Operand, cells: "list[Cell]", values: dict[int, ir.Value]) -> ir.Value:
+        """An operand of some cells, side by side in one long vector."""
+        if isinstance(operand, Register):
+            return values[operand.number]
+        return joined(self.code, [self.stage.operand(operand, cell.row, cell.block, {}) for cell in cells])
 
     def store(self, value: ir.Value, target: Field, row: ir.Value, block: ir.Value) -> None:
         """A register put into its field."""
@@ -275,4 +352,3 @@ class UnitCode:
         base = code.at(self.stage.rows.at(code, target.record, row), target.offset)
         pointer = code.at(base, code.mul(block, code.number(lanes * target.itemsize)))
         store_lanes(code, target.dtype, value, pointer, min(lanes * target.itemsize, 64))
-

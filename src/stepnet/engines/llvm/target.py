@@ -1,8 +1,8 @@
 """The processors that code is generated for, and what each asks of the generated code.
 
-A `Target` is what the rest of the engine knows of a processor: its vector width, its registers, and the strings that
-LLVM wants. `host_target()` is the best one for the machine at hand; the narrower ones can be asked for by name, which
-is how AVX2 and plain code are tested on an AVX-512 machine.
+A `Target` is what the rest of the engine knows of a processor: its vector width, its registers, and the
+strings that LLVM wants. `host_target()` is the best one for the machine at hand; the narrower ones can be
+asked for by name, which is how AVX2 and plain code are tested on an AVX-512 machine.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,9 @@ from stepnet.errors import RefusedError
 
 @dataclass(frozen=True)
 class Target:
-    """One instruction set: `name` (avx512, avx2 or generic), vector width in bytes, number of vector registers."""
+    """One instruction set: `name` (avx512, avx2 or generic), vector width in bytes, number of vector
+    registers.
+    """
 
     name: str
     cpu: str

@@ -1,7 +1,7 @@
 """The microkernel: rows of a left side times packed parameters, summed on registers.
 
-A tile is some rows by some unit blocks by all gates, one vector accumulator each. Every accumulator is one chain of
-additions over k in order, whatever the tile, so every tile gives the same bits.
+A tile is some rows by some unit blocks by all gates, one vector accumulator each. Every accumulator is one
+chain of additions over k in order, whatever the tile, so every tile gives the same bits.
 
     per k:  gates x units vectors of parameters are read, `rows` numbers of the left side are spread over a vector each,
             and rows x units x gates fused multiply-adds follow: with 8 x 1 x 3 vectors of 16 floats, 11 reads feed
@@ -27,8 +27,8 @@ class Tile:
 def tiles(target: Target, gates: int, blocks: int, vectors: int = 1) -> tuple[Tile, ...]:
     """The tiles for work of `gates` products: for many rows, for some, and for one.
 
-    `vectors`: how many registers one vector of the work takes. Accumulators, one parameter per column and one spread
-    number have to fit the registers.
+    `vectors`: how many registers one vector of the work takes. Accumulators, one parameter per column and one
+    spread number have to fit the registers.
     """
     registers = target.registers // vectors
 
@@ -82,7 +82,9 @@ def accumulate(
     code.position_at_end(body)
     place = code.phi(ir.IntType(64))
     place.add_incoming(code.number(0), before)
-    carried = [[[code.phi(vector) for _ in range(gates)] for _ in range(tile.units)] for _ in range(tile.rows)]
+    carried = [
+        [[code.phi(vector) for _ in range(gates)] for _ in range(tile.units)] for _ in range(tile.rows)
+    ]
     for phi in flat(carried):
         phi.add_incoming(zero, before)
     sums = [[list(gate) for gate in row] for row in carried]
@@ -92,7 +94,11 @@ def accumulate(
     for k in range(step):
         columns = [
             [
-                code.read(vector, code.at(weights, unit * unit_bytes + (k * gates + gate) * lanes * itemsize), lanes * itemsize)
+                code.read(
+                    vector,
+                    code.at(weights, unit * unit_bytes + (k * gates + gate) * lanes * itemsize),
+                    lanes * itemsize,
+                )
                 for gate in range(gates)
             ]
             for unit in range(tile.units)
@@ -102,7 +108,9 @@ def accumulate(
             spread = code.spread(number, lanes)
             for unit in range(tile.units):
                 for gate in range(gates):
-                    sums[row][unit][gate] = multiply_add(code, spread, columns[unit][gate], sums[row][unit][gate])
+                    sums[row][unit][gate] = multiply_add(
+                        code, spread, columns[unit][gate], sums[row][unit][gate]
+                    )
     following = code.add(place, code.number(step))
     place.add_incoming(following, code.block)
     for phi, value in zip(flat(carried), flat(sums), strict=True):
