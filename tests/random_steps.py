@@ -1,8 +1,9 @@
-"""Random steps, as the Python text that a person would write, and the loop over NumPy arrays that says what is right.
+"""Random steps, as the Python text that a person would write, and the loop over NumPy arrays that says what
+is right.
 
-Every value of a step stays within about [-1, 1], and no operation stretches a small difference much, so that results
-in float32 can be compared with those in float64. Comparisons, rounding and argmax read inputs as they came, which are
-the same numbers in both.
+Every value of a step stays within about [-1, 1], and no operation stretches a small difference much, so that
+results in float32 can be compared with those in float64. Comparisons, rounding and argmax read inputs as they
+came, which are the same numbers in both.
 """
 
 import linecache
@@ -85,7 +86,7 @@ class Sequences:
         return Sequences(cut(self.inputs), cut(self.initial), cut(self.statics))
 
 
-# ---- what is right ----------------------------------------------------------------------------------------------
+# ---- what is right ------------------------------------------------------------------
 
 
 def looped(
@@ -97,9 +98,10 @@ def looped(
     reverse: bool = False,
     extras: tuple[str, ...] = (),
 ) -> tuple[list[list[Any]], list[Any]]:
-    """Per sequence the output of each step, and the last memory: the step on NumPy arrays of one row, in a loop.
+    """Per sequence the output of each step, and the last memory: the step on arrays of one row, in a loop.
 
-    sequences: per sequence a structure of arrays [time, features...]; memories, statics: of arrays [1, features...].
+    sequences: per sequence a structure of arrays [time, features...]; memories, statics: of arrays
+    [1, features...].
     """
     outputs: list[list[Any]] = []
     finals: list[Any] = []
@@ -149,30 +151,71 @@ def wide(array: Array) -> Array:
     return array.astype(np.float64) if array.dtype.kind == "f" else array
 
 
-# ---- drawing a step ---------------------------------------------------------------------------------------------
+# ---- drawing a step ------------------------------------------------------------------
 
 UNARY = (
-    "np.tanh({a})", "sn.sigmoid({a})", "0.3 * np.exp({a})", "0.5 * np.expm1({a})", "np.log(1.5 + 0.5 * {a})",
-    "np.log1p(0.9 * abs({a}))", "0.7 * np.sqrt(1.1 + 0.5 * {a})", "-{a}", "np.abs({a})", "1 - {a}", "1 / (2 + {a})",
-    "np.reciprocal(2.5 - {a})", "{a} ** 2", "0.3 * {a} ** 3", "0.6 * np.abs({a}) ** 1.5", "0.8 * sn.erf({a})",
-    "np.clip({a}, -0.5, 0.75)", "sn.relu({a})", "sn.leaky_relu({a})", "sn.elu({a})", "0.5 * sn.selu({a})",
-    "0.5 * sn.softplus({a})", "sn.softsign({a})", "sn.silu({a})", "sn.gelu({a})", "sn.gelu({a}, approximate=True)",
-    "sn.hard_sigmoid({a})", "np.square({a})", "np.where({a} > 0.25, {a} - 0.25, 0)", "np.ones_like({a}) - {a}",
-)  # fmt: skip
+    "np.tanh({a})",
+    "sn.sigmoid({a})",
+    "0.3 * np.exp({a})",
+    "0.5 * np.expm1({a})",
+    "np.log(1.5 + 0.5 * {a})",
+    "np.log1p(0.9 * abs({a}))",
+    "0.7 * np.sqrt(1.1 + 0.5 * {a})",
+    "-{a}",
+    "np.abs({a})",
+    "1 - {a}",
+    "1 / (2 + {a})",
+    "np.reciprocal(2.5 - {a})",
+    "{a} ** 2",
+    "0.3 * {a} ** 3",
+    "0.6 * np.abs({a}) ** 1.5",
+    "0.8 * sn.erf({a})",
+    "np.clip({a}, -0.5, 0.75)",
+    "sn.relu({a})",
+    "sn.leaky_relu({a})",
+    "sn.elu({a})",
+    "0.5 * sn.selu({a})",
+    "0.5 * sn.softplus({a})",
+    "sn.softsign({a})",
+    "sn.silu({a})",
+    "sn.gelu({a})",
+    "sn.gelu({a}, approximate=True)",
+    "sn.hard_sigmoid({a})",
+    "np.square({a})",
+    "np.where({a} > 0.25, {a} - 0.25, 0)",
+    "np.ones_like({a}) - {a}",
+)
 BINARY = (
-    "0.5 * ({a} + {b})", "0.5 * ({a} - {b})", "0.7 * {a} * {b}", "{a} / (1.5 + {b} ** 2)", "np.maximum({a}, {b})",
-    "np.minimum({a}, {b})", "np.where({a} < {b}, {b} - {a}, 0) / 2", "({a} + {b} + {a} * {b}) / 3",
-)  # fmt: skip
+    "0.5 * ({a} + {b})",
+    "0.5 * ({a} - {b})",
+    "0.7 * {a} * {b}",
+    "{a} / (1.5 + {b} ** 2)",
+    "np.maximum({a}, {b})",
+    "np.minimum({a}, {b})",
+    "np.where({a} < {b}, {b} - {a}, 0) / 2",
+    "({a} + {b} + {a} * {b}) / 3",
+)
 REDUCING = (
-    "np.mean({a}, axis={axis})", "{a}.max(axis={axis})", "np.min({a}, axis={axis})", "np.var({a}, axis={axis})",
-    "{a}.sum(axis={axis}) / {size}.0", "{a}.mean(axis={axis}, keepdims=True)", "sn.softmax({a}, axis={axis})",
-    "0.3 * sn.layer_norm({a}, epsilon=0.1, axis={axis})", "np.max({a}, axis={axis}, keepdims=True)",
-)  # fmt: skip
+    "np.mean({a}, axis={axis})",
+    "{a}.max(axis={axis})",
+    "np.min({a}, axis={axis})",
+    "np.var({a}, axis={axis})",
+    "{a}.sum(axis={axis}) / {size}.0",
+    "{a}.mean(axis={axis}, keepdims=True)",
+    "sn.softmax({a}, axis={axis})",
+    "0.3 * sn.layer_norm({a}, epsilon=0.1, axis={axis})",
+    "np.max({a}, axis={axis}, keepdims=True)",
+)
 EXACT = (
-    "({a} > 0.25)", "(({a} <= 0.5) & ({a} != 0))", "((np.floor(4 * {a}) % 3) == 1)", "~({a} >= -0.125)",
-    "np.logical_or({a} < -0.5, np.rint(4 * {a}) == 1)", "(np.sign({a}) > np.ceil({a}))",
-    "((4 * {a}).astype(np.int32) % 2 == 0)", "((8 * {a}).astype(np.int64) // 3 == 1)",
-)  # fmt: skip
+    "({a} > 0.25)",
+    "(({a} <= 0.5) & ({a} != 0))",
+    "((np.floor(4 * {a}) % 3) == 1)",
+    "~({a} >= -0.125)",
+    "np.logical_or({a} < -0.5, np.rint(4 * {a}) == 1)",
+    "(np.sign({a}) > np.ceil({a}))",
+    "((4 * {a}).astype(np.int32) % 2 == 0)",
+    "((8 * {a}).astype(np.int64) // 3 == 1)",
+)
 OUTPUTS = (("None",), ("{0}", "{{'y': {0}}}", "({0},)"), ("({0}, {1})", "{{'y': {0}, 'z': ({1}, None)}}"))
 
 
@@ -359,7 +402,7 @@ class Draft:
         condition = self.one_of([*(text.format(a=column) for text in EXACT), *self.conditions])
         if shape and (condition not in self.conditions or len(shape) == 1):
             self.add(
-                f"np.where({condition}, {name}, {self.one_of(['0.5 * ' + name, '0.25', 'sn.silu(' + name + ')'])})"
+                f"np.where({condition}, {name}, {self.one_of([f'0.5 * {name}', '0.25', f'sn.silu({name})'])})"
             )
 
     def embedded(self) -> None:
@@ -377,10 +420,27 @@ def broadcast(one: Shape, other: Shape) -> bool:
 
 
 FORMS = (
-    Draft.unary, Draft.unary, Draft.binary, Draft.binary, Draft.scaled, Draft.product, Draft.product, Draft.gates,
-    Draft.gates, Draft.product_of_matrix, Draft.product_of_row, Draft.reduced, Draft.part, Draft.part, Draft.joined,
-    Draft.stacked, Draft.scalar, Draft.chosen, Draft.chosen, Draft.embedded,
-)  # fmt: skip
+    Draft.unary,
+    Draft.unary,
+    Draft.binary,
+    Draft.binary,
+    Draft.scaled,
+    Draft.product,
+    Draft.product,
+    Draft.gates,
+    Draft.gates,
+    Draft.product_of_matrix,
+    Draft.product_of_row,
+    Draft.reduced,
+    Draft.part,
+    Draft.part,
+    Draft.joined,
+    Draft.stacked,
+    Draft.scalar,
+    Draft.chosen,
+    Draft.chosen,
+    Draft.embedded,
+)
 
 
 @st.composite
@@ -420,7 +480,7 @@ def random_steps(draw: st.DrawFn, sizes: tuple[int, ...] = SIZES, most: int = 9)
 
 
 def next_memory(draft: Draft, name: str, shape: Shape, idle: list[tuple[str, Shape]]) -> str:
-    """The text of a memory's next value: a value of its shape, or products of all `idle` ones, and the old one."""
+    """The text of a memory's next value, of its shape: a value as it is, or products of all `idle` ones."""
     old, (value, found) = f"memory['{name}']", draft.value(lambda a: a == shape)
     if found != shape or idle:
         terms = [

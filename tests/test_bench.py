@@ -59,7 +59,9 @@ def test_the_vowels_are_all_utterances():
     case = vowels_case()
     assert (case.batch, case.time, case.inputs, case.steps) == (640, 29, 12, 9961)
     assert case in target_cases()
-    assert case.arrays()["values"].shape == (9961, 12)
+    values = case.arrays()["values"]
+    assert values.shape == (9961, 12)
+    assert values[0, 0] == np.float32(1.860936)  # the first number in the file
 
 
 @pytest.mark.parametrize("change", [{"cell": "gurke"}, {"dtype": "int8"}, {"batch": 0}])

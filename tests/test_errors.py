@@ -1,4 +1,4 @@
-"""What each mistake is answered with: the thing the user named, what was expected, and the user's own line."""
+"""What each mistake is answered with: the thing the user named, what was expected, the user's own line."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -18,14 +18,20 @@ F32 = np.float32
 
 Step = Callable[[Any], Any]
 
-# ---- inside a step: name -> (what the message says, the line that is at fault) ------------------------------------
+# ---- inside a step: name -> (what the message says, the line that is at fault) -------------------
 
 MISTAKES: dict[str, tuple[str, Step]] = {
     # rows mixed
-    "mean of all": ("np.mean over all axes mixes rows: every row is a sequence of its own; give axis=-1", lambda o: o.x.mean()),
+    "mean of all": (
+        "np.mean over all axes mixes rows: every row is a sequence of its own; give axis=-1",
+        lambda o: o.x.mean(),
+    ),
     "sum over rows": ("np.sum over axis 0 mixes rows: .*; use a feature axis", lambda o: o.x.sum(axis=0)),
     "max over rows from the end": ("np.max over axis -2 mixes rows", lambda o: np.max(o.x, axis=-2)),
-    "var over rows and features": ("np.mean over axis 0 mixes rows|np.var over axis 0 mixes rows", lambda o: np.var(o.x, axis=(0, 1))),
+    "var over rows and features": (
+        "np.mean over axis 0 mixes rows|np.var over axis 0 mixes rows",
+        lambda o: np.var(o.x, axis=(0, 1)),
+    ),
     "argmax of all": ("np.argmax over all axes mixes rows; give axis=-1", lambda o: np.argmax(o.x)),
     "argmax of rows": ("np.argmax over axis 0 mixes rows", lambda o: o.x.argmax(axis=0)),
     "transposed rows": (r"x\.T would move the rows; use np.swapaxes on feature axes", lambda o: o.x.T),
@@ -40,32 +46,59 @@ MISTAKES: dict[str, tuple[str, Step]] = {
     "np.swapaxes of rows": ("np.swapaxes over axis 0 mixes rows", lambda o: np.swapaxes(o.x, 0, 1)),
     "np.moveaxis of rows": ("np.moveaxis over axis 0 mixes rows", lambda o: np.moveaxis(o.m, 0, 1)),
     "concatenated rows": ("np.concatenate over axis 0 mixes rows", lambda o: np.concatenate([o.x, o.x])),
-    "stacked before rows": (r"np.stack over axis 0 would move the rows; use axis=1", lambda o: np.stack([o.x, o.x])),
+    "stacked before rows": (
+        r"np.stack over axis 0 would move the rows; use axis=1",
+        lambda o: np.stack([o.x, o.x]),
+    ),
     "split rows": ("np.split over axis 0 mixes rows", lambda o: np.split(o.x, 2)),
     "taken rows": ("np.take over axis 0 mixes rows", lambda o: np.take(o.x, [0], axis=0)),
     "take of all": ("np.take over all axes mixes rows; give axis=-1", lambda o: np.take(o.x, [0])),
-    "expand_dims before rows": ("np.expand_dims at axis 0 would stand before the rows", lambda o: np.expand_dims(o.x, 0)),
+    "expand_dims before rows": (
+        "np.expand_dims at axis 0 would stand before the rows",
+        lambda o: np.expand_dims(o.x, 0),
+    ),
     "squeezed rows": ("np.squeeze over axis 0 mixes rows", lambda o: np.squeeze(o.x, axis=0)),
-    "reshape over rows": (r"reshape keeps the rows first: write x.reshape\(x.shape\[0\], ...\)", lambda o: o.x.reshape(4, -1)),
+    "reshape over rows": (
+        r"reshape keeps the rows first: write x.reshape\(x.shape\[0\], ...\)",
+        lambda o: o.x.reshape(4, -1),
+    ),
     "flat": ("reshape keeps the rows first", lambda o: o.x.reshape(())),
-    "broadcast rows": (r"np.broadcast_to keeps the rows first: \(x.shape\[0\], ...\)", lambda o: np.broadcast_to(o.x, (2, 3, 4))),
+    "broadcast rows": (
+        r"np.broadcast_to keeps the rows first: \(x.shape\[0\], ...\)",
+        lambda o: np.broadcast_to(o.x, (2, 3, 4)),
+    ),
     "features against rows": (
         r"values with different numbers of feature axes meet \(f32\[4\] and f32\[\]\): .*x\[:, None\]",
         lambda o: o.x + o.s,
     ),
-    "parameter against rows": (r"a parameter f32\[5, 2, 3\] would lie against the rows of 1 feature axes", lambda o: o.x + o.E),
-    "parameter beside rows": (r"a parameter f32\[4\] does not lie beside 2 feature axes", lambda o: np.concatenate([o.m, o.v], axis=1)),
+    "parameter against rows": (
+        r"a parameter f32\[5, 2, 3\] would lie against the rows of 1 feature axes",
+        lambda o: o.x + o.E,
+    ),
+    "parameter beside rows": (
+        r"a parameter f32\[4\] does not lie beside 2 feature axes",
+        lambda o: np.concatenate([o.m, o.v], axis=1),
+    ),
     # shapes
     "W @ x": (r"a parameter stands left of a step's value, .*; write x @ W, or x @ W.T", lambda o: o.W @ o.x),
     "v @ x": ("a parameter stands left", lambda o: np.dot(o.v, o.x)),
     "array @ x": ("a parameter stands left", lambda o: np.ones((4, 4), F32) @ o.x),
-    "product that does not fit": (r"f32\[2, 3\] @ f32\[4, 4\] does not fit: the last size of the left", lambda o: o.m @ o.W),
-    "sum that does not fit": (r"feature shapes do not fit together: f32\[4\] and f32\[3\]", lambda o: o.x + o.x[:, :3]),
+    "product that does not fit": (
+        r"f32\[2, 3\] @ f32\[4, 4\] does not fit: the last size of the left",
+        lambda o: o.m @ o.W,
+    ),
+    "sum that does not fit": (
+        r"feature shapes do not fit together: f32\[4\] and f32\[3\]",
+        lambda o: o.x + o.x[:, :3],
+    ),
     "integers in a product": (
-        r"`k` has dtype int64 and meets float32 parameters in a product; cast it: x.astype\(np.float32\) .*E\[x\]",
+        r"`k` has dtype int64 and meets float32 parameters in a product; cast it: .* \(for token ids, .*E\[x\]",
         lambda o: o.k @ o.W,
     ),
-    "computed integers in a product": ("a value has dtype int64 and meets float32 parameters", lambda o: (o.k * 2) @ o.W),
+    "computed integers in a product": (
+        "a value has dtype int64 and meets float32 parameters",
+        lambda o: (o.k * 2) @ o.W,
+    ),
     "axis beyond": ("np.sum: axis 2 is none of the 2 axes", lambda o: o.x.sum(axis=2)),
     "axis of a kind": ("np.sum: axis 1.5 is none of the 2 axes", lambda o: o.x.sum(axis=1.5)),
     "too many indices": ("3 indices for 2 axes", lambda o: o.x[:, 1, 2]),
@@ -74,54 +107,108 @@ MISTAKES: dict[str, tuple[str, Step]] = {
     "list of floats": ("a list of features holds integers", lambda o: o.x[:, [0.5]]),
     "index of a kind": ("a step's value cannot be indexed by 'a'", lambda o: o.x[:, "a"]),
     "a bool for an index": ("a step's value cannot be indexed by True", lambda o: o.x[:, True]),
-    "features by a value": ("features cannot be picked by a step's own values; use np.where, or a one-hot", lambda o: o.x[:, o.k]),
-    "reshape that does not fit": (r"f32\[4\] cannot be laid out as \(3,\)", lambda o: o.x.reshape(o.x.shape[0], 3)),
-    "two open sizes": (r"f32\[2, 3\] cannot be laid out as \(-1, -1\)", lambda o: o.m.reshape(o.m.shape[0], -1, -1)),
+    "features by a value": (
+        "features cannot be picked by a step's own values; use np.where, or a one-hot",
+        lambda o: o.x[:, o.k],
+    ),
+    "reshape that does not fit": (
+        r"f32\[4\] cannot be laid out as \(3,\)",
+        lambda o: o.x.reshape(o.x.shape[0], 3),
+    ),
+    "two open sizes": (
+        r"f32\[2, 3\] cannot be laid out as \(-1, -1\)",
+        lambda o: o.m.reshape(o.m.shape[0], -1, -1),
+    ),
     "another order": ("reshape in a step is in C order", lambda o: np.reshape(o.m, (-1, 6), order="F")),
-    "axes of a transpose": (r"transpose of 3 axes wants each of them once, not \(0, 1\)", lambda o: np.transpose(o.m, (0, 1))),
-    "uneven split": ("np.split: 4 features do not divide into 3 equal parts", lambda o: np.split(o.x, 3, axis=1)),
-    "split in none": ("np.split: 4 features do not divide into 0 equal parts", lambda o: np.split(o.x, 0, axis=1)),
-    "squeeze of more than one": (r"np.squeeze of f32\[4\]: an axis to drop is not of size one", lambda o: np.squeeze(o.x, axis=1)),
-    "broadcast that does not fit": (r"f32\[4\] does not broadcast to features \(3,\)", lambda o: np.broadcast_to(o.x, (o.x.shape[0], 3))),
+    "axes of a transpose": (
+        r"transpose of 3 axes wants each of them once, not \(0, 1\)",
+        lambda o: np.transpose(o.m, (0, 1)),
+    ),
+    "uneven split": (
+        "np.split: 4 features do not divide into 3 equal parts",
+        lambda o: np.split(o.x, 3, axis=1),
+    ),
+    "split in none": (
+        "np.split: 4 features do not divide into 0 equal parts",
+        lambda o: np.split(o.x, 0, axis=1),
+    ),
+    "squeeze of more than one": (
+        r"np.squeeze of f32\[4\]: an axis to drop is not of size one",
+        lambda o: np.squeeze(o.x, axis=1),
+    ),
+    "broadcast that does not fit": (
+        r"f32\[4\] does not broadcast to features \(3,\)",
+        lambda o: np.broadcast_to(o.x, (o.x.shape[0], 3)),
+    ),
     "take beyond": ("np.take wants integers from -4 to 3", lambda o: np.take(o.x, [4], axis=1)),
-    "take by a value": (r"np.take with a step's integers takes rows of a parameter \(axis=0\)", lambda o: np.take(o.x, o.k, axis=1)),
-    "gather by floats": (r"gather wants integer indices, not float32; cast them with .astype\(np.int64\)", lambda o: o.E[o.x]),
-    "concatenate that does not fit": ("all the input array dimensions", lambda o: np.concatenate([o.m, o.m[:, :, :1]], axis=1)),
+    "take by a value": (
+        r"np.take with a step's integers takes rows of a parameter \(axis=0\)",
+        lambda o: np.take(o.x, o.k, axis=1),
+    ),
+    "gather by floats": (
+        r"gather wants integer indices, not float32; cast them with .astype\(np.int64\)",
+        lambda o: o.E[o.x],
+    ),
+    "concatenate that does not fit": (
+        "all the input array dimensions",
+        lambda o: np.concatenate([o.m, o.m[:, :, :1]], axis=1),
+    ),
     # what is no operation
     "np.sin": ("np.sin is not an operation of a step", lambda o: np.sin(o.x)),
     "np.sort": ("np.sort is not an operation of a step", lambda o: np.sort(o.x, axis=-1)),
-    "np.linalg.norm": ("np.linalg.norm is not an operation of a step", lambda o: np.linalg.norm(o.x, axis=-1)),
+    "np.linalg.norm": (
+        "np.linalg.norm is not an operation of a step",
+        lambda o: np.linalg.norm(o.x, axis=-1),
+    ),
     "np.add.reduce": ("np.add.reduce is not supported in a step", lambda o: np.add.reduce(o.x, axis=1)),
     "method": ("array method .cumsum is not an operation of a step", lambda o: o.x.cumsum(axis=1)),
     "ufunc option": ("np.exp takes no where in a step", lambda o: np.exp(o.x, where=o.x > 0)),
     "function option": (r"np.sum in a step: .*'initial'", lambda o: np.sum(o.x, axis=1, initial=2.0)),
     "clip option": (r"np.clip in a step: .*'out'", lambda o: np.clip(o.x, 0, 1, out=np.zeros(4))),
     "likeness option": (r"np.zeros_like in a step: .*'shape'", lambda o: np.zeros_like(o.x, shape=(3, 4))),
-    "a power by a value": (r"a power by a value is not an operation of a step; use np.exp\(b \* np.log\(a\)\)", lambda o: 2**o.x),
+    "a power by a value": (
+        r"a power by a value is not an operation of a step; use np.exp\(b \* np.log\(a\)\)",
+        lambda o: 2**o.x,
+    ),
     "a power by an array": ("the exponent of a power is one constant number", lambda o: o.x ** np.ones(4)),
     "integers to a negative power": ("integers to negative powers are not allowed", lambda o: o.k**-1),
     "bits": ("&, |, . and ~ are for booleans in a step; use np.logical_and", lambda o: o.k & 1),
-    "a dtype that is none": ("dtype float16 is none of float32, float64, int32, int64, bool", lambda o: o.x.astype(np.float16)),
+    "a dtype that is none": (
+        "dtype float16 is none of float32, float64, int32, int64, bool",
+        lambda o: o.x.astype(np.float16),
+    ),
     "a constant that is none": ("a constant of dtype complex128 cannot enter a step", lambda o: o.x * 1j),
     "a constant of text": ("a constant of dtype <U1 cannot enter a step", lambda o: o.x + np.array("a")),
     "subtracted booleans": ("numpy boolean subtract|boolean subtract", lambda o: (o.x > 0) - (o.x > 1)),
     "booleans to float16": ("no result of dtype float16 is supported", lambda o: np.tanh(o.x > 0)),
     # Python that a trace cannot follow
-    "branch": ("a step cannot branch on a value: every row may differ; use np.where", lambda o: o.x if o.x > 0 else -o.x),
+    "branch": (
+        "a step cannot branch on a value: every row may differ; use np.where",
+        lambda o: o.x if o.x > 0 else -o.x,
+    ),
     "and": ("a step cannot branch on a value", lambda o: (o.x > 0) and (o.x < 1)),
     "loop": (r"a step cannot loop over a value; slice its features: x\[:, 0\]", lambda o: list(o.x)),
     "unpacked": ("a step cannot loop over a value", lambda o: [*o.x]),
     "len": (r"len\(\) of a step's value is its rows, .*; use x.shape\[-1\]", lambda o: o.x * len(o.x)),
-    "number of rows": ("the number of rows is not known in a step; use np.zeros_like", lambda o: o.x + np.zeros(o.x.shape)),
+    "number of rows": (
+        "the number of rows is not known in a step; use np.zeros_like",
+        lambda o: o.x + np.zeros(o.x.shape),
+    ),
     "range of rows": ("the number of rows is not known", lambda o: range(o.x.shape[0])),
     "float": ("a step's value is not a number while it is traced", lambda o: float(o.s)),
     "int": ("a step's value is not a number while it is traced", lambda o: int(o.k)),
     "used as an index": ("a step's value is not a number while it is traced", lambda o: [1, 2][o.k]),
     "np.asarray": ("a step's value is not an array while it is traced", lambda o: np.asarray(o.x)),
     "np.array": ("a step's value is not an array while it is traced", lambda o: np.array(o.x)),
-    "assignment": ("a step's values never change; use np.where or np.concatenate", lambda o: o.x.__setitem__(0, 1)),
-    "in place": (r"a step's values never change in place: write a = a \+ b for a \+= b", lambda o: np.add(o.x, 1, out=o.x)),
-}  # fmt: skip
+    "assignment": (
+        "a step's values never change; use np.where or np.concatenate",
+        lambda o: o.x.__setitem__(0, 1),
+    ),
+    "in place": (
+        r"a step's values never change in place: write a = a \+ b for a \+= b",
+        lambda o: np.add(o.x, 1, out=o.x),
+    ),
+}
 
 
 @pytest.mark.parametrize(("message", "mistake"), MISTAKES.values(), ids=MISTAKES.keys())
@@ -167,7 +254,7 @@ def test_a_value_kept_from_another_step() -> None:
         sn.RNN(lambda x, h, p: (kept[0], h), memory=1, inputs=1)
 
 
-# ---- what a step takes and returns --------------------------------------------------------------------------------
+# ---- what a step takes and returns ------------------------------------------------------------------
 
 
 def memory_error(step: Any, memory: Any) -> str:
@@ -180,7 +267,8 @@ def test_a_memory_that_changes_is_named() -> None:
     two = {"h": 4, "c": 4}
     shape = memory_error(lambda x, m, p: (x, {"h": m["h"], "c": np.concatenate([m["c"], x], axis=1)}), two)
     assert shape == (
-        "memory `c` enters the step as f32[4] and leaves as f32[8]; return it with the shape and dtype it came in"
+        "memory `c` enters the step as f32[4] and leaves as f32[8]; "
+        "return it with the shape and dtype it came in"
     )
     dtype = memory_error(lambda x, m, p: (x, {"h": m["h"], "c": m["c"].astype(np.float64)}), two)
     assert dtype.startswith("memory `c` enters the step as f32[4] and leaves as f64[4]")
@@ -194,7 +282,8 @@ def test_a_memory_that_changes_is_named() -> None:
 def test_a_memory_of_another_structure() -> None:
     message = memory_error(lambda x, m, p: (x, (m["h"], m["c"])), {"h": 4, "c": 4})
     assert message == (
-        "the memory enters the step as {h: *, c: *} and leaves as (*, *); return it with the structure it came in"
+        "the memory enters the step as {h: *, c: *} and leaves as (*, *); "
+        "return it with the structure it came in"
     )
     assert "leaves as None" in memory_error(lambda x, m, p: (x, None), 4)
 
@@ -224,7 +313,7 @@ def test_an_error_of_the_step_itself_passes_through() -> None:
         sn.RNN(lambda x, h, p: (p["missing"], h), {}, memory=4, inputs=4)
 
 
-# ---- making an RNN ------------------------------------------------------------------------------------------------
+# ---- making an RNN ----------------------------------------------------------------------------------
 
 
 def test_what_a_recurrence_is_not_made_of() -> None:
@@ -234,10 +323,12 @@ def test_what_a_recurrence_is_not_made_of() -> None:
         sn.RNN(identity, {"W": np.array([None])}, memory=4)
     with pytest.raises(InputError, match="a parameter has dtype complex64; use one of float32"):
         sn.RNN(identity, np.ones(2, np.complex64), memory=4)
-    with pytest.raises(InputError, match="a feature shape is a whole number, a tuple of them .*, not 'h'"):
+    with pytest.raises(InputError, match=r"a feature shape is a whole number, .*, not 'h'"):
         sn.RNN(identity, memory="h")
     for nothing in (None, {}, {"h": None}):
-        with pytest.raises(InputError, match="a recurrence carries a memory from step to step; give its features"):
+        with pytest.raises(
+            InputError, match="a recurrence carries a memory from step to step; give its features"
+        ):
             sn.RNN(identity, memory=nothing)
     with pytest.raises(InputError, match="a feature shape is made of whole numbers, not -1"):
         sn.RNN(identity, memory=-1)
@@ -260,7 +351,7 @@ def test_looking_before_the_inputs_are_known() -> None:
             look()
 
 
-# ---- calling it ---------------------------------------------------------------------------------------------------
+# ---- calling it ------------------------------------------------------------------
 
 X = np.ones((2, 3, 4), F32)
 RAGGED = sn.Ragged.from_list([np.ones((3, 4), F32), np.ones((1, 4), F32)])
@@ -270,26 +361,54 @@ DEEP = sn.Ragged(np.ones((3, 4), F32), (np.array([0, 1, 2]), np.array([0, 2, 3])
 CALLS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "lengths beyond the array": (r"lengths\[1\] is 4; the array has 3 steps", (X,), {"lengths": [3, 4]}),
     "negative lengths": (r"lengths\[0\] is -1; the array has 3 steps", (X,), {"lengths": [-1, 3]}),
-    "lengths of another batch": (r"lengths are 2 whole numbers, one per sequence, not int64\[3\]", (X,), {"lengths": [1, 2, 3]}),
-    "lengths that are no integers": (r"lengths are 2 whole numbers, .*, not float64\[2\]", (X,), {"lengths": [1.0, 2.0]}),
-    "lengths with a Ragged": ("a Ragged knows its lengths; lengths= goes with an array", (RAGGED,), {"lengths": [1, 2]}),
+    "lengths of another batch": (
+        r"lengths are 2 whole numbers, one per sequence, not int64\[3\]",
+        (X,),
+        {"lengths": [1, 2, 3]},
+    ),
+    "lengths that are no integers": (
+        r"lengths are 2 whole numbers, .*, not float64\[2\]",
+        (X,),
+        {"lengths": [1.0, 2.0]},
+    ),
+    "lengths with a Ragged": (
+        "a Ragged knows its lengths; lengths= goes with an array",
+        (RAGGED,),
+        {"lengths": [1, 2]},
+    ),
     "a Ragged of two levels": ("has 2 levels of sequences; a recurrence runs over one", (DEEP,), {}),
     "an object array": (
-        r"input is an array of Python objects; sequences of different lengths go in a Ragged: sn.Ragged.from_list",
+        r"input is an array of Python objects; sequences of .* lengths go in a Ragged: sn.Ragged.from_list",
         (np.array([np.ones((2, 4)), np.ones((1, 4))], dtype=object),),
         {},
     ),
     "complex inputs": ("input has dtype complex64; use one of float32", (X * 1j,), {}),
     "half inputs": ("input has dtype float16; use one of float32", (X.astype(np.float16),), {}),
-    "no time": (r"sequences are a Ragged or an array \[batch, time, features\]; this one is \(3,\)", (np.ones(3),), {}),
+    "no time": (
+        r"sequences are a Ragged or an array \[batch, time, features\]; this one is \(3,\)",
+        (np.ones(3),),
+        {},
+    ),
     "nothing at all": ("there are no input sequences", (None,), {}),
-    "initial of another batch": (r"the initial memory is \[3, 4\]; it should be \[2, 4\]", (X, np.ones((3, 4), F32)), {}),
-    "initial of another structure": (r"initial is \{h: \*\}, the memory is \*", (X, {"h": np.ones((2, 4), F32)}), {}),
+    "initial of another batch": (
+        r"the initial memory is \[3, 4\]; it should be \[2, 4\]",
+        (X, np.ones((3, 4), F32)),
+        {},
+    ),
+    "initial of another structure": (
+        r"initial is \{h: \*\}, the memory is \*",
+        (X, {"h": np.ones((2, 4), F32)}),
+        {},
+    ),
     "initial of another kind": ("the initial memory has dtype complex128", (X, np.ones((2, 4), complex)), {}),
-    "statics without a use": ("statics were given, but the step has no parameter named `statics`", (X,), {"statics": np.ones((2, 1), F32)}),
+    "statics without a use": (
+        "statics were given, but the step has no parameter named `statics`",
+        (X,),
+        {"statics": np.ones((2, 1), F32)},
+    ),
     "no such engine": ("no engine is called 'cuda'; there are llvm, interpret", (X,), {"engine": "cuda"}),
     "no such engine among several": ("no engine is called 'cuda'", (X,), {"engine": ("cuda", "llvm")}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("message", "given", "options"), CALLS.values(), ids=CALLS.keys())
@@ -332,7 +451,7 @@ def test_statics_that_do_not_fit() -> None:
         rnn(X, statics={"a": np.ones((2, 4), np.float16)}, engine="interpret")
 
 
-# ---- engines ------------------------------------------------------------------------------------------------------
+# ---- engines ------------------------------------------------------------------
 
 
 class Unwilling:
@@ -364,7 +483,7 @@ def test_every_reason_is_told_and_the_interpreter_is_never_taken_unasked(
     assert reasons == {"llvm": "it is tired"}
 
 
-# ---- nets ---------------------------------------------------------------------------------------------------------
+# ---- nets ------------------------------------------------------------------
 
 ROW = Type(ROWS, (4,), "float32")
 TABLE = Type(CONST, (4, 4), "float32")
@@ -375,7 +494,10 @@ def a(type_: Type) -> Node:
 
 
 NETS: dict[str, tuple[str, Callable[[], Any]]] = {
-    "no such operation": ("%0: no operation is called 'dance'", lambda: Net((Node("dance", (), (ROW,)),), (), (0,))),
+    "no such operation": (
+        "%0: no operation is called 'dance'",
+        lambda: Net((Node("dance", (), (ROW,)),), (), (0,)),
+    ),
     "reads what comes later": (
         "%0 = tanh reads a node that does not come before it",
         lambda: Net((Node("tanh", (1,), (ROW,)), a(ROW)), (1,), (0,)),
@@ -384,27 +506,57 @@ NETS: dict[str, tuple[str, Callable[[], Any]]] = {
         r"%1 = tanh does not give rows f32\[3\]",
         lambda: Net((a(ROW), Node("tanh", (0,), (Type(ROWS, (3,), "float32"),))), (0,), (1,)),
     ),
-    "inputs that are none": ("the inputs of a net are exactly its input nodes", lambda: Net((a(ROW),), (), (0,))),
+    "inputs that are none": (
+        "the inputs of a net are exactly its input nodes",
+        lambda: Net((a(ROW),), (), (0,)),
+    ),
     "a result that is none": ("a result of the net is none of its nodes", lambda: Net((a(ROW),), (0,), (1,))),
     "a dtype": ("dtype float16 is none of float32", lambda: Type(ROWS, (), "float16")),
     "a size": (r"a shape has no negative size: \(-1,\)", lambda: Type(ROWS, (-1,), "float32")),
-    "extents": ("values of different extents meet: rows, rows/steps", lambda: build("add", ROW, ROW.at(STEPS))),
-    "a view of two extents": ("takes values of one extent", lambda: build("concatenate", ROW, ROW.at(STEPS), axis=-1)),
+    "extents": (
+        "values of different extents meet: rows, rows/steps",
+        lambda: build("add", ROW, ROW.at(STEPS)),
+    ),
+    "a view of two extents": (
+        "takes values of one extent",
+        lambda: build("concatenate", ROW, ROW.at(STEPS), axis=-1),
+    ),
     "products of rows": ("the right side of a matmul is a parameter", lambda: build("matmul", ROW, ROW)),
-    "gather of rows": ("gather takes rows of a parameter", lambda: build("gather", ROW, Type(ROWS, (), "int64"))),
-    "expand outward": (r"expand goes to a deeper extent, not from rows f32\[4\] to rows", lambda: build("expand", ROW, extent=ROWS)),
-    "reduce of one": ("reduce takes a value that there is more than one of", lambda: build("reduce", TABLE, how="sum")),
-    "reduce by what": ("reduce is one of sum, mean, max, first, last, not least", lambda: build("reduce", ROW, how="least")),
-    "contract": (r"contract takes two vectors of one extent, not rows f32\[4\] and const", lambda: build("contract", ROW, TABLE)),
+    "gather of rows": (
+        "gather takes rows of a parameter",
+        lambda: build("gather", ROW, Type(ROWS, (), "int64")),
+    ),
+    "expand outward": (
+        r"expand goes to a deeper extent, not from rows f32\[4\] to rows",
+        lambda: build("expand", ROW, extent=ROWS),
+    ),
+    "reduce of one": (
+        "reduce takes a value that there is more than one of",
+        lambda: build("reduce", TABLE, how="sum"),
+    ),
+    "reduce by what": (
+        "reduce is one of sum, mean, max, first, last, not least",
+        lambda: build("reduce", ROW, how="least"),
+    ),
+    "contract": (
+        r"contract takes two vectors of one extent, not rows f32\[4\] and const",
+        lambda: build("contract", ROW, TABLE),
+    ),
     "recur over nothing": ("a recurrence runs over at least one sequence", lambda: recur(ROW, 0, 1)),
     "recur of another shape": (
         r"operand 0 of the recurrence is rows/steps f32\[3\], its body expects rows f32\[4\]",
         lambda: recur(Type(STEPS, (3,), "float32"), 1, 0),
     ),
-    "recur with a changing memory": (r"a memory enters the body as f32\[4\] and leaves as bool\[4\]", lambda: recur(ROW.at(STEPS), 1, 1)),
+    "recur with a changing memory": (
+        r"a memory enters the body as f32\[4\] and leaves as bool\[4\]",
+        lambda: recur(ROW.at(STEPS), 1, 1),
+    ),
     "several results": ("recur gives 2 results; read one with `result`", lambda: build_two().type),
-    "meaning across extents": ("this operation crosses extents; the interpreter runs it", lambda: build_two().row.meaning()),
-}  # fmt: skip
+    "meaning across extents": (
+        "this operation crosses extents; the interpreter runs it",
+        lambda: build_two().row.meaning(),
+    ),
+}
 
 
 def build(operation: str, *types: Type, **attributes: Any) -> Net:

@@ -35,7 +35,9 @@ def sequences(seed: int = 0, dtype: Any = F32) -> list[Array]:
     return [random.uniform(-1, 1, (length, 2)).astype(dtype) for length in LENGTHS]
 
 
-def by_hand(xs: list[Array], initial: Array | None = None, reverse: bool = False) -> tuple[list[Array], Array]:
+def by_hand(
+    xs: list[Array], initial: Array | None = None, reverse: bool = False
+) -> tuple[list[Array], Array]:
     """The simple recurrence as a loop: per sequence the outputs, and the last memories."""
     outputs: list[Array] = []
     finals: list[Array] = []
@@ -51,7 +53,9 @@ def by_hand(xs: list[Array], initial: Array | None = None, reverse: bool = False
 
 @settings(max_examples=25)
 @given(st.data(), random_steps(), st.booleans())
-def test_random_steps_are_what_a_loop_over_arrays_gives(data: st.DataObject, step: RandomStep, reverse: bool) -> None:
+def test_random_steps_are_what_a_loop_over_arrays_gives(
+    data: st.DataObject, step: RandomStep, reverse: bool
+) -> None:
     batch = data.draw(sequences_for(step, "float64"))
     rnn = step.rnn("float64", reverse)
     outputs, final = rnn(batch.inputs, batch.initial, batch.statics, engine="interpret")
@@ -65,7 +69,7 @@ def test_random_steps_are_what_a_loop_over_arrays_gives(data: st.DataObject, ste
         assert_close(final[name], one, length=5, width=32)
 
 
-# ---- sequences in, sequences out --------------------------------------------------------------------------------
+# ---- sequences in, sequences out ------------------------------------------------------------------
 
 
 @ENGINES
@@ -157,7 +161,7 @@ FORMS: dict[str, Callable[[Array], Array]] = {
     "big-endian": lambda x: x.astype(">f4"),
     "part of a larger one": lambda x: np.pad(x, 2)[2:-2, 2:-2, 2:-2],
     "nested lists": lambda x: [[list(map(F32, step)) for step in one] for one in x],  # type: ignore[return-value]
-}  # fmt: skip
+}
 
 
 @ENGINES
@@ -186,7 +190,7 @@ def test_read_only_parameters_and_later_changes(engine: str) -> None:
     assert before.tobytes() == again.tobytes()
 
 
-# ---- dtypes -----------------------------------------------------------------------------------------------------
+# ---- dtypes ------------------------------------------------------------------
 
 
 @ENGINES
@@ -250,7 +254,7 @@ def test_tokens_and_an_embedding(engine: str) -> None:
     assert_close(outputs.values, np.concatenate(expected), 3, 3)
 
 
-# ---- structures -------------------------------------------------------------------------------------------------
+# ---- structures ------------------------------------------------------------------
 
 
 class State(NamedTuple):
@@ -264,9 +268,13 @@ MEMORIES: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any, Any], Any]]]
     "dict": ({"h": 3, "c": 3}, lambda m: (m["h"], m["c"]), lambda h, c: {"h": h, "c": c}),
     "tuple": ((sn.Spec(3), sn.Spec(3)), lambda m: m, lambda h, c: (h, c)),
     "namedtuple": (State(3, 3), lambda m: (m.h, m.c), lambda h, c: State(h, c)),
-    "nested": ({"a": ({"h": 3},), "c": 3}, lambda m: (m["a"][0]["h"], m["c"]), lambda h, c: {"a": ({"h": h},), "c": c}),
+    "nested": (
+        {"a": ({"h": 3},), "c": 3},
+        lambda m: (m["a"][0]["h"], m["c"]),
+        lambda h, c: {"a": ({"h": h},), "c": c},
+    ),
     "list": ([sn.Spec(3), sn.Spec(3)], lambda m: m, lambda h, c: (h, c)),
-}  # fmt: skip
+}
 
 
 @ENGINES
@@ -302,7 +310,10 @@ def test_inputs_and_outputs_of_every_structure(engine: str) -> None:
     offsets = (np.array([0, 2, 2, 5]),)
     left, right_ = (random.uniform(-1, 1, (5, 3)).astype(F32) for _ in range(2))
     number = np.arange(5)
-    given_ = {"left": sn.Ragged(left, offsets), "rest": (sn.Ragged(right_, offsets), sn.Ragged(number, offsets))}
+    given_ = {
+        "left": sn.Ragged(left, offsets),
+        "rest": (sn.Ragged(right_, offsets), sn.Ragged(number, offsets)),
+    }
     outputs, final = sn.RNN(step, memory=3)(given_, engine=engine)
     assert outputs["sum"].values.tolist() == (left + right_).tolist()
     assert outputs["more"][0].values.tolist() == (number * 2).tolist()
@@ -343,7 +354,7 @@ def test_statics_and_the_index(engine: str, reverse: bool) -> None:
     assert outputs.values.shape == (8, 2)
 
 
-# ---- scan, and looking at a recurrence --------------------------------------------------------------------------
+# ---- scan, and looking at a recurrence ------------------------------------------------------------------
 
 
 @ENGINES
@@ -380,4 +391,7 @@ def test_without_inputs_it_can_be_looked_at_after_the_first_call() -> None:
 
 
 def test_text_of_an_rnn() -> None:
-    assert repr(sn.RNN(simple, PARAMS, memory={"h": 3}, reverse=True)) == "RNN(simple, memory={h: *}, reverse=True)"
+    assert (
+        repr(sn.RNN(simple, PARAMS, memory={"h": 3}, reverse=True))
+        == "RNN(simple, memory={h: *}, reverse=True)"
+    )

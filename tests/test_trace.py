@@ -1,7 +1,9 @@
-"""Every operation and NumPy function that a step may use: traced and interpreted, it gives what it gives on arrays.
+"""Every operation and NumPy function that a step may use: traced and interpreted, it gives what it gives on
+arrays.
 
-A case is a function of a and b [rows, 4], m [rows, 2, 3], s [rows], k [rows] (integers 0 to 4), t [rows, 4] (booleans)
-and parameters W [4, 3], v [4], E [5, 3], B [2, 3]. Running it on NumPy arrays is the definition of right.
+A case is a function of a and b [rows, 4], m [rows, 2, 3], s [rows], k [rows] (integers 0 to 4), t [rows, 4]
+(booleans) and parameters W [4, 3], v [4], E [5, 3], B [2, 3]. Running it on NumPy arrays is the definition
+of right.
 """
 
 from collections.abc import Callable
@@ -54,7 +56,7 @@ ARITHMETIC: dict[str, Case] = {
     "less": lambda o: o.a < o.b,
     "less_equal": lambda o: o.a <= 0,
     "greater": lambda o: o.a > o.s[:, None],
-    "greater_equal": lambda o: 0 >= o.a,
+    "greater_equal": lambda o: np.greater_equal(0, o.a),
     "and": lambda o: (o.a > 0) & (o.b > 0),
     "or": lambda o: (o.a > 0) | (o.b > 0),
     "xor": lambda o: (o.a > 0) ^ (o.b > 0),

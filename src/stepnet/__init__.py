@@ -23,4 +23,5 @@ from stepnet.ragged import Ragged as Ragged
 from stepnet.recurrence import RNN as RNN
 from stepnet.recurrence import scan as scan
 from stepnet.step import Spec as Spec
+from stepnet.threads import set_threads as set_threads
 from stepnet.version import __version__ as __version__

@@ -10,7 +10,7 @@ class StepnetError(Exception):
 
 
 class StepError(StepnetError):
-    """A step function does what a step cannot: it mixes rows, changes a memory, or uses an unknown operation."""
+    """A step does what a step cannot: it mixes rows, changes a memory, or uses an unknown operation."""
 
 
 class InputError(StepnetError):

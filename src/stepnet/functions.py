@@ -12,6 +12,9 @@ import numpy as np
 from stepnet.ops import OPERATIONS
 from stepnet.trace import Traced, apply
 
+# Of a traced value it gives a traced one, which NumPy's stubs do not know.
+where: Any = np.where
+
 
 def sigmoid(x: Any) -> Any:
     """1 / (1 + exp(-x)).
@@ -43,12 +46,12 @@ def relu(x: Any) -> Any:
 
 def leaky_relu(x: Any, slope: float = 0.01) -> Any:
     """x where it is positive, slope x elsewhere."""
-    return np.where(x >= 0, x, x * slope)
+    return where(x >= 0, x, x * slope)
 
 
 def elu(x: Any, alpha: float = 1.0) -> Any:
     """x where it is positive, alpha (exp(x) - 1) elsewhere (Clevert and others, 2015)."""
-    return np.where(x > 0, x, np.expm1(np.minimum(x, 0)) * alpha)
+    return where(x > 0, x, np.expm1(np.minimum(x, 0)) * alpha)
 
 
 def selu(x: Any) -> Any:

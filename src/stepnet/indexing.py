@@ -1,15 +1,16 @@
-"""x[...] in a step: slices of feature axes, new axes, single features, and rows of a parameter at integers."""
+"""x[...] in a step: slices of features, new axes, single features, and rows of a parameter at integers."""
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from stepnet.trace import Traced, apply, refuse, reshaped
+from stepnet.types import is_integer
 
 
 def indexed(x: Traced, index: Any) -> Traced:
     """What NumPy's indexing gives, as far as it leaves the rows alone."""
-    items = list(index) if isinstance(index, tuple) else [index]
+    items = list(cast("tuple[Any, ...]", index)) if isinstance(index, tuple) else [index]
     if x.is_constant and len(items) == 1 and isinstance(items[0], Traced):
         return apply("gather", x, items[0])
     items = without_ellipsis(items, x.ndim)
@@ -44,10 +45,9 @@ def select(x: Traced, items: list[Any]) -> Traced:
         axis, size = next(sizes)
         one, kept = one_slice(item, size)
         slices.append(one)
-        if isinstance(item, list | np.ndarray):
+        if is_list(item):
             lists.append((axis - len(x.type.shape), [int(place) % size for place in item]))
-            shape.append(len(item))
-        elif kept is not None:
+        if kept is not None:
             shape.append(kept)
     result = x
     if any(one != (0, size, 1) for one, size in zip(slices, x.type.shape, strict=True)):
@@ -57,17 +57,22 @@ def select(x: Traced, items: list[Any]) -> Traced:
     return reshaped(result, tuple(shape))
 
 
+def is_list(item: Any) -> bool:
+    """Whether an index is a list of places."""
+    return isinstance(item, list | np.ndarray)
+
+
 def one_slice(item: Any, size: int) -> tuple[tuple[int, int, int], int | None]:
-    """The slice of one axis as (start, stop, step), and how many features it keeps; None for a dropped axis."""
+    """An axis's slice as (start, stop, step), and how many features it keeps; None for a dropped axis."""
     if isinstance(item, slice):
         start, stop, step = item.indices(size)
         return (start, stop, step), len(range(start, stop, step))
-    if isinstance(item, int | np.integer) and not isinstance(item, bool):
+    if is_integer(item) and not isinstance(item, bool):
         if not -size <= item < size:
             raise refuse(f"index {item} is outside {size} features")
         return (int(item) % size, int(item) % size + 1, 1), None
-    if isinstance(item, list | np.ndarray):
-        places = np.asarray(item)
+    if is_list(item):
+        places: np.ndarray = np.asarray(item)
         if places.ndim != 1 or places.dtype.kind != "i" or np.any(places < -size) or np.any(places >= size):
             raise refuse(f"a list of features holds integers from {-size} to {size - 1}")
         return (0, size, 1), len(places)

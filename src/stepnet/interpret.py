@@ -6,6 +6,7 @@ rows laid end to end, [total, features...], with offsets that say where each row
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,7 @@ def wide(value: Any) -> Any:
     return "float64" if isinstance(value, str) and value == "float32" else value
 
 
-# ---- across extents ---------------------------------------------------------------------------------------------
+# ---- across extents ----------------------------------------------------------------------------------------
 
 
 def expand(net: Net, node: Node, operands: list[Array], segments: Segments) -> Array:
@@ -112,7 +113,7 @@ def reduce(net: Net, node: Node, operands: list[Array], segments: Segments) -> A
         return how(operands[0]) if len(operands[0]) else np.zeros(type_.shape, type_.dtype)
     offsets = segments.offsets[len(type_.extent) - 2]
     out = np.zeros((len(offsets) - 1, *type_.shape), operands[0].dtype)
-    for entry, (start, stop) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
+    for entry, (start, stop) in enumerate(pairwise(offsets)):
         if stop > start:
             out[entry] = how(operands[0][start:stop])
     return out

@@ -164,7 +164,7 @@ def without_unused(nodes: tuple[Node, ...], results: tuple[int, ...]) -> Net:
     return Net(kept, inputs, tuple(place[result] for result in results))
 
 
-# ---- text -------------------------------------------------------------------------------------------------------
+# ---- text --------------------------------------------------------------------------------------------------
 
 
 def value_names(net: Net) -> list[str]:

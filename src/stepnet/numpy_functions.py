@@ -6,18 +6,19 @@ that holds the rows is refused.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from itertools import pairwise
+from typing import Any, cast
 
 import numpy as np
 
 from stepnet.trace import ROWS_AXIS, Traced, apply, builder_of, lifted, matmul, refuse, reshaped, transposed
-from stepnet.types import ROWS
+from stepnet.types import ROWS, is_integer
 
 
 def feature_axis(x: Traced, axis: Any, doing: str) -> int:
     """An axis as the step sees it, counted from the end of the features; refuses the rows."""
     rank = x.ndim
-    if not isinstance(axis, int | np.integer) or not -rank <= axis < rank:
+    if not is_integer(axis) or not -rank <= axis < rank:
         raise refuse(f"{doing}: axis {axis} is none of the {rank} axes")
     position = int(axis) % rank
     if not x.is_constant and position == 0:
@@ -35,8 +36,22 @@ def feature_axes(x: Traced, axis: Any, doing: str) -> tuple[int, ...]:
                 f"{doing} over all axes mixes rows: every row is a sequence of its own; give axis=-1"
             )
         return tuple(range(-x.ndim, 0))
-    axes = axis if isinstance(axis, tuple) else (axis,)
+    axes = listed(axis) if isinstance(axis, tuple) else [axis]
     return tuple(sorted(feature_axis(x, one, doing) for one in axes))
+
+
+def listed(value: Any) -> list[Any]:
+    """The items of a tuple or list; a list of one for anything else."""
+    return list(cast("Sequence[Any]", value)) if isinstance(value, tuple | list) else [value]
+
+
+def without_rows(x: Traced, sizes: list[Any], advice: str) -> list[Any]:
+    """The features of a shape as the step writes it, rows first; refuses any other first size."""
+    if x.is_constant:
+        return sizes
+    if not sizes or (sizes[0] is not ROWS_AXIS and sizes[0] != -1):
+        raise refuse(advice)
+    return sizes[1:]
 
 
 def kept(x: Traced, result: Traced, axes: tuple[int, ...], keepdims: bool) -> Traced:
@@ -99,7 +114,14 @@ def where(condition: Any, chosen: Any, other: Any) -> Traced:
     return apply("where", condition, *numbers)
 
 
-def clip(x: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Traced:  # noqa: A002 - NumPy's names
+def clip(
+    x: Any,
+    a_min: Any = None,
+    a_max: Any = None,
+    *,
+    min: Any = None,  # noqa: A002 - NumPy's name
+    max: Any = None,  # noqa: A002 - NumPy's name
+) -> Traced:
     """The value kept between two bounds."""
     low, high = a_min if min is None else min, a_max if max is None else max
     above = x if low is None else apply("maximum", x, low)
@@ -108,15 +130,10 @@ def clip(x: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: 
 
 def reshape(x: Traced, shape: Any, order: str = "C") -> Traced:
     """The features laid out anew; the first size is the rows: x.shape[0], or -1."""
-    sizes = list(shape) if isinstance(shape, tuple | list) else [shape]
     if order != "C":
         raise refuse("reshape in a step is in C order")
-    if not x.is_constant:
-        if not sizes or (sizes[0] is not ROWS_AXIS and sizes[0] != -1):
-            raise refuse(
-                "reshape keeps the rows first: write x.reshape(x.shape[0], ...) or x.reshape(-1, ...)"
-            )
-        sizes = sizes[1:]
+    advice = "reshape keeps the rows first: write x.reshape(x.shape[0], ...) or x.reshape(-1, ...)"
+    sizes = without_rows(x, listed(shape), advice)
     known = math.prod(int(size) for size in sizes if size != -1)
     full = x.type.size
     if (
@@ -205,11 +222,10 @@ def expand_dims(x: Traced, axis: int) -> Traced:
 def squeeze(x: Traced, axis: Any = None) -> Traced:
     """The value without feature axes of size one."""
     rank = len(x.type.shape)
-    axes = (
-        [i - rank for i, size in enumerate(x.type.shape) if size == 1]
-        if axis is None
-        else feature_axes(x, axis, "np.squeeze")
-    )
+    if axis is None:
+        axes = tuple(place for place, size in enumerate(x.type.shape, -rank) if size == 1)
+    else:
+        axes = feature_axes(x, axis, "np.squeeze")
     if any(x.type.shape[one] != 1 for one in axes):
         raise refuse(f"np.squeeze of {x.type.element}: an axis to drop is not of size one")
     return reshaped(x, tuple(size for i, size in enumerate(x.type.shape) if i - rank not in axes))
@@ -219,7 +235,7 @@ def split(x: Traced, parts: Any, axis: int = 0) -> list[Traced]:
     """The features in parts along one axis: a number of equal ones, or the places to cut at."""
     place = feature_axis(x, axis, "np.split")
     size = x.type.shape[place]
-    if isinstance(parts, int | np.integer):
+    if is_integer(parts):
         if parts < 1 or size % int(parts):
             raise refuse(f"np.split: {size} features do not divide into {parts} equal parts")
         cuts = list(range(0, size + 1, size // int(parts))) if size else [0] * (int(parts) + 1)
@@ -227,7 +243,7 @@ def split(x: Traced, parts: Any, axis: int = 0) -> list[Traced]:
         cuts = [0, *(int(cut) for cut in parts), size]
     index = [slice(None)] * x.ndim
     pieces: list[Traced] = []
-    for start, stop in zip(cuts[:-1], cuts[1:], strict=True):
+    for start, stop in pairwise(cuts):
         index[place] = slice(start, stop)
         pieces.append(x[tuple(index)])
     return pieces
@@ -235,7 +251,7 @@ def split(x: Traced, parts: Any, axis: int = 0) -> list[Traced]:
 
 def array_split(x: Traced, parts: Any, axis: int = 0) -> list[Traced]:
     """The features in parts along one axis, the first ones larger by one where they do not divide."""
-    if not isinstance(parts, int | np.integer):
+    if not is_integer(parts):
         return split(x, parts, axis)
     size = x.type.shape[feature_axis(x, axis, "np.array_split")]
     lengths = [size // int(parts) + (place < size % int(parts)) for place in range(int(parts))]
@@ -245,21 +261,33 @@ def array_split(x: Traced, parts: Any, axis: int = 0) -> list[Traced]:
 def full_like(x: Traced, value: Any, dtype: Any = None) -> Traced:
     """A value of the same shape with one number everywhere."""
     wanted = np.dtype(dtype) if dtype is not None else x.dtype
-    number = x.builder.constant(np.full(x.type.shape, value, wanted))
-    return (
-        in_every_row(Traced(x.builder, number), len(x.type.shape))
-        if not x.is_constant
-        else Traced(x.builder, number)
-    )
+    constant = Traced(x.builder, x.builder.constant(np.full(x.type.shape, value, wanted)))
+    return constant if x.is_constant else in_every_row(constant, len(x.type.shape))
+
+
+def zeros_like(x: Traced, dtype: Any = None) -> Traced:
+    """A value of the same shape with 0 everywhere."""
+    return full_like(x, 0, dtype)
+
+
+def ones_like(x: Traced, dtype: Any = None) -> Traced:
+    """A value of the same shape with 1 everywhere."""
+    return full_like(x, 1, dtype)
+
+
+def ndim(x: Traced) -> int:
+    """The number of axes that the step sees."""
+    return x.ndim
+
+
+def shape(x: Traced) -> tuple[Any, ...]:
+    """The shape that the step sees."""
+    return x.shape
 
 
 def broadcast_to(x: Traced, shape: Sequence[Any]) -> Traced:
     """The features repeated until they have a shape."""
-    sizes = list(shape)
-    if not x.is_constant:
-        if not sizes or (sizes[0] is not ROWS_AXIS and sizes[0] != -1):
-            raise refuse("np.broadcast_to keeps the rows first: (x.shape[0], ...)")
-        sizes = sizes[1:]
+    sizes = without_rows(x, list(shape), "np.broadcast_to keeps the rows first: (x.shape[0], ...)")
     try:
         fits = np.broadcast_shapes(x.type.shape, tuple(sizes)) == tuple(sizes)
     except ValueError:
@@ -308,13 +336,13 @@ FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     np.squeeze: squeeze,
     np.split: split,
     np.array_split: array_split,
-    np.zeros_like: lambda x, dtype=None: full_like(x, 0, dtype),
-    np.ones_like: lambda x, dtype=None: full_like(x, 1, dtype),
+    np.zeros_like: zeros_like,
+    np.ones_like: ones_like,
     np.full_like: full_like,
     np.broadcast_to: broadcast_to,
     np.take: take,
     np.dot: matmul,
-    np.copy: lambda x: x,
-    np.ndim: lambda x: x.ndim,
-    np.shape: lambda x: x.shape,
+    np.copy: Traced.copy,
+    np.ndim: ndim,
+    np.shape: shape,
 }

@@ -39,12 +39,10 @@ class Operation:
     flops: int = 0
 
 
-# ---- pointwise --------------------------------------------------------------------------------------------------
+# ---- pointwise ---------------------------------------------------------------------------------------------
 
 
-def pointwise_types(
-    meaning: Callable[..., Array],
-) -> Callable[[Sequence[Type], Attributes], tuple[Type, ...]]:
+def pointwise_types(meaning: Callable[..., Array]) -> TypeRule:
     """The type rule of a pointwise operation: shapes broadcast, and NumPy says the dtype."""
 
     def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
@@ -91,7 +89,7 @@ def _pointwise(name: str, meaning: Callable[..., Array], flops: int = 1) -> Oper
     return Operation(name, "pointwise", meaning, pointwise_types(meaning), flops)
 
 
-# ---- within one element -----------------------------------------------------------------------------------------
+# ---- within one element ------------------------------------------------------------------------------------
 
 
 def element_types(meaning: Callable[..., Array]) -> TypeRule:
@@ -161,7 +159,9 @@ def reduce_min(x: Array, *, axes: tuple[int, ...]) -> Array:
 
 def _extreme(chosen: np.ufunc, x: Array, axes: tuple[int, ...]) -> Array:
     # Of no numbers there is no largest one; a type rule still asks for its shape.
-    return chosen.reduce(x, axis=axes) if x.size else np.empty(x.sum(axis=axes).shape, x.dtype)
+    if x.size:
+        return chosen.reduce(x, axis=axes)
+    return np.empty([size for place, size in enumerate(x.shape, -x.ndim) if place not in axes], x.dtype)
 
 
 def reduce_sum(x: Array, *, axes: tuple[int, ...]) -> Array:
@@ -178,7 +178,7 @@ def _reduce(name: str, meaning: Callable[..., Array]) -> Operation:
     return Operation(name, "reduce", meaning, element_types(meaning), 1)
 
 
-# ---- with parameters --------------------------------------------------------------------------------------------
+# ---- with parameters ---------------------------------------------------------------------------------------
 
 
 def matmul_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
@@ -220,7 +220,7 @@ def gather_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type
     return (Type(index.extent, index.shape + table.shape[1:], table.dtype),)
 
 
-# ---- sources and extents ----------------------------------------------------------------------------------------
+# ---- sources and extents -----------------------------------------------------------------------------------
 
 
 def constant(*, value: Literal) -> Array:
@@ -246,7 +246,8 @@ def index_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type,
 
 def result_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
     """One of several results of one node: here the operands are all of them."""
-    return (operands[attributes["of"]],)
+    of: int = attributes["of"]
+    return (operands[of],)
 
 
 def expand_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:

@@ -24,7 +24,9 @@ class Prepared:
 
     traced: TracedStep
     plan: Plan
-    runners: dict[Asked, Callable[[Call], Results]] = field(default_factory=dict)
+    runners: dict[Asked, Callable[[Call], Results]] = field(
+        default_factory=dict[Asked, Callable[[Call], Results]]
+    )
 
     def runner(self, asked: Asked, parameters: list[Array]) -> Callable[[Call], Results]:
         """What runs a call on the engine asked for."""
@@ -184,12 +186,12 @@ def scan(step: Step, initial: Any, xs: Any, params: Any = None, *, engine: Asked
     return RNN(step, params, memory=memory)(xs, initial=arrays, engine=engine)
 
 
-# ---- arrays as they come ----------------------------------------------------------------------------------------
+# ---- arrays as they come -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences as they were given: [total, features...] arrays, where each sequence lies, and how to answer."""
+    """Sequences as given: [total, features...] arrays, where each sequence lies, and how to answer."""
 
     structure: Any
     arrays: list[Array]

@@ -5,17 +5,17 @@ then each memory's next value.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from stepnet.errors import InputError, StepError
 from stepnet.ir import Builder, Net
-from stepnet.structure import leaves, named_leaves, rebuild, skeleton
+from stepnet.structure import leaves, named_leaves, rebuild, skeleton, transform
 from stepnet.trace import Traced
-from stepnet.types import CONST, DTYPES, ROWS, STEPS, Type
+from stepnet.types import CONST, DTYPES, ROWS, STEPS, Type, is_integer
 
 Step = Callable[..., Any]
 
@@ -32,8 +32,9 @@ class Spec:
     dtype: str | None = None
 
     def __init__(self, shape: int | tuple[int, ...] = (), dtype: Any = None) -> None:
-        sizes = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
-        if any(not isinstance(size, int | np.integer) or size < 0 for size in sizes):
+        given: Any = shape
+        sizes: tuple[Any, ...] = (given,) if is_integer(given) else tuple(given)
+        if any(not is_integer(size) or size < 0 for size in sizes):
             raise InputError(f"a feature shape is made of whole numbers, not {shape!r}")
         object.__setattr__(self, "shape", tuple(int(size) for size in sizes))
         object.__setattr__(self, "dtype", None if dtype is None else dtype_name(dtype, "a spec"))
@@ -48,29 +49,25 @@ def dtype_name(dtype: Any, what: str) -> str:
 
 
 def specs(structure: Any) -> Any:
-    """A structure of `Spec`s out of what a user writes: 64, (4, 16), {"h": 64, "c": 64}, or arrays to be
-    like.
-    """
-    if isinstance(structure, Spec):
-        return structure
-    if isinstance(structure, int | np.integer):
-        return Spec(int(structure))
-    if (
-        isinstance(structure, tuple)
-        and not hasattr(structure, "_fields")
-        and all(isinstance(s, int) for s in structure)
-    ):
-        return Spec(structure)
-    if isinstance(structure, Mapping):
-        return {key: specs(child) for key, child in structure.items()}
-    if isinstance(structure, tuple | list):
-        children = [specs(child) for child in structure]
-        return type(structure)(*children) if hasattr(structure, "_fields") else tuple(children)
-    if structure is None:
-        return None
-    raise InputError(
-        f"a feature shape is a whole number, a tuple of them or a structure of these, not {structure!r}"
-    )
+    """A structure of `Spec`s out of what a user writes: 64, (4, 16), or {"h": 64, "c": 64}."""
+
+    def spec(leaf: Any) -> Spec:
+        if isinstance(leaf, Spec):
+            return leaf
+        if is_integer(leaf) or is_shape(leaf):
+            return Spec(leaf)
+        raise InputError(
+            f"a feature shape is a whole number, a tuple of them or a structure of these, not {leaf!r}"
+        )
+
+    return transform(spec, structure, is_leaf=is_shape)
+
+
+def is_shape(value: Any) -> bool:
+    """Whether a value is a tuple of whole numbers, rather than a structure."""
+    if hasattr(value, "_fields") or not isinstance(value, tuple):
+        return False
+    return all(isinstance(size, int) for size in cast("tuple[Any, ...]", value))
 
 
 @dataclass(frozen=True)
@@ -88,7 +85,8 @@ class TracedStep:
     @property
     def counts(self) -> tuple[int, int, int, int]:
         """How many inputs, memories, statics and parameters there are."""
-        return tuple(len(leaves(part)) for part in (self.inputs, self.memory, self.statics, self.params))  # type: ignore[return-value]
+        inputs, memory, statics, params = map(leaves, (self.inputs, self.memory, self.statics, self.params))
+        return len(inputs), len(memory), len(statics), len(params)
 
     def net(self, reverse: bool = False) -> Net:
         """The net of the whole recurrence: the step at every step of every sequence."""
@@ -132,9 +130,9 @@ def trace_step(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) 
     if statics is not None and "statics" not in extras:
         raise InputError("statics were given, but the step has no parameter named `statics`")
     found = step(given["x"], given["memory"], given["param"], **extras)
-    if not isinstance(found, tuple) or len(found) != 2:
+    if not isinstance(found, tuple) or len(pair := cast("tuple[Any, ...]", found)) != 2:
         raise StepError("a step returns (output, memory), as one tuple of two")
-    output, after = found
+    output, after = pair
     following = next_memories(memory, given["memory"], after)
     results = [
         row_value(builder, leaf, f"output `{name}`" if name else "the output")

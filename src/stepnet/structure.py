@@ -42,19 +42,26 @@ def rebuild(structure: Structure, values: Sequence[Any]) -> Structure:
     return transform(lambda _: next(remaining), structure)
 
 
-def transform(function: Callable[[Any], Any], structure: Structure) -> Structure:
-    """The same structure with `function` applied to every leaf."""
+def transform(
+    function: Callable[[Any], Any], structure: Structure, is_leaf: Callable[[Any], bool] | None = None
+) -> Structure:
+    """The same structure with `function` applied to every leaf; `is_leaf` may name more of them."""
+    children = None if is_leaf is not None and is_leaf(structure) else _children(structure)
+    if children is None:
+        return function(structure)
+    return _like(structure, {key: transform(function, child, is_leaf) for key, child in children})
+
+
+def _like(structure: Structure, children: dict[Any, Any]) -> Structure:
+    """A structure of the same kind with other children."""
     if structure is None:
         return None
     if isinstance(structure, Mapping):
-        mapping = cast("Mapping[Any, Any]", structure)
-        return {key: transform(function, child) for key, child in mapping.items()}
-    if isinstance(structure, tuple | list):
-        items = [transform(function, child) for child in cast("Sequence[Any]", structure)]
-        if hasattr(structure, "_fields"):
-            return type(cast(Any, structure))(*items)
-        return items if isinstance(structure, list) else tuple(items)
-    return function(structure)
+        return children
+    items = list(children.values())
+    if isinstance(structure, list):
+        return items
+    return type(structure)(*items) if hasattr(structure, "_fields") else tuple(items)
 
 
 def skeleton(structure: Structure) -> str:

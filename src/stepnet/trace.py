@@ -8,7 +8,6 @@ net it is. The same step runs unchanged on NumPy arrays, which is what the resul
 import inspect
 import linecache
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -20,13 +19,16 @@ from stepnet.ir import Builder
 from stepnet.ops import OPERATIONS
 from stepnet.types import CONST, DTYPES, Type
 
+# What these make of a traced value comes back through its protocols, which the stubs of NumPy do not know.
+numpy: Any = np
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 NUMPY = os.path.dirname(os.path.abspath(np.__file__))
 
 
 def user_line() -> str:
     """The file, line and text of the innermost call that is neither stepnet's nor NumPy's."""
-    frame = sys._getframe(1)
+    frame = inspect.currentframe()
     while frame is not None:
         file = os.path.abspath(frame.f_code.co_filename)
         if not file.startswith((HERE + os.sep, NUMPY + os.sep)) or os.path.basename(file) == "cells.py":
@@ -124,7 +126,7 @@ class Traced(NDArrayOperatorsMixin):
         return rule(*inputs) if callable(rule) else apply(rule, *inputs)
 
     def __array_function__(self, function: Callable[..., Any], types: Any, inputs: Any, options: Any) -> Any:
-        from stepnet.numpy_functions import FUNCTIONS
+        from stepnet.numpy_functions import FUNCTIONS  # the rules are written in terms of this module
 
         rule = FUNCTIONS.get(function)
         if rule is None:
@@ -137,7 +139,7 @@ class Traced(NDArrayOperatorsMixin):
         return rule(*inputs, **options)
 
     def __getitem__(self, index: Any) -> "Traced":
-        from stepnet.indexing import indexed
+        from stepnet.indexing import indexed  # written in terms of this module
 
         return indexed(self, index)
 
@@ -152,49 +154,49 @@ class Traced(NDArrayOperatorsMixin):
 
     def reshape(self, *shape: Any) -> "Traced":
         """The features laid out anew."""
-        return np.reshape(self, shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape)
+        whole = len(shape) == 1 and isinstance(shape[0], tuple | list)
+        return numpy.reshape(self, shape[0] if whole else shape)
 
     def transpose(self, *axes: Any) -> "Traced":
         """The feature axes in another order."""
-        return np.transpose(
-            self, (axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes) or None
-        )
+        whole = len(axes) == 1 and not isinstance(axes[0], int)
+        return numpy.transpose(self, (axes[0] if whole else axes) or None)
 
     def swapaxes(self, first: int, second: int) -> "Traced":
         """Two feature axes exchanged."""
-        return np.swapaxes(self, first, second)
+        return numpy.swapaxes(self, first, second)
 
     def sum(self, axis: Any = None, keepdims: bool = False) -> "Traced":
         """The sum over feature axes."""
-        return np.sum(self, axis=axis, keepdims=keepdims)
+        return numpy.sum(self, axis=axis, keepdims=keepdims)
 
     def mean(self, axis: Any = None, keepdims: bool = False) -> "Traced":
         """The mean over feature axes."""
-        return np.mean(self, axis=axis, keepdims=keepdims)
+        return numpy.mean(self, axis=axis, keepdims=keepdims)
 
     def var(self, axis: Any = None, keepdims: bool = False) -> "Traced":
         """The variance over feature axes."""
-        return np.var(self, axis=axis, keepdims=keepdims)
+        return numpy.var(self, axis=axis, keepdims=keepdims)
 
     def std(self, axis: Any = None, keepdims: bool = False) -> "Traced":
         """The standard deviation over feature axes."""
-        return np.std(self, axis=axis, keepdims=keepdims)
+        return numpy.std(self, axis=axis, keepdims=keepdims)
 
     def max(self, axis: Any = None, keepdims: bool = False) -> "Traced":
         """The largest over feature axes."""
-        return np.max(self, axis=axis, keepdims=keepdims)
+        return numpy.max(self, axis=axis, keepdims=keepdims)
 
     def min(self, axis: Any = None, keepdims: bool = False) -> "Traced":
         """The smallest over feature axes."""
-        return np.min(self, axis=axis, keepdims=keepdims)
+        return numpy.min(self, axis=axis, keepdims=keepdims)
 
     def argmax(self, axis: Any = None) -> "Traced":
         """Where the largest is along a feature axis."""
-        return np.argmax(self, axis=axis)
+        return numpy.argmax(self, axis=axis)
 
     def clip(self, low: Any = None, high: Any = None) -> "Traced":
         """The value kept between two bounds."""
-        return np.clip(self, low, high)
+        return numpy.clip(self, low, high)
 
     def dot(self, other: Any) -> "Traced":
         """The product with a parameter."""
@@ -234,7 +236,7 @@ class Traced(NDArrayOperatorsMixin):
         raise refuse(f"array method .{name} is not an operation of a step")
 
 
-# ---- applying one operation -------------------------------------------------------------------------------------
+# ---- applying one operation --------------------------------------------------------------------------------
 
 
 def apply(operation: str, *operands: Any, **attributes: Any) -> Traced:
@@ -271,7 +273,7 @@ def lifted(builder: Builder, value: Any, operands: Sequence[Any]) -> int:
 
 
 def align(builder: Builder, numbers: list[int]) -> None:
-    """Gives constants the feature rank they have beside rows; refuses what NumPy would lay against the rows."""
+    """Gives constants the feature rank they have beside rows; refuses what NumPy would lay against rows."""
     types = [builder.type_of(number) for number in numbers]
     ranks = [len(type_.shape) for type_ in types if type_.extent != CONST]
     if not ranks:
@@ -303,7 +305,7 @@ def reshaped(x: Traced, shape: tuple[int, ...]) -> Traced:
     return x if shape == x.type.shape else apply("reshape", x, rank=len(x.type.shape), shape=shape)
 
 
-# ---- ufuncs -----------------------------------------------------------------------------------------------------
+# ---- ufuncs ------------------------------------------------------------------------------------------------
 
 
 def matmul(left: Any, right: Any) -> Traced:
@@ -379,6 +381,21 @@ def integer_power(x: Traced, exponent: int) -> Traced:
     return apply("multiply", squared, x) if exponent % 2 else squared
 
 
+def square(x: Any) -> Traced:
+    """x times itself."""
+    return apply("multiply", x, x)
+
+
+def reciprocal(x: Any) -> Traced:
+    """1 / x."""
+    return apply("divide", 1, x)
+
+
+def is_nan(x: Any) -> Traced:
+    """Whether x is not a number: only such a one differs from itself."""
+    return apply("not_equal", x, x)
+
+
 def bitwise(operation: str) -> Callable[..., Traced]:
     """&, |, ^ and ~ on booleans; integers have no bits here."""
 
@@ -414,7 +431,7 @@ UFUNCS: dict[np.ufunc, str | Callable[..., Traced]] = {
     np.bitwise_xor: bitwise("logical_xor"),
     np.invert: bitwise("logical_not"),
     np.negative: "negative",
-    np.positive: lambda x: x,
+    np.positive: Traced.copy,
     np.absolute: "absolute",
     np.fabs: "absolute",
     np.sign: "sign",
@@ -427,11 +444,11 @@ UFUNCS: dict[np.ufunc, str | Callable[..., Traced]] = {
     np.log: "log",
     np.log1p: "log1p",
     np.tanh: "tanh",
-    np.square: lambda x: apply("multiply", x, x),
-    np.reciprocal: lambda x: apply("divide", 1, x),
-    np.isnan: lambda x: apply("not_equal", x, x),
+    np.square: square,
+    np.reciprocal: reciprocal,
+    np.isnan: is_nan,
     np.power: power,
     np.matmul: matmul,
 }
 
-assert all(isinstance(rule, str) is False or rule in OPERATIONS for rule in UFUNCS.values())
+assert all(rule in OPERATIONS for rule in UFUNCS.values() if isinstance(rule, str))

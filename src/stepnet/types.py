@@ -8,8 +8,10 @@ The extent says how many of it there are, as a path of ragged axes:
     rows/steps/words      one per step of an inner sequence
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -95,6 +97,11 @@ class Literal:
         return f"{self.value.size} numbers #{hash_text(self.value.tobytes())}"
 
 
+def is_integer(value: Any) -> bool:
+    """Whether a value is a whole number of Python's or NumPy's."""
+    return isinstance(value, int | np.integer)
+
+
 def extent_text(extent: Extent) -> str:
     """The extent as people read it: const, rows, rows/steps."""
     return "/".join(extent) or "const"
@@ -102,8 +109,6 @@ def extent_text(extent: Extent) -> str:
 
 def hash_text(data: bytes) -> str:
     """Eight hexadecimal digits that tell two byte strings apart."""
-    import hashlib
-
     return hashlib.blake2b(data, digest_size=4).hexdigest()
 
 

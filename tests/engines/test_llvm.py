@@ -18,7 +18,7 @@ from stepnet.engines.base import Call, Results
 from stepnet.engines.interpreter import run
 from stepnet.engines.llvm.engine import LlvmEngine
 from stepnet.engines.llvm.target import Target, available_targets, host_target
-from stepnet.engines.llvm.workers import set_threads
+from stepnet.threads import set_threads
 from stepnet.errors import InputError
 from stepnet.interpret import widened
 from stepnet.structure import leaves, transform
@@ -107,7 +107,7 @@ def assert_same_bits(one: Sequence[Array], other: Sequence[Array]) -> None:
         assert a.tobytes() == b.tobytes()
 
 
-# ---- random steps -----------------------------------------------------------------------------------------------
+# ---- random steps ------------------------------------------------------------------
 
 
 @TARGETS
@@ -150,7 +150,7 @@ def last_of(output: Array, call: Call) -> Array:
     return found
 
 
-# ---- steps as people write them ---------------------------------------------------------------------------------
+# ---- steps as people write them ------------------------------------------------------------------
 
 
 def gru(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
@@ -274,7 +274,7 @@ def test_gru_of_all_sizes(size: int, inputs: int, dtype: str) -> None:
     assert_right(rnn, call, compiled(rnn)(call), size + inputs, dtype)
 
 
-# ---- the same bits ----------------------------------------------------------------------------------------------
+# ---- the same bits ------------------------------------------------------------------
 
 
 @TARGETS
@@ -346,7 +346,7 @@ def test_long_sequences(dtype: str) -> None:
     assert_same_bits(compiled(rnn)(part(call, [3])).final, [found.final[0][[3]]])
 
 
-# ---- how calls come ---------------------------------------------------------------------------------------------
+# ---- how calls come ------------------------------------------------------------------
 
 
 def test_padded_sequences_leave_what_is_beyond_them_zero() -> None:
@@ -415,17 +415,26 @@ def test_extreme_numbers(value: float, dtype: str) -> None:
     assert_right(rnn, call, compiled(rnn)(call), 1, dtype)
 
 
-# ---- integers, booleans and tables ------------------------------------------------------------------------------
+# ---- integers, booleans and tables ------------------------------------------------------------------
 
 
 def whole(x: Any, memory: Any, p: Any) -> tuple[Any, Any]:
     total, last = memory
     output = {
-        "divided": x // 3, "left": x % 3, "least": np.minimum(x, total), "sign": np.sign(x), "sum": x.sum(axis=-1),
-        "both": (x > 0) & (last < 2), "most": np.argmax(x, axis=-1), "narrow": x.astype(np.int32) * 2,
-        "floats": x.astype(np.float64) / 3, "table": p[x[:, 0] % 4], "hot": sn.one_hot(x[:, 1] % 3, 3),
-        "other": np.where(last > x, 1, -x), "negative": p[-1 - x[:, 0] % 4],
-    }  # fmt: skip
+        "divided": x // 3,
+        "left": x % 3,
+        "least": np.minimum(x, total),
+        "sign": np.sign(x),
+        "sum": x.sum(axis=-1),
+        "both": (x > 0) & (last < 2),
+        "most": np.argmax(x, axis=-1),
+        "narrow": x.astype(np.int32) * 2,
+        "floats": x.astype(np.float64) / 3,
+        "table": p[x[:, 0] % 4],
+        "hot": sn.one_hot(x[:, 1] % 3, 3),
+        "other": np.where(last > x, 1, -x),
+        "negative": p[-1 - x[:, 0] % 4],
+    }
     return output, (total + x, x)
 
 
@@ -447,11 +456,11 @@ def test_an_index_beyond_a_table_is_an_error(engine: str, token: int) -> None:
     tokens = np.zeros((3, 4), np.int64)
     rnn(tokens, engine=engine)
     tokens[1, 2] = token
-    with pytest.raises(InputError, match="out of bounds|outside|beyond"):
+    with pytest.raises(InputError, match=r"out of bounds|outside|beyond"):
         rnn(tokens, engine=engine)
 
 
-# ---- as a person meets it ---------------------------------------------------------------------------------------
+# ---- as a person meets it ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", STEPS)

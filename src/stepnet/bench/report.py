@@ -40,7 +40,7 @@ def times(run: Run) -> Table:
     table = Table(title="milliseconds")
     table.add_column("case", no_wrap=True)
     for name in [*names, "ratio", "fma", "stream"]:
-        table.add_column(escape(name), justify="right", no_wrap=True)
+        table.add_column(escape(name), justify="right")
     for result in run.results:
         row = [milliseconds(result, name) for name in names]
         shares = [percent(result.compute_share), percent(result.stream_share)]

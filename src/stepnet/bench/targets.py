@@ -28,7 +28,7 @@ class Target:
         """Whether the bound holds; None where nothing was measured."""
         if self.found is None:
             return None
-        return self.found >= self.bound if self.least else self.found >= self.bound
+        return self.found >= self.bound if self.least else self.found <= self.bound
 
 
 # Of the prototype's time; and how many times as fast as torch, by batch and hidden.

@@ -33,8 +33,10 @@ class Call:
 
 @dataclass(frozen=True)
 class Results:
-    """Per output [total, features...] (or [batch, features...]), and per memory its last value [batch,
-    features...].
+    """What a call gives.
+
+    outputs: per output [total, features...] (or [batch, features...]). final: per memory its last value
+    [batch, features...].
     """
 
     outputs: list[Array]
@@ -42,19 +44,25 @@ class Results:
 
 
 class Kernel(Protocol):
-    """A plan made ready to run. `bind` takes the parameters in the plan's order, and gives what runs a call."""
+    """A plan made ready to run."""
 
-    def bind(self, parameters: Sequence[Array]) -> Callable[[Call], Results]: ...
+    def bind(self, parameters: Sequence[Array]) -> Callable[[Call], Results]:
+        """What runs a call with these parameters, given in the plan's order."""
+        ...
 
 
 class Engine(Protocol):
     """One way to run plans."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What `engine=` calls it."""
+        ...
 
     def refuse(self, plan: Plan) -> str | None:
         """Why this engine cannot run the plan; None if it can."""
         ...
 
-    def compile(self, plan: Plan) -> Kernel: ...
+    def compile(self, plan: Plan) -> Kernel:
+        """The plan made ready to run; the engine has not refused it."""
+        ...

@@ -40,18 +40,13 @@ def sunk(builder: Builder, net: Net, number: int, operands: list[int]) -> list[i
     )
     late = leaving(body, outputs, following)
     frontier = [one for one in edge(body, late, outputs) if one not in body.inputs[:sequences]]
-    needed = ancestors(body, (*frontier, *following))
-    stays = [one in needed or sequences <= place < sequences + memories for place, one in enumerate(body.inputs)]
-    if not any(stays[:sequences]):
-        stays[0] = True  # a recurrence runs over at least one sequence
-    needed |= {one for one, stay in zip(body.inputs, stays, strict=True) if stay}
     inner = Builder()
     places: dict[int, int] = {}
-    for one in sorted(needed):
-        places[one] = inner.copy(body.nodes[one], [places[operand] for operand in body.nodes[one].inputs])
+    for one, each in enumerate(body.nodes):
+        if one not in late:
+            places[one] = inner.copy(each, [places[operand] for operand in each.inputs])
     new_body = inner.net([*(places[one] for one in frontier), *(places[one] for one in following)])
-    kept = [operand for operand, stay in zip(operands, stays, strict=True) if stay]
-    recur = builder.copy(node, kept, body=new_body, sequences=sum(stays[:sequences]))
+    recur = builder.copy(node, operands, body=new_body)
     outside = dict(zip(body.inputs, operands, strict=True))
     outside |= {one: builder.add("result", recur, of=place) for place, one in enumerate(frontier)}
     finals = [builder.add("result", recur, of=len(frontier) + place) for place in range(memories)]

@@ -6,7 +6,7 @@ import numpy as np
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.engines.llvm.workers import set_threads
+from stepnet.threads import set_threads
 from stepnet.version import __version__
 
 from .equations import custom

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from llvmlite import ir
 
@@ -34,8 +35,14 @@ class LlvmEngine:
         return refusal(plan.net) or refusal(plan.body, inside=True)
 
     def compile(self, plan: Plan) -> "LlvmKernel":
-        """The plan as machine code."""
-        return LlvmKernel(plan, self.target or host_target())
+        """The plan as machine code; equal plans are compiled once."""
+        return kernel(plan, self.target or host_target())
+
+
+@lru_cache(maxsize=256)
+def kernel(plan: Plan, target: Target) -> "LlvmKernel":
+    """The kernel of a plan for a target, kept for the next equal plan."""
+    return LlvmKernel(plan, target)
 
 
 def refusal(net: Net, inside: bool = False) -> str | None:

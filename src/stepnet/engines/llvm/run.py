@@ -12,9 +12,10 @@ from stepnet.engines.base import Array, Call, Results
 from stepnet.engines.llvm.driver import WORDS
 from stepnet.engines.llvm.memory import aligned
 from stepnet.engines.llvm.records import LINE
-from stepnet.engines.llvm.workers import CREW, give_way_address, threads
+from stepnet.engines.llvm.workers import CREW, give_way_address
 from stepnet.errors import InputError
 from stepnet.lanes import Lanes, lanes_for
+from stepnet.threads import threads
 
 if TYPE_CHECKING:
     from stepnet.engines.llvm.engine import LlvmKernel

@@ -1,0 +1,76 @@
+"""The interpreter, on nets that tracing alone does not make: expand, reduce and contract between extents."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tolerance import assert_close
+
+from stepnet.interpret import Segments, interpret, widened
+from stepnet.ir import Builder
+from stepnet.types import CONST, ROWS, STEPS, Type
+
+WORDS = (*STEPS, "words")
+OFFSETS = (np.array([0, 2, 2, 3]), np.array([0, 1, 3, 3]))
+SEGMENTS = Segments(3, OFFSETS)
+VALUES = {
+    CONST: np.array([1.0, 2.0]),
+    ROWS: np.arange(6.0).reshape(3, 2),
+    STEPS: np.arange(6.0).reshape(3, 2) + 10,
+    WORDS: np.arange(6.0).reshape(3, 2) + 20,
+}
+
+
+def result_of(operation: str, extents: Any, **attributes: Any) -> np.ndarray:
+    builder = Builder()
+    operands = [builder.input(Type(extent, (2,), "float64"), f"a{i}") for i, extent in enumerate(extents)]
+    net = builder.net([builder.add(operation, *operands, **attributes)])
+    return interpret(net, [VALUES[extent] for extent in extents], SEGMENTS)[0]
+
+
+def test_counts() -> None:
+    assert [SEGMENTS.count(depth) for depth in range(4)] == [1, 3, 3, 3]
+
+
+def test_expand() -> None:
+    assert result_of("expand", [CONST], extent=ROWS).tolist() == [[1, 2]] * 3
+    assert result_of("expand", [ROWS], extent=STEPS).tolist() == [[0, 1], [0, 1], [4, 5]]
+    assert result_of("expand", [STEPS], extent=WORDS).tolist() == [[10, 11], [12, 13], [12, 13]]
+    assert result_of("expand", [ROWS], extent=WORDS).tolist() == [[0, 1]] * 3
+    assert result_of("expand", [CONST], extent=WORDS).tolist() == [[1, 2]] * 3
+
+
+@pytest.mark.parametrize(
+    ("how", "first", "third"),
+    [("sum", 22, 14), ("mean", 11, 14), ("max", 12, 14), ("first", 10, 14), ("last", 12, 14)],
+)
+def test_reduce_gives_zeros_where_there_are_none(how: str, first: float, third: float) -> None:
+    found = result_of("reduce", [STEPS], how=how)
+    assert found[:, 0].tolist() == [first, 0, third]
+
+
+def test_reduce_over_rows_and_words() -> None:
+    assert result_of("reduce", [ROWS], how="sum").tolist() == [6, 9]
+    assert result_of("reduce", [WORDS], how="sum").tolist() == [[20, 21], [46, 48], [0, 0]]
+
+
+def test_contract_is_the_sum_of_outer_products() -> None:
+    expected = sum(np.outer(a, a) for a in VALUES[STEPS])
+    assert_close(result_of("contract", [STEPS, STEPS]), expected)
+
+
+def test_widened_keeps_whole_numbers() -> None:
+    builder = Builder()
+    x = builder.input(Type(ROWS, (), "float32"), "x")
+    whole = builder.add("cast", x, dtype="int32")
+    net = builder.net(
+        [
+            builder.add(
+                "multiply", builder.add("cast", whole, dtype="float32"), builder.constant(np.float32(0.5))
+            )
+        ]
+    )
+    assert net.type_of(net.results[0]).dtype == "float32"
+    wide = widened(net)
+    assert [wide.type_of(number).dtype for number in range(3)] == ["float64", "int32", "float64"]
+    assert interpret(wide, [np.array([3.7])], Segments(1))[0].tolist() == [1.5]
