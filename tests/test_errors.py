@@ -92,7 +92,7 @@ MISTAKES: dict[str, tuple[str, Step]] = {
         lambda o: o.x + o.x[:, :3],
     ),
     "integers in a product": (
-        r"`k` has dtype int64 and meets float32 parameters in a product; cast it: .* \(for token ids, .*E\[x\]",
+        r"`k` has dtype int64 and meets float32 parameters in a product; cast it: .*E\[x\]",
         lambda o: o.k @ o.W,
     ),
     "computed integers in a product": (

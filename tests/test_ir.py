@@ -131,7 +131,7 @@ def test_a_type_knows_its_size() -> None:
 
 
 def test_literals_are_equal_by_their_bits() -> None:
-    assert Literal(np.float32(0)) != Literal(np.float32(-0.0))
+    assert Literal(np.array(0.0)) != Literal(np.array(-0.0))
     assert Literal(np.zeros(2, np.float32)) != Literal(np.zeros(2, np.float64))
     assert Literal(np.zeros((2, 1))) != Literal(np.zeros((1, 2)))
     assert Literal(np.array([np.nan])) == Literal(np.array([np.nan]))

@@ -5,7 +5,6 @@ It reads as a program of one's own would: load the weights and the data, run, co
 """
 
 import inspect
-import random
 import sys
 import time
 from collections.abc import Callable, Generator
@@ -25,14 +24,15 @@ import stepnet as sn
 from stepnet.files.parquet import pyarrow_module
 from stepnet.files.safetensors import read
 from stepnet.layout import from_torch
-from stepnet.report.doctor import threads
 from stepnet.report.progress import progress
+from stepnet.threads import threads
 
 Array = np.ndarray
 Recurrence = Callable[..., tuple[Any, Any]]
 DATA = Path(__file__).parent / "data"
 RACE_SECONDS = 3.0
-ROUNDS = (5, 200)  # at least, at most
+WARM, COUNTED = 4, 6  # runs in a turn
+ROUNDS = (4, 200)  # at least, at most
 OURS = ("stepnet, from the file", "stepnet, ten lines")
 
 
@@ -144,27 +144,32 @@ def torch_contenders(data: Speakers) -> dict[str, Callable[[], Any]]:
 
 
 def race(runners: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
-    """The seconds of each runner's runs, all in turn, round by round, with the same threads.
+    """The seconds of each runner's runs, a few at a time in turn, round by round, with the same threads.
 
-    Every round has another order, for a run may disturb the one behind it: torch's threads stay awake.
+    The first runs of each turn do not count: the threads of the runner before are still awake then (torch's are, for
+    a while), and take a processor from whoever comes next.
     """
-    order = random.Random(0)
-    for runner in runners.values():
-        runner()
     seconds: dict[str, list[float]] = {name: [] for name in runners}
     spent = 0.0
     with same_threads(), progress("runs in turn", RACE_SECONDS) as advance:
         for done in range(ROUNDS[1]):
             if done >= ROUNDS[0] and spent > RACE_SECONDS:
                 break
-            for name in order.sample(list(runners), len(runners)):
-                start = time.perf_counter()
-                runners[name]()
-                seconds[name].append(time.perf_counter() - start)
-            last = sum(runs[-1] for runs in seconds.values())
+            begun = time.perf_counter()
+            for name, runner in runners.items():
+                turn = [timed(runner) for _ in range(WARM + COUNTED)]
+                seconds[name] += turn[WARM:]
+            last = time.perf_counter() - begun
             spent += last
             advance(last)
     return seconds
+
+
+def timed(runner: Callable[[], Any]) -> float:
+    """The seconds of one run."""
+    start = time.perf_counter()
+    runner()
+    return time.perf_counter() - start
 
 
 @contextmanager

@@ -6,7 +6,7 @@ are its inputs, and the numbers of those that are its results. A recurrence is a
 body (the step-net), whose rows are the rows at one step.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -96,7 +96,7 @@ def check(net: Net) -> None:
 
 
 def types_of(
-    nodes: "tuple[Node, ...] | list[Node]",
+    nodes: Sequence[Node],
     operation: str,
     inputs: tuple[int, ...],
     attributes: Mapping[str, Any],
@@ -151,17 +151,23 @@ class Builder:
 
 def without_unused(nodes: tuple[Node, ...], results: tuple[int, ...]) -> Net:
     """The net of these nodes, less those that no result needs; inputs stay."""
-    needed = set(results) | {number for number, node in enumerate(nodes) if node.operation == "input"}
-    for number in reversed(range(len(nodes))):
-        if number in needed:
-            needed.update(nodes[number].inputs)
+    inputs = {number for number, node in enumerate(nodes) if node.operation == "input"}
+    needed = ancestors(nodes, results) | inputs
     place = {old: new for new, old in enumerate(sorted(needed))}
     kept = tuple(
         Node(n.operation, tuple(place[i] for i in n.inputs), n.types, n.pairs, n.name, n.source)
         for n in (nodes[number] for number in sorted(needed))
     )
-    inputs = tuple(number for number, node in enumerate(kept) if node.operation == "input")
-    return Net(kept, inputs, tuple(place[result] for result in results))
+    return Net(kept, tuple(place[one] for one in sorted(inputs)), tuple(place[one] for one in results))
+
+
+def ancestors(nodes: Sequence[Node], numbers: Iterable[int]) -> set[int]:
+    """All nodes that these need, themselves included."""
+    found = set(numbers)
+    for number in reversed(range(len(nodes))):
+        if number in found:
+            found.update(nodes[number].inputs)
+    return found
 
 
 # ---- text --------------------------------------------------------------------------------------------------
@@ -171,10 +177,8 @@ def value_names(net: Net) -> list[str]:
     """What each node is called in the text: an input by its name, all others by number."""
     names: list[str] = []
     for number, node in enumerate(net.nodes):
-        wanted = (
-            node.name if node.operation == "input" and node.name and node.name not in names else f"%{number}"
-        )
-        names.append(wanted)
+        named = node.operation == "input" and node.name and node.name not in names
+        names.append(node.name if named else f"%{number}")
     return names
 
 

@@ -32,12 +32,11 @@ class Lanes:
 
     def part(self, number: int, parts: int) -> "Lanes":
         """Every `parts`-th lane from `number` on: equal shares of long and short ones."""
-        own = np.arange(number, self.count, parts)
-        pieces = [self.order[self.first[lane] : self.first[lane + 1]] for lane in own]
-        counts = np.array([len(piece) for piece in pieces], np.int64)
-        first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        order = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
-        return Lanes(order, first, self.steps[own])
+        sizes = np.diff(self.first)
+        lane = np.repeat(np.arange(self.count), sizes)
+        first = np.concatenate([[0], np.cumsum(sizes[number::parts])]).astype(np.int64)
+        steps = np.ascontiguousarray(self.steps[number::parts])
+        return Lanes(self.order[lane % parts == number], first, steps)
 
 
 def lanes_for(lengths: Array, most: int) -> Lanes:

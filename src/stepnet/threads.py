@@ -4,6 +4,7 @@ import os
 from functools import cache
 
 from stepnet.errors import InputError
+from stepnet.types import is_integer
 
 _threads: list[int] = []
 
@@ -15,9 +16,9 @@ def set_threads(count: int | None) -> None:
     1
     >>> set_threads(None)
     """
-    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+    if count is not None and (isinstance(count, bool) or not is_integer(count) or count < 1):
         raise InputError(f"the number of threads is a whole number from 1 on, not {count!r}")
-    _threads[:] = [] if count is None else [count]
+    _threads[:] = [] if count is None else [int(count)]
 
 
 def threads() -> int:

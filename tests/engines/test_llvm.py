@@ -18,10 +18,10 @@ from stepnet.engines.base import Call, Results
 from stepnet.engines.interpreter import run
 from stepnet.engines.llvm.engine import LlvmEngine
 from stepnet.engines.llvm.target import Target, available_targets, host_target
-from stepnet.threads import set_threads
 from stepnet.errors import InputError
 from stepnet.interpret import widened
 from stepnet.structure import leaves, transform
+from stepnet.threads import set_threads
 
 Array = np.ndarray
 HOST = host_target()

@@ -109,7 +109,9 @@ class Worker:
         """Start the process, or start it again."""
         self.stop()
         if not self.peer.python.exists():
-            self.missing = f"there is no environment {self.peer.python.parent.parent}; make bench-peers"
+            self.missing = (
+                f"there is no .peers/{self.peer.environment} at the root of the repository; make bench-peers"
+            )
             return
         self._process = subprocess.Popen(
             [self.peer.python, "-c", START, HERE, self.peer.module],

@@ -41,7 +41,7 @@ def run(net: Net, parameters: Sequence[Array], call: Call) -> Results:
     """One call: the steps laid end to end, interpreted, and laid out as they came."""
     batch = len(call.lengths)
     offsets = np.concatenate([[0], np.cumsum(call.lengths)]).astype(np.int64)
-    places: Array = np.repeat(call.starts - offsets[:-1], call.lengths) + np.arange(offsets[-1])
+    places = np.arange(int(offsets[-1])) + (call.starts - offsets[:-1]).repeat(call.lengths)
     memories = [net.type_of(number) for number in net.inputs[len(call.sequences) :][: len(call.initial)]]
     initial = [
         np.zeros((batch, *type_.shape), type_.dtype) if value is None else value

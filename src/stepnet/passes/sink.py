@@ -8,7 +8,7 @@ moves: anything smaller is cheaper on registers, inside. An output that is an in
 there.
 """
 
-from stepnet.ir import Builder, Net
+from stepnet.ir import Builder, Net, ancestors
 from stepnet.types import CONST, STEPS
 
 
@@ -23,7 +23,8 @@ def sink(net: Net) -> Net:
             results[number] = sunk(builder, net, number, operands)
             place.append(-1)
         elif node.operation == "result" and node.inputs[0] in results:
-            place.append(results[node.inputs[0]][node.attributes["of"]])
+            of: int = node.attributes["of"]
+            place.append(results[node.inputs[0]][of])
         else:
             place.append(builder.copy(node, operands))
     return builder.net(place[result] for result in net.results)
@@ -34,10 +35,8 @@ def sunk(builder: Builder, net: Net, number: int, operands: list[int]) -> list[i
     node = net.nodes[number]
     body: Net = node.attributes["body"]
     sequences, memories = node.attributes["sequences"], node.attributes["memories"]
-    outputs, following = (
-        body.results[: len(body.results) - memories],
-        body.results[len(body.results) - memories :],
-    )
+    count = len(body.results) - memories
+    outputs, following = body.results[:count], body.results[count:]
     late = leaving(body, outputs, following)
     frontier = [one for one in edge(body, late, outputs) if one not in body.inputs[:sequences]]
     inner = Builder()
@@ -55,27 +54,18 @@ def sunk(builder: Builder, net: Net, number: int, operands: list[int]) -> list[i
 
 def leaving(body: Net, outputs: tuple[int, ...], following: tuple[int, ...]) -> set[int]:
     """The nodes that leave: those that outputs alone need, where they hold a product or a reduction."""
-    needed = ancestors(body, following)
+    needed = ancestors(body.nodes, following)
     late: set[int] = set()
     for output in outputs:
-        only = {one for one in ancestors(body, (output,)) - needed if body.type_of(one).extent != CONST}
+        only = {one for one in ancestors(body.nodes, (output,)) - needed if body.type_of(one).extent != CONST}
         only -= set(body.inputs)
         if any(body.nodes[one].kind in ("matmul", "reduce") for one in only) and not any(
             body.nodes[one].operation == "index" for one in only
         ):
             late |= only
     # What stays for another output's sake stays whole.
-    staying = ancestors(body, tuple(output for output in outputs if output not in late))
+    staying = ancestors(body.nodes, tuple(output for output in outputs if output not in late))
     return late - staying
-
-
-def ancestors(body: Net, numbers: tuple[int, ...]) -> set[int]:
-    """All nodes that these need, themselves included."""
-    found = set(numbers)
-    for number in range(len(body.nodes) - 1, -1, -1):
-        if number in found:
-            found.update(body.nodes[number].inputs)
-    return found
 
 
 def edge(body: Net, late: set[int], outputs: tuple[int, ...]) -> list[int]:

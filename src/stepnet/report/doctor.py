@@ -1,6 +1,5 @@
 """What stepnet finds on a machine: the processor and its targets, the engines, and what is installed."""
 
-import os
 import platform
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -12,6 +11,7 @@ from stepnet.engines import AUTO, engine_named, engine_names
 from stepnet.engines.llvm.target import available_targets
 from stepnet.plan import Plan
 from stepnet.recurrence import RNN
+from stepnet.threads import threads
 from stepnet.version import __version__
 
 NEEDED = ("numpy", "llvmlite", "ml-dtypes", "safetensors", "typer", "rich")
@@ -47,13 +47,6 @@ def examine() -> Health:
         {name: engine_named(name).refuse(plan) for name in engine_names()},
         {name: installed(name) for name in NEEDED + OPTIONAL},
     )
-
-
-def threads() -> int:
-    """How many processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def installed(package: str) -> str | None:

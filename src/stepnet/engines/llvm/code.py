@@ -161,6 +161,21 @@ def register_type(dtype: str, lanes: int) -> ir.Type:
     return element if lanes == 1 else ir.VectorType(element, lanes)
 
 
+def lanes_of(value: ir.Value) -> int:
+    """How many lanes a register has."""
+    return value.type.count if isinstance(value.type, ir.VectorType) else 1
+
+
+def element_type(type_: ir.Type) -> ir.Type:
+    """The type of one lane of a register's type."""
+    return type_.element if isinstance(type_, ir.VectorType) else type_
+
+
+def is_float(value: ir.Value) -> bool:
+    """Whether a register holds floating-point numbers."""
+    return isinstance(element_type(value.type), ir.FloatType | ir.DoubleType)
+
+
 def load_lanes(code: Code, dtype: str, lanes: int, pointer: ir.Value, align: int) -> ir.Value:
     """`lanes` numbers that lie side by side, as a register; booleans lie as bytes."""
     element = MEMORY_TYPES[dtype]
@@ -173,6 +188,6 @@ def load_lanes(code: Code, dtype: str, lanes: int, pointer: ir.Value, align: int
 def store_lanes(code: Code, dtype: str, value: ir.Value, pointer: ir.Value, align: int) -> None:
     """A register put where its numbers lie side by side."""
     if dtype == "bool":
-        lanes = value.type.count if isinstance(value.type, ir.VectorType) else 1
+        lanes = lanes_of(value)
         value = code.zext(value, I8 if lanes == 1 else ir.VectorType(I8, lanes))
     code.write(value, pointer, align)

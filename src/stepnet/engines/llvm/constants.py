@@ -91,8 +91,10 @@ class Packed:
 class Constants:
     """The layout of a kernel's constants, as entries are added."""
 
-    entries: list[tuple[int, "Places | Packed | Array"]] = field(default_factory=list)
-    known: dict[tuple[object, ...], int] = field(default_factory=dict)
+    entries: list[tuple[int, "Places | Packed | Array"]] = field(
+        default_factory=list[tuple[int, "Places | Packed | Array"]]
+    )
+    known: dict[tuple[object, ...], int] = field(default_factory=dict[tuple[object, ...], int])
     size: int = 0
 
     def add(self, entry: "Places | Packed") -> int:
@@ -115,12 +117,9 @@ class Constants:
         """The memory, filled with what the parameters make of each entry."""
         memory = aligned(self.size)
         for offset, entry in self.entries:
-            array = (
-                entry
-                if isinstance(entry, np.ndarray)
-                else entry.array([value_of(entry.net, n) for n in entry.sources])
-            )
-            data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            if not isinstance(entry, np.ndarray):
+                entry = entry.array([value_of(entry.net, number) for number in entry.sources])
+            data = np.ascontiguousarray(entry).reshape(-1).view(np.uint8)
             memory[offset : offset + data.size] = data
         return memory
 
@@ -132,4 +131,5 @@ class ValueOf:
         self.values = values
 
     def __call__(self, net: Net, number: int) -> Array:
+        """The value of one node."""
         return self.values[id(net), number]

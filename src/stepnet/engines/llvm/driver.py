@@ -4,7 +4,7 @@
         schedule   which sequence's step each lane is at: its row among the inputs, where it begins and ends
         gather     the inputs' rows, and statics that are seen at every step
         before     what needs no memory, on all rows of the block
-        loop       step by step: new sequences get their initial memory, the phases run, ended ones leave their last
+        loop       step by step: new sequences get their initial memory, the phases run, ended ones leave it
         after      what feeds no memory, on all rows of the block
         scatter    the outputs' rows
 
@@ -68,7 +68,7 @@ SPINS = 2000
 
 @dataclass(frozen=True)
 class Source:
-    """Bytes that come from a user's array (its word) or a field of the sequence record, one row per sequence."""
+    """Bytes of a sequence: from a user's array (its word), or from a field of the sequence record."""
 
     word: int
     field: Field | None
@@ -374,7 +374,9 @@ def barrier(code: Code) -> ir.Function:
     pause(here)
     here.cbranch(here.icmp_signed("<", more, here.number(SPINS)), look, yielding)
     here.position_at_end(yielding)
-    here.call(here.inttoptr(give_way, ir.FunctionType(ir.VoidType(), []).as_pointer()), [])
+    function_pointer = here.inttoptr(give_way, ir.FunctionType(ir.VoidType(), []).as_pointer())
+    assert isinstance(function_pointer, ir.NamedValue)
+    here.call(function_pointer, [])
     spins.add_incoming(more, yielding)
     here.branch(look)
     here.position_at_end(done)

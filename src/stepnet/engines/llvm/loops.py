@@ -11,7 +11,8 @@ on counted places. Read block by block, most lists are a run of neighbours or on
 is neither is read through a table.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -141,7 +142,12 @@ Loop = UnitLoop | CopyLoop | ReduceLoop | GatherLoop
 
 @dataclass
 class Stage:
-    """The lowering of one stage: sources are known fields, `wanted` says where results go."""
+    """The lowering of one stage.
+
+    sources: fields that hold values already. wanted: the fields that results go to. scratch: the record in
+    which the stage keeps values for itself. Found from these: the phase of each node, the fields of each node
+    that somebody reads outside its own loop, and the copies that have to be done before the current phase.
+    """
 
     net: Net
     records: Records
@@ -150,22 +156,28 @@ class Stage:
     scratch: str
     sources: dict[int, Field]
     wanted: dict[int, list[Field]]
+    phases: tuple[tuple[int, ...], ...]
+    phase_of: dict[int, int] = field(init=False)
+    fields: dict[int, list[Field]] = field(init=False)
+    settling: list[Loop] = field(init=False, default_factory=list[Loop])
 
-    def phases(self, phases: tuple[tuple[int, ...], ...]) -> list[list[Loop]]:
-        """The loops of each phase; copies of views and sources that are results come in a phase of their own."""
-        self.phase_of = {number: place for place, numbers in enumerate(phases) for number in numbers}
-        self.fields = self.placed(phases)
+    def __post_init__(self) -> None:
+        self.phase_of = {number: place for place, numbers in enumerate(self.phases) for number in numbers}
+        self.fields = self.placed()
+
+    def loops(self) -> list[list[Loop]]:
+        """The loops by phase; results that are views, constants or sources are copied in one more phase."""
         lowered: list[list[Loop]] = []
-        for numbers in phases:
-            self.settling: list[Loop] = []
+        for numbers in self.phases:
             loops = self.lower(numbers)
             lowered += [self.settling, loops]
+            self.settling = []
         lowered.append(self.result_copies())
         return [loops for loops in lowered if loops]
 
     # ---- what leaves registers
 
-    def placed(self, phases: tuple[tuple[int, ...], ...]) -> dict[int, list[Field]]:
+    def placed(self) -> dict[int, list[Field]]:
         """The fields of each node that somebody reads outside its own loop."""
         needed: set[int] = set()
         for number in self.phase_of:
@@ -278,12 +290,10 @@ class Stage:
             offset, shape[0], width, operand, self.net.type_of(index).size, self.targets(number)
         )
 
-    def concatenation(self, number: int) -> list[Loop]:
-        """A copy per run of neighbours, first places first: what a vector writes behind its run is
-        overwritten.
-        """
+    def concatenation(self, number: int) -> list[CopyLoop]:
+        """A copy per run of neighbours."""
         node = self.net.nodes[number]
-        axis = node.attributes["axis"] % len(node.type.shape)
+        axis: int = node.attributes["axis"] % len(node.type.shape)
         places = np.arange(node.type.size).reshape(node.type.shape)
         loops: list[CopyLoop] = []
         begin = 0
@@ -293,7 +303,7 @@ class Stage:
             index[axis] = slice(begin, begin + type_.shape[axis])
             begin += type_.shape[axis]
             loops += self.part_copies(operand, places[tuple(index)], number)
-        return sorted(loops, key=lambda loop: loop.start)
+        return loops
 
     def part_copies(self, operand: int, places: np.ndarray, user: int) -> list[CopyLoop]:
         """Copies of one part of a concatenation: one per run of neighbours in the result."""
@@ -303,7 +313,7 @@ class Stage:
         flat = places.ravel()
         cuts = [0, *(np.flatnonzero(np.diff(flat) != 1) + 1), type_.size]
         loops: list[CopyLoop] = []
-        for start, stop in zip(cuts[:-1], cuts[1:], strict=True):
+        for start, stop in pairwise(cuts):
             run = Type(type_.extent, (int(stop - start),), type_.dtype)
             source = self.operand(operand, run, user, np.arange(start, stop))
             loops += [CopyLoop(run.size, source, target, int(flat[start])) for target in self.targets(user)]
@@ -374,9 +384,7 @@ class Stage:
         return self.constants.add_array(places.astype(np.int64))
 
     def run_of(self, number: int) -> tuple[Field, int]:
-        """The field and first place of an operand whose numbers lie there in one run; copied there if they do
-        not.
-        """
+        """The field in which an operand's numbers lie in one run, copied there if need be, and the first."""
         root, _ = view_chain(self.net, number)
         places = view_places(self.net, number).ravel()
         start = int(places[0]) if len(places) else 0

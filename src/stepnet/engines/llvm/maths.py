@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from llvmlite import ir
 
-from stepnet.engines.llvm.code import Code
+from stepnet.engines.llvm.code import Code, element_type
 
 LN_2 = Fraction("0.693147180559945309417232121458176568")
 TWO_OVER_ROOT_PI = Fraction("1.128379167095512573896158903121545172")
@@ -260,8 +260,7 @@ def log_of_positive(code: Code, x: ir.Value) -> ir.Value:
 
 def precision(type_: ir.Type) -> Precision:
     """What is known of a floating type or of a vector's."""
-    element = type_.element if isinstance(type_, ir.VectorType) else type_
-    return SINGLE if isinstance(element, ir.FloatType) else DOUBLE
+    return SINGLE if isinstance(element_type(type_), ir.FloatType) else DOUBLE
 
 
 def as_integer(code: Code, x: ir.Value) -> ir.Value:

@@ -6,31 +6,17 @@ promote to.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Literal
 
 import numpy as np
 from llvmlite import ir
 
-from stepnet.engines.llvm.code import Code, register_type
+from stepnet.engines.llvm.code import I1, I32, I64, Code, element_type, is_float, lanes_of, register_type
 from stepnet.engines.llvm.maths import MATHS
 from stepnet.ir import Node
 
 Emit = Callable[..., ir.Value]
-
-
-def lanes_of(value: ir.Value) -> int:
-    """How many lanes a register has."""
-    return value.type.count if isinstance(value.type, ir.VectorType) else 1
-
-
-def element_of(value: ir.Value) -> ir.Type:
-    """The type of one lane."""
-    return value.type.element if isinstance(value.type, ir.VectorType) else value.type
-
-
-def is_float(value: ir.Value) -> bool:
-    """Whether a register holds floating-point numbers."""
-    return isinstance(element_of(value), ir.FloatType | ir.DoubleType)
+Comparison = Literal["==", "!=", "<", "<=", ">", ">="]
 
 
 def converted(code: Code, value: ir.Value, source: str, target: str) -> ir.Value:
@@ -57,13 +43,12 @@ def converted(code: Code, value: ir.Value, source: str, target: str) -> ir.Value
 
 def to_integer(code: Code, value: ir.Value, type_: ir.Type) -> ir.Value:
     """A float cut to an integer; the smallest integer for what has none, as x86 and NumPy have it."""
-    element = type_.element if isinstance(type_, ir.VectorType) else type_
-    limit = 2.0 ** (element.width - 1)
-    above = code.fcmp_ordered(">=", value, code.splat(value.type, -limit))
-    below = code.fcmp_ordered("<", value, code.splat(value.type, limit))
+    limit = 2 ** (63 if element_type(type_) == I64 else 31)
+    above = code.fcmp_ordered(">=", value, code.splat(value.type, float(-limit)))
+    below = code.fcmp_ordered("<", value, code.splat(value.type, float(limit)))
     inside = code.and_(above, below)
     safe = code.select(inside, value, code.splat(value.type, 0.0))
-    return code.select(inside, code.fptosi(safe, type_), code.splat(type_, -(2 ** (element.width - 1))))
+    return code.select(inside, code.fptosi(safe, type_), code.splat(type_, -limit))
 
 
 def either(floats: str, integers: str) -> Emit:
@@ -75,26 +60,26 @@ def either(floats: str, integers: str) -> Emit:
     return emit
 
 
-def compare(sign: str) -> Emit:
+def compare(sign: Comparison) -> Emit:
     """A comparison; one with NaN is false, but != is true."""
 
     def emit(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
         if is_float(a):
             return code.fcmp_unordered(sign, a, b) if sign == "!=" else code.fcmp_ordered(sign, a, b)
-        if element_of(a) == ir.IntType(1):
+        if element_type(a.type) == I1:
             return code.icmp_unsigned(sign, a, b)
         return code.icmp_signed(sign, a, b)
 
     return emit
 
 
-def extreme(sign: str, intrinsic: str) -> Emit:
+def extreme(sign: Comparison, intrinsic: str) -> Emit:
     """The smaller or larger; NaN if either is."""
 
     def emit(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
         if is_float(a):
             return code.intrinsic(intrinsic, a.type, [a, b])
-        signed = code.icmp_unsigned if element_of(a) == ir.IntType(1) else code.icmp_signed
+        signed = code.icmp_unsigned if element_type(a.type) == I1 else code.icmp_signed
         return code.select(signed(sign, a, b), a, b)
 
     return emit
@@ -102,27 +87,38 @@ def extreme(sign: str, intrinsic: str) -> Emit:
 
 def maths(name: str) -> Emit:
     """An elementary function of the table in `maths`."""
-    return lambda code, node, x: MATHS[name](code, x)
+
+    def emit(code: Code, node: Node, x: ir.Value) -> ir.Value:
+        return MATHS[name](code, x)
+
+    return emit
 
 
 def rounded(intrinsic: str) -> Emit:
     """A rounding to whole numbers; integers are whole."""
-    return lambda code, node, x: code.intrinsic(intrinsic, x.type, [x]) if is_float(x) else x
+
+    def emit(code: Code, node: Node, x: ir.Value) -> ir.Value:
+        return code.intrinsic(intrinsic, x.type, [x]) if is_float(x) else x
+
+    return emit
 
 
 def negative(code: Code, node: Node, x: ir.Value) -> ir.Value:
+    """-x."""
     return code.fneg(x) if is_float(x) else code.sub(code.splat(x.type, 0), x)
 
 
 def absolute(code: Code, node: Node, x: ir.Value) -> ir.Value:
+    """|x|."""
     if is_float(x):
         return code.intrinsic("fabs", x.type, [x])
-    if element_of(x) == ir.IntType(1):
+    if element_type(x.type) == I1:
         return x
     return code.select(code.icmp_signed("<", x, code.splat(x.type, 0)), negative(code, node, x), x)
 
 
 def sign(code: Code, node: Node, x: ir.Value) -> ir.Value:
+    """-1, 0 or 1; NaN for NaN."""
     zero, one = code.splat(x.type, 0), code.splat(x.type, 1)
     less = code.fcmp_ordered if is_float(x) else code.icmp_signed
     kept = code.fadd(x, zero) if is_float(x) else zero  # NaN stays, -0 becomes 0
@@ -157,15 +153,15 @@ def remainder(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
 
 def float_remainder(code: Code, a: ir.Value, b: ir.Value) -> ir.Value:
     """The C library's fmod, lane by lane: exact, and rare enough in a step."""
-    name = "fmod" if isinstance(element_of(a), ir.DoubleType) else "fmodf"
-    lanes = lanes_of(a)
+    element, lanes = element_type(a.type), lanes_of(a)
+    name = "fmod" if isinstance(element, ir.DoubleType) else "fmodf"
     if lanes == 1:
         return code.function_call(name, a.type, [a, b])
     result: ir.Value = ir.Constant(a.type, ir.Undefined)
     for lane in range(lanes):
-        place = ir.Constant(ir.IntType(32), lane)
+        place = ir.Constant(I32, lane)
         one = [code.extract_element(a, place), code.extract_element(b, place)]
-        result = code.insert_element(result, code.function_call(name, element_of(a), one), place)
+        result = code.insert_element(result, code.function_call(name, element, one), place)
     return result
 
 
@@ -185,7 +181,7 @@ def floor_divide(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
 def power(code: Code, node: Node, x: ir.Value) -> ir.Value:
     """|x| to a constant power as exp(c log |x|), in float64; NaN for what has no real power."""
     exponent = float(node.attributes["exponent"])
-    narrow = isinstance(element_of(x), ir.FloatType)
+    narrow = isinstance(element_type(x.type), ir.FloatType)
     wide = code.fpext(x, register_type("float64", lanes_of(x))) if narrow else x
     base = code.intrinsic("fabs", wide.type, [wide]) if exponent.is_integer() else wide
     value = MATHS["exp"](code, code.fmul(MATHS["log"](code, base), code.splat(wide.type, exponent)))
@@ -194,11 +190,38 @@ def power(code: Code, node: Node, x: ir.Value) -> ir.Value:
     return code.fptrunc(value, x.type) if narrow else value
 
 
+def square_root(code: Code, node: Node, x: ir.Value) -> ir.Value:
+    """The square root, rounded correctly."""
+    return code.intrinsic("sqrt", x.type, [x])
+
+
+def same(code: Code, node: Node, x: ir.Value) -> ir.Value:
+    """x, which has been brought to the dtype of the result."""
+    return x
+
+
+def logical_and(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Whether both hold."""
+    return code.and_(a, b)
+
+
+def logical_or(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Whether one holds."""
+    return code.or_(a, b)
+
+
+def logical_xor(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Whether just one holds."""
+    return code.xor(a, b)
+
+
 def logical_not(code: Code, node: Node, x: ir.Value) -> ir.Value:
+    """Whether it does not hold."""
     return code.xor(x, code.splat(x.type, 1))
 
 
 def where(code: Code, node: Node, condition: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
+    """One of two values, lane by lane."""
     return code.select(condition, a, b)
 
 
@@ -217,9 +240,9 @@ POINTWISE: dict[str, Emit] = {
     "less_equal": compare("<="),
     "greater": compare(">"),
     "greater_equal": compare(">="),
-    "logical_and": lambda code, node, a, b: code.and_(a, b),
-    "logical_or": lambda code, node, a, b: code.or_(a, b),
-    "logical_xor": lambda code, node, a, b: code.xor(a, b),
+    "logical_and": logical_and,
+    "logical_or": logical_or,
+    "logical_xor": logical_xor,
     "logical_not": logical_not,
     "where": where,
     "negative": negative,
@@ -228,7 +251,7 @@ POINTWISE: dict[str, Emit] = {
     "floor": rounded("floor"),
     "ceil": rounded("ceil"),
     "rint": rounded("rint"),
-    "sqrt": lambda code, node, x: code.intrinsic("sqrt", x.type, [x]),
+    "sqrt": square_root,
     "exp": maths("exp"),
     "expm1": maths("expm1"),
     "log": maths("log"),
@@ -237,9 +260,11 @@ POINTWISE: dict[str, Emit] = {
     "sigmoid": maths("sigmoid"),
     "erf": maths("erf"),
     "power": power,
-    "cast": lambda code, node, x: x,
+    "cast": same,
 }
 
+# As NumPy has it, the sum of two booleans is their "or", their product is their "and".
+BOOLEAN = {"add": "logical_or", "multiply": "logical_and", "maximum": "logical_or", "minimum": "logical_and"}
 COMPARISONS = {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"}
 LOGIC = {"logical_and", "logical_or", "logical_xor", "logical_not"}
 
@@ -258,15 +283,6 @@ def working_dtypes(node: Node, operands: list[str]) -> list[str]:
 def pointwise(code: Code, node: Node, operands: list[ir.Value], dtypes: list[str]) -> ir.Value:
     """The result of a pointwise node on registers."""
     wanted = working_dtypes(node, dtypes)
-    # As NumPy has it, the sum of two booleans is their "or", their product their "and".
     operation = BOOLEAN.get(node.operation, node.operation) if node.type.dtype == "bool" else node.operation
     values = [converted(code, v, d, w) for v, d, w in zip(operands, dtypes, wanted, strict=True)]
     return POINTWISE[operation](code, node, *values)
-
-
-BOOLEAN: dict[str, Any] = {
-    "add": "logical_or",
-    "multiply": "logical_and",
-    "maximum": "logical_or",
-    "minimum": "logical_and",
-}

@@ -1,6 +1,4 @@
-"""From a plan to the driver's program: a field for every value that lies in memory, and the loops of every
-stage.
-"""
+"""From a plan to the driver's program: a field for every value in memory, and the loops of every stage."""
 
 from dataclasses import dataclass, field, replace
 
@@ -11,14 +9,14 @@ from stepnet.engines.llvm.driver import WORDS, Program, Source
 from stepnet.engines.llvm.loops import Loop, Stage
 from stepnet.engines.llvm.records import Field, Records
 from stepnet.engines.llvm.target import Target
-from stepnet.ir import Net
+from stepnet.ir import Net, ancestors
 from stepnet.plan import Plan
 from stepnet.types import CONST, STEPS
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """A plan lowered: the driver's program, the loops over sequences, the constants, and the arrays by word."""
+    """A plan lowered: the driver's program, the constants, the loops over sequences, the arrays by word."""
 
     program: Program
     constants: Constants
@@ -59,15 +57,16 @@ class Lowering:
         self.net, self.body = self.plan.net, self.plan.body
         self.sequences: int = recurrence.attributes["sequences"]
         self.memories: int = recurrence.attributes["memories"]
-        self.words: dict[str, list[int]] = {
-            "inputs": [],
-            "initial": [],
-            "final": [],
-            "statics": [],
-            "outputs": [],
-        }
+        kinds = ("inputs", "initial", "final", "statics", "outputs")
+        self.words: dict[str, list[int]] = {kind: [] for kind in kinds}
         self.next_word = len(WORDS)
+        self.row_words: dict[int, int] = {}
         self.sources: dict[int, Field] = {}
+        self.sequence_fields: dict[int, Field] = {}
+        self.loop_sources: list[Field] = []
+        self.memory_fields: list[tuple[int, int, Field]] = []
+        self.static_fields: list[tuple[Source, Field]] = []
+        self.output_fields: list[Field] = []
 
     def word(self, kind: str) -> int:
         """A new word for a pointer to a user's array."""
@@ -83,14 +82,14 @@ class Lowering:
         before = self.lower_before()
         loop, index = self.lower_loop()
         after, outputs = self.lower_after()
+        strides = {name: self.records.stride(name) for name in ("now", "lane", "block", "sequence")}
         program = Program(
             body=self.body,
             outer=self.net,
             before=before,
             loop=loop,
             after=after,
-            strides={name: self.records.stride(name) for name in ("now", "lane", "block", "sequence")}
-            | {"next": self.records.stride("now")},
+            strides=strides | {"next": strides["now"]},
             lanes=self.lanes,
             reverse=self.plan.reverse,
             inputs=tuple(inputs),
@@ -109,7 +108,6 @@ class Lowering:
         """A field of the block for every input, and a word for every array."""
         inputs: list[tuple[int, Field]] = []
         memories = set(self.plan.recurrence.inputs[self.sequences :][: self.memories])
-        self.row_words: dict[int, int] = {}
         for number in self.net.inputs:
             type_ = self.net.type_of(number)
             if type_.extent == STEPS:
@@ -140,22 +138,13 @@ class Lowering:
         self.sequence_fields = {n: self.records.field("sequence", self.net.type_of(n)) for n in computed}
         if not computed:
             return [], ()
-        needed = self.needed_by(computed)
+        needed = ancestors(self.net.nodes, computed)
         inputs = {
             n: self.records.field("sequence", self.net.type_of(n)) for n in self.row_words if n in needed
         }
         wanted = {n: [one] for n, one in self.sequence_fields.items()}
-        stage = Stage(self.net, self.records, self.constants, self.lanes, "sequence", dict(inputs), wanted)
-        loops = stage.phases(self.plan.sequence)
+        loops = self.lower(self.net, self.plan.sequence, "sequence", inputs, wanted)
         return loops, tuple((self.row_words[n], one) for n, one in inputs.items())
-
-    def needed_by(self, numbers: list[int]) -> set[int]:
-        """All nodes that these need."""
-        found = set(numbers)
-        for number in reversed(range(len(self.net.nodes))):
-            if number in found:
-                found.update(self.net.nodes[number].inputs)
-        return found
 
     def place_expanded(self) -> list[tuple[Source, Field]]:
         """Values of a sequence that are read at every step outside the loop."""
@@ -172,9 +161,20 @@ class Lowering:
 
     # ---- stages
 
+    def lower(
+        self,
+        net: Net,
+        phases: tuple[tuple[int, ...], ...],
+        scratch: str,
+        sources: dict[int, Field],
+        wanted: dict[int, list[Field]],
+    ) -> list[list[Loop]]:
+        """The loops of one stage by phase; what they keep for themselves lies in the record `scratch`."""
+        stage = Stage(net, self.records, self.constants, self.lanes, scratch, sources, wanted, phases)
+        return stage.loops()
+
     def lower_before(self) -> list[list[Loop]]:
         """What is done on all steps of a block before the loop; its results are the loop's sequences."""
-        self.loop_sources: list[Field] = []
         wanted: dict[int, list[Field]] = {}
         for operand in self.plan.recurrence.inputs[: self.sequences]:
             if operand not in self.sources:
@@ -182,14 +182,12 @@ class Lowering:
                 wanted[operand] = [self.sources[operand]]
             self.loop_sources.append(self.sources[operand])
         known = {number: one for number, one in self.sources.items() if number not in wanted}
-        stage = Stage(self.net, self.records, self.constants, self.lanes, "block", known, wanted)
-        return stage.phases(self.plan.before)
+        return self.lower(self.net, self.plan.before, "block", known, wanted)
 
     def lower_loop(self) -> tuple[list[list[Loop]], Field | None]:
         """The body: from this step's slices, memories and statics to outputs and the next memories."""
         body, operands = self.body, self.plan.recurrence.inputs
         sources = dict(zip(body.inputs[: self.sequences], self.loop_sources, strict=True))
-        self.memory_fields: list[tuple[int, int, Field]] = []
         wanted: dict[int, list[Field]] = {}
         outputs = body.results[: len(body.results) - self.memories]
         for place in range(self.memories):
@@ -199,11 +197,9 @@ class Lowering:
             wanted.setdefault(body.results[len(outputs) + place], []).append(replace(now, record="next"))
             initial = self.row_words[operands[self.sequences + place]]
             self.memory_fields.append((initial, self.word("final"), now))
-        self.output_fields: list[Field] = []
         for result in outputs:
             self.output_fields.append(self.records.field("block", body.type_of(result)))
             wanted.setdefault(result, []).append(self.output_fields[-1])
-        self.static_fields: list[tuple[Source, Field]] = []
         for number, operand in zip(body.inputs, operands, strict=True):
             if number not in sources and body.type_of(number).extent != CONST:
                 sources[number] = self.records.field("lane", body.type_of(number))
@@ -212,15 +208,15 @@ class Lowering:
         for number, node in enumerate(body.nodes):
             if node.operation == "index":
                 index = sources[number] = self.records.field("block", node.type)
-        stage = Stage(body, self.records, self.constants, self.lanes, "lane", sources, wanted)
-        return stage.phases(self.plan.loop), index
+        return self.lower(body, self.plan.loop, "lane", sources, wanted), index
 
     def lower_after(self) -> tuple[list[list[Loop]], list[tuple[int, Field]]]:
         """What is done on all steps of a block after the loop, and the fields of the outputs."""
         sources = dict(self.sources)
         for number, node in enumerate(self.net.nodes):
             if node.operation == "result" and node.inputs[0] == self.plan.recur and node.type.extent == STEPS:
-                sources[number] = self.output_fields[node.attributes["of"]]
+                of: int = node.attributes["of"]
+                sources[number] = self.output_fields[of]
         outputs: list[tuple[int, Field]] = []
         wanted: dict[int, list[Field]] = {}
         for result in self.net.results[: len(self.net.results) - self.memories]:
@@ -232,8 +228,7 @@ class Lowering:
                 target = self.records.field("block", self.net.type_of(result))
                 wanted[result] = [target]
             outputs.append((self.word("outputs"), target))
-        stage = Stage(self.net, self.records, self.constants, self.lanes, "block", sources, wanted)
-        return stage.phases(self.plan.after), outputs
+        return self.lower(self.net, self.plan.after, "block", sources, wanted), outputs
 
 
 def step_work(body: Net) -> tuple[int, int]:

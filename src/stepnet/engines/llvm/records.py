@@ -44,7 +44,7 @@ class Records:
     """The records of a kernel, as fields are given out."""
 
     lanes: int
-    used: dict[str, int] = field(default_factory=dict)
+    used: dict[str, int] = field(default_factory=dict[str, int])
 
     def field(self, record: str, type_: Type) -> Field:
         """A new field for a value."""

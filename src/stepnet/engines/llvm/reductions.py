@@ -9,9 +9,19 @@ from typing import TYPE_CHECKING
 
 from llvmlite import ir
 
-from stepnet.engines.llvm.code import I32, I64, Code, load_lanes, register_type, store_lanes
+from stepnet.engines.llvm.code import (
+    I1,
+    I32,
+    I64,
+    Code,
+    element_type,
+    is_float,
+    load_lanes,
+    register_type,
+    store_lanes,
+)
 from stepnet.engines.llvm.loops import ReduceLoop
-from stepnet.engines.llvm.pointwise import is_float, pointwise
+from stepnet.engines.llvm.pointwise import converted, pointwise
 from stepnet.ir import Node
 from stepnet.types import ROWS, Type
 
@@ -44,15 +54,13 @@ def combine(code: Code, loop: ReduceLoop, a: ir.Value, b: ir.Value) -> ir.Value:
 
 def loaded(code: Code, loop: ReduceLoop, pointer: ir.Value, lanes: int) -> ir.Value:
     """Numbers of the source in the dtype of the result (a sum of booleans counts)."""
-    from stepnet.engines.llvm.pointwise import converted
-
     value = load_lanes(code, loop.source.dtype, lanes, pointer, loop.source.itemsize)
     return converted(code, value, loop.source.dtype, loop.targets[0].dtype)
 
 
-def neutral(loop: ReduceLoop, type_: ir.Type) -> ir.Value:
+def neutral(code: Code, loop: ReduceLoop, type_: ir.Type) -> ir.Value:
     """What changes no result: 0, or the far end of the dtype."""
-    element = type_.element if isinstance(type_, ir.VectorType) else type_
+    element = element_type(type_)
     if loop.operation == "sum":
         number: float = 0
     elif isinstance(element, ir.IntType):
@@ -60,9 +68,29 @@ def neutral(loop: ReduceLoop, type_: ir.Type) -> ir.Value:
         number = (-largest - 1 if element.width > 1 else 0) if loop.operation == "max" else largest
     else:
         number = float("-inf") if loop.operation == "max" else float("inf")
-    if isinstance(type_, ir.VectorType):
-        return ir.Constant(type_, [ir.Constant(element, number)] * type_.count)
-    return ir.Constant(type_, number)
+    return code.splat(type_, number)
+
+
+def in_order(code: Code, loop: ReduceLoop, source: ir.Value, count: int, stride: int, lanes: int) -> ir.Value:
+    """`count` vectors that lie `stride` bytes apart as one: each combined with what came before it."""
+    type_ = register_type(loop.targets[0].dtype, lanes)
+    total = neutral(code, loop, type_)
+    if not count:
+        return total
+    start, head, after = code.block, code.append_basic_block("reduce"), code.append_basic_block("reduced")
+    code.branch(head)
+    code.position_at_end(head)
+    index, partial = code.phi(I64), code.phi(type_)
+    index.add_incoming(code.number(0), start)
+    partial.add_incoming(total, start)
+    value = loaded(code, loop, code.at(source, code.mul(index, code.number(stride))), lanes)
+    total = combine(code, loop, partial, value)
+    following = code.add(index, code.number(1))
+    index.add_incoming(following, code.block)
+    partial.add_incoming(total, code.block)
+    code.cbranch(code.icmp_signed("<", following, code.number(count)), head, after)
+    code.position_at_end(after)
+    return total
 
 
 def trailing(stage: "StageCode", loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
@@ -73,27 +101,12 @@ def trailing(stage: "StageCode", loop: ReduceLoop, row: ir.Value, source: ir.Val
     type_ = register_type(loop.targets[0].dtype, lanes)
     with code.loop(code.number(0), code.number(outer)) as place:
         base = code.at(source, code.mul(place, code.number(inner * size)))
-        start = code.block
-        total = neutral(loop, type_)
-        if inner >= lanes:
-            head, after = code.append_basic_block("reduce"), code.append_basic_block("reduced")
-            code.branch(head)
-            code.position_at_end(head)
-            index, partial = code.phi(I64), code.phi(type_)
-            index.add_incoming(code.number(0), start)
-            partial.add_incoming(total, start)
-            value = loaded(code, loop, code.at(base, code.mul(index, code.number(lanes * size))), lanes)
-            total = combine(code, loop, partial, value)
-            following = code.add(index, code.number(1))
-            index.add_incoming(following, code.block)
-            partial.add_incoming(total, code.block)
-            code.cbranch(code.icmp_signed("<", following, code.number(inner // lanes)), head, after)
-            code.position_at_end(after)
+        total = in_order(code, loop, base, inner // lanes, lanes * size, lanes)
         if inner % lanes:
             rest = loaded(code, loop, code.at(base, inner // lanes * lanes * size), lanes)
-            kept = [ir.Constant(ir.IntType(1), int(lane < inner % lanes)) for lane in range(lanes)]
-            mask = ir.Constant(ir.VectorType(ir.IntType(1), lanes), kept) if lanes > 1 else kept[0]
-            total = combine(code, loop, total, code.select(mask, rest, neutral(loop, type_)))
+            kept = [ir.Constant(I1, int(lane < inner % lanes)) for lane in range(lanes)]
+            mask = ir.Constant(ir.VectorType(I1, lanes), kept) if lanes > 1 else kept[0]
+            total = combine(code, loop, total, code.select(mask, rest, neutral(code, loop, type_)))
         put(stage, loop, row, place, folded(code, loop, total))
 
 
@@ -121,25 +134,9 @@ def leading(stage: "StageCode", loop: ReduceLoop, row: ir.Value, source: ir.Valu
     code, lanes = stage.code, stage.lanes
     outer, inner = loop.shape
     size = loop.source.itemsize
-    type_ = register_type(loop.targets[0].dtype, lanes)
     with code.loop(code.number(0), code.number(-(-inner // lanes))) as block:
         base = code.at(source, code.mul(block, code.number(lanes * size)))
-        start = code.block
-        total = neutral(loop, type_)
-        if outer:
-            head, after = code.append_basic_block("reduce"), code.append_basic_block("reduced")
-            code.branch(head)
-            code.position_at_end(head)
-            index, partial = code.phi(I64), code.phi(type_)
-            index.add_incoming(code.number(0), start)
-            partial.add_incoming(total, start)
-            value = loaded(code, loop, code.at(base, code.mul(index, code.number(inner * size))), lanes)
-            total = combine(code, loop, partial, value)
-            following = code.add(index, code.number(1))
-            index.add_incoming(following, code.block)
-            partial.add_incoming(total, code.block)
-            code.cbranch(code.icmp_signed("<", following, code.number(outer)), head, after)
-            code.position_at_end(after)
+        total = in_order(code, loop, base, outer, inner * size, lanes)
         for target in loop.targets:
             pointer = code.at(stage.rows.at(code, target.record, row), target.offset)
             pointer = code.at(pointer, code.mul(block, code.number(lanes * target.itemsize)))
@@ -178,7 +175,7 @@ def argmax(stage: "StageCode", loop: ReduceLoop, row: ir.Value, source: ir.Value
 def larger(code: Code, value: ir.Value, best: ir.Value) -> ir.Value:
     """Whether a number replaces the best one so far."""
     if not is_float(value):
-        signed = code.icmp_unsigned if value.type == ir.IntType(1) else code.icmp_signed
+        signed = code.icmp_unsigned if value.type == I1 else code.icmp_signed
         return signed(">", value, best)
     known = code.fcmp_ordered("==", best, best)
     return code.and_(known, code.fcmp_unordered(">", value, best))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from llvmlite import ir
 
-from stepnet.engines.llvm.code import I64, Code, load_lanes, register_type, store_lanes
+from stepnet.engines.llvm.code import I32, I64, Code, lanes_of, load_lanes, register_type, store_lanes
 from stepnet.engines.llvm.loops import (
     Broadcast,
     CopyLoop,
@@ -27,7 +27,7 @@ from stepnet.engines.llvm.loops import (
     Uniform,
     UnitLoop,
 )
-from stepnet.engines.llvm.pointwise import lanes_of, pointwise
+from stepnet.engines.llvm.pointwise import pointwise
 from stepnet.engines.llvm.records import Field
 from stepnet.engines.llvm.reductions import emit_reduction
 from stepnet.engines.llvm.tile import Left, Tile, accumulate, tiles
@@ -143,23 +143,32 @@ class StageCode:
         result: ir.Value = ir.Constant(register_type(operand.dtype, lanes), ir.Undefined)
         for lane in range(lanes):
             one = load_lanes(code, operand.dtype, 1, pointer(code.add(first, code.number(lane))), itemsize)
-            result = code.insert_element(result, one, ir.Constant(ir.IntType(32), lane)) if lanes > 1 else one
+            result = code.insert_element(result, one, ir.Constant(I32, lane)) if lanes > 1 else one
         return result
 
     # ---- copies and gathers
 
     def copy(self, loop: CopyLoop) -> None:
-        """Features moved to another place, vector by vector; one thread does a row."""
-        code = self.code
+        """Features moved to another place; one thread does a row.
+
+        The place may begin inside a field, behind which another value lies: so the last ones go number by number.
+        """
+        code, lanes = self.code, self.lanes
         itemsize = loop.target.itemsize
+        whole, rest = divmod(loop.size, lanes)
         with self.own_rows() as row:
-            base = code.at(
-                self.rows.at(code, loop.target.record, row), loop.target.offset + loop.start * itemsize
-            )
-            with code.loop(code.number(0), code.number(-(-loop.size // self.lanes))) as block:
+            record = self.rows.at(code, loop.target.record, row)
+            base = code.at(record, loop.target.offset + loop.start * itemsize)
+            with code.loop(code.number(0), code.number(whole)) as block:
                 value = self.operand(loop.source, row, block, {})
-                pointer = code.at(base, code.mul(block, code.number(self.lanes * itemsize)))
+                pointer = code.at(base, code.mul(block, code.number(lanes * itemsize)))
                 store_lanes(code, loop.target.dtype, value, pointer, itemsize)
+            if rest:
+                value = self.operand(loop.source, row, code.number(whole), {})
+                for lane in range(rest):
+                    number = code.extract_element(value, ir.Constant(ir.IntType(32), lane))
+                    pointer = code.at(base, (whole * lanes + lane) * itemsize)
+                    store_lanes(code, loop.target.dtype, number, pointer, itemsize)
 
     def gather(self, loop: GatherLoop) -> None:
         """Rows of a table; an integer outside sets the status and reads row 0."""
@@ -209,7 +218,7 @@ def joined(code: Code, parts: list[ir.Value]) -> ir.Value:
     """Vectors one after the other as one long vector: a power of two of them."""
     while len(parts) > 1:
         lanes = 2 * lanes_of(parts[0])
-        order = ir.Constant(ir.VectorType(ir.IntType(32), lanes), list(range(lanes)))
+        order = ir.Constant(ir.VectorType(I32, lanes), list(range(lanes)))
         parts = [code.shuffle_vector(a, b, order) for a, b in zip(parts[::2], parts[1::2], strict=True)]
     return parts[0]
 
@@ -221,10 +230,7 @@ def parted(code: Code, value: ir.Value, count: int) -> list[ir.Value]:
     lanes = lanes_of(value) // count
     empty = ir.Constant(value.type, ir.Undefined)
     orders = [list(range(first, first + lanes)) for first in range(0, count * lanes, lanes)]
-    return [
-        code.shuffle_vector(value, empty, ir.Constant(ir.VectorType(ir.IntType(32), lanes), o))
-        for o in orders
-    ]
+    return [code.shuffle_vector(value, empty, ir.Constant(ir.VectorType(I32, lanes), o)) for o in orders]
 
 
 @dataclass

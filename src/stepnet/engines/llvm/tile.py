@@ -3,17 +3,21 @@
 A tile is some rows by some unit blocks by all gates, one vector accumulator each. Every accumulator is one
 chain of additions over k in order, whatever the tile, so every tile gives the same bits.
 
-    per k:  gates x units vectors of parameters are read, `rows` numbers of the left side are spread over a vector each,
-            and rows x units x gates fused multiply-adds follow: with 8 x 1 x 3 vectors of 16 floats, 11 reads feed
-            24 multiply-adds, which is what the processor can keep up.
+    per k:  gates x units vectors of parameters are read, `rows` numbers of the left side are spread over a
+            vector each, and rows x units x gates fused multiply-adds follow: with 8 x 1 x 3 vectors of
+            16 floats, 11 reads feed 24 multiply-adds, which is what the processor can keep up.
 """
 
 from dataclasses import dataclass
+from itertools import product
 
+import numpy as np
 from llvmlite import ir
 
-from stepnet.engines.llvm.code import Code, register_type
+from stepnet.engines.llvm.code import Code, element_type, is_float, register_type
 from stepnet.engines.llvm.target import Target
+
+Sums = list[list[list[ir.Value]]]
 
 
 @dataclass(frozen=True)
@@ -67,15 +71,14 @@ def accumulate(
     gates: int,
     dtype: str,
     lanes: int,
-) -> list[list[list[ir.Value]]]:
+) -> Sums:
     """The accumulators [row][unit][gate] of a tile; `packed` points to its first unit block."""
     vector = register_type(dtype, lanes)
-    element = vector.element if isinstance(vector, ir.VectorType) else vector
-    itemsize = 4 if dtype.endswith("32") else 8
+    element = element_type(vector)
+    itemsize = np.dtype(dtype).itemsize
     zero = code.splat(vector, 0)
-    sums = [[[zero for _ in range(gates)] for _ in range(tile.units)] for _ in range(tile.rows)]
     if inner == 0:
-        return sums
+        return [[[zero] * gates for _ in range(tile.units)] for _ in range(tile.rows)]
     step = next(size for size in (4, 2, 1) if inner % size == 0)
     before, body, after = code.block, code.append_basic_block("k"), code.append_basic_block("summed")
     code.branch(body)
@@ -85,9 +88,7 @@ def accumulate(
     carried = [
         [[code.phi(vector) for _ in range(gates)] for _ in range(tile.units)] for _ in range(tile.rows)
     ]
-    for phi in flat(carried):
-        phi.add_incoming(zero, before)
-    sums = [[list(gate) for gate in row] for row in carried]
+    sums: Sums = [[[*gates] for gates in units] for units in carried]
     weights = code.at(packed, code.mul(place, code.number(gates * lanes * itemsize)))
     numbers = code.at(left.pointer, code.mul(place, code.number(itemsize)))
     unit_bytes = inner * gates * lanes * itemsize
@@ -113,8 +114,9 @@ def accumulate(
                     )
     following = code.add(place, code.number(step))
     place.add_incoming(following, code.block)
-    for phi, value in zip(flat(carried), flat(sums), strict=True):
-        phi.add_incoming(value, code.block)
+    for row, unit, gate in product(range(tile.rows), range(tile.units), range(gates)):
+        carried[row][unit][gate].add_incoming(zero, before)
+        carried[row][unit][gate].add_incoming(sums[row][unit][gate], code.block)
     code.cbranch(code.icmp_signed("<", following, code.number(inner)), body, after)
     code.position_at_end(after)
     return sums
@@ -122,12 +124,4 @@ def accumulate(
 
 def multiply_add(code: Code, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
     """a * b + c for floats or integers."""
-    element = a.type.element if isinstance(a.type, ir.VectorType) else a.type
-    if isinstance(element, ir.FloatType | ir.DoubleType):
-        return code.fused(a, b, c)
-    return code.add(code.mul(a, b), c)
-
-
-def flat(nested: list[list[list[ir.Value]]]) -> list[ir.Value]:
-    """All values of a tile in one list."""
-    return [value for row in nested for unit in row for value in unit]
+    return code.fused(a, b, c) if is_float(a) else code.add(code.mul(a, b), c)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from functools import cache
 
+
 @cache
 def give_way_address() -> int:
     """The address of the system's function that gives the processor to another thread."""
