@@ -18,9 +18,7 @@ from stepnet.types import CONST, Literal, Type
 
 @dataclass(frozen=True)
 class Node:
-    """One operation on earlier nodes; `name` and `source` (the user's line) are for people and change no
-    meaning.
-    """
+    """One operation on earlier nodes; `name` and `source`, the user's line, are for people alone."""
 
     operation: str
     inputs: tuple[int, ...]

@@ -11,8 +11,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepnet.trace import ROWS_AXIS, Traced, apply, builder_of, lifted, matmul, refuse, reshaped, transposed
+from stepnet.trace import ROWS_AXIS, Traced, apply, builder_of, lifted, refuse, reshaped, transposed
 from stepnet.types import ROWS, is_integer
+from stepnet.ufuncs import matmul
 
 
 def feature_axis(x: Traced, axis: Any, doing: str) -> int:

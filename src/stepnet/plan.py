@@ -100,9 +100,7 @@ def after_loop(net: Net, recur: int) -> set[int]:
 
 
 def phases(net: Net, numbers: list[int]) -> tuple[tuple[int, ...], ...]:
-    """The nodes by phase. Views belong to no phase: they are how a value is read. What is there already is no
-    work.
-    """
+    """The nodes by phase. Views are in none: they are how a value is read; nor is what is there already."""
     phase: dict[int, int] = {}
     inside = set(numbers)
     for number in numbers:
@@ -124,9 +122,7 @@ def phases(net: Net, numbers: list[int]) -> tuple[tuple[int, ...], ...]:
 
 
 def reads_along(net: Net, operand: int, user: Node) -> bool:
-    """Whether each number of a pointwise result needs just the number at its own place in an operand's
-    source.
-    """
+    """Whether each number of a pointwise result needs just the one at its own place in the source."""
     root, _ = view_chain(net, operand)
     places = view_places(net, operand)
     if net.type_of(root).size != user.type.size:
@@ -136,9 +132,7 @@ def reads_along(net: Net, operand: int, user: Node) -> bool:
 
 
 def view_places(net: Net, number: int) -> np.ndarray:
-    """For each number of a view, its place in the value it is a view of: the views' own meaning, on counted
-    places.
-    """
+    """For each number of a view, its place in what it is a view of: the views' meaning, on counted places."""
     root, chain = view_chain(net, number)
     shape = net.type_of(root).shape
     places = np.arange(net.type_of(root).size, dtype=np.int64).reshape(shape)

@@ -9,7 +9,7 @@ import inspect
 import linecache
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
@@ -44,9 +44,7 @@ def refuse(message: str) -> StepError:
 
 
 class Rows:
-    """The number of rows, which no step may know: it passes through `reshape(x.shape[0], ...)` and nothing
-    else.
-    """
+    """The number of rows, which no step may know: it goes through `reshape(x.shape[0], ...)` alone."""
 
     def __repr__(self) -> str:
         return "rows"
@@ -111,7 +109,7 @@ class Traced(NDArrayOperatorsMixin):
     def __repr__(self) -> str:
         return f"Traced({self.type})"
 
-    # ---- what NumPy brings
+    # ---- what NumPy brings: imported here are tables of rules, which are written in terms of this module
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> "Traced":
         if method != "__call__":
@@ -120,13 +118,15 @@ class Traced(NDArrayOperatorsMixin):
             raise refuse("a step's values never change in place: write a = a + b for a += b")
         if options:
             raise refuse(f"np.{ufunc.__name__} takes no {', '.join(options)} in a step")
+        from stepnet.ufuncs import UFUNCS
+
         rule = UFUNCS.get(ufunc)
         if rule is None:
             raise refuse(f"np.{ufunc.__name__} is not an operation of a step")
         return rule(*inputs) if callable(rule) else apply(rule, *inputs)
 
     def __array_function__(self, function: Callable[..., Any], types: Any, inputs: Any, options: Any) -> Any:
-        from stepnet.numpy_functions import FUNCTIONS  # the rules are written in terms of this module
+        from stepnet.numpy_functions import FUNCTIONS
 
         rule = FUNCTIONS.get(function)
         if rule is None:
@@ -139,7 +139,7 @@ class Traced(NDArrayOperatorsMixin):
         return rule(*inputs, **options)
 
     def __getitem__(self, index: Any) -> "Traced":
-        from stepnet.indexing import indexed  # written in terms of this module
+        from stepnet.indexing import indexed
 
         return indexed(self, index)
 
@@ -200,7 +200,7 @@ class Traced(NDArrayOperatorsMixin):
 
     def dot(self, other: Any) -> "Traced":
         """The product with a parameter."""
-        return matmul(self, other)
+        return numpy.matmul(self, other)
 
     def copy(self) -> "Traced":
         """The value itself: values never change."""
@@ -222,10 +222,10 @@ class Traced(NDArrayOperatorsMixin):
     def __len__(self) -> int:
         raise refuse("len() of a step's value is its rows, which a step cannot know; use x.shape[-1]")
 
-    def __float__(self) -> float:
+    def __float__(self) -> NoReturn:
         raise refuse("a step's value is not a number while it is traced")
 
-    __int__ = __complex__ = __index__ = __float__  # pyright: ignore[reportAssignmentType]
+    __int__ = __complex__ = __index__ = __float__
 
     def __setitem__(self, index: Any, value: Any) -> None:
         raise refuse("a step's values never change; use np.where or np.concatenate to make a new one")
@@ -303,152 +303,3 @@ def transposed(x: Traced, order: tuple[int, ...]) -> Traced:
 def reshaped(x: Traced, shape: tuple[int, ...]) -> Traced:
     """The features as `shape`; as it is where nothing changes."""
     return x if shape == x.type.shape else apply("reshape", x, rank=len(x.type.shape), shape=shape)
-
-
-# ---- ufuncs ------------------------------------------------------------------------------------------------
-
-
-def matmul(left: Any, right: Any) -> Traced:
-    """left @ right, where right is a parameter; of two parameters; or of a row's own vector and matrix."""
-    builder = builder_of((left, right))
-    a = Traced(builder, lifted(builder, left, (left, right)))
-    b = Traced(builder, lifted(builder, right, (left, right)))
-    if a.is_constant and not b.is_constant:
-        raise refuse(
-            "a parameter stands left of a step's value, which NumPy on [rows, features] would read "
-            "otherwise; write x @ W, or x @ W.T for what is W @ x on one column"
-        )
-    if not b.is_constant:
-        return row_matmul(a, b)
-    if not a.is_constant and a.dtype.kind == "i" and b.type.is_float:
-        raise refuse(
-            f"{title(a)} has dtype {a.dtype} and meets {b.dtype} parameters in a product; cast it: "
-            f"x.astype(np.{b.dtype}) (for token ids, index an embedding: E[x])"
-        )
-    if len(b.type.shape) == 1:
-        product = matmul(a, reshaped(b, (*b.type.shape, 1)))
-        return reshaped(product, product.type.shape[:-1])
-    if len(a.type.shape) == 1 and a.is_constant:
-        product = matmul(reshaped(a, (1, *a.type.shape)), b)
-        return reshaped(product, product.type.shape[1:])
-    return apply("matmul", a, b)
-
-
-def title(x: Traced) -> str:
-    """What to call a value in a message: an input by its name."""
-    node = x.builder.nodes[x.number]
-    return f"`{node.name}`" if node.operation == "input" else "a value"
-
-
-def row_matmul(a: Traced, b: Traced) -> Traced:
-    """Each row's [..., k] with that row's own [k, n]: products summed over k."""
-    left, right = a.type.shape, b.type.shape
-    if len(left) != 2 or len(right) != 2 or left[1] != right[0]:
-        raise refuse(
-            f"{a.type.element} @ {b.type.element} would mix rows; for a row's own vector and matrix "
-            "write x[:, None, :] @ m with m of [rows, k, n]"
-        )
-    return apply("multiply", reshaped(a, (*left, 1)), reshaped(b, (1, *right))).sum(axis=-2)
-
-
-def power(x: Any, exponent: Any) -> Traced:
-    """x to a constant power."""
-    if isinstance(exponent, Traced):
-        raise refuse("a power by a value is not an operation of a step; use np.exp(b * np.log(a))")
-    if np.ndim(exponent) != 0:
-        raise refuse("the exponent of a power is one constant number")
-    if not isinstance(x, Traced):  # pragma: no cover - NumPy calls only for a traced operand
-        raise refuse("the base of a power is a step's value")
-    if float(exponent).is_integer() and abs(float(exponent)) <= 16:
-        return integer_power(x, int(exponent))
-    if exponent == 0.5:
-        return apply("sqrt", x)
-    return apply("power", x if x.type.is_float else x.astype(np.float64), exponent=float(exponent))
-
-
-def integer_power(x: Traced, exponent: int) -> Traced:
-    """x multiplied by itself, by repeated squaring."""
-    if exponent < 0:
-        if not x.type.is_float:
-            raise refuse("integers to negative powers are not allowed")
-        return apply("divide", 1, integer_power(x, -exponent))
-    if exponent == 0:
-        return apply("add", apply("multiply", x, 0), 1)
-    half = x if exponent == 1 else integer_power(x, exponent // 2)
-    if exponent == 1:
-        return x
-    squared = apply("multiply", half, half)
-    return apply("multiply", squared, x) if exponent % 2 else squared
-
-
-def square(x: Any) -> Traced:
-    """x times itself."""
-    return apply("multiply", x, x)
-
-
-def reciprocal(x: Any) -> Traced:
-    """1 / x."""
-    return apply("divide", 1, x)
-
-
-def is_nan(x: Any) -> Traced:
-    """Whether x is not a number: only such a one differs from itself."""
-    return apply("not_equal", x, x)
-
-
-def bitwise(operation: str) -> Callable[..., Traced]:
-    """&, |, ^ and ~ on booleans; integers have no bits here."""
-
-    def rule(*operands: Any) -> Traced:
-        if any(getattr(value, "dtype", np.dtype(bool)) != np.bool_ for value in operands):
-            raise refuse(f"&, |, ^ and ~ are for booleans in a step; use np.{operation} or comparisons")
-        return apply(operation, *operands)
-
-    return rule
-
-
-UFUNCS: dict[np.ufunc, str | Callable[..., Traced]] = {
-    np.add: "add",
-    np.subtract: "subtract",
-    np.multiply: "multiply",
-    np.true_divide: "divide",
-    np.floor_divide: "floor_divide",
-    np.remainder: "remainder",
-    np.minimum: "minimum",
-    np.maximum: "maximum",
-    np.equal: "equal",
-    np.not_equal: "not_equal",
-    np.less: "less",
-    np.less_equal: "less_equal",
-    np.greater: "greater",
-    np.greater_equal: "greater_equal",
-    np.logical_and: "logical_and",
-    np.logical_or: "logical_or",
-    np.logical_xor: "logical_xor",
-    np.logical_not: "logical_not",
-    np.bitwise_and: bitwise("logical_and"),
-    np.bitwise_or: bitwise("logical_or"),
-    np.bitwise_xor: bitwise("logical_xor"),
-    np.invert: bitwise("logical_not"),
-    np.negative: "negative",
-    np.positive: Traced.copy,
-    np.absolute: "absolute",
-    np.fabs: "absolute",
-    np.sign: "sign",
-    np.floor: "floor",
-    np.ceil: "ceil",
-    np.rint: "rint",
-    np.sqrt: "sqrt",
-    np.exp: "exp",
-    np.expm1: "expm1",
-    np.log: "log",
-    np.log1p: "log1p",
-    np.tanh: "tanh",
-    np.square: square,
-    np.reciprocal: reciprocal,
-    np.isnan: is_nan,
-    np.power: power,
-    np.matmul: matmul,
-}
-
-assert all(rule in OPERATIONS for rule in UFUNCS.values() if isinstance(rule, str))

@@ -42,8 +42,6 @@ def join(net: Net) -> Net:
 
 
 def known_first(net: Net, number: int) -> bool:
-    """Whether a node is an input or known before any sequence: these come first, so that every right side is
-    there.
-    """
+    """Whether a node is an input or known before any sequence: first, so that every right side is there."""
     node = net.nodes[number]
     return node.operation == "input" or all(type_.extent == CONST for type_ in node.types)

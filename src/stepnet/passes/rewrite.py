@@ -31,9 +31,7 @@ def copied(builder: Builder, node: Node, operands: list[int], rule: Rule) -> int
 
 
 def view_chain(net: Net | Builder, number: int) -> tuple[int, list[Node]]:
-    """The first node before `number` that is not a view of one value, and the views from it to `number` in
-    order.
-    """
+    """The first node before `number` that is no view of one value, and the views from it on in order."""
     chain: list[Node] = []
     while net.nodes[number].kind == "view" and len(net.nodes[number].inputs) == 1:
         chain.append(net.nodes[number])

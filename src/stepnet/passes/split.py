@@ -53,9 +53,7 @@ def pushed(builder: Builder, net: Net, number: int, operands: list[int]) -> int 
 
 
 def read_in_parts(net: Net, root: int) -> bool:
-    """Whether a value is a product or pointwise, and read through views alone that together are no larger
-    than it.
-    """
+    """Whether a product or pointwise value is read through views alone, together no larger than it."""
     node = net.nodes[root]
     if node.kind not in ("pointwise", "matmul") or len(node.types) != 1 or node.type.extent == CONST:
         return False

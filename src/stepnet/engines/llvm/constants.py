@@ -50,9 +50,7 @@ class Places:
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """Parameters [k, n] of one shape, packed for the microkernel: [unit block][k][gate][lane], padded with
-    zeros.
-    """
+    """Parameters [k, n] of one shape, packed for the microkernel and padded: [unit block][k][gate][lane]."""
 
     net: Net
     numbers: tuple[int, ...]

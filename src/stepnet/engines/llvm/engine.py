@@ -58,9 +58,7 @@ def refusal(net: Net, inside: bool = False) -> str | None:
 
 
 class LlvmKernel:
-    """A plan as machine code: `run` for the lanes of a call, `sequences` for what is computed once per
-    sequence.
-    """
+    """A plan as machine code: `run` for a call's lanes, `sequences` for what each sequence has one of."""
 
     def __init__(self, plan: Plan, target: Target) -> None:
         self.plan = plan

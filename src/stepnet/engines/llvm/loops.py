@@ -69,9 +69,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Table:
-    """An operand in a record, read through a table of places among the constants: one per block, or one per
-    lane.
-    """
+    """An operand in a record, read through a table of places: one per block, or one per lane."""
 
     field: Field
     offset: int

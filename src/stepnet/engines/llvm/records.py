@@ -54,9 +54,7 @@ class Records:
         return Field(record, start, type_.size, type_.dtype)
 
     def stride(self, record: str) -> int:
-        """Bytes from one row to the next: whole lines, and no power of two, which would crowd the cache's
-        sets.
-        """
+        """Bytes from row to row: whole lines, and no power of two, which would crowd the cache's sets."""
         used = self.used.get(record, 0)
         # A line of slack behind: a vector that begins inside the last field may end beyond it.
         stride = used + LINE * max(1, self.lanes * 8 // LINE)

@@ -1,6 +1,4 @@
-"""A call on machine code: lanes shared out between threads, memory to work in, and the words that describe
-it.
-"""
+"""A call on machine code: lanes shared out between threads, memory, and the words that describe it."""
 
 import threading
 from dataclasses import dataclass

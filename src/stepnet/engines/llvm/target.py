@@ -15,9 +15,7 @@ from stepnet.errors import RefusedError
 
 @dataclass(frozen=True)
 class Target:
-    """One instruction set: `name` (avx512, avx2 or generic), vector width in bytes, number of vector
-    registers.
-    """
+    """One instruction set (avx512, avx2 or generic): its vector width in bytes, its vector registers."""
 
     name: str
     cpu: str

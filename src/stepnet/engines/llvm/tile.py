@@ -14,7 +14,7 @@ from itertools import product
 import numpy as np
 from llvmlite import ir
 
-from stepnet.engines.llvm.code import Code, element_type, is_float, register_type
+from stepnet.engines.llvm.code import I64, Code, element_type, is_float, register_type
 from stepnet.engines.llvm.target import Target
 
 Sums = list[list[list[ir.Value]]]
@@ -83,7 +83,7 @@ def accumulate(
     before, body, after = code.block, code.append_basic_block("k"), code.append_basic_block("summed")
     code.branch(body)
     code.position_at_end(body)
-    place = code.phi(ir.IntType(64))
+    place = code.phi(I64)
     place.add_incoming(code.number(0), before)
     carried = [
         [[code.phi(vector) for _ in range(gates)] for _ in range(tile.units)] for _ in range(tile.rows)
@@ -91,27 +91,21 @@ def accumulate(
     sums: Sums = [[[*gates] for gates in units] for units in carried]
     weights = code.at(packed, code.mul(place, code.number(gates * lanes * itemsize)))
     numbers = code.at(left.pointer, code.mul(place, code.number(itemsize)))
-    unit_bytes = inner * gates * lanes * itemsize
+    vector_bytes = lanes * itemsize
+    unit_bytes = inner * gates * vector_bytes
+
+    def parameter(k: int, unit: int, gate: int) -> ir.Value:
+        offset = unit * unit_bytes + (k * gates + gate) * vector_bytes
+        return code.read(vector, code.at(weights, offset), vector_bytes)
+
     for k in range(step):
-        columns = [
-            [
-                code.read(
-                    vector,
-                    code.at(weights, unit * unit_bytes + (k * gates + gate) * lanes * itemsize),
-                    lanes * itemsize,
-                )
-                for gate in range(gates)
-            ]
-            for unit in range(tile.units)
-        ]
+        columns = [[parameter(k, unit, gate) for gate in range(gates)] for unit in range(tile.units)]
         for row in range(tile.rows):
             number = code.read(element, code.at(numbers, row * left.stride + k * itemsize), itemsize)
             spread = code.spread(number, lanes)
-            for unit in range(tile.units):
-                for gate in range(gates):
-                    sums[row][unit][gate] = multiply_add(
-                        code, spread, columns[unit][gate], sums[row][unit][gate]
-                    )
+            for unit, gate in product(range(tile.units), range(gates)):
+                before_k = sums[row][unit][gate]
+                sums[row][unit][gate] = multiply_add(code, spread, columns[unit][gate], before_k)
     following = code.add(place, code.number(step))
     place.add_incoming(following, code.block)
     for row, unit, gate in product(range(tile.rows), range(tile.units), range(gates)):
