@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import stepnet as sn
-from stepnet.ir import Builder, is_constant
+from stepnet.ir import Builder
 from stepnet.types import CONST, ROWS, STEPS, Literal, Type, extent_text
 
 
@@ -86,7 +86,7 @@ def test_the_line_of_a_node_is_for_people_and_changes_no_net() -> None:
     assert net("here") == net("there")
 
 
-def test_users_and_constants() -> None:
+def test_users() -> None:
     builder = Builder()
     x, w = (
         builder.input(Type(extent, (2,), "float32"), name) for extent, name in ((ROWS, "x"), (CONST, "w"))
@@ -94,7 +94,6 @@ def test_users_and_constants() -> None:
     total = builder.add("add", x, w)
     net = builder.net([builder.add("multiply", total, x)])
     assert net.users() == [[2, 3], [2], [3], []]
-    assert [is_constant(net, number) for number in range(4)] == [False, True, False, False]
 
 
 def test_what_no_result_needs_is_left_out_but_inputs_stay() -> None:

@@ -395,3 +395,11 @@ def test_text_of_an_rnn() -> None:
         repr(sn.RNN(simple, PARAMS, memory={"h": 3}, reverse=True))
         == "RNN(simple, memory={h: *}, reverse=True)"
     )
+
+
+def test_inputs_other_than_those_it_was_made_for() -> None:
+    rnn = sn.RNN(simple, PARAMS, memory=3, inputs=2)
+    with pytest.raises(sn.StepnetError, match=r"input has features \[5\]; this recurrence was made for \[2\]"):
+        rnn(np.zeros((1, 4, 5)))
+    with pytest.raises(sn.StepnetError, match=r"the inputs are \{a: \*\}; this recurrence was made for \*"):
+        rnn({"a": np.zeros((1, 4, 2))})

@@ -146,8 +146,8 @@ def torch_contenders(data: Speakers) -> dict[str, Callable[[], Any]]:
 def race(runners: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
     """The seconds of each runner's runs, a few at a time in turn, round by round, with the same threads.
 
-    The first runs of each turn do not count: the threads of the runner before are still awake then (torch's are, for
-    a while), and take a processor from whoever comes next.
+    The first runs of each turn do not count: the threads of the runner before are still awake then (torch's
+    are, for a while), and take a processor from whoever comes next.
     """
     seconds: dict[str, list[float]] = {name: [] for name in runners}
     spent = 0.0

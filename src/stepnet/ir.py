@@ -13,7 +13,7 @@ from typing import Any
 
 from stepnet.errors import NetError
 from stepnet.ops import OPERATIONS, Operation
-from stepnet.types import CONST, Literal, Type
+from stepnet.types import Literal, Type
 
 
 @dataclass(frozen=True)
@@ -209,8 +209,3 @@ def node_lines(node: Node, names: list[str], number: int, indent: str) -> list[s
 def attribute_text(value: Any) -> str:
     """An attribute as text without spaces in tuples."""
     return str(value).replace(" ", "")
-
-
-def is_constant(net: Net, number: int) -> bool:
-    """Whether a node is known before any sequence is."""
-    return net.nodes[number].types[0].extent == CONST

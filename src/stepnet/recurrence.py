@@ -11,6 +11,7 @@ from stepnet.errors import InputError
 from stepnet.ir import Net
 from stepnet.plan import Plan, plan
 from stepnet.ragged import Ragged
+from stepnet.report.explain import explain
 from stepnet.step import Spec, Step, TracedStep, dtype_name, specs, trace_step
 from stepnet.structure import leaves, named_leaves, rebuild, skeleton, transform
 
@@ -82,8 +83,9 @@ class RNN:
         self._prepared: dict[Any, Prepared] = {}
         self._seen: dict[Any, Prepared] = {}
         self._latest: Prepared | None = None
+        self.inputs = specs(inputs)
         if inputs is not None:
-            self._latest = self._prepare(specs(inputs), specs(statics))
+            self._latest = self._prepare(self.inputs, specs(statics))
 
     # ---- looking at it
 
@@ -106,8 +108,6 @@ class RNN:
 
     def explain(self, engine: Asked = "auto") -> str:
         """The plan as text for people: what runs when, its flops and bytes, and the engine."""
-        from stepnet.report.explain import explain
-
         return explain(self.plan, engine)
 
     def __repr__(self) -> str:
@@ -158,6 +158,7 @@ class RNN:
             key += (skeleton(statics), *((a.dtype, a.shape[1:]) for a in leaves(statics)))
         if key not in self._seen:
             inputs = rebuild(batch.structure, [Spec(a.shape[1:], a.dtype) for a in batch.arrays])
+            check_inputs(self.inputs, inputs)
             given = transform(lambda array: Spec(array.shape[1:], array.dtype), statics)
             self._seen[key] = self._prepare(inputs, given)
         self._latest = self._seen[key]
@@ -282,6 +283,20 @@ def checked_array(value: Any, what: str) -> Array:
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     return np.ascontiguousarray(array)
+
+
+def check_inputs(declared: Any, given: Any) -> None:
+    """Raises `InputError` where inputs have other features than those the recurrence was made for."""
+    if declared is None:
+        return
+    if skeleton(declared) != skeleton(given):
+        raise InputError(f"the inputs are {skeleton(given)}; this recurrence was made for {skeleton(declared)}")
+    for (name, expected), found in zip(named_leaves(declared), leaves(given), strict=True):
+        if expected.shape != found.shape:
+            what = f"input {name}".strip()
+            raise InputError(
+                f"{what} has features {list(found.shape)}; this recurrence was made for {list(expected.shape)}"
+            )
 
 
 def checked_lengths(lengths: Any, count: int, time: int) -> Array:

@@ -32,6 +32,11 @@ def matmul(left: Any, right: Any) -> Traced:
     if len(a.type.shape) == 1 and a.is_constant:
         product = matmul(reshaped(a, (1, *a.type.shape)), b)
         return reshaped(product, product.type.shape[1:])
+    if not a.type.shape or len(b.type.shape) != 2 or a.type.shape[-1] != b.type.shape[0]:
+        raise refuse(
+            f"{title(a)} {a.type.element} @ {title(b)} {b.type.element} does not fit: "
+            "the last size of the left must be the first of the right"
+        )
     return apply("matmul", a, b)
 
 

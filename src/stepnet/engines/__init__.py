@@ -15,7 +15,7 @@ __all__ = ["AUTO", "Call", "Engine", "Kernel", "Results", "choose", "engine_name
 
 @cache
 def engines() -> dict[str, Engine]:
-    """Every engine by name."""
+    """Every engine by name; llvmlite is slow to import, so it is not until an engine is asked for."""
     from stepnet.engines.interpreter import Interpreter
     from stepnet.engines.llvm.engine import LlvmEngine
 

@@ -32,16 +32,15 @@ def folded(builder: Builder, net: Net, number: int, operands: list[int]) -> int 
         rank = len(builder.type_of(inner).shape)
         same = builder.type_of(inner).shape == node.type.shape
         return inner if same else builder.add("reshape", inner, rank=rank, shape=node.attributes["shape"])
-    if node.kind in ("source", "extent") or any(
-        builder.nodes[one].operation != "constant" for one in operands
-    ):
+    if node.kind in ("source", "extent") or len(node.types) != 1:
         return None
-    if len(node.types) != 1 or node.type.extent != CONST or node.type.size > LARGEST:
+    if node.type.extent != CONST or node.type.size > LARGEST:
+        return None
+    known = [builder.nodes[one] for one in operands]
+    if any(one.operation != "constant" for one in known):
         return None
     with np.errstate(all="ignore"):
-        return builder.constant(
-            within(node, [builder.nodes[one].attributes["value"].value for one in operands])
-        )
+        return builder.constant(within(node, [one.attributes["value"].value for one in known]))
 
 
 def idle(builder: Builder, node: Node, operands: list[int]) -> bool:

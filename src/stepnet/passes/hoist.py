@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from stepnet.ir import Builder, Net, Node
 from stepnet.passes.regroup import IN_LOOP, known_at
 from stepnet.passes.rewrite import rewritten, view_chain
-from stepnet.types import CONST, ROWS, STEPS
+from stepnet.types import CONST, ROWS, STEPS, Extent
 
 
 def hoist(net: Net) -> Net:
@@ -62,24 +62,22 @@ class Hoist:
     def run(self) -> int:
         """The number of the new recurrence."""
         inner = Builder()
-        kept: dict[str, list[int]] = {"sequence": [], "other": []}
         needed = self.needed()
         place: dict[int, int] = {}
-        declared = [n for n in needed if self.extent_outside(n) == STEPS] or [self.body.inputs[0]]
-        kept["sequence"] = declared
-        memory = list(self.body.inputs[self.sequences : self.sequences + self.memories])
-        kept["other"] = [n for n in needed if n not in declared]
-        for number in [*declared, *memory, *kept["other"]]:
+        sequences = [n for n in needed if self.extent_outside(n) == STEPS] or [self.body.inputs[0]]
+        memories = self.body.inputs[self.sequences : self.sequences + self.memories]
+        others = [n for n in needed if n not in sequences]
+        for number in (*sequences, *memories, *others):
             type_ = self.body.type_of(number)
             place[number] = inner.input(type_, self.body.nodes[number].name or f"before{number}")
         for number, node in enumerate(self.body.nodes):
             if number not in place and self.is_inside(number):
                 place[number] = inner.copy(node, [place[operand] for operand in node.inputs])
         body = inner.net(place[result] for result in self.body.results)
-        outer = [self.number_outside(n) for n in declared]
+        outer = [self.number_outside(n) for n in sequences]
         outer += self.operands[self.sequences : self.sequences + self.memories]
-        outer += [self.number_outside(n) for n in kept["other"]]
-        return self.builder.copy(self.node, outer, body=body, sequences=len(declared))
+        outer += [self.number_outside(n) for n in others]
+        return self.builder.copy(self.node, outer, body=body, sequences=len(sequences))
 
     def is_inside(self, number: int) -> bool:
         """Whether a node is part of the new body."""
@@ -104,7 +102,7 @@ class Hoist:
             self.outside[number] = self.builder.copy(node, inputs)
         return self.outside[number]
 
-    def raised(self, operand: int, extent: tuple[str, ...], node: Node) -> int:
+    def raised(self, operand: int, extent: Extent, node: Node) -> int:
         """An operand at the extent that its operation has outside; constants fit everywhere."""
         number = self.number_outside(operand)
         here = self.builder.type_of(number).extent
@@ -116,7 +114,7 @@ class Hoist:
             return number
         return self.builder.add("expand", number, extent=extent)
 
-    def extent_outside(self, number: int) -> tuple[str, ...]:
+    def extent_outside(self, number: int) -> Extent:
         """How many there will be of a value outside: one per step, per row, or one."""
         if number in self.outside:
             return self.builder.type_of(self.outside[number]).extent

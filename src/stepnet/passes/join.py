@@ -6,7 +6,7 @@ Products of one left side and one width are computed together: the left side is 
 the gates of one unit meet on registers.
 """
 
-from stepnet.ir import Builder, Net
+from stepnet.ir import Builder, Net, Node
 from stepnet.types import CONST
 
 
@@ -14,8 +14,8 @@ def join(net: Net) -> Net:
     """The net with products of one left side and one width as one node each."""
     groups: dict[tuple[int, int], list[int]] = {}
     for number, node in enumerate(net.nodes):
-        if node.operation == "matmul" and node.type.extent != CONST:
-            groups.setdefault((node.inputs[0], node.type.shape[-1]), []).append(number)
+        if (key := shared(node)) is not None:
+            groups.setdefault(key, []).append(number)
     builder = Builder()
     place: dict[int, int] = {}
     order = sorted(range(len(net.nodes)), key=lambda number: not known_first(net, number))
@@ -23,22 +23,23 @@ def join(net: Net) -> Net:
         if number in place:
             continue
         node = net.nodes[number]
-        group = (
-            groups.get((node.inputs[0], node.type.shape[-1]))
-            if node.operation == "matmul" and node.type.extent != CONST
-            else None
-        )
-        if group is not None and len(group) > 1:
+        key = shared(node)
+        group = [] if key is None else groups[key]
+        if len(group) > 1:
             rights = [place[net.nodes[one].inputs[1]] for one in group]
             joint = builder.add("products", place[node.inputs[0]], *rights, source=node.source)
             place |= {one: builder.add("result", joint, of=port) for port, one in enumerate(group)}
             continue
-        told = dict(node.attributes)
-        if "body" in told:
-            told["body"] = join(told["body"])
-        operands = [place[operand] for operand in node.inputs]
-        place[number] = builder.add(node.operation, *operands, name=node.name, source=node.source, **told)
+        changed = {"body": join(node.attributes["body"])} if "body" in node.attributes else {}
+        place[number] = builder.copy(node, [place[operand] for operand in node.inputs], **changed)
     return builder.net(place[result] for result in net.results)
+
+
+def shared(node: Node) -> tuple[int, int] | None:
+    """What products to join have in common, left side and width; None for a node that is no such product."""
+    if node.operation != "matmul" or node.type.extent == CONST:
+        return None
+    return node.inputs[0], node.type.shape[-1]
 
 
 def known_first(net: Net, number: int) -> bool:

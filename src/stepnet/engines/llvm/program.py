@@ -24,7 +24,6 @@ class Lowered:
     sequence_inputs: tuple[tuple[int, Field], ...]
     words: dict[str, list[int]]
     weights: int
-    step_flops: int
 
 
 def vector_lanes(plan: Plan, target: Target) -> int:
@@ -99,8 +98,8 @@ class Lowering:
             outputs=tuple(outputs),
             index=index,
         )
-        weights, flops = step_work(self.body)
-        return Lowered(program, self.constants, sequence, sequence_inputs, self.words, weights, flops)
+        weights = step_weights(self.body)
+        return Lowered(program, self.constants, sequence, sequence_inputs, self.words, weights)
 
     # ---- what comes in
 
@@ -231,16 +230,10 @@ class Lowering:
         return self.lower(self.net, self.plan.after, "block", sources, wanted), outputs
 
 
-def step_work(body: Net) -> tuple[int, int]:
-    """Bytes of parameters that products read at every step, and their flops for one row."""
-    weights = flops = 0
-    for node in body.nodes:
-        if node.kind == "matmul":
-            for right in node.inputs[1:]:
-                type_ = body.type_of(right)
-                weights += type_.size * type_.itemsize
-                flops += 2 * type_.size
-    return weights, flops
+def step_weights(body: Net) -> int:
+    """Bytes of parameters that products read at every step."""
+    rights = [right for node in body.nodes if node.kind == "matmul" for right in node.inputs[1:]]
+    return sum(body.type_of(right).size * body.type_of(right).itemsize for right in rights)
 
 
 def constant_values(plan: Plan, parameters: list[np.ndarray]) -> dict[tuple[int, int], np.ndarray]:

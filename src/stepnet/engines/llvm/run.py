@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SLACK = 16
 SPARE = 8
 LANES = 64
-BLOCK_BYTES = 768 * 1024
+BLOCK_BYTES = 384 * 1024
 BLOCK_ROWS = 256
 # Threads share a step only if the parameters it reads are worth a barrier, or do not fit one core's cache.
 SHARED_BYTES = 384 * 1024

@@ -151,7 +151,8 @@ class StageCode:
     def copy(self, loop: CopyLoop) -> None:
         """Features moved to another place; one thread does a row.
 
-        The place may begin inside a field, behind which another value lies: so the last ones go number by number.
+        The place may begin inside a field, behind which another value lies: so the last ones go number by
+        number.
         """
         code, lanes = self.code, self.lanes
         itemsize = loop.target.itemsize

@@ -1,16 +1,14 @@
 """The processors that code is generated for, and what each asks of the generated code.
 
 A `Target` is what the rest of the engine knows of a processor: its vector width, its registers, and the
-strings that LLVM wants. `host_target()` is the best one for the machine at hand; the narrower ones can be
-asked for by name, which is how AVX2 and plain code are tested on an AVX-512 machine.
+strings that LLVM wants. `host_target()` is the best one for the machine at hand; the narrower ones that it
+runs too are how AVX2 and plain code are tested on an AVX-512 machine.
 """
 
 from dataclasses import dataclass
 from functools import cache
 
 import llvmlite.binding as llvm
-
-from stepnet.errors import RefusedError
 
 
 @dataclass(frozen=True)
@@ -62,12 +60,3 @@ def available_targets() -> tuple[Target, ...]:
     generic = "x86-64" if llvm.get_process_triple().startswith(("x86_64", "amd64")) else ""
     targets.append(Target("generic", generic, "", 16, 16))
     return tuple(targets)
-
-
-def target_named(name: str) -> Target:
-    """The target called `name`; raises `RefusedError` where this processor does not run it."""
-    for target in available_targets():
-        if target.name == name:
-            return target
-    have = ", ".join(target.name for target in available_targets())
-    raise RefusedError(f"this processor does not run {name!r} code; it runs {have}")

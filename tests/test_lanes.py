@@ -1,0 +1,46 @@
+"""Lanes hold every sequence once, in few more steps than there must be, the busiest lane first."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepnet.lanes import Lanes, lanes_for
+
+LENGTHS = st.lists(st.integers(0, 40), min_size=1, max_size=60).map(np.array)
+
+
+def check(lanes: Lanes, lengths: np.ndarray, sequences: list[int]) -> None:
+    """Each of `sequences` is in one lane, which has as many steps as its sequences."""
+    assert sorted(lanes.order.tolist()) == sequences
+    assert lanes.first[0] == 0
+    assert lanes.first[-1] == len(lanes.order)
+    for lane, (start, stop) in enumerate(zip(lanes.first[:-1], lanes.first[1:], strict=True)):
+        assert lanes.steps[lane] == lengths[lanes.order[start:stop]].sum()
+    assert (np.diff(lanes.steps) <= 0).all()
+
+
+@given(LENGTHS, st.integers(1, 12))
+def test_every_sequence_that_has_steps_is_in_one_lane(lengths: np.ndarray, most: int) -> None:
+    lanes = lanes_for(lengths, most)
+    filled = np.flatnonzero(lengths).tolist()
+    check(lanes, lengths, filled)
+    assert lanes.count == min(most, len(filled))
+
+
+@given(LENGTHS, st.integers(1, 12))
+def test_no_lane_is_much_longer_than_it_must_be(lengths: np.ndarray, most: int) -> None:
+    lanes = lanes_for(lengths, most)
+    if lanes.count:
+        # Graham: a lane that got its last sequence while it was a shortest one is no longer than this.
+        assert lanes.steps[0] <= lengths.sum() / lanes.count + lengths.max()
+
+
+@given(LENGTHS, st.integers(1, 12), st.integers(1, 4))
+def test_parts_share_the_lanes_out(lengths: np.ndarray, most: int, parts: int) -> None:
+    lanes = lanes_for(lengths, most)
+    shares = [lanes.part(number, parts) for number in range(parts)]
+    for share in shares:
+        check(share, lengths, sorted(share.order.tolist()))
+    assert sorted(np.concatenate([share.order for share in shares]).tolist()) == np.flatnonzero(lengths).tolist()
+    counts = [share.count for share in shares]
+    assert max(counts) - min(counts) <= 1
