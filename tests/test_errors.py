@@ -431,7 +431,9 @@ def test_inputs_that_do_not_fit_together() -> None:
 
 def test_features_that_do_not_fit_name_the_line_and_both_shapes() -> None:
     rnn = sn.RNN(lambda x, h, p: (None, np.tanh(x @ p["W"] + h)), {"W": PARAMS["W"]}, memory=4)
-    with pytest.raises(StepError, match=r"(?s)`x` f32\[5\] @ `W` f32\[4, 4\] does not fit.*at .*test_errors.py"):
+    with pytest.raises(
+        StepError, match=r"(?s)`x` f32\[5\] @ `W` f32\[4, 4\] does not fit.*at .*test_errors.py"
+    ):
         rnn(np.ones((2, 3, 5), F32), engine="interpret")
 
 

@@ -41,6 +41,8 @@ def test_parts_share_the_lanes_out(lengths: np.ndarray, most: int, parts: int) -
     shares = [lanes.part(number, parts) for number in range(parts)]
     for share in shares:
         check(share, lengths, sorted(share.order.tolist()))
-    assert sorted(np.concatenate([share.order for share in shares]).tolist()) == np.flatnonzero(lengths).tolist()
+    assert (
+        sorted(np.concatenate([share.order for share in shares]).tolist()) == np.flatnonzero(lengths).tolist()
+    )
     counts = [share.count for share in shares]
     assert max(counts) - min(counts) <= 1

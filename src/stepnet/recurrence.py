@@ -290,12 +290,15 @@ def check_inputs(declared: Any, given: Any) -> None:
     if declared is None:
         return
     if skeleton(declared) != skeleton(given):
-        raise InputError(f"the inputs are {skeleton(given)}; this recurrence was made for {skeleton(declared)}")
+        raise InputError(
+            f"the inputs are {skeleton(given)}; this recurrence was made for {skeleton(declared)}"
+        )
     for (name, expected), found in zip(named_leaves(declared), leaves(given), strict=True):
         if expected.shape != found.shape:
             what = f"input {name}".strip()
             raise InputError(
-                f"{what} has features {list(found.shape)}; this recurrence was made for {list(expected.shape)}"
+                f"{what} has features {list(found.shape)}; "
+                f"this recurrence was made for {list(expected.shape)}"
             )
 
 

@@ -101,6 +101,7 @@ class Worker:
         self.missing: str | None = None
         self.versions: dict[str, str] = {}
         self._process: subprocess.Popen[str] | None = None
+        # No with-block: it lives as long as the process, and `__exit__` closes it.
         self._complaints = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         self._reader = ThreadPoolExecutor(1)
         self.start()

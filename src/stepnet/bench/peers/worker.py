@@ -65,11 +65,11 @@ class Work:
         return np.arange(int(lengths.max())) < lengths[:, None]
 
 
-class Refused(Exception):  # noqa: N818
+class Refused(Exception):  # noqa: N818 - no error: an answer
     """What a runtime raises for a case that it does not have, with the reason."""
 
 
-class Missing(Exception):  # noqa: N818
+class Missing(Exception):  # noqa: N818 - no error: an answer
     """What a runtime raises where it cannot run at all, with what to do."""
 
 

@@ -6,7 +6,7 @@ costs one tile.
 """
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from llvmlite import ir
@@ -108,13 +108,8 @@ class StageCode:
             return code.splat(register_type(operand.dtype, lanes), operand.value)
         run = code.mul(block, code.number(lanes * itemsize))
         if isinstance(operand, Broadcast):
-            return load_lanes(
-                code,
-                operand.dtype,
-                lanes,
-                code.at(code.at(self.constants, operand.offset), run),
-                lanes * itemsize,
-            )
+            pointer = code.at(code.at(self.constants, operand.offset), run)
+            return load_lanes(code, operand.dtype, lanes, pointer, lanes * itemsize)
         base = code.at(self.rows.at(code, operand.field.record, row), operand.field.offset)
         if isinstance(operand, Load):
             align = lanes * itemsize if operand.start == 0 else itemsize
@@ -128,13 +123,12 @@ class StageCode:
     def through_table(self, operand: Table, base: ir.Value, block: ir.Value) -> ir.Value:
         """An operand whose places stand in a table."""
         code, lanes = self.code, self.lanes
-        size = code.number(np.dtype(operand.dtype).itemsize)
+        itemsize = np.dtype(operand.dtype).itemsize
         table = code.at(self.constants, operand.offset)
 
         def pointer(entry: ir.Value) -> ir.Value:
-            return code.at(base, code.mul(code.read_number(table, entry), size))
+            return code.at(base, code.mul(code.read_number(table, entry), code.number(itemsize)))
 
-        itemsize = np.dtype(operand.dtype).itemsize
         if operand.per == "block":
             return load_lanes(code, operand.dtype, lanes, pointer(block), itemsize)
         if operand.per == "spread":
@@ -167,7 +161,7 @@ class StageCode:
             if rest:
                 value = self.operand(loop.source, row, code.number(whole), {})
                 for lane in range(rest):
-                    number = code.extract_element(value, ir.Constant(ir.IntType(32), lane))
+                    number = code.extract_element(value, ir.Constant(I32, lane))
                     pointer = code.at(base, (whole * lanes + lane) * itemsize)
                     store_lanes(code, loop.target.dtype, number, pointer, itemsize)
 
@@ -178,9 +172,8 @@ class StageCode:
         width = loop.width * target.itemsize
         with self.own_rows() as row, code.loop(code.number(0), code.number(loop.indices)) as place:
             index = self.one_number(loop.index, row, place)
-            wrapped = code.select(
-                code.icmp_signed("<", index, code.number(0)), code.add(index, code.number(loop.count)), index
-            )
+            from_end = code.icmp_signed("<", index, code.number(0))
+            wrapped = code.select(from_end, code.add(index, code.number(loop.count)), index)
             fits = code.icmp_unsigned("<", wrapped, code.number(loop.count))
             with code.when(code.not_(fits)):
                 code.write(code.number(1), self.status, 8)
@@ -193,14 +186,11 @@ class StageCode:
     def one_number(self, operand: Operand, row: ir.Value, place: ir.Value) -> ir.Value:
         """One integer of an operand, as 64 bits."""
         code = self.code
-        narrow = StageCode(
-            code, self.net, self.rows, self.constants, self.status, self.thread, self.threads, 1
-        )
+        narrow = replace(self, lanes=1)
         if isinstance(operand, Table):
             block = code.sdiv(place, code.number(self.lanes)) if operand.per != "lane" else place
-            value = narrow.through_table(
-                operand, code.at(self.rows.at(code, operand.field.record, row), operand.field.offset), block
-            )
+            base = code.at(self.rows.at(code, operand.field.record, row), operand.field.offset)
+            value = narrow.through_table(operand, base, block)
         else:
             value = narrow.operand(operand, row, place, {})
         return value if value.type == I64 else code.sext(value, I64)
@@ -261,9 +251,8 @@ class UnitCode:
         smaller = shapes[1].rows if len(shapes) > 2 else 1
         # Rows left over go in one more large tile, if there are more than the smaller one takes.
         spare = many.rows - 1 - smaller if many.rows > 1 else 0
-        whole = code.mul(
-            code.sdiv(code.add(count, code.number(spare)), code.number(many.rows)), code.number(many.rows)
-        )
+        full = code.sdiv(code.add(count, code.number(spare)), code.number(many.rows))
+        whole = code.mul(full, code.number(many.rows))
         self.tiled(many, first, last, code.number(0), whole)
         left = code.sub(count, whole)
         if len(shapes) > 2:
@@ -315,26 +304,18 @@ class UnitCode:
         """The accumulators of one product."""
         code, lanes = self.code, self.stage.lanes
         source = product.left
-        pointer = code.at(
-            self.stage.rows.at(code, source.record, row), source.offset + product.start * source.itemsize
-        )
-        unit_bytes = product.inner * len(product.ports) * lanes * source.itemsize
-        packed = code.at(
-            code.at(self.stage.constants, product.packed), code.mul(block, code.number(unit_bytes))
-        )
+        gates = len(product.ports)
+        record = self.stage.rows.at(code, source.record, row)
+        pointer = code.at(record, source.offset + product.start * source.itemsize)
         left = Left(pointer, self.stage.rows.strides[source.record])
+        unit_bytes = product.inner * gates * lanes * source.itemsize
+        first = code.at(self.stage.constants, product.packed)
+        packed = code.at(first, code.mul(block, code.number(unit_bytes)))
         return accumulate(
-            code,
-            tile,
-            left,
-            packed,
-            inner=product.inner,
-            gates=len(product.ports),
-            dtype=source.dtype,
-            lanes=lanes,
+            code, tile, left, packed, inner=product.inner, gates=gates, dtype=source.dtype, lanes=lanes
         )
 
-    def epilogue(self, cells: "list[Cell]") -> None:
+    def epilogue(self, cells: list[Cell]) -> None:
         """The pointwise nodes of some cells abreast, and the stores."""
         code = self.code
         values = {number: joined(code, [cell.sums[number] for cell in cells]) for number in cells[0].sums}
@@ -347,7 +328,7 @@ class UnitCode:
             for cell, part in zip(cells, parts, strict=True):
                 self.store(part, target, cell.row, cell.block)
 
-    def abreast(self, operand: Operand, cells: "list[Cell]", values: dict[int, ir.Value]) -> ir.Value:
+    def abreast(self, operand: Operand, cells: list[Cell], values: dict[int, ir.Value]) -> ir.Value:
         """An operand of some cells, side by side in one long vector."""
         if isinstance(operand, Register):
             return values[operand.number]
