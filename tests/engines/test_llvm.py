@@ -302,11 +302,35 @@ def test_the_number_of_threads_changes_no_bit(name: str) -> None:
     assert_no_bit_changes_with_threads(run_, call)
 
 
-@pytest.mark.parametrize(("name", "size"), [("gru", 208), ("gru_reset_before", 208), ("normalised", 420)])
-def test_threads_that_share_each_step_change_no_bit(name: str, size: int) -> None:
+@pytest.mark.parametrize("lengths", [[4, 0, 6], [50]], ids=str)
+@pytest.mark.parametrize(
+    ("name", "size"), [("gru", 208), ("gru_reset_before", 208), ("normalised", 420)]
+)
+def test_threads_that_share_each_step_change_no_bit(name: str, size: int, lengths: list[int]) -> None:
     """Few sequences and large parameters: each thread computes some of the units, step by step."""
     rnn = recurrence(name, size)
-    call = call_of(rnn, [4, 0, 6])
+    call = call_of(rnn, lengths)
+    found = assert_no_bit_changes_with_threads(compiled(rnn), call)
+    assert_right(rnn, call, found, size, "float32")
+
+
+@pytest.mark.parametrize("gates", [1, 2, 3, 4, 5, 8])
+def test_any_number_of_gates_is_shared_between_threads(gates: int) -> None:
+    """A thread's units may fill no whole number of tiles where all units would: 16 blocks of 4 gates, 9 and 7."""
+    size = 336 if gates == 1 else 256
+
+    def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+        product = x @ p["W"] + h @ p["R"]
+        h = sum(np.tanh(gate) for gate in np.split(product, gates, axis=-1)) / gates
+        return h, h
+
+    random = np.random.default_rng(gates)
+    params = {
+        "W": random.uniform(-1, 1, (3, gates * size)).astype("float32"),
+        "R": (random.uniform(-1, 1, (size, gates * size)) / np.sqrt(size)).astype("float32"),
+    }
+    rnn = sn.RNN(step, params, memory=size, inputs=3)
+    call = call_of(rnn, [50])
     found = assert_no_bit_changes_with_threads(compiled(rnn), call)
     assert_right(rnn, call, found, size, "float32")
 

@@ -231,6 +231,7 @@ class UnitCode:
     stage: StageCode
     loop: UnitLoop
     blocks: int = field(init=False)
+    grain: int = field(init=False, default=1)
 
     def __post_init__(self) -> None:
         self.code = self.stage.code
@@ -245,7 +246,8 @@ class UnitCode:
             return
         widest = max(p.left.itemsize for p in self.loop.products) * self.stage.lanes
         shapes = tiles(code.target, gates, self.blocks, max(1, widest // code.target.vector_bytes))
-        first, last = self.stage.own_blocks(self.blocks, shapes[-1].units)
+        self.grain = shapes[-1].units
+        first, last = self.stage.own_blocks(self.blocks, self.grain)
         count = self.stage.rows.count
         many = shapes[0]
         smaller = shapes[1].rows if len(shapes) > 2 else 1
@@ -275,7 +277,7 @@ class UnitCode:
         whole = code.add(first, code.mul(code.sdiv(span, code.number(tile.units)), code.number(tile.units)))
         with code.loop(first, whole, tile.units) as block, code.loop(start, stop, tile.rows) as row:
             self.tile(tile, row, block)
-        if tile.units > 1 and self.blocks % tile.units:
+        if self.blocks % tile.units or self.grain % tile.units:
             narrow = Tile(tile.rows, 1)
             with code.loop(whole, last) as block, code.loop(start, stop, tile.rows) as row:
                 self.tile(narrow, row, block)
