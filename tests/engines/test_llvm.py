@@ -303,9 +303,7 @@ def test_the_number_of_threads_changes_no_bit(name: str) -> None:
 
 
 @pytest.mark.parametrize("lengths", [[4, 0, 6], [50]], ids=str)
-@pytest.mark.parametrize(
-    ("name", "size"), [("gru", 208), ("gru_reset_before", 208), ("normalised", 420)]
-)
+@pytest.mark.parametrize(("name", "size"), [("gru", 208), ("gru_reset_before", 208), ("normalised", 420)])
 def test_threads_that_share_each_step_change_no_bit(name: str, size: int, lengths: list[int]) -> None:
     """Few sequences and large parameters: each thread computes some of the units, step by step."""
     rnn = recurrence(name, size)
@@ -316,7 +314,7 @@ def test_threads_that_share_each_step_change_no_bit(name: str, size: int, length
 
 @pytest.mark.parametrize("gates", [1, 2, 3, 4, 5, 8])
 def test_any_number_of_gates_is_shared_between_threads(gates: int) -> None:
-    """A thread's units may fill no whole number of tiles where all units would: 16 blocks of 4 gates, 9 and 7."""
+    """A thread's units may fill no whole number of tiles where all would: 16 blocks of 4 gates, 9 and 7."""
     size = 336 if gates == 1 else 256
 
     def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:

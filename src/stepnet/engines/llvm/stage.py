@@ -30,7 +30,7 @@ from stepnet.engines.llvm.loops import (
 from stepnet.engines.llvm.pointwise import pointwise
 from stepnet.engines.llvm.records import Field
 from stepnet.engines.llvm.reductions import emit_reduction
-from stepnet.engines.llvm.tile import Left, Tile, accumulate, tiles
+from stepnet.engines.llvm.tile import Left, Tile, accumulate, cover, tiles
 from stepnet.ir import Net
 
 # Cells of a tile whose pointwise work is done at the same time, as one long vector that LLVM takes apart
@@ -248,21 +248,34 @@ class UnitCode:
         shapes = tiles(code.target, gates, self.blocks, max(1, widest // code.target.vector_bytes))
         self.grain = shapes[-1].units
         first, last = self.stage.own_blocks(self.blocks, self.grain)
-        count = self.stage.rows.count
-        many = shapes[0]
-        smaller = shapes[1].rows if len(shapes) > 2 else 1
-        # Rows left over go in one more large tile, if there are more than the smaller one takes.
-        spare = many.rows - 1 - smaller if many.rows > 1 else 0
-        full = code.sdiv(code.add(count, code.number(spare)), code.number(many.rows))
-        whole = code.mul(full, code.number(many.rows))
-        self.tiled(many, first, last, code.number(0), whole)
-        left = code.sub(count, whole)
-        if len(shapes) > 2:
-            with code.when(code.icmp_signed(">", left, code.number(1))):
-                self.tiled(shapes[1], first, last, whole, code.add(whole, code.number(1)))
-        if len(shapes) > 1:
-            with code.when(code.icmp_signed("==", left, code.number(1))):
-                self.tiled(shapes[-1], first, last, whole, count)
+        stop = code.number(0)
+        for shape, count in zip(shapes, self.tile_counts(shapes), strict=True):
+            start, stop = stop, code.add(stop, code.mul(count, code.number(shape.rows)))
+            self.tiled(shape, first, last, start, stop)
+
+    def tile_counts(self, shapes: tuple[Tile, ...]) -> list[ir.Value]:
+        """How many tiles of each shape: whole large ones, and the cheapest for the rows left over."""
+        code, size = self.code, shapes[0].rows
+        whole = code.sdiv(self.stage.rows.count, code.number(size))
+        left = code.sub(self.stage.rows.count, code.mul(whole, code.number(size)))
+        some = code.icmp_signed(">", whole, code.number(0))
+        counts = [whole, code.number(0), code.number(0)]
+        for rest in range(1, size):
+            here = code.icmp_signed("==", left, code.number(rest))
+            for others, condition in ((False, code.not_(some)), (True, some)):
+                best = cover(shapes, rest, others)
+                chosen = code.and_(here, condition)
+                new = [
+                    code.add(whole, code.number(best.large)),
+                    code.number(best.small),
+                    code.number(best.single),
+                ]
+                counts = [code.select(chosen, a, b) for a, b in zip(new, counts, strict=True)]
+        return [
+            counts[0],
+            *(counts[1:2] if len(shapes) > 2 else []),
+            *(counts[2:] if len(shapes) > 1 else []),
+        ]
 
     def plain(self) -> None:
         """Pointwise work alone: row by row."""

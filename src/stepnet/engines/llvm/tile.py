@@ -35,22 +35,46 @@ def tiles(target: Target, gates: int, blocks: int, vectors: int = 1) -> tuple[Ti
     spread number have to fit the registers.
     """
     registers = target.registers // vectors
+    budget = registers * 3 // 4
 
-    def rows_for(columns: int, most: int) -> int:
-        return max(1, min(most, (registers - columns - 1) // columns))
+    def rows_for(columns: int) -> int:
+        return max(1, min(8, (registers - columns - 1) // columns))
 
     wide = min(blocks, max(1, 3 // gates))
-    most = rows_for(wide * gates, 8)
-    half_units = min(blocks, max(1, -(-6 // gates) if target.registers >= 32 else -(-3 // gates)))
-    half = rows_for(half_units * gates, max(1, most // 2))
-    single = min(blocks, max(1, (registers // 2 - 2) // gates, 1))
-    single = min(single, max(1, -(-12 // gates)))
-    found = [Tile(most, wide)]
-    if 1 < half < most:
-        found.append(Tile(half, half_units))
-    if most > 1:
-        found.append(Tile(1, single))
+    many = rows_for(wide * gates)
+    found = [Tile(many, wide)]
+    some = 1 << (many - 1).bit_length() - 1 if many > 1 else 1  # the power of two below
+    if some > 1:
+        found.append(Tile(some, min(blocks, max(1, budget // (some * gates)))))
+    if many > 1:
+        found.append(Tile(1, min(blocks, max(1, budget // 2 // gates))))
     return tuple(found)
+
+
+@dataclass(frozen=True)
+class Cover:
+    """The tiles for rows that large tiles leave over: large ones more (or fewer), small ones, single ones."""
+
+    large: int
+    small: int
+    single: int
+
+
+def cover(shapes: tuple[Tile, ...], left: int, after_others: bool) -> Cover:
+    """The cheapest tiles for `left` rows; `after_others`: there is a large tile before that they may replace.
+
+    Costs are in rows of a large tile, as measured: a row in a small tile costs a tenth more; one by itself,
+    for which all parameters are read, costs as much as three.
+    """
+    large, small = shapes[0].rows, shapes[1].rows if len(shapes) > 2 else 0
+    choices = [
+        Cover(more, few, alone)
+        for more in ((-1, 0, 1) if after_others else (0, 1))
+        for few in (range(3) if small else (0,))
+        for alone in ((0, 1) if len(shapes) > 1 else (0,))
+        if more * large + few * small + alone >= left
+    ]
+    return min(choices, key=lambda one: one.large * large + one.small * small * 1.1 + one.single * 3)
 
 
 @dataclass(frozen=True)
