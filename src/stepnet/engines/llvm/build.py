@@ -2,6 +2,8 @@
 
 import ctypes
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite import ir
@@ -10,6 +12,18 @@ from stepnet.engines.llvm.target import Target
 
 llvm.initialize_native_target()
 llvm.initialize_native_asmprinter()
+
+
+@dataclass(frozen=True)
+class NativeFunction:
+    """A function of machine code, which stays loaded as long as this does.
+
+    `call(pointer)` runs it without the interpreter's lock.
+    """
+
+    address: int
+    call: Callable[[int], Any]
+    code: "MachineCode"
 
 
 class MachineCode:
@@ -27,10 +41,10 @@ class MachineCode:
         self.engine = llvm.create_mcjit_compiler(parsed, machine)
         self.engine.finalize_object()
 
-    def function(self, name: str) -> Callable[[int], None]:
-        """A function that takes one pointer, callable from Python; it runs without the interpreter's lock."""
+    def function(self, name: str, result: Any = None) -> "NativeFunction":
+        """A function that takes one pointer."""
         address = self.engine.get_function_address(name)
-        return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
+        return NativeFunction(address, ctypes.CFUNCTYPE(result, ctypes.c_void_p)(address), self)
 
     def assembly(self) -> str:
         """The machine code as text."""

@@ -78,6 +78,11 @@ class Code(ir.IRBuilder):
             return self.fadd(self.fmul(a, b), c)
         return self.intrinsic("fma", a.type, [a, b, c])
 
+    def pause(self) -> None:
+        """Tells an x86 processor that this is a loop that waits."""
+        if self.target.cpu:
+            self.function_call("llvm.x86.sse2.pause", ir.VoidType(), [])
+
     # ---- memory
 
     def at(self, pointer: ir.Value, offset: "ir.Value | int") -> ir.Value:

@@ -371,7 +371,7 @@ def barrier(code: Code) -> ir.Function:
     here.position_at_end(again)
     more = here.add(spins, here.number(1))
     spins.add_incoming(more, again)
-    pause(here)
+    here.pause()
     here.cbranch(here.icmp_signed("<", more, here.number(SPINS)), look, yielding)
     here.position_at_end(yielding)
     function_pointer = here.inttoptr(give_way, ir.FunctionType(ir.VoidType(), []).as_pointer())
@@ -382,9 +382,3 @@ def barrier(code: Code) -> ir.Function:
     here.position_at_end(done)
     here.ret_void()
     return function
-
-
-def pause(code: Code) -> None:
-    """Tells an x86 processor that it spins."""
-    if code.target.cpu:
-        code.function_call("llvm.x86.sse2.pause", ir.VoidType(), [])

@@ -129,9 +129,9 @@ class Runner:
                 spaces.append(space)
         tasks = [address for space in spaces for address in space.addresses]
         if len(tasks) == 1:
-            self.kernel.run(tasks[0])
+            self.kernel.run.call(tasks[0])
         elif tasks:
-            CREW.run([lambda address=address: self.kernel.run(address) for address in tasks])
+            CREW.run(self.kernel.run, tasks)
         if not self.put_back(spaces):
             raise outside()
         return Results(outputs, finals)
@@ -169,7 +169,7 @@ class Runner:
         for name, array in told.items():
             words[WORD[name]] = pointer(array)
         words[WORD["lanes"]] = batch
-        self.kernel.sequences(pointer(words))
+        self.kernel.sequences.call(pointer(words))
         if status[0]:
             raise outside()
         return memory

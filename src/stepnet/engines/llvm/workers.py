@@ -4,8 +4,13 @@ import ctypes
 import os
 import sys
 import threading
-from collections.abc import Callable
 from functools import cache
+
+import numpy as np
+
+from stepnet.engines.llvm.build import NativeFunction
+from stepnet.engines.llvm.handover import ASLEEP, BEGIN, BYTES, END, FUNCTION, TOLD, signals
+from stepnet.engines.llvm.memory import aligned
 
 
 @cache
@@ -19,30 +24,36 @@ def give_way_address() -> int:
 
 
 class Worker:
-    """One thread that runs a task at a time."""
+    """One thread that runs a function of machine code at a time."""
 
     def __init__(self) -> None:
-        # A plain lock that one thread takes and another gives back wakes in a third of a semaphore's time.
+        self._signals = signals()
+        self._memory = aligned(BYTES)
+        self._words = self._memory.view(np.int64)
+        self._address: int = self._memory.ctypes.data
         self._begin, self._end = threading.Lock(), threading.Lock()
         self._begin.acquire()
         self._end.acquire()
-        self._task: Callable[[], None] = lambda: None
         threading.Thread(target=self._work, daemon=True, name="stepnet").start()
 
     def _work(self) -> None:
+        serve, address = self._signals.serve.call, self._address
         while True:
-            self._begin.acquire()
-            self._task()
-            self._end.release()
+            if serve(address) == ASLEEP:
+                self._begin.acquire()
+            else:
+                self._end.release()
 
-    def start(self, task: Callable[[], None]) -> None:
-        """Begins a task."""
-        self._task = task
-        self._begin.release()
+    def start(self, function: NativeFunction, told: int) -> None:
+        """Begins to run a function."""
+        self._words[FUNCTION // 8], self._words[TOLD // 8] = function.address, told
+        if self._signals.say.call(self._address + BEGIN) == ASLEEP:
+            self._begin.release()
 
     def finish(self) -> None:
-        """Waits until the task is done."""
-        self._end.acquire()
+        """Waits until the function is done."""
+        while self._signals.look.call(self._address + END) == ASLEEP:
+            self._end.acquire()
 
 
 class Crew:
@@ -52,15 +63,18 @@ class Crew:
         self._idle: list[Worker] = []
         self._lock = threading.Lock()
 
-    def run(self, tasks: list[Callable[[], None]]) -> None:
-        """Runs all tasks at the same time, the first one in this thread."""
+    def run(self, function: NativeFunction, told: list[int]) -> None:
+        """Runs a function once for each pointer, all at the same time, the first one in this thread."""
         with self._lock:
-            workers = [self._idle.pop() if self._idle else Worker() for _ in tasks[1:]]
-        for worker, task in zip(workers, tasks[1:], strict=True):
-            worker.start(task)
-        tasks[0]()
-        for worker in workers:
-            worker.finish()
+            workers = [self._idle.pop() if self._idle else Worker() for _ in told[1:]]
+        for worker, one in zip(workers, told[1:], strict=True):
+            worker.start(function, one)
+        try:
+            function.call(told[0])
+        finally:
+            # An interrupt ends this thread's part: the others still work in memory that is the caller's.
+            for worker in workers:
+                worker.finish()
         with self._lock:
             self._idle += workers
 
