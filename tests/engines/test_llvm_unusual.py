@@ -1,4 +1,4 @@
-"""Small unusual steps, each on machine code as by the interpreter: what passes through, swaps, or never loops."""
+"""Small unusual steps, on machine code as by the interpreter: what passes through, swaps, or never loops."""
 
 from typing import Any
 
@@ -32,7 +32,11 @@ STEPS: dict[str, tuple[Any, Any, bool]] = {
     "static unread": (lambda x, h, p, statics: (h, h + x), H, True),
     "input unread": (lambda x, h, p: (h, np.tanh(h @ p["W"] + 1)), H, False),
     "index alone": (lambda x, h, p, index: (index, h + x), H, False),
-    "booleans": (lambda x, m, p: (m["b"], {"b": (x > m["h"]) ^ m["b"], "h": x}), {"b": sn.Spec(3, "bool"), "h": 3}, False),
+    "booleans": (
+        lambda x, m, p: (m["b"], {"b": (x > m["h"]) ^ m["b"], "h": x}),
+        {"b": sn.Spec(3, "bool"), "h": 3},
+        False,
+    ),
     "table by a memory": (
         lambda x, m, p: (p["W"][m["k"]], {"k": (m["k"] + 1) % 3, "h": m["h"] + x}),
         {"k": sn.Spec((), "int64"), "h": 3},
@@ -42,7 +46,7 @@ STEPS: dict[str, tuple[Any, Any, bool]] = {
     "joined and read": (lambda x, h, p: (np.concatenate([h, x[:, :1]], -1)[:, 1:] @ p["W"], h + x), H, False),
     "float64 in between": (lambda x, h, p: (x.astype(np.float64) @ p["W"], np.tanh(h + x)), H, False),
     "wide beside narrow": (
-        lambda x, m, p: (m["d"], {"d": m["d"] + x.astype(np.float64).sum(-1), "h": np.tanh(m["h"] @ p["W"] + x)}),
+        lambda x, m, p: (m["d"], {"d": m["d"] + x.astype("f8").sum(-1), "h": np.tanh(m["h"] @ p["W"] + x)}),
         {"d": sn.Spec((), "float64"), "h": 3},
         False,
     ),
