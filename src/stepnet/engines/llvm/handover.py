@@ -1,8 +1,9 @@
 """How one thread hands work to another, in machine code and without the interpreter's lock.
 
-To sleep and be woken takes a thread 50 microseconds and more, as long as a small recurrence takes, and the lock
-has to change hands each time. So a worker that has nothing to do looks for work for a while, takes it, and says
-that it is done, all in machine code; only when there is none does it go back to sleep.
+To sleep and be woken takes a thread 50 microseconds and more, as long as a small recurrence takes,
+and the lock has to change hands each time. So a worker that has nothing to do looks for work for a
+while, takes it, and says that it is done, all in machine code; only when there is none does it go
+back to sleep.
 
 A *word* of memory says what is at it: NOTHING; THERE, once somebody said so; ASLEEP, once who waits sleeps.
 """
