@@ -27,3 +27,11 @@ class RefusedError(StepnetError):
 
 class FileError(StepnetError):
     """A file is not what it should be: truncated, foreign or hostile."""
+
+
+class LayoutError(StepnetError):
+    """Weights do not fit a layout, a layout cannot be told, or a layout is not written as one."""
+
+
+class ConversionError(LayoutError):
+    """Weights cannot become those of another layout without changing the function they parametrise."""

@@ -1,0 +1,58 @@
+"""A file to read that is there, and a file to write that has its name only when it is whole."""
+
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from stepnet.errors import FileError
+
+
+def existing(path: str | Path) -> Path:
+    """The path of a file that is there; raises `FileError` for a missing one, a folder or a device.
+
+    >>> existing("model.bin")
+    Traceback (most recent call last):
+    stepnet.errors.FileError: model.bin: there is no such file
+    """
+    path = Path(path)
+    if not os.path.exists(path):  # Path.exists raises for some paths, such as too long ones
+        raise FileError(f"{path}: there is no such file")
+    if not os.path.isfile(path):
+        raise FileError(f"{path}: this is no file but a {'folder' if path.is_dir() else 'device'}")
+    return path
+
+
+@contextmanager
+def new_file(path: str | Path, force: bool = False) -> Generator[Path]:
+    """A temporary path beside `path`, moved to it when the block ends well, and removed when it does not.
+
+    Raises `FileError` where `path` is there already and `force` is not given, or where it cannot be written.
+    """
+    path = Path(path)
+    if os.path.lexists(path) and not force:
+        raise FileError(f"{path}: the file is there already; --force replaces it")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        yield partial
+        os.replace(partial, path)
+    except OSError as error:
+        raise FileError(f"{path}: the file cannot be written ({error.strerror or error})") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def library(module: str, what: str, extra: str) -> Any:
+    """A module that one kind of file needs; raises `FileError`, saying how to install it, where it is missing.
+
+    >>> library("no_such_library", "a .zzz file", "zzz")
+    Traceback (most recent call last):
+    stepnet.errors.FileError: a .zzz file needs no_such_library: pip install "stepnet[zzz]"
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        name = module.partition(".")[0]
+        raise FileError(f'{what} needs {name}: pip install "stepnet[{extra}]"') from error

@@ -1,0 +1,254 @@
+"""Trained weights of one framework as those of another, and what was done to them.
+
+A conversion reads what both sides parametrise, finds the moves that take one to the other (moves.py), and
+does them: each block straight from its place in the source to its place in the target, in pieces that fit
+the cache. Nothing else is held in memory.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import ml_dtypes
+import numpy as np
+
+from stepnet.errors import ConversionError, LayoutError
+from stepnet.layout import registry
+from stepnet.layout.moves import KINDS, Demand, Move, differences, target_sizes
+from stepnet.layout.places import Array, Block, Region, regions
+from stepnet.layout.record import Entry, Record
+from stepnet.layout.report import Report, steps
+from stepnet.layout.sizes import Sizes, shape_of
+from stepnet.layout.solve import told
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+TILE = 256  # numbers along each side of a piece that is transposed: two of these fit the second cache
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """The arrays of the target by its own names, and the report of how they came about."""
+
+    arrays: dict[str, Array]
+    report: Report
+
+    def __repr__(self) -> str:
+        return f"Conversion({', '.join(self.arrays)}; {self.report.source} -> {self.report.target})"
+
+
+def convert(
+    arrays: Mapping[str, Any],
+    source: str | Record,
+    target: str | Record,
+    *,
+    sizes: Mapping[str, int] | Sizes | None = None,
+    semantics: Mapping[str, Any] | None = None,
+    exact: bool = False,
+    kind: str = "weights",
+) -> Conversion:
+    """The weights as those of another layout, with a report of every step.
+
+    arrays: arrays or tensors by the source framework's own names, all of one floating dtype, which the result
+    has too; a layout that is one vector has it under "weight_space" or the name that its record says.
+    source, target: names of layouts such as "torch.gru"; `stepnet layouts` lists them. sizes: inputs, hidden,
+    projected, layers and directions, as far as the shapes leave them open. semantics: what the source's
+    layout leaves open, by field of `Semantics`; under "target" the same for the target, which otherwise takes
+    what the source has. exact: refuse what is not bit-exact. kind: "weights", "gradient" (of these, or any
+    moment linear in it) or "second_moment".
+
+    Raises `LayoutError` for arrays that do not fit and for what is left open, `ConversionError`, with all
+    reasons, for what cannot be without changing the function.
+
+    >>> weights = {"kernel": np.ones((2, 9)), "recurrent_kernel": np.ones((3, 9)), "bias": np.ones((2, 9))}
+    >>> found = convert(weights, "keras.gru", "torch.gru")
+    >>> {name: array.shape for name, array in found.arrays.items()}
+    {'weight_ih_l0': (9, 2), 'weight_hh_l0': (9, 3), 'bias_ih_l0': (9,), 'bias_hh_l0': (9,)}
+    >>> found.report.exact
+    True
+    """
+    if kind not in KINDS:
+        raise LayoutError(f"kind is one of {', '.join(KINDS)}, not {kind!r}")
+    source, target = registry.record(source), registry.record(target)
+    given = {name: as_array(name, value) for name, value in arrays.items()}
+    dtype = one_dtype(given)
+    found = told(source, {name: array.shape for name, array in given.items()}, size_mapping(sizes))
+    open_fields = dict(semantics or {})
+    asked = dict(cast("Mapping[str, Any]", open_fields.pop("target", {})))
+    meaning = source.settled(open_fields)
+    here = {region.block: region for region in regions(source, found) if region.array in given}
+    to = target_sizes(found, target)
+    entries = [entry for entry in target.entries(to) if wanted(entry, target, to, here, meaning.forget_bias)]
+    names = {entry.name for entry in entries}
+    there = {region.block: region for region in regions(target, to) if region.array in names}
+    plan = differences(source, meaning, here, target, asked, there, kind)
+    refusals = [*plan.refusals, *unmet(plan.demands, here, given), *projections(source, target, found)]
+    if refusals:
+        raise refused(source, target, kind, refusals)
+    made = {entry.name: np.empty(shape_of(entry.pattern, to, entry.layer or 0), dtype) for entry in entries}
+    roundings = {move: done(move, here, given, there[move.target], made) for move in plan.moves}
+    functions = meaning, plan.semantics
+    report = Report(source.name, target.name, found, *functions, kind, steps(roundings), target.notes)
+    if exact and not report.exact:
+        rounded = [f"{step}, and exact=True" for step in report.steps if not step.exact]
+        raise refused(source, target, kind, rounded)
+    return Conversion(made, report)
+
+
+def refused(source: Record, target: Record, kind: str, reasons: Iterable[str]) -> ConversionError:
+    """The error with all reasons, each once."""
+    what = "" if kind == "weights" else f" ({kind})"
+    why = "; ".join(dict.fromkeys(reasons))
+    return ConversionError(f"{source.name} cannot become {target.name}{what}: {why}")
+
+
+# ---- what is given -----------------------------------------------------------------------------------------
+
+
+def as_array(name: str, value: Any) -> Array:
+    """An array or tensor as a NumPy array in the machine's byte order, not copied unless it has to be."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        if str(value.dtype) == "torch.bfloat16":
+            import torch
+
+            value = value.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
+    array = np.asarray(value)
+    if array.dtype.name not in FLOATS:
+        floats = ", ".join(FLOATS)
+        raise LayoutError(f"{name} holds {array.dtype.name}; weights are one of {floats}: cast them")
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def one_dtype(arrays: Mapping[str, Array]) -> np.dtype[Any]:
+    """The dtype of all arrays; raises `LayoutError` for none and for several."""
+    dtypes = {array.dtype: name for name, array in arrays.items()}
+    if len(dtypes) > 1:
+        held = ", ".join(f"{name} is {dtype.name}" for dtype, name in dtypes.items())
+        raise LayoutError(f"the arrays have several dtypes ({held}): cast them to one")
+    if not dtypes:
+        raise LayoutError("no arrays are given")
+    return next(iter(dtypes))
+
+
+def size_mapping(sizes: Mapping[str, int] | Sizes | None) -> Mapping[str, int | None]:
+    """Sizes by name."""
+    return vars(sizes) if isinstance(sizes, Sizes) else dict(sizes or {})
+
+
+def wanted(
+    entry: Entry, target: Record, sizes: Sizes, held: Mapping[Block, Region], forget_bias: float
+) -> bool:
+    """Whether the target gets an array: one that may be missing only for what the source has."""
+    if not entry.optional:
+        return True
+    has = {block.parameter for block in held}
+    has |= {"b", "d"} if has & {"b", "d"} or forget_bias else set()
+    return bool(has & target.parameters(entry.template))
+
+
+def projections(source: Record, target: Record, sizes: Sizes) -> list[str]:
+    """Why the one side's projection does not fit the other."""
+    if target.projection and sizes.projected is None:
+        return [f"{target.name} has a projection, and {source.name} has none"]
+    if sizes.projected not in (None, sizes.hidden) and not target.projection:
+        return [f"{source.name} has a projection to {sizes.projected}, and {target.name} has none"]
+    return []
+
+
+def unmet(
+    demands: Iterable[Demand], regions: Mapping[Block, Region], arrays: Mapping[str, Array]
+) -> list[str]:
+    """The reasons of those demands that the numbers do not meet."""
+    reasons: list[str] = []
+    for demand in demands:
+        block = read(regions[demand.block], arrays)
+        if demand.other is not None:
+            other, negative = read(regions[demand.other], arrays), demand.must_be == "negative"
+            met = np.array_equal(block, -other if negative else other, equal_nan=True)
+            must = f"{'-' if negative else ''}{demand.other}"
+        elif demand.must_be == "identity":
+            met = block.shape[0] == block.shape[1] and np.array_equal(block, np.eye(len(block)))
+            must = "the identity"
+        else:
+            met, must = bool((block == demand.must_be).all()), f"{demand.must_be:g}"
+        if not met:
+            reasons.append(f"{demand.reason}, so {demand.block} would have to be {must}, and it is not")
+    return reasons
+
+
+# ---- the moving --------------------------------------------------------------------------------------------
+
+
+def read(region: Region, arrays: Mapping[str, Array]) -> Array:
+    """A block of the source, in its own axes."""
+    view = region.view(arrays[region.array])
+    return view.reshape(view.shape[::-1]) if region.raw and view.ndim == 2 else view
+
+
+def done(
+    move: Move,
+    regions: Mapping[Block, Region],
+    arrays: Mapping[str, Array],
+    target: Region,
+    made: Mapping[str, Array],
+) -> float:
+    """The largest rounding that a move made, after it is made."""
+    place = target.view(made[target.array])
+    blocks = [(read(regions[block], arrays), sign) for block, sign in move.terms]
+    rounding = 0.0
+    if move.kind == "filled":
+        place[...] = move.constant
+    elif move.kind == "summed":
+        total, rounding = summed(blocks, move.constant, place.dtype)
+        place[...] = total
+    else:
+        block, sign = blocks[0]
+        if target.raw and place.ndim == 2:
+            block = block.reshape(place.shape)
+        copy(place, block, sign)
+    return rounding
+
+
+def summed(blocks: list[tuple[Array, int]], constant: float, dtype: np.dtype[Any]) -> tuple[Array, float]:
+    """A sum in float64 rounded once, and the largest rounding made."""
+    terms = [block.astype(np.float64) * sign for block, sign in blocks]
+    terms = [term for term in terms if term.any()] or terms[:1]  # -0.0 + 0.0 is 0.0: zeros are left out
+    if constant:
+        terms.append(np.full_like(terms[0], constant))
+    total, lost = terms[0], np.zeros_like(terms[0])
+    for term in terms[1:]:
+        total, error = two_sum(total, term)
+        lost += error
+    rounded = total.astype(dtype)
+    with np.errstate(invalid="ignore"):
+        away = np.abs((rounded.astype(np.float64) - total) - lost)
+    return rounded, float(np.nanmax(away, initial=0.0))
+
+
+def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+    """A sum, and exactly what rounding took from it.
+
+    D. E. Knuth, "The Art of Computer Programming", volume 2, section 4.2.2, theorem B.
+    """
+    with np.errstate(invalid="ignore"):
+        total = a + b
+        rest = total - a
+        return total, (a - (total - rest)) + (b - rest)
+
+
+def copy(place: Array, block: Array, sign: int) -> None:
+    """Writes a block, negated or not, to its place; one that is transposed in square pieces."""
+    change = np.negative if sign < 0 else np.positive
+    if place.ndim < 2 or runs_along(place) == runs_along(block):
+        change(block, out=place)
+        return
+    rows, columns = place.shape
+    for row in range(0, rows, TILE):
+        for column in range(0, columns, TILE):
+            piece = slice(row, row + TILE), slice(column, column + TILE)
+            change(block[piece], out=place[piece])
+
+
+def runs_along(array: Array) -> int:
+    """The axis along which neighbours in memory lie."""
+    return int(np.argmin(np.abs(array.strides)))

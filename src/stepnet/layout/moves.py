@@ -1,0 +1,256 @@
+"""From what two sides parametrise to what is done with each block: the difference of two layouts as a list of
+moves, which are bit-exact, or rounded once, or cannot be.
+
+    torch.gru -> keras.gru          W_r ... d_n moved: no number changes
+    haiku.gru -> torch's sense      W_z, R_z, b_z negated: 1 - s(a) = s(-a)
+    keras.lstm -> torch.lstm        b moved, d filled with zeros
+    torch.lstm -> keras.lstm        b + d, rounded once
+    tf1.basic_lstm -> torch.lstm    b moved, d_f filled with the forget bias
+    torch.gru -> nnx.gru            d_n has no place: it must be zero, or this is refused
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from stepnet.layout.places import Block
+from stepnet.layout.record import Record
+from stepnet.layout.semantics import FIELDS, SYMMETRIC, Semantics, Setting
+from stepnet.layout.sizes import Sizes
+
+KINDS = ("weights", "gradient", "second_moment")
+BIASES = ("b", "d")
+SENSE = {"gru": "z", "mgu": "f"}  # the gate that keeps or writes
+
+
+@dataclass(frozen=True)
+class Move:
+    """How a block of the target comes about: the sum of blocks of the source, each with its sign, and a
+    number.
+
+    >>> Move(Block("b", "z"), ((Block("b", "z"), 1), (Block("d", "z"), 1)))
+    b_z = b_z + d_z
+    """
+
+    target: Block
+    terms: tuple[tuple[Block, int], ...] = ()
+    constant: float = 0.0
+
+    @property
+    def kind(self) -> str:
+        """moved, negated, summed or filled."""
+        if not self.terms:
+            return "filled"
+        if len(self.terms) > 1 or self.constant:
+            return "summed"
+        return "moved" if all(sign > 0 for _, sign in self.terms) else "negated"
+
+    def __repr__(self) -> str:
+        parts = [f"{'+' if sign > 0 else '-'} {block}" for block, sign in self.terms]
+        parts += [f"+ {self.constant:g}"] if self.constant or not parts else []
+        return f"{self.target} = {' '.join(parts).removeprefix('+ ')}"
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What must be true of numbers of the source, for a conversion to be possible: `block` is a number all
+    over, or the "identity", or "equal" to another block, or the "negative" of it.
+    """
+
+    block: Block
+    must_be: str | float
+    reason: str
+    other: Block | None = None
+
+
+@dataclass(frozen=True)
+class Differences:
+    """What it takes to come from one side to the other."""
+
+    semantics: Semantics
+    moves: tuple[Move, ...]
+    demands: tuple[Demand, ...]
+    refusals: tuple[str, ...]
+
+
+def differences(
+    source: Record,
+    given: Semantics,
+    held: Iterable[Block],
+    target: Record,
+    asked: dict[str, Any],
+    wanted: Iterable[Block],
+    kind: str = "weights",
+) -> Differences:
+    """What is done to make the blocks wanted in the target of those held by the source.
+
+    given: what the source's numbers parametrise. asked: what the target's shall, as far as that is to be
+    chosen. kind: "weights"; "gradient" of them, or a moment that is linear in it; its "second_moment".
+    """
+    semantics, refusals = target_semantics(source, given, target, asked)
+    making = Making(given, semantics, frozenset(held), frozenset(wanted), target.lone_bias, kind)
+    moves = tuple(making.move(block) for block in sorted(making.wanted, key=Block.order))
+    used = {block for move in moves for block, _ in move.terms}
+    demands = tuple(making.demands(used))
+    return Differences(semantics, moves, demands, (*refusals, *making.unknown(moves)))
+
+
+# ---- the function
+# --------------------------------------------------------------------------------------------
+
+
+def target_semantics(
+    source: Record, given: Semantics, target: Record, asked: dict[str, Any]
+) -> tuple[Semantics, list[str]]:
+    """What the target's numbers are to parametrise, and the reasons why they cannot."""
+    if source.cell != target.cell:
+        return given, [f"{source.name} is a {source.cell} and {target.name} a {target.cell}"]
+    fixed = Semantics(target.cell)
+    found: dict[str, Any] = dict(asked)
+    refusals: list[str] = []
+    for name in FIELDS[target.cell]:
+        value = getattr(given, name)
+        known = target.semantics.get(name, getattr(fixed, name))
+        if name in asked:
+            known = asked[name]
+        elif isinstance(known, Setting):
+            known = value if known.allows(value) else nearest(name, known)
+        found[name] = known
+        if known != value:
+            reason = obstacle(name, value, known, given, target)
+            refusals += [reason] if reason else []
+    settings = target.settings()
+    target.settled({name: value for name, value in found.items() if name in settings})
+    by_setting: dict[str, set[Any]] = {}
+    for name, setting in settings.items():
+        by_setting.setdefault(setting.name, set()).add(found[name])
+    for setting, values in by_setting.items():
+        if len(values) > 1:
+            refusals.append(f"{target.name} has one {setting} for {' and '.join(sorted(map(str, values)))}")
+    return Semantics(target.cell, **found), refusals
+
+
+def nearest(name: str, setting: Setting) -> Any:
+    """The value to take where the source's is none of the target's."""
+    usual = getattr(Semantics("gru"), name)
+    values = list(setting.values or ())
+    return usual if usual in values else values[0]
+
+
+def obstacle(name: str, value: Any, known: Any, given: Semantics, target: Record) -> str:
+    """Why this difference is more than one of signs and biases; nothing where it is not."""
+    if name == "update" and given.gate_activation not in SYMMETRIC:
+        activation = given.gate_activation
+        return f"the sense of z turns round by signs only where s(-a) = 1 - s(a), not for {activation}"
+    if name in ("update", "forget_bias"):
+        return ""
+    if name == "coupled":  # then i and f are made of one another, or have to be equal: see `demands`
+        symmetric = given.gate_activation in SYMMETRIC and not given.forget_bias
+        return "" if symmetric else f"i is 1 - f on one side, and {target.name} cannot have it so"
+    if name == "reset":
+        return (
+            f"the source resets {value} the recurrent product and {target.name} {known} it: "
+            "R_n (r h) and r (R_n h) are different functions, and no parameters make them equal; "
+            f"a target that resets {value} it can be converted to, any other has to be trained"
+        )
+    what = f"{value or 'none'}, and {target.name} has {known or 'none'}"
+    return f"the source's {name} is {what}: no parameters make them equal"
+
+
+# ---- the blocks
+# ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Making:
+    """What is known while moves are made."""
+
+    given: Semantics
+    semantics: Semantics
+    held: frozenset[Block]
+    wanted: frozenset[Block]
+    lone_bias: str
+    kind: str
+
+    def move(self, block: Block) -> Move:
+        """How one block of the target is made."""
+        if block.parameter in BIASES:
+            return self.bias(block)
+        terms, constant = ((block, self.sign(block)),), 0.0
+        if block.gate == "i" and self.given.coupled:
+            terms = ((replace(block, gate="f"), -1),)
+        return Move(block, tuple(term for term in terms if term[0] in self.held), constant)
+
+    def sign(self, block: Block) -> int:
+        """-1 where the sense of the block's gate turns round, unless squares are what is moved."""
+        turns = self.given.update != self.semantics.update and block.gate == SENSE.get(self.given.cell)
+        return -1 if turns and self.kind != "second_moment" else 1
+
+    def adds(self, block: Block) -> bool:
+        """Whether b and d of the block's gate add up before anything happens to them."""
+        return self.given.cell not in SENSE or block.gate != "n" or self.given.reset == "before"
+
+    def sides(self, block: Block, among: frozenset[Block]) -> list[Block]:
+        """Which of b and d of the block's gate there are."""
+        both = (replace(block, parameter=parameter) for parameter in BIASES)
+        return [one for one in both if one in among]
+
+    def offset(self, block: Block) -> float:
+        """What the target's function does not add to f, and the source's does."""
+        of_forget = block.gate == "f" and self.given.cell == "lstm" and self.kind == "weights"
+        return self.given.forget_bias - self.semantics.forget_bias if of_forget else 0.0
+
+    def bias(self, block: Block) -> Move:
+        """How b or d of a gate is made of those of the source."""
+        gate = "f" if block.gate == "i" and self.given.coupled else block.gate
+        like = replace(block, gate=gate)
+        sign = -1 if gate != block.gate else self.sign(block)
+        here, there = self.sides(like, self.held), self.sides(block, self.wanted)
+        if not self.adds(block):
+            return Move(block, ((block, sign),) if block in self.held else ())
+        offset = sign * self.offset(like) if gate == block.gate else -self.given.forget_bias
+        if len(there) == 1:
+            taken = here[:1] if self.kind != "weights" else here
+            return Move(block, tuple((one, sign) for one in taken), offset)
+        lone = block.parameter == self.lone_bias
+        if len(here) == 2:
+            return Move(block, ((like, sign),), 0.0 if lone else offset)
+        if self.kind != "weights":  # each bias adds to the same sum, so each has its gradient
+            return Move(block, tuple((one, sign) for one in here))
+        return Move(block, tuple((one, sign) for one in here) if lone else (), 0.0 if lone else offset)
+
+    def demands(self, used: set[Block]) -> Iterator[Demand]:
+        """What must hold for numbers that have no place in the target."""
+        for block in sorted(self.held - used, key=Block.order):
+            other = next((one for one in self.sides(block, self.held) if one in used), None)
+            if block.gate == "i" and self.semantics.coupled:
+                reason = "i is 1 - f in the target"
+                yield Demand(block, "negative", reason, replace(block, gate="f"))
+            elif block.parameter == "P":
+                yield Demand(block, "identity", "the target has no projection")
+            elif self.kind != "weights" and block.parameter in BIASES and other and self.adds(block):
+                yield Demand(
+                    block, "equal", "both biases add to one sum, so their gradients are equal", other
+                )
+            else:
+                offset = self.offset(block) if block.parameter in BIASES else 0.0
+                yield Demand(block, 0.0 - offset, f"the target has no place for {block}")
+
+    def unknown(self, moves: tuple[Move, ...]) -> Iterator[str]:
+        """Why numbers that the target needs, or cannot hold, are not to be had."""
+        for block in {replace(block, parameter="b", gate="f") for block in self.held}:
+            here, there = self.sides(block, self.held), self.sides(block, self.wanted)
+            if self.offset(block) and not there and len(here) != 1:
+                yield f"the target has no bias for f that takes {self.offset(block):+g}"
+        if self.kind == "weights":
+            return
+        if self.given.coupled != self.semantics.coupled:
+            yield f"the {self.kind} of i and f cannot be told apart where i is 1 - f"
+        for move in moves:
+            if not move.terms:
+                yield f"the source has no {self.kind} of {move.target}, which the target has"
+
+
+def target_sizes(sizes: Sizes, target: Record) -> Sizes:
+    """The sizes at which the target is made: without a projection, where it has none."""
+    return sizes if target.projection else replace(sizes, projected=None)

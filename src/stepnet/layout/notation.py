@@ -1,0 +1,272 @@
+"""The notation that says where each number of a layout lies, and its parser.
+
+An array is written as the parameter it holds, indexed by its axes in their order, as in einops; an axis may
+be composed of several, and the gate axis `g` is labelled: its labels are the gates, in order.
+
+    W[(g:rzn h) x]                  torch's weight_ih: the gates r z n above one another
+    W[x (g:zrn h)]                  Keras' kernel
+    W[(h g:gifo) x]                 Chainer's: the gates of one unit beside one another
+    d_n[h]                          one gate's bias
+    W[x (g:igfo h)] / R[k (g:igfo h)]   one array on top of the other; `|` is beside, `/2` along axis 2
+    R[k (g:zr h)]; R_n[k h] : k (3 h)   one buffer after the other; behind `:` the shape it is declared with
+    {L D: W[(g:rzn h) x]; R[(g:rzn h) k]}   for every layer, and in it for every direction
+    W[x (g:zrn h) ~ h x]            in the place of each gate's [x, h] lies the buffer of an [h, x]
+
+Parameters: W the inputs' weights, R the recurrent weights, b and d the input and the recurrent bias, p the
+peepholes, P the projection and q its bias. Where two of b and d add up before anything happens to them, and a
+layout has but one, that one is their sum.
+
+Axes: x inputs (of a layer above the first: the directions' outputs), h hidden, k what recurs (the output: h,
+or y where there is a projection), y the projected output, g gates, L layers, D directions, 1 and other
+numbers themselves.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import NoReturn
+
+from stepnet.errors import LayoutError
+
+PARAMETERS = {  # each with the axes of one of its blocks
+    "W": "hx",
+    "R": "hk",
+    "b": "h",
+    "d": "h",
+    "p": "h",
+    "P": "yh",
+    "q": "y",
+}
+OF_ALL_GATES = ("P", "q")  # these have no gates
+AXES = "xhkygLD"
+TOKEN = re.compile(r"\s*([A-Za-z]_[a-z]|[A-Za-z]|\d+|[\[\](){};:|~/])")
+
+
+@dataclass(frozen=True)
+class Atom:
+    """An axis that is not composed: a size by its letter or a number, the gate axis with its labels."""
+
+    name: str
+    labels: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.labels}" if self.labels else self.name
+
+
+Axis = tuple[Atom, ...]  # outermost first
+
+
+@dataclass(frozen=True)
+class Term:
+    """A parameter, of one gate or of several along an axis, and the axes it lies in.
+
+    raw: the axes of each gate's buffer, where it is not simply an array of those of the term.
+    """
+
+    parameter: str
+    gate: str
+    axes: tuple[Axis, ...]
+    raw: str = ""
+
+    @property
+    def gates(self) -> str:
+        """The gates it holds, in order; empty for a parameter without gates."""
+        labels = "".join(atom.labels for axis in self.axes for atom in axis)
+        return labels or self.gate
+
+    def __str__(self) -> str:
+        name = f"{self.parameter}_{self.gate}" if self.gate else self.parameter
+        raw = f" ~ {' '.join(self.raw)}" if self.raw else ""
+        return f"{name}[{axes_text(self.axes)}{raw}]"
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Terms put together along one axis, which is negative when counted from the last."""
+
+    terms: tuple[Term, ...]
+    axis: int = 0
+
+    def __str__(self) -> str:
+        sign = {0: "/", -1: "|"}.get(self.axis, f"/{self.axis}")
+        return f" {sign} ".join(map(str, self.terms))
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Buffers that repeat for every layer, every direction, or every direction of every layer."""
+
+    over: str
+    parts: tuple["Stack | Loop", ...]
+
+    def __str__(self) -> str:
+        return f"{{{' '.join(self.over)}: {'; '.join(map(str, self.parts))}}}"
+
+
+@dataclass(frozen=True)
+class Flat:
+    """Buffers one after the other, as one axis or in a shape that is declared."""
+
+    parts: tuple[Stack | Loop, ...]
+    shape: tuple[Axis, ...] = ()
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.parts)) + (f" : {axes_text(self.shape)}" if self.shape else "")
+
+
+Pattern = Stack | Flat
+
+
+def axes_text(axes: tuple[Axis, ...]) -> str:
+    """Axes as they are written."""
+    texts = [" ".join(map(str, axis)) for axis in axes]
+    return " ".join(text if len(axis) == 1 else f"({text})" for text, axis in zip(texts, axes, strict=True))
+
+
+def terms(pattern: Stack | Flat | Loop) -> tuple[Term, ...]:
+    """Every term of a pattern, in order.
+
+    >>> [term.parameter for term in terms(parse("{L: W[h x]; R[h k]}; {L: b[h]}"))]
+    ['W', 'R', 'b']
+    """
+    if isinstance(pattern, Stack):
+        return pattern.terms
+    return tuple(term for part in pattern.parts for term in terms(part))
+
+
+def parse(text: str) -> Pattern:
+    """The pattern that a text in the notation says; its `str` is that text again.
+
+    Raises `LayoutError` with the place of what is not in the notation.
+
+    >>> parse("W[(g:rzn h) x]").terms[0].gates
+    'rzn'
+    >>> print(parse("W[x (g:igfo h)]/R[k (g:igfo h)]"))
+    W[x (g:igfo h)] / R[k (g:igfo h)]
+    >>> parse("W[(g:rzn h) u]")
+    Traceback (most recent call last):
+    stepnet.errors.LayoutError: W[(g:rzn h) u]: no axis is called u; there are x h k y g L D (at character 13)
+    """
+    return Parser(text).pattern()
+
+
+class Parser:
+    """One pass over the text, a token ahead."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.place = 0
+
+    def pattern(self) -> Pattern:
+        """The whole text."""
+        parts = self.parts()
+        shape = self.axes("") if self.taken(":") else ()
+        if self.ahead():
+            self.wrong("nothing more is expected")
+        alone = parts[0]
+        return alone if len(parts) == 1 and isinstance(alone, Stack) and not shape else Flat(parts, shape)
+
+    def parts(self) -> tuple[Stack | Loop, ...]:
+        """Stacks and loops with ; between them."""
+        found = [self.part()]
+        while self.taken(";"):
+            found.append(self.part())
+        return tuple(found)
+
+    def part(self) -> Stack | Loop:
+        """A loop in braces, or a stack."""
+        if not self.taken("{"):
+            return self.stack()
+        over = ""
+        while self.ahead() in ("L", "D"):
+            over += self.token()
+        if not over:
+            self.wrong("a loop is over L, D or L D")
+        self.expect(":")
+        parts = self.parts()
+        self.expect("}")
+        return Loop(over, parts)
+
+    def stack(self) -> Stack:
+        """Terms with one and the same sign between them."""
+        found = [self.term()]
+        axes: set[int] = set()
+        while self.ahead() in ("/", "|"):
+            sign = self.token()
+            axes.add(-1 if sign == "|" else int(self.token()) if self.ahead().isdigit() else 0)
+            found.append(self.term())
+        if len(axes) > 1:
+            self.wrong("terms are put together along one axis")
+        return Stack(tuple(found), axes.pop() if axes else 0)
+
+    def term(self) -> Term:
+        """A parameter with its axes in brackets."""
+        parameter, _, gate = self.token().partition("_")
+        if parameter not in PARAMETERS:
+            self.wrong(f"a parameter is one of {' '.join(PARAMETERS)}")
+        self.expect("[")
+        axes = self.axes("]~")
+        raw = "".join(atom.name for (atom,) in self.axes("]")) if self.taken("~") else ""
+        self.expect("]")
+        atoms = [atom for axis in axes for atom in axis]
+        labelled = any(atom.labels for atom in atoms)
+        if not gate and not labelled and parameter not in OF_ALL_GATES:
+            gate = "n"  # the only gate of a simple recurrence
+        return Term(parameter, "" if labelled else gate, axes, raw)
+
+    def axes(self, until: str) -> tuple[Axis, ...]:
+        """Axes up to one of the signs, or to the end."""
+        found: list[Axis] = []
+        while self.ahead() and self.ahead() not in until:
+            if self.taken("("):
+                inner: list[Atom] = []
+                while not self.taken(")"):
+                    inner.append(self.atom())
+                found.append(tuple(inner))
+            else:
+                found.append((self.atom(),))
+        return tuple(found)
+
+    def atom(self) -> Atom:
+        """A letter or a number; behind g: the labels."""
+        name = self.token()
+        if not name.isdigit() and (len(name) != 1 or name not in AXES):
+            self.wrong(f"no axis is called {name}; there are {' '.join(AXES)}")
+        if name != "g":
+            return Atom(name)
+        self.expect(":")
+        labels = re.compile(r"[a-z]+").match(self.text, self.place)
+        if labels is None or len(set(labels[0])) != len(labels[0]):
+            self.wrong("the gates are different letters")
+        self.place = labels.end()
+        return Atom(name, labels[0])
+
+    def ahead(self) -> str:
+        """The next token, or nothing at the end."""
+        match = TOKEN.match(self.text, self.place)
+        if match is None and self.text[self.place :].strip():
+            self.place += 1
+            self.wrong("this is no sign of the notation")
+        return match[1] if match else ""
+
+    def token(self) -> str:
+        """The next token, taken."""
+        found = self.ahead()
+        if not found:
+            self.wrong("the text ends too early")
+        match = TOKEN.match(self.text, self.place)
+        assert match is not None
+        self.place = match.end()
+        return found
+
+    def taken(self, sign: str) -> bool:
+        """Whether the next token is this one, which is then taken."""
+        return self.ahead() == sign and bool(self.token())
+
+    def expect(self, sign: str) -> None:
+        """Takes this token."""
+        if not self.taken(sign):
+            self.wrong(f"{sign} is expected")
+
+    def wrong(self, what: str) -> NoReturn:
+        """Raises `LayoutError` with the place."""
+        raise LayoutError(f"{self.text}: {what} (at character {self.place})")

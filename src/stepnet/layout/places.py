@@ -1,0 +1,176 @@
+"""Where each block lies: the regions of a record's arrays.
+
+A block is one parameter of one gate, layer and direction: W_z of layer 0, forward, [hidden, inputs]. Its
+region in an array is a start along each axis of the array, and for each axis of the block the axis of the
+array that it runs along, and its step there. So a block of any array is a strided view of it, whatever the
+layout.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from stepnet.layout.notation import PARAMETERS, Loop, Stack, Term
+from stepnet.layout.record import Entry, Record
+from stepnet.layout.sizes import Shape, Sizes, flat_length, shape_of, stack_shape, term_shape
+
+GATE_ORDER = "rzifgon"
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Block:
+    """One parameter of one gate, layer and direction."""
+
+    parameter: str
+    gate: str = ""
+    layer: int = 0
+    direction: int = 0
+
+    def __str__(self) -> str:
+        name = f"{self.parameter}_{self.gate}" if self.gate else self.parameter
+        where = f" of layer {self.layer}" if self.layer else ""
+        return f"{name}{where}{', backward' if self.direction else ''}"
+
+    def order(self) -> tuple[int, int, int, int]:
+        """What blocks are sorted by: the parameter, the layer, the direction, the gate."""
+        parameter = list(PARAMETERS).index(self.parameter)
+        return parameter, self.layer, self.direction, GATE_ORDER.find(self.gate)
+
+    def shape(self, sizes: Sizes) -> Shape:
+        """Its shape: [hidden, inputs] for W, and so on."""
+        return tuple(sizes.of(letter, self.layer) for letter in PARAMETERS[self.parameter])
+
+
+@dataclass(frozen=True)
+class Region:
+    """The place of a block in the array of that name.
+
+    start: along each axis of the array. steps: for each axis of the block the array's axis, and the step
+    along it. flat: these are of the array as a vector. raw: the region holds the buffer of the block, and
+    `shape` is the region's own.
+    """
+
+    block: Block
+    array: str
+    shape: Shape
+    start: tuple[int, ...]
+    steps: tuple[tuple[int, int], ...]
+    flat: bool = False
+    raw: bool = False
+
+    def view(self, array: Array) -> Array:
+        """The block in an array, as a view: of a raw one, the region it lies in."""
+        if self.flat and array.ndim != 1:
+            array = array.reshape(-1)
+        corner = array[tuple(slice(start, None) for start in self.start)]
+        strides = [step * array.strides[axis] for axis, step in self.steps]
+        return np.lib.stride_tricks.as_strided(corner, self.shape, strides)
+
+
+def regions(record: Record, sizes: Sizes) -> Iterator[Region]:
+    """The place of every block of a record."""
+    for entry in record.entries(sizes):
+        yield from entry_regions(entry, sizes)
+
+
+def entry_regions(entry: Entry, sizes: Sizes) -> Iterator[Region]:
+    """The place of every block of one array."""
+    pattern = entry.pattern
+    if isinstance(pattern, Stack):
+        yield from stack_regions(entry.name, pattern, sizes, entry.layer, entry.direction)
+        return
+    shape = shape_of(pattern, sizes, entry.layer or 0)
+    for stack, layer, direction, base in buffers(pattern.parts, sizes, entry.layer, entry.direction):
+        inner = stack_shape(stack, sizes, layer or 0)
+        strides = [prod(inner[axis + 1 :]) for axis in range(len(inner))]
+        for region in stack_regions(entry.name, stack, sizes, layer, direction):
+            start = base + sum(at * stride for at, stride in zip(region.start, strides, strict=True))
+            steps = tuple((0, step * strides[axis]) for axis, step in region.steps)
+            flat = len(shape) != 1
+            yield Region(region.block, region.array, region.shape, (start,), steps, flat, region.raw)
+
+
+def buffers(
+    parts: tuple[Stack | Loop, ...], sizes: Sizes, layer: int | None, direction: int | None, base: int = 0
+) -> Iterator[tuple[Stack, int | None, int | None, int]]:
+    """Every buffer of a vector, with its layer, direction and where it begins."""
+    for part in parts:
+        if isinstance(part, Stack):
+            yield part, layer, direction, base
+            base += prod(stack_shape(part, sizes, layer or 0))
+            continue
+        layers = range(sizes.layers) if "L" in part.over else [layer]
+        ways = range(sizes.directions) if "D" in part.over else [direction]
+        for one, way in product(layers, ways):
+            yield from buffers(part.parts, sizes, one, way, base)
+            base += flat_length(part.parts, sizes, one or 0)
+
+
+def stack_regions(
+    name: str, stack: Stack, sizes: Sizes, layer: int | None, direction: int | None
+) -> Iterator[Region]:
+    """The place of every block of terms put together."""
+    offset = 0
+    for term in stack.terms:
+        shape = term_shape(term, sizes, layer or 0)
+        axis = range(len(shape))[stack.axis] if len(stack.terms) > 1 else 0
+        corner = tuple(offset if place == axis else 0 for place in range(len(shape)))
+        yield from term_regions(name, term, sizes, layer, direction, corner)
+        offset += shape[axis] if shape else 0
+
+
+def term_regions(
+    name: str, term: Term, sizes: Sizes, layer: int | None, direction: int | None, corner: tuple[int, ...]
+) -> Iterator[Region]:
+    """The place of every block of a term that begins at a corner of its array."""
+    where: dict[str, tuple[int, int]] = {}
+    for place, axis in enumerate(term.axes):
+        step = 1
+        for atom in reversed(axis):
+            where[atom.name] = (place, step)
+            step *= len(atom.labels) or sizes.of(atom.name, layer or 0)
+    gates = term.gates or ("",)
+    layers = range(sizes.layers) if "L" in where else [layer or 0]
+    ways = range(sizes.directions) if "D" in where else [direction or 0]
+    letters = PARAMETERS[term.parameter]
+    if term.raw:
+        letters = "".join(sorted(letters, key=lambda letter: where[letter]))
+    for one, way, (index, gate) in product(layers, ways, enumerate(gates)):
+        start = list(corner)
+        for letter, at in (("L", one), ("D", way), ("g", index)):
+            if letter in where:
+                axis, step = where[letter]
+                start[axis] += at * step
+        shape = tuple(sizes.of(letter, one) for letter in letters)
+        block = Block(term.parameter, gate, one, way)
+        steps = tuple(where[letter] for letter in letters)
+        yield Region(block, name, shape, tuple(start), steps, raw=bool(term.raw))
+
+
+def index_map(record: Record, sizes: Sizes) -> dict[Block, tuple[str, Array]]:
+    """For every block the array it lies in, and the place there of each of its numbers, counted in C order.
+
+    This is what proves a layout: every number of every array is in one block, and in one place of it.
+
+    >>> from stepnet.layout.record import Record
+    >>> rnn = Record("mine.rnn", "rnn", {"w": "W[x h]", "u": "R[k h]"})
+    >>> name, places = index_map(rnn, Sizes(inputs=2, hidden=3))[Block("W", "n")]
+    >>> name, places.tolist()
+    ('w', [[0, 3], [1, 4], [2, 5]])
+    """
+    counted: dict[str, Array] = {}
+    for entry in record.entries(sizes):
+        shape = shape_of(entry.pattern, sizes, entry.layer or 0)
+        counted[entry.name] = np.arange(prod(shape)).reshape(shape)
+    return {
+        region.block: (
+            region.array,
+            region.view(counted[region.array]).reshape(region.block.shape(sizes)).copy(),
+        )
+        for region in regions(record, sizes)
+    }

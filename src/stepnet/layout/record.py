@@ -1,0 +1,211 @@
+"""What is known of one framework's weights: a record, and the arrays that it says there are.
+
+A record is data: where each number lies, in the notation, and separately what function the numbers
+parametrise. Names of arrays are templates: {L} is the layer and {D} the direction, as `directions` spells
+it. A name without them gets both in front where there are several: `0/forward/kernel`. A ? at the end: the
+array may be missing.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from stepnet.errors import LayoutError
+from stepnet.layout.notation import PARAMETERS, Flat, Loop, Pattern, Stack, Term, parse, terms
+from stepnet.layout.semantics import GATES, Semantics, Setting, check_semantics
+from stepnet.layout.sizes import Sizes
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Where a record was read, whether the framework was run, and the versions it holds for."""
+
+    source: str
+    run: str = ""  # how it was verified by running; empty where it was not
+    versions: str = ""
+
+    def __str__(self) -> str:
+        held = f", holds for {self.versions}" if self.versions else ""
+        return f"{self.source}{held}; {f'verified: {self.run}' if self.run else 'not verified by running'}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One array of a record at given sizes: its name, where its numbers lie, and whose they are."""
+
+    name: str
+    template: str
+    pattern: Pattern
+    layer: int | None
+    direction: int | None
+    optional: bool
+
+
+@dataclass(frozen=True)
+class Record:
+    """The weights of one kind of layer in one framework, called `framework.cell`.
+
+    arrays: the notation by template of a name. semantics: the value, or the `Setting`, of each field of
+    `Semantics` that is not the usual one. lone_bias: whether one bias goes to b or to d where there are both.
+
+    >>> gru = Record("mine.gru", "gru", {"w": "W[(g:rzn h) x]", "u": "R[(g:rzn h) k]", "b?": "b[(g:rzn h)]"})
+    >>> gru.names(), gru.gates
+    (['w', 'u', 'b?'], 'rzn')
+    """
+
+    name: str
+    cell: str
+    arrays: Mapping[str, str]
+    semantics: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    evidence: Evidence = Evidence("")
+    directions: tuple[str, str] = ("forward/", "backward/")
+    lone_bias: str = "b"
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.cell not in GATES:
+            raise LayoutError(f"{self.name}: cell is one of {', '.join(GATES)}, not {self.cell!r}")
+        check_semantics(self.name, self.cell, self.semantics)
+        held = [
+            (term.parameter, gate)
+            for pattern in self.patterns.values()
+            for term in terms(pattern)
+            for gate in self.gates_of(term)
+        ]
+        for parameter, gate in held:
+            if held.count((parameter, gate)) > 1:
+                raise LayoutError(f"{self.name}: {parameter} of gate {gate} is in two places")
+        for parameter in "WR":
+            missing = [gate for gate in self.gates if (parameter, gate) not in held]
+            if missing:
+                raise LayoutError(f"{self.name}: {parameter} of gate {missing[0]} is nowhere")
+
+    def gates_of(self, term: Term) -> str | tuple[str]:
+        """The gates of a term, checked; one empty name for a parameter that has none."""
+        letters = sorted(atom.name for axis in term.axes for atom in axis if atom.name in "hxky")
+        if letters != sorted(PARAMETERS[term.parameter]):
+            expected = " ".join(PARAMETERS[term.parameter])
+            raise LayoutError(f"{self.name}: {term} has not the axes {expected} of {term.parameter}")
+        if term.raw and term.raw != PARAMETERS[term.parameter]:
+            raise LayoutError(f"{self.name}: {term}: a raw buffer is of {PARAMETERS[term.parameter]}")
+        if PARAMETERS[term.parameter][0] == "y":
+            return ("",)
+        unknown = [gate for gate in term.gates if gate not in GATES[self.cell]]
+        if unknown:
+            raise LayoutError(f"{self.name}: {term}: a {self.cell} has no gate {unknown[0]}")
+        return term.gates
+
+    @property
+    def gates(self) -> str:
+        """The gates it stores; those of the cell, less i where that is 1 - f."""
+        return (
+            GATES[self.cell].replace("i", "") if self.semantics.get("coupled") is True else GATES[self.cell]
+        )
+
+    @property
+    def projection(self) -> bool:
+        """Whether it has an array for the projection."""
+        return any(term.parameter == "P" for pattern in self.patterns.values() for term in terms(pattern))
+
+    @cached_property
+    def patterns(self) -> dict[str, Pattern]:
+        """What the notation says, by template."""
+        return {name: parse(text) for name, text in self.arrays.items()}
+
+    def parameters(self, template: str) -> set[str]:
+        """The parameters that an array holds."""
+        return {term.parameter for term in terms(self.patterns[template])}
+
+    # ---- names ---------------------------------------------------------------------------------------------
+
+    def full(self, template: str) -> str:
+        """A template with its layer and direction in it: in front, where nothing in it says which it is."""
+        name = template.removesuffix("?")
+        said = letters_of(self.patterns[template]) | named(name)
+        return "".join(text for letter, text in (("L", "{L/}"), ("D", "{D/}")) if letter not in said) + name
+
+    def entries(self, sizes: Sizes) -> Iterator[Entry]:
+        """Every array there is at these sizes, in order: by layer and direction first."""
+        for layer in range(sizes.layers):
+            for direction in range(sizes.directions):
+                for template, pattern in self.patterns.items():
+                    full = self.full(template)
+                    by_layer, by_direction = "L" in named(full), "D" in named(full)
+                    if (layer and not by_layer) or (direction and not by_direction):
+                        continue
+                    yield Entry(
+                        self.spelled(full, layer, direction, sizes),
+                        template,
+                        pattern,
+                        layer if by_layer else None,
+                        direction if by_direction else None,
+                        template.endswith("?"),
+                    )
+
+    def spelled(self, full: str, layer: int, direction: int, sizes: Sizes) -> str:
+        """The name of one array."""
+        way = self.directions[direction]
+        name = full.replace("{L/}", f"{layer}/" if sizes.layers > 1 else "")
+        name = name.replace("{D/}", way if sizes.directions > 1 else "")
+        return name.replace("{L}", str(layer)).replace("{D}", way)
+
+    def place(self, name: str) -> tuple[str, int | None, int | None] | None:
+        """The template, layer and direction of an array by its name; None for a name it does not know."""
+        for template, pattern in self.spellings.items():
+            match = pattern.fullmatch(name)
+            if match:
+                found = match.groupdict()
+                layer = int(found["L"] or 0) if "L" in found else None
+                direction = int(found["D"] == self.directions[1]) if "D" in found else None
+                return template, layer, direction
+        return None
+
+    @cached_property
+    def spellings(self) -> dict[str, re.Pattern[str]]:
+        """The names that each template stands for."""
+        both = "|".join(map(re.escape, self.directions))
+        fields = {
+            "{L}": r"(?P<L>\d{1,4})",
+            "{L/}": r"(?:(?P<L>\d{1,4})/)?",
+            "{D}": f"(?P<D>{both})",
+            "{D/}": f"(?P<D>{both}|)",
+        }
+        found: dict[str, re.Pattern[str]] = {}
+        for template in self.patterns:
+            text = re.escape(self.full(template))
+            for braces, pattern in fields.items():
+                text = text.replace(re.escape(braces), pattern)
+            found[template] = re.compile(text)
+        return found
+
+    def names(self) -> list[str]:
+        """The names of its arrays in one layer and direction, those that may be missing with a ?."""
+        return [f"{entry.name}{'?' if entry.optional else ''}" for entry in self.entries(Sizes(1, 1))]
+
+    def settled(self, given: Mapping[str, Any]) -> Semantics:
+        """The function that its numbers parametrise. See `Semantics.settled`."""
+        return Semantics.settled(self.name, self.cell, self.semantics, given)
+
+    def settings(self) -> dict[str, Setting]:
+        """What its framework lets one choose, by field of `Semantics`."""
+        return {name: value for name, value in self.semantics.items() if isinstance(value, Setting)}
+
+
+def named(name: str) -> set[str]:
+    """Which of L and D a template says."""
+    return {letter for letter in "LD" if f"{{{letter}" in name}
+
+
+def loops(pattern: Stack | Flat | Loop) -> set[str]:
+    """Which of L and D buffers repeat over."""
+    if isinstance(pattern, Stack):
+        return set()
+    over = set(pattern.over) if isinstance(pattern, Loop) else set[str]()
+    return over.union(*(loops(part) for part in pattern.parts))
+
+
+def letters_of(pattern: Pattern) -> set[str]:
+    """The letters of a pattern's axes and loops."""
+    return loops(pattern) | {atom.name for term in terms(pattern) for axis in term.axes for atom in axis}

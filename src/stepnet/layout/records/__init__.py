@@ -1,0 +1,1 @@
+"""The records, one file per framework: data that says where each number lies, and what they parametrise."""

@@ -1,0 +1,44 @@
+"""Burn: nn::Gru and nn::Lstm, two linear layers per gate. Releases before 0.17 reset before; it is asked
+for.
+"""
+
+from stepnet.layout.record import Evidence, Record
+from stepnet.layout.semantics import Setting
+
+GRU = Evidence("crates/burn-core/src/nn/rnn/gru.rs of Burn", versions="0.9 and later")
+LSTM = Evidence(
+    "crates/burn-core/src/nn/rnn/lstm.rs of Burn; the names of its fields were not read", versions="0.9 on"
+)
+
+
+def gate(name: str, letter: str) -> dict[str, str]:
+    """The two layers of one gate."""
+    return {
+        f"{name}.input_transform.weight": f"W_{letter}[x h]",
+        f"{name}.input_transform.bias?": f"b_{letter}[h]",
+        f"{name}.hidden_transform.weight": f"R_{letter}[k h]",
+        f"{name}.hidden_transform.bias?": f"d_{letter}[h]",
+    }
+
+
+RECORDS = (
+    Record(
+        "burn.gru",
+        "gru",
+        {**gate("update_gate", "z"), **gate("reset_gate", "r"), **gate("new_gate", "n")},
+        {"reset": Setting("reset_after", {"after": True, "before": False})},
+        GRU,
+    ),
+    Record(
+        "burn.lstm",
+        "lstm",
+        {
+            **gate("input_gate", "i"),
+            **gate("forget_gate", "f"),
+            **gate("output_gate", "o"),
+            **gate("cell_gate", "g"),
+        },
+        {},
+        LSTM,
+    ),
+)

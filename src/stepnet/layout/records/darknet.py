@@ -1,0 +1,38 @@
+"""DarkNet: the layers gru and lstm as a .weights file has them: connected layers, each its biases, then
+weights, without batch normalisation. The candidate of a GRU is logistic unless tanh=1 is set: it is asked
+for.
+"""
+
+from stepnet.layout.record import Evidence, Record
+from stepnet.layout.semantics import Setting
+
+EVIDENCE = Evidence(
+    "src/gru_layer.c, lstm_layer.c and parser.c of DarkNet", versions="AlexeyAB's and pjreddie's"
+)
+
+
+def connected(parameter: str, bias: str, gates: str) -> list[str]:
+    """The connected layers of these gates, in order."""
+    axis = "x" if parameter == "W" else "k"
+    return [f"{bias}_{gate}[h]; {parameter}_{gate}[h {axis}]" for gate in gates]
+
+
+RECORDS = (
+    Record(
+        "darknet.gru",
+        "gru",
+        {"weights": "; ".join([*connected("W", "b", "zrn"), *connected("R", "d", "zrn")])},
+        {
+            "reset": "before",
+            "candidate_activation": Setting("tanh", {"tanh": 1, "sigmoid": 0}),
+        },
+        EVIDENCE,
+    ),
+    Record(
+        "darknet.lstm",
+        "lstm",
+        {"weights": "; ".join([*connected("R", "d", "figo"), *connected("W", "b", "figo")])},
+        {},
+        EVIDENCE,
+    ),
+)

@@ -1,0 +1,97 @@
+"""Keras: SimpleRNN, GRU and LSTM of Keras 3, 2 and 1, and the layers CuDNNGRU and CuDNNLSTM of Keras 2.
+
+Keras 2 means clip(a / 5 + 1/2) by hard_sigmoid, Keras 3 clip(a / 6 + 1/2): the same weights are then another
+function. A Bidirectional has its two directions in front of the names: forward/kernel, backward/kernel.
+"""
+
+from typing import Any
+
+from stepnet.layout.record import Evidence, Record
+from stepnet.layout.semantics import ACTIVATIONS, Setting
+
+KERAS_3 = {name: name for name in ACTIVATIONS if name != "hard_sigmoid_fifth"}
+KERAS_2 = {name: name for name in ACTIVATIONS if name != "hard_sigmoid"} | {
+    "hard_sigmoid_fifth": "hard_sigmoid"
+}
+
+THREE = Evidence("keras/src/layers/rnn/ of Keras 3.15", versions="3")
+TWO = Evidence(
+    "tf_keras/layers/rnn/ and saving/legacy/hdf5_format.py of tf_keras 2.21", versions="2, tf.keras"
+)
+ONE = Evidence("tf_keras/saving/legacy/hdf5_format.py of tf_keras 2.21, which reads it", versions="1")
+
+
+def arrays(gates: str, bias: str) -> dict[str, str]:
+    """The arrays of a layer: gates side by side."""
+    letters = f"(g:{gates} h)" if len(gates) > 1 else "h"
+    return {"kernel": f"W[x {letters}]", "recurrent_kernel": f"R[k {letters}]", "bias?": bias}
+
+
+def semantics(values: dict[str, str], gates: str | None, **fixed: Any) -> dict[str, Any]:
+    """What a layer's constructor lets one choose; the activation of its gates has this usual value."""
+    return {
+        **fixed,
+        "gate_activation": Setting("recurrent_activation", values, gates),
+        "candidate_activation": Setting("activation", values, "tanh"),
+    }
+
+
+def lstm(values: dict[str, str], gates: str | None) -> dict[str, Any]:
+    """What an LSTM lets one choose: what goes to the cell and what comes out of it have one activation."""
+    return semantics(values, gates) | {"output_activation": Setting("activation", values, "tanh")}
+
+
+def of_version(
+    framework: str, values: dict[str, str], gates: str | None, evidence: Evidence
+) -> tuple[Record, ...]:
+    """The layers of Keras 2 or 3."""
+    simple = {"candidate_activation": Setting("activation", values, "tanh")}
+    two_rows, one_row = "b[1 (g:zrn h)] / d[1 (g:zrn h)]", "b[(g:zrn h)]"
+    after = semantics(values, gates, reset="after")
+    before = semantics(values, gates, reset="before")
+    return (
+        Record(f"{framework}.rnn", "rnn", arrays("n", "b[h]"), simple, evidence),
+        Record(f"{framework}.gru", "gru", arrays("zrn", two_rows), after, evidence),
+        Record(f"{framework}.gru_reset_before", "gru", arrays("zrn", one_row), before, evidence),
+        Record(f"{framework}.lstm", "lstm", arrays("ifgo", "b[(g:ifgo h)]"), lstm(values, gates), evidence),
+    )
+
+
+def first(gates: str, letters: str) -> dict[str, str]:
+    """The arrays of Keras 1: of each gate its own, by Keras' letters."""
+    pairs = tuple(zip(gates, letters, strict=True))
+    return {
+        f"{name}_{letter}": f"{parameter}_{gate}[{axes}]"
+        for gate, letter in pairs
+        for name, parameter, axes in (("W", "W", "x h"), ("U", "R", "k h"), ("b", "b", "h"))
+    }
+
+
+# In the place of each gate's [inputs, hidden] lies the buffer of cuDNN's [hidden, inputs].
+CUDNN_GRU = {
+    "kernel": "W[x (g:zrn h) ~ h x]",
+    "recurrent_kernel": "R[k (g:zrn h) ~ h k]",
+    "bias": "b[(g:zrn h)] / d[(g:zrn h)]",
+}
+CUDNN_LSTM = {
+    "kernel": "W[x (g:ifgo h) ~ h x]",
+    "recurrent_kernel": "R[k (g:ifgo h) ~ h k]",
+    "bias": "b[(g:ifgo h)] / d[(g:ifgo h)]",
+}
+CUDNN = Evidence("tf_keras/layers/rnn/cudnn_gru.py, cudnn_lstm.py of tf_keras 2.21", versions="2")
+
+RECORDS = (
+    *of_version("keras", KERAS_3, "sigmoid", THREE),
+    *of_version("keras2", KERAS_2, None, TWO),
+    Record(
+        "keras1.rnn",
+        "rnn",
+        {"W": "W[x h]", "U": "R[k h]", "b": "b[h]"},
+        {"candidate_activation": Setting("activation", KERAS_2, "tanh")},
+        ONE,
+    ),
+    Record("keras1.gru", "gru", first("zrn", "zrh"), semantics(KERAS_2, None, reset="before"), ONE),
+    Record("keras1.lstm", "lstm", first("igfo", "icfo"), lstm(KERAS_2, None), ONE),
+    Record("keras.cudnn_gru", "gru", CUDNN_GRU, {"reset": "after"}, CUDNN),
+    Record("keras.cudnn_lstm", "lstm", CUDNN_LSTM, {}, CUDNN, lone_bias="d"),
+)

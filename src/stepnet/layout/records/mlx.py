@@ -1,0 +1,51 @@
+"""MLX: nn.RNN, nn.GRU and nn.LSTM; early releases had the inputs' and recurrent weights transposed."""
+
+from stepnet.layout.record import Evidence, Record
+
+NOW = Evidence("python/mlx/nn/layers/recurrent.py of MLX", versions="0.18 and later")
+EARLY = Evidence("python/mlx/nn/layers/recurrent.py of MLX 0.7", versions="the first releases")
+FIRST_STEP = "MLX up to 0.31 leaves bhn out in the first step unless it is given a hidden state (mlx#3249)"
+
+
+def records(framework: str, weights: str, recurrent: str, evidence: Evidence) -> tuple[Record, ...]:
+    """The three layers, with weights in these axes, `gates` being where the gates are."""
+
+    def matrix(parameter: str, axes: str, gates: str) -> str:
+        return f"{parameter}[{axes.replace('gates', f'(g:{gates} h)')}]"
+
+    return (
+        Record(
+            f"{framework}.rnn",
+            "rnn",
+            {"Wxh": matrix("W", weights, "n"), "Whh": matrix("R", recurrent, "n"), "bias?": "b[h]"},
+            {},
+            evidence,
+        ),
+        Record(
+            f"{framework}.gru",
+            "gru",
+            {
+                "Wx": matrix("W", weights, "rzn"),
+                "Wh": matrix("R", recurrent, "rzn"),
+                "b?": "b[(g:rzn h)]",
+                "bhn?": "d_n[h]",
+            },
+            {"reset": "after"},
+            evidence,
+            notes=(FIRST_STEP,),
+        ),
+        Record(
+            f"{framework}.lstm",
+            "lstm",
+            {
+                "Wx": matrix("W", weights, "ifgo"),
+                "Wh": matrix("R", recurrent, "ifgo"),
+                "bias?": "b[(g:ifgo h)]",
+            },
+            {},
+            evidence,
+        ),
+    )
+
+
+RECORDS = (*records("mlx", "gates x", "gates k", NOW), *records("mlx_early", "x gates", "k gates", EARLY))

@@ -1,0 +1,41 @@
+"""TFLite: the tensors of UNIDIRECTIONAL_SEQUENCE_LSTM and _RNN by the names of lstm_shared.h, float
+weights.
+"""
+
+from stepnet.layout.record import Evidence, Record
+from stepnet.layout.semantics import Setting, same
+
+EVIDENCE = Evidence(
+    "tensorflow/lite/kernels/lstm_shared.h and unidirectional_sequence_lstm.cc", versions="TensorFlow 2"
+)
+NAMES = {"i": "input", "f": "forget", "g": "cell", "o": "output"}
+CLIPS = {"cell_clip": Setting("cell_clip", usual=0.0), "projection_clip": Setting("proj_clip", usual=0.0)}
+
+
+def arrays(gates: str) -> dict[str, str]:
+    """The tensors of these gates."""
+    return {
+        **{f"input_to_{NAMES[gate]}_weights": f"W_{gate}[h x]" for gate in gates},
+        **{f"recurrent_to_{NAMES[gate]}_weights": f"R_{gate}[h k]" for gate in gates},
+        **{f"cell_to_{NAMES[gate]}_weights?": f"p_{gate}[h]" for gate in gates if gate != "g"},
+        **{f"{NAMES[gate]}_gate_bias": f"b_{gate}[h]" for gate in gates},
+    }
+
+
+PROJECTION = {"projection_weights": "P[y h]", "projection_bias?": "q[y]"}
+RECORDS = (
+    Record(
+        "tflite.rnn",
+        "rnn",
+        {"input_weights": "W[h x]", "recurrent_weights": "R[h k]", "bias": "b[h]"},
+        {
+            "candidate_activation": Setting(
+                "fused_activation_function", same("tanh", "relu", "sigmoid"), "tanh"
+            )
+        },
+        EVIDENCE,
+    ),
+    Record("tflite.lstm", "lstm", arrays("ifgo"), CLIPS, EVIDENCE),
+    Record("tflite.lstm_projection", "lstm", arrays("ifgo") | PROJECTION, CLIPS, EVIDENCE),
+    Record("tflite.lstm_coupled", "lstm", arrays("fgo"), {"coupled": True, **CLIPS}, EVIDENCE),
+)

@@ -1,0 +1,64 @@
+"""All records by name: the only place that knows which files of records there are."""
+
+from functools import cache
+from importlib import import_module
+
+from stepnet.errors import LayoutError
+from stepnet.layout.record import Record
+
+FILES = [
+    "stepnet",
+    "torch",
+    "keras",
+    "tf1",
+    "cudnn",
+    "onednn",
+    "onnx",
+    "openvino",
+    "paddle",
+    "mxnet",
+    "flax",
+    "haiku",
+    "equinox",
+    "mlx",
+    "tflite",
+    "coreml",
+    "ncnn",
+    "chainer",
+    "cntk",
+    "darknet",
+    "haste",
+    "candle",
+    "burn",
+]
+
+
+@cache
+def records() -> dict[str, Record]:
+    """Every record by its name, in the order of the files and of each file."""
+    found: dict[str, Record] = {}
+    for file in FILES:
+        module = import_module(f"stepnet.layout.records.{file}")
+        for one in module.RECORDS:
+            if one.name in found:
+                raise LayoutError(f"two records are called {one.name}")
+            found[one.name] = one
+    return found
+
+
+def record(name: str | Record) -> Record:
+    """The record of that name; raises `LayoutError` for any other, with those that are spelled alike.
+
+    >>> record("torch.gru").arrays["weight_ih_l{L}{D}"]
+    'W[(g:rzn h) x]'
+    """
+    if isinstance(name, Record):
+        return name
+    if name in records():
+        return records()[name]
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, records(), n=3) or list(records())
+    raise LayoutError(
+        f"no layout is called {name!r}: there are {', '.join(near)}; `stepnet layouts` lists all"
+    )

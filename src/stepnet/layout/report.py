@@ -1,0 +1,150 @@
+"""What a conversion did, step by step: a value that prints."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from stepnet.layout.moves import Move
+from stepnet.layout.places import Block
+from stepnet.layout.semantics import Semantics
+from stepnet.layout.sizes import Sizes
+
+ORDER = ("moved", "negated", "filled", "summed")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One kind of thing done, to one or more blocks of the target.
+
+    rounding: the largest difference that rounding made; 0 where no number was rounded.
+    """
+
+    kind: str
+    moves: tuple[Move, ...]
+    rounding: float = 0.0
+
+    @property
+    def exact(self) -> bool:
+        """Whether it is bit-exact."""
+        return self.rounding == 0
+
+    @property
+    def what(self) -> str:
+        """The step in words."""
+        blocks = blocks_text(move.target for move in self.moves)
+        if self.kind == "moved":
+            return f"{blocks}: moved"
+        if self.kind == "negated":
+            return f"{blocks}: negated, as {negation(self.moves)}"
+        if self.kind == "filled":
+            numbers = dict.fromkeys(f"{move.constant:g}" for move in self.moves)
+            return f"{blocks}: filled with {', '.join(numbers)}"
+        return f"{blocks}: summed ({', '.join(dict.fromkeys(map(sum_text, self.moves)))})"
+
+    def __str__(self) -> str:
+        how = "bit-exact" if self.exact else f"rounded once, by {self.rounding:.3g} at most"
+        return f"{self.what}: {how}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """From which layout to which, at which sizes, what each side parametrises, and every step."""
+
+    source: str
+    target: str
+    sizes: Sizes
+    source_semantics: Semantics
+    target_semantics: Semantics
+    kind: str
+    steps: tuple[Step, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def exact(self) -> bool:
+        """Whether every step is bit-exact."""
+        return all(step.exact for step in self.steps)
+
+    @property
+    def rounding(self) -> float:
+        """The largest difference that rounding made."""
+        return max((step.rounding for step in self.steps), default=0.0)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What to set in the target framework, so that it computes the same function: its names and
+        values.
+        """
+        from stepnet.layout.registry import record
+
+        return {
+            setting.name: value if setting.values is None else setting.values[value]
+            for field, setting in record(self.target).settings().items()
+            for value in [getattr(self.target_semantics, field)]
+        }
+
+    def as_json(self) -> dict[str, Any]:
+        """The report as plain values for machines."""
+        return {
+            "source": self.source,
+            "target": self.target,
+            "kind": self.kind,
+            "exact": self.exact,
+            "rounding": self.rounding,
+            "sizes": vars(self.sizes),
+            "semantics": {"source": self.source_semantics.shown(), "target": self.target_semantics.shown()},
+            "settings": {name: str(value) for name, value in self.settings.items()},
+            "steps": [
+                {"kind": step.kind, "what": step.what, "exact": step.exact, "rounding": step.rounding}
+                for step in self.steps
+            ],
+            "notes": list(self.notes),
+        }
+
+    def __str__(self) -> str:
+        kind = "" if self.kind == "weights" else f" ({self.kind})"
+        lines = [f"{self.source} -> {self.target}{kind}: {self.sizes}"]
+        lines += [f"  {step}" for step in self.steps]
+        if self.settings:
+            lines.append(
+                "  set there: " + ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
+            )
+        lines += [f"  note: {note}" for note in self.notes]
+        return "\n".join(lines)
+
+
+def steps(roundings: Mapping[Move, float]) -> tuple[Step, ...]:
+    """The steps that moves and their roundings are, the most exact first."""
+    ordered = sorted(roundings, key=lambda move: ORDER.index(move.kind))
+    return tuple(
+        Step(kind, moves, max(roundings[move] for move in moves))
+        for kind, group in groupby(ordered, key=lambda move: move.kind)
+        for moves in [tuple(group)]
+    )
+
+
+def blocks_text(blocks: Iterable[Block]) -> str:
+    """Blocks in short: the parameters, each with its gates.
+
+    >>> blocks_text([Block("W", "r"), Block("W", "z"), Block("b", "r", layer=1), Block("P")])
+    'W_rz, b_r, P'
+    """
+    gates: dict[str, str] = {}
+    for block in blocks:
+        known = gates.setdefault(block.parameter, "")
+        gates[block.parameter] += block.gate if block.gate not in known else ""
+    return ", ".join(f"{name}_{letters}" if letters else name for name, letters in gates.items())
+
+
+def negation(moves: Iterable[Move]) -> str:
+    """Why blocks change their sign."""
+    if any(move.target.gate == "i" for move in moves):
+        return "1 - s(a) = s(-a) makes an input gate of the coupled forget gate"
+    return "1 - s(a) = s(-a) turns the sense of the update gate round"
+
+
+def sum_text(move: Move) -> str:
+    """A sum, whatever its layer and direction."""
+    parts = [f"{'+' if sign > 0 else '-'} {Block(block.parameter, block.gate)}" for block, sign in move.terms]
+    parts += [f"+ {move.constant:g}"] if move.constant else []
+    return " ".join(parts).removeprefix("+ ")

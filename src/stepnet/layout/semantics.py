@@ -1,0 +1,171 @@
+"""What function the numbers parametrise, whatever lies where: one value, the same words for all frameworks.
+
+    simple recurrence   h' = candidate(W x + b + R h + d)
+    GRU, reset after    n = candidate(W_n x + b_n + r (R_n h + d_n))
+    GRU, reset before   n = candidate(W_n x + b_n + R_n (r h) + d_n)
+    update keep         h' = z h + (1 - z) n              z keeps the old memory
+    update write        h' = (1 - z) h + z n              z writes the new one
+    LSTM                c' = s(f + forget_bias) c + s(i) candidate(g),   h' = s(o) output(c')
+    coupled             i = 1 - f
+    peepholes           i and f see p c, o sees p c'
+
+What a framework lets one choose is a `Setting` in its record. One with no usual value is asked for, as
+nothing in the arrays tells it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from stepnet.errors import LayoutError
+
+GATES = {"rnn": "n", "gru": "rzn", "lstm": "ifgo", "mgu": "fn"}
+
+# Those of which s(-a) = 1 - s(a): the sense of a gate can be turned round by the signs of its row.
+SYMMETRIC = ("sigmoid", "hard_sigmoid", "hard_sigmoid_fifth")
+ACTIVATIONS = (*SYMMETRIC, "tanh", "relu", "linear", "softsign", "elu", "selu", "softplus", "silu", "gelu")
+
+FIELDS = {  # those that mean something for a cell
+    "rnn": ("candidate_activation", "clip"),
+    "gru": ("reset", "update", "gate_activation", "candidate_activation", "clip"),
+    "mgu": ("reset", "update", "gate_activation", "candidate_activation"),
+    "lstm": (
+        "coupled",
+        "forget_bias",
+        "gate_activation",
+        "candidate_activation",
+        "output_activation",
+        "clip",
+        "cell_clip",
+        "projection_clip",
+    ),
+}
+VALUES: dict[str, tuple[Any, ...]] = {
+    "reset": ("after", "before"),
+    "update": ("keep", "write"),
+    "coupled": (True, False),
+    "gate_activation": ACTIVATIONS,
+    "candidate_activation": ACTIVATIONS,
+    "output_activation": ACTIVATIONS,
+}  # all others are numbers
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a framework lets one choose: its own name for it, its values by ours, and the usual one of ours.
+
+    values: None where any number goes. usual: None where it has to be said.
+
+    >>> Setting("linear_before_reset", {"after": 1, "before": 0}).text("after")
+    'linear_before_reset=1'
+    """
+
+    name: str
+    values: Mapping[Any, Any] | None = None
+    usual: Any = None
+
+    def allows(self, value: Any) -> bool:
+        """Whether the framework can be set to this value of ours."""
+        return self.values is None or value in self.values
+
+    def text(self, value: Any) -> str:
+        """The setting as one writes it there."""
+        return f"{self.name}={value if self.values is None else self.values[value]!r}"
+
+
+def same(*values: str) -> dict[str, str]:
+    """Values that a framework has by our names.
+
+    >>> same("tanh", "relu")
+    {'tanh': 'tanh', 'relu': 'relu'}
+    """
+    return {value: value for value in values}
+
+
+@dataclass(frozen=True)
+class Semantics:
+    """The function of a cell; what does not concern the cell has its usual value.
+
+    Activations are those of `ACTIVATIONS`: hard_sigmoid(a) is clip(a / 6 + 1/2, 0, 1), as Keras 3 and PyTorch
+    have it, hard_sigmoid_fifth(a) is clip(a / 5 + 1/2, 0, 1), as Keras 2, Theano and ONNX have it. clip
+    bounds what goes into activations, cell_clip the cell c', projection_clip the projected output; 0 is
+    none.
+
+    >>> Semantics("gru", update="write")
+    Semantics(gru: reset='after', update='write')
+    """
+
+    cell: str
+    reset: str = "after"
+    update: str = "keep"
+    coupled: bool = False
+    forget_bias: float = 0.0
+    gate_activation: str = "sigmoid"
+    candidate_activation: str = "tanh"
+    output_activation: str = "tanh"
+    clip: float = 0.0
+    cell_clip: float = 0.0
+    projection_clip: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_semantics("semantics", self.cell, self.changed())
+
+    def changed(self) -> dict[str, Any]:
+        """The fields that have not their usual value."""
+        usual = {field.name: field.default for field in fields(self)}
+        return {name: value for name, value in vars(self).items() if name != "cell" and value != usual[name]}
+
+    def shown(self) -> dict[str, Any]:
+        """The fields worth saying: those that a GRU always says, and those that are not usual."""
+        always = ("reset", "update") if self.cell in ("gru", "mgu") else ()
+        return {name: getattr(self, name) for name in always} | self.changed()
+
+    def __repr__(self) -> str:
+        said = ", ".join(f"{name}={value!r}" for name, value in self.shown().items())
+        return f"Semantics({self.cell}{': ' if said else ''}{said})"
+
+    @classmethod
+    def settled(cls, name: str, cell: str, known: Mapping[str, Any], given: Mapping[str, Any]) -> "Semantics":
+        """The function, its open fields as given; raises `LayoutError` for missing and fixed ones."""
+        check_semantics(name, cell, given)
+        found: dict[str, Any] = {}
+        for field, value in known.items():
+            found[field] = chosen(name, field, value, given) if isinstance(value, Setting) else value
+        for field, value in given.items():
+            if not isinstance(known.get(field), Setting) and value != getattr(cls(cell, **found), field):
+                raise LayoutError(
+                    f"{name} has {field}={getattr(cls(cell, **found), field)!r}, which is not to be chosen, "
+                    f"and given is {value!r}"
+                )
+        return cls(cell, **found)
+
+
+def chosen(name: str, field: str, setting: Setting, given: Mapping[str, Any]) -> Any:
+    """The value of an open field."""
+    if field in given:
+        if not setting.allows(given[field]):
+            raise LayoutError(
+                f"{name} has {field} {' or '.join(map(repr, setting.values or ()))}, not {given[field]!r}"
+            )
+        return given[field]
+    if setting.usual is None:
+        choice = " or ".join(map(repr, setting.values)) if setting.values else "a number"
+        raise LayoutError(
+            f"{name}: the arrays do not tell {field}, which is set there as {setting.name}: "
+            f"give semantics={{{field!r}: {choice}}}"
+        )
+    return setting.usual
+
+
+def check_semantics(name: str, cell: str, values: Mapping[str, Any]) -> None:
+    """Raises `LayoutError` for fields that the cell has not, and for values that are none."""
+    for field, value in values.items():
+        if field not in FIELDS[cell]:
+            raise LayoutError(f"{name}: a {cell} has no {field!r}; it has {', '.join(FIELDS[cell])}")
+        if isinstance(value, Setting):
+            continue
+        allowed = VALUES.get(field)
+        if allowed is not None and value not in allowed:
+            raise LayoutError(f"{name}: {field} is one of {', '.join(map(repr, allowed))}, not {value!r}")
+        if allowed is None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise LayoutError(f"{name}: {field} is a number, not {value!r}")

@@ -1,0 +1,104 @@
+"""The sizes of recurrent layers, and the shapes that terms of the notation have at given sizes."""
+
+from dataclasses import dataclass, fields
+from math import prod
+
+from stepnet.errors import LayoutError
+from stepnet.layout.notation import Axis, Loop, Pattern, Stack, Term
+
+Shape = tuple[int, ...]
+LETTERS = {"inputs": "x", "hidden": "h", "projected": "y", "layers": "L", "directions": "D"}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many inputs, hidden units, projected outputs (None without a projection), layers and directions.
+
+    >>> Sizes(inputs=2, hidden=3, layers=2, directions=2).inputs_of(layer=1)
+    6
+    """
+
+    inputs: int
+    hidden: int
+    projected: int | None = None
+    layers: int = 1
+    directions: int = 1
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            optional = value is None and field.name == "projected"
+            if not optional and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise LayoutError(f"{field.name} is a whole number from 1 on, not {value!r}")
+        if self.directions > 2:
+            raise LayoutError(f"directions is 1 or 2, not {self.directions}")
+
+    def __str__(self) -> str:
+        said = f"{self.inputs} inputs, {self.hidden} hidden"
+        said += f", {self.projected} projected" if self.projected else ""
+        said += f", {self.layers} layers" if self.layers > 1 else ""
+        return said + (", both directions" if self.directions > 1 else "")
+
+    @property
+    def output(self) -> int:
+        """How many numbers a direction of a layer gives at a step, and takes from the step before."""
+        return self.projected or self.hidden
+
+    def inputs_of(self, layer: int) -> int:
+        """How many inputs a layer has."""
+        return self.inputs if layer == 0 else self.directions * self.output
+
+    def of(self, letter: str, layer: int = 0) -> int:
+        """The size of an axis by its letter in the notation."""
+        known = {"x": self.inputs_of(layer), "h": self.hidden, "k": self.output, "y": self.output}
+        return int(letter) if letter.isdigit() else (known | {"L": self.layers, "D": self.directions})[letter]
+
+
+# ---- shapes ------------------------------------------------------------------------------------------------
+
+
+def axis_size(axis: Axis, sizes: Sizes, layer: int) -> int:
+    """The length of an axis."""
+    return prod(len(atom.labels) or sizes.of(atom.name, layer) for atom in axis)
+
+
+def term_shape(term: Term, sizes: Sizes, layer: int) -> Shape:
+    """The shape of a term."""
+    return tuple(axis_size(axis, sizes, layer) for axis in term.axes)
+
+
+def stack_shape(stack: Stack, sizes: Sizes, layer: int) -> Shape:
+    """The shape of terms put together."""
+    shapes = [term_shape(term, sizes, layer) for term in stack.terms]
+    axis = range(len(shapes[0]))[stack.axis] if len(shapes) > 1 else -1
+    return tuple(
+        sum(shape[place] for shape in shapes) if place == axis else length
+        for place, length in enumerate(shapes[0])
+    )
+
+
+def flat_length(parts: tuple[Stack | Loop, ...], sizes: Sizes, layer: int) -> int:
+    """How many numbers buffers hold, loops and all."""
+    total = 0
+    for part in parts:
+        if isinstance(part, Stack):
+            total += prod(stack_shape(part, sizes, layer))
+            continue
+        layers = range(sizes.layers) if "L" in part.over else [layer]
+        times = sizes.directions if "D" in part.over else 1
+        total += sum(times * flat_length(part.parts, sizes, each) for each in layers)
+    return total
+
+
+def shape_of(pattern: Pattern, sizes: Sizes, layer: int = 0) -> Shape:
+    """The shape of an array.
+
+    >>> from stepnet.layout.notation import parse
+    >>> shape_of(parse("W[(g:rzn h) x]"), Sizes(inputs=2, hidden=3))
+    (9, 2)
+    """
+    if isinstance(pattern, Stack):
+        return stack_shape(pattern, sizes, layer)
+    if pattern.shape:
+        return tuple(axis_size(axis, sizes, layer) for axis in pattern.shape)
+    return (flat_length(pattern.parts, sizes, layer),)

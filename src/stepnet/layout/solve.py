@@ -1,0 +1,253 @@
+"""The sizes that shapes of arrays tell.
+
+Each axis of each array is an equation: its length is the sum, over the terms stacked there, of products of
+sizes. Those with one unknown are solved until none is left. A vector that holds everything is one equation
+with several unknowns; then all sizes that fit it are found, and unless that is one set of sizes, they are
+asked for.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from math import isqrt
+from typing import Any
+
+from stepnet.errors import LayoutError
+from stepnet.layout.notation import Atom, Axis, Flat, Loop, Pattern, Stack
+from stepnet.layout.record import Record, letters_of
+from stepnet.layout.sizes import LETTERS, Shape, Sizes, flat_length, shape_of
+
+Unknowns = dict[str, int | None]  # sizes by letter, None where not known yet
+
+MOST_LAYERS = 16  # that are considered where nothing but the length of a vector tells
+
+
+def told(record: Record, shapes: Mapping[str, Shape], given: Mapping[str, int | None] | None = None) -> Sizes:
+    """The sizes that arrays of these shapes have, by name.
+
+    given: sizes that the shapes may leave open. Raises `LayoutError` for arrays that are missing, unknown
+    or do not fit, and for sizes that are left open.
+    """
+    places = {name: record.place(name) for name in shapes}
+    strangers = [name for name, place in places.items() if place is None]
+    if strangers:
+        raise LayoutError(f"{record.name} has no array {strangers[0]!r}; it has {', '.join(record.names())}")
+    known = given_unknowns(given or {}, record.projection)
+    for letter, index in (("L", 1), ("D", 2)):
+        found = [at for at in (place[index] for place in places.values() if place) if isinstance(at, int)]
+        if found:
+            known = counted(record.name, known, letter, 1 + max(found))
+        elif not any(letter in letters_of(pattern) for pattern in record.patterns.values()):
+            known[letter] = 1
+    system: list[Equation] = []
+    for name, place in places.items():
+        if place is not None:
+            system += equations(name, record.patterns[place[0]], shapes[name], place[1])
+    sizes = finished(record, solve(system, known), shapes, places)
+    check(record, shapes, sizes)
+    return sizes
+
+
+def finished(
+    record: Record, known: Unknowns, shapes: Mapping[str, Shape], places: Mapping[str, Any]
+) -> Sizes:
+    """The sizes, the last unknowns from the length of a vector."""
+    if None not in known.values():
+        return sizes_from(known)
+    for name, place in places.items():
+        pattern = record.patterns[place[0]]
+        if isinstance(pattern, Flat) and not pattern.shape:
+            fits = list(fitting(pattern, shapes[name][0], known))
+            if len(fits) != 1:
+                raise asked(name, shapes[name][0], fits, record.name)
+            return fits[0]
+    missing = [name for name in record.names() if name not in shapes and not name.endswith("?")]
+    raise LayoutError(
+        f"{record.name} needs {', '.join(missing) or 'more arrays'}; given are {', '.join(shapes) or 'none'}"
+    )
+
+
+def check(record: Record, shapes: Mapping[str, Shape], sizes: Sizes) -> None:
+    """Raises `LayoutError` unless these are exactly the arrays of these sizes."""
+    entries = {entry.name: entry for entry in record.entries(sizes)}
+    for name, entry in entries.items():
+        if name not in shapes and not entry.optional:
+            raise LayoutError(f"{name} is missing: {record.name} of {sizes} has {', '.join(entries)}")
+        expected = shape_of(entry.pattern, sizes, entry.layer or 0)
+        if name in shapes and shapes[name] != expected:
+            raise LayoutError(
+                f"{name} has shape {shapes[name]}; {record.name} of {sizes} has {expected} there"
+            )
+    strangers = [name for name in shapes if name not in entries]
+    if strangers:
+        raise LayoutError(
+            f"{record.name} of {sizes} has no array {strangers[0]!r}; it has {', '.join(entries)}"
+        )
+
+
+def counted(name: str, known: Unknowns, letter: str, count: int) -> Unknowns:
+    """The sizes with a count that names say; raises `LayoutError` where another one is given."""
+    given = known[letter]
+    if given not in (None, count):
+        what = {"L": "layers", "D": "directions"}[letter]
+        raise LayoutError(f"{name}: the names are of {count} {what}, and given is {what}={given}")
+    return known | {letter: count}
+
+
+# ---- the equations -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Equation:
+    """The length of an axis of an array, as a sum of products: of the layer whose array it is."""
+
+    array: str
+    length: int
+    products: tuple[tuple[Atom, ...], ...]
+    layer: int
+
+    def left(self, known: Unknowns) -> set[str]:
+        """The letters that are not known."""
+        return {
+            letter for atoms in self.products for atom in atoms for letter in unknown(atom, known, self.layer)
+        }
+
+    def total(self, known: Unknowns) -> int:
+        """The length by the sizes known."""
+        return sum(value(atoms, known, self.layer) for atoms in self.products)
+
+    def solved(self, letter: str, known: Unknowns) -> int:
+        """The one unknown, in which the sum is linear; raises `LayoutError` where no whole number fits."""
+        at_zero, at_one = (self.total(known | {letter: size}) for size in (0, 1))
+        step = at_one - at_zero
+        found, rest = divmod(self.length - at_zero, step) if step else (0, 1)
+        if rest or found < 1:
+            raise LayoutError(f"{self.array} has an axis of {self.length}, which is not {self}")
+        return found
+
+    def __str__(self) -> str:
+        return " + ".join(" ".join(map(atom_text, atoms)) for atoms in self.products)
+
+
+def atom_text(atom: Atom) -> str:
+    """What an axis counts, in words where it is one for people."""
+    names = {"x": "inputs", "h": "hidden", "k": "output", "y": "projected"}
+    return f"{len(atom.labels)}" if atom.labels else names.get(atom.name, atom.name)
+
+
+def unknown(atom: Atom, known: Unknowns, layer: int) -> list[str]:
+    """The letters that the size of an axis waits for."""
+    return [letter for letter in needed(atom.name, known, layer) if known[letter] is None]
+
+
+def needed(name: str, known: Unknowns, layer: int) -> list[str]:
+    """The letters that say the size of an axis: what recurs is y or h; upper layers' inputs are outputs."""
+    output = "y" if "y" in known else "h"
+    if name == "x" and layer > 0:
+        return ["D", output]
+    return [] if name.isdigit() or name == "g" else [output if name == "k" else name]
+
+
+def value(atoms: tuple[Atom, ...], known: Unknowns, layer: int) -> int:
+    """The product of the sizes of axes, all known."""
+    result = 1
+    for atom in atoms:
+        result *= len(atom.labels) or (int(atom.name) if atom.name.isdigit() else 1)
+        for letter in needed(atom.name, known, layer):
+            result *= known[letter] or 0
+    return result
+
+
+def equations(array: str, pattern: Pattern, shape: Shape, layer: int | None) -> Iterator[Equation]:
+    """What the shape of an array says of its sizes; of a vector of all layers nothing yet."""
+    axes = pattern.shape if isinstance(pattern, Flat) else pattern.terms[0].axes
+    if len(shape) != (len(axes) or 1):
+        raise LayoutError(f"{array} has shape {shape}; the axes expected there are {len(axes) or 1}")
+    if isinstance(pattern, Flat):
+        for axis, length in zip(axes, shape, strict=False):
+            yield Equation(array, length, (axis,), layer or 0)
+        if not axes and layer is not None:
+            yield Equation(array, shape[0], tuple(flat_products(pattern.parts)), layer)
+        return
+    joined = range(len(axes))[pattern.axis] if len(pattern.terms) > 1 else -1
+    for place, length in enumerate(shape):
+        each: list[Axis] = [term.axes[place] for term in pattern.terms]
+        for products in [tuple(each)] if place == joined else [(axis,) for axis in dict.fromkeys(each)]:
+            yield Equation(array, length, products, layer or 0)
+
+
+def flat_products(parts: tuple[Stack | Loop, ...]) -> Iterator[tuple[Atom, ...]]:
+    """The products whose sum is the length of buffers of one layer and direction."""
+    for part in parts:
+        if isinstance(part, Loop):
+            yield from flat_products(part.parts)
+        else:
+            for term in part.terms:
+                yield tuple(atom for axis in term.axes for atom in axis)
+
+
+def solve(system: list[Equation], known: Unknowns) -> Unknowns:
+    """The unknowns that equations with one unknown say, one after the other."""
+    while True:
+        ready = [(one, one.left(known)) for one in system]
+        found = [(one, left.pop()) for one, left in ready if len(left) == 1]
+        if not found:
+            return known
+        one, letter = found[0]
+        known = known | {letter: one.solved(letter, known)}
+
+
+# ---- one vector of everything ------------------------------------------------------------------------------
+
+
+def fitting(pattern: Flat, length: int, known: Unknowns) -> Iterator[Sizes]:
+    """All sizes with which a vector has that length, those known being as they are."""
+    layers = [known["L"]] if known["L"] else range(1, MOST_LAYERS + 1)
+    directions = [known["D"]] if known["D"] else (1, 2)
+    most = isqrt(length)  # every cell has a matrix of hidden x output at least
+    for count, ways in product(layers, directions):
+        for hidden in [known["h"]] if known["h"] else range(1, most + 1):
+            for projected in projections(known, hidden, length):
+                first, second = (
+                    flat_length(pattern.parts, Sizes(inputs, hidden, projected, count, ways), 0)
+                    for inputs in (1, 2)
+                )
+                inputs, rest = divmod(length - first + (second - first), second - first)
+                if rest == 0 and inputs >= 1 and known["x"] in (None, inputs):
+                    yield Sizes(inputs, hidden, projected, count, ways)
+
+
+def projections(known: Unknowns, hidden: int, length: int) -> list[int | None]:
+    """The sizes of the projection to consider: none where the layout has none."""
+    if "y" not in known:
+        return [None]
+    return [known["y"]] if known["y"] else list(range(1, min(hidden, length // hidden) + 1))
+
+
+def asked(array: str, length: int, fits: list[Sizes], of: str) -> LayoutError:
+    """The error that asks for sizes, with the first few that fit."""
+    if not fits:
+        return LayoutError(f"{array} has {length} numbers, and no sizes of {of} with what is given make that")
+    some = "; ".join(map(str, fits[:4])) + ("; ..." if len(fits) > 4 else "")
+    return LayoutError(
+        f"{array} has {length} numbers, which fit several sizes of {of} ({some}): give "
+        'sizes={"inputs": ..., "hidden": ...}, and "layers" and "directions" if there are several'
+    )
+
+
+def given_unknowns(given: Mapping[str, int | None], projection: bool) -> Unknowns:
+    """Sizes by letter, as far as they are given; raises `LayoutError` for names of no size."""
+    for name in given:
+        if name not in LETTERS:
+            raise LayoutError(f"no size is called {name!r}; there are {', '.join(LETTERS)}")
+    if given.get("projected") is not None and not projection:
+        raise LayoutError("projected is given, and the layout has no projection")
+    known: Unknowns = {letter: given.get(name) for name, letter in LETTERS.items()}
+    if not projection:
+        del known["y"]
+    return known
+
+
+def sizes_from(known: Unknowns) -> Sizes:
+    """Sizes, all of which are known."""
+    return Sizes(known["x"] or 0, known["h"] or 0, known.get("y"), known["L"] or 0, known["D"] or 0)
