@@ -184,6 +184,24 @@ class Record:
         """The names of its arrays in one layer and direction, those that may be missing with a ?."""
         return [f"{entry.name}{'?' if entry.optional else ''}" for entry in self.entries(Sizes(1, 1))]
 
+    @cached_property
+    def behind_prefix(self) -> re.Pattern[str]:
+        """A name of any of its arrays behind a prefix, which ends in no letter or digit."""
+        texts = [re.sub(r"\?P<[LD]>", "?:", pattern.pattern) for pattern in self.spellings.values()]
+        return re.compile(f"((?:.*?[^A-Za-z0-9])??)(?:{'|'.join(texts)})")
+
+    def same_as(self, other: "Record") -> bool:
+        """Whether another record says the same of the same arrays, whatever its framework calls its
+        settings.
+        """
+        return self.said() == other.said()
+
+    def said(self) -> tuple[Any, ...]:
+        """What it says of arrays and of the function."""
+        fixed = {name: value for name, value in self.semantics.items() if not isinstance(value, Setting)}
+        chosen = {name: (value.allowed, value.usual) for name, value in self.settings().items()}
+        return self.cell, self.arrays, self.directions, Semantics(self.cell, **fixed), chosen
+
     def settled(self, given: Mapping[str, Any]) -> Semantics:
         """The function that its numbers parametrise. See `Semantics.settled`."""
         return Semantics.settled(self.name, self.cell, self.semantics, given)

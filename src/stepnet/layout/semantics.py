@@ -64,6 +64,11 @@ class Setting:
     values: Mapping[Any, Any] | None = None
     usual: Any = None
 
+    @property
+    def allowed(self) -> frozenset[Any] | None:
+        """The values of ours that it can have; None for any number."""
+        return None if self.values is None else frozenset(self.values)
+
     def allows(self, value: Any) -> bool:
         """Whether the framework can be set to this value of ours."""
         return self.values is None or value in self.values

@@ -6,19 +6,23 @@ with several unknowns; then all sizes that fit it are found, and unless that is 
 asked for.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import product
-from math import isqrt
+from itertools import islice, product
+from math import isqrt, prod
 from typing import Any
+
+import numpy as np
 
 from stepnet.errors import LayoutError
 from stepnet.layout.notation import Atom, Axis, Flat, Loop, Pattern, Stack
 from stepnet.layout.record import Record, letters_of
-from stepnet.layout.sizes import LETTERS, Shape, Sizes, flat_length, shape_of
+from stepnet.layout.sizes import LETTERS, Shape, Sizes, shape_of
 
 Unknowns = dict[str, int | None]  # sizes by letter, None where not known yet
 
+MOST_SHOWN = 5  # sizes that fit
 MOST_LAYERS = 16  # that are considered where nothing but the length of a vector tells
 
 
@@ -57,7 +61,9 @@ def finished(
     for name, place in places.items():
         pattern = record.patterns[place[0]]
         if isinstance(pattern, Flat) and not pattern.shape:
-            fits = list(fitting(pattern, shapes[name][0], known))
+            if known["h"] is None and known.get("y", 0) is None:
+                raise asked(name, shapes[name][0], [], record.name, searched=False)
+            fits = list(islice(fitting(pattern, shapes[name][0], known), MOST_SHOWN))
             if len(fits) != 1:
                 raise asked(name, shapes[name][0], fits, record.name)
             return fits[0]
@@ -117,13 +123,17 @@ class Equation:
         return sum(value(atoms, known, self.layer) for atoms in self.products)
 
     def solved(self, letter: str, known: Unknowns) -> int:
-        """The one unknown, in which the sum is linear; raises `LayoutError` where no whole number fits."""
-        at_zero, at_one = (self.total(known | {letter: size}) for size in (0, 1))
-        step = at_one - at_zero
-        found, rest = divmod(self.length - at_zero, step) if step else (0, 1)
-        if rest or found < 1:
+        """The one unknown, with which the sum grows; raises `LayoutError` where no whole number fits."""
+        low, high = 1, max(1, self.length)
+        while low < high:
+            middle = (low + high) // 2
+            if self.total(known | {letter: middle}) < self.length:
+                low = middle + 1
+            else:
+                high = middle
+        if self.total(known | {letter: low}) != self.length:
             raise LayoutError(f"{self.array} has an axis of {self.length}, which is not {self}")
-        return found
+        return low
 
     def __str__(self) -> str:
         return " + ".join(" ".join(map(atom_text, atoms)) for atoms in self.products)
@@ -204,32 +214,66 @@ def fitting(pattern: Flat, length: int, known: Unknowns) -> Iterator[Sizes]:
     """All sizes with which a vector has that length, those known being as they are."""
     layers = [known["L"]] if known["L"] else range(1, MOST_LAYERS + 1)
     directions = [known["D"]] if known["D"] else (1, 2)
-    most = isqrt(length)  # every cell has a matrix of hidden x output at least
+    most = length // (known.get("y") or 1) if known.get("y") else isqrt(length)
+    hidden = np.array([known["h"]] if known["h"] else range(1, most + 1))
     for count, ways in product(layers, directions):
-        for hidden in [known["h"]] if known["h"] else range(1, most + 1):
-            for projected in projections(known, hidden, length):
-                first, second = (
-                    flat_length(pattern.parts, Sizes(inputs, hidden, projected, count, ways), 0)
-                    for inputs in (1, 2)
-                )
-                inputs, rest = divmod(length - first + (second - first), second - first)
-                if rest == 0 and inputs >= 1 and known["x"] in (None, inputs):
-                    yield Sizes(inputs, hidden, projected, count, ways)
+        sums = monomials(pattern.parts, Sizes(1, 1, None, count, ways), "y" in known)
+        for projected in projections(known, length):
+            rest, slope = np.full_like(hidden, length), np.zeros_like(hidden)
+            for letters, times in sums.items():
+                number = times * hidden ** letters.count("h") * (projected or 1) ** letters.count("y")
+                slope, rest = (slope + number, rest) if "x" in letters else (slope, rest - number)
+            inputs = rest // slope
+            fits = (inputs >= 1) & (inputs * slope == rest)
+            for one, given in zip(hidden[fits].tolist(), inputs[fits].tolist(), strict=True):
+                if known["x"] in (None, given):
+                    yield Sizes(given, one, projected, count, ways)
 
 
-def projections(known: Unknowns, hidden: int, length: int) -> list[int | None]:
+def projections(known: Unknowns, length: int) -> Iterable[int | None]:
     """The sizes of the projection to consider: none where the layout has none."""
-    if "y" not in known:
-        return [None]
-    return [known["y"]] if known["y"] else list(range(1, min(hidden, length // hidden) + 1))
+    if known.get("y") or "y" not in known:
+        return [known.get("y")]
+    return range(1, length // (known["h"] or 1) + 1)
 
 
-def asked(array: str, length: int, fits: list[Sizes], of: str) -> LayoutError:
+def monomials(
+    parts: tuple[Stack | Loop, ...], sizes: Sizes, projection: bool, layer: int = 0
+) -> Counter[str]:
+    """How many numbers buffers hold, as a sum of products of h, x and y: how often each product is in it."""
+    found: Counter[str] = Counter()
+    for part in parts:
+        if isinstance(part, Loop):
+            layers = range(sizes.layers) if "L" in part.over else [layer]
+            times = sizes.directions if "D" in part.over else 1
+            for each in layers:
+                inner = monomials(part.parts, sizes, projection, each)
+                found.update({letters: times * count for letters, count in inner.items()})
+            continue
+        for term in part.terms:
+            atoms = [atom for axis in term.axes for atom in axis]
+            upper = sizes.directions if layer and any(atom.name == "x" for atom in atoms) else 1
+            count = upper * prod(
+                len(atom.labels) or (int(atom.name) if atom.name.isdigit() else 1) for atom in atoms
+            )
+            output = "y" if projection else "h"
+            inputs = output if layer else "x"
+            letters = [{"k": output, "x": inputs}.get(atom.name, atom.name) for atom in atoms]
+            found["".join(sorted(letter for letter in letters if letter in "hxy"))] += count
+    return found
+
+
+class OpenSizesError(LayoutError):
+    """Shapes fit a layout, and leave sizes open."""
+
+
+def asked(array: str, length: int, fits: list[Sizes], of: str, searched: bool = True) -> LayoutError:
     """The error that asks for sizes, with the first few that fit."""
-    if not fits:
+    if searched and not fits:
         return LayoutError(f"{array} has {length} numbers, and no sizes of {of} with what is given make that")
-    some = "; ".join(map(str, fits[:4])) + ("; ..." if len(fits) > 4 else "")
-    return LayoutError(
+    some = "; ".join(map(str, fits[:-1] if len(fits) == MOST_SHOWN else fits))
+    some += "; ..." if len(fits) == MOST_SHOWN else ""
+    return OpenSizesError(
         f"{array} has {length} numbers, which fit several sizes of {of} ({some}): give "
         'sizes={"inputs": ..., "hidden": ...}, and "layers" and "directions" if there are several'
     )

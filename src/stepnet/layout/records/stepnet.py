@@ -1,9 +1,9 @@
-"""stepnet's own named cells (cells.py): what everything becomes before it runs."""
+"""stepnet's own named cells, by their names in `stepnet.cells`."""
 
 from typing import Any
 
 from stepnet.layout.record import Evidence, Record
-from stepnet.layout.semantics import GATES, Setting
+from stepnet.layout.semantics import GATES
 
 EVIDENCE = Evidence("stepnet/cells.py", "the tests compare with PyTorch, Keras and onnxruntime")
 
@@ -16,12 +16,12 @@ def record(name: str, cell: str, semantics: dict[str, Any], further: dict[str, s
     return Record(f"stepnet.{name}", cell, arrays | (further or {}), semantics, EVIDENCE)
 
 
-SIMPLE = {"candidate_activation": Setting("cell", {"tanh": "simple_rnn", "relu": "simple_rnn_relu"}, "tanh")}
 RECORDS = (
-    record("rnn", "rnn", SIMPLE),
+    record("simple_rnn", "rnn", {"candidate_activation": "tanh"}),
+    record("simple_rnn_relu", "rnn", {"candidate_activation": "relu"}),
     record("gru", "gru", {"reset": "after"}),
     record("gru_reset_before", "gru", {"reset": "before"}),
-    record("mgu", "mgu", {"reset": "before", "update": "write"}),
+    record("minimal_gated_unit", "mgu", {"reset": "before", "update": "write"}),
     record("lstm", "lstm", {}),
     record("lstm_peephole", "lstm", {}, {"p": "p[g:ifo h]"}),
     record("lstm_projection", "lstm", {}, {"P": "P[h y]"}),

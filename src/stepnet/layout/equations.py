@@ -1,0 +1,145 @@
+"""What a `Semantics` says, as a step that runs: on arrays and, traced, on every engine.
+
+The parameters are {"W": {"r": [inputs, hidden], ...}, "R": ..., "b": ..., "d": ..., "p": ..., "P": ...,
+"q": ...}, one array per gate, of which b, d, p, P and q may be missing. Equal equations become the same
+machine code however they are spelled, so these are as fast as the named cells.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from stepnet import functions
+from stepnet.layout.semantics import Semantics
+from stepnet.step import Step
+
+Parameters = Mapping[str, Any]
+Function = Callable[[Any], Any]
+
+ACTIVATIONS: dict[str, Function] = {
+    "sigmoid": functions.sigmoid,
+    "hard_sigmoid": functions.hard_sigmoid,
+    "hard_sigmoid_fifth": partial(functions.hard_sigmoid, slope=0.2),
+    "tanh": np.tanh,
+    "relu": functions.relu,
+    "linear": lambda a: a,
+    "softsign": functions.softsign,
+    "elu": functions.elu,
+    "selu": functions.selu,
+    "softplus": functions.softplus,
+    "silu": functions.silu,
+    "gelu": functions.gelu,
+}
+
+
+def step_of(semantics: Semantics) -> Step:
+    """The step `step(x, memory, params) -> (output, memory)` that computes this function.
+
+    The memory is h, or {"h": h, "c": c} for an LSTM. See `Semantics` for the equations.
+
+    >>> step = step_of(Semantics("rnn"))
+    >>> one = np.ones((1, 1))
+    >>> step(one, one, {"W": {"n": one}, "R": {"n": one}})[0].round(3)
+    array([[0.964]])
+    """
+    step = partial(STEPS[semantics.cell], semantics)
+
+    def equations(x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
+        return step(x, memory, params)
+
+    equations.__name__ = equations.__qualname__ = semantics.cell
+    return equations
+
+
+def simple(semantics: Semantics, x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
+    """h' = candidate(W x + b + R h + d)."""
+    h = activated(semantics, "candidate", from_input(x, params, "n") + from_state(h, params, "n"))
+    return h, h
+
+
+def gru(semantics: Semantics, x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
+    """The gated recurrent unit; see `Semantics`."""
+    r, z = (gate(semantics, x, h, params, name) for name in "rz")
+    h = updated(semantics, z, h, candidate(semantics, x, h, r, params))
+    return h, h
+
+
+def mgu(semantics: Semantics, x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
+    """The minimal gated unit: one gate that resets and updates."""
+    f = gate(semantics, x, h, params, "f")
+    h = updated(semantics, f, h, candidate(semantics, x, h, f, params))
+    return h, h
+
+
+def lstm(semantics: Semantics, x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
+    """The long short-term memory; see `Semantics`."""
+    h, c = memory["h"], memory["c"]
+    f = gate(semantics, x, h, params, "f", c)
+    i = 1 - f if semantics.coupled else gate(semantics, x, h, params, "i", c)
+    g = activated(semantics, "candidate", from_input(x, params, "g") + from_state(h, params, "g"))
+    c = bounded(f * c + i * g, semantics.cell_clip)
+    o = gate(semantics, x, h, params, "o", c)
+    h = o * activated(semantics, "output", c)
+    if "P" in params:
+        h = h @ params["P"]
+        h = bounded(h + params["q"] if "q" in params else h, semantics.projection_clip)
+    return h, {"h": h, "c": c}
+
+
+STEPS: dict[str, Callable[[Semantics, Any, Any, Parameters], tuple[Any, Any]]] = {
+    "rnn": simple,
+    "gru": gru,
+    "mgu": mgu,
+    "lstm": lstm,
+}
+
+
+# ---- parts of the equations --------------------------------------------------------------------------------
+
+
+def from_input(x: Any, params: Parameters, name: str) -> Any:
+    """W x + b of a gate."""
+    product = x @ params["W"][name]
+    return product + params["b"][name] if name in params.get("b", ()) else product
+
+
+def from_state(h: Any, params: Parameters, name: str) -> Any:
+    """R h + d of a gate."""
+    product = h @ params["R"][name]
+    return product + params["d"][name] if name in params.get("d", ()) else product
+
+
+def gate(semantics: Semantics, x: Any, h: Any, params: Parameters, name: str, c: Any = None) -> Any:
+    """s(W x + b + R h + d) of a gate, with the forget bias and p c where there are any."""
+    total = from_input(x, params, name) + from_state(h, params, name)
+    if name == "f" and semantics.forget_bias:
+        total = total + semantics.forget_bias
+    if name in params.get("p", ()):
+        total = total + params["p"][name] * c
+    return activated(semantics, "gate", total)
+
+
+def candidate(semantics: Semantics, x: Any, h: Any, r: Any, params: Parameters) -> Any:
+    """The new memory that a gate r resets the old one for, before or after the recurrent product."""
+    if semantics.reset == "after":
+        recurrent = r * from_state(h, params, "n")
+    else:
+        recurrent = from_state(r * h, params, "n")
+    return activated(semantics, "candidate", from_input(x, params, "n") + recurrent)
+
+
+def updated(semantics: Semantics, z: Any, h: Any, n: Any) -> Any:
+    """The memory after z has kept the old one, or written the new one."""
+    return n + z * (h - n) if semantics.update == "keep" else h + z * (n - h)
+
+
+def activated(semantics: Semantics, which: str, a: Any) -> Any:
+    """An activation of what goes into it, clipped where that is said."""
+    return ACTIVATIONS[getattr(semantics, f"{which}_activation")](bounded(a, semantics.clip))
+
+
+def bounded(a: Any, bound: float) -> Any:
+    """Clipped to [-bound, bound], unless that is 0."""
+    return np.clip(a, -bound, bound) if bound else a

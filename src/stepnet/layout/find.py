@@ -1,0 +1,116 @@
+"""Which arrays of a file are recurrent layers, and of which layouts, by names and shapes alone.
+
+    {"rnn.weight_ih_l0": (9, 2), "rnn.weight_hh_l0": (9, 3), "head.weight": (5, 3)}
+        -> Found("rnn.", torch.gru), and head.weight is nobody's
+
+Names are those of a record behind some prefix. Where two layouts fit that are not the same, nothing is
+guessed: both are given, and who needs one asks for it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from stepnet.errors import LayoutError
+from stepnet.layout.record import Record
+from stepnet.layout.registry import records
+from stepnet.layout.sizes import Shape
+from stepnet.layout.solve import OpenSizesError, told
+
+MOST_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Found:
+    """The arrays of one recurrent layer, or stack of layers: the prefix of their names, what is behind it
+    by the whole name, and the layouts that fit.
+    """
+
+    prefix: str
+    names: Mapping[str, str]
+    layouts: Sequence[str]
+
+    @property
+    def layout(self) -> str:
+        """The only layout that fits; raises `LayoutError` where there are several."""
+        if len(self.layouts) > 1:
+            arrays = ", ".join(self.names)
+            raise LayoutError(
+                f"{arrays} fit {' and '.join(self.layouts)}, which shapes do not tell apart: say which it is"
+            )
+        return self.layouts[0]
+
+
+def find(shapes: Mapping[str, Shape], among: Iterable[Record] | None = None) -> tuple[Found, ...]:
+    """The recurrent layers among arrays of these names and shapes, in the order of the arrays.
+
+    among: the records to consider; by default all.
+
+    >>> find({"rnn.weight_ih_l0": (9, 2), "rnn.weight_hh_l0": (9, 3), "head.weight": (5, 3)})
+    (Found(prefix='rnn.', names={...}, layouts=('torch.gru',)),)
+    """
+    fits: dict[tuple[str, frozenset[str]], list[Record]] = {}
+    for record, prefix, names in candidates(shapes, among):
+        if why_not(record, {own: shapes[name] for own, name in names.items()}) is None:
+            fits.setdefault((prefix, frozenset(names.values())), []).append(record)
+    taken: set[str] = set()
+    found: list[Found] = []
+    for prefix, held in sorted(fits, key=lambda key: (-len(key[1]), len(key[0]))):
+        if not held & taken:
+            taken |= held
+            names = {name[len(prefix) :]: name for name in shapes if name in held}
+            found.append(Found(prefix, names, distinct(fits[prefix, held])))
+    order = list(shapes)
+    return tuple(sorted(found, key=lambda one: min(order.index(name) for name in one.names.values())))
+
+
+def candidates(
+    shapes: Mapping[str, Shape], among: Iterable[Record] | None
+) -> Iterator[tuple[Record, str, dict[str, str]]]:
+    """Every record with every prefix behind which there are names of its arrays, and these."""
+    for record in among if among is not None else records().values():
+        groups: dict[str, dict[str, str]] = {}
+        for name in shapes:
+            match = record.behind_prefix.fullmatch(name)
+            if match:
+                groups.setdefault(match[1], {})[name[match.end(1) :]] = name
+        for prefix, names in groups.items():
+            yield record, prefix, names
+
+
+def why_not(record: Record, shapes: Mapping[str, Shape]) -> str | None:
+    """Why arrays are not those of a record; None where they are, whether or not the shapes tell all sizes."""
+    try:
+        told(record, shapes)
+    except OpenSizesError:
+        return None
+    except LayoutError as error:
+        return str(error)
+    return None
+
+
+def distinct(fitting: list[Record]) -> tuple[str, ...]:
+    """The names of records, less those that say the same as one before."""
+    kept: list[Record] = []
+    for record in fitting:
+        if not any(record.same_as(one) for one in kept):
+            kept.append(record)
+    return tuple(record.name for record in kept)
+
+
+def nearest(shapes: Mapping[str, Shape], among: Iterable[Record] | None = None) -> LayoutError:
+    """The error for arrays among which there is no recurrent layer: what comes nearest, and why it is not
+    one.
+    """
+    tried = [
+        (len(names), record, prefix, why_not(record, {own: shapes[name] for own, name in names.items()}))
+        for record, prefix, names in candidates(shapes, among)
+    ]
+    shown = ", ".join(f"{name} {shape}" for name, shape in list(shapes.items())[:MOST_SHOWN])
+    shown += ", ..." if len(shapes) > MOST_SHOWN else ""
+    if not tried:
+        return LayoutError(
+            f"no recurrent layer is here: no name is one of a layout; there are {shown or 'none'}"
+        )
+    _, record, prefix, reason = max(tried, key=lambda one: one[0])
+    where = f", behind {prefix!r}," if prefix else ""
+    return LayoutError(f"no recurrent layer is here: {record.name}{where} comes nearest, but {reason}")

@@ -1,0 +1,101 @@
+"""Weights of any layout as layers that run: an `RNN`, a `Bidirectional`, or a `Stack` of one of these."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from stepnet import cells
+from stepnet.compose import Bidirectional, Layer, Stack
+from stepnet.layout import registry
+from stepnet.layout.convert import as_array, one_dtype, read, size_mapping
+from stepnet.layout.equations import step_of
+from stepnet.layout.places import Array, Block, regions
+from stepnet.layout.record import Record
+from stepnet.layout.semantics import Semantics
+from stepnet.layout.sizes import Sizes
+from stepnet.layout.solve import told
+from stepnet.recurrence import RNN
+
+Blocks = dict[str, dict[str, Array]]  # of one direction of one layer: by parameter, then by gate
+
+
+def layers(
+    arrays: Mapping[str, Any],
+    layout: str | Record,
+    *,
+    sizes: Mapping[str, int] | Sizes | None = None,
+    semantics: Mapping[str, Any] | None = None,
+    dtype: Any = None,
+) -> Layer:
+    """The layers that weights of a layout are, ready to run; the weights are copied.
+
+    arrays, sizes, semantics: as for `convert`. dtype: the dtype to run in; by default that of the arrays,
+    halves becoming float32. A cell of stepnet's own runs by its name, any other as equations.
+
+    Raises `LayoutError` for arrays that do not fit and for what is left open.
+
+    >>> weights = {"kernel": np.ones((2, 9)), "recurrent_kernel": np.ones((3, 9)), "bias": np.ones((2, 9))}
+    >>> layers(weights, "keras.gru")
+    RNN(gru, ...)
+    """
+    record = registry.record(layout)
+    given = {name: as_array(name, value) for name, value in arrays.items()}
+    found = told(record, {name: array.shape for name, array in given.items()}, size_mapping(sizes))
+    meaning = record.settled(dict(semantics or {}))
+    kept = one_dtype(given)
+    wanted = np.dtype(dtype or (kept if kept.itemsize >= 4 else np.float32))
+    grid = blocks(record, found, given, wanted)
+    rows = [
+        [direction(meaning, grid[layer, way], found, bool(way)) for way in range(found.directions)]
+        for layer in range(found.layers)
+    ]
+    stack: list[Layer] = [row[0] if len(row) == 1 else Bidirectional(row[0], row[1]) for row in rows]
+    return stack[0] if len(stack) == 1 else Stack(stack)
+
+
+def blocks(
+    record: Record, sizes: Sizes, arrays: Mapping[str, Array], dtype: np.dtype[Any]
+) -> dict[tuple[int, int], Blocks]:
+    """The blocks of each layer and direction, matrices as the right sides of products: [inputs, hidden]."""
+    found: dict[tuple[int, int], Blocks] = {}
+    for region in regions(record, sizes):
+        block: Block = region.block
+        if region.array in arrays:
+            value = np.array(read(region, arrays).T, dtype, order="C")
+            of_direction = found.setdefault((block.layer, block.direction), {})
+            of_direction.setdefault(block.parameter, {})[block.gate] = value
+    return found
+
+
+def direction(semantics: Semantics, found: Blocks, sizes: Sizes, reverse: bool) -> RNN:
+    """The recurrence of one direction of one layer."""
+    name = named(semantics, found)
+    if name is not None:
+        return cells.rnn(name, joined(name, found), reverse=reverse)
+    params: dict[str, Any] = dict(found)
+    for parameter in ("P", "q"):
+        if parameter in found:
+            params[parameter] = found[parameter][""]
+    memory: Any = {"h": sizes.output, "c": sizes.hidden} if semantics.cell == "lstm" else sizes.hidden
+    inputs = next(iter(found["W"].values())).shape[0]
+    return RNN(step_of(semantics), params, memory=memory, inputs=inputs, reverse=reverse)
+
+
+def named(semantics: Semantics, found: Blocks) -> str | None:
+    """The cell of stepnet's that is exactly this function of these parameters, if there is one."""
+    for name, cell in cells.CELLS.items():
+        record = registry.record(f"stepnet.{name}")
+        further = {parameter for parameter in found if parameter in ("p", "P", "q")}
+        complete = all(found[bias].keys() == found["W"].keys() for bias in cells.BIASES if bias in found)
+        if record.settled({}) == semantics and further == set(cell.further) and complete:
+            return name
+    return None
+
+
+def joined(name: str, found: Blocks) -> dict[str, Array]:
+    """The parameters of a named cell: gates side by side, peepholes one above the other."""
+    gates = cells.CELLS[name].gates
+    params = {one: np.concatenate([found[one][gate] for gate in gates], -1) for one in "WRbd" if one in found}
+    params |= {"P": found["P"][""]} if "P" in found else {}
+    return params | ({"p": np.stack([found["p"][gate] for gate in "ifo"])} if "p" in found else {})
