@@ -109,6 +109,11 @@ class Record:
         """Whether it has an array for the projection."""
         return any(term.parameter == "P" for pattern in self.patterns.values() for term in terms(pattern))
 
+    @property
+    def layered(self) -> bool:
+        """Whether it says by itself which layer a number is of, in names, axes or buffers."""
+        return any("L" in letters_of(self.patterns[name]) | named(name) for name in self.patterns)
+
     @cached_property
     def patterns(self) -> dict[str, Pattern]:
         """What the notation says, by template."""
@@ -205,6 +210,17 @@ class Record:
     def settled(self, given: Mapping[str, Any]) -> Semantics:
         """The function that its numbers parametrise. See `Semantics.settled`."""
         return Semantics.settled(self.name, self.cell, self.semantics, given)
+
+    def translated(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The semantics that a framework's own settings say, by its names and values; others are left out.
+
+        Raises `LayoutError` for a value that the record does not know.
+        """
+        found: dict[str, Any] = {}
+        for name, setting in self.settings().items():
+            if setting.name in settings:
+                found[name] = setting.ours(self.name, settings[setting.name])
+        return found
 
     def settings(self) -> dict[str, Setting]:
         """What its framework lets one choose, by field of `Semantics`."""

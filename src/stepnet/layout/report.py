@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from stepnet.layout.moves import Move
+from stepnet.layout.moves import Move, target_sizes
 from stepnet.layout.places import Block
+from stepnet.layout.registry import record
 from stepnet.layout.semantics import Semantics
 from stepnet.layout.sizes import Sizes
 
@@ -61,6 +62,16 @@ class Report:
     notes: tuple[str, ...] = ()
 
     @property
+    def target_sizes(self) -> Sizes:
+        """The sizes of the target: without a projection, where it has none."""
+        return target_sizes(self.sizes, record(self.target))
+
+    @property
+    def open_fields(self) -> dict[str, Any]:
+        """What the target's layout leaves open, as `semantics` takes it."""
+        return {name: getattr(self.target_semantics, name) for name in record(self.target).settings()}
+
+    @property
     def exact(self) -> bool:
         """Whether every step is bit-exact."""
         return all(step.exact for step in self.steps)
@@ -75,8 +86,6 @@ class Report:
         """What to set in the target framework, so that it computes the same function: its names and
         values.
         """
-        from stepnet.layout.registry import record
-
         return {
             setting.name: value if setting.values is None else setting.values[value]
             for field, setting in record(self.target).settings().items()

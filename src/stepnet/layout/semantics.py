@@ -73,6 +73,18 @@ class Setting:
         """Whether the framework can be set to this value of ours."""
         return self.values is None or value in self.values
 
+    def ours(self, name: str, value: Any) -> Any:
+        """Our value for one of the framework's; raises `LayoutError`, in the name of a record, for an
+        unknown one.
+        """
+        if self.values is None:
+            return value
+        for mine, theirs in self.values.items():
+            if theirs == value:
+                return mine
+        known = ", ".join(map(repr, self.values.values()))
+        raise LayoutError(f"{name} knows {self.name} to be {known}, not {value!r}")
+
     def text(self, value: Any) -> str:
         """The setting as one writes it there."""
         return f"{self.name}={value if self.values is None else self.values[value]!r}"
