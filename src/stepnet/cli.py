@@ -1,4 +1,4 @@
-"""The command line: `stepnet demo`, `explain`, `run`, `doctor` and `bench`.
+"""The command line: `stepnet demo`, `show`, `convert`, `verify`, `layouts`, `explain`, `run` ...
 
 Exit codes: 0 done; 1 refused or wrong input, with one line on stderr; 2 wrong usage. With --json a command
 writes one JSON object to stdout, and nothing else.
@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -41,10 +42,28 @@ app = typer.Typer(
 )
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, and nothing else.")]
-Model = Annotated[Path, typer.Argument(metavar="FILE", help="A torch state dict, as .safetensors.")]
-Prefix = Annotated[
-    str | None, typer.Option(help="What stands before weight_ih_l0 in the names of the layers to take.")
+Model = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE",
+        help="A model: .pt .pth .safetensors .keras .h5 .onnx .npz .tflite .msgpack .params .pdparams, a "
+        "TensorFlow checkpoint, or a buffer with its .json.",
+    ),
 ]
+Part = Annotated[
+    str | None,
+    typer.Option("--module", "--prefix", help="The recurrent layer meant, by its name in the file."),
+]
+From = Annotated[str | None, typer.Option("--from", help="The layout of FILE, where the file does not tell.")]
+SizeOptions = Annotated[
+    list[str] | None,
+    typer.Option("--size", metavar="NAME=N", help="A size that shapes leave open: hidden=3."),
+]
+SemanticsOptions = Annotated[
+    list[str] | None,
+    typer.Option("--semantics", metavar="FIELD=VALUE", help="What the layout leaves open: reset=after."),
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace the output if it is there already.")]
 Engine = Annotated[str, typer.Option(help="The engine to run on, by name; auto is the fastest that can.")]
 
 
@@ -80,11 +99,133 @@ def demo(as_json: Json = False, engine: Annotated[str, typer.Option(hidden=True)
 
 
 @app.command()
-def explain(file: Model, prefix: Prefix = None, engine: Engine = "auto", as_json: Json = False) -> None:
+def show(
+    file: Model,
+    layout: From = None,
+    module: Part = None,
+    size: SizeOptions = None,
+    semantics: SemanticsOptions = None,
+    target: Annotated[
+        str | None, typer.Option("--to", help="Show where its numbers go in this layout.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a page with the picture.")] = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Show the recurrent layers of FILE: arrays, gates, equations, and where they go in another layout."""
+    from stepnet.report.show import shown
+
+    done = shown(file, choice(layout, module, size, semantics), target, html, force, quiet=as_json)
+    if as_json:
+        write_json(done)
+
+
+@app.command()
+def convert(
+    file: Model,
+    target: Annotated[str, typer.Option("--to", help="A layout, such as keras.gru, or a framework.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The new file; its ending says its kind.")],
+    layout: From = None,
+    module: Part = None,
+    size: SizeOptions = None,
+    semantics: SemanticsOptions = None,
+    exact: Annotated[bool, typer.Option("--exact", help="Refuse what is not bit-exact.")] = False,
+    rest: Annotated[
+        str, typer.Option(help="What becomes of the other arrays: drop, or copy under their own names.")
+    ] = "drop",
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read the new file and compare what both compute.")
+    ] = False,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Write the recurrent layers of FILE in another framework's layout and kind of file."""
+    from stepnet.files.interchange import convert_file
+    from stepnet.report.progress import progress
+
+    chosen = choice(layout, module, size, semantics)
+    with progress("modules", None, shown=not as_json) as advance:
+        done = convert_file(
+            file,
+            target,
+            output,
+            choice=chosen,
+            exact=exact,
+            rest=rest,
+            force=force,
+            check=verify,
+            advance=advance,
+        )
+    if as_json:
+        reports = {name: report.as_json() for name, report in done.reports.items()}
+        verdicts = {name: asdict(verdict) for name, verdict in done.verdicts.items()}
+        write_json({"output": done.path, "modules": reports, "verified": verdicts, "rest": list(done.rest)})
+        return
+    for name, report in done.reports.items():
+        typer.echo(f"{name}: {report}" if name else str(report))
+        if name in done.verdicts:
+            typer.echo(f"  verified: {done.verdicts[name]}")
+    copied = f", and {len(done.rest)} other arrays" if done.rest else ""
+    typer.echo(f"{done.path}: {len(done.reports)} recurrent layers{copied}")
+
+
+@app.command()
+def verify(
+    one: Annotated[str, typer.Argument(metavar="A", help="A file, or a layout.")],
+    other: Annotated[str, typer.Argument(metavar="B", help="A file, or a layout.")],
+    seed: Annotated[int, typer.Option(help="Of the random sequences.")] = 0,
+    semantics: SemanticsOptions = None,
+    size: SizeOptions = None,
+    as_json: Json = False,
+) -> None:
+    """Run both, in float64, on the same random sequences, and say how far they differ."""
+    from stepnet.report.verdicts import verdicts
+
+    found = verdicts(one, other, choice(None, None, size, semantics), seed)
+    if as_json:
+        write_json({name: asdict(verdict) for name, verdict in found.items()})
+    else:
+        for name, verdict in found.items():
+            typer.echo(f"{name}: {verdict}" if name else str(verdict))
+
+
+@app.command()
+def layouts(
+    name: Annotated[str | None, typer.Argument(help="A layout; without it, all of them.")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="The page of the documentation.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List the layouts that stepnet knows, or say all about one."""
+    from rich.console import Console
+
+    from stepnet.layout.registry import record, records
+    from stepnet.report import layouts as report
+
+    if markdown:
+        typer.echo(report.markdown(), nl=False)
+    elif as_json:
+        chosen = [record(name)] if name else list(records().values())
+        write_json([report.as_json(one) for one in chosen])
+    elif name:
+        typer.echo(report.text(record(name)))
+    else:
+        Console().print(report.table())
+
+
+@app.command()
+def explain(
+    file: Model,
+    layout: From = None,
+    module: Part = None,
+    size: SizeOptions = None,
+    semantics: SemanticsOptions = None,
+    engine: Engine = "auto",
+    as_json: Json = False,
+) -> None:
     """Print the plan of the recurrent layers of FILE: what runs when, what it costs, and on which engine."""
     from stepnet.report.explain import explanation
 
-    layer = load(file, prefix)
+    layer = load(file, choice(layout, module, size, semantics))
     if as_json:
         plans = [{"name": name, **asdict(explanation(rnn.plan, engine))} for name, rnn in parts(layer)]
         write_json({"file": str(file), "recurrences": plans})
@@ -100,10 +241,11 @@ def run(
     column: Annotated[
         str | None, typer.Option(help="The list column; not needed if it is the only one.")
     ] = None,
-    prefix: Prefix = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace the output if it is there already.")
-    ] = False,
+    layout: From = None,
+    module: Part = None,
+    size: SizeOptions = None,
+    semantics: SemanticsOptions = None,
+    force: Force = False,
     engine: Engine = "auto",
     as_json: Json = False,
 ) -> None:
@@ -116,7 +258,7 @@ def run(
     from stepnet.files import parquet
     from stepnet.report.progress import progress
 
-    layer = load(file, prefix)
+    layer = load(file, choice(layout, module, size, semantics))
     sequences = parquet.Sequences(source, column)
     begun = time.perf_counter()
     with progress("sequences", sequences.rows, shown=not as_json) as advance:
@@ -153,15 +295,61 @@ def bench(context: typer.Context) -> None:
     alone(context.args, prog_name="stepnet bench")
 
 
-def load(file: Path, prefix: str | None) -> Any:
-    """The recurrent layers of a torch state dict."""
-    from stepnet.compose import named
-    from stepnet.files.safetensors import read
-    from stepnet.layout import from_torch
+def load(file: Path, chosen: Any) -> Any:
+    """The recurrent layers of a model file, ready to run."""
+    from stepnet.compose import Stack, named
+    from stepnet.files.formats import read
+    from stepnet.files.interchange import weights
+    from stepnet.files.model import stacked
 
-    state = read(file)
+    model = read(file, chosen.layout)
     with named(str(file)):
-        return from_torch(state, prefix)
+        modules = stacked(chosen.modules(model))
+        if chosen.module is None and len(modules) > 1:
+            modules = in_a_row(model, modules)
+        layers = [weights(module).layers() for module in modules]
+        return layers[0] if len(layers) == 1 else Stack(layers)
+
+
+def in_a_row(model: Any, modules: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The modules if each takes the outputs of the one before; raises `LayoutError` otherwise."""
+    for below, module in pairwise(modules):
+        if module.follows != below.name.rpartition(" + ")[2]:
+            model.chosen()
+    return modules
+
+
+def choice(
+    layout: str | None, module: str | None, size: list[str] | None, semantics: list[str] | None
+) -> Any:
+    """What is said of a file on the command line."""
+    from stepnet.files.interchange import Choice
+    from stepnet.layout.semantics import VALUES
+
+    sizes = {name: number(name, value, int) for name, value in pairs(size or [], "--size")}
+    fields = {
+        name: {str(known): known for known in VALUES[name]}.get(value, value)
+        if name in VALUES
+        else number(name, value, float)
+        for name, value in pairs(semantics or [], "--semantics")
+    }
+    return Choice(layout, module, sizes, fields)
+
+
+def pairs(given: list[str], option: str) -> list[tuple[str, str]]:
+    """NAME=VALUE, taken apart."""
+    for text in given:
+        if "=" not in text:
+            raise typer.BadParameter(f"{option} is NAME=VALUE, not {text!r}")
+    return [(name.strip(), value.strip()) for name, _, value in (text.partition("=") for text in given)]
+
+
+def number(name: str, value: str, kind: type[int] | type[float]) -> Any:
+    """A number that was written."""
+    try:
+        return kind(value)
+    except ValueError:
+        raise typer.BadParameter(f"{name} is a number, not {value!r}") from None
 
 
 def parts(layer: Any, name: str = "") -> Iterator[tuple[str, Any]]:

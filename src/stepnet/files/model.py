@@ -24,10 +24,12 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class Module:
     """One recurrent layer of a file, or a stack of layers with both directions.
 
-    name: what is before the names of its arrays in the file, or the layer's name; layouts: those that it
-    may be, one where the file tells; arrays by the layout's names, and `names` what the file calls them;
-    sizes and semantics: what the file says of them; follows: the name of the module whose outputs it takes,
-    if that is all it takes; notes: what the file says that no layout has.
+    name: what is before the names of its arrays in the file, or the layer's name. layouts: those that it may
+    be, one where the file tells. arrays: by the layout's names; `names` is what the file calls them. sizes
+    and semantics: what the file says of them. follows: the name of the module whose outputs it takes, if that
+    is all it takes. reverse: whether its one direction runs from each sequence's last step.
+    merge: what becomes of the outputs of both directions, as `Bidirectional` has it. notes: what the file
+    says that no layout has.
     """
 
     name: str
@@ -37,6 +39,8 @@ class Module:
     sizes: Mapping[str, int] = field(default_factory=dict[str, int])
     semantics: Mapping[str, Any] = field(default_factory=dict[str, Any])
     follows: str | None = None
+    reverse: bool = False
+    merge: str = "concat"
     notes: tuple[str, ...] = ()
 
     @property
@@ -87,10 +91,9 @@ def among(
     shapes = {name: array.shape for name, array in arrays.items()}
     known = tuple(frameworks)
     preferred = [one for one in records().values() if one.name.partition(".")[0] in known]
-    if layout is not None:
-        found = find(shapes, [record(layout)])
-    else:
-        found = find(shapes, preferred) or find(shapes)
+    found = find(shapes, [record(layout)] if layout else preferred)
+    if not found and layout is None:
+        found = find(shapes)
     modules = tuple(
         Module(
             one.prefix,
@@ -127,7 +130,8 @@ def is_next(below: Module, module: Module) -> bool:
     last = below.name.rpartition(" + ")[2]
     if module.follows != last or len(below.layouts) > 1 or below.layouts != module.layouts:
         return False
-    if below.semantics != module.semantics or module.notes or below.notes:
+    ways = [(one.semantics, one.reverse, one.merge) for one in (below, module)]
+    if ways[0] != ways[1] or module.reverse or module.merge != "concat" or module.notes or below.notes:
         return False
     here, there = below.told(), module.told()
     if there.layers > 1 or set(unlayered(below)) != set(module.arrays):

@@ -81,7 +81,7 @@ def convert(
     names = {entry.name for entry in entries}
     there = {region.block: region for region in regions(target, to) if region.array in names}
     plan = differences(source, meaning, here, target, asked, there, kind)
-    refusals = [*plan.refusals, *unmet(plan.demands, here, given), *projections(source, target, found)]
+    refusals = [*plan.refusals, *projections(source, target, found)] or unmet(plan.demands, here, given)
     if refusals:
         raise refused(source, target, kind, refusals)
     made = {entry.name: np.empty(shape_of(entry.pattern, to, entry.layer or 0), dtype) for entry in entries}

@@ -7,6 +7,7 @@ import numpy as np
 
 from stepnet import cells
 from stepnet.compose import Bidirectional, Layer, Stack
+from stepnet.errors import LayoutError
 from stepnet.layout import registry
 from stepnet.layout.convert import as_array, one_dtype, read, size_mapping
 from stepnet.layout.equations import step_of
@@ -27,11 +28,14 @@ def layers(
     sizes: Mapping[str, int] | Sizes | None = None,
     semantics: Mapping[str, Any] | None = None,
     dtype: Any = None,
+    reverse: bool = False,
+    merge: str = "concat",
 ) -> Layer:
     """The layers that weights of a layout are, ready to run; the weights are copied.
 
     arrays, sizes, semantics: as for `convert`. dtype: the dtype to run in; by default that of the arrays,
-    halves becoming float32. A cell of stepnet's own runs by its name, any other as equations.
+    halves becoming float32. reverse: the one direction there is runs from each sequence's last step. merge:
+    what becomes of the outputs of two. A cell of stepnet's own runs by its name, any other as equations.
 
     Raises `LayoutError` for arrays that do not fit and for what is left open.
 
@@ -46,11 +50,13 @@ def layers(
     kept = one_dtype(given)
     wanted = np.dtype(dtype or (kept if kept.itemsize >= 4 else np.float32))
     grid = blocks(record, found, given, wanted)
+    if reverse and found.directions > 1:
+        raise LayoutError("reverse is for layers of one direction")
     rows = [
-        [direction(meaning, grid[layer, way], found, bool(way)) for way in range(found.directions)]
+        [direction(meaning, grid[layer, way], found, bool(way) or reverse) for way in range(found.directions)]
         for layer in range(found.layers)
     ]
-    stack: list[Layer] = [row[0] if len(row) == 1 else Bidirectional(row[0], row[1]) for row in rows]
+    stack: list[Layer] = [row[0] if len(row) == 1 else Bidirectional(row[0], row[1], merge) for row in rows]
     return stack[0] if len(stack) == 1 else Stack(stack)
 
 

@@ -28,10 +28,20 @@ class Weights:
     layout: str | Record
     sizes: Mapping[str, int] | Sizes | None = None
     semantics: Mapping[str, Any] | None = None
+    reverse: bool = False
+    merge: str = "concat"
 
     def layers(self, dtype: Any = None) -> Layer:
         """The layers that they are."""
-        return layers(self.arrays, self.layout, sizes=self.sizes, semantics=self.semantics, dtype=dtype)
+        return layers(
+            self.arrays,
+            self.layout,
+            sizes=self.sizes,
+            semantics=self.semantics,
+            dtype=dtype,
+            reverse=self.reverse,
+            merge=self.merge,
+        )
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,13 @@ weights.
 """
 
 from stepnet.layout.record import Evidence, Record
-from stepnet.layout.semantics import Setting, same
+from stepnet.layout.semantics import Setting
 
 EVIDENCE = Evidence(
     "tensorflow/lite/kernels/lstm_shared.h and unidirectional_sequence_lstm.cc", versions="TensorFlow 2"
 )
+WAYS = ("fw_", "bw_")  # of the operators that run in both directions
+ACTIVATIONS = {"tanh": "TANH", "relu": "RELU", "linear": "NONE"}
 NAMES = {"i": "input", "f": "forget", "g": "cell", "o": "output"}
 CLIPS = {"cell_clip": Setting("cell_clip", usual=0.0), "projection_clip": Setting("proj_clip", usual=0.0)}
 
@@ -27,15 +29,12 @@ RECORDS = (
     Record(
         "tflite.rnn",
         "rnn",
-        {"input_weights": "W[h x]", "recurrent_weights": "R[h k]", "bias": "b[h]"},
-        {
-            "candidate_activation": Setting(
-                "fused_activation_function", same("tanh", "relu", "sigmoid"), "tanh"
-            )
-        },
+        {"weights": "W[h x]", "recurrent_weights": "R[h k]", "bias": "b[h]"},
+        {"candidate_activation": Setting("fused_activation_function", ACTIVATIONS, "tanh")},
         EVIDENCE,
+        WAYS,
     ),
-    Record("tflite.lstm", "lstm", arrays("ifgo"), CLIPS, EVIDENCE),
-    Record("tflite.lstm_projection", "lstm", arrays("ifgo") | PROJECTION, CLIPS, EVIDENCE),
-    Record("tflite.lstm_coupled", "lstm", arrays("fgo"), {"coupled": True, **CLIPS}, EVIDENCE),
+    Record("tflite.lstm", "lstm", arrays("ifgo"), CLIPS, EVIDENCE, WAYS),
+    Record("tflite.lstm_projection", "lstm", arrays("ifgo") | PROJECTION, CLIPS, EVIDENCE, WAYS),
+    Record("tflite.lstm_coupled", "lstm", arrays("fgo"), {"coupled": True, **CLIPS}, EVIDENCE, WAYS),
 )

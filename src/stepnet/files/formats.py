@@ -1,0 +1,119 @@
+"""The kinds of files that stepnet reads and writes, by the endings of their names.
+
+A kind is a row of the table `FORMATS`: its endings, how it is read to a `Model`, and how modules are written.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from stepnet.errors import FileError
+from stepnet.files.model import Array, Model, Module, among
+from stepnet.files.paths import existing
+
+Arrays = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Format:
+    """A kind of file: its title, the endings of its names, and its module in this package.
+
+    frameworks: for a file of arrays by name, those whose layouts it has, the likeliest first; a kind without
+    reads and writes modules itself.
+    """
+
+    title: str
+    endings: tuple[str, ...]
+    module: str
+    frameworks: tuple[str, ...] = ()
+    prefix: str = "."  # between the name of a module and those of its arrays
+
+    @property
+    def code(self) -> Any:
+        """The module that reads and writes it."""
+        return import_module(f"stepnet.files.{self.module}")
+
+    def read(self, path: Path, layout: str | None) -> Model:
+        """What a file holds; `layout` is the only one to look for."""
+        if not self.frameworks:
+            return self.code.read(path)
+        return among(str(path), self.code.read(path), self.frameworks, layout)
+
+    def write(self, path: Path, modules: tuple[Module, ...], rest: Arrays, force: bool) -> None:
+        """Writes modules, and other arrays under their own names."""
+        if not self.frameworks:
+            self.code.write(path, modules, dict(rest), force)
+            return
+        arrays: dict[str, Array] = {}
+        for module in modules:
+            front = prefix(module, len(modules) > 1 or bool(rest), self.prefix)
+            arrays |= {front + name: array for name, array in module.arrays.items()}
+        same = sorted(arrays.keys() & rest.keys())
+        if same or len(arrays) != sum(len(module.arrays) for module in modules):
+            raise FileError(f"{path}: two arrays would be called {same[0] if same else next(iter(arrays))!r}")
+        self.code.write(path, {**arrays, **rest}, force)
+
+
+FORMATS = (
+    Format("PyTorch", (".pt", ".pth", ".bin"), "torch", ("torch",)),
+    Format("safetensors", (".safetensors",), "safetensors", ("torch", "candle", "mlx")),
+    Format("Keras", (".keras", ".h5", ".hdf5"), "keras_modules"),
+    Format("ONNX", (".onnx",), "onnx_modules"),
+    Format("TFLite", (".tflite",), "tflite_modules"),
+    Format("NumPy", (".npz",), "npz", ("stepnet", "torch", "keras", "chainer"), "/"),
+    Format("Flax", (".msgpack",), "flax", ("flax", "nnx"), "/"),
+    Format("PaddlePaddle", (".pdparams",), "paddle", ("paddle",)),
+    Format("MXNet", (".params",), "mxnet", ("mxnet",), "_"),
+    Format("TensorFlow checkpoint", (".index", ".ckpt"), "checkpoint", ("tf1",), "/"),
+    Format("raw buffers", (".json",), "raw_modules"),
+)
+
+
+def kind(path: Path) -> Format:
+    """The kind of a file, by its name; raises `FileError` for an ending that is none."""
+    name = path.name.lower()
+    if name.endswith(".bin") and path.with_suffix(".json").exists():
+        return FORMATS[-1]
+    for one in FORMATS:
+        if name.endswith(one.endings):
+            return one
+    if Path(f"{path}.index").exists() or ".ckpt" in name:
+        return next(one for one in FORMATS if one.module == "checkpoint")
+    known = ", ".join(ending for one in FORMATS for ending in one.endings)
+    raise FileError(f"{path}: what kind of file this is tells its ending, which is one of {known}")
+
+
+def read(path: str | Path, layout: str | None = None) -> Model:
+    """The recurrent modules of a model file, and its other arrays.
+
+    layout: the layout to look for, where names and shapes fit several. Raises `FileError`, with the path,
+    for a file that is missing, truncated or foreign.
+
+    >>> read("model.pt")
+    Traceback (most recent call last):
+    stepnet.errors.FileError: model.pt: there is no such file
+    """
+    path = Path(path)
+    one = kind(path)
+    if one.module != "checkpoint":  # which is several files
+        path = existing(path)
+    return one.read(path, layout)
+
+
+def write(
+    path: str | Path, modules: tuple[Module, ...], rest: Arrays | None = None, *, force: bool = False
+) -> None:
+    """Writes modules to a new file, of the kind that its ending says.
+
+    A file of arrays by name has them as one module would have them alone, and behind the names of the modules
+    where there are several, or other arrays. Raises `FileError` where there is one already, unless `force`.
+    """
+    kind(Path(path)).write(Path(path), modules, rest or {}, force)
+
+
+def prefix(module: Module, several: bool, separator: str) -> str:
+    """What stands before the names of a module's arrays."""
+    name = module.name.rstrip("./_ ").replace(" + ", "_")
+    return f"{name}{separator}" if several and name else ""

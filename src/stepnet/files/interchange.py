@@ -1,0 +1,164 @@
+"""A model file as one of another framework: read, convert every recurrent module, write, and look again.
+
+speech.pt  --read-->  Model  --convert each module-->  Modules of the target  --write-->  speech.keras
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from stepnet.compose import named
+from stepnet.errors import ConversionError, LayoutError
+from stepnet.files.formats import read, write
+from stepnet.files.model import Array, Model, Module, stacked
+from stepnet.layout.convert import Conversion, convert
+from stepnet.layout.record import Record
+from stepnet.layout.registry import record, records
+from stepnet.layout.report import Report
+from stepnet.layout.verify import Verdict, Weights, verify
+
+RESTS = ("drop", "copy")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a person says of a file that the file does not: which layout it has, which module is meant, sizes
+    and semantics.
+    """
+
+    layout: str | None = None
+    module: str | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict[str, int])
+    semantics: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def modules(self, model: Model) -> tuple[Module, ...]:
+        """The modules meant, with what is said of them; raises `LayoutError` where there is none."""
+        meant = model.modules if self.module is None else (model.chosen(self.module),)
+        if not meant:
+            model.chosen()
+        return tuple(self.said(module) for module in meant)
+
+    def said(self, module: Module) -> Module:
+        """A module with what is said of it."""
+        layouts = (self.layout,) if self.layout in module.layouts and self.layout else module.layouts
+        sizes, semantics = {**module.sizes, **self.sizes}, {**module.semantics, **self.semantics}
+        return replace(module, layouts=layouts, sizes=sizes, semantics=semantics)
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written: the file, the report of each module by its name, and the verdicts if asked for."""
+
+    path: str
+    reports: Mapping[str, Report]
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict[str, Verdict])
+    rest: tuple[str, ...] = ()
+
+
+def convert_file(
+    source: str | Path,
+    target: str,
+    output: str | Path,
+    *,
+    choice: Choice | None = None,
+    exact: bool = False,
+    rest: str = "drop",
+    force: bool = False,
+    check: bool = False,
+    advance: Callable[[int], None] = lambda _: None,
+) -> Written:
+    """What was written to `output`: the recurrent modules of a file in another layout.
+
+    target: a layout, or a framework, of which the first layout is taken that each module can become. rest:
+    "copy" passes the other arrays on, under their own names. check: read the new file and compare what both
+    compute. advance is told of modules when done. The output has its name only when it is whole.
+
+    Raises `LayoutError` for what is not told or does not fit, `ConversionError` for what cannot be,
+    `FileError` for files that are not what they should be.
+    """
+    if rest not in RESTS:
+        raise LayoutError(f"rest is {' or '.join(RESTS)}, not {rest!r}")
+    choice = choice or Choice()
+    model = read(source, choice.layout)
+    with named(str(source)):
+        modules = choice.modules(model)
+        if any(one.layered for one in targets(target, modules[0])):
+            modules = stacked(modules)
+        done: list[tuple[Module, Conversion]] = []
+        for module in modules:
+            with named(module.name or "the weights"):
+                done.append((module, converted(module, target, exact)))
+            advance(1)
+    made = tuple(result(module, conversion) for module, conversion in done)
+    others: Mapping[str, Array] = model.rest if rest == "copy" else {}
+    write(output, made, others, force=force)
+    verdicts: dict[str, Verdict] = {}
+    if check:
+        again = stacked(read(output).modules) if len(made) > 1 else (reread(output, made[0]),)
+        for module, new in zip(modules, again, strict=True):
+            verdicts[module.name] = compare(module, new)
+    return Written(str(output), {module.name: one.report for module, one in done}, verdicts, tuple(others))
+
+
+def targets(target: str, module: Module) -> list[Record]:
+    """The layouts that a target names for a module: the layout itself, or those of a framework."""
+    if target in records() or "." in target:
+        return [record(target)]
+    found = [one for one in records().values() if one.name.partition(".")[0] == target]
+    if not found:
+        frameworks = dict.fromkeys(name.partition(".")[0] for name in records())
+        raise LayoutError(f"no framework is called {target!r}; there are {', '.join(frameworks)}")
+    of_cell = [one for one in found if one.cell == module.record.cell]
+    if not of_cell:
+        raise LayoutError(f"{target} has no layout for a {module.record.cell}")
+    return of_cell
+
+
+def converted(module: Module, target: str, exact: bool) -> Conversion:
+    """A module in the first layout that it can become."""
+    refusals: list[ConversionError] = []
+    for one in targets(target, module):
+        try:
+            return convert(
+                module.arrays,
+                module.record,
+                one,
+                sizes=module.sizes,
+                semantics=module.semantics,
+                exact=exact,
+            )
+        except ConversionError as error:
+            refusals.append(error)
+    raise refusals[0]
+
+
+def result(module: Module, conversion: Conversion) -> Module:
+    """The converted module."""
+    report = conversion.report
+    return Module(
+        module.name,
+        (report.target,),
+        conversion.arrays,
+        sizes={name: size for name, size in vars(report.target_sizes).items() if size is not None},
+        semantics=report.open_fields,
+        reverse=module.reverse,
+        merge=module.merge,
+        notes=module.notes,
+    )
+
+
+def reread(output: str | Path, made: Module) -> Module:
+    """The one module that was written, as the file has it."""
+    choice = Choice(made.layout, None, made.sizes, made.semantics)
+    return choice.said(read(output, made.layout).chosen())
+
+
+def compare(one: Module, other: Module) -> Verdict:
+    """How far two modules differ in what they compute."""
+    return verify(weights(one), weights(other))
+
+
+def weights(module: Module) -> Weights:
+    """A module as a side to verify."""
+    return Weights(module.arrays, module.layout, module.sizes, module.semantics, module.reverse, module.merge)

@@ -1,0 +1,108 @@
+"""The recurrent layers of a Keras file as modules, and modules as a Keras file.
+
+A configuration tells which layer is which and how it is set. Where a file has weights alone, shapes tell what
+they can, and the rest is asked for.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from stepnet.errors import FileError, LayoutError
+from stepnet.files import keras
+from stepnet.files.model import Array, Model, Module
+from stepnet.layout.find import find
+from stepnet.layout.registry import record, records
+
+CELLS = {"SimpleRNN": "rnn", "GRU": "gru", "LSTM": "lstm", "CuDNNGRU": "cudnn_gru", "CuDNNLSTM": "cudnn_lstm"}
+MERGES = {"concat": "concat", "sum": "sum", "ave": "average", "mul": "product"}
+SETTINGS = ("activation", "recurrent_activation")
+FRAMEWORKS = ("keras", "keras2", "keras1")
+
+
+def read(path: Path) -> Model:
+    """The recurrent layers of a file, each a module, in the model's order."""
+    file = keras.read(path)
+    modules: list[Module] = []
+    for layer in file.layers:
+        module = of_layer(path, file, layer)
+        if module is not None:
+            modules.append(module)
+    taken = {name for module in modules for name in module.names.values()}
+    return Model(str(path), tuple(modules), {n: array for n, array in file.arrays.items() if n not in taken})
+
+
+def of_layer(path: Path, file: keras.KerasFile, layer: keras.KerasLayer) -> Module | None:
+    """A layer as a module; None where it is not a recurrent one that a layout says."""
+    arrays = {own: file.arrays[place] for own, place in layer.arrays}
+    names = dict(layer.arrays)
+    follows = layer.inputs[0] if len(layer.inputs) == 1 else None
+    if layer.class_name is None or layer.config is None:
+        return by_shapes(layer.name, arrays, names, follows)
+    class_name, config, merge = layer.class_name, layer.config, "concat"
+    if class_name == "Bidirectional":
+        mode = config.get("merge_mode", "concat")
+        if mode not in MERGES:
+            raise FileError(f"{path}: {layer.name!r} has merge_mode {mode!r}, which gives no one output")
+        merge = MERGES[mode]
+        class_name, config = inner(config)
+    if class_name not in CELLS:
+        return None
+    layout = layout_of(file, class_name, arrays)
+    try:
+        semantics = record(layout).translated(settings(config))
+    except LayoutError as error:
+        raise FileError(f"{path}: {layer.name!r}: {error}") from error
+    return Module(
+        layer.name,
+        (layout,),
+        arrays,
+        names,
+        semantics=semantics,
+        follows=follows,
+        reverse=bool(config.get("go_backwards")) and layer.class_name != "Bidirectional",
+        merge=merge,
+    )
+
+
+def inner(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """The class and configuration of the layer that a Bidirectional runs in both directions."""
+    layer = config.get("layer")
+    if not isinstance(layer, dict):
+        return "", {}
+    found = cast("dict[str, Any]", layer)
+    settings = found.get("config")
+    return str(found.get("class_name")), cast(
+        "dict[str, Any]", settings if isinstance(settings, dict) else {}
+    )
+
+
+def settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The activations that a configuration names; one that is left out has Keras' usual value."""
+    return {name: config[name] or "linear" for name in SETTINGS if name in config}
+
+
+def layout_of(file: keras.KerasFile, class_name: str, arrays: Mapping[str, Array]) -> str:
+    """The layout of a layer of a class, in the version of Keras that wrote the file."""
+    cell = CELLS[class_name]
+    if cell.startswith("cudnn"):
+        return f"keras.{cell}"
+    version = (file.version or "3").partition(".")[0]
+    framework = {"1": "keras1", "2": "keras2"}.get(version, "keras")
+    if framework == "keras1" and not any(name.endswith(("W", "W_i", "W_z")) for name in arrays):
+        framework = "keras2"  # whose names Keras 1.2 has already where gates lie side by side
+    bias = arrays.get("bias", arrays.get("forward/bias"))
+    if cell == "gru" and framework != "keras1" and bias is not None and bias.ndim == 1:
+        cell = "gru_reset_before"
+    return f"{framework}.{cell}"
+
+
+def by_shapes(
+    name: str, arrays: Mapping[str, Array], names: Mapping[str, str], follows: str | None
+) -> Module | None:
+    """A layer of which only arrays are known."""
+    known = [one for one in records().values() if one.name.partition(".")[0] in FRAMEWORKS]
+    found = find({own: array.shape for own, array in arrays.items()}, known)
+    if len(found) != 1 or found[0].prefix:
+        return None
+    return Module(name, tuple(found[0].layouts), dict(arrays), dict(names), follows=follows)

@@ -1,0 +1,104 @@
+"""The recurrent nodes of an ONNX model as modules, and modules as a model."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stepnet.errors import FileError, LayoutError
+from stepnet.files import onnx
+from stepnet.files.model import Array, Model, Module, layer_arrays
+from stepnet.files.onnx_node import OnnxNode
+from stepnet.files.onnx_write import write as write_nodes
+from stepnet.layout.registry import record
+
+INPUTS = ("W", "R", "B", "P")
+ALPHAS = {"HardSigmoid": 0.2, "Elu": 1.0}  # the functions of ours that take a number, and what it is there
+BETAS = {"HardSigmoid": 0.5}
+
+
+def read(path: Path) -> Model:
+    """The recurrent nodes of a model, each a module."""
+    return Model(str(path), tuple(module(path, node) for node in onnx.read(path)), onnx.rest(path))
+
+
+def module(path: Path, node: OnnxNode) -> Module:
+    """A node as a module; raises `FileError` for a function that no layout says."""
+    layout = f"onnx.{node.op.lower()}"
+    attributes = node.attributes
+    where = f"{path}: {node.op} {node.name!r}"
+    if attributes.get("input_forget"):
+        raise FileError(f"{where} has input_forget=1, which runtimes understand differently")
+    count = len(attributes["activations"]) // node.directions
+    one, other = attributes["activations"][:count], attributes["activations"][count:]
+    if other and one != other:
+        raise FileError(f"{where} has other activations in each direction: {', '.join(one + other)}")
+    for numbers, known in ((attributes["activation_alpha"], ALPHAS), (attributes["activation_beta"], BETAS)):
+        for name, number in zip(attributes["activations"], numbers, strict=True):
+            if number is not None and number != known.get(name):
+                raise FileError(f"{where} has the activation {name} with {number}, which is not read")
+    settings: dict[str, Any] = {f"activations[{place}]": name for place, name in enumerate(one)}
+    settings["clip"] = float(attributes["clip"] or 0)
+    if "linear_before_reset" in attributes:
+        settings["linear_before_reset"] = attributes["linear_before_reset"]
+    try:
+        semantics = record(layout).translated(settings)
+    except LayoutError as error:
+        raise FileError(f"{where}: {error}") from error
+    notes = [f"{name} is given when the model runs" for name in node.fed if name != "sequence_lens"]
+    notes += [f"{name} is a constant other than zeros" for name in node.arrays if name.startswith("initial")]
+    return Module(
+        node.name,
+        (layout,),
+        {name: node.arrays[name] for name in INPUTS if name in node.arrays},
+        semantics=semantics,
+        follows=node.after,
+        reverse=attributes["direction"] == "reverse",
+        notes=tuple(notes),
+    )
+
+
+def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force: bool) -> None:
+    """Writes a runnable model: the modules one after another, with any batch and number of steps."""
+    if rest:
+        raise FileError(f"{path}: a new ONNX model is of its recurrent layers alone; leave the rest out")
+    nodes = [node for module in modules for node in nodes_of(module, path)]
+    write_nodes(path, nodes, force)
+
+
+def nodes_of(module: Module, path: Path) -> list[OnnxNode]:
+    """A node for each layer of a module."""
+    if not module.layout.startswith("onnx."):
+        raise FileError(f"{path}: an ONNX model takes the layouts onnx.*, not {module.layout}")
+    settings = {
+        setting.name: module.semantics.get(field, setting.usual)
+        if setting.values is None
+        else setting.values[module.semantics.get(field, setting.usual)]
+        for field, setting in module.record.settings().items()
+    }
+    sizes = module.told()
+    names = [settings[f"activations[{place}]"] for place in range(3) if f"activations[{place}]" in settings]
+    names = names * sizes.directions
+    attributes: dict[str, Any] = {
+        "direction": "bidirectional" if sizes.directions > 1 else "reverse" if module.reverse else "forward",
+        "activations": tuple(names),
+        "activation_alpha": tuple(ALPHAS.get(name) for name in names),
+        "activation_beta": tuple(BETAS.get(name) for name in names),
+        "clip": settings["clip"] or None,
+        "hidden_size": sizes.hidden,
+    }
+    if "linear_before_reset" in settings:
+        attributes["linear_before_reset"] = settings["linear_before_reset"]
+    op = module.layout.removeprefix("onnx.").upper()
+    several = sizes.layers > 1
+    return [
+        OnnxNode(
+            f"{module.name or op.lower()}{f'_{layer}' if several else ''}", op, complete(arrays), attributes
+        )
+        for layer, arrays in enumerate(layer_arrays(module))
+    ]
+
+
+def complete(arrays: dict[str, Array]) -> dict[str, Array]:
+    """Arrays as C order has them."""
+    return {name: np.ascontiguousarray(array) for name, array in arrays.items()}

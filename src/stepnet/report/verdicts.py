@@ -1,0 +1,76 @@
+"""Two sides compared from the command line, each a file or a layout."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stepnet.compose import named
+from stepnet.errors import LayoutError
+from stepnet.files.formats import read
+from stepnet.files.interchange import Choice, compare, converted, result
+from stepnet.files.model import Module, stacked
+from stepnet.layout.record import Record
+from stepnet.layout.registry import record, records
+from stepnet.layout.sizes import Sizes, shape_of
+from stepnet.layout.verify import Verdict
+
+SIZES = {"inputs": 5, "hidden": 7, "projected": 4}
+
+
+def verdicts(one: str, other: str, choice: Choice, seed: int = 0) -> dict[str, Verdict]:
+    """How far two sides differ, module by module.
+
+    Two files: the modules of each in order. A file and a layout: what the file holds, converted to the
+    layout. Two layouts: random weights of the first, converted to the second.
+    """
+    sides = [side in records() for side in (one, other)]
+    if sides == [True, False]:
+        return verdicts(other, one, choice, seed)
+    here = (random_module(record(one), choice, seed),) if sides[0] else modules(one, choice)
+    if sides[1]:
+        return {
+            module.name: compare(module, result(module, converted(module, other, False))) for module in here
+        }
+    there = modules(other, choice)
+    if len(here) != len(there):
+        raise LayoutError(f"{one} has {len(here)} recurrent modules, and {other} has {len(there)}")
+    return {titled(a, b): compare(a, b) for a, b in zip(here, there, strict=True)}
+
+
+def titled(one: Module, other: Module) -> str:
+    """What two modules that are compared are called together."""
+    names = dict.fromkeys(module.name.rstrip("./_") for module in (one, other))
+    return " and ".join(name for name in names if name)
+
+
+def modules(file: str, choice: Choice) -> tuple[Module, ...]:
+    """The modules of a file."""
+    if (
+        not Path(file).exists()
+        and "/" not in file
+        and Path(file).suffix in {f".{name.partition('.')[2]}" for name in records()}
+    ):
+        record(file)
+    model = read(file, choice.layout)
+    with named(file):
+        return stacked(choice.modules(model))
+
+
+def random_module(chosen: Record, choice: Choice, seed: int) -> Module:
+    """Random weights of a layout, what it leaves open being as said, or the first that it allows."""
+    known: dict[str, Any] = {**SIZES, **choice.sizes}
+    if not chosen.projection:
+        known["projected"] = None
+    sizes = Sizes(**known)
+    random = np.random.default_rng(seed)
+    arrays = {
+        entry.name: random.normal(size=shape_of(entry.pattern, sizes, entry.layer or 0)) / 2
+        for entry in chosen.entries(sizes)
+    }
+    semantics = dict(choice.semantics)
+    for name, setting in chosen.settings().items():
+        if setting.usual is None and name not in semantics:
+            semantics[name] = next(iter(setting.values)) if setting.values else 1.0
+    kept = {name: size for name, size in vars(sizes).items() if size is not None}
+    return Module("", (chosen.name,), arrays, sizes=kept, semantics=semantics)
