@@ -63,6 +63,10 @@ SemanticsOptions = Annotated[
     list[str] | None,
     typer.Option("--semantics", metavar="FIELD=VALUE", help="What the layout leaves open: reset=after."),
 ]
+StackOption = Annotated[
+    bool,
+    typer.Option("--stack", help="Each layer takes the outputs of the one before, where FILE does not tell."),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace the output if it is there already.")]
 Engine = Annotated[str, typer.Option(help="The engine to run on, by name; auto is the fastest that can.")]
 
@@ -105,6 +109,7 @@ def show(
     module: Part = None,
     size: SizeOptions = None,
     semantics: SemanticsOptions = None,
+    stack: StackOption = False,
     target: Annotated[
         str | None, typer.Option("--to", help="Show where its numbers go in this layout.")
     ] = None,
@@ -115,7 +120,7 @@ def show(
     """Show the recurrent layers of FILE: arrays, gates, equations, and where they go in another layout."""
     from stepnet.report.show import shown
 
-    done = shown(file, choice(layout, module, size, semantics), target, html, force, quiet=as_json)
+    done = shown(file, choice(layout, module, size, semantics, stack), target, html, force, quiet=as_json)
     if as_json:
         write_json(done)
 
@@ -129,6 +134,7 @@ def convert(
     module: Part = None,
     size: SizeOptions = None,
     semantics: SemanticsOptions = None,
+    stack: StackOption = False,
     exact: Annotated[bool, typer.Option("--exact", help="Refuse what is not bit-exact.")] = False,
     rest: Annotated[
         str, typer.Option(help="What becomes of the other arrays: drop, or copy under their own names.")
@@ -143,7 +149,7 @@ def convert(
     from stepnet.files.interchange import convert_file
     from stepnet.report.progress import progress
 
-    chosen = choice(layout, module, size, semantics)
+    chosen = choice(layout, module, size, semantics, stack)
     with progress("modules", None, shown=not as_json) as advance:
         done = convert_file(
             file,
@@ -175,13 +181,14 @@ def verify(
     other: Annotated[str, typer.Argument(metavar="B", help="A file, or a layout.")],
     seed: Annotated[int, typer.Option(help="Of the random sequences.")] = 0,
     semantics: SemanticsOptions = None,
+    stack: StackOption = False,
     size: SizeOptions = None,
     as_json: Json = False,
 ) -> None:
     """Run both, in float64, on the same random sequences, and say how far they differ."""
     from stepnet.report.verdicts import verdicts
 
-    found = verdicts(one, other, choice(None, None, size, semantics), seed)
+    found = verdicts(one, other, choice(None, None, size, semantics, stack), seed)
     if as_json:
         write_json({name: asdict(verdict) for name, verdict in found.items()})
     else:
@@ -219,13 +226,14 @@ def explain(
     module: Part = None,
     size: SizeOptions = None,
     semantics: SemanticsOptions = None,
+    stack: StackOption = False,
     engine: Engine = "auto",
     as_json: Json = False,
 ) -> None:
     """Print the plan of the recurrent layers of FILE: what runs when, what it costs, and on which engine."""
     from stepnet.report.explain import explanation
 
-    layer = load(file, choice(layout, module, size, semantics))
+    layer = load(file, choice(layout, module, size, semantics, stack))
     if as_json:
         plans = [{"name": name, **asdict(explanation(rnn.plan, engine))} for name, rnn in parts(layer)]
         write_json({"file": str(file), "recurrences": plans})
@@ -245,6 +253,7 @@ def run(
     module: Part = None,
     size: SizeOptions = None,
     semantics: SemanticsOptions = None,
+    stack: StackOption = False,
     force: Force = False,
     engine: Engine = "auto",
     as_json: Json = False,
@@ -258,7 +267,7 @@ def run(
     from stepnet.files import parquet
     from stepnet.report.progress import progress
 
-    layer = load(file, choice(layout, module, size, semantics))
+    layer = load(file, choice(layout, module, size, semantics, stack))
     sequences = parquet.Sequences(source, column)
     begun = time.perf_counter()
     with progress("sequences", sequences.rows, shown=not as_json) as advance:
@@ -304,7 +313,7 @@ def load(file: Path, chosen: Any) -> Any:
 
     model = read(file, chosen.layout)
     with named(str(file)):
-        modules = stacked(chosen.modules(model))
+        modules = stacked(chosen.modules(model), chosen.stack)
         if chosen.module is None and len(modules) > 1:
             modules = in_a_row(model, modules)
         layers = [weights(module).layers() for module in modules]
@@ -320,7 +329,11 @@ def in_a_row(model: Any, modules: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def choice(
-    layout: str | None, module: str | None, size: list[str] | None, semantics: list[str] | None
+    layout: str | None,
+    module: str | None,
+    size: list[str] | None,
+    semantics: list[str] | None,
+    stack: bool = False,
 ) -> Any:
     """What is said of a file on the command line."""
     from stepnet.files.interchange import Choice
@@ -333,7 +346,7 @@ def choice(
         else number(name, value, float)
         for name, value in pairs(semantics or [], "--semantics")
     }
-    return Choice(layout, module, sizes, fields)
+    return Choice(layout, module, sizes, fields, stack)
 
 
 def pairs(given: list[str], option: str) -> list[tuple[str, str]]:

@@ -24,13 +24,14 @@ RESTS = ("drop", "copy")
 @dataclass(frozen=True)
 class Choice:
     """What a person says of a file that the file does not: which layout it has, which module is meant, sizes
-    and semantics.
+    and semantics, and that each layer follows the one before it.
     """
 
     layout: str | None = None
     module: str | None = None
     sizes: Mapping[str, int] = field(default_factory=dict[str, int])
     semantics: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    stack: bool = False
 
     def modules(self, model: Model) -> tuple[Module, ...]:
         """The modules meant, with what is said of them; raises `LayoutError` where there is none."""
@@ -84,7 +85,7 @@ def convert_file(
     with named(str(source)):
         modules = choice.modules(model)
         if any(one.layered for one in targets(target, modules[0])):
-            modules = stacked(modules)
+            modules = stacked(modules, choice.stack)
         done: list[tuple[Module, Conversion]] = []
         for module in modules:
             with named(module.name or "the weights"):
@@ -95,8 +96,7 @@ def convert_file(
     write(output, made, others, force=force)
     verdicts: dict[str, Verdict] = {}
     if check:
-        again = stacked(read(output).modules) if len(made) > 1 else (reread(output, made[0]),)
-        for module, new in zip(modules, again, strict=True):
+        for module, new in zip(modules, again(output, made), strict=True):
             verdicts[module.name] = compare(module, new)
     return Written(str(output), {module.name: one.report for module, one in done}, verdicts, tuple(others))
 
@@ -148,10 +148,22 @@ def result(module: Module, conversion: Conversion) -> Module:
     )
 
 
-def reread(output: str | Path, made: Module) -> Module:
-    """The one module that was written, as the file has it."""
-    choice = Choice(made.layout, None, made.sizes, made.semantics)
-    return choice.said(read(output, made.layout).chosen())
+def again(output: str | Path, made: tuple[Module, ...]) -> list[Module]:
+    """The modules that were written, as the file has them; what it does not tell is as it was written."""
+    found = read(output, made[0].layout if len(made) == 1 else None).modules
+    if len(found) != len(made):
+        found = stacked(found, assumed=True)
+    if len(found) != len(made):
+        raise LayoutError(f"{output}: {len(made)} modules were written, and {len(found)} are found in it")
+    return [
+        replace(
+            new,
+            layouts=(old.layout,) if old.layout in new.layouts else new.layouts,
+            sizes={**old.sizes, **new.sizes},
+            semantics={**old.semantics, **new.semantics},
+        )
+        for old, new in zip(made, found, strict=True)
+    ]
 
 
 def compare(one: Module, other: Module) -> Verdict:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from stepnet.errors import FileError, LayoutError
-from stepnet.files import keras
-from stepnet.files.model import Array, Model, Module
+from stepnet.files import keras, keras_write
+from stepnet.files.model import Array, Model, Module, layer_arrays
 from stepnet.layout.find import find
 from stepnet.layout.registry import record, records
 
@@ -106,3 +106,73 @@ def by_shapes(
     if len(found) != 1 or found[0].prefix:
         return None
     return Module(name, tuple(found[0].layouts), dict(arrays), dict(names), follows=follows)
+
+
+# ---- writing -----------------------------------------------------------------------------------------------
+
+CLASSES = {
+    "rnn": "SimpleRNN",
+    "gru": "GRU",
+    "gru_reset_before": "GRU",
+    "lstm": "LSTM",
+    "cudnn_gru": "CuDNNGRU",
+    "cudnn_lstm": "CuDNNLSTM",
+}
+WRITERS = {
+    ".keras": "write_model",
+    ".weights.h5": "write_weights",
+    ".h5": "write_legacy",
+    ".hdf5": "write_legacy",
+}
+
+
+def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force: bool) -> None:
+    """Writes the modules as layers of a Keras model: all of a .keras file, or the weights of an .h5 file.
+
+    Raises `FileError` for other layouts than Keras' own, and for arrays of other layers, which a Keras file
+    has no place for.
+    """
+    if rest:
+        raise FileError(f"{path}: a new Keras file is of its recurrent layers alone; leave the rest out")
+    ending = next(ending for ending in WRITERS if path.name.lower().endswith(ending))
+    layers: list[keras_write.NewLayer] = []
+    for module in modules:
+        layers += new_layers(path, module, WRITERS[ending] == "write_legacy", len(layers))
+    getattr(keras_write, WRITERS[ending])(path, layers, force)
+
+
+def new_layers(path: Path, module: Module, legacy: bool, count: int) -> list[keras_write.NewLayer]:
+    """The Keras layers that a module is."""
+    framework, _, cell = module.layout.partition(".")
+    if framework not in ("keras", "keras2") or cell not in CLASSES:
+        raise FileError(f"{path}: a Keras file takes the layouts keras.* and keras2.*, not {module.layout}")
+    if not legacy and (framework == "keras2" or cell.startswith("cudnn")):
+        raise FileError(f"{path}: {module.layout} is of Keras 2; write an .h5 file, or convert to keras.*")
+    by_layer = layer_arrays(module)
+    both = module.told().directions > 1
+    class_name = "Bidirectional" if both else CLASSES[cell]
+    names = module.name.split(" + ")
+    if len(names) != len(by_layer) or not all(name.replace("_", "").isalnum() for name in names):
+        plain = "bidirectional" if both else CLASSES[cell].lower()
+        places = range(count, count + len(by_layer))
+        names = [f"{plain}_{place}" if place else plain for place in places]
+    config = configuration(module, cell)
+    if both:
+        mode = {ours: theirs for theirs, ours in MERGES.items()}[module.merge]
+        inner: dict[str, Any] = {"class_name": CLASSES[cell], "config": config}
+        config = {"merge_mode": mode, "layer": inner}
+    return [
+        keras_write.NewLayer(name, class_name, arrays, config)
+        for name, arrays in zip(names, by_layer, strict=True)
+    ]
+
+
+def configuration(module: Module, cell: str) -> dict[str, Any]:
+    """The settings of a layer, by Keras' names."""
+    config: dict[str, Any] = {"return_sequences": True, "go_backwards": module.reverse}
+    if cell.startswith("gru"):
+        config["reset_after"] = cell == "gru"
+    for field, setting in module.record.settings().items():
+        value = module.semantics.get(field, setting.usual)
+        config[setting.name] = (setting.values or {})[value]
+    return config

@@ -110,25 +110,28 @@ def among(
 # ---- stacks ------------------------------------------------------------------------------------------------
 
 
-def stacked(modules: tuple[Module, ...]) -> tuple[Module, ...]:
+def stacked(modules: tuple[Module, ...], assumed: bool = False) -> tuple[Module, ...]:
     """Modules with those that follow one another made one, where a layout can say them as layers of one.
+
+    assumed: where a file does not tell, each follows the one before it.
 
     A GRU that follows a GRU of the same sizes and semantics is its second layer: `0/kernel`, `1/kernel`.
     """
     done: list[Module] = []
     for module in modules:
         below = done[-1] if done else None
-        if below is not None and is_next(below, module):
+        if below is not None and is_next(below, module, assumed):
             done[-1] = on_top(below, module)
         else:
             done.append(module)
     return tuple(done)
 
 
-def is_next(below: Module, module: Module) -> bool:
+def is_next(below: Module, module: Module, assumed: bool) -> bool:
     """Whether a module is the next layer of the one below."""
     last = below.name.rpartition(" + ")[2]
-    if module.follows != last or len(below.layouts) > 1 or below.layouts != module.layouts:
+    follows = last if assumed and module.follows is None else module.follows
+    if follows != last or len(below.layouts) > 1 or below.layouts != module.layouts:
         return False
     ways = [(one.semantics, one.reverse, one.merge) for one in (below, module)]
     if ways[0] != ways[1] or module.reverse or module.merge != "concat" or module.notes or below.notes:

@@ -93,7 +93,10 @@ def nodes_of(module: Module, path: Path) -> list[OnnxNode]:
     several = sizes.layers > 1
     return [
         OnnxNode(
-            f"{module.name or op.lower()}{f'_{layer}' if several else ''}", op, complete(arrays), attributes
+            f"{module.name.rstrip('./_') or op.lower()}{f'_{layer}' if several else ''}",
+            op,
+            complete(arrays),
+            attributes,
         )
         for layer, arrays in enumerate(layer_arrays(module))
     ]

@@ -54,7 +54,7 @@ def modules(file: str, choice: Choice) -> tuple[Module, ...]:
         record(file)
     model = read(file, choice.layout)
     with named(file):
-        return stacked(choice.modules(model))
+        return stacked(choice.modules(model), choice.stack)
 
 
 def random_module(chosen: Record, choice: Choice, seed: int) -> Module:
