@@ -150,7 +150,11 @@ def result(module: Module, conversion: Conversion) -> Module:
 
 def again(output: str | Path, made: tuple[Module, ...]) -> list[Module]:
     """The modules that were written, as the file has them; what it does not tell is as it was written."""
-    found = read(output, made[0].layout if len(made) == 1 else None).modules
+    written = {old.layout for old in made}
+    found = tuple(
+        replace(new, layouts=tuple(one for one in new.layouts if one in written) or new.layouts)
+        for new in read(output, made[0].layout if len(made) == 1 else None).modules
+    )
     if len(found) != len(made):
         found = stacked(found, assumed=True)
     if len(found) != len(made):
@@ -158,7 +162,6 @@ def again(output: str | Path, made: tuple[Module, ...]) -> list[Module]:
     return [
         replace(
             new,
-            layouts=(old.layout,) if old.layout in new.layouts else new.layouts,
             sizes={**old.sizes, **new.sizes},
             semantics={**old.semantics, **new.semantics},
         )

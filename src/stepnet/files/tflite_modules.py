@@ -1,11 +1,11 @@
-"""The recurrent operators of a TFLite model as modules."""
+"""The recurrent operators of a TFLite model as modules, and modules as a model."""
 
 from pathlib import Path
 from typing import Any
 
 from stepnet.errors import FileError, LayoutError
-from stepnet.files import tflite
-from stepnet.files.model import Array, Model, Module
+from stepnet.files import tflite, tflite_write
+from stepnet.files.model import Array, Model, Module, layer_arrays
 from stepnet.layout.registry import record
 
 
@@ -21,6 +21,10 @@ def module(path: Path, node: tflite.TfliteNode) -> Module:
     norms = [name for name in node.arrays if "layer_norm" in name]
     if norms:
         raise FileError(f"{where} normalises its layers ({norms[0]}), which is not read")
+    if node.options.get("kernel_type") == "BASIC":
+        raise FileError(
+            f"{where} has its gates side by side (kernel_type BASIC), for which there is no layout"
+        )
     layout = layout_of(node)
     settings: dict[str, Any] = dict(node.options)
     activation = settings.pop("fused_activation_function", None)
@@ -41,7 +45,7 @@ def module(path: Path, node: tflite.TfliteNode) -> Module:
 def layout_of(node: tflite.TfliteNode) -> str:
     """The layout of an operator, by which weights it has."""
     names = {name.removeprefix("fw_").removeprefix("bw_") for name in node.arrays}
-    if "weights" in names:
+    if "input_weights" in names:
         return "tflite.rnn"
     if "projection_weights" in names:
         return "tflite.lstm_projection"
@@ -49,7 +53,30 @@ def layout_of(node: tflite.TfliteNode) -> str:
 
 
 def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force: bool) -> None:
-    """Refuses: a TFLite model is a whole program, which its own converter writes."""
-    raise FileError(
-        f"{path}: TFLite models are read, not written; write a .keras file and use TFLite's converter"
-    )
+    """Writes a model of the modules one after another, in float32, for a batch of one and any time."""
+    if rest:
+        raise FileError(f"{path}: a new TFLite model is of its recurrent layers alone; leave the rest out")
+    tflite_write.write(path, [node for module in modules for node in nodes_of(path, module)], force)
+
+
+def nodes_of(path: Path, module: Module) -> list[tflite.TfliteNode]:
+    """An operator for each layer of a module."""
+    if not module.layout.startswith("tflite."):
+        raise FileError(f"{path}: a TFLite model takes the layouts tflite.*, not {module.layout}")
+    if module.merge != "concat":
+        raise FileError(
+            f"{path}: {module.name!r} merges its directions by {module.merge!r}, and TFLite does not"
+        )
+    ways = "BIDIRECTIONAL" if module.told().directions > 1 else "UNIDIRECTIONAL"
+    cell = "RNN" if module.layout == "tflite.rnn" else "LSTM"
+    options: dict[str, Any] = {}
+    for field, setting in module.record.settings().items():
+        value = module.semantics.get(field, setting.usual)
+        options[setting.name] = value if setting.values is None else setting.values[value]
+    by_layer = layer_arrays(module)
+    name = module.name.rstrip("./_") or cell.lower()
+    names = [f"{name}_{layer}" for layer in range(len(by_layer))] if len(by_layer) > 1 else [name]
+    return [
+        tflite.TfliteNode(one, f"{ways}_SEQUENCE_{cell}", arrays, options, reverse=module.reverse)
+        for one, arrays in zip(names, by_layer, strict=True)
+    ]

@@ -29,7 +29,7 @@ RECORDS = (
     Record(
         "tflite.rnn",
         "rnn",
-        {"weights": "W[h x]", "recurrent_weights": "R[h k]", "bias": "b[h]"},
+        {"input_weights": "W[h x]", "recurrent_weights": "R[h k]", "bias": "b[h]"},
         {"candidate_activation": Setting("fused_activation_function", ACTIVATIONS, "tanh")},
         EVIDENCE,
         WAYS,
