@@ -11,7 +11,9 @@ PIP    = -m pip --disable-pip-version-check install --quiet
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test lint types format check bench bench-peers
+PEER_NAMES := openvino tensorflow jax paddle mlx ncnn chainer flashrnn
+
+.PHONY: help demo test lint types format check bench bench-peers peers test-peers
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -38,7 +40,12 @@ check: lint types test ## what CI runs
 bench: $(VENV)/test.stamp ## the benchmark, against torch, onnxruntime and what bench-peers made
 	$(BIN)/stepnet bench $(ARGS)
 
-bench-peers: $(PEERS)/openvino/peer.stamp ## an environment for each peer that needs its own
+bench-peers: $(PEERS)/openvino/peer.stamp ## an environment for each peer of the benchmark that needs its own
+
+peers: $(PEER_NAMES:%=$(PEERS)/%/peer.stamp) ## an environment for each framework that layouts are compared with
+
+test-peers: peers $(VENV)/test.stamp ## the layouts against the frameworks themselves
+	$(BIN)/python -m pytest tests/peers $(ARGS)
 
 # What is installed
 
@@ -56,12 +63,20 @@ $(VENV)/demo.stamp: pyproject.toml $(VENV)/pip.stamp
 
 $(VENV)/test.stamp: pyproject.toml $(VENV)/pip.stamp
 	@echo "installing stepnet and all that its tests need in $(VENV) ..."
-	@$(BIN)/python $(PIP) --editable '.[demo,arrow,bench,torch,keras,onnx]' --group test
+	@$(BIN)/python $(PIP) --editable '.[demo,arrow,bench,torch,keras,onnx,flax]' --group test
 	@touch $(VENV)/demo.stamp $@
 
 $(VENV)/lint.stamp: pyproject.toml $(VENV)/pip.stamp
 	@echo "installing ruff and pyright in $(VENV) ..."
 	@$(BIN)/python $(PIP) --group lint
+	@touch $@
+
+# What is built from an old setup.py builds with the setuptools that its group names, so that is there first.
+$(PEERS)/chainer/peer.stamp: pyproject.toml $(VENV)/pip.stamp
+	@echo "installing chainer in $(PEERS)/chainer ..."
+	@$(BIN)/python -m venv $(PEERS)/chainer
+	@$(PEERS)/chainer/bin/python $(PIP) 'pip>=25.1' 'setuptools<70' wheel 'numpy==1.23.5'
+	@$(PEERS)/chainer/bin/python $(PIP) --no-build-isolation --group peer-chainer
 	@touch $@
 
 $(PEERS)/%/peer.stamp: pyproject.toml $(VENV)/pip.stamp

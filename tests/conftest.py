@@ -17,3 +17,8 @@ settings.load_profile("same every time")
 def engine(request: pytest.FixtureRequest) -> str:
     """Each engine that runs every net."""
     return request.param
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`make test-peers ARGS=--save` keeps what the frameworks gave."""
+    parser.addoption("--save", action="store_true", help="keep what the frameworks of tests/peers gave")

@@ -13,6 +13,7 @@ from stepnet.errors import ConversionError, LayoutError
 from stepnet.files.formats import read, write
 from stepnet.files.model import Array, Model, Module, stacked
 from stepnet.layout.convert import Conversion, convert
+from stepnet.layout.find import nearest
 from stepnet.layout.record import Record
 from stepnet.layout.registry import record, records
 from stepnet.layout.report import Report
@@ -37,7 +38,8 @@ class Choice:
         """The modules meant, with what is said of them; raises `LayoutError` where there is none."""
         meant = model.modules if self.module is None else (model.chosen(self.module),)
         if not meant:
-            model.chosen()
+            among = [record(self.layout)] if self.layout else None
+            raise nearest({name: array.shape for name, array in model.rest.items()}, among)
         return tuple(self.said(module) for module in meant)
 
     def said(self, module: Module) -> Module:

@@ -77,11 +77,14 @@ def convert(
     meaning = source.settled(open_fields)
     here = {region.block: region for region in regions(source, found) if region.array in given}
     to = target_sizes(found, target)
-    entries = [entry for entry in target.entries(to) if wanted(entry, target, to, here, meaning.forget_bias)]
+    misfits = [*projections(source, target, found), *filter(None, [target.misfit(to)])]
+    if misfits:
+        raise refused(source, target, kind, misfits)
+    entries = [entry for entry in target.entries(to) if wanted(entry, target, here, meaning.forget_bias)]
     names = {entry.name for entry in entries}
     there = {region.block: region for region in regions(target, to) if region.array in names}
     plan = differences(source, meaning, here, target, asked, there, kind)
-    refusals = [*plan.refusals, *projections(source, target, found)] or unmet(plan.demands, here, given)
+    refusals = list(plan.refusals) or unmet(plan.demands, here, given)
     if refusals:
         raise refused(source, target, kind, refusals)
     made = {entry.name: np.empty(shape_of(entry.pattern, to, entry.layer or 0), dtype) for entry in entries}
@@ -135,9 +138,7 @@ def size_mapping(sizes: Mapping[str, int] | Sizes | None) -> Mapping[str, int | 
     return vars(sizes) if isinstance(sizes, Sizes) else dict(sizes or {})
 
 
-def wanted(
-    entry: Entry, target: Record, sizes: Sizes, held: Mapping[Block, Region], forget_bias: float
-) -> bool:
+def wanted(entry: Entry, target: Record, held: Mapping[Block, Region], forget_bias: float) -> bool:
     """Whether the target gets an array: one that may be missing only for what the source has."""
     if not entry.optional:
         return True

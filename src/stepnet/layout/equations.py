@@ -81,7 +81,7 @@ def lstm(semantics: Semantics, x: Any, memory: Any, params: Parameters) -> tuple
     g = activated(semantics, "candidate", from_input(x, params, "g") + from_state(h, params, "g"))
     c = bounded(f * c + i * g, semantics.cell_clip)
     o = gate(semantics, x, h, params, "o", c)
-    h = o * activated(semantics, "output", c)
+    h = o * ACTIVATIONS[semantics.output_activation](c)
     if "P" in params:
         h = h @ params["P"]
         h = bounded(h + params["q"] if "q" in params else h, semantics.projection_clip)
@@ -136,7 +136,7 @@ def updated(semantics: Semantics, z: Any, h: Any, n: Any) -> Any:
 
 
 def activated(semantics: Semantics, which: str, a: Any) -> Any:
-    """An activation of what goes into it, clipped where that is said."""
+    """The activation of a gate or candidate, what goes into it clipped where that is said."""
     return ACTIVATIONS[getattr(semantics, f"{which}_activation")](bounded(a, semantics.clip))
 
 

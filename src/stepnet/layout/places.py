@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.errors import LayoutError
 from stepnet.layout.notation import PARAMETERS, Loop, Stack, Term
 from stepnet.layout.record import Entry, Record
 from stepnet.layout.sizes import Shape, Sizes, flat_length, shape_of, stack_shape, term_shape
@@ -67,6 +68,11 @@ class Region:
         """The block in an array, as a view: of a raw one, the region it lies in."""
         if self.flat and array.ndim != 1:
             array = array.reshape(-1)
+        ends = list(self.start)
+        for size, (axis, step) in zip(self.shape, self.steps, strict=True):
+            ends[axis] += (size - 1) * step
+        if any(end >= length for end, length in zip(ends, array.shape, strict=True)):
+            raise LayoutError(f"{self.block} does not lie in {self.array} of shape {array.shape}")
         corner = array[tuple(slice(start, None) for start in self.start)]
         strides = [step * array.strides[axis] for axis, step in self.steps]
         return np.lib.stride_tricks.as_strided(corner, self.shape, strides)

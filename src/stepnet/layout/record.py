@@ -68,12 +68,7 @@ class Record:
         if self.cell not in GATES:
             raise LayoutError(f"{self.name}: cell is one of {', '.join(GATES)}, not {self.cell!r}")
         check_semantics(self.name, self.cell, self.semantics)
-        held = [
-            (term.parameter, gate)
-            for pattern in self.patterns.values()
-            for term in terms(pattern)
-            for gate in self.gates_of(term)
-        ]
+        held = [(term.parameter, gate) for term in self.terms() for gate in self.gates_of(term)]
         for parameter, gate in held:
             if held.count((parameter, gate)) > 1:
                 raise LayoutError(f"{self.name}: {parameter} of gate {gate} is in two places")
@@ -107,7 +102,21 @@ class Record:
     @property
     def projection(self) -> bool:
         """Whether it has an array for the projection."""
-        return any(term.parameter == "P" for pattern in self.patterns.values() for term in terms(pattern))
+        return any(term.parameter == "P" for term in self.terms())
+
+    def misfit(self, sizes: Sizes) -> str | None:
+        """Why it has no place for layers of these sizes; None where it has."""
+        together = any("L" in letters_in(term) and "x" in letters_in(term) for term in self.terms())
+        if together and sizes.layers > 1 and sizes.inputs != sizes.inputs_of(1):
+            return (
+                f"all layers of {self.name} have as many inputs, and here the first has {sizes.inputs} "
+                f"and the others {sizes.inputs_of(1)}: the first layer is one by itself there"
+            )
+        return None
+
+    def terms(self) -> list[Term]:
+        """All its terms."""
+        return [term for pattern in self.patterns.values() for term in terms(pattern)]
 
     @property
     def layered(self) -> bool:
@@ -227,6 +236,11 @@ class Record:
         return {name: value for name, value in self.semantics.items() if isinstance(value, Setting)}
 
 
+def letters_in(term: Term) -> set[str]:
+    """The letters of a term's axes."""
+    return {atom.name for axis in term.axes for atom in axis}
+
+
 def named(name: str) -> set[str]:
     """Which of L and D a template says."""
     return {letter for letter in "LD" if f"{{{letter}" in name}
@@ -242,4 +256,4 @@ def loops(pattern: Stack | Flat | Loop) -> set[str]:
 
 def letters_of(pattern: Pattern) -> set[str]:
     """The letters of a pattern's axes and loops."""
-    return loops(pattern) | {atom.name for term in terms(pattern) for axis in term.axes for atom in axis}
+    return loops(pattern).union(*(letters_in(term) for term in terms(pattern)))

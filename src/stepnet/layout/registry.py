@@ -28,6 +28,7 @@ FILES = [
     "cntk",
     "darknet",
     "haste",
+    "flashrnn",
     "candle",
     "burn",
 ]

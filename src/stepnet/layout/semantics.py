@@ -105,8 +105,8 @@ class Semantics:
 
     Activations are those of `ACTIVATIONS`: hard_sigmoid(a) is clip(a / 6 + 1/2, 0, 1), as Keras 3 and PyTorch
     have it, hard_sigmoid_fifth(a) is clip(a / 5 + 1/2, 0, 1), as Keras 2, Theano and ONNX have it. clip
-    bounds what goes into activations, cell_clip the cell c', projection_clip the projected output; 0 is
-    none.
+    bounds what goes into the activations of gates and candidate, cell_clip the cell c', projection_clip the
+    projected output; 0 is none.
 
     >>> Semantics("gru", update="write")
     Semantics(gru: reset='after', update='write')

@@ -75,6 +75,9 @@ def finished(
 
 def check(record: Record, shapes: Mapping[str, Shape], sizes: Sizes) -> None:
     """Raises `LayoutError` unless these are exactly the arrays of these sizes."""
+    misfit = record.misfit(sizes)
+    if misfit:
+        raise LayoutError(misfit)
     entries = {entry.name: entry for entry in record.entries(sizes)}
     for name, entry in entries.items():
         if name not in shapes and not entry.optional:

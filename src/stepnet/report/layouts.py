@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
-from stepnet.layout.notation import Flat, Term, terms
+from stepnet.layout.notation import Flat, Term
 from stepnet.layout.record import Record
 from stepnet.layout.registry import records
 from stepnet.layout.semantics import Semantics
@@ -57,7 +57,7 @@ def framework(record: Record) -> str:
 
 def matrix(record: Record, parameter: str) -> str:
     """The gates of a matrix in order, with the shapes they lie in: `r z [K, 2H], n [K, H]`."""
-    found = [term for term in all_terms(record) if term.parameter == parameter]
+    found = [term for term in record.terms() if term.parameter == parameter]
     shapes = [shape_text(term) for term in found]
     gates = [" ".join(term.gates) for term in found]
     if record.cell == "rnn":
@@ -79,19 +79,9 @@ def shape_text(term: Term) -> str:
     return f"[{', '.join(sizes)}]" + (" interleaved" if interleaved else "") + (" raw" if term.raw else "")
 
 
-def axis_names(term: Term) -> set[str]:
-    """The letters of a term's axes."""
-    return {atom.name for axis in term.axes for atom in axis}
-
-
-def all_terms(record: Record) -> list[Term]:
-    """Every term of a record."""
-    return [term for pattern in record.patterns.values() for term in terms(pattern)]
-
-
 def biases(record: Record) -> str:
     """Which biases there are: none, one, two, or two for some gates."""
-    held = {side: "".join(t.gates for t in all_terms(record) if t.parameter == side) for side in "bd"}
+    held = {side: "".join(t.gates for t in record.terms() if t.parameter == side) for side in "bd"}
     if not held["b"] and not held["d"]:
         return "none"
     if set(held["b"]) == set(held["d"]):
@@ -106,7 +96,7 @@ def more(record: Record) -> str:
     found = [
         word
         for parameter, word in (("p", "peepholes"), ("P", "projection"), ("q", "its bias"))
-        if any(term.parameter == parameter for term in all_terms(record))
+        if any(term.parameter == parameter for term in record.terms())
     ]
     fixed = record.semantics.get("forget_bias")
     if isinstance(fixed, float):

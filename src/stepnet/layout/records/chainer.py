@@ -5,10 +5,12 @@ gate.
 from stepnet.layout.record import Evidence, Record
 from stepnet.layout.semantics import Setting, same
 
-LSTM = Evidence("chainer/functions/rnn/lstm.py of Chainer", versions="1.5 to 7")
-GRU = Evidence("chainer/links/rnn/gru.py of Chainer", versions="1.5 to 7")
+LSTM = Evidence("chainer/functions/rnn/lstm.py of Chainer", "Chainer 7.8.1", "1.5 to 7")
+GRU = Evidence("chainer/links/rnn/gru.py of Chainer", "Chainer 7.8.1", "1.5 to 7")
 NSTEP = Evidence(
-    "chainer/functions/rnn/n_step_lstm.py, n_step_gru.py and n_step_rnn.py of Chainer", versions="2 to 7"
+    "chainer/functions/rnn/n_step_lstm.py, n_step_gru.py and n_step_rnn.py of Chainer",
+    "Chainer 7.8.1",
+    "2 to 7",
 )
 CHILD = (
     "Chainer numbers the children of an NStep link by layer, and with two directions by 2 layer + direction"

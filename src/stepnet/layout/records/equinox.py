@@ -2,7 +2,7 @@
 
 from stepnet.layout.record import Evidence, Record
 
-EVIDENCE = Evidence("equinox/nn/_rnn.py of Equinox 0.13.8", versions="0.5 and later")
+EVIDENCE = Evidence("equinox/nn/_rnn.py of Equinox 0.13.8", "Equinox 0.13.8", "0.5 and later")
 RECORDS = (
     Record(
         "equinox.gru",

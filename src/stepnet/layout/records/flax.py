@@ -6,8 +6,8 @@ The recurrent bias of a linen GRU is of the candidate alone, and nnx.GRUCell has
 from stepnet.layout.record import Evidence, Record
 from stepnet.layout.semantics import Setting, same
 
-LINEN = Evidence("flax/linen/recurrent.py of Flax 0.12.8", versions="0.4 and later")
-NNX = Evidence("flax/nnx/nn/recurrent.py of Flax 0.12.8", versions="0.9 to 0.12")
+LINEN = Evidence("flax/linen/recurrent.py of Flax 0.12.8", "Flax 0.12.8", "0.4 and later")
+NNX = Evidence("flax/nnx/nn/recurrent.py of Flax 0.12.8", "Flax 0.12.8", "0.9 to 0.12")
 ACTIVATION = {"candidate_activation": Setting("activation_fn", same("tanh", "relu", "sigmoid"), "tanh")}
 LSTM = {
     "gate_activation": Setting("gate_fn", same("sigmoid", "hard_sigmoid", "tanh", "relu"), "sigmoid"),

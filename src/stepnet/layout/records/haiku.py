@@ -4,12 +4,12 @@ before.
 
 from stepnet.layout.record import Evidence, Record
 
-EVIDENCE = Evidence("haiku/_src/recurrent.py of dm-haiku 0.0.17", versions="0.0.3 and later")
+EVIDENCE = Evidence("haiku/_src/recurrent.py of dm-haiku 0.0.17", "dm-haiku 0.0.17", "0.0.3 and later")
 SIMPLE = {
-    "input_to_hidden/w": "W[x h]",
-    "input_to_hidden/b": "b[h]",
-    "hidden_to_hidden/w": "R[k h]",
-    "hidden_to_hidden/b?": "d[h]",
+    "linear/w": "W[x h]",
+    "linear/b": "b[h]",
+    "linear_1/w": "R[k h]",
+    "linear_1/b?": "d[h]",
 }
 RECORDS = (
     Record("haiku.rnn", "rnn", SIMPLE, {"candidate_activation": "relu"}, EVIDENCE),

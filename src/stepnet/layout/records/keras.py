@@ -14,9 +14,11 @@ KERAS_2 = {name: name for name in ACTIVATIONS if name != "hard_sigmoid"} | {
     "hard_sigmoid_fifth": "hard_sigmoid"
 }
 
-THREE = Evidence("keras/src/layers/rnn/ of Keras 3.15", versions="3")
+THREE = Evidence("keras/src/layers/rnn/ of Keras 3.15", "Keras 3.15.1 on torch", "3")
 TWO = Evidence(
-    "tf_keras/layers/rnn/ and saving/legacy/hdf5_format.py of tf_keras 2.21", versions="2, tf.keras"
+    "tf_keras/layers/rnn/ and saving/legacy/hdf5_format.py of tf_keras 2.21",
+    "tf_keras 2.21.0",
+    "2, tf.keras",
 )
 ONE = Evidence("tf_keras/saving/legacy/hdf5_format.py of tf_keras 2.21, which reads it", versions="1")
 
@@ -78,7 +80,11 @@ CUDNN_LSTM = {
     "recurrent_kernel": "R[k (g:ifgo h) ~ h k]",
     "bias": "b[(g:ifgo h)] / d[(g:ifgo h)]",
 }
-CUDNN = Evidence("tf_keras/layers/rnn/cudnn_gru.py, cudnn_lstm.py of tf_keras 2.21", versions="2")
+CUDNN = Evidence(
+    "tf_keras/layers/rnn/cudnn_gru.py, cudnn_lstm.py of tf_keras 2.21",
+    "what tf_keras 2.21.0 makes of them for its other layers",
+    "2",
+)
 
 RECORDS = (
     *of_version("keras", KERAS_3, "sigmoid", THREE),

@@ -2,7 +2,7 @@
 
 from stepnet.layout.record import Evidence, Record
 
-NOW = Evidence("python/mlx/nn/layers/recurrent.py of MLX", versions="0.18 and later")
+NOW = Evidence("python/mlx/nn/layers/recurrent.py of MLX", "MLX 0.32.4 on the CPU", "0.18 and later")
 EARLY = Evidence("python/mlx/nn/layers/recurrent.py of MLX 0.7", versions="the first releases")
 FIRST_STEP = "MLX up to 0.31 leaves bhn out in the first step unless it is given a hidden state (mlx#3249)"
 

@@ -2,7 +2,9 @@
 
 from stepnet.layout.record import Evidence, Record
 
-EVIDENCE = Evidence("src/layer/rnn.cpp, gru.cpp and lstm.cpp of ncnn", versions="20210000 and later")
+EVIDENCE = Evidence(
+    "src/layer/rnn.cpp, gru.cpp and lstm.cpp of ncnn", "ncnn 1.0.20261020", "20210000 and later"
+)
 
 
 def arrays(gates: str, bias: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ exporters have left out by mistake: it is asked for.
 from stepnet.layout.record import Evidence, Record
 from stepnet.layout.semantics import Setting
 
-EVIDENCE = Evidence("the operator schemas of ONNX 1.23, opset 22", versions="opset 7 and later")
+EVIDENCE = Evidence("the operator schemas of ONNX 1.23, opset 22", "onnxruntime 1.31.1", "opset 7 and later")
 NAMES = {
     "sigmoid": "Sigmoid",
     "tanh": "Tanh",

@@ -4,7 +4,9 @@ from stepnet.layout.record import Evidence, Record
 from stepnet.layout.semantics import Setting, same
 
 EVIDENCE = Evidence(
-    "docs/ops/sequence/ of OpenVINO: LSTMCell_1, GRUSequence_5, RNNSequence_5", versions="2021 on"
+    "docs/ops/sequence/ of OpenVINO: LSTMCell_1, GRUSequence_5, RNNSequence_5",
+    "OpenVINO 2026.4 on the CPU",
+    "2021 on",
 )
 GATE = Setting("activations[0]", same("sigmoid", "tanh", "relu"), "sigmoid")
 CANDIDATE = Setting("activations[1]", same("tanh", "sigmoid", "relu"), "tanh")

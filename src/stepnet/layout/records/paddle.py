@@ -10,7 +10,7 @@ from stepnet.layout.record import Evidence, Record
 from stepnet.layout.records.torch import REVERSE, arrays
 from stepnet.layout.semantics import Setting, same
 
-EVIDENCE = Evidence("python/paddle/nn/layer/rnn.py of PaddlePaddle", versions="2 and later")
+EVIDENCE = Evidence("python/paddle/nn/layer/rnn.py of PaddlePaddle", "PaddlePaddle 3.3.1", "2 and later")
 OPERATORS = Evidence(
     "paddle/fluid/operators/gru_op.cc, lstm_op.cc and fused/fusion_gru_op.cc of PaddlePaddle",
     versions="1 and 2",

@@ -10,8 +10,14 @@ from typing import Any
 from stepnet.layout.record import Evidence, Record
 from stepnet.layout.semantics import ACTIVATIONS, Setting
 
-CELLS = Evidence("tf_keras/layers/rnn/legacy_cells.py of tf_keras 2.21", versions="TensorFlow 1.2 to 1.15")
-BLOCK = Evidence("tensorflow/contrib/rnn/python/ops/lstm_ops.py and gru_ops.py", versions="TensorFlow 1")
+CELLS = Evidence(
+    "tf_keras/layers/rnn/legacy_cells.py of tf_keras 2.21", "tf_keras 2.21.0", "TensorFlow 1.2 to 1.15"
+)
+BLOCK = Evidence(
+    "tensorflow/contrib/rnn/python/ops/lstm_ops.py and gru_ops.py",
+    "the operators under these cells in TensorFlow 2.21.0",
+    "TensorFlow 1",
+)
 CUDNN = Evidence("tensorflow/contrib/cudnn_rnn/python/ops/cudnn_rnn_ops.py", versions="TensorFlow 1")
 
 ACTIVATION = Setting(

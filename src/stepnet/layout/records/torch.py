@@ -3,9 +3,7 @@
 from stepnet.layout.record import Evidence, Record
 from stepnet.layout.semantics import Setting, same
 
-EVIDENCE = Evidence(
-    "torch/nn/modules/rnn.py of PyTorch 2.13", "outputs of torch 2.13 on the CPU", "0.4 and later"
-)
+EVIDENCE = Evidence("torch/nn/modules/rnn.py of PyTorch 2.13", "PyTorch 2.13.0 on the CPU", "0.4 and later")
 REVERSE = ("", "_reverse")
 
 

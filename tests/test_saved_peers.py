@@ -1,0 +1,79 @@
+"""Every layout that a framework was asked about: its weights run here give what they gave there.
+
+`make test-peers` asks the frameworks again, which have environments of their own.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from peers.case import HIDDEN, STEPS, load
+from peers.environments import SCRIPTS, saved
+from tolerance import assert_close
+
+from stepnet.errors import ConversionError
+from stepnet.layout.convert import convert
+from stepnet.layout.layers import layers
+from stepnet.layout.registry import records
+
+EVERY = 7
+CASES = [
+    pytest.param(case, id=f"{script} {place} {case['layout']}")
+    for script in SCRIPTS
+    for place, case in enumerate(load(saved(script))[0])
+]
+
+
+def check(case: dict[str, Any]) -> None:
+    """Asserts that the weights of a case give its outputs."""
+    made = layers(case["arrays"], case["layout"], sizes=case["sizes"], semantics=case["semantics"])
+    assert_close(made(case["inputs"])[0], case["outputs"], length=STEPS, width=HIDDEN, dtype="float32")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_weights_give_what_they_gave_in_the_framework(case: dict[str, Any]):
+    check(case)
+
+
+@pytest.mark.parametrize("place", range(len(CASES)))
+def test_and_so_do_they_converted_to_other_layouts(place: int):
+    case: Any = CASES[place].values[0]
+    targets = list(records().values())[place % EVERY :: EVERY]  # all of them, over all cases of a cell
+    for target in targets:
+        options: Any = {"sizes": case["sizes"], "semantics": case["semantics"]}
+        try:
+            done = convert(case["arrays"], case["layout"], target, **options)
+        except ConversionError:
+            continue
+        report = done.report
+        made = layers(
+            done.arrays, target, sizes=report.target_sizes, semantics=report.open_fields, dtype="f8"
+        )
+        outputs = made(case["inputs"].astype("float64"), engine="interpret")[0]
+        assert_close(outputs, case["outputs"], length=STEPS, width=HIDDEN, dtype="float32")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_wrong_weights_are_seen(case: dict[str, Any]):
+    negative = {name: -array for name, array in case["arrays"].items()}
+    with pytest.raises(AssertionError, match=r"where .* is allowed"):
+        check({**case, "arrays": negative})
+
+
+def test_what_the_evidence_says_was_run():
+    said = {record.name for record in records().values() if record.evidence.run}
+    asked = {case.values[0]["layout"] for case in CASES}
+    known = {name for name in said if not name.startswith("stepnet.")}
+    assert known == asked | same_arrays(asked) & known, sorted(known ^ asked)
+
+
+def same_arrays(names: set[str]) -> set[str]:
+    """Layouts that say the same as one of these."""
+    found = [records()[name] for name in names]
+    return {one.name for one in records().values() if any(one.same_as(other) for other in found)}
+
+
+def test_cases_are_hard():
+    for case in CASES:
+        for name, array in case.values[0]["arrays"].items():
+            assert np.abs(array).min() > 0, name
