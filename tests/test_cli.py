@@ -245,9 +245,9 @@ def test_explain_of_models_that_are_none(tmp_path: Path):
         path.write_bytes(content)
         assert refusal("explain", path).startswith(f"{path}: this is no whole .safetensors file (")
     save_file({"head.weight\nx": torch.zeros(2)}, path)
-    assert refusal("explain", path).startswith(f"{path}: no recurrent layer here")
+    assert refusal("explain", path).startswith(f"{path}: no recurrent layer is here")
     assert refusal("explain", MODEL, "--prefix", "rnn").startswith(
-        f"{MODEL}: no recurrent layer has the prefix"
+        f"{MODEL}: no recurrent module is called 'rnn'; there are 'gru.'"
     )
     assert refusal("explain", MODEL, "--engine", "cuda").startswith("no engine is called 'cuda'")
 

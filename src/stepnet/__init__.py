@@ -19,6 +19,8 @@ from stepnet.functions import silu as silu
 from stepnet.functions import softmax as softmax
 from stepnet.functions import softplus as softplus
 from stepnet.functions import softsign as softsign
+from stepnet.layout.convert import Conversion as Conversion
+from stepnet.layout.convert import convert as convert
 from stepnet.ragged import Ragged as Ragged
 from stepnet.recurrence import RNN as RNN
 from stepnet.recurrence import scan as scan

@@ -29,7 +29,7 @@ class FileError(StepnetError):
     """A file is not what it should be: truncated, foreign or hostile."""
 
 
-class LayoutError(StepnetError):
+class LayoutError(InputError):
     """Weights do not fit a layout, a layout cannot be told, or a layout is not written as one."""
 
 

@@ -3,6 +3,7 @@
 A kind is a row of the table `FORMATS`: its endings, how it is read to a `Model`, and how modules are written.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -96,10 +97,9 @@ def read(path: str | Path, layout: str | None = None) -> Model:
     stepnet.errors.FileError: model.pt: there is no such file
     """
     path = Path(path)
-    one = kind(path)
-    if one.module != "checkpoint":  # which is several files
+    if not os.path.exists(f"{path}.index"):  # a checkpoint is several files
         path = existing(path)
-    return one.read(path, layout)
+    return kind(path).read(path, layout)
 
 
 def write(

@@ -73,11 +73,11 @@ class Model:
         """The module of that name, or the only one; raises `LayoutError` where that is not clear."""
         names = ", ".join(repr(module.name) for module in self.modules) or "none"
         if name is None and len(self.modules) != 1:
-            raise LayoutError(f"{self.path} has {len(self.modules)} recurrent modules: name one of {names}")
+            raise LayoutError(f"there are {len(self.modules)} recurrent modules: name one of {names}")
         for module in self.modules:
             if name in (None, module.name, f"{module.name}".rstrip("./")):
                 return module
-        raise LayoutError(f"{self.path} has no recurrent module {name!r}; there are {names}")
+        raise LayoutError(f"no recurrent module is called {name!r}; there are {names}")
 
 
 def among(

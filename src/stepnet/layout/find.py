@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from stepnet.errors import LayoutError
 from stepnet.layout.record import Record
 from stepnet.layout.registry import records
-from stepnet.layout.sizes import Shape
-from stepnet.layout.solve import OpenSizesError, told
+from stepnet.layout.sizes import Shape, shape_of
+from stepnet.layout.solve import OpenSizesError, solved, told
 
 MOST_SHOWN = 20
 
@@ -98,19 +98,43 @@ def distinct(fitting: list[Record]) -> tuple[str, ...]:
 
 
 def nearest(shapes: Mapping[str, Shape], among: Iterable[Record] | None = None) -> LayoutError:
-    """The error for arrays among which there is no recurrent layer: what comes nearest, and why it is not
-    one.
-    """
+    """The error for arrays among which no recurrent layer is: what comes nearest, and why it is not one."""
     tried = [
-        (len(names), record, prefix, why_not(record, {own: shapes[name] for own, name in names.items()}))
+        (*misfits(record, prefix, names, shapes), record.name)
         for record, prefix, names in candidates(shapes, among)
     ]
-    shown = ", ".join(f"{name} {shape}" for name, shape in list(shapes.items())[:MOST_SHOWN])
-    shown += ", ..." if len(shapes) > MOST_SHOWN else ""
     if not tried:
+        shown = ", ".join(f"{name} {shape}" for name, shape in list(shapes.items())[:MOST_SHOWN])
+        shown += ", ..." if len(shapes) > MOST_SHOWN else ""
         return LayoutError(
             f"no recurrent layer is here: no name is one of a layout; there are {shown or 'none'}"
         )
-    _, record, prefix, reason = max(tried, key=lambda one: one[0])
-    where = f", behind {prefix!r}," if prefix else ""
-    return LayoutError(f"no recurrent layer is here: {record.name}{where} comes nearest, but {reason}")
+    _, reason, name = min(tried, key=lambda one: one[0])
+    return LayoutError(f"no recurrent layer is here: {name} comes nearest, but {reason}")
+
+
+def misfits(
+    record: Record, prefix: str, names: Mapping[str, str], shapes: Mapping[str, Shape]
+) -> tuple[tuple[int, int], str]:
+    """How many arrays are wrong, at the sizes at which fewest are, of how many; and one of them."""
+    held = {own: shapes[name] for own, name in names.items()}
+    best = (len(held) + 1, -len(held)), f"{next(iter(names.values()))} does not fit"
+    for left_out in (None, *held):
+        try:
+            sizes = solved(record, {own: shape for own, shape in held.items() if own != left_out})
+        except LayoutError as error:
+            reason = (len(held), -len(held)), f"{error}"
+            best = min(best, reason, key=lambda one: one[0])
+            continue
+        wrong: list[str] = []
+        for entry in record.entries(sizes):
+            expected = shape_of(entry.pattern, sizes, entry.layer or 0)
+            if entry.name not in held and not entry.optional:
+                wrong.append(f"{prefix}{entry.name} is missing")
+            elif held.get(entry.name, expected) != expected:
+                where = f"{expected} is expected of {sizes}"
+                wrong.append(f"{prefix}{entry.name} has shape {held[entry.name]} where {where}")
+        known = why_not(record, held)
+        found = (len(wrong), -len(held)), wrong[0] if wrong else f"{known}"
+        best = min(best, found, key=lambda one: one[0])
+    return best

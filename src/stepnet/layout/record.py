@@ -17,6 +17,8 @@ from stepnet.layout.notation import PARAMETERS, Flat, Loop, Pattern, Stack, Term
 from stepnet.layout.semantics import GATES, Semantics, Setting, check_semantics
 from stepnet.layout.sizes import Sizes
 
+KINDS = {"W": "W", "R": "R", "b": "bias", "d": "bias", "p": "peepholes", "P": "projection", "q": "its bias"}
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -41,6 +43,11 @@ class Entry:
     layer: int | None
     direction: int | None
     optional: bool
+
+    @property
+    def kinds(self) -> set[str]:
+        """What it holds: weights, biases, peepholes, a projection; arrays of a kind are all there or none."""
+        return {KINDS[term.parameter] for term in terms(self.pattern)}
 
 
 @dataclass(frozen=True)

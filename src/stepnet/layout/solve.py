@@ -32,6 +32,15 @@ def told(record: Record, shapes: Mapping[str, Shape], given: Mapping[str, int | 
     given: sizes that the shapes may leave open. Raises `LayoutError` for arrays that are missing, unknown
     or do not fit, and for sizes that are left open.
     """
+    sizes = solved(record, shapes, given)
+    check(record, shapes, sizes)
+    return sizes
+
+
+def solved(
+    record: Record, shapes: Mapping[str, Shape], given: Mapping[str, int | None] | None = None
+) -> Sizes:
+    """The sizes that solve the equations of some arrays, whether or not all arrays fit them."""
     places = {name: record.place(name) for name in shapes}
     strangers = [name for name, place in places.items() if place is None]
     if strangers:
@@ -47,9 +56,7 @@ def told(record: Record, shapes: Mapping[str, Shape], given: Mapping[str, int | 
     for name, place in places.items():
         if place is not None:
             system += equations(name, record.patterns[place[0]], shapes[name], place[1])
-    sizes = finished(record, solve(system, known), shapes, places)
-    check(record, shapes, sizes)
-    return sizes
+    return finished(record, solve(system, known), shapes, places)
 
 
 def finished(
@@ -79,19 +86,22 @@ def check(record: Record, shapes: Mapping[str, Shape], sizes: Sizes) -> None:
     if misfit:
         raise LayoutError(misfit)
     entries = {entry.name: entry for entry in record.entries(sizes)}
+    whose = f"{record.name} of {sizes} has"
     for name, entry in entries.items():
-        if name not in shapes and not entry.optional:
-            raise LayoutError(f"{name} is missing: {record.name} of {sizes} has {', '.join(entries)}")
         expected = shape_of(entry.pattern, sizes, entry.layer or 0)
+        if name not in shapes and not entry.optional:
+            raise LayoutError(f"{name} is missing: {whose} {', '.join(entries)}")
         if name in shapes and shapes[name] != expected:
-            raise LayoutError(
-                f"{name} has shape {shapes[name]}; {record.name} of {sizes} has {expected} there"
-            )
+            raise LayoutError(f"{name} has shape {shapes[name]}; {whose} {expected} there")
     strangers = [name for name in shapes if name not in entries]
     if strangers:
-        raise LayoutError(
-            f"{record.name} of {sizes} has no array {strangers[0]!r}; it has {', '.join(entries)}"
-        )
+        raise LayoutError(f"{whose} no array {strangers[0]!r}; it has {', '.join(entries)}")
+    for name, entry in entries.items():
+        beside = [one.name for one in entries.values() if one.optional and one.kinds & entry.kinds]
+        if entry.optional and name not in shapes and any(one in shapes for one in beside):
+            raise LayoutError(
+                f"{name} is missing, and {next(one for one in beside if one in shapes)} is there"
+            )
 
 
 def counted(name: str, known: Unknowns, letter: str, count: int) -> Unknowns:

@@ -201,11 +201,11 @@ def changed(kind: str, name: str, value: Any = None, **options: Any) -> dict[str
 @pytest.mark.parametrize(
     ("state", "options", "message"),
     [
-        ({}, {}, "no recurrent layer here: no name is like weight_ih_l0; there are none"),
+        ({}, {}, "no recurrent layer is here: no name is one of a layout; there are none"),
         (
             {"head.weight": np.ones(2), "head.bias": np.ones(2)},
             {},
-            "no name is like weight_ih_l0; there are head.weight, head.bias",
+            "no name is one of a layout; there are head.weight (2,), head.bias (2,)",
         ),
         (
             state_of("gru", "encoder.") | state_of("gru"),
@@ -216,11 +216,15 @@ def changed(kind: str, name: str, value: Any = None, **options: Any) -> dict[str
         (
             state_of("gru"),
             {"cell": "elman"},
-            "cell is one of simple_rnn, gru, lstm, simple_rnn_relu, not 'elman'",
+            "cell is one of simple_rnn, simple_rnn_relu, gru, lstm, not 'elman'",
         ),
-        (changed("gru", "rnn.weight_hh_l0"), {}, "rnn.weight_hh_l0 is missing; there are rnn.weight_ih_l0, "),
-        (changed("gru", "rnn.bias_hh_l0"), {}, "rnn.bias_hh_l0 is missing; there are "),
-        (changed("gru", "rnn.bias_ih_l1", num_layers=2), {}, "rnn.bias_ih_l1 is missing; there are "),
+        (changed("gru", "rnn.weight_hh_l0"), {}, "rnn.weight_hh_l0 is missing"),
+        (changed("gru", "rnn.bias_hh_l0"), {}, "bias_hh_l0 is missing, and bias_ih_l0 is there"),
+        (
+            changed("gru", "rnn.bias_ih_l1", num_layers=2),
+            {},
+            "bias_ih_l1 is missing, and bias_ih_l0 is there",
+        ),
         (changed("projected", "rnn.weight_hr_l1", num_layers=2), {}, "rnn.weight_hr_l1 is missing"),
         (
             changed("gru", "rnn.weight_ih_l0_reverse", bidirectional=True),
@@ -235,57 +239,57 @@ def changed(kind: str, name: str, value: Any = None, **options: Any) -> dict[str
         (
             changed("gru", "rnn.weight_hh_l0", np.ones((10, 4), "f")),
             {},
-            "rnn.weight_hh_l0 has shape (10, 4); expected is [1, 3 or 4 times the hidden size, hidden size]",
+            "rnn.weight_hh_l0 has shape (10, 4) where ",
         ),
         (
             changed("gru", "rnn.weight_ih_l0", np.ones((20, 5), "f")),
             {},
-            "rnn.weight_ih_l0 has shape (20, 5); expected is (21, 5), for a gru of 5 inputs and 7 hidden",
+            "torch.gru comes nearest, but rnn.weight_ih_l0 has shape (20, 5) where (21, 5) is",
         ),
         (
             changed("gru", "rnn.weight_ih_l1", np.ones((21, 7), "f"), num_layers=2, bidirectional=True),
             {},
-            "rnn.weight_ih_l1 has shape (21, 7); expected is (21, 14), for a gru of 14 inputs and 7 hidden",
+            "rnn.weight_ih_l1 has shape (21, 7) where (21, 14) is expected of 5 inputs, 7 hidden, 2",
         ),
         (
             changed("lstm", "rnn.bias_hh_l0", np.ones(27, "f")),
             {},
-            "rnn.bias_hh_l0 has shape (27,); expected is (28,), for a lstm of 5 inputs and 7 hidden",
+            "rnn.bias_hh_l0 has shape (27,) where (28,) is expected of 5 inputs, 7 hidden",
         ),
         (
             changed("lstm", "rnn.bias_hh_l0", np.ones((28, 1), "f")),
             {},
-            "rnn.bias_hh_l0 has shape (28, 1); expected is one axis",
+            "rnn.bias_hh_l0 has shape (28, 1) where (28,) is expected",
         ),
         (
             changed("projected", "rnn.weight_hr_l0", np.ones((4, 7), "f")),
             {},
-            "rnn.weight_hh_l0 has shape (28, 3); expected is (28, 4), for a lstm_projection of 5 inputs",
+            "rnn.weight_hr_l0 has shape (4, 7) where (3, 7) is expected of 5 inputs, 7 hidden, 3 projected",
         ),
         (
             state_of("gru"),
             {"cell": "lstm"},
-            "weight_ih_l0 has shape (21, 5); expected is (28, 5), for a lstm of",
+            "weight_ih_l0 has an axis of 21, which is not 4 hidden",
         ),
         (
             state_of("projected"),
             {"cell": "gru"},
-            "weight_hr_l0 is a projection, which an lstm has, and not a gru",
+            "weight_ih_l0 has an axis of 28, which is not 3 hidden",
         ),
         (
             changed("gru", "rnn.weight_ih_l0", np.ones((21, 5), np.float16)),
             {},
-            "rnn.weight_ih_l0 holds float16; convert it to float32 or float64 first",
+            "is float32, weight_ih_l0 is float16): cast them to one",
         ),
         (
             changed("gru", "rnn.weight_ih_l0", torch.ones(21, 5, dtype=torch.bfloat16)),
             {},
-            "rnn.weight_ih_l0 holds bfloat16; convert it to float32 or float64 first",
+            "is float32, weight_ih_l0 is bfloat16): cast them to one",
         ),
         (
             changed("gru", "rnn.weight_ih_l0", [[1.0]]),
             {},
-            "rnn.weight_ih_l0 holds list; convert it to float32 or float64 first",
+            "rnn.weight_ih_l0 has shape (1, 1) where (21, 1) is expected",
         ),
     ],
 )

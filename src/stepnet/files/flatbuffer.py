@@ -1,0 +1,169 @@
+"""The tables of a FlatBuffers file, every offset checked; and a file made of tables.
+
+A table starts with the distance back to its list of fields (vtable), which says how far into the table each
+field lies, 0 where it is left out. Vectors, texts and further tables lie ahead, at the distance that a
+field says; so no table can hold itself. Source: FlatBuffers' internals, https://flatbuffers.dev/internals.
+"""
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from stepnet.errors import FileError
+
+Array = np.ndarray
+TABLES = 1 << 18  # of one list
+LETTERS = 1000
+ALIGNMENT = 16  # of lists of numbers, which may be arrays that a runtime uses where they lie
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table in the bytes of a file. Its fields are asked for by number; each has its own default."""
+
+    data: bytes
+    path: str
+    start: int
+
+    def number(self, kind: str, at: int) -> Any:
+        """The number at a place, of a kind that `struct` knows, such as 'i'."""
+        if at < 0 or at + struct.calcsize("<" + kind) > len(self.data):
+            raise self.broken(at)
+        return struct.unpack_from("<" + kind, self.data, at)[0]
+
+    def place(self, field: int) -> int | None:
+        """Where a field lies; None where it is left out."""
+        fields = self.start - self.number("i", self.start)
+        entry = 4 + 2 * field
+        if entry + 2 > self.number("H", fields):
+            return None
+        offset = self.number("H", fields + entry)
+        return self.start + offset if offset else None
+
+    def get(self, field: int, kind: str, default: Any = 0) -> Any:
+        """A field that is a number."""
+        place = self.place(field)
+        return default if place is None else self.number(kind, place)
+
+    def table(self, field: int) -> "Table | None":
+        """A field that is a table."""
+        place = self.place(field)
+        return None if place is None else self.at(place)
+
+    def at(self, place: int) -> "Table":
+        """The table that a place points to."""
+        return Table(self.data, self.path, place + self.number("I", place))
+
+    def vector(self, field: int, dtype: Any) -> Array:
+        """A field that is a list of numbers; it is read from the file where it lies, and not copied."""
+        place, size = self.place(field), np.dtype(dtype).itemsize
+        if place is None:
+            return np.empty(0, dtype)
+        start = place + self.number("I", place)
+        count = self.number("I", start)
+        if start + 4 + count * size > len(self.data):
+            raise self.broken(start)
+        return np.frombuffer(self.data, dtype, count, start + 4)
+
+    def tables(self, field: int) -> "list[Table]":
+        """A field that is a list of tables."""
+        offsets, place = self.vector(field, "<u4"), self.place(field)
+        if place is None:
+            return []
+        if len(offsets) > TABLES:
+            raise FileError(f"{self.path}: a list of {len(offsets)} tables is more than {TABLES}")
+        start = place + self.number("I", place) + 4
+        return [Table(self.data, self.path, start + 4 * i + int(offset)) for i, offset in enumerate(offsets)]
+
+    def text(self, field: int) -> str:
+        """A field that is a text, its beginning where it is very long."""
+        return self.vector(field, "u1")[:LETTERS].tobytes().decode(errors="backslashreplace")
+
+    def broken(self, at: int) -> FileError:
+        """The error for a place that is none."""
+        return FileError(
+            f"{self.path}: the file is cut off or broken: it points to {at} of {len(self.data)} bytes"
+        )
+
+
+def root(data: bytes, path: str, letters: bytes, what: str) -> Table:
+    """The outermost table of a file; raises `FileError` where its four letters are others."""
+    if data[4:8] != letters:
+        raise FileError(f"{path}: this is no whole {what} file (it does not say {letters.decode()})")
+    return Table(data, path, 0).at(0)
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number to write as a field, of a kind that `struct` knows."""
+
+    kind: str
+    value: Any
+
+
+# A table to write, by the numbers of its fields: numbers, lists of them, texts, tables, and lists of tables.
+Fields = Mapping[int, "Number | Array | str | Fields | Sequence[Fields]"]
+
+
+def build(table: Fields, letters: bytes) -> bytearray:
+    """The bytes of a file whose outermost table is this, with its four letters; `Table` reads it.
+
+    >>> root(bytes(build({1: Number("i", 5), 2: "five"}, b"TEST")), "x.test", b"TEST", ".test").get(1, "i")
+    5
+    """
+    data = bytearray(struct.pack("<I4s", 0, letters))
+    pending: list[tuple[int, Any]] = [(0, table)]
+    while pending:  # what a table points to comes behind it
+        place, fields = pending.pop()
+        for at, value in laid(data, place, fields):
+            if isinstance(value, dict):
+                pending.append((at, cast(Fields, value)))
+            elif isinstance(value, str):
+                point(data, at, 4)
+                data += struct.pack("<I", len(value.encode())) + value.encode() + b"\0"
+            elif isinstance(value, np.ndarray):
+                aligned(data, ALIGNMENT, 4)
+                point(data, at, 4)
+                numbers = np.ascontiguousarray(cast(Array, value))
+                data += struct.pack("<I", numbers.size)
+                data += numbers.reshape(-1).view(np.uint8).data
+            else:
+                point(data, at, 4)
+                data += struct.pack(f"<{len(value) + 1}I", len(value), *[0] * len(value))
+                first = len(data) - 4 * len(value)
+                pending += [(first + 4 * index, each) for index, each in enumerate(value)]
+    return data
+
+
+def laid(data: bytearray, place: int, fields: Fields) -> list[tuple[int, Any]]:
+    """Writes a table with its numbers; gives what else it has, with the places that are to point there."""
+    numbers = {f: value if isinstance(value, Number) else Number("I", 0) for f, value in fields.items()}
+    sizes = {field: struct.calcsize("<" + number.kind) for field, number in numbers.items()}
+    offsets: dict[int, int] = {}
+    end = 4
+    for field in sorted(fields, key=lambda field: -sizes[field]):  # the widest first: each is aligned
+        offsets[field], end = end, end + sizes[field]
+    entries = [offsets.get(field, 0) for field in range(max(fields, default=-1) + 1)]
+    heading = struct.pack(f"<HH{len(entries)}H", 4 + 2 * len(entries), end, *entries)
+    aligned(data, 4, len(heading))
+    data += heading
+    point(data, place, 1)
+    start = len(data)
+    data += struct.pack("<i", len(heading)) + bytes(end - 4)
+    for field, number in numbers.items():
+        struct.pack_into("<" + number.kind, data, start + offsets[field], number.value)
+    return [(start + offsets[f], value) for f, value in fields.items() if not isinstance(value, Number)]
+
+
+def point(data: bytearray, place: int, alignment: int) -> None:
+    """Points from a place to what is written next."""
+    aligned(data, alignment, 0)
+    struct.pack_into("<I", data, place, len(data) - place)
+
+
+def aligned(data: bytearray, alignment: int, before: int) -> None:
+    """Fills up, so that what comes after so many further bytes is aligned."""
+    data += bytes(-(len(data) + before) % alignment)

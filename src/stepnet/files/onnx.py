@@ -1,0 +1,191 @@
+"""Recurrent layers out of an ONNX model, and into one that runs."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from stepnet.errors import FileError
+from stepnet.files.onnx_graph import (
+    DOMAINS,
+    FOLDS,
+    MOVES,
+    Constant,
+    Folder,
+    Node,
+    Output,
+    Scope,
+    Source,
+    Walk,
+    find,
+    value_of,
+)
+from stepnet.files.onnx_node import GATES, INPUTS, LIMIT, STATES, filled, misfit
+from stepnet.files.onnx_node import OnnxNode as OnnxNode
+from stepnet.files.onnx_tensor import Array, Proto, Store, array_of
+from stepnet.files.onnx_write import write as write
+from stepnet.files.paths import existing, library
+
+STEPS = 1000  # from a value to what it is made of
+LABELS = 1 << 22  # of an output that is followed into the next layer
+REFUSED = {
+    "DynamicQuantizeLSTM": "its weights are quantized; read the model it was quantized from",
+    "AttnLSTM": "its attention lies within the step, which is no layout of stepnet's",
+}
+QUANTIZED = ("DequantizeLinear", "DynamicQuantizeLinear")
+
+
+def read(path: str | Path) -> tuple[OnnxNode, ...]:
+    """The RNN, GRU and LSTM nodes of a model in its order, those in bodies and functions among them.
+
+    Weights may be initializers, constants, or files in the model's folder, and nodes may have moved them
+    about. A layer that an exporter wrote out as products, unrolled or in a loop, is not among them. Raises
+    `FileError` for a file that is no whole model, and for weights that are quantized or no constants.
+
+    >>> read("model.onnx")
+    Traceback (most recent call last):
+    stepnet.errors.FileError: model.onnx: there is no such file
+    """
+    return recurrent(*opened(path))[0]
+
+
+def rest(path: str | Path) -> dict[str, Array]:
+    """The initializers of a model by name that its recurrent nodes are not made of; see `read`."""
+    model, store = opened(path)
+    _, walk, folder = recurrent(model, store)
+    return {
+        name: array_of(source.tensor, store)
+        for name, source in walk.main.sources.items()
+        if isinstance(source, Constant) and (walk.main, name) not in folder.used
+    }
+
+
+def opened(path: str | Path) -> tuple[Proto, Store]:
+    """A model as protobuf gives it; what its tensors hold is not looked at yet."""
+    path = existing(path)
+    onnx = library("onnx", "an .onnx file", "onnx")
+    protobuf = library("google.protobuf.message", "an .onnx file", "onnx")
+    try:
+        size = path.stat().st_size
+        if size > LIMIT:
+            raise FileError(f"{path}: no ONNX file has {size} bytes; keep its weights in a file beside it")
+        model = onnx.ModelProto.FromString(path.read_bytes())
+    except protobuf.DecodeError as error:
+        raise FileError(f"{path}: this is no whole ONNX model ({' '.join(str(error).split())})") from error
+    except OSError as error:
+        raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
+    if not model.ir_version or not model.HasField("graph"):
+        raise FileError(f"{path}: this is no whole ONNX model (it has no graph)")
+    return model, Store(path, size)
+
+
+def recurrent(model: Proto, store: Store) -> tuple[tuple[OnnxNode, ...], Walk, Folder]:
+    """The recurrent nodes of a model, with the walk that found them, and the constants they are made of."""
+    walk, folder = Walk(model, store), Folder(store)
+    names: dict[Node, str] = {}
+    taken: set[str] = set()
+    for node in walk.nodes:
+        if node.op in REFUSED and node.domain == "com.microsoft":
+            raise FileError(f"{store.path}: {node.op} {node.name!r} is not read: {REFUSED[node.op]}")
+        if node.op in GATES and node.domain in DOMAINS:
+            name = node.name or node.op.lower()
+            while name in taken:
+                name = f"{name}_{len(taken)}"
+            names[node] = name
+            taken.add(name)
+    layers = {node: layer(node, name, folder) for node, name in names.items()}
+    return tuple(placed(node, layers, walk, folder) for node in names), walk, folder
+
+
+def layer(node: Node, name: str, folder: Folder) -> OnnxNode:
+    """A recurrent node with its arrays and attributes."""
+    arrays: dict[str, Array] = {}
+    fed: list[str] = []
+    for slot, value in zip(INPUTS[node.op][1:], node.inputs[1:], strict=False):
+        if slot == "sequence_lens" or slot in STATES:
+            state = None if slot == "sequence_lens" else initial(node.scope, value, folder)
+            if state is not None:
+                arrays[slot] = state
+            elif value and not (slot in STATES and folder.is_zero(node.scope, value)):
+                fed.append(slot)
+        elif value:
+            array = folder.value(node.scope, value)
+            if array is None:
+                raise FileError(f"{folder.store.path}: {node.op} {name!r}: {no_constant(node, slot, value)}")
+            arrays[slot] = np.ascontiguousarray(array)
+    try:
+        missing = [slot for slot in ("W", "R") if slot not in arrays]
+        if missing:
+            raise ValueError(f"it has no {missing[0]}")
+        given = {key: value_of(attribute, folder.store) for key, attribute in node.attributes.items()}
+        attributes = filled(node.op, given, arrays["R"].shape[-1] if arrays["R"].ndim else 0)
+        reason = misfit(node.op, arrays, attributes)
+        if reason is not None:
+            raise ValueError(reason)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise FileError(f"{folder.store.path}: {node.op} {name!r} is no such node: {error}") from error
+    return OnnxNode(name, node.op, arrays, attributes, fed=tuple(fed))
+
+
+def initial(scope: Scope, name: str, folder: Folder) -> Array | None:
+    """An initial state that is a constant, and not zeros; one for all sequences is of a batch of one."""
+    array = folder.value(scope, name) if name else None
+    source = find(scope, name)[2]
+    if array is None and isinstance(source, Output) and source.node.op == "Expand" and source.node.inputs:
+        array = folder.value(source.node.scope, source.node.inputs[0])
+    return np.ascontiguousarray(array) if array is not None and array.any() else None
+
+
+def no_constant(node: Node, slot: str, value: str) -> str:
+    """Why a weight is none, in words."""
+    names, source = origin(node.scope, value)
+    if isinstance(source, Output) and source.node.op in QUANTIZED:
+        return f"its {slot} is quantized; read the model it was quantized from"
+    if isinstance(source, Output) and source.node.op not in FOLDS:
+        made = f"{source.node.op} {source.node.name!r}"
+        return f"its {slot} comes from {made}, which is not computed here; simplify the model"
+    if source is None:
+        return f"its {slot} is an input of the model; save it as a constant"
+    return f"its {slot} is made of {names[-1]!r} by nodes that cannot be computed here; simplify the model"
+
+
+def origin(scope: Scope, name: str) -> tuple[tuple[str, ...], Source]:
+    """A value and those it is made of by moving numbers alone, and what makes the last of them."""
+    names = [name]
+    for _ in range(STEPS):
+        source = find(scope, names[-1])[2]
+        if not isinstance(source, Output) or source.node.op not in MOVES or not source.node.inputs:
+            return tuple(names), source
+        scope = source.node.scope
+        names.append(source.node.inputs[0])
+    return tuple(names), None
+
+
+def placed(node: Node, layers: Mapping[Node, OnnxNode], walk: Walk, folder: Folder) -> OnnxNode:
+    """A recurrent node that says what it is fed with."""
+    inputs, source = origin(node.scope, node.inputs[0])
+    before = source.node if isinstance(source, Output) and source.node in layers else None
+    if before is None or not follows_on(node, before, layers, walk, folder):
+        return replace(layers[node], inputs=inputs)
+    return replace(layers[node], inputs=inputs, after=layers[before].name)
+
+
+def follows_on(node: Node, before: Node, layers: Mapping[Node, OnnxNode], walk: Walk, folder: Folder) -> bool:
+    """Whether X of a node is Y of another, its directions laid side by side; by following labels through."""
+    one, two = layers[before], layers[node]
+    by_batch: int = one.attributes["layout"]
+    sizes = walk.sizes(before.scope, before.outputs[0]) if before.outputs else ()
+    sizes = sizes if len(sizes) == 4 else (0, 0, 0, 0)
+    T, N = (sizes[1] or 2, sizes[0] or 3) if by_batch else (sizes[0] or 2, sizes[2] or 3)
+    D, H = one.directions, int(one.attributes["hidden_size"])
+    if min(T, N) < 1 or T * N * D * H > LABELS:
+        return False
+    labels = np.arange(T * N * D * H).reshape(T, N, D, H)
+    Y = labels.transpose((1, 0, 2, 3) if by_batch else (0, 2, 1, 3))
+    X = labels.reshape(T, N, D * H).swapaxes(0, two.attributes["layout"])
+    labelled = Folder(folder.store, {(before.scope, before.outputs[0]): Y})
+    seen = labelled.value(node.scope, node.inputs[0])
+    follows = seen is not None and np.array_equal(seen, X)
+    folder.used |= labelled.used if follows else set()
+    return follows

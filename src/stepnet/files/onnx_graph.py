@@ -1,0 +1,416 @@
+"""The graph of an ONNX model: where each value comes from, and which values are constants.
+
+1. A name means something in its scope alone: a graph, the body of an If, Loop or Scan, a call of a function.
+   A scope says of each name what makes it; names it lacks are its outer scope's.
+2. Exporters write constants as small graphs, such as Concat(Transpose(weight), ...). Those are computed here
+   with NumPy, from a table that only moves numbers, and does arithmetic on whole numbers that are shapes.
+3. A file is hostile: a value may be made of itself, and a small file may ask for huge arrays. Walks are
+   bounded, and every byte is counted before it is taken.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from stepnet.errors import FileError
+from stepnet.files.onnx_tensor import DIMENSIONS, TYPES, Array, Proto, Store, array_of, text
+
+DOMAINS = ("", "ai.onnx")
+DEPTH = 100  # of constants computed from constants, and of bodies and functions in each other
+NODES = 1 << 18  # of one model, those of a function as often as it is called
+LISTED = 1 << 16  # numbers of one attribute
+FLOAT, INT, STRING, TENSOR, GRAPH, FLOATS, INTS, STRINGS, _, GRAPHS = range(1, 11)  # types of attributes
+
+
+@dataclass(frozen=True, eq=False)
+class Scope:
+    """What makes each value of a graph; None where that is known only when the model runs.
+
+    attributes: of the call, in the body of a function.
+    """
+
+    sources: dict[str, "Constant | Output | Link | None"]
+    outer: "Scope | None" = None
+    attributes: dict[str, Proto] = field(default_factory=dict[str, Proto])
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A node, its name led by those of the calls it lies in. A missing input is ''."""
+
+    op: str
+    domain: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: dict[str, Proto]
+    scope: Scope
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A value that is a tensor of the file."""
+
+    tensor: Proto
+
+
+@dataclass(frozen=True)
+class Output:
+    """A value that a node makes, its output of that index."""
+
+    node: Node
+    index: int
+
+
+@dataclass(frozen=True)
+class Link:
+    """A value that has another name in another scope."""
+
+    scope: Scope
+    name: str
+
+
+Source = Constant | Output | Link | None
+Key = tuple[Scope, str]
+
+
+class Walk:
+    """All nodes of a model in their order, those of bodies and called functions among them.
+
+    main: the scope of the model's graph. types: of values, where the model says them.
+    """
+
+    def __init__(self, model: Proto, store: Store) -> None:
+        self.store = store
+        self.functions = {(text(f.domain), text(f.name)): f for f in model.functions}
+        self.nodes: list[Node] = []
+        self.types: dict[Key, Proto] = {}
+        self.main = self.graph(model.graph, Scope({}), "", 0)
+
+    def graph(self, graph: Proto, outer: Scope, path: str, depth: int) -> Scope:
+        """The scope of a graph, in an outer one."""
+        scope = Scope({text(value.name): None for value in graph.input}, outer, outer.attributes)
+        scope.sources.update({text(tensor.name): Constant(tensor) for tensor in graph.initializer})
+        self.types.update({(scope, text(value.name)): value.type for value in graph.value_info})
+        self.body(graph.node, scope, path, depth)
+        return scope
+
+    def sizes(self, scope: Scope, name: str) -> tuple[int, ...]:
+        """The shape of a value as far as the model says it, 0 for a size that it leaves open."""
+        told = self.types.get((scope, name))
+        return tuple(size.dim_value for size in told.tensor_type.shape.dim[:DIMENSIONS]) if told else ()
+
+    def body(self, protos: Iterable[Proto], scope: Scope, path: str, depth: int) -> None:
+        """Adds the nodes of a graph or of a function to its scope."""
+        if depth > DEPTH:
+            raise FileError(f"{self.store.path}: graphs lie in each other {DEPTH} deep at {path[:100]!r}")
+        for proto in protos:
+            if len(self.nodes) == NODES:
+                raise FileError(f"{self.store.path}: the graph has more than {NODES} nodes")
+            node = node_of(proto, scope, path)
+            self.nodes.append(node)
+            scope.sources.update({name: Output(node, i) for i, name in enumerate(node.outputs) if name})
+            for attribute in node.attributes.values():
+                graphs = {GRAPH: [attribute.g], GRAPHS: attribute.graphs}.get(attribute.type, [])
+                for graph in graphs:
+                    self.graph(graph, scope, f"{node.name}/", depth + 1)
+            function = self.functions.get((node.domain, node.op))
+            if function is not None:
+                self.call(function, node, depth + 1)
+
+    def call(self, function: Proto, node: Node, depth: int) -> None:
+        """Adds the nodes of a function; its inputs and outputs are links to those of the node calling it."""
+        names = [text(name) for name in function.input]
+        defaults = {text(attribute.name): attribute for attribute in function.attribute_proto}
+        inner = Scope(dict.fromkeys(names), None, {**defaults, **node.attributes})
+        given = [(name, outside) for name, outside in zip(names, node.inputs, strict=False) if outside]
+        inner.sources.update({name: Link(node.scope, outside) for name, outside in given})
+        self.body(function.node, inner, f"{node.name}/", depth)
+        outputs = zip(node.outputs, map(text, function.output), strict=False)
+        node.scope.sources.update({outside: Link(inner, name) for outside, name in outputs if outside})
+
+
+def node_of(proto: Proto, scope: Scope, path: str) -> Node:
+    """A node in its scope, with those of its attributes that a call gives."""
+    attributes: dict[str, Proto] = {}
+    for attribute in proto.attribute:
+        reference = text(attribute.ref_attr_name)
+        found = scope.attributes.get(reference) if reference else attribute
+        if found is not None:
+            attributes[text(attribute.name)] = found
+    inputs, outputs = (tuple(map(text, names)) for names in (proto.input, proto.output))
+    name = text(proto.name) or next(filter(None, outputs), "")
+    return Node(text(proto.op_type), text(proto.domain), path + name, inputs, outputs, attributes, scope)
+
+
+def find(scope: Scope, name: str) -> tuple[Scope, str, Source]:
+    """What makes a value, with the scope and the name that this is called by there."""
+    for _ in range(10 * DEPTH):
+        inner: Scope | None = scope
+        while inner is not None and name not in inner.sources:
+            inner = inner.outer
+        source = inner.sources[name] if inner is not None else None
+        if not isinstance(source, Link):
+            return inner or scope, name, source
+        scope, name = source.scope, source.name
+    return scope, name, None  # it goes in circles
+
+
+def value_of(attribute: Proto, store: Store) -> Any:
+    """What an attribute says: a number, a text, an array, or a tuple of numbers or texts."""
+    lists = {FLOATS: attribute.floats, INTS: attribute.ints, STRINGS: attribute.strings}
+    if attribute.type == TENSOR:
+        return array_of(attribute.t, store)
+    if attribute.type in lists:
+        listed = lists[attribute.type]
+        if len(listed) > LISTED:
+            raise FileError(f"{store.path}: attribute {text(attribute.name)!r} has {len(listed)} numbers")
+        return tuple(text(v) if isinstance(v, bytes) else v for v in listed)
+    if attribute.type == STRING:
+        return text(attribute.s)
+    return {FLOAT: attribute.f, INT: attribute.i}.get(attribute.type)
+
+
+class Folder:
+    """The values of a model that are constants, computed when they are asked for.
+
+    known: values to take as given. used: the tensors of the file that were asked for.
+    """
+
+    def __init__(self, store: Store, known: dict[Key, Array] | None = None) -> None:
+        self.store = store
+        self.values: dict[Key, Array | None] = dict(known or {})
+        self.used: set[Key] = set()
+
+    def value(self, scope: Scope, name: str, depth: int = 0) -> Array | None:
+        """A value as an array; None where it is no constant. Raises `FileError` for what cannot be read."""
+        scope, name, source = find(scope, name)
+        key = scope, name
+        if key not in self.values:
+            self.values[key] = None  # a value made of itself is none
+            if isinstance(source, Constant):
+                self.used.add(key)
+                self.values[key] = array_of(source.tensor, self.store)
+            elif isinstance(source, Output) and depth < DEPTH:
+                outputs = self.computed(source.node, depth + 1)
+                self.values[key] = outputs[source.index] if source.index < len(outputs) else None
+        return self.values[key]
+
+    def computed(self, node: Node, depth: int) -> Sequence[Array]:
+        """What a node makes of constants; nothing where its inputs are none, or it is not in the table."""
+        if node.op not in FOLDS or node.domain not in DOMAINS or len(node.inputs) > LISTED:
+            return ()
+        inputs = [self.value(node.scope, name, depth) if name else None for name in node.inputs]
+        if any(array is None and name for array, name in zip(inputs, node.inputs, strict=True)):
+            return ()
+        attributes = {name: value_of(a, self.store) for name, a in node.attributes.items()}
+        try:
+            with np.errstate(all="ignore"):
+                outputs = FOLDS[node.op](Given(inputs, attributes, len(node.outputs), self.store))
+        except (ValueError, IndexError, KeyError, TypeError, OverflowError):
+            return ()  # what the operation cannot do: no constant
+        arrays = [array for array in inputs if array is not None]
+        for output in outputs:
+            if not any(np.may_share_memory(output, array) for array in arrays):
+                self.store.take(output.nbytes, f"{node.op} {node.name!r}")
+        return outputs
+
+    def is_zero(self, scope: Scope, name: str) -> bool:
+        """Whether a value is made of zeros alone, of whatever shape; exporters write initial states so."""
+        pending, seen = [(scope, name)], set[Key]()
+        while pending:
+            where, called, source = find(*pending.pop())
+            if (where, called) in seen:
+                continue
+            seen.add((where, called))
+            value = self.value(where, called)
+            if value is not None:
+                if value.any():
+                    return False
+            elif isinstance(source, Output) and source.node.op == "ConstantOfShape":
+                given = source.node.attributes.get("value")
+                if given is not None and np.any(value_of(given, self.store)):
+                    return False
+            elif isinstance(source, Output) and source.node.op in (*MOVES, "Expand") and source.node.inputs:
+                moved = source.node.inputs[: None if source.node.op == "Concat" else 1]
+                pending += [(source.node.scope, moving) for moving in moved]
+            else:
+                return False
+        return True
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a node is given to compute.
+
+    inputs: None for one that is missing. outputs: how many there are.
+    """
+
+    inputs: list[Array | None]
+    attributes: dict[str, Any]
+    outputs: int
+    store: Store
+
+    @property
+    def x(self) -> Array:
+        """The first input."""
+        return self.array(0)
+
+    def array(self, index: int) -> Array:
+        """An input that must be there."""
+        array = self.inputs[index]
+        if array is None:
+            raise ValueError("an input is missing")
+        return array
+
+    def numbers(self, index: int, attribute: str, default: Any = None) -> Any:
+        """Whole numbers, which an input gives, or in old models an attribute."""
+        if index >= len(self.inputs) or self.inputs[index] is None:
+            return self.attributes.get(attribute, default)
+        array = self.array(index)
+        if array.dtype.kind not in "iu" or array.size > LISTED:
+            raise ValueError("these are no whole numbers")
+        return tuple(int(number) for number in array.ravel())
+
+    def room(self, count: int, dtype: Any) -> None:
+        """Refuses an array larger than what may still be taken, before it is made."""
+        if count * np.dtype(dtype).itemsize > self.store.left:
+            raise ValueError("this is far more than the file has")
+
+
+def constant(given: Given) -> Array:
+    """The array or the numbers that a Constant says."""
+    if "value" in given.attributes:
+        return given.attributes["value"]
+    for name, dtype in (
+        ("value_float", "f4"),
+        ("value_floats", "f4"),
+        ("value_int", "i8"),
+        ("value_ints", "i8"),
+    ):
+        if name in given.attributes:
+            return np.array(given.attributes[name], dtype)
+    raise ValueError("this constant is no array of numbers")
+
+
+def reshape(given: Given) -> Array:
+    """The first input in the shape that the second says, where 0 keeps a size."""
+    shape = given.numbers(1, "shape")
+    if not given.attributes.get("allowzero"):
+        shape = tuple(size or given.x.shape[axis] for axis, size in enumerate(shape))
+    return given.x.reshape(shape)
+
+
+def slice_(given: Given) -> Array:
+    """A part of each of some axes."""
+    starts, ends = given.numbers(1, "starts"), given.numbers(2, "ends")
+    axes = given.numbers(3, "axes") or range(len(starts))
+    steps = given.numbers(4, "steps") or (1,) * len(starts)
+    picked = [slice(None)] * given.x.ndim
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        picked[axis] = slice(start, end, step)
+    return given.x[tuple(picked)]
+
+
+def unsqueeze(given: Given) -> Array:
+    """The input with further axes of size 1."""
+    return np.expand_dims(given.x, tuple(given.numbers(1, "axes")))
+
+
+def squeeze(given: Given) -> Array:
+    """The input without axes of size 1."""
+    axes = given.numbers(1, "axes")
+    return np.squeeze(given.x, None if axes is None else tuple(axes))
+
+
+def concat(given: Given) -> Array:
+    """All inputs one after another."""
+    arrays = [given.array(index) for index in range(len(given.inputs))]
+    given.room(sum(array.size for array in arrays), given.x.dtype)
+    if any(array.dtype != given.x.dtype for array in arrays):
+        raise ValueError("these are of several dtypes")
+    return np.concatenate(arrays, given.attributes["axis"])
+
+
+def gather(given: Given) -> Array:
+    """Those elements of an axis that the second input lists."""
+    axis, indices = given.attributes.get("axis", 0), given.array(1)
+    given.room(indices.size * (given.x.size // max(1, given.x.shape[axis])), given.x.dtype)
+    return np.take(given.x, indices, axis)
+
+
+def split(given: Given) -> Sequence[Array]:
+    """The parts of an axis."""
+    axis = given.attributes.get("axis", 0)
+    size = given.x.shape[axis]
+    sizes = given.numbers(1, "split") or (-(-size // given.outputs),) * given.outputs
+    return np.split(given.x, np.cumsum(sizes)[:-1], axis)
+
+
+def cast(given: Given) -> Array:
+    """The input as another dtype; halves are rounded and widened again."""
+    to = given.attributes["to"]
+    given.room(given.x.size, "f8")
+    cast_to = given.x.astype(TYPES[to][2])
+    return cast_to.astype(np.float32) if to in (10, 16) else cast_to
+
+
+def shape(given: Given) -> Array:
+    """The shape of the input."""
+    start, end = given.attributes.get("start", 0), given.attributes.get("end")
+    return np.array(given.x.shape[start:end], np.int64)
+
+
+def full(given: Given) -> Array:
+    """The shape that the input says, filled with one number."""
+    sizes = given.numbers(0, "")
+    value: Array = given.attributes.get("value", np.zeros(1, np.float32))
+    given.room(math.prod(sizes), value.dtype)
+    return np.broadcast_to(value.reshape(()), sizes).copy()
+
+
+def expand(given: Given) -> Array:
+    """The input repeated along axes of size 1."""
+    sizes = np.broadcast_shapes(given.x.shape, given.numbers(1, ""))
+    given.room(math.prod(sizes), given.x.dtype)
+    return np.broadcast_to(given.x, sizes).copy()
+
+
+def multiply(given: Given) -> Array:
+    """A product of whole numbers, of which shapes are made."""
+    x, y = given.x, given.array(1)
+    if x.dtype.kind not in "iu" or x.size * y.size > LISTED:
+        raise ValueError("weights are not computed, shapes are")
+    return x * y
+
+
+def one(fold: Callable[[Given], Array]) -> Callable[[Given], Sequence[Array]]:
+    """A fold of one output."""
+    return lambda given: (fold(given),)
+
+
+# What only moves the numbers of its first input (of all, for Concat).
+MOVES: dict[str, Callable[[Given], Sequence[Array]]] = {
+    "Cast": one(cast),
+    "Concat": one(concat),
+    "Dropout": one(lambda given: given.x),  # as it is when no model is trained
+    "Gather": one(gather),
+    "Identity": one(lambda given: given.x),
+    "Reshape": one(reshape),
+    "Slice": one(slice_),
+    "Split": split,
+    "Squeeze": one(squeeze),
+    "Transpose": one(lambda given: np.transpose(given.x, given.attributes.get("perm"))),
+    "Unsqueeze": one(unsqueeze),
+}
+FOLDS = {
+    **MOVES,
+    "Constant": one(constant),
+    "ConstantOfShape": one(full),
+    "Expand": one(expand),
+    "Mul": one(multiply),
+    "Shape": one(shape),
+}

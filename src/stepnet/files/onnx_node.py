@@ -1,0 +1,141 @@
+"""A recurrent node of ONNX: its arrays, its attributes with their defaults, and what fits together."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from stepnet.files.onnx_tensor import Array
+
+LIMIT = (1 << 31) - (1 << 16)  # bytes of a model without the files beside it, as protobuf has it
+STATES = ("initial_h", "initial_c")
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+INPUTS = {
+    "RNN": ("X", "W", "R", "B", "sequence_lens", "initial_h"),
+    "GRU": ("X", "W", "R", "B", "sequence_lens", "initial_h"),
+    "LSTM": ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P"),
+}
+ACTIVATIONS = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
+DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
+FLAGS = {"RNN": ("layout",), "GRU": ("linear_before_reset", "layout"), "LSTM": ("input_forget", "layout")}
+
+# The functions that take an alpha or a beta, with its default; None where ONNX says none.
+ALPHAS: dict[str, float | None] = {
+    "Affine": None,
+    "LeakyRelu": 0.01,
+    "ThresholdedRelu": 1.0,
+    "ScaledTanh": None,
+    "HardSigmoid": 0.2,
+    "Elu": 1.0,
+}
+BETAS: dict[str, float | None] = {"Affine": None, "ScaledTanh": None, "HardSigmoid": 0.5}
+FUNCTIONS = (*ALPHAS, "Relu", "Tanh", "Sigmoid", "Softsign", "Softplus")
+
+
+@dataclass(frozen=True)
+class OnnxNode:
+    """A recurrent node of an ONNX model.
+
+    name: unique in its model. op: RNN, GRU or LSTM. arrays: by the names of ONNX's inputs, those that are
+    there: W [directions, gates*hidden, inputs], R [directions, gates*hidden, hidden], B [directions,
+    2*gates*hidden], P [directions, 3*hidden], and initial_h, initial_c where they are constants other than
+    zeros; gates lie in the order zrh (GRU) and iofc (LSTM; P: iof). attributes: as `filled` gives them.
+    inputs: the value that is X, and behind it those that it is made from by moving numbers alone. after:
+    the name of the recurrent node whose Y, its directions laid side by side, is X. fed: which of
+    sequence_lens, initial_h and initial_c are known only when the model runs.
+    """
+
+    name: str
+    op: str
+    arrays: Mapping[str, Array]
+    attributes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    inputs: tuple[str, ...] = ()
+    after: str | None = None
+    fed: tuple[str, ...] = ()
+
+    @property
+    def directions(self) -> int:
+        """How many directions it runs in: 1 or 2."""
+        return DIRECTIONS[self.attributes.get("direction", "forward")]
+
+
+def filled(op: str, given: Mapping[str, Any], hidden: int) -> dict[str, Any]:
+    """All attributes of a node, ONNX's defaults where none is given.
+
+    `direction`; `hidden_size`; `clip`, None for none; `layout`; GRU: `linear_before_reset`; LSTM:
+    `input_forget`; `activations`, one after another for each direction; `activation_alpha` and
+    `activation_beta`, as many, None for a function that takes none. Numbers are those that are written,
+    such as 0.2 for the float32 next to it. Raises `ValueError` or `TypeError` where they do not fit.
+    Source: ONNX operators, version 22.
+
+    >>> filled("GRU", {"linear_before_reset": 1}, 4)["activations"]
+    ('Sigmoid', 'Tanh')
+    """
+    direction = given.get("direction", "forward")
+    if direction not in DIRECTIONS:
+        raise ValueError(f"its direction is {direction!r}, and not one of {', '.join(DIRECTIONS)}")
+    size = given.get("hidden_size", hidden)
+    if size != hidden:
+        raise ValueError(f"its hidden_size is {size}, and R is of {hidden}")
+    count = len(ACTIVATIONS[op]) * DIRECTIONS[direction]
+    names = given.get("activations") or ACTIVATIONS[op] * DIRECTIONS[direction]
+    spelling = {name.lower(): name for name in FUNCTIONS}  # runtimes take any case
+    activations = tuple(spelling.get(str(name).lower(), "") for name in names[:count])
+    if len(activations) < count or "" in activations:
+        raise ValueError(f"its activations are {', '.join(map(str, names[:6]))}, and not {count} of ONNX's")
+    return {
+        "direction": direction,
+        "hidden_size": size,
+        "activations": activations,
+        "activation_alpha": each(activations, given.get("activation_alpha", ()), ALPHAS),
+        "activation_beta": each(activations, given.get("activation_beta", ()), BETAS),
+        "clip": None if given.get("clip") is None else written(given["clip"]),
+        **{name: flag(name, given.get(name, 0)) for name in FLAGS[op]},
+    }
+
+
+def each(
+    activations: Sequence[str], given: Sequence[float | None], defaults: Mapping[str, float | None]
+) -> tuple[float | None, ...]:
+    """A number for each activation; those given go to the functions that take one, in their order."""
+    numbers = iter([written(number) for number in given if number is not None])
+    return tuple(next(numbers, defaults[name]) if name in defaults else None for name in activations)
+
+
+def flag(name: str, value: Any) -> int:
+    """An attribute that is 0 or 1."""
+    if value not in (0, 1):
+        raise ValueError(f"its {name} is {value!r}, and not 0 or 1")
+    return int(value)
+
+
+def written(number: float) -> float:
+    """The shortest decimal number that is this one in float32, as ONNX keeps it."""
+    return float(str(np.float32(number)))
+
+
+def misfit(op: str, arrays: Mapping[str, Array], attributes: Mapping[str, Any]) -> str | None:
+    """What is wrong with the shapes and dtypes of a node's arrays, in words; None where all fit."""
+    D, H, G = DIRECTIONS[attributes["direction"]], attributes["hidden_size"], GATES[op]
+    state = (None, D, H) if attributes["layout"] else (D, None, H)
+    expected: dict[str, tuple[int | None, ...]] = {
+        "W": (D, G * H, None),
+        "R": (D, G * H, H),
+        "B": (D, 2 * G * H),
+        "initial_h": state,
+        **({"P": (D, 3 * H), "initial_c": state} if op == "LSTM" else {}),
+    }
+    for name, array in arrays.items():
+        sizes = expected.get(name)
+        if sizes is None:
+            return f"it has an array {name!r}, and {op} takes {', '.join(expected)}"
+        fits = len(sizes) == array.ndim and all(
+            a in (None, b) for a, b in zip(sizes, array.shape, strict=True)
+        )
+        if not fits or not H:
+            wanted = ", ".join("any" if size is None else str(size) for size in sizes)
+            return f"its {name} is of {array.shape}, and with {D} x {H} units it would be of ({wanted})"
+        if array.dtype.name not in ("float32", "float64"):
+            return f"its {name} holds {array.dtype}, and not float32 or float64"
+    return None

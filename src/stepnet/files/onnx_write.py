@@ -1,0 +1,194 @@
+"""An ONNX model that runs recurrent layers one after another."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stepnet.errors import FileError, InputError
+from stepnet.files.onnx_node import FLAGS, GATES, LIMIT, STATES, OnnxNode, filled, misfit
+from stepnet.files.onnx_tensor import Array, Proto
+from stepnet.files.paths import library, new_file
+
+OPSET, IR = 17, 8  # every onnxruntime since 1.13 runs these
+GRAPH, INITIALIZER, RAW_DATA = 7, 5, 9  # fields of ModelProto, GraphProto and TensorProto
+
+
+def write(path: str | Path, layers: Sequence[OnnxNode], force: bool = False, lengths: bool = False) -> None:
+    """Writes a model that runs the layers one after another, for any batch and number of steps.
+
+    Its input is `input` [batch, time, features], and with `lengths` also `lengths` [batch], int32. Its
+    outputs are `output` [batch, time, directions*hidden], and for layer 0 `final_h_0` [directions, batch,
+    hidden] and of an LSTM `final_c_0`, and so on. Numbers are float32 or float64, as the arrays are;
+    onnxruntime runs float32. Of each layer `name`, `op`, `arrays` and `attributes` are taken; its states,
+    if any, are for a batch of one and go to every sequence. Raises `InputError` for layers that do not fit,
+    `FileError` where `path` is there already, unless `force`.
+    """
+    onnx = library("onnx", "an .onnx file", "onnx")
+    layers = [checked(layer) for layer in layers]
+    dtype = together(layers)
+    if sum(array.nbytes for layer in layers for array in layer.arrays.values()) > LIMIT - (1 << 20):
+        raise FileError(f"{path}: these weights are more than the 2 GiB that an ONNX file holds")
+    helper, kind = onnx.helper, onnx.helper.np_dtype_to_tensor_dtype(dtype)
+    drawn = Drawing(onnx)
+    x = drawn.node("Transpose", ["input"], "input_by_time", perm=[1, 0, 2])
+    outputs: list[Proto] = []
+    for index, layer in enumerate(layers):
+        last = index == len(layers) - 1
+        x, states = drawn.layer(layer, index, x, "lengths" if lengths else "", last)
+        shape = [layer.directions, "batch", layer.attributes["hidden_size"]]
+        outputs += [helper.make_tensor_value_info(name, kind, shape) for name in states]
+    features, width = layers[0].arrays["W"].shape[2], outputs_of(layers[-1])
+    inputs = [helper.make_tensor_value_info("input", kind, ["batch", "time", features])]
+    if lengths:
+        inputs.append(helper.make_tensor_value_info("lengths", onnx.TensorProto.INT32, ["batch"]))
+    outputs.insert(0, helper.make_tensor_value_info(x, kind, ["batch", "time", width]))
+    graph = helper.make_graph(drawn.nodes, "stepnet", inputs, outputs)
+    opsets = [helper.make_opsetid("", OPSET)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=IR, producer_name="stepnet")
+    with new_file(path, force) as partial, partial.open("wb") as file:
+        file.writelines(pieces(model, drawn.constants))
+
+
+def pieces(model: Proto, constants: Sequence[tuple[Proto, Array]]) -> Iterator[bytes | memoryview]:
+    """The bytes of a model with initializers, each a message and its numbers, which are not copied.
+
+    Protobuf would copy them four times over. Source: https://protobuf.dev/programming-guides/encoding
+    """
+    graph = model.graph.SerializeToString()
+    model.ClearField("graph")
+    heads: list[bytes] = []
+    for tensor, array in constants:
+        head = tensor.SerializeToString() + length_of(RAW_DATA, array.nbytes)
+        heads.append(length_of(INITIALIZER, len(head) + array.nbytes) + head)
+    numbers = sum(array.nbytes for _, array in constants)
+    yield model.SerializeToString() + length_of(GRAPH, len(graph) + sum(map(len, heads)) + numbers) + graph
+    for head, (_, array) in zip(heads, constants, strict=True):
+        yield head
+        yield array.reshape(-1).view(np.uint8).data
+
+
+def length_of(field: int, length: int) -> bytes:
+    """What goes before the bytes of a field: its number and how many they are, seven bits in each byte."""
+    head = bytes([field << 3 | 2])
+    while length > 127:
+        head += bytes([length & 127 | 128])
+        length >>= 7
+    return head + bytes([length])
+
+
+class Drawing:
+    """The nodes of a graph that is being drawn, and its initializers, apart from their numbers."""
+
+    def __init__(self, onnx: Any) -> None:
+        self.onnx = onnx
+        self.nodes: list[Proto] = []
+        self.constants: list[tuple[Proto, Array]] = []
+
+    def node(self, op: str, inputs: list[str], output: str, **attributes: Any) -> str:
+        """Draws a node; gives its output."""
+        self.nodes.append(self.onnx.helper.make_node(op, inputs, [output], f"{output}_{op}", **attributes))
+        return output
+
+    def sizes(self, name: str, *sizes: int) -> str:
+        """Draws whole numbers; gives their name."""
+        return self.node("Constant", [], name, value_ints=sizes)
+
+    def constant(self, name: str, array: Array) -> str:
+        """Adds an initializer; gives its name."""
+        array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        kind = self.onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+        self.constants.append((self.onnx.TensorProto(name=name, data_type=kind, dims=array.shape), array))
+        return name
+
+    def layer(self, layer: OnnxNode, index: int, x: str, lengths: str, last: bool) -> tuple[str, list[str]]:
+        """Draws a layer on x [time, batch, features]; gives its output, the last layer's batch first, and the
+        names of its final states.
+        """
+        name = layer.name
+        arrays = {slot: self.constant(f"{name}.{slot}", array) for slot, array in layer.arrays.items()}
+        for slot in STATES:
+            if slot in arrays:
+                arrays[slot] = self.for_each_sequence(arrays[slot])
+        inputs = [x, arrays["W"], arrays["R"], arrays.get("B", ""), lengths, arrays.get("initial_h", "")]
+        states = [f"final_h_{index}"]
+        if layer.op == "LSTM":
+            inputs += [arrays.get("initial_c", ""), arrays.get("P", "")]
+            states.append(f"final_c_{index}")
+        y = f"{name}.Y"
+        attributes = attributes_of(layer.op, layer.attributes)
+        self.nodes.append(self.onnx.helper.make_node(layer.op, inputs, [y, *states], name, **attributes))
+        moved = self.node("Transpose", [y], f"{y}_by_batch" if last else f"{y}_by_time", perm=ORDERS[last])
+        shape = self.sizes(f"{name}.shape", 0, 0, outputs_of(layer))
+        return self.node("Reshape", [moved, shape], "output" if last else f"{name}.output"), states
+
+    def for_each_sequence(self, state: str) -> str:
+        """Draws a state [directions, 1, hidden] as that of every sequence."""
+        one = self.sizes(f"{state}.one", 1)
+        batch = self.node("Shape", ["input"], f"{state}.batch", start=0, end=1)
+        sizes = self.node("Concat", [one, batch, one], f"{state}.sizes", axis=0)
+        return self.node("Expand", [state, sizes], f"{state}.each")
+
+
+ORDERS = {False: [0, 2, 1, 3], True: [2, 0, 1, 3]}  # of Y [time, directions, batch, hidden]
+
+
+def checked(layer: OnnxNode) -> OnnxNode:
+    """A layer with all its attributes; raises `InputError` where something does not fit."""
+    try:
+        missing = [slot for slot in ("W", "R") if slot not in layer.arrays]
+        if layer.op not in GATES or missing:
+            raise ValueError(f"it has no {missing[0]}" if missing else f"ONNX has no {layer.op}")
+        given = {**layer.attributes, "layout": 0}  # which is what onnxruntime knows
+        attributes = filled(layer.op, given, layer.arrays["R"].shape[-1])
+        arrays = {slot: np.asarray(a, a.dtype.newbyteorder("=")) for slot, a in layer.arrays.items()}
+        for slot in STATES:
+            if slot in arrays and arrays[slot].ndim == 3 and layer.attributes.get("layout"):
+                arrays[slot] = arrays[slot].swapaxes(0, 1)
+        reason = misfit(layer.op, arrays, attributes)
+        states = [slot for slot in STATES if slot in arrays and arrays[slot].shape[1:2] != (1,)]
+        if reason is None and states:
+            reason = (
+                f"its {states[0]} is of {arrays[states[0]].shape}, and any batch may come; give (.., 1, ..)"
+            )
+        if reason is not None:
+            raise ValueError(reason)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"layer {layer.name!r} ({layer.op}) cannot be written: {error}") from error
+    return OnnxNode(layer.name, layer.op, arrays, attributes)
+
+
+def together(layers: Sequence[OnnxNode]) -> np.dtype[Any]:
+    """The dtype of layers that fit one behind another; raises `InputError` where they do not."""
+    names = [layer.name for layer in layers]
+    if not layers or len(set(names)) < len(names) or "" in names:
+        raise InputError(f"the layers to write have the names {names}; at least one, and each its own")
+    for one, two in pairwise(layers):
+        takes = two.arrays["W"].shape[2]
+        if takes != outputs_of(one):
+            raise InputError(
+                f"layer {two.name!r} takes {takes} numbers, and {one.name!r} gives {outputs_of(one)}"
+            )
+    dtypes = {array.dtype for layer in layers for array in layer.arrays.values()}
+    if len(dtypes) > 1:
+        raise InputError(
+            f"the layers to write are of {' and '.join(sorted(map(str, dtypes)))}; cast them to one"
+        )
+    return dtypes.pop()
+
+
+def outputs_of(layer: OnnxNode) -> int:
+    """How many numbers a layer gives at each step."""
+    return layer.directions * layer.attributes["hidden_size"]
+
+
+def attributes_of(op: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes of a layer that a model must say, as it says them."""
+    said = {key: given[key] for key in ("direction", "hidden_size", "activations")}
+    said |= {key: given[key] for key in FLAGS[op] if given[key]}
+    for key in ("activation_alpha", "activation_beta"):
+        numbers = [number for number in given[key] if number is not None]
+        said |= {key: numbers} if numbers else {}
+    return said | ({} if given["clip"] is None else {"clip": given["clip"]})

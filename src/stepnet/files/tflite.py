@@ -1,0 +1,264 @@
+"""Recurrent layers out of a TensorFlow Lite model, read without TensorFlow.
+
+Source: tensorflow/compiler/mlir/lite/schema/schema.fbs, version 3c, for the tables and the numbers of their
+fields; tensorflow/lite/kernels/lstm_shared.h, lstm.cc, basic_rnn.cc, bidirectional_sequence_lstm.cc and
+others beside them for what each input of an operator is.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from stepnet.errors import FileError
+from stepnet.files.flatbuffer import Table, root
+from stepnet.files.onnx_tensor import Store
+from stepnet.files.paths import existing
+from stepnet.files.tflite_kinds import ACTIVATIONS, BASIC, KERNELS, KINDS, Kind, misfit
+from stepnet.files.tflite_kinds import TfliteNode as TfliteNode
+from stepnet.files.tflite_write import write as write
+
+Array = np.ndarray
+
+PARTS = 1 << 18  # tensors and operators of one model
+OPERANDS = 64  # of one operator: of a longer list the beginning is looked at
+DIMENSIONS = 8
+STEPS = 100  # from an operator back to what feeds it
+DTYPES = {0: "<f4", 1: "<f2", 2: "<i4", 4: "<i8", 10: "<f8"}  # halves are widened, which is exact
+QUANTIZED = {3: "UINT8", 7: "INT16", 9: "INT8", 16: "UINT16", 17: "INT4"}
+CONCATENATION, DEQUANTIZE, TRANSPOSE, REVERSE_V2 = 2, 6, 39, 105
+
+
+def read(path: str | Path) -> tuple[TfliteNode, ...]:
+    """The recurrent operators of a model in the order they run in.
+
+    GRUs and unusual activations are not among them: the converter writes those out as a loop of products.
+    Raises `FileError` for a file that is no whole model, and for weights that are quantized, sparse or made
+    when the model runs.
+
+    >>> read("model.tflite")
+    Traceback (most recent call last):
+    stepnet.errors.FileError: model.tflite: there is no such file
+    """
+    path = existing(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
+    model, store = root(data, str(path), b"TFL3", ".tflite"), Store(path, len(data))
+    codes = [max(code.get(0, "b"), code.get(3, "i")) for code in model.tables(1)]
+    buffers = model.tables(4)
+    found: list[TfliteNode] = []
+    parts = 0
+    for subgraph in model.tables(2):
+        tensors, operators = subgraph.tables(0), subgraph.tables(3)
+        parts += 1 + len(tensors) + len(operators)
+        if parts > PARTS:
+            raise FileError(f"{path}: the model has more than {PARTS} tensors and operators")
+        graph = Graph(tensors, buffers, makers_of(operators, codes, store), store)
+        found += nodes_of(graph, {node.name for node in found})
+    return tuple(found)
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A graph of a model: its tensors, where their numbers lie, and what makes each tensor."""
+
+    tensors: list[Table]
+    buffers: list[Table]
+    makers: Mapping[int, "Maker"]
+    store: Store
+
+
+@dataclass(frozen=True)
+class Maker:
+    """What makes a tensor: an operator that does what its code says, as that output of its."""
+
+    code: int
+    operator: Table
+    output: int
+
+
+Item = TypeVar("Item")
+
+
+def item(items: Sequence[Item], index: int, what: str, store: Store) -> Item:
+    """One of the tensors, buffers or operator codes of a file."""
+    if not 0 <= index < len(items):
+        raise FileError(f"{store.path}: the file is broken: it names {what} {index} of {len(items)}")
+    return items[index]
+
+
+def operands(operator: Table, field: int) -> list[int]:
+    """The tensors that an operator takes (field 1) or makes (field 2), -1 for one that is left out."""
+    return operator.vector(field, "<i4")[:OPERANDS].tolist()
+
+
+def makers_of(operators: Sequence[Table], codes: Sequence[int], store: Store) -> dict[int, Maker]:
+    """What makes each tensor, in the order of the operators."""
+    made: dict[int, Maker] = {}
+    for operator in operators:
+        code = item(codes, operator.get(0, "I"), "operator code", store)
+        made.update({tensor: Maker(code, operator, i) for i, tensor in enumerate(operands(operator, 2))})
+    return made
+
+
+def array_at(graph: Graph, index: int) -> Array | None:
+    """The numbers of a tensor; None where it has none in the file, or of another kind than are read."""
+    tensor = item(graph.tensors, index, "tensor", graph.store)
+    dtype = DTYPES.get(tensor.get(1, "b"))
+    buffer = item(graph.buffers, tensor.get(2, "I"), "buffer", graph.store)
+    data, start, size = buffer.vector(0, "u1"), buffer.get(1, "Q"), buffer.get(2, "Q")
+    if start > 1:  # in a file of more than 2 GiB numbers lie behind the tables
+        data = np.frombuffer(buffer.data, "u1")[start : start + size]
+    if dtype is None or not data.size:
+        return None
+    shape = tuple(tensor.vector(0, "<i4")[: DIMENSIONS + 1].tolist())
+    count = math.prod(shape)
+    if len(shape) > DIMENSIONS or min(shape, default=1) < 1 or count * np.dtype(dtype).itemsize != data.size:
+        raise FileError(
+            f"{graph.store.path}: tensor {tensor.text(3)!r} of shape {shape} has {data.size} bytes of numbers"
+        )
+    graph.store.take(2 * data.size, f"tensor {tensor.text(3)!r}")
+    with np.errstate(invalid="ignore"):  # a signalling NaN is kept as a NaN
+        return data.view(dtype).reshape(shape).astype(np.float32 if dtype == "<f2" else dtype)
+
+
+def weight(graph: Graph, index: int) -> Array:
+    """The numbers of a weight; raises `ValueError` where it is none that is read."""
+    maker = graph.makers.get(index)
+    if maker is not None and maker.code == DEQUANTIZE:  # which is how halves are given as well
+        index = next(iter(operands(maker.operator, 1)), -1)
+    tensor = item(graph.tensors, index, "tensor", graph.store)
+    kind = tensor.get(1, "b")
+    if kind in QUANTIZED:
+        raise ValueError(f"is quantized ({QUANTIZED[kind]}); read the model it was quantized from")
+    if tensor.table(6) is not None:
+        raise ValueError("is sparse; convert the model without that")
+    array = array_at(graph, index)
+    if array is None or array.dtype.kind != "f":
+        raise ValueError("is no constant of float32 or float16")
+    return array
+
+
+def nodes_of(graph: Graph, taken: set[str]) -> list[TfliteNode]:
+    """The recurrent operators of a graph in their order, called otherwise than those taken."""
+    nodes: dict[int, TfliteNode] = {}
+    for tensor, maker in graph.makers.items():
+        if maker.code in KINDS and maker.output == 0:
+            name = name_of(graph, tensor)
+            while name in taken:
+                name = f"{name}_{len(taken)}"
+            taken.add(name)
+            node = node_of(graph, maker, name)
+            nodes[maker.operator.start] = placed(graph, node, operands(maker.operator, 1)[0], nodes)
+    return list(nodes.values())
+
+
+def name_of(graph: Graph, tensor: int) -> str:
+    """The name of a tensor."""
+    return item(graph.tensors, tensor, "tensor", graph.store).text(3)
+
+
+def node_of(graph: Graph, maker: Maker, name: str) -> TfliteNode:
+    """A recurrent operator with its arrays and options."""
+    kind, inputs = KINDS[maker.code], operands(maker.operator, 1)
+    where = f"{graph.store.path}: {kind.name} {name!r}"
+    options = options_of(maker.operator, kind, where)
+    if options.get("kernel_type") == "BASIC":
+        kind = BASIC
+    arrays: dict[str, Array] = {}
+    for (slot, axes), index in zip(kind.inputs.items(), inputs, strict=False):
+        if slot == "aux_input" and index >= 0:
+            raise FileError(f"{where} has a second input, for which stepnet has no layout")
+        if axes and index >= 0:
+            try:
+                arrays[slot] = weight(graph, index)
+            except ValueError as error:
+                raise FileError(f"{where}: its {slot} {error}") from error
+    reason = misfit(kind, arrays)
+    if options.get("diagonal_recurrent_tensors"):
+        reason = "its recurrent weights are diagonals, for which stepnet has no layout"
+    if reason is not None:
+        raise FileError(f"{where} is not read: {reason}")
+    return TfliteNode(name, kind.name, arrays, options)
+
+
+def options_of(operator: Table, kind: Kind, where: str) -> dict[str, Any]:
+    """The options of an operator, the schema's defaults where none is said."""
+    table = operator.table(4)
+    if table is not None and operator.get(3, "B") != kind.options_type:
+        raise FileError(f"{where} has the options of another operator")
+    options = {
+        name: default if table is None else table.get(field, letter, default)
+        for field, (name, letter, default) in enumerate(kind.options)
+    }
+    for name, values in (("fused_activation_function", ACTIVATIONS), ("kernel_type", KERNELS)):
+        if name in options:
+            if not 0 <= options[name] < len(values):
+                raise FileError(
+                    f"{where} has the {name} {options[name]}, and known are 0 to {len(values) - 1}"
+                )
+            options[name] = values[options[name]]
+    return options
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A tensor that an operator's input is made of: what makes it, whether its first axis is time, and
+    whether it is turned round in time on the way.
+    """
+
+    maker: Maker | None
+    time_first: bool
+    turned: bool
+
+
+def leaves(graph: Graph, tensor: int, time_first: bool, turned: bool, path: list[str]) -> list[Leaf]:
+    """What a tensor [batch, time, features], or time first, is made of by joining features and turning alone.
+
+    path: gains the names of the tensors on the way.
+    """
+    maker = graph.makers.get(tensor)
+    path.append(name_of(graph, tensor))
+    if maker is None or len(path) > STEPS:
+        return [Leaf(maker, time_first, turned)]
+    inputs = operands(maker.operator, 1)
+    given = array_at(graph, inputs[1]) if maker.code in (REVERSE_V2, TRANSPOSE) and len(inputs) == 2 else None
+    numbers = () if given is None else tuple(given.ravel()[:DIMENSIONS].tolist())
+    if maker.code == REVERSE_V2 and numbers == (0 if time_first else 1,):
+        return leaves(graph, inputs[0], time_first, not turned, path)
+    if maker.code == TRANSPOSE and numbers == (1, 0, 2):
+        return leaves(graph, inputs[0], not time_first, turned, path)
+    options = maker.operator.table(4)
+    if maker.code == CONCATENATION and options is not None and options.get(0, "i") in (2, -1):
+        return [leaf for each in inputs for leaf in leaves(graph, each, time_first, turned, path)]
+    return [Leaf(maker, time_first, turned)]
+
+
+def placed(graph: Graph, node: TfliteNode, tensor: int, nodes: Mapping[int, TfliteNode]) -> TfliteNode:
+    """A recurrent operator that says what it is fed with."""
+    path: list[str] = []
+    time_first = node.options.get("time_major", False)
+    found = leaves(graph, tensor, time_first, False, path)
+    makers = [nodes.get(leaf.maker.operator.start) if leaf.maker else None for leaf in found]
+    turned = {
+        leaf.turned ^ (maker is not None and maker.reverse) for leaf, maker in zip(found, makers, strict=True)
+    }
+    fed = [
+        (maker.name, leaf.maker.output)
+        for leaf, maker in zip(found, makers, strict=True)
+        if leaf.maker and maker and maker.options.get("time_major", leaf.time_first) == leaf.time_first
+    ]
+    known = {maker.name: maker for maker in makers if maker}
+    whole = [(name, output) for name, maker in known.items() for output in range(outputs_of(maker))]
+    follows = len(fed) == len(found) and fed == whole and len(turned) == 1
+    return replace(node, inputs=tuple(path), reverse=turned == {True}, after=tuple(known) if follows else ())
+
+
+def outputs_of(node: TfliteNode) -> int:
+    """How many outputs of an operator are sequences, one for each direction unless they are merged."""
+    return 2 if node.options.get("merge_outputs") is False else 1

@@ -1,0 +1,217 @@
+"""A TensorFlow Lite model that runs recurrent operators one after another, written without TensorFlow."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stepnet.errors import FileError, InputError
+from stepnet.files.flatbuffer import Fields, Number, build
+from stepnet.files.paths import new_file
+from stepnet.files.tflite_kinds import ACTIVATIONS, KINDS, TfliteNode, misfit
+
+Array = np.ndarray
+LIMIT = (1 << 31) - (1 << 20)  # bytes that offsets of a file reach
+FLOAT32, INT32 = 0, 2
+REVERSE_V2, REVERSE_TYPE = 105, 81
+CONCATENATION, CONCATENATION_TYPE = 2, 10
+ACTIVATION = "fused_activation_function"
+# Outputs stay apart and are joined behind: with merge_outputs, TensorFlow 2.21's LSTM takes the states of all
+# sequences but the first from beyond their end (lstm_eval.cc, EvalFloat: b * output_batch_leading_dim).
+ALWAYS = {"time_major": False, "merge_outputs": False}
+VERSIONS = {52: 2}  # the first with time_major
+COUNTS = {"BIDIRECTIONAL_SEQUENCE_LSTM": 48, "BIDIRECTIONAL_SEQUENCE_RNN": 12}  # inputs, with those left out
+CODES = {kind.name: code for code, kind in KINDS.items()}
+
+
+def write(
+    path: str | Path, nodes: Sequence[TfliteNode], force: bool = False, batch: int = 1, time: int = 1
+) -> None:
+    """Writes a model that runs sequence operators one after another, in float32.
+
+    Its input is `input` [batch, time, features], its output [batch, time, features], with the numbers of both
+    directions side by side. A runtime can resize the input to another time, and not to another batch, for
+    which the states are made. An operator with `reverse` runs from the end, and its output is turned round
+    again. Of each node `name`, `op`, `arrays`, `options` and `reverse` are taken; options left out are the
+    schema's defaults, but TANH for the activation; the batch is first. Raises `InputError` for nodes that do
+    not fit, `FileError` where `path` is there already, unless `force`.
+    """
+    nodes = [checked(node) for node in nodes]
+    features = together(nodes)
+    if sum(array.nbytes for node in nodes for array in node.arrays.values()) > LIMIT:
+        raise FileError(f"{path}: these weights are more than the 2 GiB that a .tflite file holds")
+    drawn = Drawing(batch, time)
+    x = drawn.tensor("input", (batch, time, features[0]))
+    for index, node in enumerate(nodes):
+        before, after = ((batch, time, features[place]) for place in (index, index + 1))
+        if node.reverse:
+            x = drawn.turned(x, f"{node.name}/input", before)
+        x = drawn.node(node, x)
+        if node.reverse:
+            x = drawn.turned(x, f"{node.name}/forwards", after)
+    data = build(drawn.model(x), b"TFL3")
+    with new_file(path, force) as partial:
+        partial.write_bytes(data)
+
+
+class Drawing:
+    """The tensors and operators of a model that is being drawn."""
+
+    def __init__(self, batch: int, time: int) -> None:
+        self.batch, self.time = batch, time
+        self.tensors: list[Fields] = []
+        self.buffers: list[Fields] = [{}]  # the first is that of all tensors without numbers
+        self.codes: list[int] = []
+        self.operators: list[Fields] = []
+
+    def tensor(
+        self, name: str, shape: tuple[int, ...], array: Array | None = None, state: bool = False
+    ) -> int:
+        """Adds a tensor; gives its number."""
+        fields: dict[int, Any] = {0: np.array(shape, "<i4"), 2: Number("I", 0), 3: name}
+        if array is not None:
+            fields[2] = Number("I", len(self.buffers))
+            fields[1] = Number("b", INT32 if array.dtype.kind == "i" else FLOAT32)
+            self.buffers.append({0: array.ravel().view("u1")})
+        if state:
+            fields[5] = Number("?", True)
+        if len(shape) == 3:  # any time
+            fields[7] = np.array((shape[0], -1, shape[2]), "<i4")
+        self.tensors.append(fields)
+        return len(self.tensors) - 1
+
+    def operator(self, code: int, inputs: list[int], outputs: list[int], kind: int, options: Fields) -> int:
+        """Adds an operator; gives its first output."""
+        if code not in self.codes:
+            self.codes.append(code)
+        operator: dict[int, Any] = {
+            0: Number("I", self.codes.index(code)),
+            1: np.array(inputs, "<i4"),
+            2: np.array(outputs, "<i4"),
+            3: Number("B", kind),
+            4: options,
+        }
+        self.operators.append(operator)
+        return outputs[0]
+
+    def turned(self, x: int, name: str, shape: tuple[int, ...]) -> int:
+        """Draws sequences turned round in time."""
+        axis = self.tensor(f"{name}/axis", (1,), np.array([1], "<i4"))
+        return self.operator(REVERSE_V2, [x, axis], [self.tensor(name, shape)], REVERSE_TYPE, {})
+
+    def node(self, node: TfliteNode, x: int) -> int:
+        """Draws a recurrent operator; gives its outputs, those of both directions side by side."""
+        widths = outputs_of(node)
+        names = (node.name, f"{node.name}/backward")[: len(widths)]
+        sequences = (self.batch, self.time)
+        outputs = [self.tensor(name, (*sequences, w)) for name, w in zip(names, widths, strict=True)]
+        kind = KINDS[CODES[node.op]]
+        inputs: list[int] = []
+        for name, axes in kind.inputs.items():
+            array = node.arrays.get(name)
+            if array is not None:
+                inputs.append(self.tensor(f"{node.name}/{name}", array.shape, np.asarray(array, "<f4")))
+            elif not axes and name.endswith("_state"):
+                shape = (self.batch, state_size(node, name))
+                inputs.append(self.tensor(f"{node.name}/{name}", shape, state=True))
+            else:
+                inputs.append(x if name == "input" else -1)
+        inputs += [-1] * (COUNTS.get(node.op, 0) - len(inputs))
+        fields = {
+            field: Number(letter, ACTIVATIONS.index(value) if isinstance(value, str) else value)
+            for field, (name, letter, _) in enumerate(kind.options)
+            for value in (node.options[name],)
+        }
+        self.operator(CODES[node.op], inputs, outputs, kind.options_type, fields)
+        if len(outputs) == 1:
+            return outputs[0]
+        joined = self.tensor(f"{node.name}/joined", (*sequences, sum(widths)))
+        along: Fields = {0: Number("i", 2)}
+        return self.operator(CONCATENATION, outputs, [joined], CONCATENATION_TYPE, along)
+
+    def model(self, output: int) -> Fields:
+        """The model, whose input is the first tensor."""
+        codes: list[Fields] = [
+            {0: Number("b", code), 2: Number("i", VERSIONS.get(code, 1)), 3: Number("i", code)}
+            for code in self.codes
+        ]
+        graph: Fields = {
+            0: self.tensors,
+            1: np.array([0], "<i4"),
+            2: np.array([output], "<i4"),
+            3: self.operators,
+            4: "main",
+        }
+        return {0: Number("I", 3), 1: codes, 2: [graph], 3: "written by stepnet", 4: self.buffers}
+
+
+def state_size(node: TfliteNode, name: str) -> int:
+    """How many numbers a state has: one for each cell, or for each output where these are projected."""
+    way = name[:3] if name[:3] in ("fw_", "bw_") else ""
+    projection = node.arrays.get(way + "projection_weights")
+    if projection is not None and name == way + "output_state":
+        return projection.shape[0]
+    return node.arrays[way + ("bias" if way + "bias" in node.arrays else "forget_gate_bias")].shape[0]
+
+
+def outputs_of(node: TfliteNode) -> list[int]:
+    """How many numbers an operator gives at each step, for each direction."""
+    inputs = KINDS[CODES[node.op]].inputs
+    return [state_size(node, name) for name in inputs if name.endswith(("output_state", "hidden_state"))]
+
+
+def inputs_of(node: TfliteNode) -> int:
+    """How many numbers an operator takes at each step."""
+    inputs = KINDS[CODES[node.op]].inputs
+    weights = [name for name, axes in inputs.items() if axes[1:] == ("input",) and name in node.arrays]
+    return node.arrays[weights[0]].shape[1]
+
+
+def checked(node: TfliteNode) -> TfliteNode:
+    """An operator with all its options; raises `InputError` where something does not fit."""
+    kind = KINDS.get(CODES.get(node.op, -1))
+    wrong = [name for name, array in node.arrays.items() if array.dtype != np.float32]
+    options: dict[str, Any] = {}
+    if kind is None or "SEQUENCE" not in kind.name:
+        reason = f"only {', '.join(name for name in CODES if 'SEQUENCE' in name)} can"
+    elif wrong:
+        reason = f"its {wrong[0]} holds {node.arrays[wrong[0]].dtype}, and not float32; cast it"
+    else:
+        defaults = {name: default for name, _, default in kind.options} | {ACTIVATION: "TANH"}
+        options = defaults | dict(node.options)
+        options |= {name: value for name, value in ALWAYS.items() if name in defaults}
+        reason = misfit(kind, node.arrays) or strange(options, defaults)
+    if reason is not None:
+        raise InputError(f"operator {node.name!r} ({node.op}) cannot be written: {reason}")
+    return replace(node, options=options)
+
+
+def strange(options: Mapping[str, Any], known: Mapping[str, Any]) -> str | None:
+    """What is wrong with options, in words."""
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        return f"it has an option {unknown[0]!r}, and the schema has {', '.join(known)}"
+    if options[ACTIVATION] not in ACTIVATIONS:
+        return f"its activation is {options[ACTIVATION]!r}, and not one of {', '.join(ACTIVATIONS)}"
+    if options.get("diagonal_recurrent_tensors"):
+        return "its recurrent weights are diagonals, for which stepnet has no layout"
+    return None
+
+
+def together(nodes: Sequence[TfliteNode]) -> list[int]:
+    """How many numbers go into the first operator, and out of each.
+
+    Raises `InputError` where one does not take what the one before it gives.
+    """
+    names = [node.name for node in nodes]
+    if not nodes or len(set(names)) < len(names) or "" in names:
+        raise InputError(f"the operators to write have the names {names}; at least one, and each its own")
+    features = [inputs_of(nodes[0])]
+    for node in nodes:
+        takes = inputs_of(node)
+        if takes != features[-1]:
+            raise InputError(f"operator {node.name!r} takes {takes} numbers, and {features[-1]} come to it")
+        features.append(sum(outputs_of(node)))
+    return features

@@ -1,0 +1,55 @@
+"""The recurrent layers of a PyTorch state dict, as layers that run."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from stepnet.compose import Layer
+from stepnet.errors import LayoutError
+from stepnet.layout.convert import as_array
+from stepnet.layout.find import Found, find, nearest
+from stepnet.layout.layers import layers
+from stepnet.layout.registry import record
+
+LAYOUTS = ("torch.rnn", "torch.gru", "torch.lstm", "torch.lstm_projection")
+CELLS = {"simple_rnn": "rnn", "simple_rnn_relu": "rnn", "gru": "gru", "lstm": "lstm"}
+
+
+def from_torch(state: Mapping[str, Any], prefix: str | None = None, cell: str | None = None) -> Layer:
+    """The recurrent layers of a torch state dict: an `RNN`, a `Bidirectional`, or a `Stack` of one of these.
+
+    state: arrays or tensors by name, as `module.state_dict()` or a safetensors file has them; it is copied,
+    and halves become float32. prefix: what stands before `weight_ih_l0`, needed where the state holds several
+    recurrent modules. cell: one of "simple_rnn", "simple_rnn_relu", "gru" and "lstm"; by default the shapes
+    tell which, and a simple RNN is taken to have tanh. The other layers of a model are the caller's.
+
+    Raises `LayoutError` where the state holds no recurrent module or several, and for arrays that are
+    missing, do not fit one another or are no floats, by their names in the state.
+
+    >>> weights = {"rnn.weight_ih_l0": np.ones((12, 2)), "rnn.weight_hh_l0": np.ones((12, 4))}
+    >>> from_torch(weights)
+    RNN(gru, ...)
+    """
+    if cell is not None and cell not in CELLS:
+        raise LayoutError(f"cell is one of {', '.join(CELLS)}, not {cell!r}")
+    named = [record(name) for name in LAYOUTS if cell is None or record(name).cell == CELLS[cell]]
+    shapes = {name: tuple(np.shape(value)) for name, value in state.items()}
+    found = find(shapes, named)
+    if not found:
+        raise nearest(shapes, named)
+    one = chosen(found, prefix)
+    held = {own: as_array(name, state[name]) for own, name in one.names.items()}
+    relu = {"candidate_activation": "relu"} if cell == "simple_rnn_relu" else {}
+    return layers(held, one.layout, semantics=relu)
+
+
+def chosen(found: tuple[Found, ...], prefix: str | None) -> Found:
+    """The one recurrent module that is meant."""
+    prefixes = ", ".join(repr(one.prefix) for one in found)
+    meant = [one for one in found if prefix is None or one.prefix in (prefix, f"{prefix}.")]
+    if not meant:
+        raise LayoutError(f"no recurrent layer has the prefix {prefix!r}; there are {prefixes}")
+    if len(meant) > 1:
+        raise LayoutError(f"there are {len(meant)} recurrent modules; give one of prefix= {prefixes}")
+    return meant[0]
