@@ -118,20 +118,18 @@ def targets(target: str, module: Module) -> list[Record]:
 
 
 def converted(module: Module, target: str, exact: bool) -> Conversion:
-    """A module in the first layout that it can become."""
+    """A module in the first layout whose function it can have; `exact` refuses if numbers are rounded there."""
     refusals: list[ConversionError] = []
+    options: Any = {"sizes": module.sizes, "semantics": module.semantics}
     for one in targets(target, module):
         try:
-            return convert(
-                module.arrays,
-                module.record,
-                one,
-                sizes=module.sizes,
-                semantics=module.semantics,
-                exact=exact,
-            )
+            found = convert(module.arrays, module.record, one, **options)
         except ConversionError as error:
             refusals.append(error)
+            continue
+        if exact and not found.report.exact:
+            return convert(module.arrays, module.record, one, **options, exact=True)
+        return found
     raise refusals[0]
 
 

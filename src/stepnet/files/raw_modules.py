@@ -1,7 +1,7 @@
 """A module as a raw buffer with its description beside it: what a program hands to cuDNN or oneDNN."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from stepnet.errors import FileError
 from stepnet.files import raw
@@ -19,7 +19,8 @@ def read(path: Path) -> Model:
         raise FileError(f"{path}: its layout is {layout!r}, which is none; `stepnet layouts` lists all")
     if not isinstance(sizes, dict) or not isinstance(semantics, dict):
         raise FileError(f"{path}: sizes and semantics are objects by name")
-    module = Module("", (layout,), arrays, sizes=sizes, semantics=semantics)
+    said: dict[str, Any] = cast("dict[str, Any]", semantics)
+    module = Module("", (layout,), arrays, sizes=cast("dict[str, int]", sizes), semantics=said)
     return Model(str(path), (module,))
 
 

@@ -1,23 +1,23 @@
-"""Arrays by name out of a .safetensors file."""
+"""Arrays by name out of and into .safetensors files."""
 
-import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError, numpy, safe_open
 
 from stepnet.errors import FileError
+from stepnet.files.paths import existing, new_file
 
 Array = np.ndarray
 
-# What the format's dtypes become. Halves are widened, which is exact: stepnet's own numbers start at 32 bits.
-DTYPES: dict[str, type[np.generic]] = {
+DTYPES: dict[str, Any] = {
     "F64": np.float64,
     "F32": np.float32,
-    "F16": np.float32,
-    "BF16": np.float32,
+    "F16": np.float16,
+    "BF16": ml_dtypes.bfloat16,  # safetensors asks NumPy for it by name, which ml_dtypes makes known
     "I64": np.int64,
     "I32": np.int32,
     "I16": np.int16,
@@ -28,12 +28,10 @@ DTYPES: dict[str, type[np.generic]] = {
     "U8": np.uint8,
     "BOOL": np.bool_,
 }
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)  # safetensors asks NumPy for it by name, which ml_dtypes makes known
 
 
 def read(path: str | Path) -> dict[str, Array]:
-    """The arrays of a .safetensors file by name, as NumPy arrays of their own; float16 and bfloat16 become
-    float32, exactly.
+    """The arrays of a .safetensors file by name, as NumPy arrays of their own.
 
     Raises `FileError`, with the path, for what is missing, truncated or no such file, and for numbers of a
     kind that NumPy lacks.
@@ -42,11 +40,7 @@ def read(path: str | Path) -> dict[str, Array]:
     Traceback (most recent call last):
     stepnet.errors.FileError: model.bin: there is no such file
     """
-    path = Path(path)
-    if not os.path.exists(path):  # Path.exists raises for some paths, such as too long ones
-        raise FileError(f"{path}: there is no such file")
-    if not os.path.isfile(path):
-        raise FileError(f"{path}: this is no file but a {'folder' if path.is_dir() else 'device'}")
+    path = existing(path)
     try:
         with cast(Any, safe_open(path, framework="numpy")) as file:
             return {name: array_of(file, name, path) for name in sorted(file.keys())}
@@ -61,7 +55,24 @@ def array_of(file: Any, name: str, path: Path) -> Array:
     dtype: str = file.get_slice(name).get_dtype()
     if dtype not in DTYPES:
         raise FileError(f"{path}: {name!r} holds {dtype}, which stepnet does not read; save it as F32")
-    return np.ascontiguousarray(file.get_tensor(name), DTYPES[dtype])
+    return np.asarray(file.get_tensor(name), DTYPES[dtype])
+
+
+def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) -> None:
+    """Writes arrays by name as a .safetensors file.
+
+    Raises `FileError`, with the path, for dtypes that the format lacks, and where the file is there already
+    and `force` is not given.
+    """
+    known = {np.dtype(dtype) for dtype in DTYPES.values()}
+    for name, array in arrays.items():
+        if array.dtype.newbyteorder("=") not in known:
+            raise FileError(
+                f"{path}: {name!r} holds {array.dtype.name}, which .safetensors files do not have"
+            )
+    whole = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    with new_file(path, force) as partial:
+        cast(Any, numpy).save_file(whole, partial)
 
 
 def reason(error: Exception) -> str:

@@ -1,0 +1,156 @@
+"""Arrays by name out of and into the .params files of MXNet, without MXNet.
+
+Source: src/ndarray/ndarray.cc of MXNet 1.9 (NDArray::Save, Load and LegacyLoad) and its list of arrays:
+
+    uint64 0x112, uint64 0, uint64 how many, the arrays, uint64 how many, each name: uint64 length, its bytes
+    array V2: uint32 0xF993FAC9, int32 storage (0: dense), shape, int32 device type, int32 device,
+              int32 dtype, data;  shape: uint32 axes, each int64
+    array V3: as V2, where a shape of -1 axes is none
+    array V1: uint32 0xF993FAC8, shape as in V2;  the oldest: the shape alone, its sizes in 32 bits
+"""
+
+import math
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stepnet.errors import FileError
+from stepnet.files.paths import existing, new_file
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+LIST, FIRST, SECOND, THIRD = 0x112, 0xF993FAC8, 0xF993FAC9, 0xF993FACA
+DENSE, CPU = 0, 1
+DTYPES = {0: "<f4", 1: "<f8", 2: "<f2", 3: "<u1", 4: "<i4", 5: "<i1", 6: "<i8", 7: "?"}
+MOST_AXES = 32
+PREFIXES = ("arg:", "aux:")  # of what a symbol's arguments and auxiliary states are called
+
+
+class Bytes:
+    """The bytes of a file, taken one after the other."""
+
+    def __init__(self, data: Array) -> None:
+        self.data = data
+        self.place = 0
+
+    def numbers(self, form: str) -> tuple[Any, ...]:
+        """Numbers of a form of `struct`, little-endian."""
+        return struct.unpack(f"<{form}", self.take(struct.calcsize(f"<{form}")).tobytes())
+
+    def take(self, count: int) -> Array:
+        """The next bytes."""
+        if count < 0 or count > len(self.data) - self.place:
+            raise FileError(f"the file ends within {count} bytes at byte {self.place}")
+        self.place += count
+        return self.data[self.place - count : self.place]
+
+
+def read(path: str | Path) -> dict[str, Array]:
+    """The arrays of a .params file by name, `arg:` and `aux:` before it taken off, as views of its bytes.
+
+    Raises `FileError`, with the path, for what is truncated or foreign, for sparse arrays, and for arrays
+    without names.
+
+    >>> read("model.params")
+    Traceback (most recent call last):
+    stepnet.errors.FileError: model.params: there is no such file
+    """
+    path = existing(path)
+    try:
+        source = Bytes(np.fromfile(path, np.uint8))
+        return arrays_of(source)
+    except FileError as error:
+        raise FileError(f"{path}: {error}") from None
+    except OSError as error:
+        raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
+
+
+def arrays_of(source: Bytes) -> dict[str, Array]:
+    """The arrays of a list, by name."""
+    kind, _, count = source.numbers("QQQ") if len(source.data) >= 24 else (0, 0, 0)
+    if kind != LIST:
+        raise FileError("this is no .params file of MXNet: it does not begin as a list of arrays does")
+    if count > len(source.data) // 8:
+        raise FileError(f"it claims {count} arrays, which it cannot hold")
+    arrays = [array_of(source) for _ in range(count)]
+    (named,) = source.numbers("Q")
+    if named != count:
+        raise FileError(f"it has {count} arrays and {named} names")
+    names: list[str] = []
+    for _ in range(count):
+        (length,) = source.numbers("Q")
+        names.append(source.take(length).tobytes().decode("utf-8", "backslashreplace"))
+    found: dict[str, Array] = {}
+    for name, array in zip(names, arrays, strict=True):
+        short = name[4:] if name.startswith(PREFIXES) else name
+        if short in found:
+            raise FileError(f"it has two arrays of the name {short[:100]!a}")
+        if array is not None:
+            found[short] = array
+    return found
+
+
+def array_of(source: Bytes) -> Array | None:
+    """The next array; None for one that has no numbers yet."""
+    (magic,) = source.numbers("I")
+    if magic in (SECOND, THIRD):
+        (storage,) = source.numbers("i")
+        if storage != DENSE:
+            raise FileError(f"an array in it is sparse (storage type {storage}), which is not read")
+        (axes,) = source.numbers("i")
+        shape = sizes(source, axes, "q", unknown=magic == THIRD)
+    elif magic == FIRST:
+        shape = sizes(source, source.numbers("i")[0], "q")
+    else:
+        shape = sizes(source, magic, "I")
+    if shape is None or (not shape and magic != THIRD):
+        return None
+    source.numbers("ii")  # the device that it was on
+    (code,) = source.numbers("i")
+    if code not in DTYPES:
+        raise FileError(f"an array in it has the dtype {code}, which is not read")
+    dtype = np.dtype(DTYPES[code])
+    numbers = source.take(math.prod(shape) * dtype.itemsize)
+    array = numbers.view(dtype) if numbers.ctypes.data % dtype.itemsize == 0 else numbers.copy().view(dtype)
+    return array.reshape(shape).astype(dtype.newbyteorder("="), copy=False)
+
+
+def sizes(source: Bytes, axes: int, form: str, unknown: bool = False) -> tuple[int, ...] | None:
+    """A shape; None for one that is not known."""
+    if unknown and axes == -1:
+        return None
+    if not 0 <= axes <= MOST_AXES:
+        raise FileError(f"an array in it claims {axes} axes")
+    shape = source.numbers(f"{axes}{form}") if axes else ()
+    if min(shape, default=0) < 0 or math.prod(shape) > len(source.data):
+        raise FileError(f"an array in it claims the shape {shape}, which the file cannot hold")
+    return shape
+
+
+def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) -> None:
+    """Writes arrays by name, as MXNet 1 (V2) has them; `mxnet.nd.load` reads them.
+
+    Raises `FileError`, with the path, for dtypes that MXNet lacks, and where the file is there already and
+    `force` is not given.
+    """
+    codes = {np.dtype(name).newbyteorder("="): code for code, name in DTYPES.items()}
+    for name, array in arrays.items():
+        if array.dtype.newbyteorder("=") not in codes:
+            raise FileError(f"{path}: {name!r} holds {array.dtype.name}, which MXNet does not have")
+        if not array.ndim:
+            raise FileError(f"{path}: {name!r} has no axes, which an array of MXNet 1 has")
+    with new_file(path, force) as partial, open(partial, "wb") as stream:
+        stream.write(struct.pack("<QQQ", LIST, 0, len(arrays)))
+        for array in arrays.values():
+            code = codes[array.dtype.newbyteorder("=")]
+            stream.write(struct.pack("<Iii", SECOND, DENSE, array.ndim))
+            stream.write(struct.pack(f"<{array.ndim}q", *array.shape))
+            stream.write(struct.pack("<iii", CPU, 0, code))
+            np.ascontiguousarray(array, DTYPES[code]).tofile(stream)
+        stream.write(struct.pack("<Q", len(arrays)))
+        for name in arrays:
+            encoded = name.encode()
+            stream.write(struct.pack("<Q", len(encoded)) + encoded)

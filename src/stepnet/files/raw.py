@@ -1,0 +1,128 @@
+"""Arrays as the bytes that a program hands to cuDNN or oneDNN, with a small JSON beside them that says what
+they are.
+
+    weights.bin   the buffers, one behind the other, each at a multiple of 64 bytes; one alone is the file
+    weights.json  {"format": "stepnet raw 1", "layout": "cudnn.gru", "dtype": "float32",
+                   "byteorder": "little", "file": "weights.bin",
+                   "arrays": [{"name": "weight_space", "shape": [63], "offset": 0}], "sizes": ...}
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import ml_dtypes
+import numpy as np
+
+from stepnet.errors import FileError
+from stepnet.files.paths import existing, new_file
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+FORMAT = "stepnet raw 1"
+ALIGNMENT = 64
+JSON_BYTES = 1 << 24  # a description is small
+DTYPES = {
+    **{name: np.dtype(name) for name in ("float64", "float32", "float16")},
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+}
+
+
+def read(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
+    """The arrays by name, and the description, of a buffer: path is that of the .json, or of the .bin.
+
+    Raises `FileError`, with the path, for a description that does not fit the file, and for one that leads
+    out of its folder.
+
+    >>> read("weights.json")
+    Traceback (most recent call last):
+    stepnet.errors.FileError: weights.json: there is no such file
+    """
+    path = existing(path).with_suffix(".json")
+    described = description(existing(path))
+    where = described.get("file", path.with_suffix(".bin").name)
+    if not isinstance(where, str) or Path(where).name != where or where in ("", ".", ".."):
+        raise FileError(f"{path}: its file is {where!r}, which is no name in its folder")
+    buffer = existing(path.with_name(where))
+    if buffer.resolve().parent != path.resolve().parent:
+        raise FileError(f"{path}: its file {where!r} is a link out of its folder")
+    dtype = DTYPES.get(str(described.get("dtype")))
+    order = {"little": "<", "big": ">"}.get(str(described.get("byteorder")))
+    listed = described.get("arrays")
+    if dtype is None or order is None or not isinstance(listed, list):
+        raise FileError(
+            f"{path}: it does not say dtype, byteorder and arrays as a raw buffer's description does"
+        )
+    size = buffer.stat().st_size
+    places = [place_of(path, entry, size, dtype) for entry in cast("list[Any]", listed)]
+    try:
+        data = np.fromfile(buffer, np.uint8)
+    except OSError as error:
+        raise FileError(f"{buffer}: the file cannot be read ({error.strerror or error})") from error
+    found: dict[str, Array] = {}
+    for name, shape, offset in places:
+        if name in found:
+            raise FileError(f"{path}: it has two arrays of the name {name!r}")
+        numbers = data[offset : offset + math.prod(shape) * dtype.itemsize]
+        words = numbers.view(np.dtype(f"{order}u{dtype.itemsize}")).astype(f"=u{dtype.itemsize}", copy=False)
+        found[name] = words.view(dtype).reshape(shape)
+    return found, described
+
+
+def description(path: Path) -> dict[str, Any]:
+    """What a .json says of the buffer beside it."""
+    try:
+        if path.stat().st_size > JSON_BYTES:
+            raise FileError(f"{path}: a description of a raw buffer is smaller than this")
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
+    except (ValueError, RecursionError) as error:
+        raise FileError(f"{path}: this is no JSON ({str(error)[:200]})") from error
+    if not isinstance(found, dict) or cast("dict[str, Any]", found).get("format") != FORMAT:
+        raise FileError(f'{path}: this is no description of a raw buffer: it has no "format": "{FORMAT}"')
+    return cast("dict[str, Any]", found)
+
+
+def place_of(path: Path, entry: Any, size: int, dtype: np.dtype[Any]) -> tuple[str, tuple[int, ...], int]:
+    """The name, shape and offset of an array, which lies in the file."""
+    found: dict[str, Any] = cast("dict[str, Any]", entry) if isinstance(entry, dict) else {}
+    name, shape, offset = found.get("name"), found.get("shape"), found.get("offset")
+    numbers: list[Any] = [*cast("list[Any]", shape), offset] if isinstance(shape, list) else [None]
+    if not isinstance(name, str) or not all(type(number) is int and number >= 0 for number in numbers):
+        raise FileError(f"{path}: an array in it has no name, shape and offset")
+    sizes = tuple(numbers[:-1])
+    if len(sizes) > 32 or numbers[-1] + math.prod(sizes) * dtype.itemsize > size:
+        raise FileError(f"{path}: {name!r} of shape {sizes} at byte {offset} does not lie in {size} bytes")
+    return name, sizes, numbers[-1]
+
+
+def write(
+    path: str | Path, arrays: Mapping[str, Array], description: Mapping[str, Any], force: bool = False
+) -> None:
+    """Writes `weights.bin` and, last, `weights.json` with the description and where each array lies.
+
+    path: that of either. Raises `FileError`, with the path, for arrays of several or other dtypes, and where
+    one of the files is there already and `force` is not given.
+    """
+    path = Path(path).with_suffix(".json")
+    names = {array.dtype.name for array in arrays.values()}
+    if len(names) != 1 or not names <= DTYPES.keys():
+        raise FileError(
+            f"{path}: a raw buffer is of one dtype of {', '.join(DTYPES)}, not {', '.join(names)}"
+        )
+    (dtype,) = names
+    buffer = path.with_suffix(".bin")
+    listed: list[dict[str, Any]] = []
+    with new_file(path, force) as text, new_file(buffer, force) as binary:
+        with open(binary, "wb") as stream:
+            for name, array in arrays.items():
+                stream.write(bytes(-stream.tell() % ALIGNMENT))
+                listed.append({"name": name, "shape": list(array.shape), "offset": stream.tell()})
+                words = np.ascontiguousarray(array).view(f"=u{array.dtype.itemsize}")
+                words.astype(f"<u{array.dtype.itemsize}", copy=False).tofile(stream)
+        known = {"format": FORMAT, **description, "dtype": dtype, "byteorder": "little"}
+        told = {**known, "file": buffer.name, "arrays": listed}
+        text.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
