@@ -45,7 +45,7 @@ bench-peers: $(PEERS)/openvino/peer.stamp ## an environment for each peer of the
 peers: $(PEER_NAMES:%=$(PEERS)/%/peer.stamp) ## an environment for each framework that layouts are compared with
 
 test-peers: peers $(VENV)/test.stamp ## the layouts against the frameworks themselves
-	$(BIN)/python -m pytest tests/peers $(ARGS)
+	$(BIN)/python -m pytest tests/peers/test_peers.py $(ARGS)
 
 # What is installed
 

@@ -61,7 +61,7 @@ def test_arrays_come_back_as_they_were_saved(tmp_path: Path):
     found = read(str(path))
     assert found.keys() == ARRAYS.keys()
     for name, array in ARRAYS.items():
-        assert found[name].dtype == array.dtype
+        assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
         np.testing.assert_array_equal(found[name], array)
 
 

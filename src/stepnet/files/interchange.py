@@ -118,7 +118,7 @@ def targets(target: str, module: Module) -> list[Record]:
 
 
 def converted(module: Module, target: str, exact: bool) -> Conversion:
-    """A module in the first layout whose function it can have; `exact` refuses if numbers are rounded there."""
+    """A module in the first layout that it can become; `exact` refuses where numbers are rounded there."""
     refusals: list[ConversionError] = []
     options: Any = {"sizes": module.sizes, "semantics": module.semantics}
     for one in targets(target, module):

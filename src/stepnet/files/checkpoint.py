@@ -1,0 +1,330 @@
+"""The variables of a TensorFlow checkpoint by name, read without TensorFlow.
+
+    model.index, model.data-00000-of-00002, ...    V2: a table of where every variable lies, and their numbers
+    model.ckpt                                     V1: one table with everything in it
+
+1  Texts, the graph of objects and what else is no numbers are left out.
+2  A variable that was saved in pieces is put together.
+3  Numbers are read only from the files that belong to the checkpoint by their names. No more memory is taken
+   than they hold: no two variables may share bytes.
+4  The checksums of tables are looked at, those of numbers not: in NumPy that would take longer than all else.
+
+Sources, of TensorFlow 2.21: core/protobuf/tensor_bundle.proto, core/util/tensor_bundle/tensor_bundle.cc and
+naming.cc, core/util/saved_tensor_slice.proto, core/util/saved_tensor_slice_util.cc and
+core/lib/strings/ordered_code.cc.
+"""
+
+import math
+import os
+import re
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+
+from stepnet.errors import FileError
+from stepnet.files.paths import existing
+from stepnet.files.protobuf import Message, message
+from stepnet.files.sstable import FOOTER, is_table, table
+
+Array = np.ndarray
+Kind = np.dtype[Any]
+
+# The numbers of kinds (core/framework/types.proto).
+KINDS: dict[int, Kind] = {
+    1: np.dtype(np.float32),
+    2: np.dtype(np.float64),
+    3: np.dtype(np.int32),
+    4: np.dtype(np.uint8),
+    5: np.dtype(np.int16),
+    6: np.dtype(np.int8),
+    8: np.dtype(np.complex64),
+    9: np.dtype(np.int64),
+    10: np.dtype(np.bool_),
+    14: np.dtype(ml_dtypes.bfloat16),
+    17: np.dtype(np.uint16),
+    18: np.dtype(np.complex128),
+    19: np.dtype(np.float16),
+    22: np.dtype(np.uint32),
+    23: np.dtype(np.uint64),
+}
+NO_NUMBERS = {7, 20, 21}  # texts, resources and variants
+HALVES = {np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)}
+
+# The field of a TensorProto (core/framework/tensor.proto) for each kind: as they are, and as varints.
+PLAIN = {1: 5, 2: 6, 8: 9, 18: 12}
+VARINTS = {3: 7, 4: 7, 5: 7, 6: 7, 17: 7, 9: 10, 10: 11, 14: 13, 19: 13, 22: 16, 23: 17}
+
+OF_DATA = re.compile(r"\.(index|data-\d{5,}-of-\d{5,})$")
+
+
+def read(path: str | Path) -> dict[str, Array]:
+    """The variables of a checkpoint by name, as NumPy arrays of their own; float16 and bfloat16 become
+    float32, exactly.
+
+    path: what it was saved as ("model.ckpt-1000"), or one of its files. Raises `FileError`, with the path,
+    for what is missing, truncated or no checkpoint.
+
+    >>> read("model.ckpt")
+    Traceback (most recent call last):
+    stepnet.errors.FileError: model.ckpt: there is no such file, nor model.ckpt.index
+    """
+    prefix = OF_DATA.sub("", str(path))
+    two = os.path.exists(f"{prefix}.index")
+    if not two and not os.path.exists(path):
+        raise FileError(f"{path}: there is no such file, nor {prefix}.index")
+    file = existing(f"{prefix}.index" if two else path)
+    with named(file, prefix):
+        if not ends_as_table(file):
+            beside = "" if two else f", and there is no {prefix}.index"
+            raise FileError(f"this is no TensorFlow checkpoint: it does not end as one{beside}")
+        data = memoryview(file.read_bytes())
+        variables = bundle(prefix, data) if two else single(data)
+        return {name: native(variable) for name, variable in sorted(variables.items())}
+
+
+def is_checkpoint(path: str | Path) -> bool:
+    """Whether a path is that of a checkpoint: what it was saved as, or one of its files."""
+    if os.path.isfile(f"{OF_DATA.sub('', str(path))}.index"):
+        return True
+    return os.path.isfile(path) and ends_as_table(path)
+
+
+def ends_as_table(path: str | Path) -> bool:
+    """Whether a file ends as the tables do of which checkpoints consist."""
+    with open(path, "rb") as file:
+        file.seek(max(0, os.path.getsize(path) - FOOTER))
+        return is_table(file.read(FOOTER))
+
+
+@contextmanager
+def named(path: str | Path, prefix: str | None = None) -> Generator[None]:
+    """Puts the path before what is wrong, unless that is said of a file whose path has the prefix."""
+    try:
+        yield
+    except FileError as error:
+        said = prefix is not None and str(error).startswith(prefix)
+        raise FileError(str(error) if said else f"{path}: {error}") from None
+    except OSError as error:
+        raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
+
+
+def native(array: Array) -> Array:
+    """The same numbers in the machine's own byte order, halves widened."""
+    dtype = array.dtype.newbyteorder("=")
+    return array.astype(np.float32 if dtype in HALVES else dtype, copy=not array.flags.writeable)
+
+
+# Where variables and their pieces are
+
+
+Piece = tuple[
+    tuple[int, int | None], ...
+]  # along every axis, where it starts and how long it is; None is to the end
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a table says of a variable."""
+
+    kind: Kind | None
+    shape: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes its numbers take."""
+        return math.prod(self.shape) * (self.kind.itemsize if self.kind else 0)
+
+
+def entry(name: str, kind: int, shape: Message, pieces: tuple[Message, ...]) -> Entry:
+    """What messages say of a variable; its kind is None for what is no numbers."""
+    if kind not in KINDS and kind not in NO_NUMBERS:
+        raise FileError(f"{name!a} holds TensorFlow's kind {kind} of numbers, which stepnet does not read")
+    dimensions = tuple(dimension.number(1) for dimension in shape.messages(2))
+    if len(dimensions) > 32 or math.prod(max(1, n) for n in dimensions) >= 1 << 48:
+        raise FileError(f"{name!a} cannot have {dimensions} numbers")
+    return Entry(KINDS.get(kind), dimensions, tuple(map(piece_of, pieces)))
+
+
+def piece_of(place: Message) -> Piece:
+    """The piece that a TensorSliceProto means (core/framework/tensor_slice.proto)."""
+    return tuple((part.number(1), part.number(2) if 2 in part.fields else None) for part in place.messages(1))
+
+
+def place_of(name: str, piece: Piece, shape: tuple[int, ...]) -> tuple[slice, ...]:
+    """A piece as an index into an array of that shape, in which it must lie."""
+    ends = [n if length is None else start + length for (start, length), n in zip(piece, shape, strict=False)]
+    if len(piece) != len(shape) or any(end > n for end, n in zip(ends, shape, strict=True)):
+        raise FileError(f"a piece of {name!a} does not lie in it")
+    return tuple(slice(start, end) for (start, _), end in zip(piece, ends, strict=True))
+
+
+def joined(name: str, whole: Entry, pieces: list[tuple[Piece, Array]]) -> Array:
+    """A variable put together from all of its pieces."""
+    if sum(array.size for _, array in pieces) != math.prod(whole.shape):
+        raise FileError(f"not all pieces of {name!a} are in it")
+    if len(pieces) == 1:
+        return pieces[0][1].reshape(whole.shape)
+    found, there = np.empty(whole.shape, whole.kind), np.zeros(whole.shape, np.bool_)
+    for piece, array in pieces:
+        place = place_of(name, piece, whole.shape)
+        if there[place].any() or there[place].size != array.size:
+            raise FileError(f"pieces of {name!a} overlap")
+        there[place] = True
+        found[place] = array.reshape(found[place].shape)
+    return found
+
+
+# Checkpoints of several files
+
+
+def bundle(prefix: str, data: memoryview) -> dict[str, Array]:
+    """The variables of a checkpoint whose index is `data`."""
+    found = dict(table(data))
+    header = message(found.pop(b"", memoryview(b"")))
+    if header.one(3).number(2) > 1 or not header.number(1):
+        raise FileError("it is no index of a checkpoint, or one of a newer kind")
+    shards = Shards(prefix, header.number(1), ">" if header.number(2) else "<", {})
+    variables: dict[str, Array] = {}
+    for key, value in found.items():
+        if key.startswith(b"\0"):  # a piece, which its variable's own entry names
+            continue
+        name, said = key.decode("utf-8", "backslashreplace"), message(value)
+        whole = entry(name, said.number(1), said.one(2), said.messages(7))
+        if whole.kind is None:
+            continue
+        if not whole.pieces:
+            variables[name] = shards.numbers(name, said, whole)
+            continue
+        parts: list[tuple[Piece, Array]] = []
+        for piece in whole.pieces:
+            there = piece_key(key, piece)
+            if there not in found:
+                raise FileError(f"a piece of {name!a} is missing")
+            part = message(found[there])
+            what = entry(name, part.number(1), part.one(2), ())
+            if what.kind != whole.kind:
+                raise FileError(f"a piece of {name!a} holds another kind of numbers")
+            parts.append((piece, shards.numbers(name, part, what)))
+        variables[name] = joined(name, whole, parts)
+    return variables
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The files of numbers beside an index: how they are called, how many there are and their order of bytes.
+
+    left: how many bytes of each file no variable has taken.
+    """
+
+    prefix: str
+    count: int
+    order: Literal["<", ">"]
+    left: dict[Path, int]
+
+    def numbers(self, name: str, said: Message, what: Entry) -> Array:
+        """The numbers that a BundleEntryProto points to."""
+        shard, start, size = said.number(3), said.number(4), said.number(5)
+        if shard >= self.count or size != what.bytes or what.kind is None:
+            raise FileError(f"{name!a} cannot be {size} bytes of file {shard} of {self.count}")
+        file = existing(f"{self.prefix}.data-{shard:05d}-of-{self.count:05d}")
+        with named(file):
+            length = file.stat().st_size
+            self.left[file] = self.left.get(file, length) - size
+            if start + size > length:
+                raise FileError(
+                    f"it is cut off: {name!a} lies at {start} to {start + size} of its {length} bytes"
+                )
+            if self.left[file] < 0:
+                raise FileError("variables share bytes of it")
+            count = math.prod(what.shape)
+            array = np.fromfile(file, what.kind.newbyteorder(self.order), count, offset=start)
+            return array.reshape(what.shape)
+
+
+def piece_key(name: bytes, piece: Piece) -> bytes:
+    """The key of a variable's piece in an index.
+
+    >>> piece_key(b"w", ((0, 2), (5, None)))
+    b'\\x00w\\x00\\x01\\x01\\x02\\x80\\x82\\x85\\x7f'
+    """
+    escaped = b"".join({0: b"\0\xff", 255: b"\xff\0"}.get(byte, bytes([byte])) for byte in name)
+    numbers = [-1 if number is None else number for part in piece for number in part]
+    return b"\0" + escaped + b"\0\1" + unsigned_code(len(piece)) + b"".join(map(signed_code, numbers))
+
+
+def unsigned_code(number: int) -> bytes:
+    """A number that sorts as its bytes do: how many bytes it has, and these."""
+    length = (number.bit_length() + 7) // 8
+    return bytes([length]) + number.to_bytes(length, "big")
+
+
+def signed_code(number: int) -> bytes:
+    """The same for a number that may be negative: as many ones as it has bytes come first, then a zero.
+
+    >>> signed_code(0x424242).hex(), signed_code(-0x800).hex()
+    ('f0424242', '3800')
+    """
+    length = (~number if number < 0 else number).bit_length() // 7 + 1
+    ones = (1 << length) - 1 << 7 * length
+    return ((number ^ ones) & (1 << 8 * length) - 1).to_bytes(length, "big")
+
+
+# Checkpoints of one file
+
+
+def single(data: memoryview) -> dict[str, Array]:
+    """The variables of a checkpoint that is one table."""
+    listed: dict[str, Entry] = {}
+    pieces: dict[str, list[tuple[Piece, Array]]] = {}
+    for _, value in table(data):
+        for said in message(value).one(1).messages(1):
+            name = said.text(1)
+            listed[name] = entry(name, said.number(3), said.one(2), said.messages(4))
+        for said in message(value).messages(2):
+            name = said.text(1)
+            if name not in listed:
+                raise FileError(f"it does not list {name!a}, of which it has numbers")
+            kind = listed[name].kind
+            if kind is not None:
+                pieces.setdefault(name, []).append((piece_of(said.one(2)), values(name, kind, said.one(3))))
+    if not listed:
+        raise FileError("it lists no variables, as a checkpoint does")
+    numbers = {name: whole for name, whole in listed.items() if whole.kind is not None}
+    return {name: joined(name, whole, pieces.get(name, [])) for name, whole in numbers.items()}
+
+
+def values(name: str, kind: Kind, said: Message) -> Array:
+    """The numbers of a TensorProto, in one dimension."""
+    number = next(number for number, known in KINDS.items() if known == kind)
+    if number in PLAIN:
+        data = b"".join(said.pieces(PLAIN[number]))
+        if len(data) % kind.itemsize:
+            raise FileError(f"{name!a} ends within a number")
+        return np.frombuffer(data, kind.newbyteorder("<"), len(data) // kind.itemsize)
+    found = varints(b"".join(said.pieces(VARINTS[number])))
+    if kind in HALVES:
+        return found.astype(np.uint16).view(kind)
+    return found.astype(kind)
+
+
+def varints(data: bytes) -> Array:
+    """Numbers in groups of seven bits, one after the other, as int64."""
+    groups = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(groups < 0x80)
+    starts = np.concatenate([[0], ends[:-1] + 1])[: len(ends)]
+    lengths = ends - starts + 1
+    if len(data) != lengths.sum() or lengths.max(initial=0) > 10:
+        raise FileError("a number in it does not end")
+    found = np.zeros(len(ends), np.uint64)
+    for place in range(lengths.max(initial=0)):
+        there = lengths > place
+        found[there] |= (groups[starts[there] + place] & np.uint8(0x7F)).astype(np.uint64) << np.uint64(
+            7 * place
+        )
+    return found.view(np.int64)

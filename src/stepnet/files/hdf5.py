@@ -1,0 +1,267 @@
+"""Arrays and attributes out of an HDF5 file, read from its bytes.
+
+1  It is read here and not by the HDF5 library, which some files with a changed byte send round in circles: no
+   file is to be trusted. What Keras and h5py write is read; some forms that only libver="latest" writes are
+   refused by name.
+2  Nothing outside the file is touched: links to other files, soft links, numbers that lie in other files and
+   virtual arrays are refused.
+3  Every byte of the file is taken once at most, and memory only for what is there: as much as is stored, or
+   1032 times that for what deflate packed, which is its most.
+4  What holds no numbers (texts, references, records, bytes) is left out of the arrays, and what is neither
+   text nor numbers out of the attributes.
+"""
+
+import math
+import struct
+import zlib
+from collections.abc import Generator
+from contextlib import contextmanager
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from stepnet.errors import FileError
+from stepnet.files import hdf5_parts as parts
+from stepnet.files.hdf5_parts import Bytes, Kind, Message, broken
+from stepnet.files.paths import existing
+from stepnet.files.zips import Place
+
+Array = np.ndarray
+Attribute = str | tuple[str, ...] | Array
+Attributes = dict[str, Attribute]
+Content = tuple[dict[str, Array], dict[str, Attributes]]
+
+EXPANSION = 1032  # bytes that deflate makes of one at most (zlib's technical details)
+GZIP, SHUFFLE, CHECKSUM = 1, 2, 3  # the filters that are read, by their numbers (IV.A.2.l)
+HALVES = {np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)}
+DEEPEST, LONGEST = 100, 4096
+
+
+def read(path: str | Path) -> Content:
+    """The arrays of an HDF5 file by full path, and the attributes of each group or array by its path.
+
+    Paths have no / in front: the outermost group is "". Arrays are NumPy's own in the machine's byte order,
+    float16 and bfloat16 as float32, exactly. An attribute is a text, a tuple of texts or an array.
+
+    Raises `FileError`, with the path, for what is truncated, foreign or would read outside the file.
+
+    >>> read("weights.h5")
+    Traceback (most recent call last):
+    stepnet.errors.FileError: weights.h5: there is no such file
+    """
+    with named(path), open(existing(path), "rb") as stream:
+        return content(stream)
+
+
+@contextmanager
+def named(path: str | Path) -> Generator[None]:
+    """Puts the path before what is wrong with the file."""
+    try:
+        yield
+    except FileError as error:
+        prefix = f"{path}: "
+        raise FileError(prefix + str(error).removeprefix(prefix)) from None
+    except (struct.error, IndexError) as error:
+        raise FileError(f"{path}: {broken('a part of it ends too soon')}") from error
+    except OSError as error:
+        raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
+
+
+def content(stream: BufferedReader, place: Place | None = None) -> Content:
+    """As `read`, for the bytes at a place in an open file, such as a zip's member; errors have no path."""
+    file = parts.opened(stream, place)
+    arrays: dict[str, Array] = {}
+    attributes: dict[str, Attributes] = {}
+    pending, seen = [("", parts.root(file))], set[int]()
+    while pending:
+        path, at = pending.pop()
+        if at in seen:
+            raise FileError(f"{path!r} is the same object as another, which stepnet does not read")
+        if path.count("/") > DEEPEST or len(path) > LONGEST:
+            raise FileError(
+                f"its groups are nested more than {DEEPEST} deep or have paths over {LONGEST} long"
+            )
+        seen.add(at)
+        messages = parts.header(file, at)
+        with within(path):
+            found = attributes_of(file, messages)
+            array = array_of(file, messages, found)
+        if found:
+            attributes[path] = found
+        if array is not None:
+            arrays[path] = array
+        below = [
+            (f"{path}/{name}".lstrip("/"), place) for name, place in parts.children(file, messages).items()
+        ]
+        pending.extend(reversed(below))
+    return arrays, attributes
+
+
+@contextmanager
+def within(path: str) -> Generator[None]:
+    """Puts the path in the file before what is wrong with an object of it."""
+    try:
+        yield
+    except FileError as error:
+        raise FileError(f"{path!r}: {error}" if path else str(error)) from None
+
+
+def attributes_of(file: Bytes, messages: list[Message]) -> Attributes:
+    """The attributes of an object that are texts or numbers."""
+    found: Attributes = {}
+    for message in messages:
+        if message.kind == parts.ATTRIBUTES and parts.large(message.body, 2):
+            raise FileError(
+                'its attributes are written in the large form of libver="latest"; save it without that'
+            )
+        if message.kind == parts.ATTRIBUTE and not message.flags & parts.SHARED:
+            name, value = attribute(file, message.body)
+            if value is not None:
+                found[name] = value
+    return found
+
+
+def attribute(file: Bytes, body: bytes) -> tuple[str, Attribute | None]:
+    """Name and value of an attribute message (IV.A.2.m); None for what is neither text nor numbers."""
+    version, flags, *sizes = struct.unpack_from("<BBHHH", body)
+    if version not in (1, 2, 3):
+        raise broken(f"an attribute has version {version}")
+    here, pieces = 9 if version == 3 else 8, list[bytes]()
+    for size in sizes:
+        pieces.append(body[here : here + size])
+        here += size + (-size % 8 if version == 1 else 0)
+    name, data = parts.text(pieces[0].partition(b"\0")[0]), body[here:]
+    if version > 1 and flags:  # its kind or shape is said in another place
+        return name, None
+    kind, shape = parts.kind_of(pieces[1]), parts.shape_of(pieces[2])
+    if shape is None or (kind.dtype is None and kind.text is None):
+        return name, None
+    count = parts.count_of(shape, kind.size, len(data))
+    if kind.text is None:
+        return name, native(np.frombuffer(data, kind.dtype, count).reshape(shape))
+    texts = tuple(kind.text(file, data[at : at + kind.size]) for at in range(0, count * kind.size, kind.size))
+    return name, texts if shape else texts[0]
+
+
+def array_of(file: Bytes, messages: list[Message], attributes: Attributes) -> Array | None:
+    """The array that an object header describes, None for a group and for what is no numbers."""
+    said = {message.kind: message for message in messages}
+    if parts.LAYOUT not in said or parts.KIND not in said or parts.SHAPE not in said:
+        return None
+    if parts.ELSEWHERE in said:
+        raise FileError("its numbers lie in another file, which stepnet does not read")
+    if said[parts.KIND].flags & parts.SHARED:
+        raise FileError("its kind of numbers is named in another place, which stepnet does not read")
+    kind, shape = parts.kind_of(said[parts.KIND].body), parts.shape_of(said[parts.SHAPE].body)
+    if kind.size == 2 and kind.dtype is None and attributes.get("dtype") == "bfloat16":
+        kind = Kind(2, np.dtype(ml_dtypes.bfloat16))  # how Keras marks what HDF5 had no kind for
+    if kind.dtype is None and said[parts.KIND].body[0] & 0x0F in (0, 1):
+        raise FileError(f"it holds numbers of {kind.size} bytes that NumPy lacks; save it as float32")
+    if kind.dtype is None or shape is None:
+        return None
+    filters = filters_of(said[parts.FILTERS].body) if parts.FILTERS in said else []
+    return native(stored(file, said[parts.LAYOUT].body, shape, kind.dtype, filters))
+
+
+def stored(
+    file: Bytes, body: bytes, shape: tuple[int, ...], dtype: np.dtype[Any], filters: list[int]
+) -> Array:
+    """The numbers that a layout message (IV.A.2.i) points to."""
+    version, form = body[0], body[1]
+    if version not in (3, 4) or form > 3 or (version, form) == (4, 2):
+        raise FileError(
+            f'it is laid out in form {form} of version {version}; save it without libver="latest"'
+        )
+    if form == 3:
+        raise FileError("it is virtual, made of arrays of other files, which stepnet does not read")
+    if form == 2:
+        return chunked(file, body, shape, dtype, filters)
+    if form == 0:
+        data = body[4 : 4 + struct.unpack_from("<H", body, 2)[0]]
+        return np.frombuffer(data, dtype, parts.count_of(shape, dtype.itemsize, len(data))).reshape(shape)
+    at, size = struct.unpack_from("<QQ", body, 2)
+    parts.count_of(shape, dtype.itemsize, 0 if at == parts.NOWHERE else min(size, file.left))
+    array = np.empty(shape, dtype)
+    if array.size:
+        file.fill(array, at)
+    return array
+
+
+def chunked(
+    file: Bytes, body: bytes, shape: tuple[int, ...], dtype: np.dtype[Any], filters: list[int]
+) -> Array:
+    """The numbers of an array that is stored in blocks of equal shape, each packed by itself."""
+    rank, tree = struct.unpack_from("<BQ", body, 2)
+    if rank != len(shape) + 1 or rank < 2:
+        raise broken(f"its blocks have {rank - 1} dimensions of {len(shape)}")
+    *block, width = struct.unpack_from(f"<{rank}I", body, 11)
+    if width != dtype.itemsize or 0 in block:
+        raise broken(f"its blocks are {block} of {width} bytes")
+    found: dict[tuple[int, ...], tuple[int, int, int]] = {}
+    for leaf in parts.leaves(file, tree, 1, 8 + 8 * rank) if tree != parts.NOWHERE else ():
+        size, mask, *corner = struct.unpack(f"<II{rank}Q", leaf.key)
+        found[tuple(corner[:-1])] = (leaf.child, size, mask)
+    factor = EXPANSION if GZIP in filters else 1
+    parts.count_of(shape, width, factor * min(file.left, sum(size for _, size, _ in found.values())))
+    if len(found) != math.prod(-(-n // step) for n, step in zip(shape, block, strict=True)):
+        raise broken(f"it has {len(found)} blocks of {block}")
+    array = np.empty(shape, dtype)
+    for corner, (at, size, mask) in found.items():
+        if any(start >= n or start % step for start, n, step in zip(corner, shape, block, strict=True)):
+            raise broken(f"a block of it lies at {corner}")
+        count = parts.count_of(tuple(block), width, factor * size)
+        used = [number for place, number in enumerate(filters) if not mask >> place & 1]
+        data = unpacked(file.take(at, size), used, count * width, width)
+        inside = array[tuple(slice(start, start + step) for start, step in zip(corner, block, strict=True))]
+        inside[...] = np.frombuffer(data, dtype).reshape(block)[tuple(map(slice, inside.shape))]
+    return array
+
+
+def filters_of(body: bytes) -> list[int]:
+    """The numbers of the filters in a pipeline message (IV.A.2.l), in the order of their use."""
+    version, count = body[0], body[1]
+    here, found = 8 if version == 1 else 2, list[int]()
+    for _ in range(count):
+        number = struct.unpack_from("<H", body, here)[0]
+        start = 8 if version == 1 or number >= 256 else 6  # with the length of a name, or without
+        length = struct.unpack_from("<H", body, here + 2)[0] if start == 8 else 0
+        values = struct.unpack_from("<H", body, here + start - 2)[0]
+        here += start + length + -length % 8 * (version == 1) + 4 * values
+        here += 4 * (values % 2) * (version == 1)
+        found.append(number)
+    unknown = set(found) - {GZIP, SHUFFLE, CHECKSUM}
+    if unknown or found.count(GZIP) > 1:
+        raise FileError(f"it is packed by filter {max(unknown, default=GZIP)}; save it with gzip or unpacked")
+    return found
+
+
+def unpacked(data: bytes, filters: list[int], size: int, width: int) -> bytes:
+    """A block's bytes before its filters were applied, which have to be `size`, of elements of `width`."""
+    for number in reversed(filters):
+        if number == CHECKSUM:  # deflate has its own
+            data = data[:-4]
+        elif number == GZIP:
+            data = inflated(data, size + 4)
+        else:
+            whole = len(data) // width * width
+            data = np.frombuffer(data[:whole], np.uint8).reshape(width, -1).T.tobytes() + data[whole:]
+    if len(data) != size:
+        raise broken(f"a block of it has {len(data)} bytes of {size}")
+    return data
+
+
+def inflated(data: bytes, limit: int) -> bytes:
+    """What deflate packed, no more than `limit` bytes of it."""
+    try:
+        return zlib.decompressobj().decompress(data, limit)
+    except zlib.error as error:
+        raise broken(f"a block of it: {error}") from error
+
+
+def native(array: Array) -> Array:
+    """The same numbers in the machine's own byte order, halves widened."""
+    dtype = array.dtype.newbyteorder("=")
+    return array.astype(np.float32 if dtype in HALVES else dtype, copy=not array.flags.writeable)

@@ -1,0 +1,362 @@
+"""What an HDF5 file is made of: its bytes, object headers, names in groups, texts, shapes, kinds of numbers.
+
+Functions raise `FileError` with the short fact, and `struct.error` or `IndexError` where a part ends before
+it should; the public reader in hdf5.py adds the path. Numbers such as IV.A.2.i, there and here, are sections
+of the HDF5 File Format Specification, version 3.0.
+"""
+
+import math
+import os
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from io import BufferedReader
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from stepnet.errors import FileError
+from stepnet.files.zips import Place
+
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+NOWHERE = (1 << 64) - 1  # the address of what was never written
+
+# Kinds of messages in an object header (IV.A.2) that are read.
+SHAPE, LINKS, KIND, LINK, ELSEWHERE, LAYOUT, FILTERS, ATTRIBUTE, MORE, GROUP, ATTRIBUTES = (
+    *(0x01, 0x02, 0x03, 0x06, 0x07, 0x08, 0x0B, 0x0C, 0x10, 0x11, 0x15),
+)
+SHARED = 0x02  # a message's flag: what it says is said in another place
+
+# Parts of floating-point numbers (IV.A.2.d): precision, exponent's and mantissa's places and sizes, bias.
+FLOATS: dict[tuple[int, ...], np.dtype[Any]] = {
+    (16, 10, 5, 0, 10, 15): np.dtype(np.float16),
+    (16, 7, 8, 0, 7, 127): np.dtype(ml_dtypes.bfloat16),
+    (32, 23, 8, 0, 23, 127): np.dtype(np.float32),
+    (64, 52, 11, 0, 52, 1023): np.dtype(np.float64),
+}
+LONGEST = 4096  # bytes of a name
+
+
+@dataclass
+class Bytes:
+    """A file's bytes, each of which can be taken once.
+
+    Parts of a sound file do not overlap: who takes more than it holds was sent round in circles.
+    """
+
+    stream: BufferedReader
+    start: int
+    size: int
+    left: int
+    texts: dict[int, dict[int, bytes]] = field(default_factory=dict[int, dict[int, bytes]])
+
+    def take(self, at: int, length: int) -> bytes:
+        """`length` bytes of the file from `at` on."""
+        self.spend(at, length)
+        return self.peek(at, length)
+
+    def peek(self, at: int, length: int) -> bytes:
+        """As `take`, without counting them: for a look at a few bytes before something is taken."""
+        self.check(at, length)
+        self.stream.seek(self.start + at)
+        return self.stream.read(length)
+
+    def fill(self, array: np.ndarray, at: int) -> None:
+        """Puts the bytes from `at` on into a contiguous array, as many as it holds."""
+        self.spend(at, array.nbytes)
+        self.stream.seek(self.start + at)
+        self.stream.readinto(array.reshape(-1).view(np.uint8).data)
+
+    def spend(self, at: int, length: int) -> None:
+        """Counts bytes as taken."""
+        self.check(at, length)
+        self.left -= length
+        if self.left < 0:
+            raise broken("parts of it overlap or lead in circles")
+
+    def check(self, at: int, length: int) -> None:
+        """Raises where the file has no such bytes."""
+        if at + length > self.size:
+            raise broken(f"a part of it lies at {at} to {at + length}, and it has {self.size} bytes")
+
+    def tagged(self, at: int, length: int, tag: bytes) -> bytes:
+        """As `take`, for a part that begins with a tag; raises where it does not."""
+        data = self.take(at, length)
+        if not data.startswith(tag):
+            raise broken(f"there is no {tag.decode()} at {at}")
+        return data
+
+
+def broken(fact: str) -> FileError:
+    """The error for what breaks the format's own rules."""
+    return FileError(f"this is no whole HDF5 file ({fact})")
+
+
+def opened(stream: BufferedReader, place: Place | None = None) -> Bytes:
+    """The bytes of an open file, or of a place in it, nothing of them taken."""
+    place = place or Place(0, stream.seek(0, os.SEEK_END))
+    return Bytes(stream, place.start, place.size, place.size)
+
+
+def root(file: Bytes) -> int:
+    """Where the object header of the file's outermost group lies, from the superblock (II.A)."""
+    start = file.peek(0, min(file.size, 100))
+    if not start.startswith(SIGNATURE):
+        raise FileError("this is no HDF5 file: it does not begin as one")
+    version = start[8]
+    if version > 3:
+        raise FileError(f"the file has version {version} of HDF5's superblock, and stepnet reads 0 to 3")
+    offsets, lengths = struct.unpack_from("<BB", start, 13 if version < 2 else 9)
+    if (offsets, lengths) != (8, 8):
+        raise FileError(
+            f"the file's addresses have {offsets} bytes and its lengths {lengths}, and stepnet reads 8"
+        )
+    base, _, end, last = struct.unpack_from("<QQQQ", start, {0: 24, 1: 28}.get(version, 12))
+    if base:
+        raise FileError("the file's addresses do not count from its beginning, which stepnet does not read")
+    if end > file.size:
+        raise broken(f"it has {file.size} bytes of {end}")
+    return last if version >= 2 else struct.unpack_from("<Q", start, 64 + 4 * version)[0]
+
+
+# Object headers
+
+
+@dataclass(frozen=True)
+class Message:
+    """One part of an object header: what it is about, its flags and what it says."""
+
+    kind: int
+    flags: int
+    body: bytes
+
+
+def header(file: Bytes, at: int) -> list[Message]:
+    """The messages of an object header (IV.A.1)."""
+    if file.peek(at, 4) == b"OHDR":
+        return modern_header(file, at)
+    start = file.take(at, 16)
+    if start[0] != 1:
+        raise broken(f"there is no object header at {at}")
+    blocks, messages = [(at + 16, struct.unpack_from("<I", start, 8)[0])], list[Message]()
+    while blocks:
+        data, here = file.take(*blocks.pop(0)), 0
+        while here + 8 <= len(data):
+            kind, size, flags = struct.unpack_from("<HHB", data, here)
+            messages.append(Message(kind, flags, data[here + 8 : here + 8 + size]))
+            if kind == MORE:
+                blocks.append(struct.unpack_from("<QQ", messages[-1].body))
+            here += 8 + size
+    return messages
+
+
+def modern_header(file: Bytes, at: int) -> list[Message]:
+    """The messages of an object header of version 2 (IV.A.1.b)."""
+    flags = file.peek(at, 6)[5]
+    before = 6 + 16 * bool(flags & 0x20) + 4 * bool(flags & 0x10)
+    width = 1 << (flags & 3)
+    size = int.from_bytes(file.take(at, before + width)[before:], "little")
+    blocks, messages = [(at + before + width, size)], list[Message]()
+    ordered = 2 * bool(flags & 0x04)
+    while blocks:
+        data, here = file.take(*blocks.pop(0)), 0
+        while here + 4 + ordered <= len(data):
+            kind, size, marks = struct.unpack_from("<BHB", data, here)
+            here += 4 + ordered
+            messages.append(Message(kind, marks, data[here : here + size]))
+            if kind == MORE:
+                place, length = struct.unpack_from("<QQ", messages[-1].body)
+                if length < 8:
+                    raise broken(f"a header goes on at {place} with {length} bytes")
+                blocks.append((place + 4, length - 8))  # without its tag and checksum
+            here += size
+    return messages
+
+
+# Groups
+
+
+def children(file: Bytes, messages: list[Message]) -> dict[str, int]:
+    """Where the objects of a group lie, by name; nothing for what is no group."""
+    found: list[tuple[bytes, int]] = []
+    for message in messages:
+        if message.kind == GROUP:
+            found.extend(entries(file, *struct.unpack_from("<QQ", message.body)))
+        elif message.kind == LINK:
+            found.append(link(message.body))
+        elif message.kind == LINKS and large(message.body, 8):
+            raise FileError('a group is written in the large form of libver="latest"; save it without that')
+    names = {text(name): at for name, at in sorted(found)}
+    if len(names) < len(found):
+        raise broken("a group has one name twice")
+    for name in names:
+        if not name or "/" in name or len(name) > LONGEST:
+            raise broken(f"a name is {name[:40]!r}")
+    return names
+
+
+def large(body: bytes, counter: int) -> bool:
+    """Whether a link-info (IV.A.2.c) or attribute-info message (IV.A.2.v) says that all is in a fractal heap.
+
+    counter: the bytes of the highest number in order of creation, where the message has that.
+    """
+    return struct.unpack_from("<Q", body, 2 + (counter if body[1] & 1 else 0))[0] != NOWHERE
+
+
+def entries(file: Bytes, tree: int, heap: int) -> Iterator[tuple[bytes, int]]:
+    """Names and places in a group of the old form: a tree of tables (III.B), and a heap of names (III.D)."""
+    length, _, at = struct.unpack_from("<QQQ", file.tagged(heap, 32, b"HEAP"), 8)
+    names = file.take(at, length)
+    for table in leaves(file, tree, 0, 8):
+        count = struct.unpack_from("<H", file.tagged(table.child, 8, b"SNOD"), 6)[0]
+        rows = file.take(table.child + 8, 40 * count)
+        for name, place, cached in struct.iter_unpack("<QQI20x", rows):
+            if cached == 2:
+                raise FileError("it has soft links, which stepnet does not follow")
+            end = names.find(b"\0", name, name + LONGEST)
+            if end < 0:
+                raise broken(f"there is no name at {name} of a group's names")
+            yield names[name:end], place
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One entry at the bottom of a tree."""
+
+    key: bytes
+    child: int
+
+
+def leaves(file: Bytes, tree: int, kind: int, width: int) -> Iterator[Leaf]:
+    """The entries at the bottom of a version 1 tree (III.A.1), of groups (kind 0) or of chunks (kind 1).
+
+    width: the bytes of a key.
+    """
+    nodes = [tree]
+    while nodes:
+        at = nodes.pop()
+        found, level, count = struct.unpack_from("<BBH", file.tagged(at, 24, b"TREE"), 4)
+        if found != kind:
+            raise broken(f"the tree at {at} is of another kind")
+        data = file.take(at + 24, count * (width + 8))
+        for here in range(0, len(data), width + 8):
+            child = struct.unpack_from("<Q", data, here + width)[0]
+            if level:
+                nodes.append(child)
+            else:
+                yield Leaf(data[here : here + width], child)
+
+
+def link(body: bytes) -> tuple[bytes, int]:
+    """Name and place of a link message (IV.A.2.g), which has to lead to an object of this file."""
+    flags, here = body[1], 2
+    kind = body[here] if flags & 0x08 else 0
+    if kind:
+        what = {1: "soft links", 64: "links to other files"}.get(kind, f"links of kind {kind}")
+        raise FileError(f"it has {what}, which stepnet does not follow")
+    here += bool(flags & 0x08) + 8 * bool(flags & 0x04) + bool(flags & 0x10)
+    width = 1 << (flags & 3)
+    length = int.from_bytes(body[here : here + width], "little")
+    here += width
+    return body[here : here + length], struct.unpack_from("<Q", body, here + length)[0]
+
+
+def text(data: bytes) -> str:
+    """A name or text, which is UTF-8 in everything that Keras writes."""
+    return data.decode("utf-8", "replace")
+
+
+# Shapes and kinds
+
+
+def shape_of(body: bytes) -> tuple[int, ...] | None:
+    """The shape in a dataspace message (IV.A.2.b), None for that of nothing."""
+    version, rank = body[0], body[1]
+    if version not in (1, 2) or rank > 32:
+        raise broken(f"a shape has version {version} and {rank} dimensions")
+    if version == 2 and body[3] == 2:
+        return None
+    return struct.unpack_from(f"<{rank}Q", body, 8 if version == 1 else 4)
+
+
+def count_of(shape: tuple[int, ...], width: int, limit: int) -> int:
+    """How many elements of `width` bytes a shape has, which must not be more than `limit` bytes.
+
+    >>> count_of((2, 3), 4, 24)
+    6
+    >>> count_of((1 << 62, 4), 4, 24)
+    Traceback (most recent call last):
+    stepnet.errors.FileError: this is no whole HDF5 file (an array of shape 4611686018427387904, 4 has 24...
+    """
+    count = math.prod(shape)
+    if count * width > limit or math.prod(max(1, n) for n in shape) >= 1 << 48:
+        raise broken(f"an array of shape {', '.join(map(str, shape))} has {limit} bytes")
+    return count
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the elements of an array are.
+
+    size: bytes of one. dtype: that of numbers, None for others. text: for texts, what makes one of its bytes.
+    """
+
+    size: int
+    dtype: np.dtype[Any] | None = None
+    text: Callable[[Bytes, bytes], str] | None = None
+
+
+def kind_of(body: bytes) -> Kind:
+    """The kind in a datatype message (IV.A.2.d)."""
+    group, bits, size = (
+        body[0] & 0x0F,
+        int.from_bytes(body[1:4], "little"),
+        struct.unpack_from("<I", body, 4)[0],
+    )
+    order = ">" if bits & 1 else "<"
+    if group == 0 and size in (1, 2, 4, 8) and struct.unpack_from("<HH", body, 8) == (0, 8 * size):
+        return Kind(size, np.dtype(f"{order}{'i' if bits & 8 else 'u'}{size}"))
+    if group == 1 and not bits & 0x40:
+        offset, *parts = struct.unpack_from("<HHBBBBI", body, 8)
+        dtype = FLOATS.get(tuple(parts))
+        if dtype is not None and size == dtype.itemsize and offset == 0:
+            return Kind(size, dtype.newbyteorder(order))
+    if group == 8 and size == 1 and b"FALSE\0" in body and b"TRUE\0" in body:
+        return Kind(1, np.dtype(np.bool_))  # as h5py writes it
+    if group == 3 and size:
+        return Kind(size, text=padded_text)
+    if group == 9 and bits & 0x0F == 1 and size == 16:
+        return Kind(size, text=heap_text)
+    return Kind(size)
+
+
+def padded_text(file: Bytes, data: bytes) -> str:
+    """A text of fixed length without what pads it."""
+    return text(data.partition(b"\0")[0].rstrip(b" "))
+
+
+def heap_text(file: Bytes, data: bytes) -> str:
+    """A text of any length: its length, its heap (III.E) and its number there stand for it."""
+    length, at, number = struct.unpack("<IQI", data)
+    if length == 0:
+        return ""
+    if at not in file.texts:
+        file.texts[at] = heap(file, at)
+    found = file.texts[at].pop(number, b"")  # each is one array's, and so is taken once
+    if len(found) < length:
+        raise broken(f"there is no text {number} of {length} bytes at {at}")
+    return text(found[:length])
+
+
+def heap(file: Bytes, at: int) -> dict[int, bytes]:
+    """The objects of a global heap by number."""
+    size = struct.unpack_from("<Q", file.tagged(at, 16, b"GCOL"), 8)[0]
+    data, here, found = file.take(at + 16, max(0, size - 16)), 0, dict[int, bytes]()
+    while here + 16 <= len(data):
+        number, length = struct.unpack_from("<H6xQ", data, here)
+        if number == 0:  # what is free
+            break
+        found[number] = data[here + 16 : here + 16 + length]
+        here += 16 + length + -length % 8
+    return found

@@ -1,0 +1,202 @@
+"""The layers that a Keras configuration tells of, one after the other, and what feeds each.
+
+    {"class_name": "Sequential", "config": {"layers": [...]}}        ->  lstm, dense
+    a functional model with a model "encoder" in it                  ->  lstm, encoder/gru, encoder/dense, ...
+
+Models in models are taken apart: the layers of an inner one have its name before theirs, and take what feeds
+it. Layers that give back what they get when a model is used, such as Dropout, are looked through.
+
+Sources: keras/src/models/functional.py, models/sequential.py and saving/saving_lib.py of 3.15; tf_keras 2.21;
+keras/engine/topology.py of 1.2.2.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from stepnet.errors import FileError
+
+Config = Mapping[str, Any]
+Names = tuple[str, ...]
+Tensor = tuple[str, int]  # the name of a layer, and which of the things that it gave back
+
+LOOKED_THROUGH = {
+    *("Dropout", "SpatialDropout1D", "GaussianDropout", "GaussianNoise", "AlphaDropout"),
+    *("ActivityRegularization", "Identity"),
+}
+KERNELS = ("kernel", "recurrent_kernel", "bias")
+
+# What the numbered arrays of a class are, in Keras 3's files.
+VARIABLES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("LSTM", "GRU", "SimpleRNN", "LSTMCell", "GRUCell", "SimpleRNNCell"), KERNELS),
+    **dict.fromkeys(("CuDNNLSTM", "CuDNNGRU", "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"), KERNELS),
+    **dict.fromkeys(("Dense", "Conv1D", "Conv2D", "Conv3D"), ("kernel", "bias")),
+    "Embedding": ("embeddings",),
+}
+DEEPEST = 30  # models in models
+MOST_INPUTS = 1000  # of a layer
+
+
+@dataclass(frozen=True)
+class Told:
+    """A layer that a configuration tells of.
+
+    name: its own after those of the models around it; outermost: the layer of the whole model that it is or
+    lies in; inputs: names of what feeds it; place: where files of Keras 3 have its arrays.
+    """
+
+    name: str
+    own: str
+    outermost: str
+    class_name: str
+    config: Config
+    inputs: Names
+    place: str
+
+
+@dataclass(frozen=True)
+class Around:
+    """What is around the layers of a model: the models that it lies in, and what feeds each of its inputs."""
+
+    prefix: str = ""
+    place: str = ""
+    outermost: str = ""
+    feeds: tuple[Names, ...] = ()
+    depth: int = 0
+
+
+def layers_of(model: Config) -> list[Told]:
+    """Every layer of a model, in its order; nothing for a model whose layers its configuration does not tell.
+
+    >>> lstm = {"class_name": "LSTM", "config": {"name": "lstm", "units": 3}}
+    >>> dense = {"class_name": "Dense", "config": {"name": "dense"}}
+    >>> for layer in layers_of({"class_name": "Sequential", "config": {"layers": [lstm, dense]}}):
+    ...     print(layer.name, layer.class_name, layer.inputs, layer.place)
+    lstm LSTM () layers/lstm
+    dense Dense ('lstm',) layers/dense
+    """
+    return inside(model, Around())[0]
+
+
+def inside(model: Config, around: Around) -> tuple[list[Told], list[Names]]:
+    """The layers of a model, and the names of what gives each of its outputs."""
+    if around.depth > DEEPEST:
+        raise FileError(f"its configuration has models in models more than {DEEPEST} deep")
+    config, nodes, counts = table(model.get("config")), nodes_of(model), dict[str, int]()
+    chained = "input_layers" not in config
+    entrances = {name: place for place, (name, _) in enumerate(tensors(config.get("input_layers")))}
+    found: list[Told] = []
+    given: dict[str, list[Names]] = {"": [around.feeds[0] if around.feeds else ()]}
+
+    def resolved(tensor: Tensor) -> Names:
+        name, place = tensor
+        if name not in given:
+            return (around.prefix + name,)
+        return given[name][place] if place < len(given[name]) else ()
+
+    before = ""
+    for node in nodes:
+        own, class_name = name_of(node), str(node.get("class_name"))
+        calls = (
+            [[(before, 0)]] if chained else [list(tensors(call)) for call in rows(node.get("inbound_nodes"))]
+        )
+        feeds = tuple(union(map(resolved, place)) for place in positions(calls))
+        inputs = union(feeds)
+        place = f"{around.place}layers/{numbered(snake(class_name), counts)}"
+        outermost = around.outermost or own
+        if len(inputs) > MOST_INPUTS:
+            raise FileError(f"its configuration has a layer that {len(inputs)} others feed")
+        if nodes_of(node):
+            deeper = Around(f"{around.prefix}{own}/", f"{place}/", outermost, feeds, around.depth + 1)
+            layers, given[own] = inside(node, deeper)
+            found.extend(layers)
+        elif class_name == "InputLayer" and around.depth:
+            fed = entrances.get(own, 0)
+            given[own] = list(around.feeds[fed : fed + 1])
+        elif class_name in LOOKED_THROUGH and len(inputs) == 1:
+            given[own] = [inputs]
+        else:
+            told = table(node.get("config"))
+            found.append(Told(around.prefix + own, own, outermost, class_name, told, inputs, place))
+        before = own
+    exits: Iterable[Tensor] = [(before, 0)] if chained else tensors(config.get("output_layers"))
+    return found, [resolved(tensor) for tensor in exits]
+
+
+def table(value: object) -> Config:
+    """A JSON object, an empty one for what is none."""
+    return cast(Config, value) if isinstance(value, dict) else {}
+
+
+def rows(value: object) -> list[Any]:
+    """A JSON array, an empty one for what is none."""
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+def nodes_of(model: Config) -> list[Config]:
+    """The layers in a model's configuration, which was a bare list for Keras 1's Sequential."""
+    config = model.get("config")
+    return [table(node) for node in rows(config) or rows(table(config).get("layers"))]
+
+
+def name_of(node: Config) -> str:
+    """What a layer of a configuration is called."""
+    return str(
+        node.get("name") or table(node.get("config")).get("name") or snake(str(node.get("class_name")))
+    )
+
+
+def tensors(value: object) -> Iterator[Tensor]:
+    """The outputs of layers that a part of a configuration names, in their order.
+
+    Keras 3 writes {"class_name": "__keras_tensor__", "config": {"keras_history": ["lstm", 0, 0]}}, Keras 1
+    and 2 wrote ["lstm", 0, 0, {}]; the numbers are which call of the layer, and which output.
+    """
+    pending = [value]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict):
+            node = cast(Config, value)
+            history = table(node.get("config")).get("keras_history")
+            pending.extend([history] if history else reversed(list(node.values())))
+        elif isinstance(value, list):
+            items = cast("list[Any]", value)
+            if [type(item) for item in items[:3]] == [str, int, int]:
+                yield items[0], max(0, items[2])
+            pending.extend(reversed(items))
+
+
+def positions(calls: list[list[Tensor]]) -> list[list[Tensor]]:
+    """What is given at each place of a layer's calls, of all calls together."""
+    found: list[list[Tensor]] = [[] for _ in range(max(map(len, calls), default=0))]
+    for call in calls:
+        for place, tensor in zip(found, call, strict=False):
+            place.append(tensor)
+    return found
+
+
+def union(names: Iterable[Names]) -> Names:
+    """All names, each once."""
+    return tuple(dict.fromkeys(name for some in names for name in some))
+
+
+def snake(class_name: str) -> str:
+    """A class's name as Keras writes it in files.
+
+    >>> snake("SimpleRNN"), snake("CuDNNLSTM"), snake("Conv1D")
+    ('simple_rnn', 'cu_dnnlstm', 'conv1d')
+    """
+    words = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", class_name))
+    return re.sub(r"([a-z])([A-Z])", r"\1_\2", words).lower()
+
+
+def numbered(name: str, counts: dict[str, int]) -> str:
+    """A name that is used for the first time as it is, and later with a number.
+
+    >>> counts = {}
+    >>> numbered("lstm", counts), numbered("lstm", counts), numbered("gru", counts)
+    ('lstm', 'lstm_1', 'gru')
+    """
+    counts[name] = counts.get(name, -1) + 1
+    return f"{name}_{counts[name]}" if counts[name] else name

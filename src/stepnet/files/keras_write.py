@@ -1,0 +1,303 @@
+"""Keras files made of layers: the .keras and .weights.h5 of Keras 3, and the .h5 of Keras 2.
+
+They are made without Keras; HDF5 is written by h5py.
+Sources: as in keras.py, and keras/src/layers/rnn/ of 3.15.
+"""
+
+import json
+import shutil
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from stepnet.errors import FileError
+from stepnet.files.keras_config import VARIABLES, numbered, snake, table
+from stepnet.files.paths import library, new_file
+
+Array = np.ndarray
+
+GATES = {"SimpleRNN": 1, "GRU": 3, "LSTM": 4}  # blocks side by side in a kernel
+CELLS = {*GATES, "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"}  # classes whose arrays are a cell's in them
+DIRECTIONS = {"forward": "forward_layer", "backward": "backward_layer"}
+KINDS = ("float16", "float32", "float64")
+MERGES = {"concat": 2, "sum": 1, "mul": 1, "ave": 1}  # how wide both directions together are, in those of one
+KERAS_2, KERAS_3 = "2.15.0", "3.5.0"  # what the files say of who wrote them
+
+# What the configuration of a recurrent layer says, and what it means not to say it, as in Keras. What matters
+# only for training is left to Keras.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "": {"activation": "tanh", "return_sequences": False, "go_backwards": False},
+    "SimpleRNN": {},
+    "GRU": {"recurrent_activation": "sigmoid", "reset_after": True},
+    "LSTM": {"recurrent_activation": "sigmoid"},
+}
+
+
+@dataclass(frozen=True)
+class NewLayer:
+    """A layer to write.
+
+    arrays: by their names in it, "kernel", "recurrent_kernel", "bias", for Bidirectional "forward/kernel" and
+    so on. config: as Keras' own; of a recurrent layer's, activation, recurrent_activation, reset_after,
+    return_sequences and go_backwards count, and the rest follows from the arrays. Bidirectional has
+    merge_mode and {"layer": {"class_name": "GRU", "config": {...}}}.
+    """
+
+    name: str
+    class_name: str
+    arrays: Mapping[str, Array]
+    config: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def inner(self) -> tuple[str, Mapping[str, Any]]:
+        """Class and configuration of what it runs in both directions, or else its own."""
+        if self.class_name != "Bidirectional":
+            return self.class_name, self.config
+        layer = table(self.config.get("layer"))
+        return str(layer.get("class_name")), table(layer.get("config"))
+
+    def parts(self) -> dict[str, dict[str, Array]]:
+        """The arrays of each of its directions, or of "" where it has none."""
+        if self.class_name != "Bidirectional":
+            return {"": dict(self.arrays)}
+        found: dict[str, dict[str, Array]] = {direction: {} for direction in DIRECTIONS}
+        for name, array in self.arrays.items():
+            direction, _, own = name.partition("/")
+            found.setdefault(direction, {})[own] = array
+        return found
+
+
+def write_weights(path: str | Path, layers: Sequence[NewLayer], force: bool = False) -> None:
+    """Writes a .weights.h5, which `load_weights` of a Keras 3 model with layers of these classes takes.
+
+    Layers of the same class have to be in the model's order. Raises `FileError` for what the file cannot
+    hold, and where it is there already and `force` is not given.
+    """
+    h5py = library("h5py", "a Keras file", "keras")
+    if not str(path).endswith(".weights.h5"):
+        raise FileError(f"{path}: Keras loads such a file only where its name ends in .weights.h5")
+    places = dict(numbered_places(path, layers))
+    with new_file(path, force) as partial:
+        write_places(h5py, partial, layers, places)
+
+
+def write_model(path: str | Path, layers: Sequence[NewLayer], force: bool = False) -> None:
+    """Writes a .keras file of an input and recurrent layers over it, which Keras 3's `load_model` takes.
+
+    Raises `FileError` for layers that do not fit over one another or that the file cannot hold, and where it
+    is there already and `force` is not given.
+    """
+    h5py = library("h5py", "a Keras file", "keras")
+    if not str(path).endswith(".keras"):
+        raise FileError(f"{path}: Keras loads such a file only where its name ends in .keras")
+    places = dict(numbered_places(path, layers))
+    config = json.dumps(model(path, layers))
+    with new_file(path, force) as partial:
+        weights = partial.with_name(f"{partial.name}.h5")
+        try:
+            write_places(h5py, weights, layers, places)
+            with zipfile.ZipFile(partial, "w") as archive:
+                archive.writestr(zipfile.ZipInfo("metadata.json"), json.dumps({"keras_version": KERAS_3}))
+                archive.writestr(zipfile.ZipInfo("config.json"), config)
+                member = zipfile.ZipInfo("model.weights.h5")
+                with open(weights, "rb") as source, archive.open(member, "w", force_zip64=True) as target:
+                    shutil.copyfileobj(source, target, 1 << 20)
+        finally:
+            weights.unlink(missing_ok=True)
+
+
+def write_legacy(path: str | Path, layers: Sequence[NewLayer], force: bool = False) -> None:
+    """Writes the .h5 of weights that Keras 2 has, which `load_weights` of tf_keras and Keras 3 takes, too.
+
+    The layers are all of the model's that have weights, in its order. Raises as `write_weights` does.
+    """
+    h5py = library("h5py", "a Keras file", "keras")
+    if not str(path).endswith((".h5", ".hdf5")) or str(path).endswith(".weights.h5"):
+        raise FileError(f"{path}: Keras loads such a file only where its name ends in .h5, not .weights.h5")
+    if len({layer.name for layer in layers}) < len(layers):
+        raise FileError(f"{path}: two layers have the same name")
+    names = [list(weights_of(path, layer)) for layer in layers]
+    with new_file(path, force) as partial, h5py.File(partial, "w") as file:
+        file.attrs["layer_names"] = texts([layer.name for layer in layers])
+        file.attrs["backend"], file.attrs["keras_version"] = b"tensorflow", KERAS_2.encode()
+        for layer, weights in zip(layers, names, strict=True):
+            group = file.create_group(layer.name)
+            group.attrs["weight_names"] = texts([name for name, _ in weights])
+            for name, array in weights:
+                group.create_dataset(name, data=array)
+
+
+def texts(names: Sequence[str]) -> Array:
+    """Names as an attribute holds them."""
+    return np.array([name.encode() for name in names], dtype=None if names else "S1")
+
+
+# Arrays
+
+
+def numbered_places(path: str | Path, layers: Sequence[NewLayer]) -> Iterator[tuple[str, Array]]:
+    """The arrays of layers by where Keras 3 has them."""
+    counts: dict[str, int] = {}
+    for layer in layers:
+        group = f"layers/{numbered(snake(layer.class_name), counts)}"
+        class_name, _ = layer.inner
+        for direction, arrays in layer.parts().items():
+            inside = [
+                group,
+                *([DIRECTIONS[direction]] if direction else []),
+                *["cell"] * (class_name in CELLS),
+            ]
+            for name, array in ordered(path, layer, class_name, arrays):
+                *groups, own = name.split("/")
+                known = VARIABLES.get(class_name, ())
+                number = str(known.index(own)) if own in known else own
+                yield "/".join([*inside, *groups, "vars", number]), array
+
+
+def ordered(
+    path: str | Path, layer: NewLayer, class_name: str, arrays: Mapping[str, Array]
+) -> list[tuple[str, Array]]:
+    """The arrays of a layer or direction in Keras' order; raises for what none of its class has."""
+    if layer.class_name == "Bidirectional" and set(layer.parts()) != set(DIRECTIONS):
+        refuse(
+            path, layer, f"has {', '.join(layer.arrays)}, and all of Bidirectional's begin with a direction"
+        )
+    known = VARIABLES.get(class_name, ())
+    needed = known[: max(2, len(arrays))] if class_name in CELLS else ()
+    for part in (layer.name, *(part for name in arrays for part in name.split("/"))):
+        if part in ("", ".", "..") or "/" in part:
+            raise FileError(f"{path}: {part!r} is no name of a layer or array")
+    if any(name not in arrays for name in needed):
+        refuse(path, layer, f"has {', '.join(arrays) or 'no arrays'}, and needs {', '.join(needed)}")
+    for name, array in arrays.items():
+        if name not in known and not name.rpartition("/")[2].isdecimal():
+            refuse(path, layer, f"has {name!r}, which no {class_name} has")
+        if array.dtype.name not in KINDS and name in known:
+            refuse(path, layer, f"has {name!r} of {array.dtype.name}; Keras has {', '.join(KINDS)}")
+    rank = {name: place for place, name in enumerate(known)}
+    found = sorted(arrays.items(), key=lambda item: rank.get(item[0], len(known)))
+    return [(name, array.astype(array.dtype.newbyteorder("="), copy=False)) for name, array in found]
+
+
+def refuse(path: str | Path, layer: NewLayer, what: str) -> NoReturn:
+    """Raises for a layer that cannot be written."""
+    raise FileError(f"{path}: the layer {layer.name!r} {what}")
+
+
+def write_places(h5py: Any, file: Path, layers: Sequence[NewLayer], places: Mapping[str, Array]) -> None:
+    """Writes an HDF5 file with arrays at places, and the names of the layers beside them.
+
+    Keras 3.5 and tf_keras want a group "vars" in that of everything that might have arrays.
+    """
+    counts: dict[str, int] = {}
+    with h5py.File(file, "w") as target:
+        target.create_group("vars")
+        for layer in layers:
+            group = f"layers/{numbered(snake(layer.class_name), counts)}"
+            target.require_group(f"{group}/vars").attrs["name"] = layer.name
+        for place, array in places.items():
+            parts = place.split("/")
+            for end in range(2, len(parts) - 2):
+                target.require_group("/".join([*parts[:end], "vars"]))
+            target.create_dataset(place, data=array)
+
+
+def weights_of(path: str | Path, layer: NewLayer) -> Iterator[tuple[str, Array]]:
+    """The arrays of a layer by the names that Keras 2 gives them in its group."""
+    class_name, config = layer.inner
+    cell = [f"{snake(class_name)}_cell"] if class_name in CELLS else []
+    own = str(config.get("name") or snake(class_name)).removeprefix("forward_")
+    for direction, arrays in layer.parts().items():
+        for name, array in ordered(path, layer, class_name, arrays):
+            groups = [layer.name, *([f"{direction}_{own}"] if direction else []), *cell]
+            yield "/".join([*groups, f"{name}:0"]), array
+
+
+# Configurations
+
+
+def model(path: str | Path, layers: Sequence[NewLayer]) -> dict[str, Any]:
+    """The configuration of a model of recurrent layers one over the other, and of its input."""
+    if not layers:
+        raise FileError(f"{path}: a model needs a layer")
+    if len({layer.name for layer in layers}) < len(layers):
+        raise FileError(f"{path}: two layers have the same name")
+    described, width, dtype = list[dict[str, Any]](), 0, ""
+    for place, layer in enumerate(layers):
+        config, inputs, outputs = recurrent(path, layer)
+        shape = [None, None, inputs]
+        if not place:
+            dtype, width = config["dtype"], inputs
+            entrance = {"name": "input", "batch_shape": shape, "dtype": dtype}
+            described.append(serialized("InputLayer", entrance))
+        if inputs != width:
+            refuse(path, layer, f"takes {inputs} inputs, and gets {width}")
+        _, inner = layer.inner
+        if place < len(layers) - 1 and not inner.get("return_sequences"):
+            refuse(path, layer, "is under another, and so needs return_sequences")
+        described.append(serialized(layer.class_name, config) | {"build_config": {"input_shape": shape}})
+        width = outputs
+    whole = {"name": "sequential", "trainable": True, "dtype": dtype, "layers": described}
+    return serialized("Sequential", whole, "keras")
+
+
+def recurrent(path: str | Path, layer: NewLayer) -> tuple[dict[str, Any], int, int]:
+    """The configuration of a recurrent layer, and the widths of its inputs and outputs."""
+    class_name, given = layer.inner
+    if class_name not in GATES:
+        refuse(
+            path,
+            layer,
+            f"is a {class_name}; a .keras file is written of {', '.join(GATES)} and Bidirectional",
+        )
+    found = [settings(path, layer, class_name, given, arrays) for arrays in layer.parts().values()]
+    config, inputs = found[0]
+    if layer.class_name != "Bidirectional":
+        return {"name": layer.name, **config}, inputs, config["units"]
+    merge = layer.config.get("merge_mode", "concat")
+    if merge not in MERGES:
+        refuse(path, layer, f"has merge_mode {merge!r}; a model of one output has {', '.join(MERGES)}")
+    if found[0] != found[1] or config["go_backwards"]:
+        refuse(path, layer, "has directions of different sizes or kinds, or both go backwards")
+    name = str(given.get("name") or snake(class_name)).removeprefix("forward_")
+    inner = serialized(class_name, {"name": f"forward_{name}", **config})
+    whole = {"name": layer.name, "trainable": True, "dtype": config["dtype"], "merge_mode": merge}
+    return {**whole, "layer": inner}, inputs, config["units"] * MERGES[merge]
+
+
+def settings(
+    path: str | Path, layer: NewLayer, class_name: str, given: Mapping[str, Any], arrays: Mapping[str, Array]
+) -> tuple[dict[str, Any], int]:
+    """The configuration of a recurrent layer in one direction but for its name, and its inputs' width."""
+    shapes = {name: array.shape for name, array in ordered(path, layer, class_name, arrays)}
+    units, (inputs, *_) = (*shapes["recurrent_kernel"], 0)[0], (*shapes["kernel"], 0)
+    config: dict[str, Any] = {}
+    for name, usual in (SETTINGS[""] | SETTINGS[class_name]).items():
+        value = given.get(name, usual)
+        if isinstance(usual, str) and not isinstance(value, str | None):
+            refuse(path, layer, f"has {name} {value!r}; the name of one of Keras' is needed")
+        config[name] = value if isinstance(usual, str) else bool(value)
+    wide = units * GATES[class_name]
+    bias = (2, wide) if config.get("reset_after") else (wide,)
+    right = {"kernel": (inputs, wide), "recurrent_kernel": (units, wide), "bias": bias}
+    for name, shape in shapes.items():
+        if shape != right[name]:
+            refuse(
+                path,
+                layer,
+                f"has {name!r} of shape {shape}; {class_name} of {units} units has {right.get(name)}",
+            )
+    kinds = {array.dtype.name for array in arrays.values()}
+    if len(kinds) > 1:
+        refuse(path, layer, f"has arrays of {' and '.join(sorted(kinds))}; Keras has one kind in a layer")
+    config |= {"units": units, "use_bias": "bias" in arrays, "dtype": kinds.pop(), "trainable": True}
+    return config, inputs
+
+
+def serialized(class_name: str, config: Mapping[str, Any], module: str = "keras.layers") -> dict[str, Any]:
+    """An object as Keras 3 writes it in its configurations."""
+    return {"module": module, "class_name": class_name, "config": dict(config), "registered_name": None}

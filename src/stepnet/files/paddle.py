@@ -1,0 +1,211 @@
+"""Arrays by name out of and into the .pdparams files of paddle.save, without Paddle.
+
+1  A file is one pickle of a dictionary of NumPy arrays or, where it holds more than a state dict, of pairs of
+   a parameter's name and an array. Nothing that it names is run or imported (`stepnet.files.pickles`).
+2  Paddle hands out bfloat16 as uint16 and takes it for bfloat16 again; it has no uint16 of its own.
+3  Pickles of protocols 2 and 3 hold no array of more than a gigabyte; paddle.save cuts it into slices.
+
+Source: python/paddle/framework/io.py and io_utils.py, and python/paddle/pir/core.py for the dtypes, of Paddle
+3.0; array_reduce and array_setstate in numpy/_core/src/multiarray/methods.c of NumPy 2.
+"""
+
+import math
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, cast
+
+import ml_dtypes
+import numpy as np
+
+from stepnet.errors import FileError
+from stepnet.files.paths import existing, new_file
+from stepnet.files.pickle_values import Call, Name, Pairs, dump, is_shape, joined, leaves, parts
+from stepnet.files.pickles import Source, latin, load
+
+Array = np.ndarray
+
+RECONSTRUCT = {"numpy.core.multiarray._reconstruct", "numpy._core.multiarray._reconstruct"}
+FROM_BUFFER = {"numpy.core.numeric._frombuffer", "numpy._core.numeric._frombuffer"}  # of protocol 5
+NAMES = frozenset({*RECONSTRUCT, *FROM_BUFFER})
+ADVICE = "save layer.state_dict() on its own, which holds arrays only"
+PARAMETERS = "StructuredToParameterName@@"  # the key of Paddle's own names of the parameters
+SLICES = "UnpackBigParamInfor@@"  # the key of what is cut into slices
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+# How pickles name dtypes, and what Paddle means by them.
+DTYPES: dict[str, np.dtype[np.generic]] = {
+    "f8": np.dtype(np.float64),
+    "f4": np.dtype(np.float32),
+    "f2": np.dtype(np.float16),
+    "u2": BFLOAT16,
+    "i8": np.dtype(np.int64),
+    "i4": np.dtype(np.int32),
+    "i2": np.dtype(np.int16),
+    "i1": np.dtype(np.int8),
+    "u1": np.dtype(np.uint8),
+    "b1": np.dtype(np.bool_),
+    "c16": np.dtype(np.complex128),
+    "c8": np.dtype(np.complex64),
+}
+CODES = {dtype: code for code, dtype in DTYPES.items()}
+
+
+def read(path: str | Path) -> dict[str, Array]:
+    """The arrays of a .pdparams file by name, as NumPy arrays in this machine's byte order.
+
+    Names are the keys of dictionaries and the numbers in lists that lead to an array, joined by dots; one
+    array alone has Paddle's name or "tensor". Whatever else the file holds is left out. uint16 is bfloat16.
+
+    Raises `FileError`, with the path, for what is truncated, foreign or asks for code to be run, and for
+    arrays that hold no numbers.
+
+    >>> read("model.pdparams")
+    Traceback (most recent call last):
+    stepnet.errors.FileError: model.pdparams: there is no such file
+    """
+    path = existing(path)
+    try:
+        with open(path, "rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            if stream.peek(1)[:1] != b"\x80":
+                raise FileError(
+                    "this is no file of paddle.save, which writes pickles of protocol 2 and later"
+                )
+            value = load(Source(stream, 0, size), NAMES, ADVICE, encoding="latin-1")
+        return arrays_in(value, size)
+    except FileError as error:
+        raise FileError(f"{path}: {error}") from error
+    except OSError as error:
+        raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
+
+
+def arrays_in(value: object, size: int) -> dict[str, Array]:
+    """The arrays of a pickle's value, in a file of `size` bytes, by name."""
+    if is_array(value):
+        own = parts(value)
+        value = Pairs([(own[0] if own else "tensor", value)])
+    items = value.items if isinstance(value, Pairs) else []
+    slices = [info for key, info in items if key == SLICES]
+    if items:
+        value = Pairs([(key, item) for key, item in items if key not in (PARAMETERS, SLICES)])
+    found: dict[str, Array] = {}
+    made: dict[int, Array] = {}  # by the call, as one array may have two names
+    total = 0
+    for name, leaf in leaves(value, is_array):
+        call = cast(Call, parts(leaf)[1] if parts(leaf) else leaf)
+        if id(call) not in made:
+            dtype, shape, order, data = described(name, call)
+            total += math.prod(shape) * dtype.itemsize
+            if total > size:
+                raise FileError("its arrays have more bytes than itself")
+            made[id(call)] = array_of(name, dtype, shape, order, data)
+        found[name] = made[id(call)]
+    for info in slices:
+        unite(found, info)
+    return found
+
+
+def is_array(value: object) -> bool:
+    """Whether a value of a pickle stands for an array, or for one with Paddle's name of it."""
+    if isinstance(value, Call):
+        return value.name in NAMES
+    pair = parts(value)
+    return len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], Call) and pair[1].name in NAMES
+
+
+def described(name: str, call: Call) -> tuple[np.dtype[np.generic], tuple[int, ...], str, object]:
+    """The dtype, shape, order (C or F) and bytes that a pickle has for an array."""
+    match parts(call.state) if call.name in RECONSTRUCT else call.arguments:
+        case (_, shape, Call(name="numpy.dtype") as dtype, bool(fortran), data):
+            order = "F" if fortran else "C"
+        case (data, Call(name="numpy.dtype") as dtype, shape, "C" | "F" as letter):
+            order = str(letter)
+        case _:
+            raise FileError(f"{name!r} is no array in a form that stepnet knows; {ADVICE}")
+    if not is_shape(shape):
+        raise FileError(f"{name!r} has a shape that no array can have")
+    return dtype_of(name, dtype), cast(tuple[int, ...], shape), order, data
+
+
+def dtype_of(name: str, call: Call) -> np.dtype[np.generic]:
+    """The dtype that a pickle means, in the byte order that it has there."""
+    code = call.arguments[0] if call.arguments else None
+    order = (*parts(call.state), None, None)[1]
+    if not isinstance(code, str) or code not in DTYPES:
+        code = code[:20] if isinstance(code, str) else ""
+        kind = {"O": "Python objects", "U": "texts", "S": "texts"}.get(code[:1], f"dtype {code!a}")
+        raise FileError(f"{name!r} holds {kind}, which stepnet does not read; save an array of numbers")
+    return np.dtype(code).newbyteorder(">" if order == ">" else "<" if order == "<" else "=")
+
+
+def array_of(
+    name: str, dtype: np.dtype[np.generic], shape: tuple[int, ...], order: str, data: object
+) -> Array:
+    """The array of a pickle's bytes, which it keeps unless they must be turned; Python 2's are a text."""
+    if isinstance(data, str):
+        try:
+            data = latin(data)
+        except UnicodeEncodeError:
+            raise FileError(f"{name!r} has a text where its bytes must be") from None
+    size = math.prod(shape) * dtype.itemsize
+    if not isinstance(data, bytearray) or len(data) != size:
+        found = f"{len(data)} bytes" if isinstance(data, bytearray) else "none"
+        raise FileError(f"{name!r} of shape {shape} and dtype {dtype} needs {size} bytes and has {found}")
+    array = np.ndarray(shape, dtype, data, order=cast(Literal["C", "F"], order))
+    if dtype == np.bool_ and (array.view(np.uint8) > 1).any():
+        raise FileError(f"{name!r} holds truth values other than 0 and 1")
+    array = array.astype(dtype.newbyteorder("="), copy=False)
+    return array.view(BFLOAT16) if dtype.kind == "u" and dtype.itemsize == 2 else array
+
+
+def unite(found: dict[str, Array], slices: object) -> None:
+    """Puts arrays that were cut into slices together, under their own names in place of the slices'."""
+    for name, value in slices.items if isinstance(slices, Pairs) else ():
+        whole = joined((name,))
+        fields = (
+            {key: item for key, item in value.items if isinstance(key, str)}
+            if isinstance(value, Pairs)
+            else {}
+        )
+        shape, names = fields.get("OriginShape"), fields.get("slices")
+        listed = cast(list[object], names) if isinstance(names, list) else []
+        pieces = [found.pop(key) for key in listed if isinstance(key, str) and key in found]
+        flat = len(pieces) == len(listed) and all(piece.ndim == 1 for piece in pieces)
+        if not flat or len({piece.dtype for piece in pieces}) != 1 or not is_shape(shape) or whole in found:
+            raise FileError(f"{whole!r} is cut into slices that the file does not hold")
+        lengths = cast(tuple[int, ...], shape)
+        if math.prod(lengths) != sum(piece.size for piece in pieces):
+            raise FileError(f"{whole!r} of shape {lengths} is cut into slices of another size")
+        found[whole] = np.concatenate(pieces).reshape(lengths)
+
+
+def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) -> None:
+    """Writes arrays by name as a state dict that paddle.load reads, bit for bit; bfloat16 becomes uint16.
+
+    Raises `FileError`, with the path, where the file is there already and `force` is not given, where it
+    cannot be written, and for names and dtypes that Paddle lacks.
+
+    >>> write("model.pdparams", {"weight": np.array(["a"])})
+    Traceback (most recent call last):
+    stepnet.errors.FileError: model.pdparams: 'weight' is of dtype <U1, which Paddle does not have
+    """
+    for name, array in arrays.items():
+        if not name.isprintable():
+            raise FileError(f"{path}: {name!a} cannot be a name, as it cannot be printed")
+        if array.dtype.newbyteorder("=") not in CODES:
+            raise FileError(f"{path}: {name!r} is of dtype {array.dtype}, which Paddle does not have")
+    tree = Pairs([(name, array_call(array)) for name, array in arrays.items()])
+    with new_file(path, force) as partial, open(partial, "wb") as stream:
+        dump(tree, stream.write, 4)
+
+
+def array_call(array: Array) -> Call:
+    """What stands for an array in a pickle, under names that NumPy before 2 and later ones know."""
+    code = CODES[array.dtype.newbyteorder("=")]
+    order = "|" if array.dtype.itemsize == 1 else "<" if sys.byteorder == "little" else ">"
+    dtype = Call("numpy.dtype", (code, False, True), (3, order, None, None, None, -1, -1, 0))
+    empty = (Name("numpy.ndarray"), (0,), "b")
+    return Call(
+        "numpy.core.multiarray._reconstruct", empty, (1, array.shape, dtype, False, np.asarray(array))
+    )

@@ -1,0 +1,440 @@
+"""What a pickle holds, read with nothing run: PyTorch's and Paddle's files are pickles of arrays.
+
+1  A pickle is a program for a machine with a stack, and Python's own reader imports and calls whatever it
+   names. This one imports nothing and calls nothing: a name must be in a fixed table, and a call of one
+   becomes a `Call`, a record that whoever reads the file takes apart.
+2  Dictionaries become `Pairs`: keys of a hostile file are never hashed, so they cannot be made to collide.
+3  Every count is compared with the bytes that are left before memory is taken; the number of opcodes and of
+   open marks has a limit.
+4  An opcode that pickles of arrays do without is refused by its name.
+
+Source: CPython's Lib/pickletools.py, which documents every opcode of protocols 0 to 5.
+"""
+
+import io
+import pickletools
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn, TypeVar, cast
+
+from stepnet.errors import FileError
+from stepnet.files.pickle_values import Call, Name, Pairs
+
+OPCODES = 1 << 21  # in one pickle: a tensor takes about 35, and a hostile file 300 bytes of memory for one
+MARKS = 1000  # containers within containers
+CHUNK = 1 << 16  # characters that become bytes at a time
+
+# Names that are known and stand for nothing: what often lies beside the arrays of a checkpoint.
+INERT = frozenset(
+    f"{module}.{name}"
+    for module, names in {
+        "argparse": ["Namespace"],
+        "builtins": ["bool", "bytearray", "bytes", "complex", "dict", "float", "int", "list", "slice", "str"],
+        "numpy": ["dtype", "ndarray"],
+        "numpy.core.multiarray": ["scalar"],
+        "numpy._core.multiarray": ["scalar"],
+        "pathlib": ["PosixPath", "PurePosixPath", "PureWindowsPath", "WindowsPath"],
+        "types": ["SimpleNamespace"],
+    }.items()
+    for name in names
+)
+OPCODE_NAMES = {opcode.code.encode("latin-1"): opcode.name for opcode in pickletools.opcodes}
+
+Kind = TypeVar("Kind")
+
+
+@dataclass
+class Source:
+    """The part of an open file from `position` to `end`; what is taken moves `position`."""
+
+    stream: io.BufferedIOBase
+    position: int
+    end: int
+
+    def take(self, count: int) -> bytes:
+        """The next `count` bytes; raises `FileError` where fewer are left."""
+        self.room(count)
+        data = self.stream.read(count)
+        self.position += len(data)
+        return data if len(data) == count else self.cut()
+
+    def take_block(self, count: int) -> bytearray:
+        """The next `count` bytes, in memory that an array can have as its own."""
+        self.room(count)
+        block = bytearray(count)
+        found = self.stream.readinto(block)
+        self.position += found
+        return block if found == count else self.cut()
+
+    def take_line(self) -> bytes:
+        """The next line, without its end."""
+        line = self.stream.readline(self.end - self.position)
+        self.position += len(line)
+        return line[:-1] if line.endswith(b"\n") else self.cut()
+
+    def room(self, count: int) -> None:
+        """Raises `FileError` where fewer than `count` bytes are left."""
+        if not 0 <= count <= self.end - self.position:
+            self.cut()
+
+    def cut(self) -> NoReturn:
+        """Raises `FileError`, as the bytes end too early."""
+        raise FileError(f"its pickle is cut off at byte {self.end}")
+
+
+@dataclass
+class Machine:
+    """What a pickle runs on: a stack with marks in it, and the memo of values that come again."""
+
+    source: Source
+    names: frozenset[str]
+    advice: str
+    encoding: str
+    persistent: Callable[[object], object]
+    stack: list[object] = field(default_factory=list[object])
+    marks: list[int] = field(default_factory=list[int])
+    memo: list[object] = field(default_factory=list[object])
+    spent: int = 0
+
+    def pop(self) -> object:
+        """The value at the top, above the last mark."""
+        if len(self.stack) <= (self.marks[-1] if self.marks else 0):
+            raise FileError("its pickle takes a value where there is none")
+        return self.stack.pop()
+
+    def pop_kind(self, kind: type[Kind]) -> Kind:
+        """The value at the top, which must be of a kind."""
+        value = self.pop()
+        if not isinstance(value, kind):
+            raise FileError(f"its pickle has type {type(value).__name__} where {kind.__name__} must be")
+        return value
+
+    def pop_marked(self) -> list[object]:
+        """The values above the last mark, and the mark with them."""
+        if not self.marks:
+            raise FileError("its pickle closes a mark that is not open")
+        mark = self.marks.pop()
+        values = self.stack[mark:]
+        del self.stack[mark:]
+        return values
+
+    def spend(self, count: int) -> None:
+        """Raises `FileError` where what is made out of shared values exceeds what the file holds."""
+        self.spent += count
+        if self.spent > self.source.end:
+            raise FileError("its pickle makes more out of its values than it holds")
+
+
+Action = Callable[[Machine], None]
+Arguments = tuple[object, ...]
+
+
+def refuse(identity: object) -> object:
+    """Raises `FileError`: what a kind of file that holds all its values does with an identity."""
+    raise FileError("its pickle asks for values outside it, which this kind of file does not have")
+
+
+def load(
+    source: Source,
+    names: frozenset[str],
+    advice: str,
+    persistent: Callable[[object], object] = refuse,
+    encoding: str = "utf-8",
+) -> object:
+    r"""The value of a pickle: None, bool, int, float, str, bytearray, tuple, list (for sets too), `Pairs`,
+    `Name` or `Call`; `source` is left behind the pickle.
+
+    names: what the pickle may name, beside containers and `INERT`; any other name is refused, with `advice`
+    on what to do about it.
+    persistent: what becomes of the identity of a value that lies outside; without it such are refused.
+    encoding: of the strings of Python 2.
+
+    Raises `FileError`, a short sentence without the path, whatever the bytes.
+
+    >>> load(Source(io.BytesIO(b"(K\x01X\x01\x00\x00\x00at."), 0, 11), frozenset(), "")
+    (1, 'a')
+    >>> load(Source(io.BytesIO(b"cos\nsystem\n."), 0, 12), frozenset(), "save the arrays alone")
+    Traceback (most recent call last):
+    stepnet.errors.FileError: the file asks to run os.system, which stepnet never does; save the arrays alone
+    """
+    machine = Machine(source, names, advice, encoding, persistent)
+    for _ in range(OPCODES):
+        start = source.position
+        code = source.take(1)
+        if code == b".":
+            return machine.pop()
+        name = OPCODE_NAMES.get(code, f"{code[0]}, which is none,")
+        if code not in ACTIONS:
+            raise FileError(f"its pickle has opcode {name} at byte {start}, which arrays do without")
+        try:
+            ACTIONS[code](machine)
+        except ValueError as error:  # a number that is none, or a text that is none in its encoding
+            raise FileError(f"its pickle has a broken {name} at byte {start}") from error
+    raise FileError(f"its pickle has more than {OPCODES} opcodes, which no state dict needs")
+
+
+def push(value: Callable[[Machine], object]) -> Action:
+    """The action that pushes what `value` gives."""
+    return lambda machine: machine.stack.append(value(machine))
+
+
+def number(form: str) -> Callable[[Machine], int]:
+    """What takes a number in a form of `struct`."""
+    size = struct.calcsize(form)
+    return lambda machine: struct.unpack(form, machine.source.take(size))[0]
+
+
+def counted(form: str, value: Callable[[bytes], object]) -> Action:
+    """The action that pushes what `value` makes of as many bytes as a number in `form` says."""
+    count = number(form)
+    return push(lambda machine: value(machine.source.take(count(machine))))
+
+
+def block(form: str) -> Action:
+    """The action that pushes as many bytes as a number in `form` says."""
+    count = number(form)
+    return push(lambda machine: machine.source.take_block(count(machine)))
+
+
+def string(form: str) -> Action:
+    """The action that pushes a string of Python 2, as long as a number in `form` says."""
+    count = number(form)
+    return push(lambda machine: machine.source.take(count(machine)).decode(machine.encoding))
+
+
+def line(value: Callable[[bytes], object]) -> Action:
+    """The action that pushes what `value` makes of the next line."""
+    return push(lambda machine: value(machine.source.take_line()))
+
+
+def text(data: bytes) -> str:
+    """A text, in which Python's picklers let surrogates stand alone."""
+    return data.decode("utf-8", "surrogatepass")
+
+
+def integer(digits: bytes) -> int:
+    """A number of protocol 0, which writes True as 01 and False as 00."""
+    return digits == b"01" if digits in (b"00", b"01") else int(digits.removesuffix(b"L"))
+
+
+def long(data: bytes) -> int:
+    """A number of up to 255 bytes, lowest first, in two's complement."""
+    return int.from_bytes(data, "little", signed=True)
+
+
+def tuple_of(count: int) -> Action:
+    """The action that makes a tuple of the topmost values."""
+    return push(lambda machine: tuple([machine.pop() for _ in range(count)][::-1]))
+
+
+def mark(machine: Machine) -> None:
+    """Marks a place in the stack."""
+    if len(machine.marks) == MARKS:
+        raise FileError(f"its pickle nests deeper than {MARKS}")
+    machine.marks.append(len(machine.stack))
+
+
+def put(index: Callable[[Machine], int]) -> Action:
+    """The action that notes the value at the top. Every pickler counts its notes up, Python 2's from 1."""
+
+    def action(machine: Machine) -> None:
+        place, notes = index(machine), len(machine.memo)
+        if not 0 <= place <= notes + 1:
+            raise FileError(f"its pickle notes a value as number {place} after {notes} others")
+        value = machine.pop()
+        machine.stack.append(value)
+        machine.memo += [None] * (place + 1 - notes)
+        machine.memo[place] = value
+
+    return action
+
+
+def get(index: Callable[[Machine], int]) -> Action:
+    """The action that pushes a value that was noted."""
+
+    def noted(machine: Machine) -> object:
+        place = index(machine)
+        if not 0 <= place < len(machine.memo):
+            raise FileError(f"its pickle wants value {place} of the {len(machine.memo)} it has noted")
+        return machine.memo[place]
+
+    return push(noted)
+
+
+def line_number(machine: Machine) -> int:
+    """The number that protocol 0 gives a noted value."""
+    return int(machine.source.take_line())
+
+
+def extend(machine: Machine, values: list[object]) -> None:
+    """Puts values behind those of a list or a set."""
+    target = cast(list[object], machine.pop_kind(list))
+    target.extend(values)
+    machine.stack.append(target)
+
+
+def update(machine: Machine, values: list[object]) -> None:
+    """Puts keys and values, in turn, into a dictionary."""
+    machine.stack.append(add(machine.pop_kind(Pairs), values))
+
+
+def add(target: Pairs, values: Sequence[object]) -> Pairs:
+    """A dictionary with keys and values, in turn, put into it."""
+    if len(values) % 2:
+        raise FileError("its pickle has a key without a value")
+    target.items.extend(zip(values[::2], values[1::2], strict=True))
+    return target
+
+
+def name(machine: Machine, module: str, text: str) -> None:
+    """Pushes a name that is in the table. Up to protocol 2 `builtins` is written `__builtin__`."""
+    full = f"{'builtins' if module == '__builtin__' else module}.{text}"
+    if full not in machine.names and full not in INERT and full not in MAKERS:
+        shown = full if full.isprintable() and len(full) <= 100 else ascii(full[:100])
+        raise FileError(f"the file asks to run {shown}, which stepnet never does; {machine.advice}")
+    machine.stack.append(Name(full))
+
+
+def name_in_lines(machine: Machine) -> None:
+    """Pushes the name that the next two lines hold."""
+    module = machine.source.take_line().decode()
+    name(machine, module, machine.source.take_line().decode())
+
+
+def name_on_stack(machine: Machine) -> None:
+    """Pushes the name that the two topmost values hold."""
+    text = machine.pop_kind(str)
+    name(machine, machine.pop_kind(str), text)
+
+
+def call(machine: Machine) -> None:
+    """Pushes the record of a call, or the container that it makes."""
+    arguments = cast(Arguments, machine.pop_kind(tuple))
+    named = machine.pop_kind(Name).text
+    make = MAKERS.get(named)
+    machine.stack.append(make(machine, arguments) if make else Call(named, arguments))
+
+
+def build(machine: Machine) -> None:
+    """Sets the state of a call; that of a container (the `_metadata` of a state dict) is left out."""
+    state = machine.pop()
+    target = machine.pop()
+    if isinstance(target, Call):
+        target.state = state
+    machine.stack.append(target)
+
+
+def protocol(machine: Machine) -> None:
+    """Raises `FileError` for a protocol that is not known."""
+    if machine.source.take(1)[0] > 5:
+        raise FileError("its pickle is of a protocol above 5, which stepnet does not know")
+
+
+def pairs(machine: Machine, arguments: Arguments) -> object:
+    """The dictionary that is made of another one or, by Python 2, of a list of lists of two."""
+    if not arguments:
+        return Pairs([])
+    if isinstance(arguments[0], Pairs):
+        return arguments[0]
+    made = Pairs([])
+    for item in sequence(machine, arguments):
+        add(made, sequence(machine, (item,)))
+    return made
+
+
+def sequence(machine: Machine, arguments: Arguments) -> list[object] | tuple[object, ...]:
+    """The list or tuple that one of these, or a set, is made of."""
+    value = arguments[0] if arguments else ()
+    if not isinstance(value, list | tuple):
+        raise FileError(f"its pickle makes a container of type {type(value).__name__}")
+    values = cast(list[object] | tuple[object, ...], value)
+    machine.spend(len(values))
+    return values
+
+
+def encoded(machine: Machine, arguments: Arguments) -> object:
+    """Bytes, which protocols without them write as a text of characters up to 255."""
+    if not arguments:
+        return bytearray()
+    if len(arguments) != 2 or not isinstance(arguments[0], str) or arguments[1] not in ("latin1", "latin-1"):
+        raise FileError("its pickle encodes something other than bytes")
+    machine.spend(len(arguments[0]))
+    return latin(arguments[0])
+
+
+def latin(text: str) -> bytearray:
+    """The bytes that a text of characters up to 255 stands for; bit by bit, to hold no third copy of them."""
+    data = bytearray(len(text))
+    for start in range(0, len(text), CHUNK):
+        data[start : start + CHUNK] = text[start : start + CHUNK].encode("latin-1")
+    return data
+
+
+# The calls that make containers, which are made at once, as later opcodes put values in.
+MAKERS: dict[str, Callable[[Machine, Arguments], object]] = {
+    "collections.OrderedDict": pairs,
+    "collections.Counter": pairs,
+    "collections.defaultdict": lambda machine, arguments: pairs(machine, arguments[1:]),
+    "builtins.tuple": sequence,
+    "builtins.set": sequence,
+    "builtins.frozenset": sequence,
+    "builtins.bytes": encoded,
+    "_codecs.encode": encoded,
+}
+
+ACTIONS: dict[bytes, Action] = {
+    b"\x80": protocol,
+    b"\x95": lambda machine: machine.source.room(number("<Q")(machine)),
+    b"N": push(lambda machine: None),
+    b"\x88": push(lambda machine: True),
+    b"\x89": push(lambda machine: False),
+    b"I": line(integer),
+    b"K": push(number("<B")),
+    b"M": push(number("<H")),
+    b"J": push(number("<i")),
+    b"L": line(integer),
+    b"\x8a": counted("<B", long),
+    b"F": line(float),
+    b"G": push(number(">d")),
+    b"V": line(lambda data: data.decode("raw-unicode-escape")),
+    b"\x8c": counted("<B", text),
+    b"X": counted("<I", text),
+    b"\x8d": counted("<Q", text),
+    b"U": string("<B"),
+    b"T": string("<i"),
+    b"C": block("<B"),
+    b"B": block("<I"),
+    b"\x8e": block("<Q"),
+    b"\x96": block("<Q"),
+    b"(": mark,
+    b")": push(lambda machine: ()),
+    b"t": push(lambda machine: tuple(machine.pop_marked())),
+    b"\x85": tuple_of(1),
+    b"\x86": tuple_of(2),
+    b"\x87": tuple_of(3),
+    b"]": push(lambda machine: []),
+    b"\x8f": push(lambda machine: []),
+    b"l": push(Machine.pop_marked),
+    b"\x91": push(Machine.pop_marked),
+    b"a": lambda machine: extend(machine, [machine.pop()]),
+    b"e": lambda machine: extend(machine, machine.pop_marked()),
+    b"\x90": lambda machine: extend(machine, machine.pop_marked()),
+    b"}": push(lambda machine: Pairs([])),
+    b"d": push(lambda machine: add(Pairs([]), machine.pop_marked())),
+    b"s": lambda machine: update(machine, [machine.pop(), machine.pop()][::-1]),
+    b"u": lambda machine: update(machine, machine.pop_marked()),
+    b"p": put(line_number),
+    b"q": put(number("<B")),
+    b"r": put(number("<I")),
+    b"\x94": put(lambda machine: len(machine.memo)),
+    b"g": get(line_number),
+    b"h": get(number("<B")),
+    b"j": get(number("<I")),
+    b"c": name_in_lines,
+    b"\x93": name_on_stack,
+    b"R": call,
+    b"\x81": call,
+    b"b": build,
+    b"Q": push(lambda machine: machine.persistent(machine.pop())),
+}

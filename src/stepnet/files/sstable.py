@@ -1,0 +1,163 @@
+"""Keys and values of a sorted table of strings, as LevelDB and TensorFlow write them.
+
+    table:  block ... block, a block with the place of each, footer
+    block:  entry ... entry, restarts, how it is packed, checksum
+    entry:  bytes shared with the key before, bytes of the key behind them, bytes of the value, and these
+
+Sources: leveldb/doc/table_format.md; tensorflow/core/lib/io/format.cc, block.cc, table_builder.cc (2.21);
+snappy/format_description.txt.
+"""
+
+import struct
+from collections.abc import Iterator
+
+from stepnet.errors import FileError
+
+MAGIC = 0xDB4775248B80FB57
+FOOTER = 48
+STORED, SNAPPY = 0, 1
+POLYNOMIAL = 0x82F63B78  # of CRC-32C, its bits from the lowest
+MASK = 0xA282EAD8  # what checksums are kept under, so that one of data with checksums in it is no weak one
+CHECKED = 1 << 19  # bytes of the largest block whose checksum is looked at; larger ones hold one array each
+KEYS = 100  # bytes of keys for every byte of the file at most: each may share all but one with the key before
+
+
+def crc_table() -> tuple[int, ...]:
+    """What every byte does to a CRC-32C."""
+    found: list[int] = []
+    for byte in range(256):
+        for _ in range(8):
+            byte = byte >> 1 ^ (POLYNOMIAL if byte & 1 else 0)
+        found.append(byte)
+    return tuple(found)
+
+
+CRC = crc_table()
+
+
+def crc32c(data: bytes | memoryview) -> int:
+    """The CRC-32C of bytes (RFC 3720, appendix B.4).
+
+    >>> hex(crc32c(b"123456789"))
+    '0xe3069283'
+    """
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = CRC[(crc ^ byte) & 0xFF] ^ crc >> 8
+    return crc ^ 0xFFFFFFFF
+
+
+def masked(crc: int) -> int:
+    """A checksum as tables keep it (tsl/lib/hash/crc32c.h)."""
+    return ((crc >> 15 | crc << 17) + MASK) & 0xFFFFFFFF
+
+
+def is_table(end: bytes) -> bool:
+    """Whether a file that ends in these bytes is a table."""
+    return len(end) >= FOOTER and end[-8:] == MAGIC.to_bytes(8, "little")
+
+
+def table(data: memoryview) -> Iterator[tuple[bytes, memoryview]]:
+    """The keys and values of a table, in the order of its keys.
+
+    data: the whole file. Raises `FileError`, short and without the path, for what is no sound table. Every
+    byte is read once at most.
+    """
+    if not is_table(bytes(data[-FOOTER:])):
+        raise FileError("it does not end as a table of keys and values")
+    footer = data[-FOOTER:]
+    _, at = varint(footer, 0)  # the place and length of a block about blocks, which has nothing in it
+    _, at = varint(footer, at)
+    left, keys, before = len(data), KEYS * len(data), None
+    for _, handle in entries(block(data, *handle_of(footer[at:]))):
+        start, size = handle_of(handle)
+        left -= size + 5
+        if left < 0:
+            raise FileError("its blocks overlap")
+        for key, value in entries(block(data, start, size)):
+            keys -= len(key)
+            if (before is not None and key <= before) or keys < 0:
+                raise FileError("its keys are out of order")
+            yield key, value
+            before = key
+
+
+def handle_of(data: memoryview) -> tuple[int, int]:
+    """Place and length of a block."""
+    start, at = varint(data, 0)
+    return start, varint(data, at)[0]
+
+
+def block(data: memoryview, start: int, size: int) -> memoryview:
+    """The content of a block, unpacked; its checksum is looked at where that is quick."""
+    if start + size + 5 > len(data):
+        raise FileError(f"it is cut off: {size} bytes at {start} are not in its {len(data)}")
+    kind, checksum = struct.unpack_from("<BI", data, start + size)
+    if size < CHECKED and masked(crc32c(data[start : start + size + 1])) != checksum:
+        raise FileError(f"{size} bytes of it at {start} are damaged: their checksum is wrong")
+    content = data[start : start + size]
+    if kind not in (STORED, SNAPPY):
+        raise FileError(f"a block is packed in way {kind}, which stepnet does not know")
+    return content if kind == STORED else memoryview(unsnapped(content))
+
+
+def entries(content: memoryview) -> Iterator[tuple[bytes, memoryview]]:
+    """The keys and values of one block."""
+    if len(content) < 4:
+        raise FileError("a block of it is too short")
+    restarts = struct.unpack_from("<I", content, len(content) - 4)[0]
+    end, at, key = len(content) - 4 - 4 * restarts, 0, b""
+    if end < 0:
+        raise FileError("a block of it is too short")
+    while at < end:
+        shared, at = varint(content, at)
+        fresh, at = varint(content, at)
+        length, at = varint(content, at)
+        if shared > len(key) or at + fresh + length > end:
+            raise FileError("an entry of it goes beyond its block")
+        key = key[:shared] + bytes(content[at : at + fresh])
+        at += fresh + length
+        yield key, content[at - length : at]
+
+
+def varint(data: memoryview, at: int) -> tuple[int, int]:
+    """A number in groups of seven bits, the lowest first, and where the next thing is."""
+    value = 0
+    for shift in range(0, 70, 7):
+        if at >= len(data):
+            break
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    raise FileError("a number in it does not end")
+
+
+def unsnapped(data: memoryview) -> bytes:
+    """What Snappy packed."""
+    size, at = varint(data, 0)
+    out = bytearray()
+    while at < len(data):
+        tag = data[at]
+        at += 1
+        length, extra = (tag >> 2) + 1, tag & 3
+        if extra == 0:  # bytes as they are; a length of more than 60 is in the 1 to 4 bytes behind
+            wide = max(0, length - 60)
+            if wide:
+                length = int.from_bytes(data[at : at + wide], "little") + 1
+            at += wide + length
+            out += data[at - length : at]
+        else:  # bytes that were there before
+            wide = (0, 1, 2, 4)[extra]
+            back = int.from_bytes(data[at : at + wide], "little")
+            at += wide
+            if extra == 1:
+                length, back = (tag >> 2 & 7) + 4, back | tag >> 5 << 8
+            if not 0 < back <= len(out):
+                raise FileError("a block of it is packed wrongly")
+            for _ in range(length):
+                out.append(out[-back])
+    if len(out) != size:
+        raise FileError("a block of it is packed wrongly")
+    return bytes(out)

@@ -1,0 +1,151 @@
+"""Arrays by name out of and into the files of torch.save, without PyTorch.
+
+1  A file is a zip of a pickle and of storages (PyTorch 1.6 and later, 2020), or one of two older formats,
+   which `stepnet.files.torch_legacy` reads. Only zips are written.
+2  Nothing that a file names is run or imported; `stepnet.files.torch_tensor` has the table of known names.
+3  A whole module (torch.save(model)) and TorchScript hold code beside numbers and are refused.
+
+Source: torch/serialization.py and caffe2/serialize/inline_container.cc of PyTorch 2.13.
+"""
+
+import math
+import os
+import struct
+import sys
+import zipfile
+from collections.abc import Mapping
+from io import BufferedIOBase, BytesIO
+from pathlib import Path
+
+import numpy as np
+
+from stepnet.errors import FileError
+from stepnet.files import torch_legacy
+from stepnet.files.paths import existing, new_file
+from stepnet.files.pickle_values import Call, Name, Pairs, Reference, dump, memory
+from stepnet.files.pickles import Source, load
+from stepnet.files.torch_tensor import ADVICE, DTYPES, NAMES, STORAGES, UNTYPED, arrays, storage_of
+from stepnet.files.zips import RECORD, Place, bytes_at, members, place_of
+
+Array = np.ndarray
+
+ALIGNMENT = 64  # of the storages in a zip, as torch.save has it
+WIDE = 1 << 30  # bytes from which on a member's size is written with 64 bits
+NATIVE = {dtype: name for name, dtype in DTYPES.items()}
+KINDS = {dtype: f"torch.{storage}" for storage, dtype in STORAGES.items()}
+
+
+def read(path: str | Path) -> dict[str, Array]:
+    """The tensors of a .pt or .pth file by name, as NumPy arrays in this machine's byte order.
+
+    Names are the keys of dictionaries and the numbers in lists that lead to a tensor, joined by dots; one
+    tensor alone has the name "tensor". Whatever else a checkpoint holds is left out. float16 and bfloat16
+    stay as they are. Tensors that share a storage share memory, and keep the strides that they had.
+
+    Raises `FileError`, with the path, for what is truncated, foreign or asks for code to be run, and for
+    tensors that are quantized, sparse or without numbers.
+
+    >>> read("model.pt")
+    Traceback (most recent call last):
+    stepnet.errors.FileError: model.pt: there is no such file
+    """
+    path = existing(path)
+    try:
+        with open(path, "rb") as stream:
+            return arrays_in(stream, os.fstat(stream.fileno()).st_size)
+    except FileError as error:
+        raise FileError(f"{path}: {error}") from error
+    except OSError as error:
+        raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
+
+
+def arrays_in(stream: BufferedIOBase, size: int) -> dict[str, Array]:
+    """The tensors of an open file of `size` bytes by name, whatever its format."""
+    head = stream.read(512)
+    if head.startswith(b"PK\3\4"):
+        return zipped(stream, size)
+    if torch_legacy.is_tar(head):
+        return torch_legacy.tarred(stream, size)
+    if torch_legacy.is_stream(head):
+        return torch_legacy.streamed(stream, size)
+    raise FileError("this is no file of torch.save; write one with torch.save(model.state_dict(), path)")
+
+
+def zipped(stream: BufferedIOBase, size: int) -> dict[str, Array]:
+    """The tensors of a zip: data.pkl is the pickle, data/KEY a storage, in one folder of any name."""
+    found = members(stream, size)
+    roots = [
+        name.removesuffix("data.pkl") for name in found if name.count("/") == 1 and name.endswith("/data.pkl")
+    ]
+    if len(roots) != 1:
+        raise FileError("this zip is none of torch.save's: it holds no data.pkl in one folder")
+    root = roots[0]
+    if f"{root}constants.pkl" in found:
+        raise FileError(f"this is TorchScript, which holds code beside numbers; {ADVICE}")
+
+    def data(name: str) -> Array:
+        return bytes_at(stream, place_of(stream, found[name], size))
+
+    order = data(f"{root}byteorder").tobytes() if f"{root}byteorder" in found else b"little"
+    if order not in (b"little", b"big"):
+        raise FileError(f"its byte order is {order[:20]!r} in place of little or big")
+    pickle = data(f"{root}data.pkl").tobytes()
+    value = load(Source(BytesIO(pickle), 0, len(pickle)), NAMES, ADVICE, storage_of)
+
+    def place(key: str) -> Place | None:
+        member = found.get(f"{root}data/{key}")
+        return member and place_of(stream, member, size)
+
+    return arrays(stream, size, value, place, order == b"big")
+
+
+def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) -> None:
+    """Writes arrays by name as a state dict, which torch.load(path, weights_only=True) reads, bit for bit.
+
+    Raises `FileError`, with the path, where the file is there already and `force` is not given, where it
+    cannot be written, and for names and dtypes that PyTorch lacks.
+
+    >>> write("model.pt", {"weight": np.array(["a"])})
+    Traceback (most recent call last):
+    stepnet.errors.FileError: model.pt: 'weight' is of dtype <U1, which PyTorch does not have
+    """
+    for name, array in arrays.items():
+        if not name.isprintable():
+            raise FileError(f"{path}: {name!a} cannot be a name, as it cannot be printed")
+        if array.dtype.newbyteorder("=") not in NATIVE:
+            raise FileError(f"{path}: {name!r} is of dtype {array.dtype}, which PyTorch does not have")
+    pickle = BytesIO()
+    tensors = [(name, tensor_call(str(key), array)) for key, (name, array) in enumerate(arrays.items())]
+    dump(Pairs(list(tensors)), pickle.write, 2)
+    with new_file(path, force) as partial, zipfile.ZipFile(partial, "w") as archive:
+        add(archive, "data.pkl", pickle.getbuffer())
+        add(archive, "byteorder", memoryview(sys.byteorder.encode()))
+        for key, array in enumerate(arrays.values()):
+            add(archive, f"data/{key}", memory(array))
+        add(archive, "version", memoryview(b"3\n"))
+
+
+def tensor_call(key: str, array: Array) -> Call:
+    """What stands for an array in a pickle, with its numbers in order in the storage of a key."""
+    kind = NATIVE[array.dtype.newbyteorder("=")]
+    typed = kind in KINDS
+    storage = Name(KINDS[kind] if typed else UNTYPED)
+    reference = Reference(("storage", storage, key, "cpu", array.size if typed else array.nbytes))
+    strides = tuple(
+        math.prod(max(length, 1) for length in array.shape[axis + 1 :]) for axis in range(array.ndim)
+    )
+    arguments = (reference, 0, array.shape, strides, False, Call("collections.OrderedDict", ()))
+    if typed:
+        return Call("torch._utils._rebuild_tensor_v2", arguments)
+    return Call("torch._utils._rebuild_tensor_v3", (*arguments, Name(f"torch.{kind}")))
+
+
+def add(archive: zipfile.ZipFile, name: str, data: memoryview) -> None:
+    """Adds a member to a zip, its bytes at a multiple of `ALIGNMENT`, behind a field without a meaning."""
+    member = zipfile.ZipInfo(f"archive/{name}")
+    wide = data.nbytes >= WIDE  # then zipfile, told so, adds a field of 20 bytes
+    header = RECORD.size + len(member.filename) + 4 + (20 if wide else 0)
+    padding = -(archive.start_dir + header) % ALIGNMENT
+    member.extra = struct.pack("<2sH", b"FB", padding) + b"Z" * padding
+    with archive.open(member, "w", force_zip64=wide) as stream:
+        stream.write(data)

@@ -1,0 +1,186 @@
+"""The tensors of PyTorch's two older formats, which are read and no longer written.
+
+stream (PyTorch 0.1.10 to 1.5, 2017 to 2020): pickles of a magic number, a protocol, facts on the machine, the
+value and the keys of its storages, one behind the other; then the storages in the order of their keys, each
+its count of numbers in 8 bytes and the numbers.
+
+tar (before 0.1.10): `storages` is the pickle of their count, then for each the pickle of (key, device, type),
+its count of numbers and the numbers, then the pickle of those that are views: (key, key of the whole, offset,
+count). `tensors` is the pickle of their count, then for each the pickle of (key, storage's key, type), the
+number of axes, shape, strides and offset. `pickle` is the value, where a tensor is its key.
+
+The lowest byte of a number comes first in both, whatever the machine that wrote them.
+
+Source: _legacy_load in torch/serialization.py and torch/csrc/serialization.cpp of PyTorch 2.13.
+"""
+
+import struct
+from collections.abc import Mapping
+from io import BufferedIOBase
+from typing import cast
+
+import numpy as np
+
+from stepnet.errors import FileError
+from stepnet.files.pickle_values import Name, parts
+from stepnet.files.pickles import Source, load
+from stepnet.files.torch_tensor import (
+    ADVICE,
+    NAMES,
+    SIZES,
+    TYPES,
+    Storage,
+    Tensor,
+    arrays,
+    rebuilt,
+    storage_of,
+)
+from stepnet.files.zips import Place
+
+Array = np.ndarray
+
+MAGIC = 0x1950A86A20F9469CFC6C
+PROTOCOL = 1001
+BLOCK = 512  # bytes that a tar's headers have, and that its members are padded to
+
+
+def is_stream(head: bytes) -> bool:
+    """Whether a file that begins with some bytes is of the stream format."""
+    return MAGIC.to_bytes(10, "little") in head[:32]
+
+
+def is_tar(head: bytes) -> bool:
+    """Whether a file that begins with some bytes is a tar."""
+    return head[257:262] == b"ustar"
+
+
+def streamed(stream: BufferedIOBase, size: int) -> dict[str, Array]:
+    """The tensors of a file of the stream format by name; raises `FileError`, short and without the path."""
+    stream.seek(0)
+    source = Source(stream, 0, size)
+    storages: dict[str, Storage] = {}
+
+    def storage(identity: object) -> Storage:
+        found = storage_of(identity)
+        storages.setdefault(found.key, found)
+        return found
+
+    if (load(source, NAMES, ADVICE), load(source, NAMES, ADVICE)) != (MAGIC, PROTOCOL):
+        raise FileError("this is no file of torch.save's protocol 1001")
+    load(source, NAMES, ADVICE)
+    value = load(source, NAMES, ADVICE, storage)
+    keys = load(source, NAMES, ADVICE)
+    if not isinstance(keys, list):
+        raise FileError("it has no list of its storages' keys")
+    places: dict[str, Place] = {}
+    for key in cast(list[object], keys):
+        if not isinstance(key, str) or key not in storages or key in places:
+            raise FileError("it lists a storage that no tensor has, or one twice")
+        places[key] = numbers(source, storages[key].dtype)
+    return arrays(stream, size, value, places.get, big=False)
+
+
+def numbers(source: Source, dtype: str) -> Place:
+    """Where the next numbers lie, as many as the 8 bytes before them say; `source` is left behind."""
+    (count,) = struct.unpack("<q", source.take(8))
+    size = count * SIZES[dtype]
+    source.room(size)
+    place = Place(source.position, size)
+    source.position += size
+    source.stream.seek(source.position)
+    return place
+
+
+def tarred(stream: BufferedIOBase, size: int) -> dict[str, Array]:
+    """The tensors of a file of the tar format by name; raises `FileError`, short and without the path."""
+    files = members(stream, size)
+    missing = {"storages", "tensors", "pickle"} - files.keys()
+    if missing:
+        raise FileError(f"this tar is none of torch.save's: it holds no {min(missing)}")
+    storages, places = storages_in(part(stream, files["storages"]))
+    tensors = tensors_in(part(stream, files["tensors"]), storages)
+
+    def persistent(identity: object) -> object:
+        key = str(identity) if isinstance(identity, str | int) else ""
+        if key not in tensors and key not in storages:
+            raise FileError("its pickle asks for a tensor that it does not hold")
+        return tensors.get(key) or storages[key]
+
+    value = load(part(stream, files["pickle"]), NAMES, ADVICE, persistent)
+    return arrays(stream, size, value, places.get, big=False)
+
+
+def members(stream: BufferedIOBase, size: int) -> dict[str, Place]:
+    """Where the files in a tar lie, by name."""
+    found: dict[str, Place] = {}
+    position = 0
+    while position + BLOCK <= size:
+        stream.seek(position)
+        header = stream.read(BLOCK)
+        if not header.strip(b"\0"):
+            break
+        digits = header[124:136].strip(b"\0 ")
+        length = int(digits, 8) if digits.isdigit() and not digits.strip(b"01234567") else size
+        place = Place(position + BLOCK, length)
+        if place.start + length > size:
+            raise FileError(f"its tar is cut off in the file at byte {position}")
+        if header[156:157] in (b"\0", b"0"):  # a file, and no folder, link or note on the next file
+            found.setdefault(header[:100].rstrip(b"\0").decode("latin-1"), place)
+        position = place.start + -(-length // BLOCK) * BLOCK
+    return found
+
+
+def part(stream: BufferedIOBase, place: Place) -> Source:
+    """A file in a tar, to be read from its beginning."""
+    stream.seek(place.start)
+    return Source(stream, place.start, place.start + place.size)
+
+
+def storages_in(source: Source) -> tuple[dict[str, Storage], dict[str, Place]]:
+    """The storages of a tar, and where their numbers lie, by key."""
+    storages: dict[str, Storage] = {}
+    places: dict[str, Place] = {}
+    for _ in range(count_in(source)):
+        match parts(load(source, NAMES, ADVICE)):
+            case (str() | int() as key, _, Name(text=kind)) if kind in TYPES and str(key) not in storages:
+                places[str(key)] = numbers(source, TYPES[kind])
+                count = places[str(key)].size // SIZES[TYPES[kind]]
+                storages[str(key)] = Storage(str(key), TYPES[kind], count)
+            case _:
+                raise FileError("its tar has a storage without a key or of a type that stepnet does not read")
+    views = load(source, NAMES, ADVICE)
+    for view in cast(list[object], views) if isinstance(views, list) else [views]:
+        match parts(view):
+            case (str() | int() as key, str() | int() as whole, int(start), int(count)) if (
+                str(whole) in places and start >= 0 and 0 <= count <= storages[str(whole)].count - start
+            ):
+                storages[str(key)] = Storage(str(whole), storages[str(whole)].dtype, count, start)
+            case _:
+                raise FileError("its tar has a view that is none of a storage")
+    return storages, places
+
+
+def tensors_in(source: Source, storages: Mapping[str, Storage]) -> dict[str, Tensor]:
+    """The tensors of a tar by key."""
+    tensors: dict[str, Tensor] = {}
+    for _ in range(count_in(source)):
+        match parts(load(source, NAMES, ADVICE)):
+            case (str() | int() as key, str() | int() as storage, _) if str(storage) in storages:
+                (axes,) = struct.unpack("<i4x", source.take(8))
+                numbers = (
+                    struct.unpack(f"<{2 * axes + 1}q", source.take(16 * axes + 8)) if 0 <= axes <= 64 else ()
+                )
+                shape, strides, offset = numbers[:axes], numbers[axes : 2 * axes], numbers[-1:]
+                arguments = (storages[str(storage)], *offset, shape, strides)
+                tensors[str(key)] = rebuilt(str(key), arguments, typed=False)
+            case _:
+                raise FileError("its tar has a tensor without a key or a storage")
+    return tensors
+
+
+def count_in(source: Source) -> int:
+    """How many storages or tensors a file in a tar says that it has."""
+    count = load(source, NAMES, ADVICE)
+    if not isinstance(count, int) or not 0 <= count <= source.end:
+        raise FileError("its tar does not say how many storages or tensors it has")
+    return count

@@ -1,0 +1,267 @@
+"""What stands for a tensor in PyTorch's pickles, and the array that it is.
+
+A pickle holds no numbers. A tensor in it is the call of a function of `torch._utils` with a storage, an
+offset, a shape and strides; the storage's bytes lie elsewhere in the file, by a key. Tensors can share one.
+
+Source: torch/_utils.py, torch/_tensor.py and torch/serialization.py of PyTorch 2.13.
+"""
+
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from io import BufferedIOBase
+from typing import cast
+
+import ml_dtypes
+import numpy as np
+
+from stepnet.errors import FileError
+from stepnet.files.pickle_values import Call, Name, Pairs, are_counts, is_shape, leaves, parts
+from stepnet.files.zips import Place, bytes_at
+
+Array = np.ndarray
+
+DTYPES: dict[str, np.dtype[np.generic]] = {
+    "float64": np.dtype(np.float64),
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "int64": np.dtype(np.int64),
+    "int32": np.dtype(np.int32),
+    "int16": np.dtype(np.int16),
+    "int8": np.dtype(np.int8),
+    "uint8": np.dtype(np.uint8),
+    "bool": np.dtype(np.bool_),
+    "complex128": np.dtype(np.complex128),
+    "complex64": np.dtype(np.complex64),
+    "uint64": np.dtype(np.uint64),
+    "uint32": np.dtype(np.uint32),
+    "uint16": np.dtype(np.uint16),
+    "float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
+    "float8_e4m3fnuz": np.dtype(ml_dtypes.float8_e4m3fnuz),
+    "float8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
+    "float8_e5m2fnuz": np.dtype(ml_dtypes.float8_e5m2fnuz),
+}
+# Storages by the dtype that they have; other dtypes lie in storages without one.
+STORAGES = {
+    "DoubleStorage": "float64",
+    "FloatStorage": "float32",
+    "HalfStorage": "float16",
+    "BFloat16Storage": "bfloat16",
+    "LongStorage": "int64",
+    "IntStorage": "int32",
+    "ShortStorage": "int16",
+    "CharStorage": "int8",
+    "ByteStorage": "uint8",
+    "BoolStorage": "bool",
+    "ComplexDoubleStorage": "complex128",
+    "ComplexFloatStorage": "complex64",
+}
+# Storages that are only read to say which tensor is refused, with the dtypes' sizes.
+QUANTIZED = {
+    "QInt8Storage": "qint8",
+    "QInt32Storage": "qint32",
+    "QUInt8Storage": "quint8",
+    "QUInt4x2Storage": "quint4x2",
+    "QUInt2x4Storage": "quint2x4",
+}
+SIZES = {
+    **{name: dtype.itemsize for name, dtype in DTYPES.items()},
+    **dict.fromkeys(QUANTIZED.values(), 1),
+    "qint32": 4,
+}
+UNTYPED = "torch.storage.UntypedStorage"
+TYPES = {
+    **{f"torch.{name}": dtype for name, dtype in (STORAGES | QUANTIZED).items()},
+    **{f"torch.cuda.{name}": dtype for name, dtype in STORAGES.items()},
+    UNTYPED: "uint8",
+    "torch.storage._UntypedStorage": "uint8",  # of PyTorch 1.11 and 1.12
+}
+TENSORS = {f"torch._utils._rebuild_tensor{version}" for version in ("", "_v2", "_v3")}
+# Calls whose first argument is the tensor.
+WRAPPERS = {
+    "torch._utils._rebuild_parameter",
+    "torch._utils._rebuild_parameter_with_state",
+    "torch._utils._rebuild_device_tensor_from_cpu_tensor",
+    "torch.nn.parameter.Parameter",
+}
+SUBCLASS = "torch._tensor._rebuild_from_type_v2"
+REFUSED = {
+    "torch._utils._rebuild_qtensor": "is quantized; save tensor.dequantize()",
+    "torch._utils._rebuild_sparse_tensor": "is sparse; save tensor.to_dense()",
+    "torch._utils._rebuild_nested_tensor": "is nested; save tensor.to_padded_tensor(0)",
+    "torch._utils._rebuild_meta_tensor_no_storage": "is on the device meta and has no numbers",
+    "torch._utils._rebuild_wrapper_subclass": "is of a class of its own; save it as a torch.Tensor",
+    "torch._utils._rebuild_device_tensor_from_numpy": "is of an accelerator; save tensor.cpu()",
+}
+# Names that stand for nothing, or that a tensor which is refused brings along.
+BESIDE = """
+    Size Tensor device nn.parameter.Buffer serialization._get_layout
+    complex32 float8_e8m0fnu float4_e2m1fn_x2 bits8 bits16 bits1x8 bits2x4 bits4x2
+    qint8 qint32 quint8 quint4x2 quint2x4
+    per_tensor_affine per_tensor_symmetric per_channel_affine per_channel_symmetric
+    per_channel_affine_float_qparams
+"""
+NAMES = frozenset(
+    {*TYPES, *TENSORS, *WRAPPERS, *REFUSED, SUBCLASS}
+    | {f"torch.{name}" for name in (*BESIDE.split(), *DTYPES)}
+    | {name.replace("Storage", "Tensor") for name in TYPES}
+)
+ADVICE = "save model.state_dict() on its own, which holds tensors only"
+SHARING = 64  # times the file's size that tensors which share storages may have together
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Numbers that lie in the file under a key: `count` of them from number `start` on."""
+
+    key: str
+    dtype: str
+    count: int
+    start: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An array as a part of a storage; offset and strides count numbers."""
+
+    storage: Storage
+    dtype: str
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+def storage_of(identity: object) -> Storage:
+    """The storage that a pickle means: ("storage", type, key, device, count) and, in old files, its view.
+
+    Raises `FileError`, short and without the path.
+    """
+    match parts(identity):
+        case ("storage", Name(text=kind), str(key), _, int(count), *view) if kind in TYPES and count >= 0:
+            storage = Storage(key, TYPES[kind], count)
+        case _:
+            raise FileError("its pickle asks for values outside it, in a way that torch.save does not")
+    match view:
+        case [] | [None]:
+            return storage
+        case [(str(), int(start), int(size))] if start >= 0 and 0 <= size <= count - start:
+            return Storage(key, storage.dtype, size, start)
+        case _:
+            raise FileError(f"its storage {key[:50]!a} is a view that reaches beyond it")
+
+
+def is_tensor(value: object) -> bool:
+    """Whether a value of a pickle stands for a tensor, be it one that is refused."""
+    if isinstance(value, Call):
+        return (
+            value.name in TENSORS or value.name in WRAPPERS or value.name in REFUSED or value.name == SUBCLASS
+        )
+    return isinstance(value, Tensor)
+
+
+def tensor_of(name: str, value: object) -> Tensor:
+    """The tensor that a value of a pickle stands for; raises `FileError`, with the name, where it is none."""
+    for _ in range(8):  # a parameter of a subclass is three calls deep
+        match value:
+            case Tensor():
+                return value
+            case Call(name=call) if call in REFUSED:
+                raise FileError(f"{name!r} {REFUSED[call]}")
+            case Call(name=call, arguments=(value, *_)) if call in WRAPPERS:
+                continue
+            case Call(name=call, arguments=(Name(text=inner), _, arguments, *_)) if call == SUBCLASS:
+                value = Call(inner, parts(arguments))
+            case Call(name=call, arguments=arguments) if call in TENSORS:
+                return rebuilt(name, arguments, call.endswith("_v3"))
+            case _:
+                break
+    raise FileError(f"{name!r} is no tensor in a form that stepnet knows; {ADVICE}")
+
+
+def rebuilt(name: str, arguments: tuple[object, ...], typed: bool) -> Tensor:
+    """The tensor of a storage, offset, shape, strides and, behind two more, dtype (if `typed`) and flags."""
+    storage, offset, shape, strides, *rest = arguments + (None,) * 8
+    dtype, flags = rest[2:4] if typed else (None, rest[2])
+    if (
+        not isinstance(storage, Storage)
+        or not are_counts((offset,))
+        or not is_shape(shape)
+        or not are_counts(strides)
+    ):
+        raise FileError(f"{name!r} is no tensor: its storage, offset, shape or strides are none")
+    if isinstance(flags, Pairs) and any(flag for _, flag in flags.items):
+        raise FileError(f"{name!r} is a conjugate that is still to be taken; save tensor.resolve_conj()")
+    kind = dtype.text.removeprefix("torch.") if isinstance(dtype, Name) else storage.dtype
+    if kind not in DTYPES:
+        raise FileError(f"{name!r} holds {kind}, which stepnet does not read; save tensor.float()")
+    return Tensor(
+        storage, kind, cast(int, offset), cast(tuple[int, ...], shape), cast(tuple[int, ...], strides)
+    )
+
+
+def arrays(
+    stream: BufferedIOBase, size: int, root: object, place_of: Callable[[str], Place | None], big: bool
+) -> dict[str, Array]:
+    """The arrays of the tensors in a pickle's value by name; those that share a storage share memory.
+
+    size: of the file. place_of: where the bytes of the storage of a key lie. big: whether their numbers begin
+    with the highest byte. A storage is read once, whole, and only where a tensor is of it.
+
+    Raises `FileError`, short and without the path.
+    """
+    found: dict[str, Array] = {}
+    buffers: dict[tuple[str, int], Array] = {}
+    total = 0
+    for name, value in leaves(Pairs([("tensor", root)]) if is_tensor(root) else root, is_tensor):
+        tensor = tensor_of(name, value)
+        extent, bytes_taken = extents(name, tensor)
+        total += bytes_taken
+        if total > SHARING * size:
+            raise FileError(
+                f"its tensors are more than {SHARING} times as large as itself; save tensor.clone()"
+            )
+        place = place_of(tensor.storage.key)
+        if place is None or place.size < extent:
+            held = "the file lacks" if place is None else f"has {place.size} bytes of {extent} in the file"
+            raise FileError(f"{name!r} is of storage {tensor.storage.key[:50]!a}, which {held}")
+        word = SIZES[tensor.dtype] // (2 if tensor.dtype.startswith("complex") else 1)
+        key = (tensor.storage.key, word if big else 1)
+        if key not in buffers:
+            buffers[key] = turned(bytes_at(stream, place), word, big)
+        found[name] = array_of(name, tensor, buffers[key])
+    return found
+
+
+def extents(name: str, tensor: Tensor) -> tuple[int, int]:
+    """The bytes that a tensor's storage must have in the file, and those that the tensor itself has."""
+    if len(tensor.shape) != len(tensor.strides):
+        raise FileError(f"{name!r} has {len(tensor.shape)} axes and strides for {len(tensor.strides)}")
+    storage, size, unit = tensor.storage, SIZES[tensor.dtype], SIZES[tensor.storage.dtype]
+    number = math.prod(tensor.shape)
+    steps = zip(tensor.shape, tensor.strides, strict=True)
+    last = tensor.offset + sum((length - 1) * stride for length, stride in steps)
+    if number and (last + 1) * size > storage.count * unit:
+        raise FileError(f"{name!r} reaches to number {last} of a storage of {storage.count * unit // size}")
+    return (storage.start + storage.count) * unit, number * size
+
+
+def turned(data: Array, word: int, big: bool) -> Array:
+    """Bytes with those of each word in this machine's order."""
+    if big != (sys.byteorder == "big") and word > 1:
+        data[: len(data) // word * word].view(f"u{word}").byteswap(inplace=True)
+    return data
+
+
+def array_of(name: str, tensor: Tensor, data: Array) -> Array:
+    """A tensor as a view of its storage's bytes."""
+    dtype = DTYPES[tensor.dtype]
+    start = tensor.storage.start * SIZES[tensor.storage.dtype] + tensor.offset * dtype.itemsize
+    if not math.prod(tensor.shape):
+        return np.empty(tensor.shape, dtype)
+    strides = [step if length > 1 else 1 for length, step in zip(tensor.shape, tensor.strides, strict=True)]
+    array = np.ndarray(tensor.shape, dtype, data.data, start, [step * dtype.itemsize for step in strides])
+    if dtype == np.bool_ and (array.view(np.uint8) > 1).any():
+        raise FileError(f"{name!r} holds truth values other than 0 and 1")
+    return array

@@ -1,0 +1,152 @@
+"""Where the members of a zip lie that are stored as they are, as those of PyTorch's files are.
+
+1  Python's zipfile makes an object of every member that a hostile file lists; here their number has a limit.
+2  Members may not share bytes, and all of them must lie in the file: no more comes out than went in. One that
+   is compressed or encrypted is refused where it is wanted.
+3  Nothing is extracted, so that a member's name, wherever it points to, is no more than a name.
+
+Source: APPNOTE.TXT 6.3.10 (PKWARE), sections 4.3.7 to 4.3.16 and 4.5.3.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import BufferedIOBase
+
+import numpy as np
+
+from stepnet.errors import FileError
+
+Array = np.ndarray
+
+MEMBERS = 1 << 20
+END = struct.Struct(
+    "<4s4H2IH"
+)  # of a zip: disks, members, the length and place of their list, a comment's length
+END_PLACE = struct.Struct("<4sIQI")  # where the end in 64 bits is
+LONG_END = struct.Struct("<4sQ2H2I4Q")  # the same in 64 bits
+ENTRY = struct.Struct("<4s4H2H3I5H2I")  # of a member in the list, before its name
+RECORD = struct.Struct("<4s5H3I2H")  # of a member before its bytes, before its name
+ELSEWHERE = 0xFFFFFFFF  # stands for a number that has its 64 bits in an extra field
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where bytes lie in a file, and their CRC-32; 0 stands for none, as torch.save can leave it out."""
+
+    start: int
+    size: int
+    checksum: int = 0
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member of a zip as its list has it: `place` begins with its record, which lies before its bytes."""
+
+    name: str
+    place: Place
+    stored: bool
+
+
+def members(stream: BufferedIOBase, size: int) -> dict[str, Member]:
+    """The members of a zip of `size` bytes by name; raises `FileError`, short and without the path."""
+    start, length, count = directory(stream, size)
+    if count > MEMBERS or count * ENTRY.size > length or start + length > size:
+        raise FileError(f"its zip lists {count} members in {length} bytes at byte {start}, which cannot be")
+    stream.seek(start)
+    listed = stream.read(length)
+    found: dict[str, Member] = {}
+    position = 0
+    for _ in range(count):
+        member, position = entry(listed, position)
+        if member.name in found:
+            raise FileError(f"its zip has two members of the name {member.name[:100]!a}")
+        found[member.name] = member
+    if sum(RECORD.size + member.place.size for member in found.values()) > start:
+        raise FileError("its zip lists more bytes than it has")
+    return found
+
+
+def directory(stream: BufferedIOBase, size: int) -> tuple[int, int, int]:
+    """Where the list of members is: its place, its length, and how many it lists."""
+    begin = max(0, size - END.size - 0xFFFF - END_PLACE.size)
+    stream.seek(begin)
+    tail = stream.read(size - begin)
+    at = tail.rfind(b"PK\5\6", 0, len(tail) - END.size + 4)
+    if at < 0:
+        raise FileError("its zip is cut off: the list of members at its end is missing")
+    *_, count, length, start, _ = END.unpack_from(tail, at)
+    if at >= END_PLACE.size and tail.startswith(b"PK\6\7", at - END_PLACE.size):
+        place = END_PLACE.unpack_from(tail, at - END_PLACE.size)[2]
+        stream.seek(min(place, size))
+        end = stream.read(LONG_END.size)
+        if len(end) < LONG_END.size or not end.startswith(b"PK\6\6"):
+            raise FileError("its zip has no end where it says that it has one")
+        *_, count, length, start = LONG_END.unpack(end)
+    return start, length, count
+
+
+def entry(listed: bytes, position: int) -> tuple[Member, int]:
+    """The member at a position in the list, and the position behind it."""
+    if listed[position : position + 4] != b"PK\1\2" or len(listed) < position + ENTRY.size:
+        raise FileError("its zip's list of members is broken")
+    fields = ENTRY.unpack_from(listed, position)
+    flags, method, checksum, packed, size, name_length, extra_length, comment_length = (
+        fields[3:5] + fields[7:13]
+    )
+    record = fields[-1]
+    position += ENTRY.size
+    name = listed[position : position + name_length].decode("utf-8", "backslashreplace")
+    position += name_length
+    wide = wide_numbers(listed[position : position + extra_length])
+    size, packed, record = (
+        next(wide, -1) if number == ELSEWHERE else number for number in (size, packed, record)
+    )
+    if min(size, packed, record) < 0:
+        raise FileError(f"its zip's member {name[:100]!a} has no size")
+    stored = method == 0 and not flags & 1 and size == packed
+    return Member(name, Place(record, packed, checksum), stored), position + extra_length + comment_length
+
+
+def wide_numbers(extra: bytes) -> Iterator[int]:
+    """The numbers of 64 bits in a member's extra fields."""
+    position = 0
+    while position + 4 <= len(extra):
+        kind, length = struct.unpack_from("<2H", extra, position)
+        position += 4
+        if kind == 1:
+            field = extra[position : position + length]
+            yield from (number for (number,) in struct.iter_unpack("<Q", field[: len(field) // 8 * 8]))
+            return
+        position += length
+
+
+def place_of(stream: BufferedIOBase, member: Member, size: int) -> Place:
+    """Where a member's bytes lie in a zip of `size` bytes."""
+    if not member.stored:
+        raise FileError(
+            f"its zip's member {member.name[:100]!a} is compressed or encrypted, as PyTorch never stores one"
+        )
+    stream.seek(min(member.place.start, size))
+    record = stream.read(RECORD.size)
+    if len(record) < RECORD.size or not record.startswith(b"PK\3\4"):
+        raise FileError(f"its zip's member {member.name[:100]!a} is not where the list has it")
+    name_length, extra_length = RECORD.unpack(record)[-2:]
+    if stream.read(name_length).decode("utf-8", "backslashreplace") != member.name:
+        raise FileError(f"its zip's member {member.name[:100]!a} has another name where it lies")
+    start = member.place.start + RECORD.size + name_length + extra_length
+    if start + member.place.size > size:
+        raise FileError(f"its zip's member {member.name[:100]!a} is cut off")
+    return Place(start, member.place.size, member.place.checksum)
+
+
+def bytes_at(stream: BufferedIOBase, place: Place) -> Array:
+    """The bytes at a place, in memory of their own; raises `FileError` where their checksum is wrong."""
+    stream.seek(place.start)
+    data = np.empty(place.size, np.uint8)
+    if stream.readinto(data.data) != place.size:
+        raise FileError(f"it is cut off within {place.size} bytes at byte {place.start}")
+    if place.checksum and zlib.crc32(data.data) != place.checksum:
+        raise FileError(f"its {place.size} bytes at byte {place.start} are damaged: their checksum is wrong")
+    return data
