@@ -1,4 +1,4 @@
-"""Files of one framework as files of another, through the command line, and what the frameworks make of them."""
+"""Files of one framework as files of another, by the command line, and what the frameworks make of them."""
 
 import json
 from pathlib import Path
@@ -208,14 +208,14 @@ def test_the_page_of_layouts_is_as_the_records_are():
 
 def test_show_lists_modules_and_what_is_open(tmp_path: Path):
     saved(tmp_path / "speech.pt", "gru")
-    code, text, _ = stepnet("show", tmp_path / "speech.pt", "--to", "cudnn.gru", "--json")
+    _, text, _ = stepnet("show", tmp_path / "speech.pt", "--to", "cudnn.gru", "--json")
     (module,) = json.loads(text)["modules"]
     assert module["layouts"] == ["torch.gru"]
     assert module["sizes"]["hidden"] == HIDDEN
     assert module["report"]["exact"] is True
     assert json.loads(text)["rest"] == ["head.weight", "head.bias"]
     save_file({"weight_space": np.ones(63, "float32")}, tmp_path / "flat.safetensors")
-    _code, text, _ = stepnet("show", tmp_path / "flat.safetensors", "--json")
+    _, text, _ = stepnet("show", tmp_path / "flat.safetensors", "--json")
     assert "which shapes do not tell apart" in json.loads(text)["modules"][0]["open"]
 
 

@@ -18,7 +18,7 @@ def random(*shape):
 
 
 def case(layout, arrays, inputs, outputs, semantics=None, sizes=None):
-    """One case: the layout, arrays by the framework's names, inputs [rows, steps, inputs], and its outputs."""
+    """One case: the layout, arrays by the framework's names, inputs [rows, steps, inputs], and outputs."""
     return {
         "layout": layout,
         "arrays": {name: np.asarray(array) for name, array in arrays.items()},
@@ -34,9 +34,9 @@ def save(cases, versions):
     arrays, told = {}, []
     for number, one in enumerate(cases):
         for name, array in one["arrays"].items():
-            arrays["%d|%s" % (number, name)] = array
+            arrays[f"{number}|{name}"] = array
         for name in ("inputs", "outputs"):
-            arrays["%d||%s" % (number, name)] = one[name]
+            arrays[f"{number}||{name}"] = one[name]
         told.append({name: one[name] for name in ("layout", "semantics", "sizes")})
     arrays["told"] = np.array(json.dumps({"cases": told, "versions": versions}))
     np.savez_compressed(sys.argv[1], **arrays)
@@ -48,7 +48,7 @@ def load(path):
         told = json.loads(str(file["told"]))
         cases = []
         for number, one in enumerate(told["cases"]):
-            front = "%d|" % number
+            front = f"{number}|"
             held = {name[len(front) :]: file[name] for name in file.files if name.startswith(front)}
             inputs, outputs = held.pop("|inputs"), held.pop("|outputs")
             cases.append(case(one["layout"], held, inputs, outputs, one["semantics"], one["sizes"]))

@@ -1,4 +1,4 @@
-"""What the recurrent layers of MLX give. A hidden state is given, as MLX up to 0.31 leaves bhn out without one."""
+"""What the recurrent layers of MLX give, with a state given, as MLX up to 0.31 leaves bhn out without."""
 
 import mlx.core as mx
 import numpy as np

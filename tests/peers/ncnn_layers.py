@@ -21,7 +21,7 @@ def from_layer(kind, both):
     x = random(1, STEPS, INPUTS)
     size = arrays["weight_xc_data"].size
     lines = ["7767517", "2 2", "Input x 0 1 x"]
-    lines.append("%s y 1 1 x y 0=%d 1=%d 2=%d" % (kind, HIDDEN, size, 2 if both else 0))
+    lines.append(f"{kind} y 1 1 x y 0={HIDDEN} 1={size} 2={2 if both else 0}")
     with tempfile.TemporaryDirectory() as folder:
         model = os.path.join(folder, "model")
         with open(model + ".param", "w") as file:

@@ -81,7 +81,7 @@ def from_lstm_block(peepholes):
 
 
 def from_cudnn(layout, make, units):
-    """Weights of a CuDNN layer of Keras 2, converted by Keras for the layer that runs them on any processor."""
+    """Weights of a CuDNN layer of Keras 2, converted by Keras for the layer that runs on any processor."""
     x, layer = random(ROWS, STEPS, INPUTS), make(HIDDEN, return_sequences=True)
     layer.build((None, None, INPUTS))
     names = ("kernel", "recurrent_kernel", "bias")

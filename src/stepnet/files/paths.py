@@ -45,7 +45,7 @@ def new_file(path: str | Path, force: bool = False) -> Generator[Path]:
 
 
 def library(module: str, what: str, extra: str) -> Any:
-    """A module that one kind of file needs; raises `FileError`, saying how to install it, where it is missing.
+    """A module that one kind of file needs; raises `FileError`, with how to install it, where it is missing.
 
     >>> library("no_such_library", "a .zzz file", "zzz")
     Traceback (most recent call last):
