@@ -17,7 +17,7 @@ from stepnet.layout.layers import layers
 from stepnet.layout.registry import records
 
 EVERY = 7
-CASES = [
+CASES: Any = [
     pytest.param(case, id=f"{script} {place} {case['layout']}")
     for script in SCRIPTS
     for place, case in enumerate(load(saved(script))[0])

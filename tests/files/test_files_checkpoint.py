@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from stepnet.errors import FileError
-from stepnet.files import sstable
-from stepnet.files.checkpoint import is_checkpoint, piece_key, read
-from stepnet.files.sstable import crc32c, masked, table, unsnapped
+from stepnet.files.checkpoint import sstable
+from stepnet.files.checkpoint.file import is_checkpoint, piece_key, read
+from stepnet.files.checkpoint.sstable import crc32c, masked, table, unsnapped
 
 DATA = Path(__file__).parent / "data"
 NUMBERS = np.load(DATA / "checkpoints.npz")

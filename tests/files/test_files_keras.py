@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 from stepnet.errors import FileError
-from stepnet.files import hdf5
-from stepnet.files.keras import KerasFile, NewLayer, read, write_legacy, write_model, write_weights
+from stepnet.files.keras import hdf5
+from stepnet.files.keras.file import KerasFile, read
+from stepnet.files.keras.write import NewLayer, write_legacy, write_model, write_weights
 
 DATA = Path(__file__).parent / "data"
 FILES = sorted(path.name for path in DATA.glob("keras[12]_*"))

@@ -13,8 +13,10 @@ import pytest
 from tolerance import assert_close
 
 from stepnet.errors import FileError, InputError
-from stepnet.files import onnx_graph
-from stepnet.files.onnx import OnnxNode, read, rest, write
+from stepnet.files.onnx import graph as onnx_graph
+from stepnet.files.onnx.file import read, rest
+from stepnet.files.onnx.node import OnnxNode
+from stepnet.files.onnx.write import write
 
 onnx = pytest.importorskip("onnx")
 torch = pytest.importorskip("torch")

@@ -15,8 +15,8 @@ import pytest
 from memory import memory
 
 from stepnet.errors import FileError
-from stepnet.files.paddle import DTYPES, read, write
-from stepnet.files.pickle_values import Call, Name, Pairs, dump
+from stepnet.files.pickles.paddle import DTYPES, read, write
+from stepnet.files.pickles.values import Call, Name, Pairs, dump
 
 PROTOCOLS = [2, 3, 4, 5]
 RNG = np.random.default_rng(0)

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from memory import memory
 
 from stepnet.errors import FileError
-from stepnet.files import pickles
-from stepnet.files.pickle_values import Call, Name, Pairs, Reference, dump, leaves
-from stepnet.files.pickles import ACTIONS, Source, load
+from stepnet.files.pickles import opcodes as pickles
+from stepnet.files.pickles.opcodes import ACTIONS, Source, load
+from stepnet.files.pickles.values import Call, Name, Pairs, Reference, dump, leaves
 
 PROTOCOLS = range(6)
 LEAVES = st.one_of(

@@ -15,9 +15,12 @@ import pytest
 from tolerance import assert_close
 
 from stepnet.errors import FileError, InputError
-from stepnet.files import flatbuffer, tflite
-from stepnet.files.flatbuffer import Fields, Number, build
-from stepnet.files.tflite import TfliteNode, read, write
+from stepnet.files.tflite import file as tflite
+from stepnet.files.tflite import flatbuffer
+from stepnet.files.tflite.file import read
+from stepnet.files.tflite.flatbuffer import Fields, Number, build
+from stepnet.files.tflite.kinds import TfliteNode
+from stepnet.files.tflite.write import write
 
 DATA = Path(__file__).parent / "data"
 SEEN = np.load(DATA / "tflite_outputs.npz")

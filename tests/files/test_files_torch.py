@@ -23,9 +23,9 @@ import torch
 from memory import memory
 
 from stepnet.errors import FileError
-from stepnet.files.pickle_values import Call, Name, Pairs, Reference, dump
-from stepnet.files.torch import read, write
-from stepnet.files.torch_tensor import DTYPES
+from stepnet.files.pickles.torch import read, write
+from stepnet.files.pickles.torch_tensor import DTYPES
+from stepnet.files.pickles.values import Call, Name, Pairs, Reference, dump
 
 LEGACY = {"_use_new_zipfile_serialization": False}
 FORMATS: dict[str, dict[str, Any]] = {"zip": {}, "stream": LEGACY}
@@ -773,7 +773,7 @@ def test_what_is_written_is_loaded_by_a_module(tmp_path: Path):
 
 
 def test_large_members_have_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("stepnet.files.torch.WIDE", 100)
+    monkeypatch.setattr("stepnet.files.pickles.torch.WIDE", 100)
     array = np.arange(100.0)
     write(tmp_path / "x.pt", {"x": array, "y": array[:5]})
     found = torch.load(tmp_path / "x.pt", mmap=True)

@@ -58,17 +58,17 @@ class Format:
 
 
 FORMATS = (
-    Format("PyTorch", (".pt", ".pth", ".bin"), "torch", ("torch",)),
+    Format("PyTorch", (".pt", ".pth", ".bin"), "pickles.torch", ("torch",)),
     Format("safetensors", (".safetensors",), "safetensors", ("torch", "candle", "mlx")),
-    Format("Keras", (".keras", ".h5", ".hdf5"), "keras_modules"),
-    Format("ONNX", (".onnx",), "onnx_modules"),
-    Format("TFLite", (".tflite",), "tflite_modules"),
+    Format("Keras", (".keras", ".h5", ".hdf5"), "keras.modules"),
+    Format("ONNX", (".onnx",), "onnx.modules"),
+    Format("TFLite", (".tflite",), "tflite.modules"),
     Format("NumPy", (".npz",), "npz", ("stepnet", "torch", "keras", "chainer"), "/"),
     Format("Flax", (".msgpack",), "flax", ("flax", "nnx"), "/"),
-    Format("PaddlePaddle", (".pdparams",), "paddle", ("paddle",)),
+    Format("PaddlePaddle", (".pdparams",), "pickles.paddle", ("paddle",)),
     Format("MXNet", (".params",), "mxnet", ("mxnet",), "_"),
-    Format("TensorFlow checkpoint", (".index", ".ckpt"), "checkpoint", ("tf1",), "/"),
-    Format("raw buffers", (".json",), "raw_modules"),
+    Format("TensorFlow checkpoint", (".index", ".ckpt"), "checkpoint.file", ("tf1",), "/"),
+    Format("raw buffers", (".json",), "raw"),
 )
 
 
@@ -81,7 +81,7 @@ def kind(path: Path) -> Format:
         if name.endswith(one.endings):
             return one
     if Path(f"{path}.index").exists() or ".ckpt" in name:
-        return next(one for one in FORMATS if one.module == "checkpoint")
+        return next(one for one in FORMATS if one.title == "TensorFlow checkpoint")
     known = ", ".join(ending for one in FORMATS for ending in one.endings)
     raise FileError(f"{path}: what kind of file this is tells its ending, which is one of {known}")
 

@@ -17,9 +17,9 @@ import ml_dtypes
 import numpy as np
 
 from stepnet.errors import FileError
+from stepnet.files.model import Array, Model, Module
 from stepnet.files.paths import existing, new_file
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from stepnet.layout.registry import records
 
 FORMAT = "stepnet raw 1"
 ALIGNMENT = 64
@@ -30,13 +30,44 @@ DTYPES = {
 }
 
 
-def read(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
+def read(path: Path) -> Model:
+    """The one module of a buffer."""
+    arrays, description = buffers(path)
+    layout: Any = description.get("layout")
+    sizes: Any = description.get("sizes") or {}
+    semantics: Any = description.get("semantics") or {}
+    if layout not in records():
+        raise FileError(f"{path}: its layout is {layout!r}, which is none; `stepnet layouts` lists all")
+    if not isinstance(sizes, dict) or not isinstance(semantics, dict):
+        raise FileError(f"{path}: sizes and semantics are objects by name")
+    said: dict[str, Any] = cast("dict[str, Any]", semantics)
+    module = Module("", (layout,), arrays, sizes=cast("dict[str, int]", sizes), semantics=said)
+    return Model(str(path), (module,))
+
+
+def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force: bool) -> None:
+    """Writes one module: `weights.json`, and `weights.bin` beside it."""
+    if len(modules) != 1 or rest:
+        raise FileError(f"{path}: a raw buffer is of one recurrent module and nothing else")
+    module = modules[0]
+    said = {
+        "layout": module.layout,
+        "sizes": dict(module.sizes),
+        "semantics": dict(module.semantics),
+    }
+    write_buffers(path, dict(module.arrays), said, force)
+
+
+# ---- the bytes, and what is said of them -------------------------------------------------------------------
+
+
+def buffers(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
     """The arrays by name, and the description, of a buffer: path is that of the .json, or of the .bin.
 
     Raises `FileError`, with the path, for a description that does not fit the file, and for one that leads
     out of its folder.
 
-    >>> read("weights.json")
+    >>> buffers("weights.json")
     Traceback (most recent call last):
     stepnet.errors.FileError: weights.json: there is no such file
     """
@@ -99,7 +130,7 @@ def place_of(path: Path, entry: Any, size: int, dtype: np.dtype[Any]) -> tuple[s
     return name, sizes, numbers[-1]
 
 
-def write(
+def write_buffers(
     path: str | Path, arrays: Mapping[str, Array], description: Mapping[str, Any], force: bool = False
 ) -> None:
     """Writes `weights.bin` and, last, `weights.json` with the description and where each array lies.

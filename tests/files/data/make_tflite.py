@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow.lite.python import schema_py_generated as schema
 from tensorflow.lite.tools import flatbuffer_utils
 
-from stepnet.files import tflite
+from stepnet.files.tflite import file as tflite
 
 FOLDER = Path(__file__).parent
 BATCH, TIME, FEATURES, CELLS, OUTPUTS = 2, 5, 3, 4, 2

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from stepnet.errors import FileError
-from stepnet.files.onnx_graph import (
+from stepnet.files.onnx.graph import (
     DOMAINS,
     FOLDS,
     MOVES,
@@ -21,11 +21,10 @@ from stepnet.files.onnx_graph import (
     find,
     value_of,
 )
-from stepnet.files.onnx_node import GATES, INPUTS, LIMIT, STATES, filled, misfit
-from stepnet.files.onnx_node import OnnxNode as OnnxNode
-from stepnet.files.onnx_tensor import Array, Proto, Store, array_of
-from stepnet.files.onnx_write import write as write
+from stepnet.files.onnx.node import GATES, INPUTS, LIMIT, STATES, OnnxNode, filled, misfit
+from stepnet.files.onnx.tensor import Array, Proto, array_of
 from stepnet.files.paths import existing, library
+from stepnet.files.store import Store
 
 STEPS = 1000  # from a value to what it is made of
 LABELS = 1 << 22  # of an output that is followed into the next layer

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.files.onnx_tensor import Array
+from stepnet.files.onnx.tensor import Array
 
 LIMIT = (1 << 31) - (1 << 16)  # bytes of a model without the files beside it, as protobuf has it
 STATES = ("initial_h", "initial_c")

@@ -1,7 +1,7 @@
 """Arrays by name out of and into the .pdparams files of paddle.save, without Paddle.
 
 1  A file is one pickle of a dictionary of NumPy arrays or, where it holds more than a state dict, of pairs of
-   a parameter's name and an array. Nothing that it names is run or imported (`stepnet.files.pickles`).
+   a parameter's name and an array. Nothing that it names is run or imported.
 2  Paddle hands out bfloat16 as uint16 and takes it for bfloat16 again; it has no uint16 of its own.
 3  Pickles of protocols 2 and 3 hold no array of more than a gigabyte; paddle.save cuts it into slices.
 
@@ -21,8 +21,8 @@ import numpy as np
 
 from stepnet.errors import FileError
 from stepnet.files.paths import existing, new_file
-from stepnet.files.pickle_values import Call, Name, Pairs, dump, is_shape, joined, leaves, parts
-from stepnet.files.pickles import Source, latin, load
+from stepnet.files.pickles.opcodes import Source, latin, load
+from stepnet.files.pickles.values import Call, Name, Pairs, dump, is_shape, joined, leaves, parts
 
 Array = np.ndarray
 

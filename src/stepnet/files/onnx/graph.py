@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import FileError
-from stepnet.files.onnx_tensor import DIMENSIONS, TYPES, Array, Proto, Store, array_of, text
+from stepnet.files.onnx.tensor import DIMENSIONS, TYPES, Array, Proto, array_of, text
+from stepnet.files.store import Store
 
 DOMAINS = ("", "ai.onnx")
 DEPTH = 100  # of constants computed from constants, and of bodies and functions in each other

@@ -1,8 +1,8 @@
 """Arrays by name out of and into the files of torch.save, without PyTorch.
 
 1  A file is a zip of a pickle and of storages (PyTorch 1.6 and later, 2020), or one of two older formats,
-   which `stepnet.files.torch_legacy` reads. Only zips are written.
-2  Nothing that a file names is run or imported; `stepnet.files.torch_tensor` has the table of known names.
+   which `stepnet.files.pickles.torch_legacy` reads. Only zips are written.
+2  Nothing that a file names is run or imported; `stepnet.files.pickles.torch_tensor` has the known names.
 3  A whole module (torch.save(model)) and TorchScript hold code beside numbers and are refused.
 
 Source: torch/serialization.py and caffe2/serialize/inline_container.cc of PyTorch 2.13.
@@ -20,11 +20,11 @@ from pathlib import Path
 import numpy as np
 
 from stepnet.errors import FileError
-from stepnet.files import torch_legacy
 from stepnet.files.paths import existing, new_file
-from stepnet.files.pickle_values import Call, Name, Pairs, Reference, dump, memory
-from stepnet.files.pickles import Source, load
-from stepnet.files.torch_tensor import ADVICE, DTYPES, NAMES, STORAGES, UNTYPED, arrays, storage_of
+from stepnet.files.pickles import torch_legacy
+from stepnet.files.pickles.opcodes import Source, load
+from stepnet.files.pickles.torch_tensor import ADVICE, DTYPES, NAMES, STORAGES, UNTYPED, arrays, storage_of
+from stepnet.files.pickles.values import Call, Name, Pairs, Reference, dump, memory
 from stepnet.files.zips import RECORD, Place, bytes_at, members, place_of
 
 Array = np.ndarray

@@ -14,12 +14,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from stepnet.errors import FileError
-from stepnet.files.flatbuffer import Table, root
-from stepnet.files.onnx_tensor import Store
 from stepnet.files.paths import existing
-from stepnet.files.tflite_kinds import ACTIVATIONS, BASIC, KERNELS, KINDS, Kind, misfit
-from stepnet.files.tflite_kinds import TfliteNode as TfliteNode
-from stepnet.files.tflite_write import write as write
+from stepnet.files.store import Store
+from stepnet.files.tflite.flatbuffer import Table, root
+from stepnet.files.tflite.kinds import ACTIVATIONS, BASIC, KERNELS, KINDS, Kind, TfliteNode, misfit
 
 Array = np.ndarray
 

@@ -22,9 +22,8 @@ from typing import cast
 import numpy as np
 
 from stepnet.errors import FileError
-from stepnet.files.pickle_values import Name, parts
-from stepnet.files.pickles import Source, load
-from stepnet.files.torch_tensor import (
+from stepnet.files.pickles.opcodes import Source, load
+from stepnet.files.pickles.torch_tensor import (
     ADVICE,
     NAMES,
     SIZES,
@@ -35,6 +34,7 @@ from stepnet.files.torch_tensor import (
     rebuilt,
     storage_of,
 )
+from stepnet.files.pickles.values import Name, parts
 from stepnet.files.zips import Place
 
 Array = np.ndarray

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stepnet.errors import FileError
-from stepnet.files.sstable import varint
+from stepnet.files.checkpoint.sstable import varint
 
 FIXED = {1: 8, 5: 4}  # bytes of a number of fixed size, by how the wire says it
 

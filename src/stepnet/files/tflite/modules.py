@@ -4,18 +4,20 @@ from pathlib import Path
 from typing import Any
 
 from stepnet.errors import FileError, LayoutError
-from stepnet.files import tflite, tflite_write
 from stepnet.files.model import Array, Model, Module, layer_arrays
+from stepnet.files.tflite import file
+from stepnet.files.tflite.kinds import TfliteNode
+from stepnet.files.tflite.write import write as write_nodes
 from stepnet.layout.registry import record
 
 
 def read(path: Path) -> Model:
     """The recurrent operators of a model, each a module."""
-    nodes = tflite.read(path)
+    nodes = file.read(path)
     return Model(str(path), tuple(module(path, node) for node in nodes))
 
 
-def module(path: Path, node: tflite.TfliteNode) -> Module:
+def module(path: Path, node: TfliteNode) -> Module:
     """An operator as a module; raises `FileError` for a function that no layout says."""
     where = f"{path}: {node.op} {node.name!r}"
     norms = [name for name in node.arrays if "layer_norm" in name]
@@ -42,7 +44,7 @@ def module(path: Path, node: tflite.TfliteNode) -> Module:
     )
 
 
-def layout_of(node: tflite.TfliteNode) -> str:
+def layout_of(node: TfliteNode) -> str:
     """The layout of an operator, by which weights it has."""
     names = {name.removeprefix("fw_").removeprefix("bw_") for name in node.arrays}
     if "input_weights" in names:
@@ -56,10 +58,10 @@ def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force
     """Writes a model of the modules one after another, in float32, for a batch of one and any time."""
     if rest:
         raise FileError(f"{path}: a new TFLite model is of its recurrent layers alone; leave the rest out")
-    tflite_write.write(path, [node for module in modules for node in nodes_of(path, module)], force)
+    write_nodes(path, [node for module in modules for node in nodes_of(path, module)], force)
 
 
-def nodes_of(path: Path, module: Module) -> list[tflite.TfliteNode]:
+def nodes_of(path: Path, module: Module) -> list[TfliteNode]:
     """An operator for each layer of a module."""
     if not module.layout.startswith("tflite."):
         raise FileError(f"{path}: a TFLite model takes the layouts tflite.*, not {module.layout}")
@@ -77,6 +79,6 @@ def nodes_of(path: Path, module: Module) -> list[tflite.TfliteNode]:
     name = module.name.rstrip("./_") or cell.lower()
     names = [f"{name}_{layer}" for layer in range(len(by_layer))] if len(by_layer) > 1 else [name]
     return [
-        tflite.TfliteNode(one, f"{ways}_SEQUENCE_{cell}", arrays, options, reverse=module.reverse)
+        TfliteNode(one, f"{ways}_SEQUENCE_{cell}", arrays, options, reverse=module.reverse)
         for one, arrays in zip(names, by_layer, strict=True)
     ]

@@ -27,9 +27,9 @@ import ml_dtypes
 import numpy as np
 
 from stepnet.errors import FileError
+from stepnet.files.checkpoint.protobuf import Message, message
+from stepnet.files.checkpoint.sstable import FOOTER, is_table, table
 from stepnet.files.paths import existing
-from stepnet.files.protobuf import Message, message
-from stepnet.files.sstable import FOOTER, is_table, table
 
 Array = np.ndarray
 Kind = np.dtype[Any]

@@ -24,8 +24,8 @@ import ml_dtypes
 import numpy as np
 
 from stepnet.errors import FileError
-from stepnet.files import hdf5_parts as parts
-from stepnet.files.hdf5_parts import Bytes, Kind, Message, broken
+from stepnet.files.keras import hdf5_parts as parts
+from stepnet.files.keras.hdf5_parts import Bytes, Kind, Message, broken
 from stepnet.files.paths import existing
 from stepnet.files.zips import Place
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn, TypeVar, cast
 
 from stepnet.errors import FileError
-from stepnet.files.pickle_values import Call, Name, Pairs
+from stepnet.files.pickles.values import Call, Name, Pairs
 
 OPCODES = 1 << 21  # in one pickle: a tensor takes about 35, and a hostile file 300 bytes of memory for one
 MARKS = 1000  # containers within containers

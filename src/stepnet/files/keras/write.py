@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from stepnet.errors import FileError
-from stepnet.files.keras_config import VARIABLES, numbered, snake, table
+from stepnet.files.keras.config import VARIABLES, numbered, snake, table
 from stepnet.files.paths import library, new_file
 
 Array = np.ndarray

@@ -3,21 +3,20 @@
 import math
 import os
 import re
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from stepnet.errors import FileError
+from stepnet.files.store import Store
 
 Array = np.ndarray
 Proto = Any  # a protobuf message: onnx makes their classes when it is imported
 
 DIMENSIONS = 8
 NUMBERS = 1 << 48  # of one tensor, where dimensions that are zero count as one
-SPARE = 1 << 26  # bytes that may be taken whatever the size of the file
-TIMES = 8  # that size may be taken besides: a weight is read, moved a few times, and copied
 EXTERNAL = 1
 
 # By ONNX's number of a type: where numbers lie that are not given as bytes, as what, and their dtype.
@@ -37,27 +36,6 @@ TYPES: dict[int, tuple[str, Any, Any]] = {
     16: ("int32_data", "<u2", ml_dtypes.bfloat16),
 }
 HALVES = (10, 16)  # widened, which is exact: stepnet's own numbers start at 32 bits
-
-
-class Store:
-    """The files of a model, and how many bytes may still be taken for what they hold."""
-
-    def __init__(self, path: Path, size: int) -> None:
-        self.path = path
-        self.left = SPARE + TIMES * size
-        self.files: set[str] = set()
-
-    def take(self, count: int, what: str) -> None:
-        """Counts bytes before memory is taken; raises `FileError` for far more than the file has."""
-        if count > self.left:
-            raise FileError(f"{self.path}: {what} would fill {count} bytes, far more than the file has")
-        self.left -= count
-
-    def beside(self, file: str, size: int) -> None:
-        """Counts a further file, whose size may be taken as well."""
-        if file not in self.files:
-            self.files.add(file)
-            self.left += TIMES * size
 
 
 def text(value: str | bytes) -> str:

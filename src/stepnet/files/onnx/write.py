@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import FileError, InputError
-from stepnet.files.onnx_node import FLAGS, GATES, LIMIT, STATES, OnnxNode, filled, misfit
-from stepnet.files.onnx_tensor import Array, Proto
+from stepnet.files.onnx.node import FLAGS, GATES, LIMIT, STATES, OnnxNode, filled, misfit
+from stepnet.files.onnx.tensor import Array, Proto
 from stepnet.files.paths import library, new_file
 
 OPSET, IR = 17, 8  # every onnxruntime since 1.13 runs these

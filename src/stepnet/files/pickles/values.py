@@ -1,8 +1,8 @@
 """What pickles are made of, as plain values: the records, a walk over them, and their writing.
 
-A pickle that was read (`stepnet.files.pickles.load`) is a tree of None, bool, int, float, str, bytearray,
-tuple, list, `Pairs`, `Name` and `Call`. Parts of a hostile one may be shared a thousandfold, or hold
-themselves: so `leaves` counts its steps.
+A pickle that was read (`stepnet.files.pickles.opcodes.load`) is a tree of None, bool, int, float, str,
+bytearray, tuple, list, `Pairs`, `Name` and `Call`. Parts of a hostile one may be shared a thousandfold, or
+hold themselves: so `leaves` counts its steps.
 """
 
 import math

@@ -23,8 +23,9 @@ from typing import cast
 import numpy as np
 
 from stepnet.errors import FileError
-from stepnet.files import hdf5, zips
-from stepnet.files.keras_config import (
+from stepnet.files import zips
+from stepnet.files.keras import hdf5
+from stepnet.files.keras.config import (
     KERNELS,
     VARIABLES,
     Config,
@@ -35,10 +36,6 @@ from stepnet.files.keras_config import (
     snake,
     table,
 )
-from stepnet.files.keras_write import NewLayer as NewLayer
-from stepnet.files.keras_write import write_legacy as write_legacy
-from stepnet.files.keras_write import write_model as write_model
-from stepnet.files.keras_write import write_weights as write_weights
 from stepnet.files.paths import existing
 
 Array = np.ndarray

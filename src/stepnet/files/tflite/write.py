@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import FileError, InputError
-from stepnet.files.flatbuffer import Fields, Number, build
 from stepnet.files.paths import new_file
-from stepnet.files.tflite_kinds import ACTIVATIONS, KINDS, TfliteNode, misfit
+from stepnet.files.tflite.flatbuffer import Fields, Number, build
+from stepnet.files.tflite.kinds import ACTIVATIONS, KINDS, TfliteNode, misfit
 
 Array = np.ndarray
 LIMIT = (1 << 31) - (1 << 20)  # bytes that offsets of a file reach

@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from stepnet.errors import FileError
-from stepnet.files.pickle_values import Call, Name, Pairs, are_counts, is_shape, leaves, parts
+from stepnet.files.pickles.values import Call, Name, Pairs, are_counts, is_shape, leaves, parts
 from stepnet.files.zips import Place, bytes_at
 
 Array = np.ndarray

@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from stepnet.errors import FileError, LayoutError
-from stepnet.files import keras, keras_write
+from stepnet.files.keras import write as writers
+from stepnet.files.keras.file import KerasFile, KerasLayer
+from stepnet.files.keras.file import read as read_layers
+from stepnet.files.keras.write import NewLayer
 from stepnet.files.model import Array, Model, Module, layer_arrays
 from stepnet.layout.find import find
 from stepnet.layout.registry import record, records
@@ -22,7 +25,7 @@ FRAMEWORKS = ("keras", "keras2", "keras1")
 
 def read(path: Path) -> Model:
     """The recurrent layers of a file, each a module, in the model's order."""
-    file = keras.read(path)
+    file = read_layers(path)
     modules: list[Module] = []
     for layer in file.layers:
         module = of_layer(path, file, layer)
@@ -32,7 +35,7 @@ def read(path: Path) -> Model:
     return Model(str(path), tuple(modules), {n: array for n, array in file.arrays.items() if n not in taken})
 
 
-def of_layer(path: Path, file: keras.KerasFile, layer: keras.KerasLayer) -> Module | None:
+def of_layer(path: Path, file: KerasFile, layer: KerasLayer) -> Module | None:
     """A layer as a module; None where it is not a recurrent one that a layout says."""
     arrays = {own: file.arrays[place] for own, place in layer.arrays}
     names = dict(layer.arrays)
@@ -82,7 +85,7 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: config[name] or "linear" for name in SETTINGS if name in config}
 
 
-def layout_of(file: keras.KerasFile, class_name: str, arrays: Mapping[str, Array]) -> str:
+def layout_of(file: KerasFile, class_name: str, arrays: Mapping[str, Array]) -> str:
     """The layout of a layer of a class, in the version of Keras that wrote the file."""
     cell = CELLS[class_name]
     if cell.startswith("cudnn"):
@@ -135,13 +138,13 @@ def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force
     if rest:
         raise FileError(f"{path}: a new Keras file is of its recurrent layers alone; leave the rest out")
     ending = next(ending for ending in WRITERS if path.name.lower().endswith(ending))
-    layers: list[keras_write.NewLayer] = []
+    layers: list[NewLayer] = []
     for module in modules:
         layers += new_layers(path, module, WRITERS[ending] == "write_legacy", len(layers))
-    getattr(keras_write, WRITERS[ending])(path, layers, force)
+    getattr(writers, WRITERS[ending])(path, layers, force)
 
 
-def new_layers(path: Path, module: Module, legacy: bool, count: int) -> list[keras_write.NewLayer]:
+def new_layers(path: Path, module: Module, legacy: bool, count: int) -> list[NewLayer]:
     """The Keras layers that a module is."""
     framework, _, cell = module.layout.partition(".")
     if framework not in ("keras", "keras2") or cell not in CLASSES:
@@ -161,10 +164,7 @@ def new_layers(path: Path, module: Module, legacy: bool, count: int) -> list[ker
         mode = {ours: theirs for theirs, ours in MERGES.items()}[module.merge]
         inner: dict[str, Any] = {"class_name": CLASSES[cell], "config": config}
         config = {"merge_mode": mode, "layer": inner}
-    return [
-        keras_write.NewLayer(name, class_name, arrays, config)
-        for name, arrays in zip(names, by_layer, strict=True)
-    ]
+    return [NewLayer(name, class_name, arrays, config) for name, arrays in zip(names, by_layer, strict=True)]
 
 
 def configuration(module: Module, cell: str) -> dict[str, Any]:

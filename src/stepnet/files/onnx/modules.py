@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import FileError, LayoutError
-from stepnet.files import onnx
 from stepnet.files.model import Array, Model, Module, layer_arrays
-from stepnet.files.onnx_node import OnnxNode
-from stepnet.files.onnx_write import write as write_nodes
+from stepnet.files.onnx import file
+from stepnet.files.onnx.node import OnnxNode
+from stepnet.files.onnx.write import write as write_nodes
 from stepnet.layout.registry import record
 
 INPUTS = ("W", "R", "B", "P")
@@ -19,7 +19,7 @@ BETAS = {"HardSigmoid": 0.5}
 
 def read(path: Path) -> Model:
     """The recurrent nodes of a model, each a module."""
-    return Model(str(path), tuple(module(path, node) for node in onnx.read(path)), onnx.rest(path))
+    return Model(str(path), tuple(module(path, node) for node in file.read(path)), file.rest(path))
 
 
 def module(path: Path, node: OnnxNode) -> Module:

@@ -1,0 +1,1 @@
+"""Files of pickles, PyTorch's and Paddle's, read without running anything that they name."""

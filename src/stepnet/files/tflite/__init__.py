@@ -1,0 +1,1 @@
+"""TFLite models: recurrent operators with their weights, and the flatbuffers they lie in."""
