@@ -90,7 +90,7 @@ def described(
     plain |= {"sizes": vars(sizes), "semantics": semantics.shown()}
     if not quiet:
         console.rule(module.name or "the weights", align="left")
-        console.print(weights_text(module.arrays, module.record, sizes, semantics))
+        console.print(weights_text(module.arrays, module.record, sizes, semantics, console.width))
     if conversion is not None:
         plain["report"] = conversion.report.as_json()
         if not quiet:

@@ -1,0 +1,79 @@
+"""The equations of a `Semantics`, as lines to read.
+
+The blocks that the weights have decide: a bias that is not there is not in the equations. `W_r` is W of gate
+r; x is the input, h and c are the memory, h' and c' the new one.
+"""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from stepnet.layout.places import Block
+from stepnet.layout.semantics import GATES, Semantics
+
+NEW = "c'"
+
+
+def equations(semantics: Semantics, blocks: Collection[Block]) -> list[str]:
+    """What a step computes, a line for each gate, then the memory.
+
+    >>> blocks = [Block(parameter, gate) for parameter in "WRbd" for gate in "rzn"]
+    >>> print(*equations(Semantics("gru"), blocks), sep="\\n")
+    r = sigmoid(W_r x + b_r + R_r h + d_r)
+    z = sigmoid(W_z x + b_z + R_z h + d_z)
+    n = tanh(W_n x + b_n + r (R_n h + d_n))
+    h' = z h + (1 - z) n
+    """
+    held = {replace(block, layer=0, direction=0) for block in blocks}
+    lines = [f"{gate} = {gate_text(semantics, gate, held)}" for gate in GATES[semantics.cell]]
+    return [*lines, *memory(semantics, held)]
+
+
+def gate_text(semantics: Semantics, gate: str, held: set[Block]) -> str:
+    """The right side of a gate or candidate."""
+    if gate == "i" and semantics.coupled:
+        return "1 - f"
+    candidate = gate in "gn"
+    name = semantics.candidate_activation if candidate else semantics.gate_activation
+    total = " + ".join([side("W", "x", "b", gate, held), *from_state(semantics, gate, held)])
+    if gate == "f" and semantics.forget_bias:
+        total += f" + {semantics.forget_bias:g}"
+    if Block("p", gate) in held:
+        total += f" + p_{gate} {NEW if gate == 'o' else 'c'}"
+    inner = clipped(total, semantics.clip)
+    return inner if name == "linear" else f"{name}({inner})"
+
+
+def side(matrix: str, of: str, bias: str, gate: str, held: set[Block]) -> str:
+    """The product of a matrix of a gate, and its bias where there is one."""
+    return f"{matrix}_{gate} {of}" + (f" + {bias}_{gate}" if Block(bias, gate) in held else "")
+
+
+def from_state(semantics: Semantics, gate: str, held: set[Block]) -> list[str]:
+    """What the state gives to a gate: for the candidate, reset."""
+    if gate != "n" or semantics.cell == "rnn":
+        return [side("R", "h", "d", gate, held)]
+    reset = "r" if semantics.cell == "gru" else "f"
+    if semantics.reset == "before":
+        return [side("R", f"({reset} h)", "d", gate, held)]
+    return [f"{reset} ({side('R', 'h', 'd', gate, held)})"]
+
+
+def memory(semantics: Semantics, held: set[Block]) -> list[str]:
+    """The new memory."""
+    if semantics.cell == "rnn":
+        return ["h' = n"]
+    if semantics.cell != "lstm":
+        keeps = "z" if semantics.cell == "gru" else "f"
+        kept, written = (keeps, f"(1 - {keeps})") if semantics.update == "keep" else (f"(1 - {keeps})", keeps)
+        return [f"h' = {kept} h + {written} n"]
+    name = semantics.output_activation
+    output = f"o {NEW}" if name == "linear" else f"o {name}({NEW})"
+    if Block("P") in held:
+        bias = " + q" if Block("q") in held else ""
+        output = clipped(f"P ({output}){bias}", semantics.projection_clip)
+    return [f"{NEW} = {clipped('f c + i g', semantics.cell_clip)}", f"h' = {output}"]
+
+
+def clipped(text: str, bound: float) -> str:
+    """A term held between -bound and bound, unless that is 0."""
+    return f"clip({text}, {-bound:g}, {bound:g})" if bound else text
