@@ -13,7 +13,7 @@ PIP    = -m pip --disable-pip-version-check install --quiet
 .NOTPARALLEL:
 PEER_NAMES := openvino tensorflow jax paddle mlx ncnn chainer flashrnn
 
-.PHONY: help demo test lint types format check bench bench-peers peers test-peers
+.PHONY: help demo test lint types format check bench bench-peers pictures peers test-peers
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -43,6 +43,9 @@ bench: $(VENV)/test.stamp ## the benchmark, against torch, onnxruntime and what 
 bench-peers: $(PEERS)/openvino/peer.stamp ## an environment for each peer of the benchmark that needs its own
 
 peers: $(PEER_NAMES:%=$(PEERS)/%/peer.stamp) ## an environment for each framework that layouts are compared with
+
+pictures: $(VENV)/test.stamp ## the pictures of the documentation, taken by Chromium
+	$(BIN)/python -m pytest tests/report/test_browser.py -k screenshots --save
 
 test-peers: peers $(VENV)/test.stamp ## the layouts against the frameworks themselves
 	$(BIN)/python -m pytest tests/peers/test_peers.py $(ARGS)

@@ -87,7 +87,7 @@ def picture(arrays: Mapping[str, Array], record: Record, conversion: Conversion)
         title=f"{report.source} → {report.target}" if several else report.source,
         several=several,
         sizes=str(report.sizes),
-        example="W_r, bias, ..." if record.cell == "gru" else "R_n, bias, ...",
+        example=f"W_{GATES[record.cell][0]}, bias, ...",
         gates=[(gate, NAMES[record.cell][gate]) for gate in GATES[record.cell]],
         parameters=[(name, PARAMETERS[name]) for name in parameters(sides)],
         sides=[shown(side, tied) for side in sides],

@@ -1,0 +1,151 @@
+"""Every number of every layout is drawn once, as what it is; of large arrays the same few on both sides."""
+
+from math import prod
+
+import numpy as np
+import pytest
+
+from stepnet.layout.places import index_map
+from stepnet.layout.record import Record
+from stepnet.layout.registry import records
+from stepnet.layout.semantics import Semantics
+from stepnet.layout.sizes import Sizes, shape_of
+from stepnet.report.drawing import ALL, SOME, Drawing, drawings, numbers_left_out
+from stepnet.report.equations import equations
+from stepnet.report.weights import weights_text
+
+ALL_RECORDS = [pytest.param(record, id=name) for name, record in records().items()]
+
+
+def arrays_of(record: Record, sizes: Sizes) -> dict[str, np.ndarray]:
+    """Arrays whose numbers tell where they are."""
+    found: dict[str, np.ndarray] = {}
+    for number, entry in enumerate(record.entries(sizes)):
+        shape = shape_of(entry.pattern, sizes, entry.layer or 0)
+        found[entry.name] = np.arange(prod(shape), dtype="float64").reshape(shape) + 1e7 * number
+    return found
+
+
+def drawn(record: Record, sizes: Sizes) -> list[Drawing]:
+    """What is drawn of such arrays."""
+    return list(drawings(arrays_of(record, sizes), record, sizes))
+
+
+def projected(record: Record, size: int) -> int | None:
+    """The size of a projection, where there is one."""
+    return size if record.projection else None
+
+
+@pytest.mark.parametrize("record", ALL_RECORDS)
+def test_each_number_is_drawn_once_as_what_it_is(record: Record):
+    for sizes in (Sizes(2, 3, projected(record, 2)), Sizes(3, 3, projected(record, 3), 2, 2)):
+        if record.misfit(sizes):
+            continue
+        arrays, places = arrays_of(record, sizes), index_map(record, sizes)
+        for drawing in drawn(record, sizes):
+            found = [cell.at for cell in drawing.cells]
+            assert sorted(found) == list(np.ndindex(drawing.shape)), drawing.name
+            assert numbers_left_out(drawing) == 0
+            for cell in drawing.cells:
+                assert arrays[drawing.name][cell.at] == cell.value
+                name, numbers = places[cell.block]
+                assert (name, numbers[cell.place]) == (drawing.name, cell.value % 1e7)
+
+
+@pytest.mark.parametrize("record", ALL_RECORDS)
+def test_of_large_arrays_some_numbers_of_every_block_are_drawn(record: Record):
+    sizes = Sizes(300, 500, projected(record, 200))
+    arrays, places = arrays_of(record, sizes), index_map(record, sizes)
+    for drawing in drawings(arrays, record, sizes):
+        assert len(drawing.cells) <= len(SOME) ** 2 * 2 * len(places)
+        assert numbers_left_out(drawing) == prod(drawing.shape) - len({cell.at for cell in drawing.cells}) > 0
+        for cell in drawing.cells:
+            assert places[cell.block][1][cell.place] == cell.value % 1e7
+        held = {block for block, (name, _) in places.items() if name == drawing.name}
+        assert {cell.block for cell in drawing.cells} == held
+
+
+def test_gaps_are_where_numbers_are_left_out():
+    (kernel, *_) = drawn(records()["keras.gru"], Sizes(ALL + 1, 20))
+    (panel,) = kernel.panels
+    assert panel.columns[:6] == ("0", "1", "2", "", "19", "20")
+    assert [line.label for line in panel.lines] == ["0", "1", "2", "", str(ALL)]
+    assert set(panel.lines[3].cells) == {None}
+    assert [cell is None for cell in panel.lines[0].cells[:6]] == [False, False, False, True, False, False]
+
+
+def test_both_sides_draw_the_same_numbers():
+    sizes = Sizes(100, 64)
+    sides = [
+        {(cell.block, cell.place) for one in drawn(records()[name], sizes) for cell in one.cells}
+        for name in ("torch.gru", "cudnn.gru", "onnx.gru", "keras.gru")
+    ]
+    assert sides[0] == sides[1] == sides[2] == sides[3]
+
+
+def test_layers_and_directions_are_panels():
+    (weights, *_) = drawn(records()["onednn.lstm"], Sizes(3, 3, layers=2, directions=1))
+    assert [panel.title for panel in weights.panels] == ["[0, 0]", "[1, 0]"]
+    assert {cell.block.layer for line in weights.panels[1].lines for cell in line.cells if cell} == {1}
+
+
+def test_blocks_between_one_another_are_wrapped():
+    from stepnet.layout.record import Record
+
+    mine = Record("mine.lstm", "lstm", {"w": "W[(h g:ifgo) x]; R[(h g:ifgo) k]; b[(h g:ifgo)]"})
+    (drawing,) = drawn(mine, Sizes(1, 3))
+    assert len(drawing.cells) == 12 + 36 + 12
+    assert max(len(line.cells) for line in drawing.panels[0].lines) <= ALL
+
+
+# ---- equations ---------------------------------------------------------------------------------------------
+
+
+def test_equations_say_what_there_is():
+    def of(name: str, **semantics: object) -> list[str]:
+        record = records()[name]
+        blocks = index_map(record, Sizes(2, 3, projected(record, 2)))
+        return equations(record.settled(semantics), blocks)
+
+    assert of("keras.gru_reset_before") == [
+        "r = sigmoid(W_r x + b_r + R_r h)",
+        "z = sigmoid(W_z x + b_z + R_z h)",
+        "n = tanh(W_n x + b_n + R_n (r h))",
+        "h' = z h + (1 - z) n",
+    ]
+    assert of("tf1.lstm", forget_bias=1.0)[1] == "f = sigmoid(W_f x + b_f + R_f h + 1 + p_f c)"
+    assert of("torch.lstm_projection")[-1] == "h' = P (o tanh(c'))"
+    assert of("keras.rnn", candidate_activation="linear") == ["n = W_n x + b_n + R_n h", "h' = n"]
+
+
+def test_equations_of_unusual_functions():
+    coupled = Semantics("lstm", coupled=True, cell_clip=3.0, output_activation="linear", clip=5.0)
+    lines = equations(coupled, [])
+    assert lines[0] == "i = 1 - f"
+    assert lines[2] == "g = tanh(clip(W_g x + R_g h, -5, 5))"
+    assert lines[-2:] == ["c' = clip(f c + i g, -3, 3)", "h' = o c'"]
+    assert equations(Semantics("mgu", update="write", reset="before"), [])[1:] == [
+        "n = tanh(W_n x + R_n (f h))",
+        "h' = (1 - f) h + f n",
+    ]
+
+
+# ---- the terminal ------------------------------------------------------------------------------------------
+
+
+def test_numbers_of_small_arrays_and_blocks_of_large_ones():
+    torch = records()["torch.gru"]
+    small = weights_text(arrays_of(torch, Sizes(1, 2)), torch, Sizes(1, 2), Semantics("gru")).plain
+    assert "weight_ih_l0 [6, 1] float64  W[(g:rzn h) x]\n  r  0.0000  \n  r  1.0000  \n  z  2.0000" in small
+    large = weights_text(arrays_of(torch, Sizes(30, 20)), torch, Sizes(30, 20), Semantics("gru"))
+    shown = [line.strip() for line in large.plain.splitlines()]
+    assert shown[6:9] == ["W_r 20 x 30", "W_z 20 x 30", "W_n 20 x 30"]
+    colours = {span.style for span in large.spans if "on #" in str(span.style)}
+    assert len(colours) == 3
+
+
+def test_lines_are_folded():
+    keras = records()["keras.lstm"]
+    text = weights_text(arrays_of(keras, Sizes(8, 8)), keras, Sizes(8, 8), Semantics("lstm"), width=60)
+    assert max(len(line.rstrip()) for line in text.plain.splitlines()) <= 60
+    assert text.plain.count("g ") >= 8 * 8
