@@ -166,13 +166,14 @@ def convert(
         reports = {name: report.as_json() for name, report in done.reports.items()}
         verdicts = {name: asdict(verdict) for name, verdict in done.verdicts.items()}
         write_json({"output": done.path, "modules": reports, "verified": verdicts, "rest": list(done.rest)})
-        return
-    for name, report in done.reports.items():
-        typer.echo(f"{name}: {report}" if name else str(report))
-        if name in done.verdicts:
-            typer.echo(f"  verified: {done.verdicts[name]}")
-    copied = f", and {len(done.rest)} other arrays" if done.rest else ""
-    typer.echo(f"{done.path}: {len(done.reports)} recurrent layers{copied}")
+    else:
+        for name, report in done.reports.items():
+            typer.echo(f"{name}: {report}" if name else str(report))
+            if name in done.verdicts:
+                tell("  verified: ", done.verdicts[name])
+        copied = f", and {len(done.rest)} other arrays" if done.rest else ""
+        typer.echo(f"{done.path}: {len(done.reports)} recurrent layers{copied}")
+    fail_where_different(done.verdicts)
 
 
 @app.command()
@@ -185,7 +186,11 @@ def verify(
     size: SizeOptions = None,
     as_json: Json = False,
 ) -> None:
-    """Run both, in float64, on the same random sequences, and say how far they differ."""
+    """Run both, in float64, on the same random sequences, and say how far they differ.
+
+    What the frameworks themselves give, where they are installed, is compared too. The exit code is 1 where a
+    difference is more than rounding.
+    """
     from stepnet.report.verdicts import verdicts
 
     found = verdicts(one, other, choice(None, None, size, semantics, stack), seed)
@@ -193,7 +198,8 @@ def verify(
         write_json({name: asdict(verdict) for name, verdict in found.items()})
     else:
         for name, verdict in found.items():
-            typer.echo(f"{name}: {verdict}" if name else str(verdict))
+            tell(f"{name}: " if name else "", verdict)
+    fail_where_different(found)
 
 
 @app.command()
@@ -302,6 +308,22 @@ def bench(context: typer.Context) -> None:
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     alone.command()(command)
     alone(context.args, prog_name="stepnet bench")
+
+
+def tell(title: str, verdict: Any) -> None:
+    """Prints a verdict, and below it what frameworks themselves gave."""
+    typer.echo(f"{title}{verdict}")
+    for own in verdict.own:
+        if own.asked:
+            typer.echo(f"    {own}")
+
+
+def fail_where_different(verdicts: Any) -> None:
+    """Leaves with exit code 1 where sides, or a framework itself, differ by more than rounding."""
+    names = [name or "the weights" for name, verdict in verdicts.items() if not verdict.agrees]
+    if names:
+        typer.echo(f"stepnet: {', '.join(names)}: the difference is more than rounding", err=True)
+        raise typer.Exit(1)
 
 
 def load(file: Path, chosen: Any) -> Any:

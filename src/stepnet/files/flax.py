@@ -1,12 +1,14 @@
 """Arrays by name out of and into the msgpack files of flax.serialization, without Flax.
 
 A tree of dictionaries is one name per array, joined by "/". Source: flax/serialization.py: an array is
-extension 1, the packed [shape, dtype's name, bytes]; a NumPy scalar is extension 3, the same; an array of
-more than 1 GiB is a dictionary {"__msgpack_chunked_array__": true, "shape": ..., "chunks": ...}.
+extension 1, the packed [shape, dtype's name, bytes]; a NumPy scalar is extension 3, the same; a tuple is
+extension 4, a packed list; an array of more than 1 GiB is a dictionary
+{"__msgpack_chunked_array__": true, "shape": {"0": ...}, "chunks": {"0": ...}}.
 """
 
 import math
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,10 +21,14 @@ from stepnet.files.paths import existing, library, new_file
 Array = np.ndarray[Any, np.dtype[Any]]
 Tree = dict[str, Any]
 
-ARRAY, SCALAR = 1, 3
+ARRAY, SCALAR, TUPLE = 1, 3, 4
 CHUNKED = "__msgpack_chunked_array__"
+MOST_AXES = 32
 CHUNK = 1 << 30  # bytes, as Flax has it
 DEEPEST = 100
+DEEPEST_TUPLE = 8  # each is unpacked on its own
+LONGEST = 1 << 12  # list, for which there is memory before its items are looked at
+NAME = 1000  # characters of a name
 DTYPES = {
     name: np.dtype(name)
     for name in (
@@ -42,16 +48,18 @@ def read(path: str | Path) -> dict[str, Array]:
     stepnet.errors.FileError: model.msgpack: there is no such file
     """
     path = existing(path)
-    msgpack = library("msgpack", "a .msgpack file", "flax")
+    msgpack = library("msgpack", "a .msgpack file", "flax")  # said here, and imported by name below
     try:
         data = path.read_bytes()
     except OSError as error:
         raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
     try:
-        tree = msgpack.unpackb(
-            data, ext_hook=extension, raw=False, max_ext_len=len(data), strict_map_key=False
-        )
-        return dict(leaves(tree, ()))
+        found: dict[str, Array] = {}
+        for name, array in leaves(unpacked(data), ()):
+            if name in found:
+                raise FileError(f"it has two arrays of the name {name!a}")
+            found[name] = array
+        return found
     except FileError as error:
         raise FileError(f"{path}: {error}") from None
     except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
@@ -59,11 +67,37 @@ def read(path: str | Path) -> dict[str, Array]:
         raise FileError(f"{path}: this is no whole .msgpack file ({reason})") from error
 
 
-def extension(code: int, data: bytes) -> Any:
-    """An array, or None for what is none."""
-    if code not in (ARRAY, SCALAR):
-        return None
-    found = library("msgpack", "a .msgpack file", "flax").unpackb(data, raw=True, max_ext_len=0)
+def unpacked(data: bytes, tuples: int = 0) -> Any:
+    """The tree that bytes are, within so many tuples."""
+
+    def extension(code: int, inner: bytes) -> Any:
+        if code == TUPLE and tuples < DEEPEST_TUPLE:
+            return unpacked(inner, tuples + 1)
+        if code == TUPLE:
+            raise FileError(f"its tuples are deeper than {DEEPEST_TUPLE}")
+        return array_of(inner) if code in (ARRAY, SCALAR) else None
+
+    return import_module("msgpack").unpackb(
+        data,
+        ext_hook=extension,
+        object_pairs_hook=branch_of,
+        raw=False,
+        max_ext_len=len(data),
+        max_array_len=LONGEST,
+    )
+
+
+def branch_of(pairs: list[tuple[Any, Any]]) -> Tree:
+    """A dictionary, each of whose keys is there once."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise FileError("a dictionary in it has a key twice")
+    return found
+
+
+def array_of(data: bytes) -> Array:
+    """An array as Flax packs it."""
+    found = import_module("msgpack").unpackb(data, raw=True, max_ext_len=0, max_array_len=MOST_AXES)
     if not isinstance(found, list | tuple) or len(cast("list[Any]", found)) != 3:
         raise FileError("an array in it has no shape, dtype and bytes")
     shape, dtype, numbers = cast("list[Any]", found)
@@ -80,7 +114,7 @@ def extension(code: int, data: bytes) -> Any:
 
 def is_shape(value: Any, most: int) -> bool:
     """Whether a value is a shape of so many numbers at most."""
-    if not isinstance(value, list | tuple) or len(cast("list[Any]", value)) > 32:
+    if not isinstance(value, list | tuple) or len(cast("list[Any]", value)) > MOST_AXES:
         return False
     sizes = cast("list[Any]", value)
     return all(type(size) is int and size >= 0 for size in sizes) and math.prod(sizes) <= most
@@ -91,11 +125,11 @@ def leaves(tree: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Array]]:
     if len(path) > DEEPEST:
         raise FileError(f"its tree is deeper than {DEEPEST}")
     if isinstance(tree, np.ndarray):
-        yield "/".join(path) or "array", cast(Array, tree)
+        yield name_of(path), cast(Array, tree)
     elif isinstance(tree, dict):
         found = cast("dict[Any, Any]", tree)
         if CHUNKED in found:
-            yield "/".join(path), joined(found)
+            yield name_of(path), joined(found)
             return
         for key, value in found.items():
             yield from leaves(value, (*path, str(key)))
@@ -104,19 +138,33 @@ def leaves(tree: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Array]]:
             yield from leaves(value, (*path, str(place)))
 
 
+def name_of(path: tuple[str, ...]) -> str:
+    """The name of the array at a place; raises `FileError` for one that is too long."""
+    if sum(map(len, path)) > NAME:
+        raise FileError(f"it has an array with a name of more than {NAME} characters")
+    return "/".join(path) or "array"
+
+
 def joined(chunked: Mapping[Any, Any]) -> Array:
     """A long array out of its chunks."""
-    shapes, chunks = chunked.get("shape"), chunked.get("chunks")
-    if not isinstance(shapes, dict) or not isinstance(chunks, dict):
+    shape, parts = in_order(chunked.get("shape")), in_order(chunked.get("chunks"))
+    if shape is None or parts is None:
         raise FileError("a long array in it has no shape and chunks")
-    shape = list(cast("dict[str, Any]", shapes).values())
-    parts = list(cast("dict[str, Any]", chunks).values())
-    if not parts or not all(isinstance(part, np.ndarray) for part in parts):
+    if not all(isinstance(part, np.ndarray) for part in parts) or len({part.dtype for part in parts}) != 1:
         raise FileError("a long array in it has chunks that are none")
     flat = np.concatenate([np.ravel(part) for part in parts])
     if not is_shape(shape, flat.size) or math.prod(shape) != flat.size:
         raise FileError("a long array in it has not as many numbers as its shape says")
     return flat.reshape(shape)
+
+
+def in_order(numbered: Any) -> list[Any] | None:
+    """The values of a dictionary with the keys "0", "1", and so on; None for what is none."""
+    if not isinstance(numbered, dict):
+        return None
+    found = cast("dict[Any, Any]", numbered)
+    keys = [str(place) for place in range(len(found))]
+    return [found[key] for key in keys] if found.keys() == set(keys) else None
 
 
 # ---- writing -----------------------------------------------------------------------------------------------
@@ -141,7 +189,8 @@ def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) ->
                 raise FileError(f"{path}: {name!r} lies in {part!r}, which is an array")
         if last in branch:
             raise FileError(f"{path}: {name!r} is an array, and a branch with others in it")
-        branch[last] = leaf(msgpack, np.ascontiguousarray(array).reshape(array.shape))
+        native = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+        branch[last] = leaf(msgpack, native.reshape(array.shape))
     with new_file(path, force) as partial, open(partial, "wb") as stream:
         stream.write(msgpack.packb(tree, use_bin_type=True))
 

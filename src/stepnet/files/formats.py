@@ -4,15 +4,16 @@ A kind is a row of the table `FORMATS`: its endings, how it is read to a `Model`
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from stepnet.errors import FileError
+from stepnet.files.checkpoint.file import is_checkpoint
 from stepnet.files.model import Array, Model, Module, among
-from stepnet.files.paths import existing
+from stepnet.files.paths import existing, free
 
 Arrays = Mapping[str, Array]
 
@@ -22,7 +23,7 @@ class Format:
     """A kind of file: its title, the endings of its names, and its module in this package.
 
     frameworks: for a file of arrays by name, those whose layouts it has, the likeliest first; a kind without
-    reads and writes modules itself.
+    reads and writes modules itself. suffix, mark: as for `among`.
     """
 
     title: str
@@ -30,6 +31,8 @@ class Format:
     module: str
     frameworks: tuple[str, ...] = ()
     prefix: str = "."  # between the name of a module and those of its arrays
+    suffix: str = ""
+    mark: str = ""
 
     @property
     def code(self) -> Any:
@@ -40,7 +43,9 @@ class Format:
         """What a file holds; `layout` is the only one to look for."""
         if not self.frameworks:
             return self.code.read(path)
-        return among(str(path), self.code.read(path), self.frameworks, layout)
+        arrays = self.code.read(path)
+        printable(path, arrays)
+        return among(str(path), arrays, self.frameworks, layout, suffix=self.suffix, mark=self.mark)
 
     def write(self, path: Path, modules: tuple[Module, ...], rest: Arrays, force: bool) -> None:
         """Writes modules, and other arrays under their own names."""
@@ -50,11 +55,10 @@ class Format:
         arrays: dict[str, Array] = {}
         for module in modules:
             front = prefix(module, len(modules) > 1 or bool(rest), self.prefix)
-            arrays |= {front + name: array for name, array in module.arrays.items()}
-        same = sorted(arrays.keys() & rest.keys())
-        if same or len(arrays) != sum(len(module.arrays) for module in modules):
-            raise FileError(f"{path}: two arrays would be called {same[0] if same else next(iter(arrays))!r}")
-        self.code.write(path, {**arrays, **rest}, force)
+            add(path, arrays, {front + name: array for name, array in module.arrays.items()})
+        add(path, arrays, rest)
+        printable(path, arrays)
+        self.code.write(path, arrays, force)
 
 
 FORMATS = (
@@ -67,9 +71,18 @@ FORMATS = (
     Format("Flax", (".msgpack",), "flax", ("flax", "nnx"), "/"),
     Format("PaddlePaddle", (".pdparams",), "pickles.paddle", ("paddle",)),
     Format("MXNet", (".params",), "mxnet", ("mxnet",), "_"),
-    Format("TensorFlow checkpoint", (".index", ".ckpt"), "checkpoint.file", ("tf1",), "/"),
+    Format(
+        "TensorFlow checkpoint",
+        (".index", ".ckpt"),
+        "checkpoint.file",
+        ("tf1", "keras2"),
+        "/",
+        "/.ATTRIBUTES/VARIABLE_VALUE",  # behind each name that TensorFlow 2 saves
+        "cell",  # kernel and bias are names of many other layers too
+    ),
     Format("raw buffers", (".json",), "raw"),
 )
+NAME = 1000  # characters of an array's name
 
 
 def kind(path: Path) -> Format:
@@ -80,7 +93,7 @@ def kind(path: Path) -> Format:
     for one in FORMATS:
         if name.endswith(one.endings):
             return one
-    if Path(f"{path}.index").exists() or ".ckpt" in name:
+    if ".ckpt" in name or is_checkpoint(path):
         return next(one for one in FORMATS if one.title == "TensorFlow checkpoint")
     known = ", ".join(ending for one in FORMATS for ending in one.endings)
     raise FileError(f"{path}: what kind of file this is tells its ending, which is one of {known}")
@@ -110,7 +123,32 @@ def write(
     A file of arrays by name has them as one module would have them alone, and behind the names of the modules
     where there are several, or other arrays. Raises `FileError` where there is one already, unless `force`.
     """
-    kind(Path(path)).write(Path(path), modules, rest or {}, force)
+    writable(path, force).write(Path(path), modules, rest or {}, force)
+
+
+def writable(path: str | Path, force: bool = False) -> Format:
+    """The kind of a file that is to be written; raises `FileError` where that cannot be."""
+    one = kind(free(path, force))
+    if not hasattr(one.code, "write"):
+        raise FileError(f"{path}: a {one.title} is read, and not written")
+    return one
+
+
+def add(path: Path, arrays: dict[str, Array], more: Arrays) -> None:
+    """Adds arrays to others; raises `FileError` where two would have one name."""
+    for name, array in more.items():
+        if name in arrays:
+            raise FileError(f"{path}: two arrays would be called {name!r}")
+        arrays[name] = array
+
+
+def printable(path: Path, names: Iterable[str]) -> None:
+    """Raises `FileError` for a name that cannot be printed, or would fill the screen."""
+    for name in names:
+        if not name.isprintable():
+            raise FileError(f"{path}: an array has the name {name[:100]!a}, which cannot be printed")
+        if len(name) > NAME:
+            raise FileError(f"{path}: an array has a name of more than {NAME} characters")
 
 
 def prefix(module: Module, several: bool, separator: str) -> str:

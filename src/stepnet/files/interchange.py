@@ -10,7 +10,7 @@ from typing import Any
 
 from stepnet.compose import named
 from stepnet.errors import ConversionError, LayoutError
-from stepnet.files.formats import read, write
+from stepnet.files.formats import read, writable, write
 from stepnet.files.model import Array, Model, Module, stacked
 from stepnet.layout.convert import Conversion, convert
 from stepnet.layout.find import nearest
@@ -83,6 +83,7 @@ def convert_file(
     if rest not in RESTS:
         raise LayoutError(f"rest is {' or '.join(RESTS)}, not {rest!r}")
     choice = choice or Choice()
+    writable(output, force)  # before any work
     model = read(source, choice.layout)
     with named(str(source)):
         modules = choice.modules(model)
@@ -170,8 +171,10 @@ def again(output: str | Path, made: tuple[Module, ...]) -> list[Module]:
 
 
 def compare(one: Module, other: Module) -> Verdict:
-    """How far two modules differ in what they compute."""
-    return verify(weights(one), weights(other))
+    """How far two modules differ in what they compute, here and in their frameworks, where those are
+    installed.
+    """
+    return verify(weights(one), weights(other), frameworks=True)
 
 
 def weights(module: Module) -> Weights:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.errors import LayoutError
+from stepnet.errors import FileError, LayoutError
 from stepnet.layout.find import Found, find
 from stepnet.layout.record import Record
 from stepnet.layout.registry import record, records
@@ -81,29 +81,40 @@ class Model:
 
 
 def among(
-    path: str, arrays: Mapping[str, Array], frameworks: Iterable[str], layout: str | None = None
+    path: str,
+    arrays: Mapping[str, Array],
+    frameworks: Iterable[str],
+    layout: str | None = None,
+    *,
+    suffix: str = "",
+    mark: str = "",
 ) -> Model:
     """The modules among arrays by name.
 
     frameworks: those whose layouts a file of this kind has; with none of them found, all others. layout: the
-    only one to look for.
+    only one to look for. suffix: what may stand behind the name of each array. mark: a word in the last part
+    of a recurrent module's name; where some have it, others are none.
     """
-    shapes = {name: array.shape for name, array in arrays.items()}
+    whole = {name.removesuffix(suffix): name for name in arrays}
+    if len(whole) != len(arrays):
+        raise FileError(f"{path}: two arrays in it are called the same but for {suffix!r}")
+    shapes = {name: arrays[given].shape for name, given in whole.items()}
     known = tuple(frameworks)
     preferred = [one for one in records().values() if one.name.partition(".")[0] in known]
     found = find(shapes, [record(layout)] if layout else preferred)
     if not found and layout is None:
         found = find(shapes)
+    found = [one for one in found if mark in one.prefix.rstrip("/").rpartition("/")[2]] or found
     modules = tuple(
         Module(
             one.prefix,
             tuple(one.layouts),
-            {own: arrays[name] for own, name in one.names.items()},
-            dict(one.names),
+            {own: arrays[whole[name]] for own, name in one.names.items()},
+            {own: whole[name] for own, name in one.names.items()},
         )
         for one in found
     )
-    taken = {name for one in found for name in one.names.values()}
+    taken = {name for module in modules for name in module.names.values()}
     return Model(path, modules, {name: array for name, array in arrays.items() if name not in taken})
 
 

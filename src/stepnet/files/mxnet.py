@@ -1,11 +1,12 @@
 """Arrays by name out of and into the .params files of MXNet, without MXNet.
 
-Source: src/ndarray/ndarray.cc of MXNet 1.9 (NDArray::Save, Load and LegacyLoad) and its list of arrays:
+Source: src/ndarray/ndarray.cc of MXNet 1.9 (NDArray::Save, Load and LegacyLoad), the kinds of numbers of
+3rdparty/mshadow/mshadow/base.h, and its list of arrays:
 
     uint64 0x112, uint64 0, uint64 how many, the arrays, uint64 how many, each name: uint64 length, its bytes
     array V2: uint32 0xF993FAC9, int32 storage (0: dense), shape, int32 device type, int32 device,
               int32 dtype, data;  shape: uint32 axes, each int64
-    array V3: as V2, where a shape of -1 axes is none
+    array V3: as V2, where a shape of -1 axes, or with an axis of -1, is none
     array V1: uint32 0xF993FAC8, shape as in V2;  the oldest: the shape alone, its sizes in 32 bits
 """
 
@@ -15,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from stepnet.errors import FileError
@@ -24,8 +26,13 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 LIST, FIRST, SECOND, THIRD = 0x112, 0xF993FAC8, 0xF993FAC9, 0xF993FACA
 DENSE, CPU = 0, 1
-DTYPES = {0: "<f4", 1: "<f8", 2: "<f2", 3: "<u1", 4: "<i4", 5: "<i1", 6: "<i8", 7: "?"}
+NAMES = ("<f4", "<f8", "<f2", "<u1", "<i4", "<i1", "<i8", "?", "<i2", "<u2", "<u4", "<u8")
+DTYPES = {
+    **{code: np.dtype(name) for code, name in enumerate(NAMES)},
+    12: np.dtype(ml_dtypes.bfloat16),
+}
 MOST_AXES = 32
+MOST_NUMBERS = 1 << 56  # along the axes of an array that NumPy can have, empty or not
 PREFIXES = ("arg:", "aux:")  # of what a symbol's arguments and auxiliary states are called
 
 
@@ -112,7 +119,7 @@ def array_of(source: Bytes) -> Array | None:
     (code,) = source.numbers("i")
     if code not in DTYPES:
         raise FileError(f"an array in it has the dtype {code}, which is not read")
-    dtype = np.dtype(DTYPES[code])
+    dtype = DTYPES[code]
     numbers = source.take(math.prod(shape) * dtype.itemsize)
     array = numbers.view(dtype) if numbers.ctypes.data % dtype.itemsize == 0 else numbers.copy().view(dtype)
     return array.reshape(shape).astype(dtype.newbyteorder("="), copy=False)
@@ -125,7 +132,10 @@ def sizes(source: Bytes, axes: int, form: str, unknown: bool = False) -> tuple[i
     if not 0 <= axes <= MOST_AXES:
         raise FileError(f"an array in it claims {axes} axes")
     shape = source.numbers(f"{axes}{form}") if axes else ()
-    if min(shape, default=0) < 0 or math.prod(shape) > len(source.data):
+    if unknown and -1 in shape:
+        return None
+    wide = math.prod(max(1, size) for size in shape) > MOST_NUMBERS
+    if min(shape, default=0) < 0 or wide or math.prod(shape) > len(source.data):
         raise FileError(f"an array in it claims the shape {shape}, which the file cannot hold")
     return shape
 
@@ -136,7 +146,7 @@ def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) ->
     Raises `FileError`, with the path, for dtypes that MXNet lacks, and where the file is there already and
     `force` is not given.
     """
-    codes = {np.dtype(name).newbyteorder("="): code for code, name in DTYPES.items()}
+    codes = {dtype.newbyteorder("="): code for code, dtype in DTYPES.items()}
     for name, array in arrays.items():
         if array.dtype.newbyteorder("=") not in codes:
             raise FileError(f"{path}: {name!r} holds {array.dtype.name}, which MXNet does not have")

@@ -1,11 +1,15 @@
-"""Arrays by name out of and into .npz files, with nothing unpickled and no more taken than the file can hold.
+"""Arrays by name out of and into .npz files, with nothing unpickled and no more taken than files have.
+
+1  Members are listed twice, by zips.py, which knows what a zip can hold, and by Python's zipfile, which
+   unpacks them: a zip that the two do not read alike is refused.
+2  NumPy parses a member's header as Python; here it is what NumPy writes, or it is refused.
 
 Source: numpy/lib/format.py for a member, APPNOTE.TXT (PKWARE) for the zip around it.
 """
 
 import math
+import re
 import struct
-import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -18,16 +22,20 @@ from numpy.lib import format as npy
 from stepnet.errors import FileError
 from stepnet.files import zips
 from stepnet.files.paths import existing, new_file
+from stepnet.files.store import Store
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-SHRINKS = 1032  # times at most: what deflate can do
+MAGIC = b"\x93NUMPY"
 HEADER = 1 << 16  # bytes of a member's header
+FIELD = re.compile(r"'(descr|fortran_order|shape)':('[^']*'|\[[^\]]*\]|True|False|\([0-9L,]*\)),?")
+DTYPE = re.compile(r"'([<>|=][biufc][0-9]{1,2})'")
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 BROKEN = (
-    *(zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError),
-    *(ValueError, EOFError, OSError, RuntimeError, NotImplementedError, SyntaxError, TypeError, MemoryError),
+    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, OverflowError),
+    *(ValueError, RuntimeError, NotImplementedError, TypeError, MemoryError),
 )
-NUMBERS = "?biufc"
+NUMBERS = "biufc"
 
 
 def read(path: str | Path) -> dict[str, Array]:
@@ -41,59 +49,77 @@ def read(path: str | Path) -> dict[str, Array]:
     stepnet.errors.FileError: model.npz: there is no such file
     """
     path = existing(path)
+    found: dict[str, Array] = {}
     try:
+        size = path.stat().st_size
+        store = Store(path, size)
         with open(path, "rb") as stream:
-            zips.members(stream, path.stat().st_size)  # as many as it can hold, each of another name
+            listed = zips.members(stream, size)  # as many as it can hold, none with bytes of another
             with zipfile.ZipFile(stream) as archive:
-                return {
-                    info.filename.removesuffix(".npy"): member(archive, info) for info in archive.infolist()
-                }
+                infos = archive.infolist()
+                places = sorted((info.header_offset, info.compress_size) for info in infos)
+                if places != sorted((one.place.start, one.place.size) for one in listed.values()):
+                    raise FileError("its zip has two lists of members")
+                for info in infos:
+                    name = info.filename.removesuffix(".npy")
+                    if name in found:
+                        raise FileError(f"it has two arrays of the name {name[:100]!a}")
+                    found[name] = member(archive, info, store)
     except FileError as error:
-        raise FileError(f"{path}: {error}") from error.__cause__
+        said = str(error).startswith(f"{path}: ")
+        raise FileError(str(error) if said else f"{path}: {error}") from None
     except BROKEN as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise FileError(f"{path}: this is no whole .npz file ({reason})") from error
+    return found
 
 
-def member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
+def member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, store: Store) -> Array:
     """One array of an open file."""
+    called = f"its member {info.filename[:100]!a}"
     if not info.filename.endswith(".npy"):
-        raise FileError(f"its member {info.filename[:100]!a} is no array")
-    if info.file_size > info.compress_size * SHRINKS + HEADER:
-        raise FileError(
-            f"its member {info.filename[:100]!a} claims {info.file_size} bytes, which it cannot hold"
-        )
+        raise FileError(f"{called} is no array")
+    if info.compress_type not in METHODS:
+        raise FileError(f"{called} is compressed as NumPy never does")
     with archive.open(info) as stream:
-        shape, fortran, dtype = header(stream)
-        if dtype.kind not in NUMBERS:
-            raise FileError(f"its member {info.filename[:100]!a} holds {dtype}, and not numbers")
+        shape, fortran, descr = header(called, stream)
+        known = DTYPE.fullmatch(descr)
+        if known is None:
+            raise FileError(f"{called} holds {descr[:100]}, and not numbers")
+        dtype = np.dtype(known[1])
         size = math.prod(shape) * dtype.itemsize
-        if min(shape, default=0) < 0 or size > info.file_size:
-            raise FileError(
-                f"its member {info.filename[:100]!a} claims the shape {shape}, which it cannot hold"
-            )
+        if size > info.file_size:
+            raise FileError(f"{called} claims the shape {str(shape)[:100]}, which it cannot hold")
+        store.take(size, f"its array {info.filename[:100]!a}")
         array = np.empty(shape[::-1] if fortran else shape, dtype)
         if read_into(stream, array) != size or stream.read(1):
-            raise FileError(f"its member {info.filename[:100]!a} has not the size of its array")
+            raise FileError(f"{called} has not the size of its array")
     array = array.T if fortran else array
     return array if dtype.isnative else array.astype(dtype.newbyteorder("="))
 
 
-def header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """The shape, the order and the dtype of a member."""
-    version = npy.read_magic(stream)
-    known = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-    if version not in known:
-        raise FileError(f"a member is of version {version[0]}.{version[1]} of its format, which is not read")
-    return cast("Any", known[version])(stream, max_header_size=HEADER)
+def header(called: str, stream: IO[bytes]) -> tuple[tuple[int, ...], bool, str]:
+    """The shape, the order and the dtype, as it is written, of a member."""
+    start = stream.read(len(MAGIC) + 2)
+    if len(start) != len(MAGIC) + 2 or not start.startswith(MAGIC) or start[-2] not in (1, 2, 3):
+        raise FileError(f"{called} is no array of NumPy")
+    wide = 2 if start[-2] == 1 else 4
+    length = int.from_bytes(stream.read(wide), "little")
+    text = stream.read(length) if length <= HEADER else b""
+    compact = "".join(text.decode("latin-1").split())
+    fields = dict(FIELD.findall(compact))
+    if len(text) != length or FIELD.sub("", compact) != "{}" or len(fields) != 3:
+        raise FileError(f"{called} has no header as NumPy writes one")
+    sizes = fields["shape"].strip("()").split(",")
+    return tuple(int(n.rstrip("L")) for n in sizes if n), fields["fortran_order"] == "True", fields["descr"]
 
 
 def read_into(stream: IO[bytes], array: Array) -> int:
     """How many bytes there were for an array, after they were read."""
-    view = memoryview(cast("Any", array.reshape(-1).view(np.uint8))) if array.size else memoryview(b"")
+    view = memoryview(array.reshape(-1).view(np.uint8).data) if array.size else memoryview(b"")
     done = 0
     while done < len(view):
-        count = cast("Any", stream).readinto(view[done : done + (1 << 24)])
+        count = cast("Any", stream).readinto(view[done : done + (1 << 20)])
         if not count:
             break
         done += count
@@ -105,9 +131,11 @@ def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) ->
 
     Raises `FileError`, with the path, where the file is there already and `force` is not given.
     """
+    for name, array in arrays.items():
+        own = issubclass(array.dtype.type, np.number | np.bool_)  # unlike bfloat16, which has no name there
+        if array.dtype.kind not in NUMBERS or not own:
+            raise FileError(f"{path}: {name!r} holds {array.dtype.name}, which .npz files do not have")
     with new_file(path, force) as partial, zipfile.ZipFile(partial, "w") as archive:
         for name, array in arrays.items():
-            if array.dtype.kind not in NUMBERS:  # such as bfloat16, which NumPy's format has no name for
-                raise FileError(f"{path}: {name!r} holds {array.dtype.name}, which .npz files do not have")
             with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
                 npy.write_array(stream, np.asarray(array), allow_pickle=False)

@@ -31,9 +31,7 @@ def new_file(path: str | Path, force: bool = False) -> Generator[Path]:
 
     Raises `FileError` where `path` is there already and `force` is not given, or where it cannot be written.
     """
-    path = Path(path)
-    if os.path.lexists(path) and not force:
-        raise FileError(f"{path}: the file is there already; --force replaces it")
+    path = free(path, force)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         yield partial
@@ -41,7 +39,24 @@ def new_file(path: str | Path, force: bool = False) -> Generator[Path]:
     except OSError as error:
         raise FileError(f"{path}: the file cannot be written ({error.strerror or error})") from error
     finally:
-        partial.unlink(missing_ok=True)
+        if os.path.lexists(partial):
+            partial.unlink()
+
+
+def free(path: str | Path, force: bool = False) -> Path:
+    """The path of a file that may be written; raises `FileError` for one in no folder, and for one that is
+    there already, unless `force` is given.
+
+    >>> free("nowhere/model.bin")
+    Traceback (most recent call last):
+    stepnet.errors.FileError: nowhere/model.bin: there is no folder nowhere
+    """
+    path = Path(path)
+    if os.path.lexists(path) and not force:
+        raise FileError(f"{path}: the file is there already; --force replaces it")
+    if not os.path.isdir(path.parent):
+        raise FileError(f"{path}: there is no folder {path.parent}")
+    return path
 
 
 def library(module: str, what: str, extra: str) -> Any:

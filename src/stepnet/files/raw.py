@@ -10,6 +10,7 @@ they are.
 import json
 import math
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,6 +25,8 @@ from stepnet.layout.registry import records
 FORMAT = "stepnet raw 1"
 ALIGNMENT = 64
 JSON_BYTES = 1 << 24  # a description is small
+MOST_AXES = 32
+MOST_NUMBERS = 1 << 56  # along the axes of an array that NumPy can have, empty or not
 DTYPES = {
     **{name: np.dtype(name) for name in ("float64", "float32", "float16")},
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
@@ -36,13 +39,20 @@ def read(path: Path) -> Model:
     layout: Any = description.get("layout")
     sizes: Any = description.get("sizes") or {}
     semantics: Any = description.get("semantics") or {}
-    if layout not in records():
+    if not isinstance(layout, str) or layout not in records():
         raise FileError(f"{path}: its layout is {layout!r}, which is none; `stepnet layouts` lists all")
-    if not isinstance(sizes, dict) or not isinstance(semantics, dict):
-        raise FileError(f"{path}: sizes and semantics are objects by name")
+    if not is_flat(sizes, int) or not is_flat(semantics, str | int | float):
+        raise FileError(f"{path}: sizes and semantics are numbers or words by name")
     said: dict[str, Any] = cast("dict[str, Any]", semantics)
     module = Module("", (layout,), arrays, sizes=cast("dict[str, int]", sizes), semantics=said)
     return Model(str(path), (module,))
+
+
+def is_flat(value: Any, kind: Any) -> bool:
+    """Whether a value of a JSON is an object with values of one kind."""
+    return isinstance(value, dict) and all(
+        isinstance(one, kind) for one in cast("dict[str, Any]", value).values()
+    )
 
 
 def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force: bool) -> None:
@@ -88,6 +98,9 @@ def buffers(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
         )
     size = buffer.stat().st_size
     places = [place_of(path, entry, size, dtype) for entry in cast("list[Any]", listed)]
+    spans = sorted((offset, offset + math.prod(shape) * dtype.itemsize) for _, shape, offset in places)
+    if any(start < end for (_, end), (start, _) in pairwise(span for span in spans if span[0] < span[1])):
+        raise FileError(f"{path}: arrays in it share bytes")
     try:
         data = np.fromfile(buffer, np.uint8)
     except OSError as error:
@@ -95,7 +108,7 @@ def buffers(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
     found: dict[str, Array] = {}
     for name, shape, offset in places:
         if name in found:
-            raise FileError(f"{path}: it has two arrays of the name {name!r}")
+            raise FileError(f"{path}: it has two arrays of the name {name[:100]!r}")
         numbers = data[offset : offset + math.prod(shape) * dtype.itemsize]
         words = numbers.view(np.dtype(f"{order}u{dtype.itemsize}")).astype(f"=u{dtype.itemsize}", copy=False)
         found[name] = words.view(dtype).reshape(shape)
@@ -125,8 +138,10 @@ def place_of(path: Path, entry: Any, size: int, dtype: np.dtype[Any]) -> tuple[s
     if not isinstance(name, str) or not all(type(number) is int and number >= 0 for number in numbers):
         raise FileError(f"{path}: an array in it has no name, shape and offset")
     sizes = tuple(numbers[:-1])
-    if len(sizes) > 32 or numbers[-1] + math.prod(sizes) * dtype.itemsize > size:
-        raise FileError(f"{path}: {name!r} of shape {sizes} at byte {offset} does not lie in {size} bytes")
+    wide = len(sizes) > MOST_AXES or math.prod(max(1, length) for length in sizes) > MOST_NUMBERS
+    if wide or numbers[-1] + math.prod(sizes) * dtype.itemsize > size:
+        shown = f"{name[:100]!r} of shape {str(sizes)[:100]} at byte {str(offset)[:100]}"
+        raise FileError(f"{path}: {shown} does not lie in {size} bytes")
     return name, sizes, numbers[-1]
 
 
@@ -152,7 +167,8 @@ def write_buffers(
             for name, array in arrays.items():
                 stream.write(bytes(-stream.tell() % ALIGNMENT))
                 listed.append({"name": name, "shape": list(array.shape), "offset": stream.tell()})
-                words = np.ascontiguousarray(array).view(f"=u{array.dtype.itemsize}")
+                native = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+                words = native.view(f"=u{array.dtype.itemsize}")
                 words.astype(f"<u{array.dtype.itemsize}", copy=False).tofile(stream)
         known = {"format": FORMAT, **description, "dtype": dtype, "byteorder": "little"}
         told = {**known, "file": buffer.name, "arrays": listed}

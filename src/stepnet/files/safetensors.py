@@ -29,6 +29,8 @@ DTYPES: dict[str, Any] = {
     "BOOL": np.bool_,
 }
 
+METADATA = "__metadata__"  # stands among the names of arrays for what a file says of itself
+
 
 def read(path: str | Path) -> dict[str, Array]:
     """The arrays of a .safetensors file by name, as NumPy arrays of their own.
@@ -70,9 +72,14 @@ def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) ->
             raise FileError(
                 f"{path}: {name!r} holds {array.dtype.name}, which .safetensors files do not have"
             )
+    if METADATA in arrays:
+        raise FileError(f"{path}: no array of a .safetensors file can be called {METADATA!r}")
     whole = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     with new_file(path, force) as partial:
-        cast(Any, numpy).save_file(whole, partial)
+        try:
+            cast(Any, numpy).save_file(whole, partial)
+        except SafetensorError as error:
+            raise FileError(f"{path}: the file cannot be written ({reason(error)})") from error
 
 
 def reason(error: Exception) -> str:

@@ -18,7 +18,7 @@ from stepnet.layout.moves import KINDS, Demand, Move, differences, target_sizes
 from stepnet.layout.places import Array, Block, Region, regions
 from stepnet.layout.record import Entry, Record
 from stepnet.layout.report import Report, steps
-from stepnet.layout.sizes import Sizes, shape_of
+from stepnet.layout.sizes import Shape, Sizes, shape_of
 from stepnet.layout.solve import told
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -90,7 +90,7 @@ def convert(
     made = {entry.name: np.empty(shape_of(entry.pattern, to, entry.layer or 0), dtype) for entry in entries}
     roundings = {move: done(move, here, given, there[move.target], made) for move in plan.moves}
     functions = meaning, plan.semantics
-    report = Report(source.name, target.name, found, *functions, kind, steps(roundings), target.notes)
+    report = Report(source.name, target.name, found, *functions, kind, steps(roundings), target)
     if exact and not report.exact:
         rounded = [f"{step}, and exact=True" for step in report.steps if not step.exact]
         raise refused(source, target, kind, rounded)
@@ -186,6 +186,7 @@ def read(region: Region, arrays: Mapping[str, Array]) -> Array:
     return view.reshape(view.shape[::-1]) if region.raw and view.ndim == 2 else view
 
 
+@np.errstate(over="ignore", invalid="ignore")  # to round to infinity is to round, and is in the report
 def done(
     move: Move,
     regions: Mapping[Block, Region],
@@ -195,19 +196,24 @@ def done(
 ) -> float:
     """The largest rounding that a move made, after it is made."""
     place = target.view(made[target.array])
-    blocks = [(read(regions[block], arrays), sign) for block, sign in move.terms]
-    rounding = 0.0
     if move.kind == "filled":
-        place[...] = move.constant
-    elif move.kind == "summed":
-        total, rounding = summed(blocks, move.constant, place.dtype)
-        place[...] = total
-    else:
-        block, sign = blocks[0]
-        if target.raw and place.ndim == 2:
-            block = block.reshape(place.shape)
-        copy(place, block, sign)
-    return rounding
+        place[...] = number = np.float64(move.constant).astype(place.dtype)
+        return abs(float(number) - move.constant)
+    if move.kind == "summed":
+        blocks = [(read(regions[block], arrays), sign) for block, sign in move.terms]
+        place[...], rounding = summed(blocks, move.constant, place.dtype)
+        return rounding
+    block, sign = move.terms[0]
+    region = regions[block]
+    source = region.view(arrays[region.array])
+    if source.shape == place.shape:
+        copy(place, source, sign)
+        return 0.0
+    rows = max(1, TILE * TILE // place.shape[1])
+    for row in range(0, place.shape[0], rows):
+        piece = place[row : row + rows]
+        copy(piece, reshaped(source, place.shape, row, len(piece)), sign)
+    return 0.0
 
 
 def summed(blocks: list[tuple[Array, int]], constant: float, dtype: np.dtype[Any]) -> tuple[Array, float]:
@@ -220,10 +226,25 @@ def summed(blocks: list[tuple[Array, int]], constant: float, dtype: np.dtype[Any
     for term in terms[1:]:
         total, error = two_sum(total, term)
         lost += error
-    rounded = total.astype(dtype)
-    with np.errstate(invalid="ignore"):
-        away = np.abs((rounded.astype(np.float64) - total) - lost)
+    lost[~np.isfinite(lost)] = 0  # beside an infinite total
+    if len(terms) > 2:
+        total, lost = two_sum(total, lost)
+    rounded = nearest(total, lost, dtype)
+    away = np.abs((rounded.astype(np.float64) - total) - lost)
+    away[np.isinf(total) & np.logical_and.reduce([np.isfinite(term) for term in terms])] = np.inf
     return rounded, float(np.nanmax(away, initial=0.0))
+
+
+def nearest(total: Array, lost: Array, dtype: np.dtype[Any]) -> Array:
+    """The numbers of a dtype nearest to total + lost, which is less than half the last place of total."""
+    near = total.astype(dtype)
+    if dtype == np.float64:
+        return near
+    exactly = near.astype(np.float64)
+    away = total - exactly
+    beside = np.nextafter(near, np.copysign(np.inf, away).astype(dtype))
+    half = np.abs(beside.astype(np.float64) - exactly) / 2
+    return np.where((np.abs(away) - half) + np.copysign(1, away) * lost > 0, beside, near)
 
 
 def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
@@ -231,10 +252,18 @@ def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
 
     D. E. Knuth, "The Art of Computer Programming", volume 2, section 4.2.2, theorem B.
     """
-    with np.errstate(invalid="ignore"):
-        total = a + b
-        rest = total - a
-        return total, (a - (total - rest)) + (b - rest)
+    total = a + b
+    rest = total - a
+    return total, (a - (total - rest)) + (b - rest)
+
+
+def reshaped(array: Array, shape: Shape, start: int, count: int) -> Array:
+    """So many rows of a matrix in another shape: no more of it is copied than they need."""
+    first, last = start * shape[1], (start + count) * shape[1]
+    width = array.shape[1]
+    top, bottom = first // width, -(-last // width)
+    numbers = array[top:bottom].reshape(-1)[first - top * width : last - top * width]
+    return numbers.reshape(count, shape[1])
 
 
 def copy(place: Array, block: Array, sign: int) -> None:

@@ -9,6 +9,7 @@ guessed: both are given, and who needs one asks for it.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from stepnet.errors import LayoutError
 from stepnet.layout.record import Record
@@ -17,6 +18,7 @@ from stepnet.layout.sizes import Shape, shape_of
 from stepnet.layout.solve import OpenSizesError, solved, told
 
 MOST_SHOWN = 20
+MOST_LEFT_OUT = 16  # arrays that may be the wrong one: the first say the sizes
 
 
 @dataclass(frozen=True)
@@ -52,15 +54,15 @@ def find(shapes: Mapping[str, Shape], among: Iterable[Record] | None = None) -> 
     for record, prefix, names in candidates(shapes, among):
         if why_not(record, {own: shapes[name] for own, name in names.items()}) is None:
             fits.setdefault((prefix, frozenset(names.values())), []).append(record)
+    order = {name: place for place, name in enumerate(shapes)}
     taken: set[str] = set()
     found: list[Found] = []
     for prefix, held in sorted(fits, key=lambda key: (-len(key[1]), len(key[0]))):
         if not held & taken:
             taken |= held
-            names = {name[len(prefix) :]: name for name in shapes if name in held}
+            names = {name[len(prefix) :]: name for name in sorted(held, key=order.__getitem__)}
             found.append(Found(prefix, names, distinct(fits[prefix, held])))
-    order = list(shapes)
-    return tuple(sorted(found, key=lambda one: min(order.index(name) for name in one.names.values())))
+    return tuple(sorted(found, key=lambda one: min(order[name] for name in one.names.values())))
 
 
 def candidates(
@@ -119,7 +121,7 @@ def misfits(
     """How many arrays are wrong, at the sizes at which fewest are, of how many; and one of them."""
     held = {own: shapes[name] for own, name in names.items()}
     best = (len(held) + 1, -len(held)), f"{next(iter(names.values()))} does not fit"
-    for left_out in (None, *held):
+    for left_out in (None, *islice(held, MOST_LEFT_OUT)):
         try:
             sizes = solved(record, {own: shape for own, shape in held.items() if own != left_out})
         except LayoutError as error:

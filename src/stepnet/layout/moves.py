@@ -120,7 +120,7 @@ def target_semantics(
             reason = obstacle(name, value, known, given, target)
             refusals += [reason] if reason else []
     settings = target.settings()
-    target.settled({name: value for name, value in found.items() if name in settings})
+    target.settled({name: value for name, value in found.items() if name in settings} | asked)
     by_setting: dict[str, set[Any]] = {}
     for name, setting in settings.items():
         by_setting.setdefault(setting.name, set()).add(found[name])
@@ -142,6 +142,8 @@ def obstacle(name: str, value: Any, known: Any, given: Semantics, target: Record
     if name == "update" and given.gate_activation not in SYMMETRIC:
         activation = given.gate_activation
         return f"the sense of z turns round by signs only where s(-a) = 1 - s(a), not for {activation}"
+    if name == "update" and given.cell == "mgu":
+        return "the gate that keeps or writes also resets: signs would turn round both"
     if name in ("update", "forget_bias"):
         return ""
     if name == "coupled":  # then i and f are made of one another, or have to be equal: see `demands`
@@ -226,7 +228,7 @@ class Making:
             if block.gate == "i" and self.semantics.coupled:
                 reason = "i is 1 - f in the target"
                 yield Demand(block, "negative", reason, replace(block, gate="f"))
-            elif block.parameter == "P":
+            elif block.parameter == "P" and self.kind == "weights":
                 yield Demand(block, "identity", "the target has no projection")
             elif self.kind != "weights" and block.parameter in BIASES and other and self.adds(block):
                 yield Demand(

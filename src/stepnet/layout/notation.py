@@ -134,7 +134,7 @@ def terms(pattern: Stack | Flat | Loop) -> tuple[Term, ...]:
 
 
 def parse(text: str) -> Pattern:
-    """The pattern that a text in the notation says; its `str` is that text again.
+    """The pattern that a text in the notation says; its `str` is a text that says the same.
 
     Raises `LayoutError` with the place of what is not in the notation.
 
@@ -179,7 +179,7 @@ class Parser:
         over = ""
         while self.ahead() in ("L", "D"):
             over += self.token()
-        if not over:
+        if over not in ("L", "D", "LD"):
             self.wrong("a loop is over L, D or L D")
         self.expect(":")
         parts = self.parts()
@@ -196,7 +196,10 @@ class Parser:
             found.append(self.term())
         if len(axes) > 1:
             self.wrong("terms are put together along one axis")
-        return Stack(tuple(found), axes.pop() if axes else 0)
+        axis = axes.pop() if axes else 0
+        if len({len(term.axes) for term in found}) > 1 or (len(found) > 1 and axis >= len(found[0].axes)):
+            self.wrong("terms that are put together have as many axes, and that axis")
+        return Stack(tuple(found), axis)
 
     def term(self) -> Term:
         """A parameter with its axes in brackets."""
@@ -205,13 +208,16 @@ class Parser:
             self.wrong(f"a parameter is one of {' '.join(PARAMETERS)}")
         self.expect("[")
         axes = self.axes("]~")
-        raw = "".join(atom.name for (atom,) in self.axes("]")) if self.taken("~") else ""
+        raw = self.axes("]") if self.taken("~") else ()
         self.expect("]")
-        atoms = [atom for axis in axes for atom in axis]
-        labelled = any(atom.labels for atom in atoms)
+        if any(len(axis) != 1 or axis[0].labels for axis in raw):
+            self.wrong("the axes of a raw buffer are letters")
+        labelled = any(atom.labels for axis in axes for atom in axis)
+        if gate and labelled:
+            self.wrong("the gate is said twice")
         if not gate and not labelled and parameter not in OF_ALL_GATES:
             gate = "n"  # the only gate of a simple recurrence
-        return Term(parameter, "" if labelled else gate, axes, raw)
+        return Term(parameter, gate, axes, "".join(atom.name for axis in raw for atom in axis))
 
     def axes(self, until: str) -> tuple[Axis, ...]:
         """Axes up to one of the signs, or to the end."""
@@ -243,8 +249,9 @@ class Parser:
     def ahead(self) -> str:
         """The next token, or nothing at the end."""
         match = TOKEN.match(self.text, self.place)
-        if match is None and self.text[self.place :].strip():
-            self.place += 1
+        rest = self.text[self.place :].lstrip()
+        if match is None and rest:
+            self.place = len(self.text) - len(rest) + 1
             self.wrong("this is no sign of the notation")
         return match[1] if match else ""
 

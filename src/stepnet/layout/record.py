@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from stepnet.errors import LayoutError
-from stepnet.layout.notation import PARAMETERS, Flat, Loop, Pattern, Stack, Term, parse, terms
+from stepnet.layout.notation import OF_ALL_GATES, PARAMETERS, Flat, Loop, Pattern, Stack, Term, parse, terms
 from stepnet.layout.semantics import GATES, Semantics, Setting, check_semantics
 from stepnet.layout.sizes import Sizes
 
@@ -86,13 +86,17 @@ class Record:
 
     def gates_of(self, term: Term) -> str | tuple[str]:
         """The gates of a term, checked; one empty name for a parameter that has none."""
-        letters = sorted(atom.name for axis in term.axes for atom in axis if atom.name in "hxky")
-        if letters != sorted(PARAMETERS[term.parameter]):
+        names = [atom.name for axis in term.axes for atom in axis if atom.name != "1"]
+        if sorted(set(names) - set("gLD")) != sorted(PARAMETERS[term.parameter]):
             expected = " ".join(PARAMETERS[term.parameter])
             raise LayoutError(f"{self.name}: {term} has not the axes {expected} of {term.parameter}")
+        if len(set(names)) != len(names):
+            raise LayoutError(f"{self.name}: {term} has an axis twice")
         if term.raw and term.raw != PARAMETERS[term.parameter]:
             raise LayoutError(f"{self.name}: {term}: a raw buffer is of {PARAMETERS[term.parameter]}")
-        if PARAMETERS[term.parameter][0] == "y":
+        if term.parameter in OF_ALL_GATES:
+            if term.gates:
+                raise LayoutError(f"{self.name}: {term}: {term.parameter} has no gates")
             return ("",)
         unknown = [gate for gate in term.gates if gate not in GATES[self.cell]]
         if unknown:

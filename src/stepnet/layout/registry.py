@@ -26,6 +26,7 @@ FILES = [
     "ncnn",
     "chainer",
     "cntk",
+    "dl4j",
     "darknet",
     "haste",
     "flashrnn",

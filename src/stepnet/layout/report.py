@@ -1,13 +1,13 @@
 """What a conversion did, step by step: a value that prints."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
 from stepnet.layout.moves import Move, target_sizes
 from stepnet.layout.places import Block
-from stepnet.layout.registry import record
+from stepnet.layout.record import Record
 from stepnet.layout.semantics import Semantics
 from stepnet.layout.sizes import Sizes
 
@@ -50,7 +50,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Report:
-    """From which layout to which, at which sizes, what each side parametrises, and every step."""
+    """From which layout to which, at which sizes, what each side parametrises, and every step.
+
+    layout: the record of the target.
+    """
 
     source: str
     target: str
@@ -59,17 +62,22 @@ class Report:
     target_semantics: Semantics
     kind: str
     steps: tuple[Step, ...]
-    notes: tuple[str, ...] = ()
+    layout: Record = field(repr=False, hash=False)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What else is to be known of the target's layout."""
+        return self.layout.notes
 
     @property
     def target_sizes(self) -> Sizes:
         """The sizes of the target: without a projection, where it has none."""
-        return target_sizes(self.sizes, record(self.target))
+        return target_sizes(self.sizes, self.layout)
 
     @property
     def open_fields(self) -> dict[str, Any]:
         """What the target's layout leaves open, as `semantics` takes it."""
-        return {name: getattr(self.target_semantics, name) for name in record(self.target).settings()}
+        return {name: getattr(self.target_semantics, name) for name in self.layout.settings()}
 
     @property
     def exact(self) -> bool:
@@ -88,8 +96,8 @@ class Report:
         """
         return {
             setting.name: value if setting.values is None else setting.values[value]
-            for field, setting in record(self.target).settings().items()
-            for value in [getattr(self.target_semantics, field)]
+            for name, setting in self.layout.settings().items()
+            for value in [getattr(self.target_semantics, name)]
         }
 
     def as_json(self) -> dict[str, Any]:

@@ -287,16 +287,18 @@ def asked(array: str, length: int, fits: list[Sizes], of: str, searched: bool = 
     some = "; ".join(map(str, fits[:-1] if len(fits) == MOST_SHOWN else fits))
     some += "; ..." if len(fits) == MOST_SHOWN else ""
     return OpenSizesError(
-        f"{array} has {length} numbers, which fit several sizes of {of} ({some}): give "
+        f"{array} has {length} numbers, which fit several sizes of {of}{f' ({some})' if some else ''}: give "
         'sizes={"inputs": ..., "hidden": ...}, and "layers" and "directions" if there are several'
     )
 
 
 def given_unknowns(given: Mapping[str, int | None], projection: bool) -> Unknowns:
-    """Sizes by letter, as far as they are given; raises `LayoutError` for names of no size."""
+    """Sizes by letter, as far as they are given; raises `LayoutError` for names and numbers of no size."""
     for name in given:
         if name not in LETTERS:
             raise LayoutError(f"no size is called {name!r}; there are {', '.join(LETTERS)}")
+    said = {name: value for name, value in given.items() if value is not None}
+    Sizes(**({"inputs": 1, "hidden": 1} | said))  # which checks each
     if given.get("projected") is not None and not projection:
         raise LayoutError("projected is given, and the layout has no projection")
     known: Unknowns = {letter: given.get(name) for name, letter in LETTERS.items()}

@@ -1,23 +1,31 @@
 """Whether two sets of weights compute the same: both run, in float64, on the same random sequences.
 
 Each side is read by its own record and run by its own equations, so what is compared is what the two
-layouts say of themselves, not what a conversion did.
+layouts say of themselves, not what a conversion did. Where a framework itself is installed, what it gives is
+compared with what is said of it here.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from math import sqrt
+from typing import Any, cast
 
+import ml_dtypes
 import numpy as np
 
 from stepnet.compose import Layer, recurrences
 from stepnet.errors import LayoutError
+from stepnet.layout.convert import as_array, one_dtype, size_mapping
+from stepnet.layout.frameworks import NOT_INSTALLED, Array, Given, answer
 from stepnet.layout.layers import layers
 from stepnet.layout.record import Record
+from stepnet.layout.registry import record
 from stepnet.layout.sizes import Sizes
+from stepnet.layout.solve import told
 from stepnet.ragged import Ragged
 
 LENGTHS = (0, 1, 2, 7, 20, 33)
+ROUNDINGS = 16
 
 
 @dataclass(frozen=True)
@@ -43,38 +51,164 @@ class Weights:
             merge=self.merge,
         )
 
+    def given(self) -> Given:
+        """What a framework is given of them."""
+        chosen = record(self.layout)
+        arrays = {name: as_array(name, array) for name, array in self.arrays.items()}
+        sizes = told(chosen, {name: array.shape for name, array in arrays.items()}, size_mapping(self.sizes))
+        semantics = chosen.settled(dict(self.semantics or {}))
+        copies = {name: np.array(array, np.float64, order="C") for name, array in arrays.items()}
+        return Given(chosen, copies, sizes, semantics, self.reverse, self.merge)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the arrays."""
+        return one_dtype({name: as_array(name, array) for name, array in self.arrays.items()})
+
+
+@dataclass(frozen=True)
+class Own:
+    """How far what a framework itself gives for a side is from what that side gives here, and how far
+    rounding may take it in the framework's dtype; or the reason why it was not compared.
+    """
+
+    layout: str
+    framework: str
+    version: str | None = None
+    difference: float | None = None
+    allowed: float | None = None
+    dtype: str | None = None
+    reason: str | None = None
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing is wrong."""
+        return self.difference is None or self.allowed is None or self.difference <= self.allowed
+
+    @property
+    def asked(self) -> bool:
+        """Whether there was a framework to ask: what is not installed is nothing to speak of."""
+        return self.reason != NOT_INSTALLED
+
+    def __str__(self) -> str:
+        if self.difference is None:
+            return f"{self.framework} itself: not compared: {self.reason}"
+        said = f"largest difference {self.difference:.3g}{beyond(self.agrees, self.allowed)}"
+        return f"{self.framework} {self.version} itself: {said} ({self.layout}, {self.dtype})"
+
 
 @dataclass(frozen=True)
 class Verdict:
-    """The largest difference of two sides over some sequences, and the largest output, to measure it by."""
+    """The largest difference of two sides over some sequences, and the largest output, to measure it by.
+
+    allowed: how far rounding may take them from one another. own: what the frameworks of both sides, where
+    they were asked, gave themselves.
+    """
 
     difference: float
     largest: float
     sequences: int
     steps: int
+    allowed: float
+    own: tuple[Own, ...] = ()
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the sides, and the frameworks themselves, are no further from one another than rounding
+        takes them.
+        """
+        return self.difference <= self.allowed and all(one.agrees for one in self.own)
 
     def __str__(self) -> str:
         over = f"{self.sequences} sequences, {self.steps} steps"
-        return f"largest difference {self.difference:.3g} (outputs up to {self.largest:.3g}; float64, {over})"
+        said = (
+            f"largest difference {self.difference:.3g}{beyond(self.difference <= self.allowed, self.allowed)}"
+        )
+        return f"{said} (outputs up to {self.largest:.3g}; float64, {over})"
 
 
-def verify(one: Weights, other: Weights, *, seed: int = 0) -> Verdict:
+def beyond(agrees: bool, allowed: float | None) -> str:
+    """What is said of a difference that is no rounding."""
+    return "" if agrees else f", where {allowed:.3g} is rounding"
+
+
+def verify(one: Weights, other: Weights, *, seed: int = 0, frameworks: bool = False) -> Verdict:
     """The largest difference of the outputs of two sides, in float64, over random sequences.
 
-    Raises `LayoutError` where they do not take inputs, or give outputs, of one size.
+    frameworks: those that have the layouts, where they are installed, run their weights too. Raises
+    `LayoutError` where the sides do not take inputs, or give outputs, of one size.
 
     >>> ones = {"kernel": np.ones((1, 2)), "recurrent_kernel": np.ones((2, 2)), "bias": np.ones(2)}
     >>> side = Weights(ones, "keras.rnn")
     >>> verify(side, side).difference
     0.0
     """
+    sides = one, other
     sequences = random_sequences(inputs(one.layers(np.float64)), seed)
-    outputs = [outputs_of(side.layers(np.float64), sequences) for side in (one, other)]
-    if outputs[0].shape != outputs[1].shape:
-        raise LayoutError(f"they give {outputs[0].shape[-1]} and {outputs[1].shape[-1]} outputs at a step")
-    difference = float(np.abs(outputs[0] - outputs[1]).max(initial=0))
-    largest = float(np.abs(outputs[0]).max(initial=0))
-    return Verdict(difference, largest, len(LENGTHS), sum(LENGTHS))
+    outputs = [outputs_of(side.layers(np.float64), sequences) for side in sides]
+    if outputs[0].features != outputs[1].features:
+        raise LayoutError(
+            f"they give {outputs[0].features[-1]} and {outputs[1].features[-1]} outputs at a step"
+        )
+    largest = float(np.abs(outputs[0].values).max(initial=0))
+    asked = [own(side, sequences, made) for side, made in zip(sides, outputs, strict=True) if frameworks]
+    return Verdict(
+        distance(outputs[0].values, outputs[1].values),
+        largest,
+        len(LENGTHS),
+        sum(LENGTHS),
+        max(1.0, largest) * max(stored(side) for side in sides),
+        tuple(answer for answer in asked if answer is not None),
+    )
+
+
+def own(side: Weights, sequences: Ragged, outputs: Ragged) -> Own | None:
+    """How far the outputs of a side are from those of its framework; None where no framework has it."""
+    given = side.given()
+    found = answer(given, [sequence for sequence in sequences.to_list() if len(sequence)])
+    if found is None:
+        return None
+    if found.outputs is None:
+        return Own(given.record.name, found.framework, found.version, reason=found.reason)
+    here = [output for output in outputs.to_list() if len(output)]
+    dtype = found.outputs[0].dtype
+    return Own(
+        given.record.name,
+        found.framework,
+        found.version,
+        max(distance(ours, theirs) for ours, theirs in zip(here, found.outputs, strict=True)),
+        max(1.0, float(np.abs(outputs.values).max(initial=0))) * 2 * rounding(dtype, given.sizes),
+        dtype.name,
+    )
+
+
+# ---- how far is too far ------------------------------------------------------------------------------------
+
+
+def rounding(dtype: np.dtype[Any], sizes: Sizes, roundings: int = ROUNDINGS) -> float:
+    """How far from the right outputs, relative to max(1, |largest|), a dtype takes a recurrence that forgets.
+
+    16 eps sqrt(length + width): errors of sums and of steps add up as a random walk does, and 16 roundings
+    stand for the functions of one step. Two that run it may be twice as far from one another.
+    """
+    width = sizes.inputs + sizes.hidden
+    eps = float(cast("Any", ml_dtypes.finfo)(dtype).eps)
+    return roundings * eps * sqrt(max(LENGTHS) + width)
+
+
+def stored(side: Weights) -> float:
+    """How far a side may be from another that has been converted, or kept in its dtype: both run in float64,
+    from weights that were each rounded once.
+    """
+    sizes = side.given().sizes
+    return 2 * (rounding(np.dtype(np.float64), sizes) + rounding(side.dtype, sizes, roundings=1))
+
+
+def distance(one: Array, other: Array) -> float:
+    """The largest difference; infinite where just one is NaN or infinite."""
+    with np.errstate(invalid="ignore"):
+        away = np.where((one == other) | (np.isnan(one) & np.isnan(other)), 0, np.abs(one - other))
+    return float(np.where(np.isnan(away), np.inf, away).max(initial=0))
 
 
 def inputs(layer: Layer) -> int:
@@ -84,14 +218,18 @@ def inputs(layer: Layer) -> int:
 
 
 def random_sequences(width: int, seed: int) -> Ragged:
-    """Sequences of normal numbers, of lengths from none on."""
+    """Sequences of normal numbers that float32 has too, of lengths from none on."""
     random = np.random.default_rng(seed)
-    return Ragged.from_list([random.normal(size=(length, width)) for length in LENGTHS])
+    return Ragged.from_list([exactly(random.normal(size=(length, width))) for length in LENGTHS])
 
 
-def outputs_of(layer: Layer, sequences: Ragged) -> np.ndarray[Any, Any]:
+def exactly(numbers: Array) -> Array:
+    """Numbers in float64 as float32 has them, so that who runs in float32 gets the same ones."""
+    return numbers.astype(np.float32).astype(np.float64)
+
+
+def outputs_of(layer: Layer, sequences: Ragged) -> Ragged:
     """The outputs at every step, in the interpreter."""
-    if inputs(layer) != sequences.values.shape[1]:
-        raise LayoutError(f"they take {sequences.values.shape[1]} and {inputs(layer)} inputs at a step")
-    outputs, _ = layer(sequences, engine="interpret")
-    return outputs.values
+    if inputs(layer) != sequences.features[0]:
+        raise LayoutError(f"they take {sequences.features[0]} and {inputs(layer)} inputs at a step")
+    return layer(sequences, engine="interpret")[0]

@@ -91,7 +91,8 @@ def is_checkpoint(path: str | Path) -> bool:
     """Whether a path is that of a checkpoint: what it was saved as, or one of its files."""
     if os.path.isfile(f"{OF_DATA.sub('', str(path))}.index"):
         return True
-    return os.path.isfile(path) and ends_as_table(path)
+    with named(path):
+        return os.path.isfile(path) and ends_as_table(path)
 
 
 def ends_as_table(path: str | Path) -> bool:
