@@ -194,7 +194,7 @@ def test_layouts_are_listed(tmp_path: Path):
     code, text, _ = stepnet("layouts")
     assert (code, "torch.gru " in text, "flax.mgu" in text) == (0, True, True)
     code, text, _ = stepnet("layouts", "keras.cudnn_gru")
-    assert "`W[x (g:zrn h) ~ h x]`" in text
+    assert "W[x (g:zrn h) ~ h x]" in text
     code, text, _ = stepnet("layouts", "--json")
     assert len(json.loads(text)) > 100
     assert "there are keras.gru" in refusal("layouts", "keras.grue")

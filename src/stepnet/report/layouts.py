@@ -4,12 +4,16 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import Any
 
+from rich.markdown import Markdown
 from rich.table import Table
 
 from stepnet.layout.notation import Flat, Term
+from stepnet.layout.places import regions
 from stepnet.layout.record import Record
 from stepnet.layout.registry import records
 from stepnet.layout.semantics import Semantics
+from stepnet.layout.sizes import Sizes
+from stepnet.report.equations import equations
 
 TITLES = {
     "stepnet": "stepnet",
@@ -163,7 +167,7 @@ def entry(record: Record) -> list[str]:
     lines = [f"#### `{record.name}`", ""]
     lines += ["| array | where its numbers lie |", "|---|---|"]
     lines += [f"| `{full(record, name)}` | `{escaped(text)}` |" for name, text in record.arrays.items()]
-    lines.append("")
+    lines += ["", *equation_lines(record)]
     fixed = {name: value for name, value in record.semantics.items() if name not in record.settings()}
     if fixed:
         lines.append("- Fixed: " + ", ".join(f"{name} {value}" for name, value in fixed.items()) + ".")
@@ -175,6 +179,15 @@ def entry(record: Record) -> list[str]:
     lines += [f"- {note[0].upper()}{note[1:]}." for note in record.notes]
     lines += [f"- {line}" for line in evidence(record)]
     return [*lines, ""]
+
+
+def equation_lines(record: Record) -> list[str]:
+    """What it computes with all its arrays, as code; nothing where its settings have to be said."""
+    usual = {name: setting.usual for name, setting in record.settings().items() if setting.usual is not None}
+    if usual.keys() != record.settings().keys():
+        return []
+    blocks = {region.block for region in regions(record, Sizes(1, 1, 1 if record.projection else None))}
+    return ["```text", *equations(record.settled(usual), blocks), "```", ""]
 
 
 def evidence(record: Record) -> list[str]:
@@ -263,6 +276,6 @@ def as_json(record: Record) -> dict[str, Any]:
     }
 
 
-def text(record: Record) -> str:
-    """A record for people, in full."""
-    return "\n".join(line for line in entry(record) if not line.startswith("|---")).strip()
+def full_text(record: Record) -> Markdown:
+    """A record in full."""
+    return Markdown("\n".join(entry(record)))
