@@ -220,7 +220,7 @@ def layouts(
         chosen = [record(name)] if name else list(records().values())
         write_json([report.as_json(one) for one in chosen])
     elif name:
-        typer.echo(report.text(record(name)))
+        Console().print(report.full_text(record(name)))
     else:
         Console().print(report.table())
 

@@ -84,6 +84,8 @@ def arrays_of(source: Bytes) -> dict[str, Array]:
         raise FileError(f"it claims {count} arrays, which it cannot hold")
     arrays = [array_of(source) for _ in range(count)]
     (named,) = source.numbers("Q")
+    if count and not named:
+        raise FileError("its arrays have no names, by which a layer is found")
     if named != count:
         raise FileError(f"it has {count} arrays and {named} names")
     names: list[str] = []
