@@ -15,12 +15,14 @@ import pytest
 from tolerance import assert_close
 
 from stepnet.errors import FileError, InputError
+from stepnet.files.formats import read as read_model
 from stepnet.files.tflite import file as tflite
 from stepnet.files.tflite import flatbuffer
 from stepnet.files.tflite.file import read
 from stepnet.files.tflite.flatbuffer import Fields, Number, build
 from stepnet.files.tflite.kinds import TfliteNode
 from stepnet.files.tflite.write import write
+from stepnet.layout import layers, records
 
 DATA = Path(__file__).parent / "data"
 SEEN = np.load(DATA / "tflite_outputs.npz")
@@ -141,6 +143,35 @@ def test_arrays_mean_what_the_interpreter_makes_of_them(name: str):
     if name == "keras_backwards":  # Keras leaves such outputs in the order they were made
         made = made[::-1]
     assert_close(made if time_first else made.swapaxes(0, 1), y, len(given), 16, np.float32)
+
+
+LAYOUTS = {
+    "basic_lstm": "tflite.basic_lstm",
+    "both_rnn": "tflite.rnn",
+    "coupled_lstm": "tflite.lstm_coupled",
+    "keras_halves": "tflite.lstm",
+    "keras_lstm": "tflite.lstm",
+    "step_lstm": "tflite.lstm",
+    "step_rnn": "tflite.rnn",
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layouts_mean_what_the_interpreter_makes_of_them(name: str):
+    (module,) = read_model(DATA / f"{name}.tflite").modules
+    assert module.layout == LAYOUTS[name]
+    layer = layers(module.arrays, module.layout, semantics=module.semantics, dtype="float64")
+    x, y = SEEN[f"{name}/x"], SEEN[f"{name}/y"]
+    (node,) = read(DATA / f"{name}.tflite")
+    time_first = node.options.get("time_major", True)
+    outputs, _ = layer(x.swapaxes(0, 1) if time_first else x, engine="interpret")
+    length = len(x) if time_first else x.shape[1]
+    assert_close(outputs.swapaxes(0, 1) if time_first else outputs, y, length, 16, np.float32)
+
+
+def test_what_the_evidence_says_was_run():
+    run = {name for name, record in records().items() if name.startswith("tflite.") and record.evidence.run}
+    assert run == set(LAYOUTS.values())
 
 
 def test_what_the_converter_makes_of_keras():

@@ -261,7 +261,7 @@ def onnx_session(given: Given, layer: int) -> Any:
         ["y"],
         hidden_size=given.sizes.hidden,
         direction="bidirectional" if both else "reverse" if given.reverse else "forward",
-        
+        activations=functions * given.sizes.directions,
         **({"clip": float(settings["clip"])} if settings["clip"] else {}),
         **{name: value for name, value in settings.items() if name == "linear_before_reset"},
     )

@@ -156,7 +156,8 @@ def obstacle(name: str, value: Any, known: Any, given: Semantics, target: Record
             f"a target that resets {value} it can be converted to, any other has to be trained"
         )
     what = f"{value or 'none'}, and {target.name} has {known or 'none'}"
-    return f"the source's {name} is {what}: no parameters make them equal"
+    unless = f", unless nothing ever reaches it: then say {name}=0" if name.endswith("clip") and value else ""
+    return f"the source's {name} is {what}: no parameters make them equal{unless}"
 
 
 # ---- the blocks

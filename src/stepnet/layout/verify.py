@@ -207,7 +207,7 @@ def stored(side: Weights) -> float:
 def distance(one: Array, other: Array) -> float:
     """The largest difference; infinite where just one is NaN or infinite."""
     with np.errstate(invalid="ignore"):
-        away = np.where((one == other) | (np.isnan(one) & np.isnan(other)), 0, np.abs(one - other))
+        away = np.where((one == other) | (False), 0, np.abs(one - other))
     return float(np.where(np.isnan(away), np.inf, away).max(initial=0))
 
 

@@ -23,10 +23,6 @@ def module(path: Path, node: TfliteNode) -> Module:
     norms = [name for name in node.arrays if "layer_norm" in name]
     if norms:
         raise FileError(f"{where} normalises its layers ({norms[0]}), which is not read")
-    if node.options.get("kernel_type") == "BASIC":
-        raise FileError(
-            f"{where} has its gates side by side (kernel_type BASIC), for which there is no layout"
-        )
     layout = layout_of(node)
     settings: dict[str, Any] = dict(node.options)
     activation = settings.pop("fused_activation_function", None)
@@ -49,6 +45,8 @@ def layout_of(node: TfliteNode) -> str:
     names = {name.removeprefix("fw_").removeprefix("bw_") for name in node.arrays}
     if "input_weights" in names:
         return "tflite.rnn"
+    if "weights" in names:
+        return "tflite.basic_lstm"
     if "projection_weights" in names:
         return "tflite.lstm_projection"
     return "tflite.lstm" if "input_to_input_weights" in names else "tflite.lstm_coupled"

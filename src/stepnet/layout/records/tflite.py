@@ -5,9 +5,9 @@ weights.
 from stepnet.layout.record import Evidence, Record
 from stepnet.layout.semantics import Setting
 
-EVIDENCE = Evidence(
-    "tensorflow/lite/kernels/lstm_shared.h and unidirectional_sequence_lstm.cc", versions="TensorFlow 2"
-)
+SOURCE = "tensorflow/lite/kernels/lstm_shared.h and unidirectional_sequence_lstm.cc"
+READ = Evidence(SOURCE, versions="TensorFlow 2")
+EVIDENCE = Evidence(SOURCE, "the interpreter of TensorFlow 2.21.0", "TensorFlow 2")
 WAYS = ("fw_", "bw_")  # of the operators that run in both directions
 ACTIVATIONS = {"tanh": "TANH", "relu": "RELU", "linear": "NONE"}
 NAMES = {"i": "input", "f": "forget", "g": "cell", "o": "output"}
@@ -34,7 +34,16 @@ RECORDS = (
         EVIDENCE,
         WAYS,
     ),
+    Record(
+        "tflite.basic_lstm",
+        "lstm",
+        {"weights": "W[(g:igfo h) x] | R[(g:igfo h) k]", "biases": "b[(g:igfo h)]"},
+        {},
+        EVIDENCE,
+        WAYS,
+        notes=("the LSTM of five inputs, kernel_type BASIC, whose weights take [x, h]",),
+    ),
     Record("tflite.lstm", "lstm", arrays("ifgo"), CLIPS, EVIDENCE, WAYS),
-    Record("tflite.lstm_projection", "lstm", arrays("ifgo") | PROJECTION, CLIPS, EVIDENCE, WAYS),
+    Record("tflite.lstm_projection", "lstm", arrays("ifgo") | PROJECTION, CLIPS, READ, WAYS),
     Record("tflite.lstm_coupled", "lstm", arrays("fgo"), {"coupled": True, **CLIPS}, EVIDENCE, WAYS),
 )
