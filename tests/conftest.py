@@ -20,5 +20,5 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`make test-peers ARGS=--save` keeps what the frameworks gave, `make pictures` what the browser showed."""
+    """`make test-peers ARGS=--save` keeps what frameworks gave, `make pictures` what the browser showed."""
     parser.addoption("--save", action="store_true", help="keep what frameworks gave and browsers showed")

@@ -244,8 +244,10 @@ def test_explain_of_models_that_are_none(tmp_path: Path):
     for content in (b"", MODEL.read_bytes()[:-1], pickle.dumps([1])):
         path.write_bytes(content)
         assert refusal("explain", path).startswith(f"{path}: this is no whole .safetensors file (")
-    save_file({"head.weight\nx": torch.zeros(2)}, path)
+    save_file({"head.weight": torch.zeros(2)}, path)
     assert refusal("explain", path).startswith(f"{path}: no recurrent layer is here")
+    save_file({"head.weight\nx": torch.zeros(2)}, path)
+    assert refusal("explain", path).endswith("the name 'head.weight\\nx', which cannot be printed")
     assert refusal("explain", MODEL, "--prefix", "rnn").startswith(
         f"{MODEL}: no recurrent module is called 'rnn'; there are 'gru.'"
     )

@@ -165,10 +165,13 @@ def convert(
     if as_json:
         reports = {name: report.as_json() for name, report in done.reports.items()}
         verdicts = {name: asdict(verdict) for name, verdict in done.verdicts.items()}
-        write_json({"output": done.path, "modules": reports, "verified": verdicts, "rest": list(done.rest)})
+        said = {"verified": verdicts, "rest": list(done.rest), "notes": dict(done.notes)}
+        write_json({"output": done.path, "modules": reports, **said})
     else:
         for name, report in done.reports.items():
             typer.echo(f"{name}: {report}" if name else str(report))
+            for note in done.notes.get(name, ()):
+                typer.echo(f"  note: {note}")
             if name in done.verdicts:
                 tell("  verified: ", done.verdicts[name])
         copied = f", and {len(done.rest)} other arrays" if done.rest else ""

@@ -39,6 +39,11 @@ class Format:
         """The module that reads and writes it."""
         return import_module(f"stepnet.files.{self.module}")
 
+    @property
+    def of_arrays(self) -> bool:
+        """Whether it says nothing of a module but what its arrays are called."""
+        return bool(self.frameworks) or self.module == "raw"
+
     def read(self, path: Path, layout: str | None) -> Model:
         """What a file holds; `layout` is the only one to look for."""
         if not self.frameworks:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from stepnet.compose import named
-from stepnet.errors import ConversionError, LayoutError
-from stepnet.files.formats import read, writable, write
+from stepnet.errors import ConversionError, InputError, LayoutError
+from stepnet.files.formats import kind, read, writable, write
 from stepnet.files.model import Array, Model, Module, stacked
 from stepnet.layout.convert import Conversion, convert
 from stepnet.layout.find import nearest
@@ -51,12 +51,15 @@ class Choice:
 
 @dataclass(frozen=True)
 class Written:
-    """What was written: the file, the report of each module by its name, and the verdicts if asked for."""
+    """What was written: the file, the report of each module by its name, the verdicts if asked for, and what
+    the new file does not say.
+    """
 
     path: str
     reports: Mapping[str, Report]
     verdicts: Mapping[str, Verdict] = field(default_factory=dict[str, Verdict])
     rest: tuple[str, ...] = ()
+    notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
 
 
 def convert_file(
@@ -83,7 +86,7 @@ def convert_file(
     if rest not in RESTS:
         raise LayoutError(f"rest is {' or '.join(RESTS)}, not {rest!r}")
     choice = choice or Choice()
-    writable(output, force)  # before any work
+    form = writable(output, force)  # before any work
     model = read(source, choice.layout)
     with named(str(source)):
         modules = choice.modules(model)
@@ -96,12 +99,27 @@ def convert_file(
             advance(1)
     made = tuple(result(module, conversion) for module, conversion in done)
     others: Mapping[str, Array] = model.rest if rest == "copy" else {}
-    write(output, made, others, force=force)
+    try:
+        write(output, made, others, force=force)
+    except InputError as error:
+        raise type(error)(f"{output}: {error}") from None
     verdicts: dict[str, Verdict] = {}
     if check:
         for module, new in zip(modules, again(output, made), strict=True):
             verdicts[module.name] = compare(module, new)
-    return Written(str(output), {module.name: one.report for module, one in done}, verdicts, tuple(others))
+    reports = {module.name: one.report for module, one in done}
+    notes = {module.name: unsaid(module) for module in made if form.of_arrays}
+    return Written(str(output), reports, verdicts, tuple(others), notes)
+
+
+def unsaid(module: Module) -> tuple[str, ...]:
+    """What a file of arrays alone does not say of a module."""
+    found: list[str] = []
+    if module.reverse:
+        found.append("it runs from each sequence's last step, which the new file does not say")
+    if module.merge != "concat":
+        found.append(f"its directions are merged by {module.merge}, which the new file does not say")
+    return tuple(found)
 
 
 def targets(target: str, module: Module) -> list[Record]:
@@ -165,6 +183,7 @@ def again(output: str | Path, made: tuple[Module, ...]) -> list[Module]:
             new,
             sizes={**old.sizes, **new.sizes},
             semantics={**old.semantics, **new.semantics},
+            **({"reverse": old.reverse, "merge": old.merge} if kind(Path(output)).of_arrays else {}),
         )
         for old, new in zip(made, found, strict=True)
     ]

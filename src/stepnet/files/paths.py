@@ -9,6 +9,8 @@ from typing import Any
 
 from stepnet.errors import FileError
 
+NAME = 220  # bytes of a new file's name, which leaves some of 255 for the temporary one
+
 
 def existing(path: str | Path) -> Path:
     """The path of a file that is there; raises `FileError` for a missing one, a folder or a device.
@@ -44,18 +46,22 @@ def new_file(path: str | Path, force: bool = False) -> Generator[Path]:
 
 
 def free(path: str | Path, force: bool = False) -> Path:
-    """The path of a file that may be written; raises `FileError` for one in no folder, and for one that is
-    there already, unless `force` is given.
+    """The path of a file that may be written; raises `FileError` for one in no folder, for a folder, and for
+    one that is there already, unless `force` is given.
 
     >>> free("nowhere/model.bin")
     Traceback (most recent call last):
-    stepnet.errors.FileError: nowhere/model.bin: there is no folder nowhere
+    stepnet.errors.FileError: nowhere/model.bin: the file cannot be written (there is no folder nowhere)
     """
     path = Path(path)
+    if len(os.fsencode(path.name)) > NAME:
+        raise FileError(f"{path}: the name is longer than {NAME} bytes")
+    if os.path.isdir(path) and not os.path.islink(path):
+        raise FileError(f"{path}: this is no file but a folder")
     if os.path.lexists(path) and not force:
         raise FileError(f"{path}: the file is there already; --force replaces it")
     if not os.path.isdir(path.parent):
-        raise FileError(f"{path}: there is no folder {path.parent}")
+        raise FileError(f"{path}: the file cannot be written (there is no folder {path.parent})")
     return path
 
 

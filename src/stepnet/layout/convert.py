@@ -23,6 +23,7 @@ from stepnet.layout.solve import told
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 TILE = 256  # numbers along each side of a piece that is transposed: two of these fit the second cache
+GAP = 16  # numbers between the rows of a piece that is held
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def convert(
     names = {entry.name for entry in entries}
     there = {region.block: region for region in regions(target, to) if region.array in names}
     plan = differences(source, meaning, here, target, asked, there, kind)
-    refusals = list(plan.refusals) or unmet(plan.demands, here, given)
+    refusals = list(plan.refusals) or unmet(plan.demands, here, given, exact)
     if refusals:
         raise refused(source, target, kind, refusals)
     made = {entry.name: np.empty(shape_of(entry.pattern, to, entry.layer or 0), dtype) for entry in entries}
@@ -157,7 +158,7 @@ def projections(source: Record, target: Record, sizes: Sizes) -> list[str]:
 
 
 def unmet(
-    demands: Iterable[Demand], regions: Mapping[Block, Region], arrays: Mapping[str, Array]
+    demands: Iterable[Demand], regions: Mapping[Block, Region], arrays: Mapping[str, Array], exact: bool
 ) -> list[str]:
     """The reasons of those demands that the numbers do not meet."""
     reasons: list[str] = []
@@ -166,6 +167,7 @@ def unmet(
         if demand.other is not None:
             other, negative = read(regions[demand.other], arrays), demand.must_be == "negative"
             met = np.array_equal(block, -other if negative else other, equal_nan=True)
+            met = met or (not (negative or exact) and same_gradient(block, other))
             must = f"{'-' if negative else ''}{demand.other}"
         elif demand.must_be == "identity":
             met = block.shape[0] == block.shape[1] and np.array_equal(block, np.eye(len(block)))
@@ -175,6 +177,14 @@ def unmet(
         if not met:
             reasons.append(f"{demand.reason}, so {demand.block} would have to be {must}, and it is not")
     return reasons
+
+
+def same_gradient(one: Array, other: Array) -> bool:
+    """Whether numbers are equal but for what rounding makes of one sum that is added up in two orders."""
+    a, b = one.astype(np.float64), other.astype(np.float64)
+    largest = np.abs(a).max(where=np.isfinite(a), initial=0.0)
+    away = float(np.spacing(np.ones((), one.dtype))) ** 0.5 * largest
+    return np.allclose(a, b, rtol=0, atol=away, equal_nan=True)
 
 
 # ---- the moving --------------------------------------------------------------------------------------------
@@ -267,16 +277,26 @@ def reshaped(array: Array, shape: Shape, start: int, count: int) -> Array:
 
 
 def copy(place: Array, block: Array, sign: int) -> None:
-    """Writes a block, negated or not, to its place; one that is transposed in square pieces."""
+    """Writes a block, negated or not, to its place; one that is transposed in square pieces.
+
+    A piece is read and written row by row, and turned in between: columns of widths that are powers of two
+    fall on the same lines of a cache, but for the gap behind each row of what holds the piece.
+    """
     change = np.negative if sign < 0 else np.positive
     if place.ndim < 2 or runs_along(place) == runs_along(block):
         change(block, out=place)
         return
+    if runs_along(place) == 0:
+        place, block = place.T, block.T
     rows, columns = place.shape
+    held = np.empty((TILE, TILE + GAP), place.dtype)
     for row in range(0, rows, TILE):
         for column in range(0, columns, TILE):
             piece = slice(row, row + TILE), slice(column, column + TILE)
-            change(block[piece], out=place[piece])
+            turned = block[piece].T
+            part = held[: turned.shape[0], : turned.shape[1]]
+            change(turned, out=part)
+            place[piece] = part.T
 
 
 def runs_along(array: Array) -> int:

@@ -118,7 +118,9 @@ def nearest(shapes: Mapping[str, Shape], among: Iterable[Record] | None = None) 
 def misfits(
     record: Record, prefix: str, names: Mapping[str, str], shapes: Mapping[str, Shape]
 ) -> tuple[tuple[int, int], str]:
-    """How many arrays are wrong, at the sizes at which fewest are, of how many; and one of them."""
+    """How many more arrays are wrong than right, at the sizes at which fewest are, of how many; and one of
+    the wrong ones.
+    """
     held = {own: shapes[name] for own, name in names.items()}
     best = (len(held) + 1, -len(held)), f"{next(iter(names.values()))} does not fit"
     for left_out in (None, *islice(held, MOST_LEFT_OUT)):
@@ -129,6 +131,7 @@ def misfits(
             best = min(best, reason, key=lambda one: one[0])
             continue
         wrong: list[str] = []
+        right = 0
         for entry in record.entries(sizes):
             expected = shape_of(entry.pattern, sizes, entry.layer or 0)
             if entry.name not in held and not entry.optional:
@@ -136,7 +139,9 @@ def misfits(
             elif held.get(entry.name, expected) != expected:
                 where = f"{expected} is expected of {sizes}"
                 wrong.append(f"{prefix}{entry.name} has shape {held[entry.name]} where {where}")
+            else:
+                right += entry.name in held
         known = why_not(record, held)
-        found = (len(wrong), -len(held)), wrong[0] if wrong else f"{known}"
+        found = (len(wrong) - right, -len(held)), wrong[0] if wrong else f"{known}"
         best = min(best, found, key=lambda one: one[0])
     return best

@@ -233,8 +233,8 @@ def onnx_run(given: Given) -> Run:
     def run(x: Array) -> Array:
         x = x[:, None].astype(np.float32)  # [steps, batch, features]
         for session in sessions:
-            (found,) = session.run(None, {"x": x})  # [steps, directions, batch, hidden]
-            x = found.transpose(0, 2, 1, 3).reshape(len(x), 1, -1)
+            (found,) = session.run(None, {"x": x})  # [steps, directions, batch, hidden], of a batch of one
+            x = found.reshape(len(x), 1, -1)
         return x[:, 0]
 
     return run

@@ -68,7 +68,8 @@ def blocks(
     for region in regions(record, sizes):
         block: Block = region.block
         if region.array in arrays:
-            value = np.array(read(region, arrays).T, dtype, order="C")
+            with np.errstate(invalid="ignore"):  # a signaling NaN
+                value = np.array(read(region, arrays).T, dtype, order="C")
             of_direction = found.setdefault((block.layer, block.direction), {})
             of_direction.setdefault(block.parameter, {})[block.gate] = value
     return found

@@ -211,7 +211,7 @@ class Making:
         here, there = self.sides(like, self.held), self.sides(block, self.wanted)
         if not self.adds(block):
             return Move(block, ((block, sign),) if block in self.held else ())
-        offset = sign * self.offset(like) if gate == block.gate else -self.given.forget_bias
+        offset = sign * self.offset(block)
         if len(there) == 1:
             taken = here[:1] if self.kind != "weights" else here
             return Move(block, tuple((one, sign) for one in taken), offset)

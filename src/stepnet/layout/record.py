@@ -193,7 +193,7 @@ class Record:
         both = "|".join(map(re.escape, self.directions))
         fields = {
             "{L}": r"(?P<L>\d{1,4})",
-            "{L/}": r"(?:(?P<L>\d{1,4})/)?",
+            "{L/}": r"(?:(?<!_)(?P<L>\d{1,4})/)?",  # Flax's GRUCell_1/ and Haiku's lstm_1/ are names
             "{D}": f"(?P<D>{both})",
             "{D/}": f"(?P<D>{both}|)",
         }

@@ -3,6 +3,7 @@
 from functools import cache
 from importlib import import_module
 
+import stepnet.layout.records as folder  # here, so that it is loaded before the function takes its name
 from stepnet.errors import LayoutError
 from stepnet.layout.record import Record
 
@@ -40,7 +41,7 @@ def records() -> dict[str, Record]:
     """Every record by its name, in the order of the files and of each file."""
     found: dict[str, Record] = {}
     for file in FILES:
-        module = import_module(f"stepnet.layout.records.{file}")
+        module = import_module(f"{folder.__name__}.{file}")
         for one in module.RECORDS:
             if one.name in found:
                 raise LayoutError(f"two records are called {one.name}")

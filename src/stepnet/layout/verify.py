@@ -57,7 +57,8 @@ class Weights:
         arrays = {name: as_array(name, array) for name, array in self.arrays.items()}
         sizes = told(chosen, {name: array.shape for name, array in arrays.items()}, size_mapping(self.sizes))
         semantics = chosen.settled(dict(self.semantics or {}))
-        copies = {name: np.array(array, np.float64, order="C") for name, array in arrays.items()}
+        with np.errstate(invalid="ignore"):  # a signaling NaN
+            copies = {name: np.array(array, np.float64, order="C") for name, array in arrays.items()}
         return Given(chosen, copies, sizes, semantics, self.reverse, self.merge)
 
     @property
@@ -207,7 +208,7 @@ def stored(side: Weights) -> float:
 def distance(one: Array, other: Array) -> float:
     """The largest difference; infinite where just one is NaN or infinite."""
     with np.errstate(invalid="ignore"):
-        away = np.where((one == other) | (False), 0, np.abs(one - other))
+        away = np.where((one == other) | (np.isnan(one) & np.isnan(other)), 0, np.abs(one - other))
     return float(np.where(np.isnan(away), np.inf, away).max(initial=0))
 
 

@@ -20,6 +20,7 @@ from stepnet.layout.registry import record, records
 CELLS = {"SimpleRNN": "rnn", "GRU": "gru", "LSTM": "lstm", "CuDNNGRU": "cudnn_gru", "CuDNNLSTM": "cudnn_lstm"}
 MERGES = {"concat": "concat", "sum": "sum", "ave": "average", "mul": "product"}
 SETTINGS = ("activation", "recurrent_activation")
+ONCE = {"recurrent_activation": "inner_activation"}  # as Keras 1 called it
 FRAMEWORKS = ("keras", "keras2", "keras1")
 
 
@@ -82,7 +83,8 @@ def inner(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
 
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The activations that a configuration names; one that is left out has Keras' usual value."""
-    return {name: config[name] or "linear" for name in SETTINGS if name in config}
+    known = {ONCE.get(name, name) if name not in config else name: name for name in SETTINGS}
+    return {name: config[given] or "linear" for given, name in known.items() if given in config}
 
 
 def layout_of(file: KerasFile, class_name: str, arrays: Mapping[str, Array]) -> str:

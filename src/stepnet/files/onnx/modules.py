@@ -70,6 +70,10 @@ def nodes_of(module: Module, path: Path) -> list[OnnxNode]:
     """A node for each layer of a module."""
     if not module.layout.startswith("onnx."):
         raise FileError(f"{path}: an ONNX model takes the layouts onnx.*, not {module.layout}")
+    if module.merge != "concat":
+        raise FileError(
+            f"{path}: {module.name!r} merges its directions by {module.merge!r}, and ONNX does not"
+        )
     settings = {
         setting.name: module.semantics.get(field, setting.usual)
         if setting.values is None

@@ -1,0 +1,107 @@
+"""Arrays of every bit pattern and arrangement, and files spoilt in every way, for tests of kinds of files."""
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stepnet.errors import FileError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Reader = Callable[[Path], Any]
+
+
+def savez(path: Path, arrays: Mapping[str, Any], **more: Any) -> None:
+    """Writes arrays by name as NumPy does."""
+    np.savez(path, **arrays, **more)
+
+
+def samples(dtype: Any) -> dict[str, Array]:
+    """Arrays of a floating dtype: random bits, NaNs with payloads among them, in every arrangement."""
+    kind = np.dtype(dtype)
+    words = np.dtype(f"u{kind.itemsize}")
+    bits = np.random.default_rng(0).integers(0, np.iinfo(words).max, (4, 6), words, endpoint=True)
+    infinity = np.array(np.inf, kind).view(words)
+    bits[1, :3] = infinity + 1, infinity + 5, (infinity + 3) | (1 << (8 * kind.itemsize - 1))
+    plain = bits.view(kind)
+    found = {
+        "plain": plain,
+        "every.second": plain[:, ::2],
+        "turned": plain.T,
+        "backwards": plain[::-1, ::-1],
+        "cube": plain.reshape(2, 3, 4).transpose(2, 0, 1),
+        "number": plain[1, 1].reshape(()),
+        "nothing": np.zeros((0, 4), kind),
+        "no axis but one": plain[0, :1],
+    }
+    if kind.kind == "f":  # bfloat16 has one order of bytes
+        found["of the other order"] = bits.astype(words.newbyteorder(">")).view(kind.newbyteorder(">"))
+    return found
+
+
+def words_of(array: Array) -> Array:
+    """The bits of an array as whole numbers."""
+    order = ">" if array.dtype.byteorder == ">" else "="
+    return np.ascontiguousarray(array).reshape(array.shape).view(f"{order}u{array.dtype.itemsize}")
+
+
+def assert_same(found: Mapping[str, Array], given: Mapping[str, Array]) -> None:
+    """Asserts that arrays have the same names, dtypes in this machine's order, shapes and bits."""
+    assert found.keys() == given.keys()
+    for name, array in given.items():
+        expected = (name, array.dtype.newbyteorder("="), array.shape)
+        assert (name, found[name].dtype, found[name].shape) == expected
+        np.testing.assert_array_equal(words_of(found[name]), words_of(array), name)
+
+
+def refusal(read: Reader, path: Path) -> str:
+    """What is wrong with a file, after its path, which is said once."""
+    with pytest.raises(FileError) as caught:
+        read(path)
+    message = str(caught.value)
+    assert message.count(str(path)) == 1
+    assert message.startswith(f"{path}: ")
+    assert message.isprintable()
+    assert len(message) < len(str(path)) + 500
+    return message.removeprefix(f"{path}: ")
+
+
+def cut(whole: bytes, most: int = 400) -> Iterator[bytes]:
+    """Bytes cut off at many places, at each one near both ends."""
+    ends = {*range(0, len(whole), max(1, len(whole) // most)), *range(min(64, len(whole)))}
+    ends |= {len(whole) - 1 - place for place in range(min(64, len(whole)))}
+    return (whole[:end] for end in sorted(ends))
+
+
+def changed(whole: bytes, times: int, seed: int = 0) -> Iterator[bytes]:
+    """Bytes with some of them changed at random: other values, runs of them, pieces left out or twice."""
+    draw = random.Random(seed)
+    for _ in range(times):
+        data = bytearray(whole)
+        for _ in range(draw.randint(1, 3)):
+            start, length = draw.randrange(len(data)), draw.choice([1, 1, 1, 2, 4, 8])
+            new = draw.choice(
+                [draw.randbytes(length), b"\xff" * length, b"\0" * length, b"", bytes(data[:16])]
+            )
+            data[start : start + length] = new
+        yield bytes(data)
+
+
+def refused(read: Reader, path: Path, spoilt: Iterable[bytes]) -> int:
+    """How many spoilt files are refused, each by a `FileError` with a path in their folder, once, and by
+    nothing else.
+    """
+    messages: list[str] = []
+    for data in spoilt:
+        path.write_bytes(data)
+        try:
+            read(path)
+        except FileError as error:
+            messages.append(str(error))
+    for message in messages:
+        assert message.startswith(f"{path.parent}/")
+        assert (message.count(str(path.parent)), message.count("\n")) == (1, 0)
+    return len(messages)
