@@ -15,6 +15,7 @@ nothing in the arrays tells it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from numbers import Real
 from typing import Any
 
 from stepnet.errors import LayoutError
@@ -175,7 +176,9 @@ def chosen(name: str, field: str, setting: Setting, given: Mapping[str, Any]) ->
 
 
 def check_semantics(name: str, cell: str, values: Mapping[str, Any]) -> None:
-    """Raises `LayoutError` for fields that the cell has not, and for values that are none."""
+    """Raises `LayoutError` for no cell, for fields that it has not, and for values that are none."""
+    if cell not in GATES:
+        raise LayoutError(f"{name}: cell is one of {', '.join(GATES)}, not {cell!r}")
     for field, value in values.items():
         if field not in FIELDS[cell]:
             raise LayoutError(f"{name}: a {cell} has no {field!r}; it has {', '.join(FIELDS[cell])}")
@@ -184,5 +187,5 @@ def check_semantics(name: str, cell: str, values: Mapping[str, Any]) -> None:
         allowed = VALUES.get(field)
         if allowed is not None and value not in allowed:
             raise LayoutError(f"{name}: {field} is one of {', '.join(map(repr, allowed))}, not {value!r}")
-        if allowed is None and (isinstance(value, bool) or not isinstance(value, int | float)):
+        if allowed is None and (isinstance(value, bool) or not isinstance(value, Real)):
             raise LayoutError(f"{name}: {field} is a number, not {value!r}")

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, fields
 from math import prod
+from numbers import Integral
 
 from stepnet.errors import LayoutError
 from stepnet.layout.notation import Axis, Loop, Pattern, Stack, Term
@@ -28,7 +29,7 @@ class Sizes:
         for field in fields(self):
             value = getattr(self, field.name)
             optional = value is None and field.name == "projected"
-            if not optional and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            if not optional and (isinstance(value, bool) or not isinstance(value, Integral) or value < 1):
                 raise LayoutError(f"{field.name} is a whole number from 1 on, not {value!r}")
         if self.directions > 2:
             raise LayoutError(f"directions is 1 or 2, not {self.directions}")
