@@ -7,12 +7,13 @@ import sys
 import numpy as np
 import pytest
 import torch
-from tolerance import assert_close, tolerance
+from tolerance import assert_close
 from typer.testing import CliRunner
 
 import stepnet as sn
 from stepnet import demo
 from stepnet.cli import app
+from stepnet.tolerance import tolerance
 
 FRAMES, INPUTS, HIDDEN = 29, 12, 64  # the longest utterance's
 

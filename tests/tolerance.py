@@ -1,23 +1,10 @@
-"""How far a result may be from the right one: the one formula that all tests use."""
+"""Whether two arrays agree but for rounding, by the one formula."""
 
-import math
 from typing import Any
 
 import numpy as np
 
-ROUNDINGS = 16
-
-
-def tolerance(dtype: Any, length: int = 1, width: int = 1) -> float:
-    """The distance from the right number that is due to rounding, relative to max(1, |right|).
-
-    16 eps sqrt(length + width): the errors of a sum of `width` products, and of `length` steps of a
-    recurrence that forgets, add up as a random walk does; 16 roundings stand for the functions of one step.
-
-    >>> round(tolerance("float64", length=3, width=1) / np.finfo("float64").eps)
-    32
-    """
-    return ROUNDINGS * float(np.finfo(dtype).eps) * math.sqrt(length + width)
+from stepnet.tolerance import tolerance
 
 
 def distance(actual: Any, right: Any) -> float:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from test_cli import stepnet
-from tolerance import tolerance
 
 from stepnet.files.interchange import Choice, weights
 from stepnet.layout import frameworks, verify
@@ -21,6 +20,7 @@ from stepnet.layout.semantics import Setting
 from stepnet.layout.verify import LENGTHS, Own, Weights, outputs_of, own
 from stepnet.ragged import Ragged
 from stepnet.report.verdicts import random_module
+from stepnet.tolerance import tolerance
 
 INPUTS, HIDDEN = 5, 7
 BOTH = {"layers": 2, "directions": 2}

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from math import sqrt
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,6 +15,7 @@ from stepnet.bench.cases import Case
 from stepnet.bench.machine import Peak, peak
 from stepnet.bench.results import REFUSED, Result, Timing
 from stepnet.bench.runner import OURS, Peer, Worker, WorkerError
+from stepnet.tolerance import tolerance
 
 Array = np.ndarray
 Progress = Callable[[str], None]
@@ -99,17 +99,15 @@ def wrong(found: Array, ours: Array | None, case: Case) -> str | None:
     if ours is None:
         return None
     away = float(np.max(np.abs(found - ours) / np.maximum(1, np.abs(ours))))
-    allowed = tolerance(case)
+    allowed = rounding(case)
     return (
         None if away <= allowed else f"wrong: {away:.1e} away from stepnet, where {allowed:.1e} is rounding"
     )
 
 
-def tolerance(case: Case) -> float:
-    """How far two right results may be from each other: each may be as far from the truth as the tests allow,
-    16 eps sqrt(length + width).
-    """
-    return 2 * 16 * float(np.finfo(case.dtype).eps) * sqrt(case.time + case.inputs + case.hidden)
+def rounding(case: Case) -> float:
+    """How far two right results may be from each other: each as far from the truth as the tests allow."""
+    return 2 * tolerance(case.dtype, case.time, case.inputs + case.hidden)
 
 
 def alternated(

@@ -7,10 +7,8 @@ compared with what is said of it here.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import sqrt
-from typing import Any, cast
+from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from stepnet.compose import Layer, recurrences
@@ -23,9 +21,9 @@ from stepnet.layout.registry import record
 from stepnet.layout.sizes import Sizes
 from stepnet.layout.solve import told
 from stepnet.ragged import Ragged
+from stepnet.tolerance import ROUNDINGS, tolerance
 
 LENGTHS = (0, 1, 2, 7, 20, 33)
-ROUNDINGS = 16
 
 
 @dataclass(frozen=True)
@@ -187,14 +185,8 @@ def own(side: Weights, sequences: Ragged, outputs: Ragged) -> Own | None:
 
 
 def rounding(dtype: np.dtype[Any], sizes: Sizes, roundings: int = ROUNDINGS) -> float:
-    """How far from the right outputs, relative to max(1, |largest|), a dtype takes a recurrence that forgets.
-
-    16 eps sqrt(length + width): errors of sums and of steps add up as a random walk does, and 16 roundings
-    stand for the functions of one step. Two that run it may be twice as far from one another.
-    """
-    width = sizes.inputs + sizes.hidden
-    eps = float(cast("Any", ml_dtypes.finfo)(dtype).eps)
-    return roundings * eps * sqrt(max(LENGTHS) + width)
+    """How far from the right outputs a dtype takes these layers, relative to max(1, |largest|)."""
+    return tolerance(dtype, max(LENGTHS), sizes.inputs + sizes.hidden, roundings)
 
 
 def stored(side: Weights) -> float:
