@@ -21,10 +21,13 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Segments:
-    """How many rows there are, and the offsets of each deeper axis, outermost first."""
+    """How many rows there are, the offsets of each deeper axis, outermost first, and how many steps of each
+    row were before these, where some were.
+    """
 
     rows: int
     offsets: tuple[Array, ...] = ()
+    begun: Array | None = None
 
     def count(self, depth: int) -> int:
         """How many values there are at an extent of `depth` axes."""
@@ -148,7 +151,8 @@ def recur(net: Net, node: Node, operands: list[Array], segments: Segments) -> tu
         at = starts[alive] + (lengths[alive] - 1 - step if attributes["reverse"] else step)
         inner = [operand[at] for operand in operands[:sequences]] + [memory[alive] for memory in state]
         inner += [o if t.extent == CONST else o[alive] for o, t in zip(others, kinds, strict=True)]
-        found = interpret(body, inner, Segments(len(alive)), np.full(len(alive), step))
+        index = np.full(len(alive), step) + (0 if segments.begun is None else segments.begun[alive])
+        found = interpret(body, inner, Segments(len(alive)), index)
         for output, value in zip(outputs, found[: len(outputs)], strict=True):
             output[at] = value
         for memory, value in zip(state, found[len(outputs) :], strict=True):

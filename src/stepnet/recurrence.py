@@ -1,12 +1,12 @@
 """A step run over sequences of any length: `RNN`, and `scan`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from stepnet.engines import Call, Results, choose
+from stepnet.engines import Bound, Call, choose
 from stepnet.errors import InputError
 from stepnet.ir import Net
 from stepnet.plan import Plan, plan
@@ -25,11 +25,9 @@ class Prepared:
 
     traced: TracedStep
     plan: Plan
-    runners: dict[Asked, Callable[[Call], Results]] = field(
-        default_factory=dict[Asked, Callable[[Call], Results]]
-    )
+    runners: dict[Asked, Bound] = field(default_factory=dict[Asked, Bound])
 
-    def runner(self, asked: Asked, parameters: list[Array]) -> Callable[[Call], Results]:
+    def runner(self, asked: Asked, parameters: list[Array]) -> Bound:
         """What runs a call on the engine asked for."""
         if asked not in self.runners:
             engine, _ = choose(self.plan, asked)

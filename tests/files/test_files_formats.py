@@ -489,3 +489,15 @@ def test_files_of_several_modules_are_compared_one_by_one(tmp_path: Path):
     assert "b" in errors
     assert (verdicts["a"]["difference"], verdicts["b"]["difference"] > 1e-2) == (0, True)
     assert refusal("verify", one, three) == f"{one} has 2 recurrent modules, and {three} has 3"
+
+
+def test_a_checkpoint_of_pytorch_lightning_is_a_file_of_pytorch(tmp_path: Path):
+    torch = pytest.importorskip("torch")
+    gru = torch.nn.GRU(2, 3)
+    held = {f"encoder.{name}": value for name, value in gru.state_dict().items()}
+    path = tmp_path / "epoch=3.ckpt"
+    torch.save({"epoch": 3, "state_dict": held, "lr_schedulers": [], "loops": {"fit_loop": {}}}, path)
+    (module,) = read(path).modules
+    assert (module.name, module.layout) == ("state_dict.encoder.", "torch.gru")
+    for name, array in module.arrays.items():
+        np.testing.assert_array_equal(array, gru.state_dict()[name].numpy())

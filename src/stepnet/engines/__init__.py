@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from functools import cache
 
-from stepnet.engines.base import Call, Engine, Kernel, Results
+from stepnet.engines.base import Bound, Call, Engine, Kernel, Results
 from stepnet.errors import InputError, RefusedError
 from stepnet.plan import Plan
 
 # The order of engine="auto". The interpreter is not in it: who wants the slow path says so.
 AUTO = ("llvm",)
 
-__all__ = ["AUTO", "Call", "Engine", "Kernel", "Results", "choose", "engine_named", "engine_names"]
+__all__ = ["AUTO", "Bound", "Call", "Engine", "Kernel", "Results", "choose", "engine_named", "engine_names"]
 
 
 @cache

@@ -18,7 +18,8 @@ class Call:
     sequences: per input [total, features...]; sequence i is the steps starts[i] to starts[i] + lengths[i].
     initial: per memory [batch, features...], or None for zeros. statics: per static [batch, features...].
     reverse says which end of a sequence its last step is at. last_only: outputs are each sequence's last,
-    [batch, features...], not every step's, [total, features...].
+    [batch, features...], not every step's, [total, features...]. begun: per sequence how many of its steps
+    were run before this call, int64; None for none.
     """
 
     sequences: Sequence[Array]
@@ -29,6 +30,7 @@ class Call:
     statics: Sequence[Array] = field(default=())
     last_only: bool = False
     reverse: bool = False
+    begun: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,24 @@ class Results:
     final: list[Array]
 
 
+class Bound(Protocol):
+    """A kernel with its parameters."""
+
+    def __call__(self, call: Call) -> Results:
+        """The results of a call, in new arrays."""
+        ...
+
+    def again(self, call: Call, results: Results) -> Callable[[], None]:
+        """What runs this call as often as it is called, on whatever its arrays hold then, into the arrays of
+        `results`. The arrays of the initial and of the final memories may be the same.
+        """
+        ...
+
+
 class Kernel(Protocol):
     """A plan made ready to run."""
 
-    def bind(self, parameters: Sequence[Array]) -> Callable[[Call], Results]:
+    def bind(self, parameters: Sequence[Array]) -> Bound:
         """What runs a call with these parameters, given in the plan's order."""
         ...
 

@@ -32,9 +32,32 @@ class InterpreterKernel:
 
     net: Net
 
-    def bind(self, parameters: Sequence[Array]) -> Callable[[Call], Results]:
+    def bind(self, parameters: Sequence[Array]) -> "BoundNet":
         """What runs a call with these parameters."""
-        return lambda call: run(self.net, parameters, call)
+        return BoundNet(self.net, tuple(parameters))
+
+
+@dataclass(frozen=True)
+class BoundNet:
+    """A net with its parameters."""
+
+    net: Net
+    parameters: tuple[Array, ...]
+
+    def __call__(self, call: Call) -> Results:
+        """The results of a call."""
+        return run(self.net, self.parameters, call)
+
+    def again(self, call: Call, results: Results) -> Callable[[], None]:
+        """What runs this call whenever it is called."""
+
+        def once() -> None:
+            found = self(call)
+            pairs = ((results.outputs, found.outputs), (results.final, found.final))
+            for kept, new in (pair for there, here in pairs for pair in zip(there, here, strict=True)):
+                kept[...] = new
+
+        return once
 
 
 def run(net: Net, parameters: Sequence[Array], call: Call) -> Results:
@@ -48,7 +71,7 @@ def run(net: Net, parameters: Sequence[Array], call: Call) -> Results:
         for value, type_ in zip(call.initial, memories, strict=True)
     ]
     arrays = [*(sequence[places] for sequence in call.sequences), *initial, *call.statics, *parameters]
-    found = interpret(net, arrays, Segments(batch, (offsets,)))
+    found = interpret(net, arrays, Segments(batch, (offsets,), call.begun))
     outputs = [laid_out(output, call, offsets, places) for output in found[: len(found) - len(initial)]]
     return Results(outputs, found[len(found) - len(initial) :])
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 from stepnet.errors import FileError
 from stepnet.files.checkpoint.file import is_checkpoint
@@ -95,6 +96,8 @@ def kind(path: Path) -> Format:
     name = path.name.lower()
     if name.endswith(".bin") and path.with_suffix(".json").exists():
         return FORMATS[-1]
+    if name.endswith(".ckpt") and is_zipfile(path):  # PyTorch Lightning calls its checkpoints so
+        return FORMATS[0]
     for one in FORMATS:
         if name.endswith(one.endings):
             return one

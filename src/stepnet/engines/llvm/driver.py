@@ -61,6 +61,7 @@ WORDS = (
     "step_base",
     "step_rows",
     "step_fresh",
+    "begun",
     "last_only",
 )
 SPINS = 2000
@@ -225,19 +226,21 @@ class Driver:
             code.write_number(length, table["left"], lane)
             code.write_number(begin, table["position"], lane)
             code.write_number(sequence, table["current"], lane)
-            code.write_number(code.number(0), table["count"], lane)
+            if self.program.index is not None:
+                code.write_number(self.read("begun", sequence), table["count"], lane)
             code.write_number(sequence, table["fresh"], row)
             code.store(code.number(1), fresh_cell)
         sequence, position = self.read("current", lane), self.read("position", lane)
-        left, count = code.sub(self.read("left", lane), code.number(1)), self.read("count", lane)
+        left = code.sub(self.read("left", lane), code.number(1))
         code.write_number(position, table["where"], row)
         code.write_number(sequence, table["owner"], row)
         ended = code.select(code.icmp_signed("==", left, code.number(0)), sequence, minus)
         code.write_number(ended, table["done"], row)
         if self.program.index is not None:
+            count = self.read("count", lane)
             code.write(count, self.block_field(row, self.program.index), 8)
+            code.write_number(code.add(count, code.number(1)), table["count"], lane)
         code.write_number(left, table["left"], lane)
-        code.write_number(code.add(count, code.number(1)), table["count"], lane)
         direction = -1 if self.program.reverse else 1
         code.write_number(code.add(position, code.number(direction)), table["position"], lane)
 

@@ -1,12 +1,12 @@
 """The CPU engine: machine code generated for the processor at hand."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from llvmlite import ir
 
-from stepnet.engines.base import Array, Call, Results
+from stepnet.engines.base import Array
 from stepnet.engines.llvm.build import MachineCode
 from stepnet.engines.llvm.code import I64, POINTER, Code
 from stepnet.engines.llvm.constants import ValueOf
@@ -72,7 +72,7 @@ class LlvmKernel:
         self.run = self.machine_code.function("run")
         self.sequences = self.machine_code.function("sequences")
 
-    def bind(self, parameters: Sequence[Array]) -> Callable[[Call], Results]:
+    def bind(self, parameters: Sequence[Array]) -> Runner:
         """What runs a call with these parameters, which are packed now."""
         values = constant_values(self.plan, list(parameters))
         memory = self.lowered.constants.filled(ValueOf(values))

@@ -1,8 +1,9 @@
 """A call on machine code: lanes shared out between threads, memory, and the words that describe it."""
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,7 +29,7 @@ SHARED_BYTES = 384 * 1024
 CACHE_BYTES = 1536 * 1024
 WORD = {name: place for place, name in enumerate(WORDS)}
 # What a call changes of the words, besides the pointers of the user's arrays.
-CALL_WORDS = ("steps", "last_only", "sequence", "order", "first", "lane_steps", "starts", "lengths")
+CALL_WORDS = ("steps", "last_only", "sequence", "order", "first", "lane_steps", "starts", "lengths", "begun")
 
 
 @dataclass(frozen=True)
@@ -114,19 +115,8 @@ class Runner:
 
     def __call__(self, call: Call) -> Results:
         """The results of a call; raises `InputError` where an integer does not fit a table."""
-        share = shared_out(call.lengths, self.kernel.lowered.weights, threads())
-        outputs, finals = self.new_outputs(call), self.new_finals(call)
-        groups = (call.sequences, call.initial, finals, call.statics, outputs)
-        arrays = [pointer(array) for group in groups for array in group]
-        sequence = self.sequence_record(call, arrays)
-        spaces: list[Workspace] = []
-        for lanes in share.lanes:
-            if lanes.count:
-                space = self.workspace(lanes.count, share.together)
-                tables = (sequence, lanes.order, lanes.first, lanes.steps, call.starts, call.lengths)
-                told = [int(lanes.steps[0]), int(call.last_only), *map(pointer, tables), *arrays]
-                space.words[:, self.places] = told
-                spaces.append(space)
+        results = Results(self.new_outputs(call), self.new_finals(call))
+        spaces, _ = self.laid_out(call, results)
         tasks = [address for space in spaces for address in space.addresses]
         if len(tasks) == 1:
             self.kernel.run.call(tasks[0])
@@ -134,7 +124,30 @@ class Runner:
             CREW.run(self.kernel.run, tasks)
         if not self.put_back(spaces):
             raise outside()
-        return Results(outputs, finals)
+        return results
+
+    def again(self, call: Call, results: Results) -> Callable[[], None]:
+        """What runs this call whenever it is called, with everything about it laid out once."""
+        return Again(self.kernel, *self.laid_out(call, results), (call, results))
+
+    def laid_out(self, call: Call, results: Results) -> "tuple[list[Workspace], list[Any]]":
+        """The memory that the lanes of a call work in, which says all of it; and what has to stay alive."""
+        share = shared_out(call.lengths, self.kernel.lowered.weights, threads())
+        groups = (call.sequences, call.initial, results.final, call.statics, results.outputs)
+        arrays = [pointer(array) for group in groups for array in group]
+        sequence = self.sequence_record(call, arrays)
+        begun = call.begun
+        if begun is None and self.program.index is not None:
+            begun = np.zeros(len(call.lengths), np.int64)
+        spaces: list[Workspace] = []
+        for lanes in share.lanes:
+            if lanes.count:
+                space = self.workspace(lanes.count, share.together)
+                tables = (sequence, lanes.order, lanes.first, lanes.steps, call.starts, call.lengths, begun)
+                told = [int(lanes.steps[0]), int(call.last_only), *map(pointer, tables), *arrays]
+                space.words[:, self.places] = told
+                spaces.append(space)
+        return spaces, [share, sequence, begun]
 
     # ---- arrays and memory
 
@@ -191,6 +204,29 @@ class Runner:
         with self.lock:
             self.spare = (spaces + self.spare)[:SPARE]
         return inside
+
+
+class Again:
+    """A call laid out, to be run again and again; `held` is the memory that the machine code reads."""
+
+    def __init__(self, kernel: "LlvmKernel", spaces: list[Workspace], *held: Any) -> None:
+        self.run, self.spaces, self.held = kernel.run, spaces, held
+        self.tasks = [address for space in spaces for address in space.addresses]
+        self.only = self.tasks[0] if len(self.tasks) == 1 else None
+        self.status = spaces[0].status if self.only is not None else np.zeros(1, np.int64)
+
+    def __call__(self) -> None:
+        """Runs it; raises `InputError` where an integer does not fit a table."""
+        if self.only is None:
+            CREW.run(self.run, self.tasks)
+            for space in self.spaces:
+                self.status += space.status
+                space.status[0] = space.barrier[0] = 0
+        else:
+            self.run.call(self.only)
+        if self.status[0]:
+            self.status[0] = 0
+            raise outside()
 
 
 def outside() -> InputError:
