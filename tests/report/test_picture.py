@@ -3,12 +3,15 @@
 import re
 from hashlib import sha256
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import stepnet as sn
+from stepnet.cli import app
 from stepnet.layout.registry import record
 from stepnet.report.picture import picture, resource
 
@@ -191,3 +194,36 @@ def test_numbers_of_any_kind_are_written(value: float):
     assert said == "it is moved, to weight_ih_l0[0, 0]."
     first = Page(page(arrays, "keras.gru", "torch.gru")).cells["source.Wr.0.0.0.0"]["data-tells"]
     assert first.startswith(f"{value:.6g} at kernel[0, 3] is ")
+
+
+# ---- the command -------------------------------------------------------------------------------------------
+
+
+def stepnet(*arguments: Any) -> tuple[int, str]:
+    """Exit code and output of a command."""
+    found = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return found.exit_code, found.output
+
+
+def test_show_writes_a_page_of_a_file(tmp_path: Path):
+    arrays = gru()
+    np.savez(tmp_path / "gru.npz", **arrays)
+    path = tmp_path / "gru.html"
+    command = ["show", tmp_path / "gru.npz", "--from", "keras.gru", "--to", "cudnn.gru", "--html", path]
+    assert stepnet(*command)[0] == 0
+    expected = picture(arrays, record("keras.gru"), sn.convert(arrays, "keras.gru", "cudnn.gru"))
+    assert path.read_text(encoding="utf-8") == expected
+    code, said = stepnet(*command)
+    assert (code, "the file is there already; --force replaces it" in said) == (1, True)
+    assert stepnet(*command, "--force")[0] == 0
+    alone = tmp_path / "alone.html"
+    assert stepnet("show", tmp_path / "gru.npz", "--from", "keras.gru", "--html", alone)[0] == 0
+    assert len(Page(alone.read_text(encoding="utf-8")).cells) == 63
+
+
+def test_a_page_is_of_one_module(tmp_path: Path):
+    both = {f"{layer}/{name}": array for layer in ("first", "second") for name, array in gru().items()}
+    np.savez(tmp_path / "two.npz", **both)
+    code, said = stepnet("show", tmp_path / "two.npz", "--from", "keras.gru", "--html", tmp_path / "two.html")
+    assert (code, "there are 2 recurrent modules: name one of 'first/', 'second/'" in said) == (1, True)
+    assert not (tmp_path / "two.html").exists()

@@ -37,7 +37,8 @@ class Found:
         if len(self.layouts) > 1:
             arrays = ", ".join(self.names)
             raise LayoutError(
-                f"{arrays} fit {' and '.join(self.layouts)}, which shapes do not tell apart: say which it is"
+                f"{arrays} fit{'s' if len(self.names) == 1 else ''} {' and '.join(self.layouts)}, "
+                "which shapes do not tell apart: say which it is"
             )
         return self.layouts[0]
 

@@ -44,6 +44,8 @@ def shown(
                         page = picture(module.arrays, module.record, conversion)
                         with new_file(html, force) as partial:
                             partial.write_text(page, encoding="utf-8")
+                        if not quiet:
+                            console.print(f"{html}: the picture", markup=False)
     if not quiet and model.rest:
         some = ", ".join(list(model.rest)[:MOST_SHOWN]) + (", ..." if len(model.rest) > MOST_SHOWN else "")
         console.print(f"{len(model.rest)} other arrays: {some}", markup=False)
