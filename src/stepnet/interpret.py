@@ -4,8 +4,9 @@ A value of extent const is an array [features...]; at rows [rows, features...]; 
 rows laid end to end, [total, features...], with offsets that say where each row begins; and so on inward.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -13,10 +14,14 @@ import numpy as np
 
 from stepnet.errors import InputError
 from stepnet.ir import Builder, Net, Node
-from stepnet.ops import REDUCTIONS
+from stepnet.ops import REDUCTIONS, recur_depth
+from stepnet.ragged.offsets import offsets_of, positions_of
 from stepnet.types import CONST, Literal, Type
 
 Array = np.ndarray
+RunBody = Callable[
+    [Sequence[Array], "Segments", Array], list[Array]
+]  # arrays of the body's inputs, ..., index
 
 
 @dataclass(frozen=True)
@@ -133,31 +138,53 @@ def result(net: Net, node: Node, operands: list[Any], segments: Segments) -> Arr
 
 
 def recur(net: Net, node: Node, operands: list[Array], segments: Segments) -> tuple[Array, ...]:
-    """A recurrence: the body at every step, for the rows that have one."""
+    """A recurrence, its body interpreted."""
+    return by_steps(net, node, operands, segments, partial(interpret, node.attributes["body"]))
+
+
+def by_steps(
+    net: Net, node: Node, operands: list[Array], segments: Segments, run: RunBody
+) -> tuple[Array, ...]:
+    """A recurrence: `run` makes the body's results at every step, for the rows that have one."""
     attributes: Mapping[str, Any] = node.attributes
     body: Net = attributes["body"]
     sequences, memories = attributes["sequences"], attributes["memories"]
-    depth = len(net.nodes[node.inputs[0]].type.extent)
+    depth = recur_depth([net.nodes[operand].type for operand in node.inputs[:1]], attributes)
     offsets = segments.offsets[depth - 2]
     starts, lengths = offsets[:-1], np.diff(offsets)
     state = [operand.copy() for operand in operands[sequences : sequences + memories]]
     others = operands[sequences + memories :]
-    kinds = [body.nodes[number].type for number in body.inputs[sequences + memories :]]
+    types = [body.type_of(number) for number in body.inputs]
+    results = [body.type_of(number) for number in body.results[: len(body.results) - memories]]
     outputs: list[Array] = []
-    for type_ in node.types[: len(node.types) - memories]:
-        outputs.append(np.zeros((int(offsets[-1]), *type_.shape), type_.dtype))
+    for type_ in node.types[: len(results)]:
+        outputs.append(np.zeros((segments.count(len(type_.extent)), *type_.shape), type_.dtype))
     for step in range(int(lengths.max(initial=0))):
         alive = np.flatnonzero(lengths > step)
         at = starts[alive] + (lengths[alive] - 1 - step if attributes["reverse"] else step)
-        inner = [operand[at] for operand in operands[:sequences]] + [memory[alive] for memory in state]
-        inner += [o if t.extent == CONST else o[alive] for o, t in zip(others, kinds, strict=True)]
+        places, inside = within_steps(at, segments.offsets[depth - 1 :])
+        inner = [o[places[len(t.extent) - 1]] for o, t in zip(operands[:sequences], types, strict=False)]
+        inner += [memory[alive] for memory in state]
+        rest = zip(others, types[sequences + memories :], strict=True)
+        inner += [o if t.extent == CONST else o[alive] for o, t in rest]
         index = np.full(len(alive), step) + (0 if segments.begun is None else segments.begun[alive])
-        found = interpret(body, inner, Segments(len(alive)), index)
-        for output, value in zip(outputs, found[: len(outputs)], strict=True):
-            output[at] = value
+        found = run(inner, Segments(len(alive), inside), index)
+        for output, type_, value in zip(outputs, results, found, strict=False):
+            output[places[len(type_.extent) - 1]] = value
         for memory, value in zip(state, found[len(outputs) :], strict=True):
             memory[alive] = value
     return (*outputs, *state)
+
+
+def within_steps(at: Array, offsets: tuple[Array, ...]) -> tuple[list[Array], tuple[Array, ...]]:
+    """Where the steps `at` and all that lies inside them are, depth by depth, and the offsets among these."""
+    places: list[Array] = [at]
+    inside: list[Array] = []
+    for level in offsets:
+        starts, lengths = level[places[-1]], np.diff(level)[places[-1]]
+        inside.append(offsets_of(lengths))
+        places.append(positions_of(starts, lengths))
+    return places, tuple(inside)
 
 
 ACROSS = {"expand": expand, "reduce": reduce, "contract": contract, "result": result, "recur": recur}

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import NetError
-from stepnet.types import CONST, DTYPES, ROWS, Literal, Type, joint_extent
+from stepnet.types import CONST, DTYPES, ROWS, Literal, Type, extent_of, joint_extent
 
 Array = np.ndarray
 Attributes = Mapping[str, Any]
@@ -276,22 +276,36 @@ def contract_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Ty
 
 
 def recur_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """The body's outputs at every step, then each memory's last value."""
+    """The body's outputs at every step, then each memory's last value.
+
+    What the body has one of per row there is one of per step outside; what it has as a sequence of each row
+    is a sequence of each step.
+    """
     body, sequences, memories = attributes["body"], attributes["sequences"], attributes["memories"]
     if sequences < 1:
         raise NetError("a recurrence runs over at least one sequence")
-    deep = operands[0].extent
+    depth = recur_depth(operands, attributes)
+    deep = extent_of(depth)
     results = [body.nodes[result].type for result in body.results]
     outputs, following = results[: len(results) - memories], results[len(results) - memories :]
     for position, operand in enumerate(operands):
         inside = body.nodes[body.inputs[position]].type
-        outside = deep if position < sequences else (CONST if inside.extent == CONST else deep[:-1])
+        outside = CONST if inside.extent == CONST else deep[:-1]
+        if position < sequences:
+            outside = extent_of(depth + len(inside.extent) - 1)
         if inside.at(outside) != operand:
             raise NetError(f"operand {position} of the recurrence is {operand}, its body expects {inside}")
     for memory, after in zip(operands[sequences : sequences + memories], following, strict=True):
         if memory.element != after.element:
             raise NetError(f"a memory enters the body as {memory.element} and leaves as {after.element}")
-    return (*(output.at(deep) for output in outputs), *(after.at(deep[:-1]) for after in following))
+    given = (output.at(extent_of(depth + len(output.extent) - 1)) for output in outputs)
+    return (*given, *(after.at(deep[:-1]) for after in following))
+
+
+def recur_depth(operands: Sequence[Type], attributes: Attributes) -> int:
+    """How many axes the values have that a recurrence has one of per step."""
+    body = attributes["body"]
+    return len(operands[0].extent) - len(body.nodes[body.inputs[0]].type.extent) + 1
 
 
 REDUCTIONS: dict[str, Callable[[Array], Array]] = {

@@ -2,17 +2,23 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
+from stepnet import nested
+from stepnet.control import MASKED, Control, Until, mask_array, run_until
 from stepnet.engines import Bound, Call, choose
 from stepnet.errors import InputError
 from stepnet.ir import Net
 from stepnet.plan import Plan, plan
 from stepnet.ragged import Ragged
+from stepnet.ragged.offsets import offsets_of
 from stepnet.report.explain import explain
+from stepnet.schedule import Running, Schedule, is_nested, schedule
 from stepnet.step import Spec, Step, TracedStep, dtype_name, specs, trace_step
+from stepnet.stream import Stream
 from stepnet.structure import leaves, named_leaves, rebuild, skeleton, transform
 
 Array = np.ndarray
@@ -24,8 +30,25 @@ class Prepared:
     """A step traced for one kind of input, planned, and compiled by the engines used so far."""
 
     traced: TracedStep
-    plan: Plan
+    reverse: bool
     runners: dict[Asked, Bound] = field(default_factory=dict[Asked, Bound])
+    running: dict[Asked, Running] = field(default_factory=dict[Asked, Running])
+    controlled: "dict[str | None, Prepared]" = field(default_factory=dict[str | None, "Prepared"])
+
+    @cached_property
+    def net(self) -> Net:
+        """The net of the whole recurrence, as traced."""
+        return self.traced.net(self.reverse)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """What is done once, before, in and after the loop, where there is one loop."""
+        return plan(self.net)
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """What is run one after the other, where recurrences are nested."""
+        return schedule(self.net)
 
     def runner(self, asked: Asked, parameters: list[Array]) -> Bound:
         """What runs a call on the engine asked for."""
@@ -44,6 +67,9 @@ class RNN:
     memory: the features of the memory, as 64, (4, 16), {"h": 64, "c": 64} or `Spec`s; floats of the promoted
     dtype of inputs and parameters, unless a `Spec` says otherwise. inputs: the features of the inputs,
     likewise; without it they are known at the first call. reverse: each sequence runs from its own last step.
+    until: a function of a step's output and next memory that gives a bool per row. The outputs of a sequence
+    end with the first step at which it holds, that one included, and its memory is the one of that step; they
+    come as a shorter `Ragged`, whatever the input was, and steps behind the end cost little.
 
     >>> import stepnet as sn
     >>> def step(x, h, params):
@@ -68,15 +94,19 @@ class RNN:
         inputs: Any = None,
         statics: Any = None,
         reverse: bool = False,
+        until: Until | None = None,
     ) -> None:
         if not callable(step):
             raise InputError(f"step is a function step(x, memory, params), not a {type(step).__name__}")
+        if until is not None and not callable(until):
+            raise InputError(f"until is a function until(output, memory), not a {type(until).__name__}")
         self.step = step
         self.params = transform(parameter, params)
         self.memory = specs(memory)
         if not leaves(self.memory):
             raise InputError("a recurrence carries a memory from step to step; give its features: memory=64")
         self.reverse = reverse
+        self.until = until
         self._parameters: list[Array] = leaves(self.params)
         self._prepared: dict[Any, Prepared] = {}
         self._seen: dict[Any, Prepared] = {}
@@ -97,7 +127,7 @@ class RNN:
     @property
     def net(self) -> Net:
         """The net of the whole recurrence, as traced."""
-        return self.prepared.traced.net(self.reverse)
+        return self.prepared.net
 
     @property
     def plan(self) -> Plan:
@@ -106,7 +136,10 @@ class RNN:
 
     def explain(self, engine: Asked = "auto") -> str:
         """The plan as text for people: what runs when, its flops and bytes, and the engine."""
-        return explain(self.plan, engine)
+        if not is_nested(self.net):
+            return explain(self.plan, engine)
+        parts = (f"{name}:\n{explain(one, engine)}" for name, one in self.prepared.schedule.flat)
+        return "\n\n".join(parts)
 
     def __repr__(self) -> str:
         name = getattr(self.step, "__name__", type(self.step).__name__)
@@ -122,6 +155,10 @@ class RNN:
         lengths: Any = None,
         last_only: bool = False,
         engine: Asked = "auto",
+        *,
+        mask: Any = None,
+        masked: str = "repeat",
+        begun: Any = None,
     ) -> tuple[Any, Any]:
         """The outputs, and each sequence's own last memory.
 
@@ -130,26 +167,64 @@ class RNN:
         in the structure of the memory and of the statics. Outputs come as the input came: a Ragged for a
         Ragged, an array for an array (zeros beyond the lengths); with `last_only` an array of each sequence's
         last, zeros for an empty one.
+
+        mask: a bool for each step, True where it counts, laid out as the inputs are. A step that does not
+        count leaves the memory as it is; `masked` says what it gives: "repeat", the output of the step before
+        it (zeros where none is), or "zero". begun: how many steps of each sequence were run before, which
+        `index` counts on from; a whole number, or an array [batch].
         """
+        if nested.is_traced(sequences):
+            return nested.in_step(self, sequences, initial, statics, last_only)
+        if nested.is_deep(sequences):
+            return nested.over_levels(self, sequences, initial, statics, last_only, engine)
         batch = Batch.of(sequences, lengths)
         static_arrays = transform(lambda leaf: checked_array(leaf, "a static"), statics)
-        found = self._prepare_for(batch, static_arrays)
+        found = self.prepare_for(batch, static_arrays)
+        if masked not in MASKED:
+            raise InputError(f"masked is {' or '.join(map(repr, MASKED))}, not {masked!r}")
+        control = Control(None if mask is None else masked, self.until)
+        controlled = self._under(control, found)
+        memories = initial_arrays(initial, found.traced, batch.count)
         call = Call(
-            batch.arrays,
+            batch.arrays if mask is None else [*batch.arrays, mask_array(mask, batch.like)],
             batch.starts,
             batch.lengths,
             batch.total,
-            initial_arrays(initial, found.traced, batch.count),
+            [*memories, *[None] * (controlled.traced.counts[1] - len(memories))],
             row_arrays(static_arrays, batch.count),
             last_only,
             self.reverse,
+            None if begun is None else begun_steps(begun, batch.count),
         )
         asked = engine if isinstance(engine, str) else tuple(engine)
-        results = found.runner(asked, self._parameters)(call)
-        outputs = results.outputs if last_only else [batch.laid_out(output) for output in results.outputs]
+        run, laid_out = controlled.runner(asked, self._parameters), batch.laid_out
+        if self.until is None:
+            results = run(call)
+        else:
+            lengths, results = run_until(run, call)
+            laid_out = partial(Ragged, offsets=(offsets_of(lengths),))
+        outputs = results.outputs if last_only else list(map(laid_out, results.outputs))
         return rebuild(found.traced.output, outputs), rebuild(found.traced.memory, results.final)
 
-    def _prepare_for(self, batch: "Batch", statics: Any) -> Prepared:
+    def _under(self, control: Control, found: Prepared) -> Prepared:
+        """The trace of the step under control."""
+        if not control:
+            return found
+        if control.masked not in found.controlled:
+            traced = control.around(self.step, found.traced)
+            found.controlled[control.masked] = Prepared(traced, self.reverse)
+        return found.controlled[control.masked]
+
+    def stream(
+        self, rows: int = 1, initial: Any = None, statics: Any = None, engine: Asked = "auto"
+    ) -> Stream:
+        """A stream of `rows` sequences side by side, to be stepped one step at a time: `stream.step(x)`.
+
+        initial, statics: as for a call. Raises `InputError` for a recurrence that runs from the last step.
+        """
+        return Stream(self, rows, initial, statics, engine)
+
+    def prepare_for(self, batch: "Batch", statics: Any) -> Prepared:
         """The trace for inputs like these, found again by their dtypes and features."""
         key = (batch.skeleton, *((a.dtype, a.shape[1:]) for a in batch.arrays))
         if statics is not None:
@@ -162,6 +237,18 @@ class RNN:
         self._latest = self._seen[key]
         return self._latest
 
+    def traced_for(self, inputs: Any, statics: Any) -> TracedStep:
+        """The step traced for such inputs and statics."""
+        latest = self._latest
+        found = self._prepare(inputs, statics).traced
+        self._latest = latest or self._latest
+        return found
+
+    def prepared_for(self, inputs: Any, statics: Any) -> Prepared:
+        """The trace for inputs of several levels, of these features, dtypes and levels."""
+        check_inputs(self.inputs, inputs)
+        return self._prepare(inputs, statics)
+
     def _prepare(self, inputs: Any, statics: Any) -> Prepared:
         inputs = with_dtypes(inputs, leaves(self.params))
         key = (skeleton(inputs), *leaves(inputs), skeleton(statics), *leaves(statics))
@@ -172,7 +259,7 @@ class RNN:
             memory = transform(lambda spec: Spec(spec.shape, spec.dtype or default), self.memory)
             statics = transform(lambda spec: Spec(spec.shape, spec.dtype or default), statics)
             traced = trace_step(self.step, inputs, memory, statics, self.params)
-            self._prepared[key] = Prepared(traced, plan(traced.net(self.reverse)))
+            self._prepared[key] = Prepared(traced, self.reverse)
         self._latest = self._prepared[key]
         return self._latest
 
@@ -235,8 +322,8 @@ class Batch:
                 raise InputError(
                     f"input {name} has {ragged.levels} levels of sequences; a recurrence runs over one"
                 )
-            if len(ragged) != len(first) or not np.array_equal(ragged.offsets[0], first.offsets[0]):
-                raise InputError(f"inputs `{named[0][0]}` and `{name}` have sequences of different lengths")
+            if ragged is not first:
+                check_same_lengths(named[0][0], first, name, ragged)
         arrays = [checked_array(ragged.values, f"input {name}".strip()) for name, ragged in named]
         offsets = first.offsets[0]
         return cls(structure, arrays, offsets[:-1], np.diff(offsets), int(offsets[-1]), first)
@@ -244,14 +331,15 @@ class Batch:
     @classmethod
     def _of_arrays(cls, structure: Any, named: list[tuple[str, Any]], lengths: Any) -> "Batch":
         arrays = [checked_array(leaf, f"input {name}".strip()) for name, leaf in named]
-        for array in arrays:
+        for (name, _), array in zip(named, arrays, strict=True):
             if array.ndim < 2:
                 raise InputError(
                     f"sequences are a Ragged or an array [batch, time, features]; this one is {array.shape}"
                 )
             if array.shape[:2] != arrays[0].shape[:2]:
                 raise InputError(
-                    f"inputs have different batch and time: {arrays[0].shape[:2]} and {array.shape[:2]}"
+                    f"inputs `{named[0][0]}` and `{name}` have different batch and time: "
+                    f"{arrays[0].shape[:2]} and {array.shape[:2]}"
                 )
         count, time = arrays[0].shape[:2]
         found = np.full(count, time, np.int64) if lengths is None else checked_lengths(lengths, count, time)
@@ -265,6 +353,22 @@ class Batch:
         if isinstance(self.like, Ragged):
             return self.like.with_values(output)
         return output.reshape(*self.like, *output.shape[1:])
+
+
+def check_same_lengths(one: str, first: Ragged, other: str, second: Ragged) -> None:
+    """Raises `InputError`, naming the first sequence whose lengths differ, unless two inputs are as long."""
+    here, there = first.lengths, second.lengths
+    if len(here) != len(there):
+        raise InputError(
+            f"inputs `{one}` and `{other}` have different sequences: `{one}` has {len(here)} of them, "
+            f"and `{other}` has {len(there)}"
+        )
+    differ = np.flatnonzero(here != there)
+    if len(differ):
+        raise InputError(
+            f"inputs `{one}` and `{other}` have sequences of different lengths: sequence {differ[0]} has "
+            f"{here[differ[0]]} steps in `{one}` and {there[differ[0]]} in `{other}`"
+        )
 
 
 def checked_array(value: Any, what: str) -> Array:
@@ -314,6 +418,16 @@ def checked_lengths(lengths: Any, count: int, time: int) -> Array:
     return found
 
 
+def begun_steps(begun: Any, count: int) -> Array:
+    """How many steps of each sequence were run before, as int64."""
+    array = np.asarray(begun)
+    if array.shape not in ((), (count,)) or array.dtype.kind not in "iu" or (array < 0).any():
+        raise InputError(
+            f"begun is a whole number from 0, or {count} of them, one per sequence, not {begun!r}"
+        )
+    return np.ascontiguousarray(np.broadcast_to(array, count), np.int64)
+
+
 def parameter(value: Any) -> Array:
     """A parameter as an array; raises `InputError` for what is none."""
     array = np.asarray(value)
@@ -359,4 +473,4 @@ def default_dtype(dtypes: list[Any]) -> str:
 def with_dtypes(inputs: Any, params: list[Array]) -> Any:
     """Input specs with the parameters' floating dtype where they say none."""
     default = default_dtype([p.dtype for p in params])
-    return transform(lambda spec: Spec(spec.shape, spec.dtype or default), inputs)
+    return transform(lambda spec: Spec(spec.shape, spec.dtype or default, spec.levels), inputs)

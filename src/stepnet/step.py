@@ -11,11 +11,12 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepnet.errors import InputError, StepError
+from stepnet.errors import InputError
 from stepnet.ir import Builder, Net
+from stepnet.lines import NamingLine, defined_at, refuse, written_at
 from stepnet.structure import leaves, named_leaves, rebuild, skeleton, transform
 from stepnet.trace import Traced
-from stepnet.types import CONST, DTYPES, ROWS, STEPS, Type, is_integer
+from stepnet.types import CONST, DTYPES, ROWS, Type, extent_of, is_integer
 
 Step = Callable[..., Any]
 
@@ -24,20 +25,24 @@ Step = Callable[..., Any]
 class Spec:
     """The features of an input, a memory or a static, and its dtype where it is not the default one.
 
+    levels: how many levels of inner sequences an input has at each step.
+
     >>> Spec(64)
-    Spec(shape=(64,), dtype=None)
+    Spec(shape=(64,), dtype=None, levels=0)
     """
 
     shape: tuple[int, ...]
     dtype: str | None = None
+    levels: int = 0
 
-    def __init__(self, shape: int | tuple[int, ...] = (), dtype: Any = None) -> None:
+    def __init__(self, shape: int | tuple[int, ...] = (), dtype: Any = None, levels: int = 0) -> None:
         given: Any = shape
-        sizes: tuple[Any, ...] = (given,) if is_integer(given) else tuple(given)
+        sizes: tuple[Any, ...] = tuple(given) if np.iterable(given) else (given,)
         if any(not is_integer(size) or size < 0 for size in sizes):
             raise InputError(f"a feature shape is made of whole numbers, not {shape!r}")
         object.__setattr__(self, "shape", tuple(int(size) for size in sizes))
         object.__setattr__(self, "dtype", None if dtype is None else dtype_name(dtype, "a spec"))
+        object.__setattr__(self, "levels", levels)
 
 
 def dtype_name(dtype: Any, what: str) -> str:
@@ -95,7 +100,7 @@ class TracedStep:
         operands: list[int] = []
         for place, number in enumerate(self.body.inputs):
             node = self.body.nodes[number]
-            extent = STEPS if place < inputs else node.type.extent
+            extent = extent_of(len(node.type.extent) + 1) if place < inputs else node.type.extent
             operands.append(builder.input(node.type.at(extent), node.name))
         recur = builder.add(
             "recur", *operands, body=self.body, sequences=inputs, memories=memories, reverse=reverse
@@ -115,7 +120,7 @@ def trace_step(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) 
         values: list[Traced] = []
         for name, leaf in named_leaves(structure):
             type_ = Type(
-                CONST if kind == "param" else ROWS,
+                CONST if kind == "param" else extent_of(1 + getattr(leaf, "levels", 0)),
                 tuple(leaf.shape),
                 dtype_name(leaf.dtype, f"{kind} {name}"),
             )
@@ -126,18 +131,20 @@ def trace_step(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) 
         kind: declare(part, kind)
         for kind, part in (("x", inputs), ("memory", memory), ("static", statics), ("param", params))
     }
-    extras = extra_arguments(step, builder, given["static"])
-    if statics is not None and "statics" not in extras:
-        raise InputError("statics were given, but the step has no parameter named `statics`")
-    found = step(given["x"], given["memory"], given["param"], **extras)
-    if not isinstance(found, tuple) or len(pair := cast("tuple[Any, ...]", found)) != 2:
-        raise StepError("a step returns (output, memory), as one tuple of two")
-    output, after = pair
-    following = next_memories(memory, given["memory"], after)
-    results = [
-        row_value(builder, leaf, f"output `{name}`" if name else "the output")
-        for name, leaf in named_leaves(output)
-    ]
+    with NamingLine(step):
+        extras = extra_arguments(step, builder, given["static"])
+        if statics is not None and "statics" not in extras:
+            raise InputError("statics were given, but the step has no parameter named `statics`")
+        found = step(given["x"], given["memory"], given["param"], **extras)
+    with NamingLine(step), written_at(defined_at(step)):
+        if not isinstance(found, tuple) or len(pair := cast("tuple[Any, ...]", found)) != 2:
+            raise refuse("a step returns (output, memory), as one tuple of two")
+        output, after = pair
+        following = next_memories(memory, given["memory"], after)
+        results = [
+            row_value(builder, leaf, f"output `{name}`" if name else "the output")
+            for name, leaf in named_leaves(output)
+        ]
     body = builder.net(results + following)
     names = tuple(name or "output" for name, _ in named_leaves(output))
     return TracedStep(body, inputs, memory, statics, params, blank(output), names)
@@ -167,17 +174,17 @@ def row_value(builder: Builder, leaf: Any, what: str) -> int:
     if not isinstance(leaf, Traced):
         array = np.asarray(leaf)
         if array.dtype.name not in DTYPES:
-            raise StepError(f"{what} is a {type(leaf).__name__}, not a value of the step")
+            raise refuse(f"{what} is a {type(leaf).__name__}, not a value of the step")
         leaf = Traced(builder, builder.constant(array))
     if leaf.builder is not builder:
-        raise StepError(f"{what} belongs to another step")
+        raise refuse(f"{what} belongs to another step")
     return builder.add("expand", leaf.number, extent=ROWS) if leaf.is_constant else leaf.number
 
 
 def next_memories(specs: Any, before: Any, after: Any) -> list[int]:
     """The numbers of the next memories, which have the structure, shape and dtype they came in with."""
     if skeleton(before) != skeleton(after):
-        raise StepError(
+        raise refuse(
             f"the memory enters the step as {skeleton(before)} and leaves as {skeleton(after)}; "
             "return it with the structure it came in"
         )
@@ -188,9 +195,10 @@ def next_memories(specs: Any, before: Any, after: Any) -> list[int]:
         type_ = old.builder.type_of(number)
         if type_.element != old.type.element:
             hint = " (cast it back with .astype)" if type_.shape == old.type.shape else ""
-            raise StepError(
+            raise refuse(
                 f"{title} enters the step as {old.type.element} and leaves as {type_.element}; "
-                f"return it with the shape and dtype it came in{hint}"
+                f"return it with the shape and dtype it came in{hint}",
+                old.builder.nodes[number].source,
             )
         numbers.append(number)
     return numbers

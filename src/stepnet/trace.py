@@ -6,41 +6,21 @@ net it is. The same step runs unchanged on NumPy arrays, which is what the resul
 """
 
 import inspect
-import linecache
-import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from stepnet.errors import NetError, StepError
+from stepnet.errors import NetError
 from stepnet.ir import Builder
+from stepnet.lines import refuse as refuse
+from stepnet.lines import user_line as user_line
 from stepnet.ops import OPERATIONS
 from stepnet.types import CONST, DTYPES, Type
 
 # What these make of a traced value comes back through its protocols, which the stubs of NumPy do not know.
 numpy: Any = np
-
-HERE = os.path.dirname(os.path.abspath(__file__))
-NUMPY = os.path.dirname(os.path.abspath(np.__file__))
-
-
-def user_line() -> str:
-    """The file, line and text of the innermost call that is neither stepnet's nor NumPy's."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        file = os.path.abspath(frame.f_code.co_filename)
-        if not file.startswith((HERE + os.sep, NUMPY + os.sep)) or os.path.basename(file) == "cells.py":
-            text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}: {text}".rstrip(": ")
-        frame = frame.f_back
-    return ""
-
-
-def refuse(message: str) -> StepError:
-    """The error with the user's line under it."""
-    return StepError(f"{message}\n  at {user_line()}")
 
 
 class Rows:

@@ -6,6 +6,8 @@ The extent says how many of it there are, as a path of ragged axes:
     rows                  one per sequence            a static, a memory, a final state
     rows/steps            one per step                an input, an output
     rows/steps/words      one per step of an inner sequence
+
+Axes are called by their depth, so a step-net's rows/steps are the rows/steps/words of who runs it.
 """
 
 import hashlib
@@ -18,9 +20,10 @@ import numpy as np
 from stepnet.errors import NetError
 
 Extent = tuple[str, ...]
+AXES: Extent = ("rows", "steps", "words", "letters", "strokes", "points")
 CONST: Extent = ()
-ROWS: Extent = ("rows",)
-STEPS: Extent = ("rows", "steps")
+ROWS: Extent = AXES[:1]
+STEPS: Extent = AXES[:2]
 
 DTYPES = {"float32": "f32", "float64": "f64", "int32": "i32", "int64": "i64", "bool": "bool"}
 
@@ -100,6 +103,13 @@ class Literal:
 def is_integer(value: Any) -> bool:
     """Whether a value is a whole number of Python's or NumPy's."""
     return isinstance(value, int | np.integer)
+
+
+def extent_of(depth: int) -> Extent:
+    """The extent of so many axes; raises `NetError` for more than there are names for."""
+    if depth > len(AXES):
+        raise NetError(f"sequences nest {len(AXES) - 1} deep, not {depth - 1}")
+    return AXES[:depth]
 
 
 def extent_text(extent: Extent) -> str:

@@ -23,6 +23,7 @@ from stepnet.ragged.offsets import (
     narrow,
     offsets_of,
     positions_of,
+    turned_positions_of,
 )
 
 
@@ -137,6 +138,18 @@ class Ragged:
             offsets.append(offsets_of(lengths))
             positions = positions_of(starts, lengths)
         return Ragged(self.values[positions], tuple(offsets))
+
+    def reversed(self) -> "Ragged":
+        """Each sequence of steps from its last step to its first, with values of its own; the sequences, and
+        inner ones, stay in their order. Twice is as it was.
+
+        Beside the sequences themselves it is their second, backward input in one recurrence:
+        `rnn({"forward": x, "backward": x.reversed()})`.
+
+        >>> Ragged.from_list([[1, 2, 3], [], [4, 5]]).reversed().to_list()
+        [array([3, 2, 1]), array([], dtype=int64), array([5, 4])]
+        """
+        return Ragged(self.values[turned_positions_of(self.offsets[-1])], self.offsets)
 
     def with_values(self, values: Array) -> "Ragged":
         """The same sequences of steps holding other `values` [total, *any features].

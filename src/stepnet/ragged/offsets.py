@@ -36,6 +36,16 @@ def positions_of(starts: Array, lengths: Array) -> NDArray[np.int64]:
     return np.repeat(starts - offsets[:-1], lengths) + np.arange(int(offsets[-1]))
 
 
+def turned_positions_of(offsets: Array) -> NDArray[np.int64]:
+    """The positions of all elements, entry after entry, each entry from its last to its first.
+
+    >>> turned_positions_of(np.array([0, 2, 2, 5]))
+    array([1, 0, 4, 3, 2])
+    """
+    ends = offsets[:-1] + offsets[1:] - 1
+    return np.repeat(ends, np.diff(offsets)) - np.arange(int(offsets[-1]))
+
+
 def narrow(values: Array, offsets: Offsets, start: int, stop: int) -> Parts:
     """The values and offsets of the outermost entries `start` to `stop`: a view, and offsets from 0 on.
 

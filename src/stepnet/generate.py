@@ -1,0 +1,400 @@
+"""Sequences written by a recurrence: each output becomes the next input, until a stop symbol or a limit.
+
+A recurrence over symbols gives a score for each symbol that may come next: `generate` takes one of them,
+`beam_search` keeps the best few beginnings. Symbols are whole numbers from 0. On the way in, `feed` makes
+inputs of them; on the way out, `scores` makes [rows, symbols] of the step's output, where that is something
+else.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from stepnet.compose import Bidirectional, Stack, recurrences
+from stepnet.errors import InputError
+from stepnet.functions import one_hot
+from stepnet.masks import numbers_at, whole_numbers
+from stepnet.ragged import Ragged
+from stepnet.ragged.offsets import offsets_of
+from stepnet.recurrence import RNN, Asked, with_dtypes
+from stepnet.step import Spec
+from stepnet.structure import leaves, transform
+from stepnet.types import is_integer
+
+Array = np.ndarray
+Feed = Callable[[Array], Any]
+Sampler = Callable[[Array, Array], Any]
+
+
+def generate(
+    rnn: RNN | Stack,
+    start: Any,
+    *,
+    max_steps: int | None = None,
+    stop: int | Sequence[int] | None = None,
+    sampler: Sampler | None = None,
+    initial: Any = None,
+    statics: Any = None,
+    feed: Any = None,
+    scores: Callable[[Any], Any] | None = None,
+    seed: int = 0,
+    identities: Any = None,
+    engine: Asked = "auto",
+) -> Ragged:
+    """The symbols that follow each start, int64: the last is the stop symbol, unless there are `max_steps`.
+
+    start: one symbol per sequence, [batch]; or what was said so far, a Ragged or [batch, time] of symbols,
+    which is read first and does not come back. max_steps: the most symbols of a sequence. stop: a symbol, or
+    several, that end a sequence.
+    sampler: sampler(scores [rows, symbols], random [rows]) -> symbols [rows]; without it the symbol of the
+    highest score, the first of equals. `sampling` makes some. random: numbers from 0 up to 1 that depend on
+    `seed`, the sequence and its step alone, so a sequence is the same in any batch; `identities` [batch] are
+    whole numbers that name the sequences, their places by default.
+    feed: the inputs of symbols [rows], a function, or a table [symbols, features] of which it takes rows.
+    Without it a recurrence made with inputs=n is fed one-hot vectors, and one with inputs=() the symbols.
+    scores: what to make of the output: a dense layer, or one of several outputs.
+
+    >>> import stepnet as sn
+    >>> follows = np.array([[0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1], [1, 0, 0, 0]], "float32")
+    >>> rnn = sn.RNN(lambda x, h, p: (x @ p, h), follows, memory=1, inputs=4)
+    >>> generate(rnn, [0, 2, 3], stop=3, max_steps=4).to_list()
+    [array([1, 2, 3]), array([3]), array([0, 1, 2, 3])]
+    """
+    most, stops = checked_most(max_steps), checked_stops(stop)
+    writer = Writer.of(rnn, feed, scores, engine)
+    front = writer.begin(start, initial, statics, stops)
+    rows = np.arange(len(front.scores))
+    names = whole_numbers(rows if identities is None else identities, len(rows), "identities")
+    count, written = len(rows), list[tuple[Array, Array]]()
+    for step in range(most):
+        random = numbers_at(seed, names[rows], np.full(len(rows), step))
+        symbols = checked_symbols((sampler or best)(front.scores, random), front.scores.shape)
+        written.append((rows, symbols))
+        left = ~np.isin(symbols, stops)
+        rows = rows[left]
+        if not len(rows) or step + 1 == most:
+            break
+        front = writer.step(front.take(np.flatnonzero(left)), symbols[left])
+    order = np.argsort(np.concatenate([rows for rows, _ in written]), kind="stable")
+    values = np.concatenate([symbols for _, symbols in written])[order]
+    lengths = np.bincount(np.concatenate([rows for rows, _ in written]), minlength=count)
+    return Ragged(values, (offsets_of(lengths),))
+
+
+def beam_search(
+    rnn: RNN | Stack,
+    start: Any,
+    *,
+    beams: int,
+    max_steps: int | None = None,
+    stop: int | Sequence[int] | None = None,
+    length_penalty: float = 0.0,
+    initial: Any = None,
+    statics: Any = None,
+    feed: Any = None,
+    scores: Callable[[Any], Any] | None = None,
+    engine: Asked = "auto",
+) -> tuple[Ragged, Ragged]:
+    """The best sequences that follow each start, and their log-probabilities; best first.
+
+    The sequences are a Ragged of two levels: per start at most `beams` sequences of symbols, with their stop
+    symbol; the logs one of one level, float64. The probability of a sequence is the product of those of its
+    symbols, softmax of the scores. They are ranked by log / length ** length_penalty, a penalty of 0 or more.
+    At each step, of the beginnings that may go on, those of the `beams` highest logs do; those that stopped
+    are set aside and take no place. A search ends as soon as nothing can be better than what it has. See
+    `generate` for the rest.
+    """
+    most, stops = checked_most(max_steps), checked_stops(stop)
+    if not is_integer(beams) or beams < 1:
+        raise InputError(f"beams is how many sequences are kept, 1 or more, not {beams!r}")
+    if not 0 <= length_penalty < math.inf:
+        raise InputError(f"length_penalty is 0 or more, not {length_penalty!r}")
+    writer = Writer.of(rnn, feed, scores, engine)
+    front = writer.begin(start, initial, statics, stops)
+    searches = [Search(int(beams), most, stops, length_penalty) for _ in front.scores]
+    live = [Beginnings(np.zeros(1), np.zeros((1, 0), np.int64)) for _ in searches]
+    for step in range(most):
+        logs = np.split(log_softmax(front.scores), np.cumsum([len(one.logs) for one in live])[:-1])
+        first, parents = 0, list[Array]()
+        for place, search in enumerate(searches):
+            rows = first + np.arange(len(live[place].logs))
+            first += len(rows)
+            chosen, live[place] = search.grown(live[place], logs[place])
+            parents.append(rows[chosen])
+        going = np.concatenate([*parents, np.zeros(0, np.int64)])
+        if not len(going) or step + 1 == most:
+            break
+        symbols = np.concatenate([one.symbols[:, -1] for one in live])
+        front = writer.step(front.take(going), symbols)
+    return found_by(searches)
+
+
+def sampling(temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None) -> Sampler:
+    """A sampler that draws symbols by the softmax of scores / temperature.
+
+    top_k: of the k best symbols alone. top_p: of the fewest best symbols that have this probability together.
+
+    >>> sampling(top_k=2)(np.log([[0.5, 0.25, 0.25], [0.1, 0.2, 0.7]]), np.array([0.6, 0.8])).tolist()
+    [0, 1]
+    """
+    if not 0 < temperature < math.inf:
+        raise InputError(f"temperature is above 0, not {temperature!r}; without a sampler the best is taken")
+    if top_k is not None and (not is_integer(top_k) or top_k < 1):
+        raise InputError(f"top_k is how many symbols may be drawn, 1 or more, not {top_k!r}")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise InputError(f"top_p is a probability above 0, not {top_p!r}")
+
+    def sample(scores: Array, random: Array) -> Array:
+        order = np.argsort(-scores, axis=-1, kind="stable")
+        ordered = np.take_along_axis(scores, order, axis=-1).astype(np.float64)
+        weights = np.exp(log_softmax(ordered / temperature))
+        if top_p is not None:
+            weights = np.where(np.cumsum(weights, axis=-1) - weights < top_p, weights, 0)
+        sums = np.cumsum(weights[:, :top_k], axis=-1)
+        places = (sums <= random[:, None] * sums[:, -1:]).sum(axis=-1)
+        return np.take_along_axis(order, places[:, None], axis=-1)[:, 0]
+
+    return sample
+
+
+def best(scores: Array, random: Array) -> Array:
+    """The symbol of the highest score of each row."""
+    return scores.argmax(axis=-1)
+
+
+def log_softmax(scores: Array) -> Array:
+    """The logs of the probabilities that scores stand for, float64, along the last axis."""
+    away = scores.astype(np.float64) - scores.max(axis=-1, keepdims=True)
+    return away - np.log(np.exp(away).sum(axis=-1, keepdims=True))
+
+
+# ---- symbols through a recurrence --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Front:
+    """Where sequences stand: the scores of their next symbols, and what the next step needs.
+
+    begun: how many steps of each were run.
+    """
+
+    scores: Array
+    state: Any
+    statics: Any
+    begun: Array
+
+    def take(self, rows: Array) -> "Front":
+        """The front of these rows, in this order; repeated ones repeat."""
+
+        def taken(structure: Any) -> Any:
+            return transform(lambda array: np.asarray(array)[rows], structure)
+
+        return Front(self.scores[rows], taken(self.state), taken(self.statics), self.begun[rows])
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A recurrence with what is done to symbols before it and to outputs behind it."""
+
+    layer: RNN | Stack
+    feed: Feed
+    scores: Callable[[Any], Any] | None
+    engine: Asked
+
+    @classmethod
+    def of(cls, layer: Any, feed: Any, scores: Any, engine: Asked) -> "Writer":
+        """The writer of a caller's recurrence; raises `InputError` for one that does not run forward."""
+        if isinstance(layer, Bidirectional) or any(one.reverse for one in recurrences(layer, "rnn")):
+            raise InputError(
+                "symbols follow one another: no part of the recurrence may run from the last step"
+            )
+        if any(one.until is not None for one in recurrences(layer, "rnn")):
+            raise InputError("generated sequences end by stop=; make the recurrence without until=")
+        return cls(layer, feeder(layer, feed), scores, engine)
+
+    def begin(self, start: Any, initial: Any, statics: Any, stops: Array) -> Front:
+        """The front behind the start of each sequence."""
+        said = said_so_far(start)
+        sequences = self.inputs(said)
+        outputs, state = self.layer(sequences, initial, statics, last_only=True, engine=self.engine)
+        scores = self.scored(outputs, len(said))
+        beyond = stops[stops >= scores.shape[1]]
+        if len(beyond):
+            raise InputError(f"stop is {beyond[0]}, and there are scores of {scores.shape[1]} symbols")
+        return Front(scores, state, statics, said.lengths)
+
+    def step(self, front: Front, symbols: Array) -> Front:
+        """The front one symbol further."""
+        sequences = self.inputs(Ragged(symbols, (np.arange(len(symbols) + 1),)))
+        output, state = advance(
+            self.layer, sequences, front.state, front.statics, front.begun, True, self.engine
+        )
+        return Front(self.scored(output, len(symbols)), state, front.statics, front.begun + 1)
+
+    def inputs(self, symbols: Ragged) -> Any:
+        """The input sequences that symbols are."""
+        fed = self.feed(symbols.values)
+        return transform(lambda array: symbols.with_values(np.asarray(array)), fed)
+
+    def scored(self, output: Any, rows: int) -> Array:
+        """The scores [rows, symbols] of an output; raises `InputError` for what are none."""
+        given = output if self.scores is None else self.scores(output)
+        array: Array = np.asarray(given) if len(leaves(given)) == 1 else np.zeros(())
+        if array.ndim != 2 or len(array) != rows or not array.shape[1] or array.dtype.kind not in "fi":
+            found = f"{array.dtype}{list(array.shape)}" if array.ndim else f"a {type(given).__name__}"
+            raise InputError(
+                f"scores are [rows, symbols], and the output is {found}; scores= makes them of it"
+            )
+        wrong = np.flatnonzero(~np.isfinite(array.max(axis=1)))
+        if len(wrong):
+            raise InputError(f"the scores of row {wrong[0]} have no highest: {array[wrong[0]]}")
+        return array
+
+
+def advance(
+    layer: Any, sequences: Any, state: Any, statics: Any, begun: Array, last_only: bool, engine: Asked
+) -> tuple[Any, Any]:
+    """The outputs and the states behind some steps more, of which `begun` were before."""
+    if isinstance(layer, RNN):
+        return layer(sequences, state, statics, last_only=last_only, engine=engine, begun=begun)
+    outputs, states, top = sequences, list[Any](), len(layer.layers) - 1
+    for place, one in enumerate(layer.layers):
+        still = None if statics is None else statics[place]
+        alone = last_only and place == top
+        outputs, after = advance(one, outputs, state[place], still, begun, alone, engine)
+        states.append(after)
+    return outputs, tuple(states)
+
+
+def feeder(layer: Any, feed: Any) -> Feed:
+    """The function from symbols to inputs."""
+    if callable(feed):
+        return cast("Feed", feed)
+    if feed is not None:
+        table = np.asarray(feed)
+        return lambda symbols: table[within(symbols, len(table))]
+    while isinstance(layer, Stack):
+        layer = layer.layers[0]
+    spec = layer.inputs
+    if not isinstance(spec, Spec) or len(spec.shape) > 1:
+        raise InputError(
+            "it is not known how symbols become inputs: make the RNN with inputs=, a number of features, or "
+            "give feed="
+        )
+    if not spec.shape:
+        return lambda symbols: symbols.astype(spec.dtype or np.int64)
+    size, dtype = spec.shape[0], with_dtypes(spec, leaves(layer.params)).dtype
+    return lambda symbols: one_hot(within(symbols, size), size, dtype)
+
+
+def within(symbols: Array, count: int) -> Array:
+    """The symbols, all of which are among `count`."""
+    beyond = symbols[symbols >= count]
+    if len(beyond):
+        raise InputError(f"symbol {beyond[0]} is none of the {count} that can be fed")
+    return symbols
+
+
+def said_so_far(start: Any) -> Ragged:
+    """The start of each sequence as a Ragged of symbols, none of them empty."""
+    given = start if isinstance(start, Ragged) else np.asarray(start)
+    values = given.values if isinstance(given, Ragged) else given
+    axes = values.ndim + (given.levels if isinstance(given, Ragged) else 0)
+    if (values.size and values.dtype.kind not in "iu") or axes not in (1, 2) or (values < 0).any():
+        found = given if isinstance(given, Ragged) else f"{values.dtype}{list(values.shape)}"
+        raise InputError(
+            "start is whole numbers from 0: one symbol per sequence [batch], or a Ragged or an array "
+            f"[batch, time] of them, not {found}"
+        )
+    symbols = values.astype(np.int64)
+    if isinstance(given, Ragged):
+        said = given.with_values(symbols)
+    else:
+        said = Ragged.from_padded(symbols if axes == 2 else symbols[:, None])
+    empty = np.flatnonzero(said.lengths == 0)
+    if len(empty):
+        raise InputError(f"start has no symbol in sequence {empty[0]}; a first symbol says what may follow")
+    return said
+
+
+def checked_most(max_steps: Any) -> int:
+    """The most steps there may be; raises `InputError` where they are not given."""
+    if max_steps is None:
+        raise InputError("max_steps= is missing: a sequence that never stops has to end somewhere")
+    if not is_integer(max_steps) or max_steps < 1:
+        raise InputError(f"max_steps is the most symbols of a sequence, 1 or more, not {max_steps!r}")
+    return int(max_steps)
+
+
+def checked_stops(stop: Any) -> Array:
+    """The symbols that end a sequence."""
+    given = () if stop is None else stop
+    return whole_numbers([given] if is_integer(given) else given, None, "stop")
+
+
+def checked_symbols(symbols: Any, shape: tuple[int, ...]) -> Array:
+    """What a sampler gave, as int64; raises `InputError` for what are no symbols."""
+    array = np.asarray(symbols)
+    if array.shape != shape[:1] or array.dtype.kind not in "iu":
+        raise InputError(
+            f"a sampler gives {shape[0]} whole numbers, one per row, not {array.dtype}{list(array.shape)}"
+        )
+    wrong = np.flatnonzero((array < 0) | (array >= shape[1]))
+    if len(wrong):
+        raise InputError(f"the sampler gave symbol {array[wrong[0]]}, and there are {shape[1]}")
+    return array.astype(np.int64)
+
+
+# ---- beams -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Beginnings:
+    """Sequences that may go on: their logs [count], highest first, and their symbols [count, time]."""
+
+    logs: Array
+    symbols: Array
+
+
+class Search:
+    """The search behind one start: what has stopped so far is kept in `found`, (rank, log, symbols) each."""
+
+    def __init__(self, beams: int, most: int, stops: Array, penalty: float) -> None:
+        self.beams, self.most, self.stops, self.penalty = beams, most, stops, penalty
+        self.found: list[tuple[float, float, Array]] = []
+
+    def grown(self, live: Beginnings, logs: Array) -> tuple[Array, Beginnings]:
+        """The beginnings one symbol longer, and which of the old ones each comes from."""
+        total = live.logs[:, None] + logs
+        order = np.argsort(-total, axis=None, kind="stable")
+        parents, symbols = np.divmod(order, max(1, logs.shape[1]))
+        total = total.reshape(-1)[order]
+        longer = np.concatenate([live.symbols[parents], symbols[:, None]], axis=1)
+        stopped = np.isin(symbols, self.stops)
+        if longer.shape[1] == self.most:
+            going = np.flatnonzero(~stopped)[: self.beams]
+            stopped[going] = True
+        possible = total > -np.inf
+        for place in np.flatnonzero(stopped & possible)[: self.beams]:
+            log = float(total[place])
+            self.found.append((log / longer.shape[1] ** self.penalty, log, longer[place]))
+        self.found = sorted(self.found, key=lambda one: -one[0])[: self.beams]
+        kept = np.flatnonzero(~stopped & possible)[: self.beams]
+        if len(self.found) == self.beams:
+            # No continuation has a higher log, nor is it longer than the longest.
+            kept = kept[total[kept] / self.most**self.penalty >= self.found[-1][0]]
+        return parents[kept], Beginnings(total[kept], longer[kept])
+
+
+def found_by(searches: list[Search]) -> tuple[Ragged, Ragged]:
+    """The sequences found by each search, and their logs."""
+    found = [one for search in searches for one in search.found]
+    per_start = offsets_of([len(search.found) for search in searches])
+    symbols = np.concatenate([np.zeros(0, np.int64), *(symbols for _, _, symbols in found)])
+    lengths = offsets_of([len(symbols) for _, _, symbols in found])
+    return Ragged(symbols, (per_start, lengths)), Ragged(
+        np.array([log for _, log, _ in found], float), (per_start,)
+    )

@@ -1,0 +1,234 @@
+"""Recurrences inside recurrences: a step that calls another `RNN` over an inner level of its input.
+
+    def step(utterances, h, params):                   # of one speaker: at each step an utterance
+        _, said = frames(utterances, initial="zeros")  # a recurrence over its frames
+        h = np.tanh(said @ params["W"] + h @ params["R"])
+        return h, h
+
+    outputs, final = sn.RNN(step, params, memory=16)(speakers)   # a Ragged of two levels
+
+How the inner memory begins is said at every call: `initial="zeros"` begins each inner sequence anew, any
+value of the step, as the outer memory, continues from there.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepnet.errors import InputError
+from stepnet.interpret import Segments, interpret
+from stepnet.lines import refuse
+from stepnet.ops import REDUCTIONS
+from stepnet.ragged import Ragged
+from stepnet.schedule import Running
+from stepnet.step import Spec, TracedStep
+from stepnet.structure import leaves, named_leaves, rebuild, skeleton, transform
+from stepnet.trace import Traced, apply, builder_of
+from stepnet.types import CONST, ROWS
+
+if TYPE_CHECKING:
+    from stepnet.recurrence import RNN, Asked, Prepared
+
+Array = np.ndarray
+ZEROS = "zeros"
+
+
+def is_traced(structure: Any) -> bool:
+    """Whether sequences are values of a step that is being traced."""
+    return any(isinstance(leaf, Traced) for leaf in leaves(structure))
+
+
+def is_deep(structure: Any) -> bool:
+    """Whether sequences have inner ones."""
+    return any(isinstance(leaf, Ragged) and leaf.levels > 1 for leaf in leaves(structure))
+
+
+# ---- inside a step -----------------------------------------------------------------------------------------
+
+
+def in_step(rnn: "RNN", sequences: Any, initial: Any, statics: Any, last_only: bool) -> tuple[Any, Any]:
+    """The outputs and the last memory of a recurrence over the inner sequences of a step's input.
+
+    Raises `StepError`, with the user's line, for values that are no inner sequences, and where it is not said
+    how the memory begins.
+    """
+    named = list(named_leaves(sequences))
+    builder = builder_of([leaf for _, leaf in named])
+    for name, leaf in named:
+        if not isinstance(leaf, Traced) or len(leaf.type.extent) < 2:
+            what = f"input `{name}`" if name else "the input"
+            raise refuse(
+                f"{what} of a recurrence inside a step is no sequence there: an inner recurrence runs over "
+                "an input of two levels or more"
+            )
+    inputs = [Spec(leaf.type.shape, leaf.type.dtype, len(leaf.type.extent) - 2) for _, leaf in named]
+    given = transform(lambda leaf: Spec(row_value(leaf).type.shape, leaf.type.dtype), statics)
+    traced = rnn.traced_for(rebuild(sequences, inputs), given)
+    operands = [leaf.number for _, leaf in named]
+    operands += [value.number for value in memory_values(builder, initial, traced)]
+    operands += [leaf.number for leaf in leaves(statics)]
+    operands += [builder.constant(parameter) for parameter in leaves(rnn.params)]
+    sequences_, memories, _, _ = traced.counts
+    recur = builder.add(
+        "recur", *operands, body=traced.body, sequences=sequences_, memories=memories, reverse=rnn.reverse
+    )
+    count = len(builder.nodes[recur].types)
+    found = [Traced(builder, builder.add("result", recur, of=place)) for place in range(count)]
+    outputs = found[: count - memories]
+    if last_only:
+        how = "first" if rnn.reverse else "last"
+        outputs = [reduce(output, how) for output in outputs]
+    return rebuild(traced.output, outputs), rebuild(traced.memory, found[count - memories :])
+
+
+def row_value(leaf: Any) -> Traced:
+    """A value that there is one of per row; raises `StepError` for anything else."""
+    if not isinstance(leaf, Traced) or leaf.type.extent != ROWS:
+        raise refuse("a static of a recurrence inside a step is a value of the step, one per row")
+    return leaf
+
+
+def memory_values(builder: Any, initial: Any, traced: TracedStep) -> list[Traced]:
+    """The initial memories of an inner recurrence."""
+    expected = list(named_leaves(traced.memory))
+    if initial is None:
+        raise refuse(
+            "a recurrence inside a step says how its memory begins: initial='zeros' anew for each inner "
+            "sequence, or a value of the step to continue from"
+        )
+    if isinstance(initial, str):
+        if initial != ZEROS:
+            raise refuse(f"initial is 'zeros' or values of the step, not {initial!r}")
+        zeros = [builder.constant(np.zeros(spec.shape, spec.dtype)) for _, spec in expected]
+        return [Traced(builder, builder.add("expand", number, extent=ROWS)) for number in zeros]
+    if skeleton(initial) != skeleton(traced.memory):
+        raise refuse(f"initial is {skeleton(initial)}, the memory is {skeleton(traced.memory)}")
+    found: list[Traced] = []
+    for (name, spec), leaf in zip(expected, leaves(initial), strict=True):
+        what = f"the initial memory {name}".strip()
+        if not isinstance(leaf, Traced) or leaf.type.extent not in (ROWS, CONST):
+            raise refuse(f"{what} of a recurrence inside a step is a value of the step, one per row")
+        if (leaf.type.shape, leaf.type.dtype) != (spec.shape, spec.dtype):
+            raise refuse(f"{what} is {leaf.type.element}; it should be {spec.dtype}{list(spec.shape)}")
+        found.append(apply("expand", leaf, extent=ROWS) if leaf.type.extent == CONST else leaf)
+    return found
+
+
+def reduce(sequence: Any, how: str) -> Traced:
+    """One value out of each inner sequence of a step: its "sum", "mean", "max", "first" or "last".
+
+    Zeros where a sequence has no steps.
+    """
+    if not isinstance(sequence, Traced) or len(sequence.type.extent) < 2:
+        raise refuse("reduce takes inner sequences: values of a step that are sequences there")
+    if how not in REDUCTIONS:
+        raise refuse(f"how is one of {', '.join(REDUCTIONS)}, not {how!r}")
+    return apply("reduce", sequence, how=how)
+
+
+def expand(value: Any, like: Any) -> Traced:
+    """A value of a step at every step of the inner sequences `like`."""
+    if not isinstance(value, Traced) or not isinstance(like, Traced):
+        raise refuse("expand takes a value of a step, and inner sequences that say how often it is repeated")
+    if value.type.extent == like.type.extent:
+        return value
+    return apply("expand", value, extent=like.type.extent)
+
+
+# ---- from outside ------------------------------------------------------------------------------------------
+
+
+def over_levels(
+    rnn: "RNN", sequences: Any, initial: Any, statics: Any, last_only: bool, engine: "Asked"
+) -> tuple[Any, Any]:
+    """The outputs and the last memory of a recurrence over the outermost level of Raggeds."""
+    from stepnet.recurrence import checked_array, initial_arrays, row_arrays
+
+    named = list(named_leaves(sequences))
+    offsets = common_offsets(named)
+    arrays = [checked_array(ragged.values, f"input {name}".strip()) for name, ragged in named]
+    inputs = [
+        Spec(array.shape[1:], array.dtype, ragged.levels - 1)
+        for array, (_, ragged) in zip(arrays, named, strict=True)
+    ]
+    still = transform(lambda leaf: checked_array(leaf, "a static"), statics)
+    found = rnn.prepared_for(
+        rebuild(sequences, inputs), transform(lambda array: Spec(array.shape[1:], array.dtype), still)
+    )
+    count = len(offsets[0]) - 1
+    memories = [
+        np.zeros((count, *spec.shape), spec.dtype) if array is None else array
+        for array, spec in zip(
+            initial_arrays(initial, found.traced, count), leaves(found.traced.memory), strict=True
+        )
+    ]
+    given = [*arrays, *memories, *row_arrays(still, count)]
+    results = run(found, given, leaves(rnn.params), Segments(count, offsets), engine)
+    split = len(results) - len(memories)
+    outputs = [
+        laid_out(array, found.net.type_of(number).extent, offsets, last_only, rnn.reverse)
+        for array, number in zip(results[:split], found.net.results[:split], strict=True)
+    ]
+    return rebuild(found.traced.output, outputs), rebuild(found.traced.memory, results[split:])
+
+
+def common_offsets(named: list[tuple[str, Any]]) -> tuple[Array, ...]:
+    """The offsets of the deepest Ragged, which all others have as far as they go."""
+    for name, leaf in named:
+        if not isinstance(leaf, Ragged):
+            raise InputError(f"input {name} is an array among Raggeds of several levels; give it as a Ragged")
+    first, deepest = max(named, key=lambda pair: pair[1].levels)
+    for name, ragged in named:
+        for level, (mine, theirs) in enumerate(zip(ragged.offsets, deepest.offsets, strict=False)):
+            if not np.array_equal(mine, theirs):
+                raise InputError(
+                    f"inputs `{first}` and `{name}` do not match at level {level}: {differing(theirs, mine)}"
+                )
+    return deepest.offsets
+
+
+def differing(one: Array, other: Array) -> str:
+    """Where two levels of sequences first differ."""
+    if len(one) != len(other):
+        return f"there are {len(one) - 1} sequences and {len(other) - 1}"
+    place = int(np.flatnonzero(np.diff(one) != np.diff(other))[0])
+    return f"sequence {place} has {np.diff(one)[place]} entries and {np.diff(other)[place]}"
+
+
+def run(
+    found: "Prepared", given: list[Array], parameters: list[Array], segments: Segments, engine: "Asked"
+) -> list[Array]:
+    """The results of a net of several levels: by the interpreter, or by its schedule on engines."""
+    net = found.net
+    if engine == "interpret":
+        return interpret(net, [*given, *parameters], segments)
+    asked = engine if isinstance(engine, str) else tuple(engine)
+    values = dict(zip(net.inputs, [*given, *parameters], strict=True))
+    fixed = {number: value for number, value in values.items() if net.type_of(number).extent == CONST}
+    if asked not in found.running:
+        found.running[asked] = Running(found.schedule, asked, renamed(found, fixed))
+    return found.running[asked](renamed(found, {n: v for n, v in values.items() if n not in fixed}), segments)
+
+
+def renamed(found: "Prepared", values: dict[int, Array]) -> dict[int, Array]:
+    """Values of inputs by their numbers in the schedule's net, whose inputs are in the same order."""
+    place = dict(zip(found.net.inputs, found.schedule.net.inputs, strict=True))
+    return {place[number]: value for number, value in values.items()}
+
+
+def laid_out(
+    array: Array, extent: tuple[str, ...], offsets: tuple[Array, ...], last_only: bool, reverse: bool
+) -> Any:
+    """An output as a Ragged of as many levels as it has, or each sequence's last."""
+    levels = len(extent) - 1
+    if not last_only:
+        return Ragged(array, offsets[:levels])
+    if levels > 1:
+        raise InputError(
+            "last_only is for outputs that there is one of per step; this one is a sequence at each"
+        )
+    outer = offsets[0]
+    last = np.zeros((len(outer) - 1, *array.shape[1:]), array.dtype)
+    filled = np.diff(outer) > 0
+    last[filled] = array[(outer[:-1] if reverse else outer[1:] - 1)[filled]]
+    return last

@@ -1,0 +1,138 @@
+"""What an outer memory does not enter taken out of a nested recurrence.
+
+    recur(words, h):                      ->   final = recur(words, c): c' = g(words, c)
+        final = recur(words, c): c' = g(words, c)
+        h' = f(final, h)                       recur(final, h): h' = f(final, h)
+
+Inside, the inner recurrence runs for the few rows that are at one outer step; outside it runs over the inner
+sequences of all steps of all rows at once, which fills the vectors. What is left is a flat recurrence.
+"""
+
+from dataclasses import dataclass, field
+from functools import partial
+
+from stepnet.ir import Builder, Net, Node, ancestors
+from stepnet.ops import recur_depth
+from stepnet.passes.rewrite import rewritten
+from stepnet.types import CONST, extent_of
+
+Results = dict[
+    int, list[tuple[bool, int]]
+]  # by recurrence, for each result: whether it has left, and where to
+
+
+def lift(net: Net) -> Net:
+    """The net with every inner recurrence outside of those whose memory it does not need."""
+    return rewritten(net, partial(lifted, {}))
+
+
+def lifted(results: Results, builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
+    """A recurrence without what could leave it, its inner recurrences first; None where nothing can."""
+    node = net.nodes[number]
+    if node.operation == "result" and node.inputs[0] in results:
+        left, place = results[node.inputs[0]][node.attributes["of"]]
+        return place if left else builder.add("result", operands[0], of=place)
+    if node.operation != "recur":
+        return None
+    body = lift(node.attributes["body"])
+    sequences, memories = node.attributes["sequences"], node.attributes["memories"]
+    leaving = free(body, body.inputs[sequences : sequences + memories])
+    roots = {one for one in leaving if is_inner(body.nodes[one])}
+    if not roots:
+        return None if body == node.attributes["body"] else builder.copy(node, operands, body=body)
+    leaving = ancestors(body.nodes, roots)
+    leaving |= {
+        n for n, one in enumerate(body.nodes) if one.operation == "result" and one.inputs[0] in leaving
+    }
+    work = Lift(builder, node, body, operands, leaving)
+    new = work.run()
+    results[number] = work.results
+    return new
+
+
+def is_constant(node: Node) -> bool:
+    """Whether a node is one number for all rows."""
+    return all(type_.extent == CONST for type_ in node.types)
+
+
+def is_inner(node: Node) -> bool:
+    """Whether a node is about inner sequences: a recurrence over them, or what is made of their values."""
+    if node.operation in ("input", "result"):
+        return False
+    deep = any(len(type_.extent) > 1 for type_ in node.types)
+    return deep or node.operation in ("recur", "reduce")
+
+
+def free(body: Net, memories: tuple[int, ...]) -> set[int]:
+    """The nodes that need no memory and no count of steps."""
+    bound = set(memories)
+    for number, node in enumerate(body.nodes):
+        if node.operation == "index" or bound & set(node.inputs):
+            bound.add(number)
+    return set(range(len(body.nodes))) - bound
+
+
+@dataclass
+class Lift:
+    """One recurrence, the nodes of its body that leave it, and where its results are then."""
+
+    builder: Builder
+    node: Node
+    body: Net
+    operands: list[int]
+    leaving: set[int]
+    outside: dict[int, int] = field(default_factory=dict[int, int])
+    results: list[tuple[bool, int]] = field(default_factory=list[tuple[bool, int]])
+
+    def run(self) -> int:
+        """The number of the new recurrence."""
+        body, builder = self.body, self.builder
+        sequences, memories = self.node.attributes["sequences"], self.node.attributes["memories"]
+        types = [builder.type_of(operand) for operand in self.operands[:1]]
+        self.depth = recur_depth(types, {"body": body})
+        self.given = dict(zip(body.inputs, self.operands, strict=True))
+        stays = [n for n in range(len(body.nodes)) if n not in self.leaving]
+        stays = [n for n in stays if body.nodes[n].operation != "input"]
+        outputs, following = body.results[:-memories], body.results[-memories:]
+        inputs, fixed = body.inputs[:sequences], body.inputs[sequences:]
+        within = [n for n in outputs if n not in inputs and not (n in self.leaving and self.is_made(n))]
+        read = {operand for n in stays for operand in body.nodes[n].inputs} | {*within, *following}
+        made = sorted(n for n in read & self.leaving if self.is_made(n))
+        kept = [n for n in inputs if n in read] + made or list(inputs[:1])
+        inner = Builder()
+        place: dict[int, int] = {}
+        for n in (*kept, *fixed):
+            place[n] = inner.input(body.type_of(n), body.nodes[n].name or f"lifted{n}")
+        for n, one in enumerate(body.nodes):
+            if n not in place and one.operation != "input" and (n in stays or is_constant(one)):
+                place[n] = inner.copy(one, [place[operand] for operand in one.inputs])
+        new = inner.net(place[result] for result in (*within, *following))
+        outer = [self.number_outside(n) if n in made else self.given[n] for n in kept]
+        outer += [self.given[n] for n in fixed]
+        for n in outputs:
+            self.results.append((False, within.index(n)) if n in within else (True, self.number_outside(n)))
+        self.results += [(False, len(within) + place) for place in range(memories)]
+        return builder.copy(self.node, outer, body=new, sequences=len(kept), memories=memories)
+
+    def is_made(self, number: int) -> bool:
+        """Whether a node that leaves is a value of its own outside: neither an input nor a constant."""
+        node = self.body.nodes[number]
+        return node.operation not in ("input", "recur") and not is_constant(node)
+
+    def number_outside(self, number: int) -> int:
+        """The node outside that a node of the body becomes: of every step, or constant."""
+        if number in self.outside:
+            return self.outside[number]
+        node = self.body.nodes[number]
+        if node.operation == "input":
+            found = self.given[number]
+            extent = node.type.extent
+            if extent and len(self.builder.type_of(found).extent) < self.depth:  # a static
+                found = self.builder.add("expand", found, extent=extent_of(self.depth))
+        else:
+            inputs = [self.number_outside(operand) for operand in node.inputs]
+            extent = node.attributes.get("extent")
+            changed = {"extent": extent_of(self.depth - 1 + len(extent))} if extent else {}
+            found = self.builder.copy(node, inputs, **changed)
+        self.outside[number] = found
+        return found

@@ -1,0 +1,353 @@
+"""A net of nested recurrences as what is run, one after the other: a schedule.
+
+    recurrence    a flat one, of the sequences at some depth: run by an engine, all rows at once
+    plain         nodes without a recurrence: run by an engine as a recurrence that remembers nothing
+    across        a value expanded to, or reduced from, a deeper extent: NumPy
+    loop          a recurrence whose memory an inner one needs: step by step, each step a schedule of its own
+
+Nothing here knows an engine; each part has a plan, and whatever runs plans runs it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from stepnet.engines import Bound, Call, choose
+from stepnet.interpret import ACROSS, Segments, by_steps
+from stepnet.ir import Builder, Net, Node
+from stepnet.ops import recur_depth
+from stepnet.passes.lift import is_constant, is_inner, lift
+from stepnet.plan import Plan, plan
+from stepnet.types import CONST, ROWS, STEPS, Type
+
+Array = np.ndarray
+Values = dict[int, Array]
+Asked = str | Sequence[str]
+
+
+def is_nested(net: Net) -> bool:
+    """Whether a net has more than sequences of rows: inner ones, in values or in steps.
+
+    >>> builder = Builder()
+    >>> is_nested(builder.net([builder.input(Type(STEPS, (2,), "float32"), "x")]))
+    False
+    """
+    for node in net.nodes:
+        if any(len(type_.extent) > len(STEPS) for type_ in node.types):
+            return True
+        if node.operation == "recur" and any(
+            one.operation == "recur" for one in node.attributes["body"].nodes
+        ):
+            return True
+    return False
+
+
+@dataclass(frozen=True)
+class Part:
+    """One thing to run: which values of the net it reads and gives, by their numbers."""
+
+    kind: str
+    reads: tuple[int, ...]
+    gives: tuple[int, ...]
+    depth: int = 0
+    plan: Plan | None = None
+    memories: int = 0
+    statics: int = 0
+    parameters: tuple[int, ...] = ()
+    node: Node | None = None
+    inner: "Schedule | None" = None
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The parts of a net in the order they run."""
+
+    net: Net
+    parts: tuple[Part, ...]
+
+    @cached_property
+    def flat(self) -> list[tuple[str, Plan]]:
+        """All plans, inner ones too, each with a name."""
+        found: list[tuple[str, Plan]] = []
+        for place, part in enumerate(self.parts):
+            if part.plan is not None:
+                found.append((f"part {place} ({part.kind}, depth {part.depth})", part.plan))
+            if part.inner is not None:
+                found += [(f"part {place} (loop), {name}", one) for name, one in part.inner.flat]
+        return found
+
+
+def schedule(net: Net) -> Schedule:
+    """What is run for a net, once inner recurrences are out of those whose memory they do not need."""
+    return scheduled(lift(net))
+
+
+def scheduled(net: Net) -> Schedule:
+    """The parts of a net as it is."""
+    levels = waves(net)
+    groups: dict[tuple[int, int, int], list[int]] = {}
+    for number, node in enumerate(net.nodes):
+        if node.operation in ("input", "index", "result") or is_constant(node):
+            continue
+        alone = 0 if is_plain(node) else number + 1
+        depth = len(node.types[0].extent) if is_plain(node) else 0
+        groups.setdefault((levels[number], alone, depth), []).append(number)
+    parts = [part_of(net, numbers) for _, numbers in sorted(groups.items())]
+    return Schedule(net, tuple(parts))
+
+
+def is_plain(node: Node) -> bool:
+    """Whether a node works on values of one extent alone."""
+    return node.operation not in ("recur", "expand", "reduce", "contract")
+
+
+def waves(net: Net) -> list[int]:
+    """For each node when it can run: plain nodes of one depth run together, all others by themselves."""
+    found: list[int] = []
+    for node in net.nodes:
+        level = 0
+        for operand in node.inputs:
+            other = net.nodes[operand]
+            if is_constant(other):
+                continue
+            together = is_plain(node) and is_plain(other) and node.operation != "result"
+            together = together and other.operation not in ("input", "index", "result")
+            same = together and len(node.types[0].extent) == len(other.types[0].extent)
+            level = max(level, found[operand] + (0 if same or node.operation == "result" else 1))
+        found.append(level)
+    return found
+
+
+def part_of(net: Net, numbers: list[int]) -> Part:
+    """The part that these nodes are."""
+    node = net.nodes[numbers[0]]
+    if is_plain(node):
+        return plain(net, numbers)
+    if node.operation != "recur":
+        return Part("across", node.inputs, tuple(numbers), node=node)
+    body: Net = node.attributes["body"]
+    if any(is_inner(one) or len(one.types[0].extent) > 1 for one in body.nodes):
+        return loop(net, numbers[0])
+    return recurrence(net, numbers[0])
+
+
+# ---- the nets of parts -------------------------------------------------------------------------------------
+
+
+class Inside:
+    """A net made of nodes of another one, with constants as they are needed."""
+
+    def __init__(self, net: Net) -> None:
+        self.net, self.builder = net, Builder()
+        self.place: dict[int, int] = {}
+        self.parameters: list[int] = []
+
+    def input(self, number: int, type_: Type) -> int:
+        """A value that is handed in."""
+        self.place[number] = self.builder.input(type_, self.net.nodes[number].name or f"value{number}")
+        return self.place[number]
+
+    def of(self, number: int) -> int:
+        """A node here: known, or a constant, which is made of what it is made of there."""
+        if number not in self.place:
+            node = self.net.nodes[number]
+            if node.operation == "input":
+                self.parameters.append(number)
+                return self.input(number, node.type)
+            self.place[number] = self.builder.copy(node, [self.of(one) for one in node.inputs])
+        return self.place[number]
+
+
+def plain(net: Net, numbers: list[int]) -> Part:
+    """Nodes without a recurrence, as the step of one that remembers nothing and takes one step per value."""
+    chosen = set(numbers)
+    reads = sorted(
+        {
+            operand
+            for number in numbers
+            for operand in net.nodes[number].inputs
+            if operand not in chosen and not is_constant(net.nodes[operand])
+        }
+    )
+    used = {operand for n, node in enumerate(net.nodes) if n not in chosen for operand in node.inputs}
+    gives = [number for number in numbers if number in used or number in net.results]
+    body = Inside(net)
+    for number in reads:
+        body.input(number, net.type_of(number).at(ROWS))
+    idle = body.builder.input(Type(ROWS, (), "float32"), "nothing")
+    for number in numbers:
+        node = net.nodes[number]
+        body.place[number] = body.builder.copy(node, [body.of(one) for one in node.inputs])
+    inner = body.builder.net([*(body.place[number] for number in gives), idle])
+    outer = Builder()
+    operands = [outer.input(net.type_of(number).at(STEPS), f"value{number}") for number in reads]
+    operands.append(outer.input(Type(ROWS, (), "float32"), "nothing"))
+    operands += [outer.input(net.type_of(number), f"value{number}") for number in body.parameters]
+    made = whole(outer, operands, inner, len(reads), 1, False)
+    depth = len(net.nodes[numbers[0]].types[0].extent)
+    return Part("plain", tuple(reads), tuple(gives), depth, plan(made), 1, parameters=tuple(body.parameters))
+
+
+def whole(
+    builder: Builder, operands: list[int], body: Net, sequences: int, memories: int, reverse: bool
+) -> Net:
+    """The net of one recurrence, all of whose results it gives."""
+    recur = builder.add(
+        "recur", *operands, body=body, sequences=sequences, memories=memories, reverse=reverse
+    )
+    count = len(builder.nodes[recur].types)
+    return builder.net([builder.add("result", recur, of=place) for place in range(count)])
+
+
+def recurrence(net: Net, number: int) -> Part:
+    """A recurrence over flat sequences, wherever they lie."""
+    node = net.nodes[number]
+    body: Net = node.attributes["body"]
+    sequences, memories = node.attributes["sequences"], node.attributes["memories"]
+    depth = recur_depth([net.type_of(node.inputs[0])], node.attributes)
+    outer = Inside(net)
+    operands: list[int] = []
+    reads: list[int] = []
+    for place, operand in enumerate(node.inputs):
+        type_ = body.type_of(body.inputs[place])
+        if type_.extent == CONST:
+            operands.append(outer.of(operand))
+            continue
+        reads.append(operand)
+        extent = STEPS if place < sequences else ROWS
+        operands.append(outer.builder.input(type_.at(extent), f"value{operand}"))
+    made = whole(outer.builder, operands, body, sequences, memories, node.attributes["reverse"])
+    return Part(
+        "recurrence",
+        tuple(reads),
+        gives_of(net, number),
+        depth,
+        plan(made),
+        memories,
+        len(reads) - sequences - memories,
+        tuple(outer.parameters),
+        node,
+    )
+
+
+def gives_of(net: Net, number: int) -> tuple[int, ...]:
+    """The nodes that pick a recurrence's results, in the results' order; -1 for one that nobody picks."""
+    found = [-1] * len(net.nodes[number].types)
+    for one, node in enumerate(net.nodes):
+        if node.operation == "result" and node.inputs[0] == number:
+            found[node.attributes["of"]] = one
+    return tuple(found)
+
+
+def loop(net: Net, number: int) -> Part:
+    """A recurrence that runs step by step, as an inner one needs its memory."""
+    node = net.nodes[number]
+    depth = recur_depth([net.type_of(node.inputs[0])], node.attributes)
+    body: Net = node.attributes["body"]
+    return Part("loop", node.inputs, gives_of(net, number), depth, node=node, inner=scheduled(body))
+
+
+# ---- running it --------------------------------------------------------------------------------------------
+
+
+class Running:
+    """A schedule with its parameters, on engines: `running(values, segments)` gives the net's results."""
+
+    def __init__(self, plan: Schedule, asked: Asked, parameters: Mapping[int, Array]) -> None:
+        self.net, self.parts = plan.net, plan.parts
+        self.constants = constant_values(plan.net, parameters)
+        self.bound: list[Bound | Running | None] = []
+        for part in self.parts:
+            if part.plan is not None:
+                engine, _ = choose(part.plan, asked)
+                given = [self.constants[number] for number in part.parameters]
+                self.bound.append(engine.compile(part.plan).bind(given))
+            elif part.inner is not None and part.node is not None:
+                inside = zip(part.inner.net.inputs, part.node.inputs, strict=True)
+                fixed = {one: self.constants[n] for one, n in inside if n in self.constants}
+                self.bound.append(Running(part.inner, asked, fixed))
+            else:
+                self.bound.append(None)
+
+    def __call__(self, given: Values, segments: Segments) -> list[Array]:
+        """The results, for the values of all inputs that are no parameters."""
+        values = {**self.constants, **given}
+        for part, bound in zip(self.parts, self.bound, strict=True):
+            values.update(KINDS[part.kind](self.net, part, bound, values, segments))
+        return [values[result] for result in self.net.results]
+
+
+def constant_values(net: Net, parameters: Mapping[int, Array]) -> Values:
+    """The values of all constants of a net."""
+    values: Values = {number: np.asarray(value) for number, value in parameters.items()}
+    with np.errstate(all="ignore"):
+        for number, node in enumerate(net.nodes):
+            if node.operation != "input" and is_constant(node):
+                operands = [values[operand] for operand in node.inputs]
+                values[number] = node.row.meaning(*operands, **node.attributes)
+    return values
+
+
+def run_recurrence(net: Net, part: Part, bound: Any, values: Values, segments: Segments) -> Values:
+    """A flat recurrence over the sequences at its depth."""
+    offsets = segments.offsets[part.depth - 2]
+    arrays = [np.ascontiguousarray(values[number]) for number in part.reads]
+    still = len(arrays) - part.statics
+    first = still - part.memories
+    reverse = part.plan is not None and part.plan.reverse
+    begun = segments.begun if part.depth == len(STEPS) else None
+    call = Call(
+        arrays[:first],
+        offsets[:-1],
+        np.diff(offsets),
+        int(offsets[-1]),
+        arrays[first:still],
+        arrays[still:],
+        reverse=reverse,
+        begun=begun,
+    )
+    found = bound(call)
+    return {n: array for n, array in zip(part.gives, [*found.outputs, *found.final], strict=True) if n >= 0}
+
+
+def run_plain(net: Net, part: Part, bound: Any, values: Values, segments: Segments) -> Values:
+    """Nodes without a recurrence, each value a sequence of one step."""
+    count = segments.count(part.depth)
+    arrays = [np.ascontiguousarray(values[number]) for number in part.reads]
+    ones = np.ones(count, np.int64)
+    found = bound(Call(arrays, np.arange(count, dtype=np.int64), ones, count, [None]))
+    return dict(zip(part.gives, found.outputs, strict=True))
+
+
+def run_across(net: Net, part: Part, bound: Any, values: Values, segments: Segments) -> Values:
+    """A value of one extent at another."""
+    assert part.node is not None
+    operands = [values[number] for number in part.reads]
+    found: Any = ACROSS[part.node.operation](net, part.node, operands, segments)
+    return {part.gives[0]: found}
+
+
+def run_loop(net: Net, part: Part, bound: Any, values: Values, segments: Segments) -> Values:
+    """A recurrence step by step, for the rows that have one."""
+    assert part.node is not None
+    body: Net = bound.net
+    varying = [place for place, number in enumerate(body.inputs) if body.type_of(number).extent != CONST]
+    counted = [number for number, node in enumerate(body.nodes) if node.operation == "index"]
+
+    def run(arrays: Sequence[Array], inside: Segments, index: Array) -> list[Array]:
+        given = {body.inputs[place]: arrays[place] for place in varying}
+        return bound(given | dict.fromkeys(counted, index), inside)
+
+    found = by_steps(net, part.node, [values[n] for n in part.reads], segments, run)
+    return {n: array for n, array in zip(part.gives, found, strict=True) if n >= 0}
+
+
+KINDS: dict[str, Callable[..., Values]] = {
+    "recurrence": run_recurrence,
+    "plain": run_plain,
+    "across": run_across,
+    "loop": run_loop,
+}

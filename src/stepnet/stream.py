@@ -1,0 +1,203 @@
+"""A recurrence one step at a time: `stream.step(x)` for inputs that arrive one by one.
+
+All about a step is laid out when the first one comes, in arrays that stay: what is left to do for each is to
+copy its inputs in, run the machine code, and copy its outputs out.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from stepnet.engines import Call, Results
+from stepnet.errors import InputError
+from stepnet.structure import leaves, named_leaves, rebuild, skeleton, transform
+from stepnet.types import is_integer
+
+if TYPE_CHECKING:
+    from stepnet.recurrence import RNN, Asked, Prepared
+
+Array = np.ndarray
+
+
+class Stream:
+    """A recurrence that waits for its next step; see `RNN.stream`.
+
+    Stepping through a sequence gives bit for bit what running the whole of it gives.
+
+    >>> from stepnet import cells
+    >>> stream = cells.rnn("gru", cells.CELLS["gru"].parameters(inputs=2, hidden=3)).stream(rows=1)
+    >>> stream.step(np.ones((1, 2), "float32")).shape
+    (1, 3)
+    >>> stream.reset()
+    >>> stream.state
+    array([[0., 0., 0.]], dtype=float32)
+    """
+
+    def __init__(self, rnn: "RNN", rows: int, initial: Any, statics: Any, engine: "Asked") -> None:
+        if not is_integer(rows) or rows < 1:
+            raise InputError(f"rows is how many sequences are stepped side by side, from 1 on, not {rows!r}")
+        if rnn.reverse:
+            raise InputError(
+                "a recurrence with reverse=True begins at a sequence's last step: it has no stream"
+            )
+        self.rnn, self.rows, self.engine = rnn, int(rows), engine
+        self._given = initial, statics
+        self._step: Laid | None = None
+
+    def step(self, x: Any) -> Any:
+        """The outputs [rows, features...] of the next step, for its inputs [rows, features...].
+
+        Raises `InputError` for another number of rows, or other features or dtypes, than those before.
+        """
+        step = self._step or self._begin(x)
+        return step(x)
+
+    @property
+    def state(self) -> Any:
+        """The memory as it is now, a copy [rows, features...] in its structure."""
+        if self._step is None:
+            raise InputError("nothing was stepped yet: the memory is known from the first step on")
+        return self._step.state()
+
+    def reset(self, rows: Any = None, initial: Any = None, statics: Any = None) -> None:
+        """Begins anew: the memory is the stream's first one again, or `initial`, and steps count from 0.
+
+        rows: which, as an index, indices or a mask; all by default. initial, statics: arrays
+        [those rows, features...] in their structures.
+        """
+        if self._step is not None:
+            self._step.reset(
+                np.arange(self.rows) if rows is None else chosen(rows, self.rows), initial, statics
+            )
+        elif rows is not None or initial is not None or statics is not None:
+            raise InputError("nothing was stepped yet: give initial= and statics= to the stream itself")
+
+    def _begin(self, x: Any) -> "Laid":
+        from stepnet.recurrence import Batch, checked_array, initial_arrays, row_arrays
+
+        first = transform(lambda leaf: checked_array(leaf, "an input of a step"), x)
+        for name, leaf in named_leaves(first):
+            check_rows(name, leaf, self.rows)
+        batch = Batch.of(transform(lambda leaf: leaf[:, None], first), None)
+        initial, statics = self._given
+        still = transform(lambda leaf: checked_array(leaf, "a static"), statics)
+        found = self.rnn.prepare_for(batch, still)
+        memory = initial_arrays(initial, found.traced, self.rows)
+        parameters = leaves(self.rnn.params)
+        self._step = Laid(found, first, memory, row_arrays(still, self.rows), self.engine, parameters)
+        return self._step
+
+
+class Laid:
+    """A step laid out: its arrays, and what runs it on them."""
+
+    def __init__(
+        self,
+        prepared: "Prepared",
+        x: Any,
+        initial: Sequence[Array | None],
+        statics: Sequence[Array],
+        engine: "Asked",
+        parameters: list[Array],
+    ) -> None:
+        self.traced = prepared.traced
+        self.inputs = [np.empty_like(leaf) for leaf in leaves(x)]
+        self.skeleton = skeleton(x)
+        rows = len(self.inputs[0])
+        specs = leaves(self.traced.memory)
+        self.first = [
+            np.zeros((rows, *spec.shape), spec.dtype) if one is None else one.copy()
+            for one, spec in zip(initial, specs, strict=True)
+        ]
+        self.memory = [one.copy() for one in self.first]
+        self.statics = [one.copy() for one in statics]
+        results = self.traced.body.results[: len(self.traced.body.results) - len(self.memory)]
+        types = [self.traced.body.type_of(result) for result in results]
+        self.outputs = [np.empty((rows, *type_.shape), type_.dtype) for type_ in types]
+        self.begun = np.zeros(rows, np.int64)
+        self.counts = any(node.operation == "index" for node in self.traced.body.nodes)
+        self.bound = prepared.runner(engine, parameters)
+        self.run = self.laid_out()
+        self.one = self.inputs[0] if isinstance(x, np.ndarray) else None
+        self.plain = len(self.outputs) == 1 and skeleton(self.traced.output) == skeleton(0)
+
+    def laid_out(self) -> Callable[[], None]:
+        """What runs one step on the arrays."""
+        rows = len(self.begun)
+        ones, places = np.ones(rows, np.int64), np.arange(rows, dtype=np.int64)
+        call = Call(self.inputs, places, ones, rows, self.memory, self.statics, begun=self.begun)
+        return self.bound.again(call, Results(self.outputs, self.memory))
+
+    def __call__(self, x: Any) -> Any:
+        """One step."""
+        one = self.one
+        if one is not None and type(x) is np.ndarray and x.shape == one.shape and x.dtype == one.dtype:
+            one[...] = x
+        else:
+            self.take(x)
+        self.run()
+        if self.counts:
+            self.begun += 1
+        if self.plain:
+            return self.outputs[0].copy()
+        return rebuild(self.traced.output, [output.copy() for output in self.outputs])
+
+    def take(self, x: Any) -> None:
+        """Copies inputs that are to be looked at first."""
+        if skeleton(x) != self.skeleton:
+            raise InputError(f"a step's inputs are {skeleton(x)}; those before were {self.skeleton}")
+        for (name, leaf), kept in zip(named_leaves(x), self.inputs, strict=True):
+            array = np.asarray(leaf)
+            check_rows(name, array, len(kept))
+            if array.shape != kept.shape or array.dtype.newbyteorder("=") != kept.dtype:
+                raise InputError(
+                    f"{titled(name)} is {array.dtype}{list(array.shape)}; those before were "
+                    f"{kept.dtype}{list(kept.shape)}"
+                )
+            kept[...] = array
+
+    def state(self) -> Any:
+        """A copy of the memory in its structure."""
+        return rebuild(self.traced.memory, [one.copy() for one in self.memory])
+
+    def reset(self, rows: Array, initial: Any, statics: Any) -> None:
+        """Sets the memory of these rows; see `Stream.reset`."""
+        from stepnet.recurrence import checked_array, initial_arrays, row_arrays
+
+        given = initial_arrays(initial, self.traced, len(rows))
+        still = transform(lambda leaf: checked_array(leaf, "a static"), statics)
+        new = row_arrays(still, len(rows))
+        if statics is not None:
+            old = [(one.shape[1:], one.dtype) for one in self.statics]
+            if old != [(one.shape[1:], one.dtype) for one in new]:
+                raise InputError("the statics have other features or dtypes than those the stream began with")
+            for kept, one in zip(self.statics, new, strict=True):
+                kept[rows] = one
+            self.run = self.laid_out()
+        for memory, first, one in zip(self.memory, self.first, given, strict=True):
+            memory[rows] = first[rows] if one is None else one
+        self.begun[rows] = 0
+
+
+def chosen(rows: Any, count: int) -> Array:
+    """The indices that an index, indices or a mask mean; raises `InputError` for rows there are not."""
+    given = np.atleast_1d(np.asarray(rows))
+    if given.dtype == bool and given.shape == (count,):
+        return np.flatnonzero(given)
+    if given.dtype.kind not in "iu" or given.ndim != 1 or ((given < 0) | (given >= count)).any():
+        raise InputError(f"rows is an index from 0 to {count - 1}, several of them or a mask, not {rows!r}")
+    return cast("Array", given.astype(np.int64))
+
+
+def check_rows(name: str, array: Array, rows: int) -> None:
+    """Raises `InputError` for inputs of another number of rows."""
+    if array.ndim < 1 or array.shape[0] != rows:
+        raise InputError(
+            f"{titled(name)} is {list(array.shape)}; the stream has {rows} rows: [{rows}, features...]"
+        )
+
+
+def titled(name: str) -> str:
+    """What an input of a step is called."""
+    return f"input {name}" if name else "the input"

@@ -1,0 +1,202 @@
+"""The ATen operations that a step may use: one table, from each one's name to its rule.
+
+What PyTorch knows of dtypes (integers beside floats give float32, where NumPy gives float64) is in the ways
+to make a row. To add an operation: one row here, and its rule, where NumPy has none, in `rules`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepnet import functions
+from stepnet.torch import rules
+from stepnet.torch.rules import Result, as_bool, to
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """An operation: its rule, and whether it takes values whose rows are laid out with positions.
+
+    The rule is given the `Result` that PyTorch says the operation has, and its arguments.
+    """
+
+    rule: Function
+    folded: bool = False
+
+
+def promoted(function: Function, folded: bool = False) -> Row:
+    """A function of operands that first become the dtype of the result."""
+
+    def rule(result: Result, *values: Any, **options: Any) -> Any:
+        return function(*to(result.dtype, values), **options)
+
+    return Row(rule, folded)
+
+
+def pointwise(function: Function) -> Row:
+    """A function, number by number, of operands that first become the dtype of the result."""
+    return promoted(function, folded=True)
+
+
+def compared(function: Function) -> Row:
+    """A function, number by number, of operands that first become the dtype they have in common."""
+
+    def rule(result: Result, *values: Any) -> Any:
+        return function(*to(result.common, values))
+
+    return Row(rule, folded=True)
+
+
+def truths(function: Function) -> Row:
+    """A function, number by number, of operands that are true where they are not zero."""
+
+    def rule(_: Result, *values: Any) -> Any:
+        return function(*map(as_bool, values))
+
+    return Row(rule, folded=True)
+
+
+def plain(function: Function, folded: bool = False) -> Row:
+    """A function of operands as they are."""
+
+    def rule(_: Result, *values: Any, **options: Any) -> Any:
+        return function(*values, **options)
+
+    return Row(rule, folded)
+
+
+TABLE: dict[str, Row] = {
+    # pointwise
+    "add.Tensor": pointwise(rules.add),
+    "add.Scalar": pointwise(rules.add),
+    "sub.Tensor": pointwise(rules.subtract),
+    "sub.Scalar": pointwise(rules.subtract),
+    "mul.Tensor": pointwise(np.multiply),
+    "mul.Scalar": pointwise(np.multiply),
+    "div.Tensor": pointwise(rules.divide),
+    "div.Scalar": pointwise(rules.divide),
+    "div.Tensor_mode": Row(rules.divide_rounded, True),
+    "div.Scalar_mode": Row(rules.divide_rounded, True),
+    "remainder.Tensor": pointwise(np.remainder),
+    "remainder.Scalar": pointwise(np.remainder),
+    "neg.default": pointwise(np.negative),
+    "abs.default": pointwise(np.absolute),
+    "sign.default": pointwise(rules.sign),
+    "floor.default": pointwise(np.floor),
+    "ceil.default": pointwise(np.ceil),
+    "round.default": pointwise(np.rint),
+    "trunc.default": pointwise(rules.truncate),
+    "exp.default": pointwise(np.exp),
+    "expm1.default": pointwise(np.expm1),
+    "log.default": pointwise(np.log),
+    "log1p.default": pointwise(np.log1p),
+    "log2.default": pointwise(rules.logarithm(2)),
+    "log10.default": pointwise(rules.logarithm(10)),
+    "sqrt.default": pointwise(np.sqrt),
+    "rsqrt.default": pointwise(rules.inverse_root),
+    "reciprocal.default": pointwise(np.reciprocal),
+    "pow.Tensor_Scalar": pointwise(np.power),
+    "pow.Scalar": pointwise(rules.power_of),
+    "tanh.default": pointwise(np.tanh),
+    "sigmoid.default": pointwise(functions.sigmoid),
+    "erf.default": pointwise(functions.erf),
+    "relu.default": pointwise(functions.relu),
+    "leaky_relu.default": pointwise(functions.leaky_relu),
+    "elu.default": pointwise(rules.elu),
+    "gelu.default": pointwise(rules.gelu),
+    "hardtanh.default": pointwise(rules.hardtanh),
+    "minimum.default": pointwise(np.minimum),
+    "maximum.default": pointwise(np.maximum),
+    "clamp.default": pointwise(rules.clamp),
+    "clamp.Tensor": pointwise(rules.clamp),
+    "where.self": Row(rules.chosen, True),
+    "eq.Tensor": compared(np.equal),
+    "eq.Scalar": compared(np.equal),
+    "ne.Tensor": compared(np.not_equal),
+    "ne.Scalar": compared(np.not_equal),
+    "lt.Tensor": compared(np.less),
+    "lt.Scalar": compared(np.less),
+    "le.Tensor": compared(np.less_equal),
+    "le.Scalar": compared(np.less_equal),
+    "gt.Tensor": compared(np.greater),
+    "gt.Scalar": compared(np.greater),
+    "ge.Tensor": compared(np.greater_equal),
+    "ge.Scalar": compared(np.greater_equal),
+    "isnan.default": plain(np.isnan, folded=True),
+    "isinf.default": plain(rules.is_infinite, folded=True),
+    "logical_and.default": truths(np.logical_and),
+    "logical_or.default": truths(np.logical_or),
+    "logical_xor.default": truths(np.logical_xor),
+    "logical_not.default": truths(np.logical_not),
+    "bitwise_and.Tensor": plain(np.bitwise_and, folded=True),
+    "bitwise_or.Tensor": plain(np.bitwise_or, folded=True),
+    "bitwise_xor.Tensor": plain(np.bitwise_xor, folded=True),
+    "bitwise_not.default": plain(np.invert, folded=True),
+    "_to_copy.default": Row(rules.cast, True),
+    "copy.default": Row(rules.copied),
+    "clone.default": plain(rules.itself, folded=True),
+    "alias.default": plain(rules.itself, folded=True),
+    "lift_fresh_copy.default": plain(rules.itself, folded=True),
+    # products
+    "mv.default": plain(np.matmul, folded=True),
+    "mm.default": plain(rules.product, folded=True),
+    "bmm.default": plain(rules.product, folded=True),
+    "addmm.default": plain(rules.scaled_sum, folded=True),
+    # over features
+    "sum.dim_IntList": promoted(rules.total),
+    "mean.default": promoted(rules.mean),
+    "mean.dim": promoted(rules.mean),
+    "amax.default": promoted(rules.largest),
+    "amin.default": promoted(rules.smallest),
+    "max.dim": promoted(rules.largest_and_place),
+    "min.dim": promoted(rules.smallest_and_place),
+    "argmax.default": plain(rules.place_of_largest),
+    "argmin.default": plain(rules.place_of_smallest),
+    "var.correction": promoted(rules.variance),
+    "var_mean.correction": promoted(rules.variance_and_mean),
+    "any.default": plain(rules.any_true),
+    "any.dim": plain(rules.any_true),
+    "any.dims": plain(rules.any_true),
+    "linalg_vector_norm.default": promoted(rules.norm),
+    "_softmax.default": promoted(rules.softmax),
+    "_log_softmax.default": promoted(rules.log_softmax),
+    "native_layer_norm.default": promoted(rules.layer_norm),
+    # features moved
+    "view.default": Row(rules.shaped, True),
+    "unsqueeze.default": Row(rules.shaped),
+    "squeeze.dims": Row(rules.shaped),
+    "expand.default": Row(rules.repeated, True),
+    "permute.default": plain(np.transpose),
+    "select.int": plain(rules.along),
+    "slice.Tensor": plain(rules.sliced),
+    "split_with_sizes.default": plain(rules.split_by_sizes),
+    "cat.default": Row(rules.concatenated),
+    "flip.default": plain(rules.flipped),
+    "roll.default": plain(rules.rolled),
+    "repeat.default": plain(rules.tiled),
+    "slice_scatter.default": plain(rules.slice_replaced),
+    # at integers
+    "embedding.default": plain(rules.embedded),
+    "index.Tensor": plain(rules.indexed),
+    "index_select.default": plain(rules.picked),
+    "gather.default": Row(rules.gathered),
+    # new values
+    "full.default": Row(rules.filled),
+    "full_like.default": Row(rules.filled),
+    "scalar_tensor.default": Row(rules.number),
+    "eye.default": Row(rules.identity),
+    "arange.start_step": Row(rules.counted),
+}
+
+ADVICE: dict[str, str] = {
+    "_local_scalar_dense": "a step cannot read a value as a number: every row may differ; use torch.where",
+    "rand": "random numbers enter a step as an input (drawn per step) or a static (per sequence)",
+    "randn": "random numbers enter a step as an input (drawn per step) or a static (per sequence)",
+    "rand_like": "random numbers enter a step as an input (drawn per step) or a static (per sequence)",
+    "randn_like": "random numbers enter a step as an input (drawn per step) or a static (per sequence)",
+    "index_put": "use torch.where, or x[:, a:b] = y with a and b numbers",
+}

@@ -1,0 +1,187 @@
+"""A function on tensors as a graph of ATen operations, with a number of rows that stays a symbol.
+
+It runs once, on tensors that have shapes and no numbers, below `torch.fx`'s `make_fx`. Operations in place
+come out as operations that give new values, and what PyTorch makes of smaller operations comes out as those.
+"""
+
+import logging
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from stepnet.errors import StepError
+from stepnet.torch.lines import line_of_error
+from stepnet.torch.rewritten import Rewritten
+from stepnet.trace import refuse
+from stepnet.types import CONST, ROWS, Type
+
+torch: Any = import_module("torch")
+fake_tensors: Any = import_module("torch._subclasses.fake_tensor")
+functional: Any = import_module("torch._subclasses.functional_tensor")
+fx_traceback: Any = import_module("torch.fx.traceback")
+proxies: Any = import_module("torch.fx.experimental.proxy_tensor")
+shapes: Any = import_module("torch.fx.experimental.symbolic_shapes")
+sources: Any = import_module("torch._dynamo.source")
+decompositions: Any = import_module("torch._decomp")
+
+# Any number that no feature axis is likely to have: where a size must be the rows, it is compared with this.
+HINT = 8191
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Whether there is one of a tensor per row, whether its first axis is the rows alone, and its features.
+
+    PyTorch lays rows and positions out as one axis [rows x positions, ...] for a product, and rows as
+    [1, rows, ...]: these are not plain, and few operations take them.
+    """
+
+    per_row: bool
+    plain: bool
+    features: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The graph as a `torch.fx.GraphModule`, and the symbol of the number of rows."""
+
+    module: Any
+    rows: Any
+
+    @property
+    def nodes(self) -> list[Any]:
+        """The nodes in order, the arguments first."""
+        return list(self.module.graph.nodes)
+
+    def held(self, node: Any) -> Any:
+        """The tensor that a `get_attr` node stands for."""
+        return getattr(self.module, node.target)
+
+    def layout(self, tensor: Any) -> Layout:
+        """How a step sees a tensor of the graph; refuses one whose rows do not come first."""
+        sizes = list(tensor.shape)
+        places = [place for place, size in enumerate(sizes) if not isinstance(size, int)]
+        if not places:
+            return Layout(False, True, tuple(sizes))
+        first = places[0]
+        count = sizes[first].node.expr / self.rows
+        if len(places) > 1 or not count.is_Integer or any(size != 1 for size in sizes[:first]):
+            raise refuse(
+                f"the result is [{', '.join(map(self.text, sizes))}], which mixes rows: every row is a "
+                "sequence of its own, and the rows stand first"
+            )
+        positions = () if count == 1 else (int(count),)
+        return Layout(True, first == 0 and count == 1, positions + tuple(sizes[first + 1 :]))
+
+    def text(self, size: Any) -> str:
+        """A size as people read it."""
+        return str(size).replace(str(self.rows), "rows")
+
+
+def graph_of(function: Callable[..., Any], types: Sequence[Type], names: Sequence[str]) -> Graph:
+    """The graph of function(*tensors), for tensors of these types that are called so in messages.
+
+    Raises `StepError` for what PyTorch refuses, for what depends on the number of rows, and for changes of
+    parameters.
+    """
+    for type_, name in zip(types, names, strict=True):
+        if type_.extent not in (CONST, ROWS):
+            raise StepError(f"{name} holds inner sequences, which a step written with PyTorch cannot take")
+    environment = shapes.ShapeEnv()
+    mode = fake_tensors.FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
+    rows = row_count(environment)
+
+    def watched(*tensors: Any) -> Any:
+        with Rewritten(environment):
+            found = function(*tensors)
+        for tensor, type_, name in zip(tensors, types, names, strict=True):
+            if type_.extent == CONST and torch._functionalize_has_data_mutation(tensor.elem):
+                raise changed(f"`{name}`")
+        return found
+
+    with mode, torch.no_grad(), silent(fake_tensors.__name__), fx_traceback.preserve_node_meta():
+        tensors = [
+            torch.empty(
+                type_.shape if type_.extent == CONST else (rows, *type_.shape),
+                dtype=getattr(torch, type_.dtype),
+            )
+            for type_ in types
+        ]
+        made = proxies.make_fx(functional.dispatch_functionalize(watched), decomposition_table=smaller())
+        with messages(rows):
+            module = made(*tensors)
+    merge_permutes(module.graph)
+    module.graph.eliminate_dead_code()
+    for node in module.graph.nodes:
+        if getattr(getattr(node.target, "_schema", None), "is_mutable", False):
+            raise StepError(f"{changed('a tensor that it closes over')}\n  at {node.stack_trace}")
+    return Graph(module, rows.node.expr)
+
+
+def row_count(environment: Any) -> Any:
+    """The number of rows, as a symbol."""
+    source = sources.ConstantSource("rows")
+    symbol = environment.create_symbol(HINT, source=source, dynamic_dim=shapes.DimDynamic.DYNAMIC)
+    return environment.create_symintnode(symbol, hint=HINT, source=source)
+
+
+@cache
+def smaller() -> dict[Any, Callable[..., Any]]:
+    """What is made of smaller operations: all that PyTorch itself makes so for its core set, and norms."""
+    aten = torch.ops.aten
+    norms = [aten.native_batch_norm, aten.native_group_norm]
+    table = {**decompositions.core_aten_decompositions(), **decompositions.get_decompositions(norms)}
+    # Of these the smaller ones compute places that are constants, are of dtypes that a step lacks, or lay
+    # rows and positions out as one axis.
+    whole = (aten.roll.default, aten.eye.default, aten.eye.m, aten.mv.default)
+    return {operation: rule for operation, rule in table.items() if operation not in whole}
+
+
+@contextmanager
+def messages(rows: Any) -> Generator[None]:
+    """Inside it, what PyTorch raises becomes a `StepError` with the user's line."""
+    try:
+        yield
+    except StepError as error:
+        text = str(error)
+        raise (error if "\n  at " in text else StepError(f"{text}\n  at {line_of_error(error)}")) from None
+    except (shapes.GuardOnDataDependentSymNode, fake_tensors.DataDependentOutputException) as error:
+        raise StepError(
+            "a step cannot branch on a value or read it as a number: every row may differ; use torch.where"
+            f"\n  at {line_of_error(error)}"
+        ) from error
+    except (RuntimeError, IndexError) as error:
+        message = str(error).split("\n")[0].replace(str(rows.node.expr), "rows")
+        raise StepError(f"PyTorch refuses: {message}\n  at {line_of_error(error)}") from error
+
+
+@contextmanager
+def silent(name: str) -> Generator[None]:
+    """Inside it, one of PyTorch's modules does not log, at length, what it raises anyway."""
+    log = logging.getLogger(name)
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
+
+
+def changed(what: str) -> StepError:
+    """The error for a change that would outlive the step."""
+    return StepError(
+        f"the step changes {what} in place, which would outlive the step: make it a memory, or call .eval() "
+        "on a module that keeps statistics"
+    )
+
+
+def merge_permutes(graph: Any) -> None:
+    """A permutation of a permutation becomes one: between the two the rows may stand elsewhere."""
+    permute = torch.ops.aten.permute.default
+    for node in graph.nodes:
+        if node.target is permute and node.args[0].target is permute:
+            inner, order = node.args[0].args
+            rank = len(order)
+            node.args = (inner, [order[axis % rank] % rank for axis in node.args[1]])

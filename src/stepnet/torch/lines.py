@@ -1,0 +1,33 @@
+"""The user's own lines where steps call PyTorch: neither PyTorch's, nor what `stepnet.lines` leaves out."""
+
+import inspect
+import os
+import traceback
+from importlib import import_module
+from types import CodeType
+from typing import Any
+
+from stepnet import lines
+
+torch: Any = import_module("torch")
+PYTORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+
+
+def is_users(code: CodeType) -> bool:
+    """Whether code is the user's."""
+    return lines.is_users(code) and not os.path.abspath(code.co_filename).startswith(PYTORCH)
+
+
+def line_of_call() -> str:
+    """The innermost of the user's lines that is being run."""
+    frame = inspect.currentframe()
+    while frame is not None and not is_users(frame.f_code):
+        frame = frame.f_back
+    return "" if frame is None else lines.line_of(frame.f_code, frame.f_lineno)
+
+
+def line_of_error(error: BaseException) -> str:
+    """The innermost of the user's lines that an error came through; the one being run if there is none."""
+    passed = [(frame.f_code, number) for frame, number in traceback.walk_tb(error.__traceback__)]
+    users = [(code, number) for code, number in passed if is_users(code)]
+    return lines.line_of(*users[-1]) if users else line_of_call()

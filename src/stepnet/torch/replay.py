@@ -1,0 +1,160 @@
+"""A graph of ATen operations replayed on a step's values, each node as its row of the table says."""
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, cast
+
+from stepnet.errors import NetError, StepError
+from stepnet.lines import written_at
+from stepnet.structure import leaves, named_leaves, rebuild
+from stepnet.torch.aten import ADVICE, TABLE
+from stepnet.torch.graph import Graph, Layout, graph_of
+from stepnet.torch.rules import Result
+from stepnet.trace import Traced, builder_of, refuse
+from stepnet.types import CONST, DTYPES, ROWS, Type
+
+torch: Any = import_module("torch")
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class TorchStep:
+    """A function on tensors as a step: its graph of ATen operations, replayed on a step's values.
+
+    `__wrapped__` is what the user wrote, whose parameters and place count as the step's.
+    """
+
+    function: Function
+    __wrapped__: Function
+    __name__: str
+
+    def __call__(self, x: Any, memory: Any, params: Any, **further: Any) -> tuple[Any, Any]:
+        """The output and the next memory."""
+        given = {"x": x, "memory": memory, "params": params, **further}
+        values: list[Traced] = leaves(given)
+        names = [name for name, _ in named_leaves(given)]
+        structure: list[Any] = []
+
+        def flat(*tensors: Any) -> list[Any]:
+            structure[:] = [self.function(**rebuild(given, tensors))]
+            return [torch.as_tensor(leaf) for leaf in leaves(structure)]
+
+        graph = graph_of(flat, [value.type for value in values], names)
+        return rebuild(structure[0], replayed(graph, values))
+
+
+def replayed(graph: Graph, arguments: Sequence[Traced]) -> list[Traced]:
+    """The graph's results, with each of its nodes applied to a step's values."""
+    values: dict[Any, Any] = {}
+    remaining = iter(arguments)
+    for node in graph.nodes:
+        with written_at(node.stack_trace or ""):
+            if node.op == "placeholder":
+                values[node] = next(remaining)
+            elif node.op == "get_attr":
+                values[node] = constant(graph.held(node), arguments)
+            elif node.op == "output":
+                return [result(graph, one, values) for one in node.args[0]]
+            elif "val" in node.meta and is_size(node.meta["val"]):
+                values[node] = node.meta["val"]
+            elif node.target is operator.getitem:
+                values[node] = values[node.args[0]][node.args[1]]
+            else:
+                values[node] = applied(graph, node, values, arguments)
+    raise StepError("the graph has no output")
+
+
+def is_size(value: Any) -> bool:
+    """Whether a value is made of the number of rows, rather than a tensor."""
+    return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
+def constant(tensor: Any, arguments: Sequence[Traced]) -> Traced:
+    """A tensor that the step holds, as a constant of the net."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if dtype not in DTYPES:
+        raise refuse(f"a constant of dtype {dtype} cannot enter a step; use one of {', '.join(DTYPES)}")
+    builder = builder_of(arguments)
+    return Traced(builder, builder.constant(tensor.detach().cpu().numpy()))
+
+
+def result(graph: Graph, node: Any, values: dict[Any, Any]) -> Traced:
+    """A result of the step."""
+    if not graph.layout(node.meta["val"]).plain:
+        raise refuse("a result of the step mixes rows: it is [rows, features...]")
+    return values[node]
+
+
+def applied(graph: Graph, node: Any, values: dict[Any, Any], arguments: Sequence[Traced]) -> Any:
+    """What one node gives: its row of the table, applied to a step's values."""
+    name = str(node.target).removeprefix("aten.")
+    if name not in TABLE:
+        advice = ADVICE.get(name.split(".")[0])
+        raise refuse(f"aten.{name} is not an operation of a step" + (f": {advice}" if advice else ""))
+    try:
+        layouts = [graph.layout(one) for one in listed(node.meta["val"])]
+        check_rows(graph, node, layouts)
+        found = TABLE[name].rule(
+            result_of(node, layouts[0], arguments[0]),
+            *(valued(one, values) for one in node.args),
+            **{key: valued(one, values) for key, one in node.kwargs.items()},
+        )
+    except StepError as error:
+        raise StepError(f"aten.{name}: {error}") from None
+    for value, layout, tensor in zip(listed(found), layouts, listed(node.meta["val"]), strict=True):
+        wanted = Type(ROWS if layout.per_row else CONST, layout.features, torch_name(tensor))
+        if value.type != wanted:
+            raise NetError(f"aten.{name} gives {wanted}, and its rule {value.type}")
+    return found
+
+
+def check_rows(graph: Graph, node: Any, layouts: Sequence[Layout]) -> None:
+    """Raises `StepError` where an operation mixes rows, as far as shapes tell it."""
+    operands = [graph.layout(one.meta["val"]) for one in node.all_input_nodes if is_tensor(one)]
+    if any(one.per_row for one in operands) and not all(one.per_row for one in layouts):
+        raise refuse(
+            "the result has no rows, which mixes them: every row is a sequence of its own; use a feature axis"
+        )
+    name = str(node.target).removeprefix("aten.")
+    if not TABLE[name].folded and not all(one.plain for one in (*operands, *layouts)):
+        raise refuse("the first axis holds more than the rows, which mixes them; keep it apart: [rows, ...]")
+    numbers = [one for one in node.args if hasattr(one, "meta") and is_size(one.meta.get("val"))]
+    if numbers and not name.startswith("slice"):
+        raise refuse("the number of rows enters a value, and a step does not know it")
+
+
+def is_tensor(node: Any) -> bool:
+    """Whether a node of the graph is one tensor."""
+    return isinstance(node.meta.get("val"), torch.Tensor)
+
+
+def result_of(node: Any, layout: Layout, like: Traced) -> Result:
+    """What PyTorch says that a node gives."""
+    dtype = torch_name(listed(node.meta["val"])[0])
+    operands = [one.meta["val"] if hasattr(one, "meta") else one for one in node.args[:2]]
+    fits = len(operands) == 2 and all(isinstance(one, torch.Tensor | int | float) for one in operands)
+    common = str(torch.result_type(*operands)).removeprefix("torch.") if fits else dtype
+    return Result(layout.features, dtype, common, layout.per_row, like)
+
+
+def torch_name(tensor: Any) -> str:
+    """The name of a tensor's dtype; refuses those that stepnet does not know."""
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise refuse(f"a value of dtype {name} is not one of a step; use one of {', '.join(DTYPES)}")
+    return name
+
+
+def valued(argument: Any, values: dict[Any, Any]) -> Any:
+    """An argument of a node, with a step's values in place of nodes."""
+    if isinstance(argument, list | tuple):
+        return [valued(one, values) for one in cast("Sequence[Any]", argument)]
+    return values[argument] if hasattr(argument, "meta") else argument
+
+
+def listed(value: Any) -> list[Any]:
+    """The results of an operation that gives one or several."""
+    return list(cast("Sequence[Any]", value)) if isinstance(value, list | tuple) else [value]

@@ -1,0 +1,120 @@
+"""Functions of PyTorch that are traced as something else: its cells as equations, and dropout as a refusal.
+
+The cells, and some others, are C++ that asks for the number of rows, which a step does not know.
+"""
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any
+
+from stepnet.errors import StepError
+from stepnet.torch.lines import line_of_call
+
+torch: Any = import_module("torch")
+fx_traceback: Any = import_module("torch.fx.traceback")
+overrides: Any = import_module("torch.overrides")
+linear: Any = torch.nn.functional.linear
+
+
+def gru_cell(x: Any, h: Any, W: Any, R: Any, b: Any = None, d: Any = None) -> Any:
+    """The new state of `torch.nn.GRUCell`."""
+    x_r, x_z, x_n = linear(x, W, b).chunk(3, -1)
+    h_r, h_z, h_n = linear(h, R, d).chunk(3, -1)
+    r = torch.sigmoid(x_r + h_r)
+    z = torch.sigmoid(x_z + h_z)
+    n = torch.tanh(x_n + r * h_n)
+    return n + z * (h - n)
+
+
+def lstm_cell(x: Any, state: Sequence[Any], W: Any, R: Any, b: Any = None, d: Any = None) -> tuple[Any, Any]:
+    """The new state (h, c) of `torch.nn.LSTMCell`."""
+    h, c = state
+    i, f, g, o = (linear(x, W, b) + linear(h, R, d)).chunk(4, -1)
+    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(c), c
+
+
+def rnn_tanh_cell(x: Any, h: Any, W: Any, R: Any, b: Any = None, d: Any = None) -> Any:
+    """The new state of `torch.nn.RNNCell`."""
+    return torch.tanh(linear(x, W, b) + linear(h, R, d))
+
+
+def rnn_relu_cell(x: Any, h: Any, W: Any, R: Any, b: Any = None, d: Any = None) -> Any:
+    """The new state of `torch.nn.RNNCell` with nonlinearity="relu"."""
+    return torch.relu(linear(x, W, b) + linear(h, R, d))
+
+
+def dropped(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    """x itself where dropout is off; raises `StepError` where it would draw."""
+    if training and p > 0:
+        raise StepError(
+            "dropout draws anew at every step: call .eval() on the module, or multiply by a mask that is "
+            "given as a static (one per sequence) or an input (one per step)"
+        )
+    return x
+
+
+def cosine_similarity(a: Any, b: Any, dim: int = 1, eps: float = 1e-8) -> Any:
+    """The cosine of the angle between vectors."""
+    lengths = [value.norm(dim=dim, keepdim=True).clamp(min=eps) for value in (a, b)]
+    return (a / lengths[0] * (b / lengths[1])).sum(dim)
+
+
+def pad(x: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Any:
+    """Features with a number beside them: (before, after) along the last axis, then the one before it."""
+    if mode != "constant":
+        raise StepError(f"padding of mode {mode} is not an operation of a step; use torch.cat")
+    for place, (before, after) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
+        dim = x.ndim - 1 - place
+        x = x.narrow(dim, max(-before, 0), x.shape[dim] - max(-before, 0) - max(-after, 0))
+        sides = [
+            x.new_full((*x.shape[:dim], max(count, 0), *x.shape[dim + 1 :]), value or 0)
+            for count in (before, after)
+        ]
+        x = torch.cat([sides[0], x, sides[1]], dim)
+    return x
+
+
+DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
+
+REWRITTEN: dict[Callable[..., Any], Callable[..., Any]] = {
+    torch.gru_cell: gru_cell,
+    torch.lstm_cell: lstm_cell,
+    torch.rnn_tanh_cell: rnn_tanh_cell,
+    torch.rnn_relu_cell: rnn_relu_cell,
+    torch.cosine_similarity: cosine_similarity,
+    torch.nn.functional.pad: pad,
+    torch.dropout: dropped,
+    **{getattr(torch.nn.functional, name): dropped for name in DROPOUTS},
+}
+
+
+class Rewritten(overrides.TorchFunctionMode):
+    """While it is entered, the functions of the table are traced as what they stand for.
+
+    It also notes the user's line for the operations of each function, and refuses what asks how many rows
+    there are.
+    """
+
+    def __init__(self, environment: Any) -> None:
+        overrides.TorchFunctionMode.__init__(self)
+        self.environment = environment
+
+    def __torch_function__(
+        self, function: Any, types: Any, arguments: Any = (), options: dict[str, Any] | None = None
+    ) -> Any:
+        """What a call of `function` gives."""
+        self.refuse_guards("the step")
+        fx_traceback.set_stack_trace([line_of_call()])
+        traced: Any = REWRITTEN.get(function) or function
+        found = traced(*arguments, **(options or {}))
+        self.refuse_guards(f"PyTorch's {getattr(function, '__name__', function)}")
+        return found
+
+    def refuse_guards(self, who: str) -> None:
+        """Raises `StepError` where the course of the step has depended on the number of rows."""
+        if self.environment.guards:
+            raise StepError(
+                f"{who} depends on the number of rows, which a step does not know: let shapes broadcast, and "
+                "write -1 or x.shape[0] in a view"
+            )

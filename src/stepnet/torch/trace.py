@@ -1,0 +1,157 @@
+"""A step written with PyTorch as a recurrence: `trace`."""
+
+from importlib import import_module
+from typing import Any, cast
+
+import numpy as np
+
+from stepnet.errors import InputError, StepError
+from stepnet.recurrence import RNN
+from stepnet.step import Spec
+from stepnet.structure import leaves, skeleton, transform
+from stepnet.torch.replay import Function, TorchStep
+from stepnet.types import DTYPES
+
+torch: Any = import_module("torch")
+
+
+def trace(step: Any, example: Any, *, statics: Any = None, **options: Any) -> RNN:
+    """The recurrence of a step that is written with PyTorch.
+
+    step: a cell module, whose forward(x, state) gives the new state or (output, state), as those of
+    torch.nn; or a function step(x, memory, params) -> (output, memory) on tensors. Either gets `statics` and
+    `index` too if it has parameters of these names. A state is a tensor, or a structure of them; the output
+    of a module that gives its state alone is that state, or the first of several (h of an LSTM's h and c).
+
+    example: what one call of the step is given: (x, state) for a module, (x, memory, params) or (x, memory)
+    for a function. Tensors [rows, features...] of any number of rows, of which shapes and dtypes count;
+    parameters count as they are. statics: likewise tensors [rows, features...]. options: the others that
+    `RNN` takes.
+
+    The parameters and buffers of a module are the parameters of the recurrence, by their names. They are
+    copies: train the module, then trace it anew. Tensors that the step holds otherwise are constants.
+
+    >>> import numpy as np, torch, stepnet.torch
+    >>> cell = torch.nn.GRUCell(3, 4)
+    >>> rnn = stepnet.torch.trace(cell, (torch.zeros(1, 3), torch.zeros(1, 4)))
+    >>> rnn
+    RNN(GRUCell, memory=*)
+    >>> sorted(rnn.params)
+    ['bias_hh', 'bias_ih', 'weight_hh', 'weight_ih']
+    >>> outputs, final = rnn(np.ones((2, 5, 3), "float32"))
+    >>> h = torch.zeros(2, 4)
+    >>> for _ in range(5):
+    ...     h = cell(torch.ones(2, 3), h)
+    >>> bool(np.allclose(final, h.detach(), atol=1e-6))
+    True
+    """
+    module: bool = isinstance(step, torch.nn.Module)
+    called: Any = step.forward if module else step
+    if module:
+        check_module(step)
+    elif not callable(step):
+        raise InputError(f"a step is a torch.nn.Module or a function, not {described(step)}")
+    x, memory, params = parts_of(example, step)
+    inputs, memories, static_specs = (
+        transform(lambda leaf, kind=kind: spec_of(leaf, kind), part)
+        for kind, part in (("an input", x), ("a memory", memory), ("a static", statics))
+    )
+    return RNN(
+        TorchStep(of_module(step, memory) if module else of_function(step), called, name_of(step)),
+        transform(array_of, params),
+        memory=memories,
+        inputs=inputs,
+        statics=static_specs,
+        **options,
+    )
+
+
+def parts_of(example: Any, step: Any) -> tuple[Any, Any, Any]:
+    """The input, memory and parameters of an example call."""
+    module = isinstance(step, torch.nn.Module)
+    wanted = (2,) if module else (2, 3)
+    if not isinstance(example, tuple) or len(given := cast("tuple[Any, ...]", example)) not in wanted:
+        names = "(x, state)" if module else "(x, memory, params)"
+        raise InputError(
+            f"example is what one call of the step is given, a tuple {names}, not {described(example)}"
+        )
+    if module:
+        return given[0], given[1], {**dict(step.named_parameters()), **dict(step.named_buffers())}
+    return given[0], given[1], given[2] if len(given) == 3 else None
+
+
+def described(value: Any) -> str:
+    """What to call a wrong value in a message."""
+    if isinstance(value, tuple):
+        return f"a tuple of {len(cast('tuple[Any, ...]', value))}"
+    return f"a {type(value).__name__}"
+
+
+def check_module(module: Any) -> None:
+    """Raises `InputError` for modules that are no cells."""
+    if isinstance(module, torch.nn.RNNBase):
+        name = type(module).__name__
+        raise InputError(
+            f"torch.nn.{name} runs over the steps itself; give a cell, as torch.nn.{name}Cell, or bring its "
+            "weights over with stepnet.convert"
+        )
+
+
+def spec_of(leaf: Any, kind: str) -> Spec:
+    """The spec of an example tensor [rows, features...]."""
+    if not isinstance(leaf, torch.Tensor) or leaf.ndim < 1:
+        what = f"one of {leaf.ndim} axes" if isinstance(leaf, torch.Tensor) else described(leaf)
+        raise InputError(f"{kind} of the example is a tensor [rows, features...], not {what}")
+    return Spec(tuple(leaf.shape[1:]), dtype_of(leaf, f"{kind} of the example"))
+
+
+def dtype_of(tensor: Any, what: str) -> str:
+    """The name of a tensor's dtype; raises `InputError` where stepnet does not know it."""
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise InputError(f"{what} has dtype {name}; use one of {', '.join(DTYPES)}")
+    return name
+
+
+def array_of(leaf: Any) -> Any:
+    """A parameter as an array of its own."""
+    if not isinstance(leaf, torch.Tensor):
+        return np.array(leaf)
+    dtype_of(leaf, "a parameter")
+    return leaf.detach().cpu().numpy().copy()
+
+
+def name_of(step: Any) -> str:
+    """What a recurrence calls its step."""
+    return getattr(step, "__name__", type(step).__name__)
+
+
+# ---- what the user wrote, as a function of (x, memory, params, ...) ----------------------------------------
+
+
+def of_function(step: Function) -> Function:
+    """The function itself, whatever it calls its parameters."""
+
+    def called(x: Any, memory: Any, params: Any, **further: Any) -> Any:
+        return step(x, memory, params, **further)
+
+    return called
+
+
+def of_module(module: Any, state: Any) -> Function:
+    """The function that a cell module is: it gives (output, state)."""
+    wanted = skeleton(state)
+
+    def called(x: Any, memory: Any, params: Any, **further: Any) -> tuple[Any, Any]:
+        found = torch.func.functional_call(module, params, (x, memory), further)
+        if skeleton(found) == wanted:
+            return leaves(found)[0], found
+        pair = cast("tuple[Any, ...]", found)
+        if isinstance(found, tuple) and len(pair) == 2 and skeleton(pair[1]) == wanted:
+            return pair
+        raise StepError(
+            f"{type(module).__name__} is given the state {wanted} and gives {skeleton(found)}; "
+            "a cell gives the new state, or (output, state)"
+        )
+
+    return called

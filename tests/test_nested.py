@@ -1,0 +1,352 @@
+"""Recurrences inside recurrences, against loops over arrays in float64."""
+
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from tolerance import assert_close
+
+import stepnet as sn
+from stepnet import nested
+from stepnet.errors import InputError, StepError
+
+Array = np.ndarray
+RANDOM = np.random.default_rng(11)
+
+
+def weights(inputs: int, hidden: int) -> dict[str, Array]:
+    """Parameters of a simple recurrence."""
+    return {
+        "W": RANDOM.uniform(-1, 1, (inputs, hidden)).astype("float32"),
+        "R": RANDOM.uniform(-0.5, 0.5, (hidden, hidden)).astype("float32"),
+    }
+
+
+WORDS, SENTENCES = weights(3, 4), weights(4, 4)
+
+
+def simple(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+    h = np.tanh(x @ p["W"] + h @ p["R"])
+    return h, h
+
+
+words = sn.RNN(simple, WORDS, memory=4)
+words_backward = sn.RNN(simple, WORDS, memory=4, reverse=True)
+
+
+def run_words(sentence: Array, c: Array, reverse: bool = False) -> tuple[Array, Array]:
+    """The inner recurrence over a sentence [words, 3]: its outputs, and its last memory [1, 4]."""
+    found = np.zeros((len(sentence), 4))
+    for at in reversed(range(len(sentence))) if reverse else range(len(sentence)):
+        found[at : at + 1], c = simple(sentence[at : at + 1], c, WORDS)
+    return found, c
+
+
+# ---- steps, and what they mean -----------------------------------------------------------------------------
+
+
+def last_word(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+    _, said = words(x, initial="zeros")
+    return simple(said, h, p)
+
+
+def last_word_by_hand(sentence: Array, h: Array) -> tuple[Array, Array]:
+    return simple(run_words(sentence, np.zeros((1, 4)))[1], h, SENTENCES)
+
+
+def backward(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+    outputs, _ = words_backward(x, initial="zeros", last_only=True)
+    return simple(outputs, h, p)
+
+
+def backward_by_hand(sentence: Array, h: Array) -> tuple[Array, Array]:
+    found = run_words(sentence, np.zeros((1, 4)), reverse=True)[0]
+    return simple(found[:1] if len(found) else np.zeros((1, 4)), h, SENTENCES)
+
+
+def mean_and_max(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+    outputs, _ = words(np.tanh(x * 2), initial="zeros")
+    h = np.tanh(nested.reduce(outputs, "mean") @ p["W"] + nested.reduce(x * 3, "max")[:, :1] + h @ p["R"])
+    return h * 2, h
+
+
+def mean_and_max_by_hand(sentence: Array, h: Array) -> tuple[Array, Array]:
+    found = run_words(np.tanh(sentence * 2), np.zeros((1, 4)))[0]
+    mean = found.mean(0, keepdims=True) if len(found) else np.zeros((1, 4))
+    most = (sentence * 3).max(0, keepdims=True)[:, :1] if len(found) else np.zeros((1, 1))
+    h = np.tanh(mean @ SENTENCES["W"] + most + h @ SENTENCES["R"])
+    return h * 2, h
+
+
+def continued(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+    _, h = words(x, initial=h)
+    return h + 1, np.tanh(h @ p["R"])
+
+
+def continued_by_hand(sentence: Array, h: Array) -> tuple[Array, Array]:
+    _, h = run_words(sentence, h)
+    return h + 1, np.tanh(h @ SENTENCES["R"])
+
+
+def gated(x: Any, h: Any, p: Any, index: Any) -> tuple[Any, Any]:
+    shifted = x + nested.expand(h[:, :3] + index[:, None].astype(h.dtype) * 0.1, x)
+    _, said = words(shifted, initial="zeros")
+    return simple(said, h, p)
+
+
+def gated_by_hand(sentence: Array, h: Array, index: int) -> tuple[Array, Array]:
+    return simple(run_words(sentence + h[:, :3] + index * 0.1, np.zeros((1, 4)))[1], h, SENTENCES)
+
+
+def two_layers(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+    lower, _ = words(x, initial="zeros")
+    _, said = upper(lower * 2, initial="zeros")
+    return simple(said, h, p)
+
+
+upper = sn.RNN(simple, SENTENCES, memory=4)
+
+
+def two_layers_by_hand(sentence: Array, h: Array) -> tuple[Array, Array]:
+    lower, c = run_words(sentence, np.zeros((1, 4)))[0], np.zeros((1, 4))
+    for at in range(len(lower)):
+        _, c = simple(lower[at : at + 1] * 2, c, SENTENCES)
+    return simple(c, h, SENTENCES)
+
+
+STEPS: dict[str, tuple[Callable[..., Any], Callable[..., Any], list[str]]] = {
+    "last word": (last_word, last_word_by_hand, ["across", "recurrence", "recurrence"]),
+    "backward": (backward, backward_by_hand, ["across", "recurrence", "across", "recurrence"]),
+    "mean and max": (
+        mean_and_max,
+        mean_and_max_by_hand,
+        ["across", "plain", "recurrence", "across", "across", "recurrence"],
+    ),
+    "continued": (continued, continued_by_hand, ["loop"]),
+    "gated by the memory and the count": (gated, gated_by_hand, ["loop"]),
+    "two layers": (two_layers, two_layers_by_hand, []),
+}
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> list[list[Array]]:
+    """Documents of sentences of words, some without any."""
+    counts = draw(st.lists(st.lists(st.integers(0, 4), max_size=4), max_size=4))
+    random = np.random.default_rng(draw(st.integers(0, 99)))
+    return [
+        [random.uniform(-1, 1, (count, 3)).astype("float32") for count in document] for document in counts
+    ]
+
+
+def ragged(documents: list[list[Array]]) -> sn.Ragged:
+    """Documents as a Ragged of two levels."""
+    sentences = [sentence for document in documents for sentence in document]
+    outer = np.cumsum([0, *map(len, documents)])
+    inner = np.cumsum([0, *map(len, sentences)])
+    values = np.concatenate([np.zeros((0, 3), "float32"), *sentences])
+    return sn.Ragged(values, (outer.astype(np.int64), inner.astype(np.int64)))
+
+
+@pytest.mark.parametrize("name", STEPS)
+@settings(max_examples=15)
+@given(documents(), st.sampled_from(["interpret", "llvm"]), st.booleans())
+def test_steps_that_call_recurrences(name: str, given: list[list[Array]], engine: str, reverse: bool):
+    step, by_hand, _ = STEPS[name]
+    outputs, final = sn.RNN(step, SENTENCES, memory=4, reverse=reverse)(ragged(given), engine=engine)
+    assert outputs.lengths.tolist() == [len(document) for document in given]
+    for place, document in enumerate(given):
+        h = np.zeros((1, 4))
+        for count, at in enumerate(reversed(range(len(document))) if reverse else range(len(document))):
+            extra = (count,) if by_hand is gated_by_hand else ()
+            output, h = by_hand(document[at], h, *extra)
+            assert_close(outputs[place][at : at + 1], output, 20, 8)
+        assert_close(final[place : place + 1], h, 20, 8)
+
+
+@pytest.mark.parametrize("name", [name for name, (_, _, kinds) in STEPS.items() if kinds])
+def test_what_needs_no_memory_is_lifted(name: str):
+    step, _, kinds = STEPS[name]
+    rnn = sn.RNN(step, SENTENCES, memory=4, inputs=sn.Spec(3, "float32", levels=1))
+    assert [part.kind for part in rnn.prepared.schedule.parts] == kinds
+    assert rnn.explain().count("engine: llvm") >= len([kind for kind in kinds if kind != "across"])
+
+
+def test_three_levels(engine: str):
+    def document(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+        _, said = sentences(x, initial="zeros")
+        return simple(said, h, p)
+
+    sentences = sn.RNN(last_word, SENTENCES, memory=4)
+    shelf = [[[2, 0], [3]], [], [[], [1, 4, 2]]]
+    texts = [[[RANDOM.uniform(-1, 1, (n, 3)).astype("float32") for n in s] for s in d] for d in shelf]
+    flat = [sentence for book in texts for text in book for sentence in text]
+    levels = (
+        np.cumsum([0, *map(len, texts)]),
+        np.cumsum([0, *(len(text) for book in texts for text in book)]),
+        np.cumsum([0, *map(len, flat)]),
+    )
+    given = sn.Ragged(np.concatenate(flat), tuple(level.astype(np.int64) for level in levels))
+    outputs, final = sn.RNN(document, SENTENCES, memory=4)(given, engine=engine)
+    for place, book in enumerate(texts):
+        h = np.zeros((1, 4))
+        for at, text in enumerate(book):
+            inner = np.zeros((1, 4))
+            for sentence in text:
+                _, inner = last_word_by_hand(sentence, inner)
+            output, h = simple(inner, h, SENTENCES)
+            assert_close(outputs[place][at : at + 1], output, 20, 8)
+        assert_close(final[place : place + 1], h, 20, 8)
+
+
+def test_inner_sequences_as_outputs(engine: str):
+    def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+        outputs, said = words(x, initial=h)
+        return {"words": outputs * 2, "sentence": said}, said
+
+    given = ragged([[np.ones((2, 3), "float32")], [np.ones((1, 3), "float32"), np.zeros((3, 3), "float32")]])
+    outputs, final = sn.RNN(step, None, memory=4)(given, engine=engine)
+    assert (outputs["words"].levels, outputs["sentence"].levels) == (2, 1)
+    h = np.zeros((1, 4))
+    for at, sentence in enumerate(given[1]):
+        found, h = run_words(sentence, h)
+        assert_close(outputs["words"][1][at], found * 2, 6, 4)
+    assert_close(final[1:], h, 6, 4)
+
+
+def test_statics_initial_memories_and_flat_inputs_beside_nested_ones(engine: str):
+    def step(x: Any, h: Any, p: Any, statics: Any) -> tuple[Any, Any]:
+        _, said = words(x["words"] + nested.expand(statics, x["words"]), initial="zeros")
+        return simple(said, h + x["bias"], p)
+
+    documents = [[np.ones((2, 3), "float32"), np.zeros((1, 3), "float32")], [np.ones((3, 3), "float32")]]
+    given = ragged(documents)
+    bias = sn.Ragged(RANDOM.uniform(-1, 1, (3, 4)).astype("float32"), given.offsets[:1])
+    still = RANDOM.uniform(-1, 1, (2, 3)).astype("float32")
+    first = RANDOM.uniform(-1, 1, (2, 4)).astype("float32")
+    rnn = sn.RNN(step, SENTENCES, memory=4)
+    inputs = {"words": given, "bias": bias}
+    outputs, final = rnn(inputs, initial=first, statics=still, engine=engine)
+    for place, document in enumerate(documents):
+        h = first[place : place + 1]
+        for at, sentence in enumerate(document):
+            _, said = run_words(sentence + still[place], np.zeros((1, 4)))
+            output, h = simple(said, h + bias[place][at], SENTENCES)
+            assert_close(outputs[place][at : at + 1], output, 10, 8)
+        assert_close(final[place : place + 1], h, 10, 8)
+    last, _ = rnn(inputs, initial=first, statics=still, last_only=True, engine=engine)
+    np.testing.assert_array_equal(last, [outputs[0][-1], outputs[1][-1]])
+
+
+def test_a_document_is_the_same_whatever_is_beside_it():
+    many = [
+        [RANDOM.uniform(-1, 1, (n, 3)).astype("float32") for n in counts]
+        for counts in ([3, 1], [20, 7, 1], [], [2])
+    ]
+    for step in (last_word, continued, mean_and_max):
+        rnn = sn.RNN(step, SENTENCES, memory=4)
+        together, _ = rnn(ragged(many))
+        for place, document in enumerate(many):
+            alone, _ = rnn(ragged([document]))
+            np.testing.assert_array_equal(alone[0], together[place])
+
+
+# ---- what is wrong -----------------------------------------------------------------------------------------
+
+
+def called(step: Callable[..., Any], given: Any = None) -> None:
+    """Runs a step over one document."""
+    sn.RNN(step, SENTENCES, memory=4)(ragged([[np.ones((2, 3), "float32")]]) if given is None else given)
+
+
+def test_how_the_memory_begins_is_said():
+    def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+        return words(x)[1], h
+
+    with pytest.raises(
+        StepError, match=r"says how its memory begins: initial='zeros' anew.*\n.*test_nested.py"
+    ):
+        called(step)
+
+
+@pytest.mark.parametrize(
+    ("initial", "expected"),
+    [
+        ("ones", "initial is 'zeros' or values of the step, not 'ones'"),
+        ({"a": 0}, r"initial is \{a: \*\}, the memory is \*"),
+        (np.zeros((1, 4)), "the initial memory of a recurrence inside a step is a value of the step"),
+    ],
+)
+def test_memories_that_are_none(initial: Any, expected: str):
+    def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+        return words(x, initial=initial)[1], h
+
+    with pytest.raises(StepError, match=expected):
+        called(step)
+
+
+def test_an_outer_memory_of_another_shape():
+    def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+        return words(x, initial=h[:, :2])[1], h
+
+    with pytest.raises(StepError, match=r"the initial memory is f32\[2\]; it should be float32\[4\]"):
+        called(step)
+
+
+def test_an_input_that_is_no_inner_sequence():
+    def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+        return words(x, initial="zeros")[1], h
+
+    flat = sn.Ragged.from_list([np.ones((2, 3), "float32")])
+    with pytest.raises(StepError, match="the input of a recurrence inside a step is no sequence there"):
+        called(step, flat)
+
+
+def test_levels_that_do_not_match():
+    def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+        return words(x["a"], initial="zeros")[1] + x["b"], h
+
+    given = ragged([[np.ones((2, 3), "float32")], [np.ones((1, 3), "float32")] * 2])
+    other = sn.Ragged.from_list([np.ones((1, 4), "float32"), np.ones((3, 4), "float32")])
+    with pytest.raises(
+        InputError, match="inputs `a` and `b` do not match at level 0: sequence 1 has 2 entries and 3"
+    ):
+        called(step, {"a": given, "b": other})
+    with pytest.raises(InputError, match="do not match at level 0: there are 2 sequences and 1"):
+        called(step, {"a": given, "b": other[:1]})
+    with pytest.raises(InputError, match="input b is an array among Raggeds of several levels"):
+        called(step, {"a": given, "b": np.ones((2, 3, 4), "float32")})
+
+
+def test_values_of_different_levels_meet():
+    def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+        return words(x + h[:, :3], initial="zeros")[1], h
+
+    with pytest.raises(StepError, match=r"values of different extents meet.*\n.*test_nested.py"):
+        called(step)
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda x, h: nested.reduce(h, "mean"), "reduce takes inner sequences"),
+        (lambda x, h: nested.reduce(x, "median"), "how is one of sum, mean, max, first, last, not 'median'"),
+        (lambda x, h: nested.expand(1.0, x), "expand takes a value of a step"),
+    ],
+)
+def test_reduce_and_expand_of_what_they_do_not_take(make: Any, expected: str):
+    def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+        return make(x, h), h
+
+    with pytest.raises(StepError, match=expected):
+        called(step)
+
+
+def test_an_inner_sequence_has_no_last_step_as_an_output():
+    def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+        return words(x, initial="zeros")[0], h
+
+    with pytest.raises(InputError, match="last_only is for outputs that there is one of per step"):
+        sn.RNN(step, None, memory=4)(ragged([[np.ones((2, 3), "float32")]]), last_only=True)

@@ -1,0 +1,240 @@
+"""Streams: steps one at a time are bit for bit what the whole sequence gives."""
+
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from random_steps import RandomStep, random_steps, sequences_for
+
+import stepnet as sn
+from stepnet import cells
+from stepnet.errors import InputError
+from stepnet.structure import leaves, transform
+
+Array = np.ndarray
+
+
+def rnn_of(cell: str = "gru", inputs: int = 3, hidden: int = 5, **options: Any) -> sn.RNN:
+    """A named cell with random parameters."""
+    params = cells.CELLS[cell].parameters(inputs=inputs, hidden=hidden)
+    return cells.rnn(cell, params, **options)
+
+
+def steps(count: int, rows: int, features: int = 3, seed: int = 0) -> Array:
+    """Inputs [rows, steps, features]."""
+    return np.random.default_rng(seed).normal(size=(rows, count, features)).astype("float32")
+
+
+@settings(max_examples=25)
+@given(st.data(), random_steps(), st.sampled_from(["interpret", "llvm"]))
+def test_any_step_streamed_is_the_whole_sequence(data: st.DataObject, step: RandomStep, engine: str):
+    batch = data.draw(sequences_for(step, "float32"))
+    rows = len(batch.lengths)
+    if not rows:
+        return
+    rnn = step.rnn("float32")
+    outputs, _ = rnn(batch.inputs, batch.initial, batch.statics, engine=engine)
+    stream = rnn.stream(rows, batch.initial, batch.statics, engine)
+    for at in range(int(batch.lengths.max())):
+        alive = np.flatnonzero(batch.lengths > at)
+
+        def slices(ragged: sn.Ragged, at: int = at) -> Array:  # rows that have ended get zeros
+            found = np.zeros((rows, *ragged.values.shape[1:]), ragged.dtype)
+            for row in range(rows):
+                if len(ragged[row]) > at:
+                    found[row] = ragged[row][at]
+            return found
+
+        given = stream.step(transform(slices, batch.inputs))
+        for one, whole in zip(leaves(given), leaves(outputs), strict=True):
+            for row in alive:
+                np.testing.assert_array_equal(one[row], whole[int(row)][at])
+
+
+@pytest.mark.parametrize("cell", sorted(cells.CELLS))
+def test_every_cell_ends_in_the_same_state(cell: str):
+    rnn = rnn_of(cell)
+    x = steps(7, 2)
+    whole, final = rnn(x)
+    stream = rnn.stream(rows=2)
+    given = np.stack([stream.step(x[:, at]) for at in range(7)], 1)
+    np.testing.assert_array_equal(given, whole)
+    for one, other in zip(leaves(stream.state), leaves(final), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_many_rows_and_threads():
+    rnn = rnn_of(hidden=16)
+    x = steps(4, 300)
+    whole, _ = rnn(x)
+    stream = rnn.stream(rows=300)
+    np.testing.assert_array_equal(np.stack([stream.step(x[:, at]) for at in range(4)], 1), whole)
+
+
+def test_pieces_of_both_kinds_continue_one_another(engine: str):
+    rnn = rnn_of()
+    x = steps(9, 2)
+    whole, _ = rnn(x, engine=engine)
+    first, state = rnn(x[:, :4], engine=engine)
+    stream = rnn.stream(2, initial=state, engine=engine)
+    rest = [stream.step(x[:, at]) for at in range(4, 9)]
+    np.testing.assert_array_equal(np.concatenate([first, np.stack(rest, 1)], 1), whole)
+
+
+def test_what_is_given_back_stays_as_it_was():
+    stream = rnn_of().stream()
+    x = steps(2, 1)
+    first = stream.step(x[:, 0])
+    state = stream.state
+    kept = first.copy(), state.copy()
+    stream.step(x[:, 1])
+    np.testing.assert_array_equal((first, state), kept)
+
+
+# ---- beginning anew ----------------------------------------------------------------------------------------
+
+
+def test_reset_begins_rows_anew(engine: str):
+    rnn = rnn_of()
+    x = steps(3, 3)
+    stream = rnn.stream(3, engine=engine)
+    first = stream.step(x[:, 0])
+    stream.step(x[:, 1])
+    stream.reset(rows=[0, 2])
+    again = stream.step(x[:, 0])
+    np.testing.assert_array_equal(again[[0, 2]], first[[0, 2]])
+    assert np.abs(again[1] - first[1]).max() > 1e-3
+    stream.reset()
+    np.testing.assert_array_equal(stream.step(x[:, 0]), first)
+
+
+def test_reset_to_the_first_memory_or_a_given_one():
+    rnn = rnn_of()
+    random = np.random.default_rng(3)
+    initial, other = (random.normal(size=(2, 5)).astype("float32") for _ in range(2))
+    x = steps(2, 2)
+    stream = rnn.stream(2, initial=initial)
+    first = stream.step(x[:, 0])
+    stream.step(x[:, 1])
+    stream.reset(rows=np.array([False, True]))
+    np.testing.assert_array_equal(stream.step(x[:, 0])[1], first[1])
+    stream.reset(rows=0, initial=other[:1])
+    np.testing.assert_array_equal(stream.state[0], other[0])
+    right, _ = rnn(x[:1, :1], initial=other[:1])
+    np.testing.assert_array_equal(stream.step(x[:, 0])[0], right[0, 0])
+
+
+def test_steps_are_counted_from_the_reset(engine: str):
+    def step(x: Any, h: Any, p: Any, index: Any) -> tuple[Any, Any]:
+        return x * 0 + index[:, None], h
+
+    stream = sn.RNN(step, memory=1, inputs=sn.Spec(1, "float32")).stream(2, engine=engine)
+    x = np.ones((2, 1), "float32")
+    counted = [stream.step(x)[:, 0].tolist() for _ in range(2)]
+    stream.reset(rows=1)
+    counted.append(stream.step(x)[:, 0].tolist())
+    assert counted == [[0, 0], [1, 1], [2, 0]]
+
+
+def test_statics_belong_to_rows_and_change_with_them(engine: str):
+    def step(x: Any, h: Any, p: Any, statics: Any) -> tuple[Any, Any]:
+        return x + np.tanh(statics * 2), h
+
+    rnn = sn.RNN(step, memory=1)
+    x, still = np.ones((2, 1), "float32"), np.array([[1.0], [2.0]], "float32")
+    stream = rnn.stream(2, statics=still, engine=engine)
+    before = stream.step(x)
+    stream.reset(rows=0, statics=np.array([[5.0]], "float32"))
+    after = stream.step(x)
+    right, _ = rnn(x[:, None], statics=np.array([[5.0], [2.0]], "float32"), engine=engine)
+    np.testing.assert_array_equal(after, right[:, 0])
+    assert before[0] != after[0]
+    with pytest.raises(InputError, match="the statics have other features or dtypes than those"):
+        stream.reset(rows=0, statics=np.array([[5.0, 1.0]], "float32"))
+
+
+# ---- structures --------------------------------------------------------------------------------------------
+
+
+def test_structures_come_back_as_structures():
+    def step(x: Any, memory: Any, p: Any) -> tuple[Any, Any]:
+        return {"sum": x["a"] + x["b"], "count": memory["n"]}, {"n": memory["n"] + 1}
+
+    stream = sn.RNN(step, memory={"n": sn.Spec((), "int64")}).stream(2)
+    x = {"a": np.ones((2, 1), "float32"), "b": np.full((2, 1), 2, "float32")}
+    stream.step(x)
+    given = stream.step(x)
+    assert given["sum"].tolist() == [[3.0], [3.0]]
+    assert given["count"].tolist() == [1, 1]
+    assert stream.state["n"].tolist() == [2, 2]
+    with pytest.raises(InputError, match=r"a step's inputs are \*; those before were \{a: \*, b: \*\}"):
+        stream.step(np.ones((2, 1), "float32"))
+
+
+# ---- what is wrong -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (np.ones((3, 3), "float32"), r"the input is \[3, 3\]; the stream has 2 rows: \[2, features...\]"),
+        (np.ones(3, "float32"), r"the input is \[3\]; the stream has 2 rows"),
+        (np.float32(1), r"the input is \[\]; the stream has 2 rows"),
+        (np.ones((2, 4), "float32"), r"the input is float32\[2, 4\]; those before were float32\[2, 3\]"),
+        (np.ones((2, 3)), r"the input is float64\[2, 3\]; those before were float32\[2, 3\]"),
+    ],
+)
+def test_a_step_unlike_those_before(given: Array, expected: str):
+    stream = rnn_of().stream(rows=2)
+    stream.step(steps(1, 2)[:, 0])
+    with pytest.raises(InputError, match=expected):
+        stream.step(given)
+
+
+def test_a_first_step_of_another_number_of_rows():
+    with pytest.raises(InputError, match=r"the input is \[1, 3\]; the stream has 2 rows"):
+        rnn_of().stream(rows=2).step(steps(1, 1)[:, 0])
+
+
+@pytest.mark.parametrize("rows", [0, -1, 1.5, "two"])
+def test_a_number_of_rows_that_is_none(rows: Any):
+    with pytest.raises(InputError, match="rows is how many sequences are stepped side by side, from 1 on"):
+        rnn_of().stream(rows=rows)
+
+
+@pytest.mark.parametrize("rows", [2, -1, [0, 5], 0.5, np.array([True]), [[0]]])
+def test_rows_that_there_are_not(rows: Any):
+    stream = rnn_of().stream(rows=2)
+    stream.step(steps(1, 2)[:, 0])
+    with pytest.raises(InputError, match="rows is an index from 0 to 1, several of them or a mask"):
+        stream.reset(rows=rows)
+
+
+def test_backward_recurrences_have_no_stream():
+    with pytest.raises(InputError, match="begins at a sequence's last step: it has no stream"):
+        rnn_of(reverse=True).stream()
+
+
+def test_before_the_first_step():
+    stream = rnn_of().stream()
+    with pytest.raises(InputError, match="nothing was stepped yet: the memory is known"):
+        _ = stream.state
+    with pytest.raises(InputError, match="nothing was stepped yet"):
+        stream.reset(rows=0)
+    stream.reset()
+
+
+def test_numbers_outside_a_table_are_said_and_the_stream_goes_on():
+    def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+        h = h + p[x]
+        return h, h
+
+    table = np.arange(4, dtype="float32").reshape(4, 1)
+    stream = sn.RNN(step, table, memory=1).stream()
+    assert stream.step(np.array([3])).tolist() == [[3.0]]
+    with pytest.raises(InputError, match="outside the rows of the parameter"):
+        stream.step(np.array([4]))
+    stream.reset()
+    assert stream.step(np.array([2])).tolist() == [[2.0]]
