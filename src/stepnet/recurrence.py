@@ -17,6 +17,7 @@ from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
 from stepnet.report.explain import explain
 from stepnet.schedule import Running, Schedule, is_nested, schedule
+from stepnet.scopes import Scopes, step_scopes
 from stepnet.step import Spec, Step, TracedStep, dtype_name, specs, trace_step
 from stepnet.stream import Stream
 from stepnet.structure import leaves, named_leaves, rebuild, skeleton, transform
@@ -223,6 +224,19 @@ class RNN:
         initial, statics: as for a call. Raises `InputError` for a recurrence that runs from the last step.
         """
         return Stream(self, rows, initial, statics, engine)
+
+    def trace_steps(
+        self, sequences: Any, initial: Any = None, statics: Any = None, lengths: Any = None
+    ) -> Scopes:
+        """Every named value of every step, for looking inside; the arguments are as for a call.
+
+        `scopes["name"]` is a `Ragged` of a local variable of the step, of `inputs`, `before` and `after` (the
+        memory), `statics` or `outputs`; `inputs.left` where there are several. A variable that is assigned
+        more than once has its last value. One of a function that the step calls is `function.name`, from the
+        last call; one that has a name of those above, `step.inputs`. Parameters are left out.
+        `scopes.step(row, number)` gives all values of one step, and `print(scopes)` shows a table.
+        """
+        return step_scopes(self, sequences, initial, statics, lengths)
 
     def prepare_for(self, batch: "Batch", statics: Any) -> Prepared:
         """The trace for inputs like these, found again by their dtypes and features."""

@@ -11,14 +11,16 @@ from dataclasses import dataclass
 from functools import wraps
 from io import StringIO
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from stepnet.control import Until
 from stepnet.errors import InputError
 from stepnet.interpret import Segments, interpret
+from stepnet.ir import Builder
 from stepnet.lines import code_of, is_users
 from stepnet.ragged import Ragged
 from stepnet.step import Step
@@ -30,9 +32,6 @@ if TYPE_CHECKING:
     from stepnet.recurrence import RNN
 
 Array = np.ndarray
-Located = list[tuple[str, bool, dict[str, Any]]]
-"""Of each function that returned its name, whether it is the step itself, and its local variables."""
-
 SHOWN = 4
 """How many numbers of a value are shown."""
 
@@ -145,7 +144,7 @@ def step_scopes(rnn: "RNN", sequences: Any, initial: Any, statics: Any, lengths:
     outputs, _ = whole(sequences, initial, statics, lengths, engine="interpret")
     found = {
         number: value if isinstance(value, Ragged) else Ragged.from_padded(value, lengths)
-        for number, value in outputs["named"].items()
+        for number, value in zip(in_rows(names), outputs["named"], strict=True)
     }
     steps = next(value for value in found.values() if value.levels == 1)
     constants = constant_arrays(names, leaves(rnn.params))
@@ -162,23 +161,72 @@ def step_scopes(rnn: "RNN", sequences: Any, initial: Any, statics: Any, lengths:
 
 
 def watched(step: Step, names: dict[str, Any]) -> Step:
-    """The step that gives {"output", "named"}, the named values by their numbers; `names` is filled with them."""
+    """The step that gives {"output", "named"}: the named values, each once; `names` is told what they are."""
     code = code_of(step)
 
     @wraps(step)
     def run(x: Any, memory: Any, params: Any, **extras: Any) -> Any:
-        with watching() as calls:
-            found = step(x, memory, params, **extras)
+        first = roles(inputs=x, before=memory, statics=extras.get("statics"))
+        builder = leaves(memory)[0].builder
+        with watching() as returned:
+            found: Any = step(x, memory, params, **extras)
         if not isinstance(found, tuple) or len(cast("tuple[Any, ...]", found)) != 2:
-            return found  # is refused, as it is where nobody watches
+            return cast("Any", found)  # which is refused, as it is where nobody watches
         output, after = cast("tuple[Any, Any]", found)
-        first = {"inputs": x, "before": memory, "statics": extras.get("statics")}
+        last = roles(outputs=output, after=after)
+        local = local_values(dict(returned), code, builder)
         names.clear()
-        names.update(roles(first) | roles({"outputs": output, "after": after}))
-        last = roles({"outputs": output, "after": after})
-        return {"output": output, "named": in_rows(names)}, after
+        names.update(first)
+        for name, leaf in sorted(local.items(), key=lambda pair: pair[1].number):
+            other = (first | last).get(name)
+            if other is None:
+                names[name] = leaf
+            elif code is not None and not (isinstance(other, Traced) and other.number == leaf.number):
+                names[f"{code.co_name}.{name}"] = leaf
+        names.update(last)
+        return {"output": output, "named": tuple(in_rows(names).values())}, after
 
     return run
+
+
+def roles(**structures: Any) -> dict[str, Any]:
+    """What values are to a recurrence, by name: `before` where there is one memory, else `before.h`."""
+    return dict(named_leaves(structures))
+
+
+def local_values(returned: dict[CodeType, Any], step: CodeType | None, builder: Builder) -> dict[str, Traced]:
+    """The local variables that are values of a step: its own by their names, others as `function.name`.
+
+    Parameters are none, which the caller has; what is made of them is one.
+    """
+    found: dict[str, Traced] = {}
+    for code, variables in returned.items():
+        if code is not step and code.co_name.startswith("<"):
+            continue
+        for name, leaf in named_leaves(variables):
+            if not isinstance(leaf, Traced) or leaf.builder is not builder:
+                continue
+            if not leaf.is_constant or builder.nodes[leaf.number].operation != "input":
+                found[name if code is step else f"{code.co_name}.{name}"] = leaf
+    return found
+
+
+def in_rows(names: dict[str, Any]) -> dict[int, Traced]:
+    """The named values that are not the same at every step, each once, by their numbers."""
+    rows = [leaf for leaf in names.values() if isinstance(leaf, Traced) and not leaf.is_constant]
+    return {leaf.number: leaf for leaf in rows}
+
+
+def constant_arrays(names: dict[str, Any], params: list[Array]) -> dict[str, Array]:
+    """The named values that are the same at every step: arrays, and what is made of parameters alone."""
+    arrays = {name: np.asarray(leaf) for name, leaf in names.items() if not isinstance(leaf, Traced)}
+    made = {name: leaf for name, leaf in names.items() if isinstance(leaf, Traced) and leaf.is_constant}
+    if not made:
+        return arrays
+    net = next(iter(made.values())).builder.net(leaf.number for leaf in made.values())
+    types = [net.type_of(number) for number in net.inputs[: len(net.inputs) - len(params)]]
+    none = [np.zeros((0, *type_.shape), type_.dtype) for type_ in types]
+    return arrays | dict(zip(made, interpret(net, [*none, *params], Segments(0)), strict=True))
 
 
 def of_output(until: Until) -> Until:
@@ -192,9 +240,9 @@ def of_output(until: Until) -> Until:
 
 
 @contextmanager
-def watching() -> Generator[list[Returned]]:
-    """Inside it, what each of the user's functions returns with is put into the list."""
-    found: list[Returned] = []
+def watching() -> Generator[list[tuple[CodeType, dict[str, Any]]]]:
+    """Inside it, each of the user's functions puts its local variables into the list as it returns."""
+    found: list[tuple[CodeType, dict[str, Any]]] = []
 
     def look(frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code

@@ -131,6 +131,7 @@ def trace_step(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) 
         kind: declare(part, kind)
         for kind, part in (("x", inputs), ("memory", memory), ("static", statics), ("param", params))
     }
+    before = transform(lambda value: value, given["memory"])  # which stays as it is, whatever the step does
     with NamingLine(step):
         extras = extra_arguments(step, builder, given["static"])
         if statics is not None and "statics" not in extras:
@@ -140,7 +141,7 @@ def trace_step(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) 
         if not isinstance(found, tuple) or len(pair := cast("tuple[Any, ...]", found)) != 2:
             raise refuse("a step returns (output, memory), as one tuple of two")
         output, after = pair
-        following = next_memories(memory, given["memory"], after)
+        following = next_memories(memory, before, after)
         results = [
             row_value(builder, leaf, f"output `{name}`" if name else "the output")
             for name, leaf in named_leaves(output)

@@ -20,6 +20,7 @@ from stepnet.types import CONST, ROWS, Type
 
 torch: Any = import_module("torch")
 fake_tensors: Any = import_module("torch._subclasses.fake_tensor")
+dispatch: Any = import_module("torch.utils._python_dispatch")
 functional: Any = import_module("torch._subclasses.functional_tensor")
 fx_traceback: Any = import_module("torch.fx.traceback")
 proxies: Any = import_module("torch.fx.experimental.proxy_tensor")
@@ -27,8 +28,41 @@ shapes: Any = import_module("torch.fx.experimental.symbolic_shapes")
 sources: Any = import_module("torch._dynamo.source")
 decompositions: Any = import_module("torch._decomp")
 
-# Any number that no feature axis is likely to have: where a size must be the rows, it is compared with this.
-HINT = 8191
+FAKE = (functional.FunctionalTensor, fake_tensors.FakeTensor)
+# What PyTorch takes the number of rows for until that would matter, which is refused.
+HINT = 11
+
+
+class Rows(shapes.ShapeEnv):
+    """What PyTorch knows of the number of rows, and what it may not ask."""
+
+    def evaluate_expr(self, *given: Any, **options: Any) -> Any:
+        """The value of an expression; raises `StepError` where the number of rows would decide it."""
+        known = len(self.guards)
+        value = shapes.ShapeEnv.evaluate_expr(self, *given, **options)
+        if len(self.guards) > known:
+            raise StepError(
+                "what is done depends on the number of rows, which a step does not know: let shapes "
+                "broadcast, and write -1 or x.shape[0] in a view"
+            )
+        return value
+
+
+class Held(dispatch.TorchDispatchMode):
+    """While it is entered, tensors that the step closes over do not change."""
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, arguments: Any = (), options: dict[str, Any] | None = None
+    ) -> Any:
+        """What an operation gives; raises `StepError` where it would change such a tensor."""
+        given = {**dict(zip(operation._schema.arguments, arguments, strict=False))}
+        named = {one.name: one for one in operation._schema.arguments}
+        given |= {named[name]: value for name, value in (options or {}).items() if name in named}
+        for argument, value in given.items():
+            written = argument.alias_info is not None and argument.alias_info.is_write
+            if written and isinstance(value, torch.Tensor) and not isinstance(value, FAKE):
+                raise changed("a tensor that it closes over")
+        return operation(*arguments, **(options or {}))
 
 
 @dataclass(frozen=True)
@@ -90,12 +124,12 @@ def graph_of(function: Callable[..., Any], types: Sequence[Type], names: Sequenc
     for type_, name in zip(types, names, strict=True):
         if type_.extent not in (CONST, ROWS):
             raise StepError(f"{name} holds inner sequences, which a step written with PyTorch cannot take")
-    environment = shapes.ShapeEnv()
+    environment = Rows()
     mode = fake_tensors.FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
     rows = row_count(environment)
 
     def watched(*tensors: Any) -> Any:
-        with Rewritten(environment):
+        with Rewritten(), Held():
             found = function(*tensors)
         for tensor, type_, name in zip(tensors, types, names, strict=True):
             if type_.extent == CONST and torch._functionalize_has_data_mutation(tensor.elem):
@@ -115,9 +149,6 @@ def graph_of(function: Callable[..., Any], types: Sequence[Type], names: Sequenc
             module = made(*tensors)
     merge_permutes(module.graph)
     module.graph.eliminate_dead_code()
-    for node in module.graph.nodes:
-        if getattr(getattr(node.target, "_schema", None), "is_mutable", False):
-            raise StepError(f"{changed('a tensor that it closes over')}\n  at {node.stack_trace}")
     return Graph(module, rows.node.expr)
 
 

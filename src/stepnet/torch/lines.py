@@ -11,11 +11,14 @@ from stepnet import lines
 
 torch: Any = import_module("torch")
 PYTORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+MADE = ("<string>", "<eval_with_key>")
+"""What Python and PyTorch call code that they make themselves."""
 
 
 def is_users(code: CodeType) -> bool:
     """Whether code is the user's."""
-    return lines.is_users(code) and not os.path.abspath(code.co_filename).startswith(PYTORCH)
+    file = code.co_filename
+    return lines.is_users(code) and file not in MADE and not os.path.abspath(file).startswith(PYTORCH)
 
 
 def line_of_call() -> str:

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any, cast
 
 from stepnet.errors import NetError, StepError
-from stepnet.lines import written_at
+from stepnet.lines import defined_at, written_at
 from stepnet.structure import leaves, named_leaves, rebuild
 from stepnet.torch.aten import ADVICE, TABLE
 from stepnet.torch.graph import Graph, Layout, graph_of
@@ -35,7 +35,7 @@ class TorchStep:
         """The output and the next memory."""
         given = {"x": x, "memory": memory, "params": params, **further}
         values: list[Traced] = leaves(given)
-        names = [name for name, _ in named_leaves(given)]
+        names = [name.removeprefix("params.") for name, _ in named_leaves(given)]
         structure: list[Any] = []
 
         def flat(*tensors: Any) -> list[Any]:
@@ -43,15 +43,15 @@ class TorchStep:
             return [torch.as_tensor(leaf) for leaf in leaves(structure)]
 
         graph = graph_of(flat, [value.type for value in values], names)
-        return rebuild(structure[0], replayed(graph, values))
+        return rebuild(structure[0], replayed(graph, values, defined_at(self)))
 
 
-def replayed(graph: Graph, arguments: Sequence[Traced]) -> list[Traced]:
-    """The graph's results, with each of its nodes applied to a step's values."""
+def replayed(graph: Graph, arguments: Sequence[Traced], place: str) -> list[Traced]:
+    """The graph's results, with each of its nodes applied to a step's values; `place` is the step's line."""
     values: dict[Any, Any] = {}
     remaining = iter(arguments)
     for node in graph.nodes:
-        with written_at(node.stack_trace or ""):
+        with written_at(node.stack_trace or place):
             if node.op == "placeholder":
                 values[node] = next(remaining)
             elif node.op == "get_attr":

@@ -92,29 +92,13 @@ REWRITTEN: dict[Callable[..., Any], Callable[..., Any]] = {
 class Rewritten(overrides.TorchFunctionMode):
     """While it is entered, the functions of the table are traced as what they stand for.
 
-    It also notes the user's line for the operations of each function, and refuses what asks how many rows
-    there are.
+    It also notes the user's line for the operations of each function.
     """
-
-    def __init__(self, environment: Any) -> None:
-        overrides.TorchFunctionMode.__init__(self)
-        self.environment = environment
 
     def __torch_function__(
         self, function: Any, types: Any, arguments: Any = (), options: dict[str, Any] | None = None
     ) -> Any:
         """What a call of `function` gives."""
-        self.refuse_guards("the step")
         fx_traceback.set_stack_trace([line_of_call()])
         traced: Any = REWRITTEN.get(function) or function
-        found = traced(*arguments, **(options or {}))
-        self.refuse_guards(f"PyTorch's {getattr(function, '__name__', function)}")
-        return found
-
-    def refuse_guards(self, who: str) -> None:
-        """Raises `StepError` where the course of the step has depended on the number of rows."""
-        if self.environment.guards:
-            raise StepError(
-                f"{who} depends on the number of rows, which a step does not know: let shapes broadcast, and "
-                "write -1 or x.shape[0] in a view"
-            )
+        return traced(*arguments, **(options or {}))

@@ -143,6 +143,10 @@ def copied(result: Result, x: Any, source: Any, *_: Any) -> Any:
 
 def product(a: Any, b: Any) -> Any:
     """The product with a parameter, or of each row's own matrices: [..., m, k] with [..., k, n]."""
+    if a.dtype != b.dtype:
+        raise refuse(
+            f"PyTorch multiplies matrices of one dtype, not {a.dtype} and {b.dtype}: cast one of them"
+        )
     if not b.is_constant or (a.is_constant and b.ndim > 2):
         return (a[..., None] * numpy.expand_dims(b, -3)).sum(axis=-2)
     return a @ (b if b.ndim == 2 else reshaped(b, b.type.shape[1:]))  # [1, k, n], where a is [1, rows, k]

@@ -76,7 +76,7 @@ def parts_of(example: Any, step: Any) -> tuple[Any, Any, Any]:
             f"example is what one call of the step is given, a tuple {names}, not {described(example)}"
         )
     if module:
-        return given[0], given[1], {**dict(step.named_parameters()), **dict(step.named_buffers())}
+        return given[0], given[1], dict(tensors_of(step))
     return given[0], given[1], given[2] if len(given) == 3 else None
 
 
@@ -140,10 +140,11 @@ def of_function(step: Function) -> Function:
 
 def of_module(module: Any, state: Any) -> Function:
     """The function that a cell module is: it gives (output, state)."""
-    wanted = skeleton(state)
+    wanted, names = skeleton(state), first_names(module)
 
     def called(x: Any, memory: Any, params: Any, **further: Any) -> tuple[Any, Any]:
-        found = torch.func.functional_call(module, params, (x, memory), further)
+        given = {name: params[first] for name, first in names.items()}
+        found = torch.func.functional_call(module, given, (x, memory), further, tie_weights=False)
         if skeleton(found) == wanted:
             return leaves(found)[0], found
         pair = cast("tuple[Any, ...]", found)
@@ -155,3 +156,19 @@ def of_module(module: Any, state: Any) -> Function:
         )
 
     return called
+
+
+def tensors_of(module: Any) -> list[tuple[str, Any]]:
+    """The parameters and buffers of a module by name, each once."""
+    return [*module.named_parameters(), *module.named_buffers()]
+
+
+def first_names(module: Any) -> dict[str, str]:
+    """For the names of parameters and buffers in each module, the first one of the same tensor."""
+    first = {id(tensor): name for name, tensor in tensors_of(module)}
+    names: dict[str, str] = {}
+    for inner, one in module.named_modules():
+        for kind in (one.named_parameters, one.named_buffers):
+            for name, tensor in kind(recurse=False, remove_duplicate=False):
+                names[f"{inner}.{name}" if inner else name] = first[id(tensor)]
+    return names

@@ -16,7 +16,9 @@ from stepnet.types import CONST, STEPS
 
 @dataclass(frozen=True)
 class Lowered:
-    """A plan lowered: the driver's program, the constants, the loops over sequences, the arrays by word."""
+    """A plan lowered: the driver's program, the constants, the loops over sequences, the arrays by word, and
+    the bytes of parameters that are read at every step, and for each block of steps.
+    """
 
     program: Program
     constants: Constants
@@ -24,6 +26,7 @@ class Lowered:
     sequence_inputs: tuple[tuple[int, Field], ...]
     words: dict[str, list[int]]
     weights: int
+    other_weights: int
 
 
 def vector_lanes(plan: Plan, target: Target) -> int:
@@ -98,8 +101,8 @@ class Lowering:
             outputs=tuple(outputs),
             index=index,
         )
-        weights = step_weights(self.body)
-        return Lowered(program, self.constants, sequence, sequence_inputs, self.words, weights)
+        weights = read_by(self.body), read_by(self.net)
+        return Lowered(program, self.constants, sequence, sequence_inputs, self.words, *weights)
 
     # ---- what comes in
 
@@ -230,10 +233,10 @@ class Lowering:
         return self.lower(self.net, self.plan.after, "block", sources, wanted), outputs
 
 
-def step_weights(body: Net) -> int:
-    """Bytes of parameters that products read at every step."""
-    rights = [right for node in body.nodes if node.kind == "matmul" for right in node.inputs[1:]]
-    return sum(body.type_of(right).size * body.type_of(right).itemsize for right in rights)
+def read_by(net: Net) -> int:
+    """Bytes of parameters that products read each time a net is run."""
+    rights = [right for node in net.nodes if node.kind == "matmul" for right in node.inputs[1:]]
+    return sum(net.type_of(right).size * net.type_of(right).itemsize for right in rights)
 
 
 def constant_values(plan: Plan, parameters: list[np.ndarray]) -> dict[tuple[int, int], np.ndarray]:

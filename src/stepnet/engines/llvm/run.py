@@ -27,6 +27,8 @@ BLOCK_ROWS = 256
 # Threads share a step only if the parameters it reads are worth a barrier, or do not fit one core's cache.
 SHARED_BYTES = 384 * 1024
 CACHE_BYTES = 1536 * 1024
+# And only if a call reads more than what could be read while a thread is handed its part, some microseconds.
+HANDOVER_BYTES = 1280 * 1024
 WORD = {name: place for place, name in enumerate(WORDS)}
 # What a call changes of the words, besides the pointers of the user's arrays.
 CALL_WORDS = ("steps", "last_only", "sequence", "order", "first", "lane_steps", "starts", "lengths", "begun")
@@ -40,13 +42,14 @@ class Share:
     together: int
 
 
-def shared_out(lengths: Array, weights: int, most: int) -> Share:
+def shared_out(lengths: Array, weights: int, other_weights: int, most: int) -> Share:
     """Lanes per thread where there are enough; all threads on one set where the parameters are what costs."""
     filled = int(np.count_nonzero(lengths))
     if most == 1 or filled == 0:
         return Share((lanes_for(lengths, LANES),), 1)
     few = filled < 8 * most
-    if weights >= CACHE_BYTES or (few and weights >= SHARED_BYTES):
+    worth = weights * int(lengths.max()) + other_weights >= HANDOVER_BYTES
+    if worth and (weights >= CACHE_BYTES or (few and weights >= SHARED_BYTES)):
         return Share((lanes_for(lengths, LANES),), most)
     if filled == 1:
         return Share((lanes_for(lengths, LANES),), 1)
@@ -132,7 +135,8 @@ class Runner:
 
     def laid_out(self, call: Call, results: Results) -> "tuple[list[Workspace], list[Any]]":
         """The memory that the lanes of a call work in, which says all of it; and what has to stay alive."""
-        share = shared_out(call.lengths, self.kernel.lowered.weights, threads())
+        lowered = self.kernel.lowered
+        share = shared_out(call.lengths, lowered.weights, lowered.other_weights, threads())
         groups = (call.sequences, call.initial, results.final, call.statics, results.outputs)
         arrays = [pointer(array) for group in groups for array in group]
         sequence = self.sequence_record(call, arrays)
