@@ -29,7 +29,7 @@ def result_of(operation: str, extents: Any, **attributes: Any) -> np.ndarray:
 
 
 def test_counts() -> None:
-    assert [SEGMENTS.count(depth) for depth in range(4)] == [1, 3, 3, 3]
+    assert [SEGMENTS.count(extent) for extent in (CONST, ROWS, STEPS, WORDS)] == [1, 3, 3, 3]
 
 
 def test_expand() -> None:

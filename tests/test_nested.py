@@ -295,6 +295,14 @@ def test_an_outer_memory_of_another_shape():
         called(step)
 
 
+def test_a_memory_that_becomes_a_sequence():
+    def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+        return h, words(x, initial="zeros")[0]
+
+    with pytest.raises(StepError, match="the memory leaves the step as an inner sequence: reduce it"):
+        called(step)
+
+
 def test_an_input_that_is_no_inner_sequence():
     def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
         return words(x, initial="zeros")[1], h

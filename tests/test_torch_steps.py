@@ -1,5 +1,6 @@
 """Steps written with PyTorch: a recurrence of them gives what PyTorch gives, one step after another."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -634,20 +635,21 @@ def test_another_dtype_is_traced_anew_and_pytorch_says_what_does_not_fit() -> No
 # ---- what is refused --------------------------------------------------------------------------------
 
 HELD = torch.ones(4)
+HELD_CHANGES = "the step changes a tensor that it closes over in place, .* or call .eval\\(\\)"
 DEPENDS = "what is done depends on the number of rows, which a step does not know"
 NORM = torch.nn.BatchNorm1d(4)
 REFUSED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
-    "not in the table": (lambda x, h: x.cumsum(-1), "aten.cumsum.default is not an operation of a step\n"),
-    "sort": (lambda x, h: x.sort(-1)[0], "aten.sort.default is not an operation of a step\n"),
+    "not in the table": (lambda x, h: x.cumsum(-1), "aten.cumsum.default is not an operation of a step$"),
+    "sort": (lambda x, h: x.sort(-1)[0], "aten.sort.default is not an operation of a step$"),
     "mean over rows": (lambda x, h: x - x.mean(0), "aten.mean.dim: the result has no rows, which mixes them"),
     "sum of all": (lambda x, h: x / x.sum(), "aten.sum.dim_IntList: the result has no rows"),
     "one row": (lambda x, h: x[0] + h, "aten.select.int: the result has no rows"),
     "softmax over rows": (lambda x, h: x.softmax(0), "aten._softmax.default: .* mixes rows"),
     "rows backwards": (lambda x, h: x.flip(0), "aten.flip.default: .*first index is the rows"),
     "rows rolled": (lambda x, h: x.roll(1, 0), "aten.roll.default: the number of rows is not known"),
-    "rows rolled flat": (lambda x, h: x.roll(1), "aten.roll.default: .*first axis holds more|PyTorch's roll"),
+    "rows rolled flat": (lambda x, h: x.roll(1), "aten.roll.default: roll over all axes mixes rows"),
     "some rows": (lambda x, h: x[1:], DEPENDS),
-    "every other row": (lambda x, h: x[::2], "aten.slice.Tensor: the result is .*which mixes rows"),
+    "every other row": (lambda x, h: x[::2], DEPENDS),
     "rows replaced": (lambda x, h: in_rows(x), DEPENDS),
     "rows by rows": (lambda x, h: x @ x.T, "aten.permute.default: the result is \\[4, rows\\], which mixes"),
     "rows below rows": (lambda x, h: torch.cat([x, h]), "aten.cat.default: the first axis holds more than"),
@@ -656,7 +658,10 @@ REFUSED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "rows of rows": (lambda x, h: x[x.argmax(-1)], "aten.index.Tensor: .*picked at constant places"),
     "gather of rows": (lambda x, h: x.gather(0, x.long()), "aten.gather.default: gather over axis 0 mixes"),
     "norm over rows": (lambda x, h: x.norm(dim=0) * x, "aten.linalg_vector_norm.default: the result has no"),
-    "rows counted": (lambda x, h: x + torch.arange(x.shape[0])[:, None], "aten.arange.start_step: .*counts"),
+    "rows counted": (
+        lambda x, h: x + torch.arange(x.shape[0])[:, None],
+        "aten.arange.start_step: the number",
+    ),
     "number of rows": (lambda x, h: x / x.shape[0], "aten.div.Tensor: the number of rows enters a value"),
     "branch on rows": (
         lambda x, h: x if x.shape[0] > 2 else torch.tanh(x),
@@ -667,8 +672,8 @@ REFUSED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
         DEPENDS,
     ),
     "branch": (lambda x, h: x if x.sum() > 0 else h, "a step cannot branch on a value.*torch.where"),
-    "number": (lambda x, h: x * x.sum(-1)[0].item(), "aten.select.int|cannot read a value as a number"),
-    "list": (lambda x, h: x * x[:, 0].tolist()[0], "a step cannot|PyTorch"),
+    "number": (lambda x, h: x * x.sum(-1)[0].item(), "aten.select.int: the result has no rows"),
+    "list": (lambda x, h: x * x[:, 0].tolist()[0], DEPENDS),
     "dropout": (lambda x, h: F.dropout(x, 0.5), "dropout draws anew at every step: call .eval\\(\\)"),
     "alpha dropout": (lambda x, h: F.alpha_dropout(x, 0.5, True), "dropout draws anew at every step"),
     "random": (lambda x, h: x * torch.rand(4), "aten.rand.default is not .*: random numbers enter a step as"),
@@ -682,13 +687,13 @@ REFUSED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
         "aten.full.default: a value of dtype uint8 is not one of a step",
     ),
     "held bytes": (lambda x, h: x * BYTES, "a constant of dtype uint8 cannot enter a step"),
-    "held tensor changed within": (lambda x, h: x + F.relu(HELD, inplace=True), "changes a tensor that it"),
+    "held tensor changed within": (lambda x, h: x + F.relu(HELD, inplace=True), HELD_CHANGES),
     "held tensor written": (
         lambda x, h: torch.tanh(torch.zeros(4), out=HELD) + x,
-        "changes a tensor that it",
+        HELD_CHANGES,
     ),
-    "held tensor changed": (lambda x, h: x + HELD.add_(1), "changes a tensor that it closes over in place"),
-    "statistics kept": (lambda x, h: NORM(x), "the step changes a tensor that it closes over.*call .eval"),
+    "held tensor changed": (lambda x, h: x + HELD.add_(1), HELD_CHANGES),
+    "statistics kept": (lambda x, h: NORM(x), HELD_CHANGES),
     "shapes": (lambda x, h: x @ torch.ones(3, 3), "PyTorch refuses: .*\\[rows, 4\\] X \\[3, 3\\]"),
     "an axis too many": (lambda x, h: x.sum(5), "PyTorch refuses: Dimension out of range"),
     "order 3": (lambda x, h: x.norm(3, -1, True), "aten.linalg_vector_norm.default: a norm of order 3"),
@@ -703,7 +708,7 @@ REFUSED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
         "aten.index.Tensor: features are picked along one axis",
     ),
     "put": (lambda x, h: put(x), "aten.index_put.default is not an operation of a step: use torch.where"),
-    "bits": (lambda x, h: x.long() & 1, "aten.bitwise_and.*booleans"),
+    "bits": (lambda x, h: x.long() & 1, "aten.bitwise_and.Scalar is not an operation of a step$"),
 }
 BYTES = torch.ones(4, dtype=torch.uint8)
 
@@ -727,17 +732,35 @@ def put(x: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_a_step_cannot_do_is_refused_with_the_users_line(name: str) -> None:
-    function, message = REFUSED[name]
+def test_what_a_step_cannot_do_is_refused_with_the_users_line(name: str, capfd: Any) -> None:
+    function, expected = REFUSED[name]
 
     def step(x: Any, h: Any, _: Any) -> tuple[Any, Any]:
         return function(x, h), h
 
-    with pytest.raises(StepError, match=message) as caught:
+    with pytest.raises(StepError) as caught:
         trace(step, (torch.zeros(1, 4), torch.zeros(1, 4)))
-    last = str(caught.value).rsplit("\n", 1)[1]
-    assert last.startswith(f"  at {__file__}:"), last
+    message, line = str(caught.value).split("\n")  # a line that holds what is expected is no message
+    assert re.search(f"^{expected}", message), message
+    assert line.startswith(f"  at {__file__}:"), line
     assert HELD.tolist() == [1] * 4
+    assert capfd.readouterr().err == ""
+
+
+def test_a_parameter_read_as_a_number_is_refused() -> None:
+    def step(x: Any, h: Any, params: Any) -> tuple[Any, Any]:
+        return x * params.sum().item(), h
+
+    with pytest.raises(StepError, match=r"^aten._local_scalar_dense.default is .*cannot read a value as a"):
+        trace(step, (torch.zeros(1, 4), torch.zeros(1, 4), torch.ones(3)))
+
+
+def test_inner_sequences_are_refused() -> None:
+    rnn = trace(torch.nn.GRUCell(3, 4), (torch.zeros(1, 3), torch.zeros(1, 4)))
+    with pytest.raises(
+        StepError, match=r"^x holds inner sequences, which a step written with PyTorch cannot"
+    ):
+        rnn(sn.Ragged.from_list([[np.ones((2, 3), np.float32)], [np.ones((1, 3), np.float32)]]))
 
 
 def test_a_buffer_that_changes_is_refused_by_its_name() -> None:
@@ -766,14 +789,20 @@ def test_dropout_in_training_is_refused_and_in_evaluation_left_out() -> None:
 
 X, H = torch.zeros(1, 3), torch.zeros(1, 4)
 BAD: dict[str, tuple[Callable[[], Any], str]] = {
-    "a layer": (lambda: trace(torch.nn.LSTM(3, 4), (X, H)), "LSTM runs over the steps itself; .*LSTMCell"),
+    "a layer": (
+        lambda: trace(torch.nn.LSTM(3, 4), (X, H)),
+        "torch.nn.LSTM runs over the steps itself; .*LSTMCell",
+    ),
     "no step": (lambda: trace(3, (X, H)), "a step is a torch.nn.Module or a function, not a int"),
-    "no example": (lambda: trace(torch.nn.GRUCell(3, 4), X), "a tuple \\(x, state\\), not a Tensor"),
+    "no example": (
+        lambda: trace(torch.nn.GRUCell(3, 4), X),
+        "example is .* a tuple \\(x, state\\), not a Tensor",
+    ),
     "too many": (
         lambda: trace(torch.nn.GRUCell(3, 4), (X, H, {})),
-        "a tuple \\(x, state\\), not a tuple of 3",
+        "example is .* a tuple \\(x, state\\), not a tuple of 3",
     ),
-    "too few": (lambda: trace(put, (X,)), "a tuple \\(x, memory, params\\), not a tuple of 1"),
+    "too few": (lambda: trace(put, (X,)), "example is .* a tuple \\(x, memory, params\\), not a tuple of 1"),
     "no tensor": (lambda: trace(torch.nn.GRUCell(3, 4), (X, 4)), "a memory of the example is .*, not a int"),
     "no rows": (
         lambda: trace(torch.nn.GRUCell(3, 4), (torch.tensor(1.0), H)),
@@ -794,7 +823,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
 @pytest.mark.parametrize("name", BAD)
 def test_what_is_no_step_or_example_is_refused(name: str) -> None:
     make, message = BAD[name]
-    with pytest.raises((InputError, StepError), match=message):
+    with pytest.raises(InputError, match=f"^{message}"):
         make()
 
 

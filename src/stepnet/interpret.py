@@ -5,7 +5,7 @@ rows laid end to end, [total, features...], with offsets that say where each row
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -14,9 +14,9 @@ import numpy as np
 
 from stepnet.errors import InputError
 from stepnet.ir import Builder, Net, Node
-from stepnet.ops import REDUCTIONS, recur_depth
+from stepnet.ops import REDUCTIONS, recur_extent
 from stepnet.ragged.offsets import offsets_of, positions_of
-from stepnet.types import CONST, Literal, Type
+from stepnet.types import CONST, ROWS, Extent, Literal, Type, is_beside
 
 Array = np.ndarray
 RunBody = Callable[
@@ -27,16 +27,21 @@ RunBody = Callable[
 @dataclass(frozen=True)
 class Segments:
     """How many rows there are, the offsets of each deeper axis, outermost first, and how many steps of each
-    row were before these, where some were.
+    row were before these, where some were. beside: the offsets of sequences that rows have besides, by axis.
     """
 
     rows: int
     offsets: tuple[Array, ...] = ()
     begun: Array | None = None
+    beside: Mapping[str, Array] = field(default_factory=dict[str, Array])
 
-    def count(self, depth: int) -> int:
-        """How many values there are at an extent of `depth` axes."""
-        return 1 if depth == 0 else self.rows if depth == 1 else int(self.offsets[depth - 2][-1])
+    def count(self, extent: Extent) -> int:
+        """How many values there are at an extent."""
+        return 1 if extent == CONST else self.rows if extent == ROWS else int(self.into(extent)[-1])
+
+    def into(self, extent: Extent) -> Array:
+        """The offsets of the innermost axis of an extent."""
+        return self.beside[extent[-1]] if is_beside(extent) else self.offsets[len(extent) - 2]
 
 
 def interpret(
@@ -73,7 +78,7 @@ def materialised(net: Net, number: int, value: Array, segments: Segments) -> Arr
     type_ = net.nodes[number].type
     if type_.extent == CONST:
         return value
-    return np.ascontiguousarray(np.broadcast_to(value, (segments.count(len(type_.extent)), *type_.shape)))
+    return np.ascontiguousarray(np.broadcast_to(value, (segments.count(type_.extent), *type_.shape)))
 
 
 def widened(net: Net) -> Net:
@@ -109,7 +114,7 @@ def expand(net: Net, node: Node, operands: list[Array], segments: Segments) -> A
         if inner == 0:
             value = np.broadcast_to(value, (segments.rows, *value.shape))
         else:
-            value = np.repeat(value, np.diff(segments.offsets[inner - 1]), axis=0)
+            value = np.repeat(value, np.diff(segments.into(node.type.extent[: inner + 1])), axis=0)
     return value
 
 
@@ -119,7 +124,7 @@ def reduce(net: Net, node: Node, operands: list[Array], segments: Segments) -> A
     how = REDUCTIONS[node.attributes["how"]]
     if len(type_.extent) == 1:
         return how(operands[0]) if len(operands[0]) else np.zeros(type_.shape, type_.dtype)
-    offsets = segments.offsets[len(type_.extent) - 2]
+    offsets = segments.into(type_.extent)
     out = np.zeros((len(offsets) - 1, *type_.shape), operands[0].dtype)
     for entry, (start, stop) in enumerate(pairwise(offsets)):
         if stop > start:
@@ -149,8 +154,8 @@ def by_steps(
     attributes: Mapping[str, Any] = node.attributes
     body: Net = attributes["body"]
     sequences, memories = attributes["sequences"], attributes["memories"]
-    depth = recur_depth([net.nodes[operand].type for operand in node.inputs[:1]], attributes)
-    offsets = segments.offsets[depth - 2]
+    deep = recur_extent([net.nodes[operand].type for operand in node.inputs[:1]], attributes)
+    offsets = segments.into(deep)
     starts, lengths = offsets[:-1], np.diff(offsets)
     state = [operand.copy() for operand in operands[sequences : sequences + memories]]
     others = operands[sequences + memories :]
@@ -158,17 +163,21 @@ def by_steps(
     results = [body.type_of(number) for number in body.results[: len(body.results) - memories]]
     outputs: list[Array] = []
     for type_ in node.types[: len(results)]:
-        outputs.append(np.zeros((segments.count(len(type_.extent)), *type_.shape), type_.dtype))
+        outputs.append(np.zeros((segments.count(type_.extent), *type_.shape), type_.dtype))
     for step in range(int(lengths.max(initial=0))):
         alive = np.flatnonzero(lengths > step)
         at = starts[alive] + (lengths[alive] - 1 - step if attributes["reverse"] else step)
-        places, inside = within_steps(at, segments.offsets[depth - 1 :])
+        places, inside = within_steps(at, () if is_beside(deep) else segments.offsets[len(deep) - 1 :])
         inner = [o[places[len(t.extent) - 1]] for o, t in zip(operands[:sequences], types, strict=False)]
         inner += [memory[alive] for memory in state]
         rest = zip(others, types[sequences + memories :], strict=True)
-        inner += [o if t.extent == CONST else o[alive] for o, t in rest]
+        own = {axis: within_steps(alive, (level,)) for axis, level in segments.beside.items()}
+        for other, type_ in rest:
+            at_rows = own[type_.extent[-1]][0][1] if is_beside(type_.extent) else alive
+            inner.append(other if type_.extent == CONST else other[at_rows])
         index = np.full(len(alive), step) + (0 if segments.begun is None else segments.begun[alive])
-        found = run(inner, Segments(len(alive), inside), index)
+        beside = {axis: level for axis, (_, (level,)) in own.items()}
+        found = run(inner, Segments(len(alive), inside, beside=beside), index)
         for output, type_, value in zip(outputs, results, found, strict=False):
             output[places[len(type_.extent) - 1]] = value
         for memory, value in zip(state, found[len(outputs) :], strict=True):

@@ -71,12 +71,14 @@ def code_of(function: Any) -> CodeType | None:
 def line_of(code: CodeType, number: int) -> str:
     """The file, line and text of a line of code."""
     text = linecache.getline(code.co_filename, number).strip()
-    return f"{code.co_filename}:{number}: {text}".rstrip(": ")
+    return f"{code.co_filename}:{number}: {text}" if text else f"{code.co_filename}:{number}"
 
 
 def is_users(code: CodeType) -> bool:
     """Whether code is neither stepnet's, its cells aside, nor NumPy's, nor that of Python's own modules."""
-    return is_users_file(code.co_filename)
+    # What a dataclass writes for itself, which stands in no file, is not theirs.
+    written = code.co_filename == "<string>" and code.co_name == "__init__"
+    return not written and is_users_file(code.co_filename)
 
 
 @cache

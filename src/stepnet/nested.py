@@ -24,7 +24,7 @@ from stepnet.schedule import Running
 from stepnet.step import Spec, TracedStep
 from stepnet.structure import leaves, named_leaves, rebuild, skeleton, transform
 from stepnet.trace import Traced, apply, builder_of
-from stepnet.types import CONST, ROWS
+from stepnet.types import AXES, CONST, ROWS
 
 if TYPE_CHECKING:
     from stepnet.recurrence import RNN, Asked, Prepared
@@ -36,6 +36,11 @@ ZEROS = "zeros"
 def is_traced(structure: Any) -> bool:
     """Whether sequences are values of a step that is being traced."""
     return any(isinstance(leaf, Traced) for leaf in leaves(structure))
+
+
+def is_ragged(structure: Any) -> bool:
+    """Whether there is a Ragged among values."""
+    return any(isinstance(leaf, Ragged) for leaf in leaves(structure))
 
 
 def is_deep(structure: Any) -> bool:
@@ -126,6 +131,17 @@ def reduce(sequence: Any, how: str) -> Traced:
     return apply("reduce", sequence, how=how)
 
 
+def softmax(scores: Any) -> Traced:
+    """The softmax of scores over each inner sequence, or static that is a sequence: weights that sum to one.
+
+    weights = sn.over_steps(np.sum(keys * sn.expand(query, keys), axis=-1))
+    """
+    if not isinstance(scores, Traced) or len(scores.type.extent) < 2:
+        raise refuse("softmax takes scores of sequences: values of a step that are sequences there")
+    grown = np.exp(scores - expand(reduce(scores, "max"), scores))
+    return grown / expand(reduce(grown, "sum"), scores)
+
+
 def expand(value: Any, like: Any) -> Traced:
     """A value of a step at every step of the inner sequences `like`."""
     if not isinstance(value, Traced) or not isinstance(like, Traced):
@@ -139,37 +155,90 @@ def expand(value: Any, like: Any) -> Traced:
 
 
 def over_levels(
-    rnn: "RNN", sequences: Any, initial: Any, statics: Any, last_only: bool, engine: "Asked"
+    rnn: "RNN", sequences: Any, initial: Any, statics: Any, lengths: Any, last_only: bool, engine: "Asked"
 ) -> tuple[Any, Any]:
-    """The outputs and the last memory of a recurrence over the outermost level of Raggeds."""
-    from stepnet.recurrence import checked_array, initial_arrays, row_arrays
+    """The outputs and the last memory of a recurrence over the outermost level of Raggeds.
 
+    Statics may be Raggeds too: sequences that each row has besides, of lengths of their own.
+    """
+    from stepnet.recurrence import checked_array, initial_arrays
+
+    if not is_ragged(sequences):
+        return over_arrays(rnn, sequences, initial, statics, lengths, last_only, engine)
+    if lengths is not None:
+        raise InputError("a Ragged knows its lengths; lengths= goes with an array [batch, time, features]")
     named = list(named_leaves(sequences))
     offsets = common_offsets(named)
+    count = len(offsets[0]) - 1
     arrays = [checked_array(ragged.values, f"input {name}".strip()) for name, ragged in named]
     inputs = [
         Spec(array.shape[1:], array.dtype, ragged.levels - 1)
         for array, (_, ragged) in zip(arrays, named, strict=True)
     ]
-    still = transform(lambda leaf: checked_array(leaf, "a static"), statics)
-    found = rnn.prepared_for(
-        rebuild(sequences, inputs), transform(lambda array: Spec(array.shape[1:], array.dtype), still)
-    )
-    count = len(offsets[0]) - 1
+    specs, still, beside = static_sequences(statics, count)
+    found = rnn.prepared_for(rebuild(sequences, inputs), specs)
     memories = [
         np.zeros((count, *spec.shape), spec.dtype) if array is None else array
         for array, spec in zip(
             initial_arrays(initial, found.traced, count), leaves(found.traced.memory), strict=True
         )
     ]
-    given = [*arrays, *memories, *row_arrays(still, count)]
-    results = run(found, given, leaves(rnn.params), Segments(count, offsets), engine)
+    segments = Segments(count, offsets, beside=beside)
+    results = run(found, [*arrays, *memories, *still], leaves(rnn.params), segments, engine)
     split = len(results) - len(memories)
     outputs = [
         laid_out(array, found.net.type_of(number).extent, offsets, last_only, rnn.reverse)
         for array, number in zip(results[:split], found.net.results[:split], strict=True)
     ]
     return rebuild(found.traced.output, outputs), rebuild(found.traced.memory, results[split:])
+
+
+def over_arrays(
+    rnn: "RNN", sequences: Any, initial: Any, statics: Any, lengths: Any, last_only: bool, engine: "Asked"
+) -> tuple[Any, Any]:
+    """The same for arrays [batch, time, features...]: as Raggeds, and back."""
+    from stepnet.recurrence import Batch
+
+    batch = Batch.of(sequences, lengths)
+    time = 0 if not batch.count else batch.total // batch.count
+    raggeds = [
+        Ragged.from_padded(array.reshape(batch.count, time, *array.shape[1:]), batch.lengths)
+        for array in batch.arrays
+    ]
+    given = rebuild(batch.structure, raggeds)
+    outputs, final = over_levels(rnn, given, initial, statics, None, last_only, engine)
+    if last_only:
+        return outputs, final
+    return transform(lambda ragged: ragged.to_padded(length=time)[0], outputs), final
+
+
+def static_sequences(statics: Any, count: int) -> tuple[Any, list[Array], dict[str, Array]]:
+    """What the step is told of its statics, their arrays, and the offsets of those that are sequences.
+
+    Those of the same lengths share an axis, so that keys and values meet.
+    """
+    from stepnet.recurrence import checked_array
+
+    specs: list[Spec] = []
+    arrays: list[Array] = []
+    beside: dict[str, Array] = {}
+    for name, leaf in named_leaves(statics):
+        what = f"static {name}".strip()
+        if not isinstance(leaf, Ragged):
+            array, axis = checked_array(leaf, what), ""
+            rows = array.shape[0] if array.ndim else 0
+        else:
+            if leaf.levels != 1:
+                raise InputError(f"{what} has {leaf.levels} levels; a static is one sequence for each row")
+            array, rows = checked_array(leaf.values, what), len(leaf)
+            same = [axis for axis, known in beside.items() if np.array_equal(known, leaf.offsets[0])]
+            axis = same[0] if same else (name or "static") + ("_" if name in AXES else "")
+            beside[axis] = leaf.offsets[0]
+        if rows != count:
+            raise InputError(f"{what} is of {rows} rows; there are {count} sequences")
+        specs.append(Spec(array.shape[1:], array.dtype, axis=axis))
+        arrays.append(array)
+    return rebuild(statics, specs), arrays, beside
 
 
 def common_offsets(named: list[tuple[str, Any]]) -> tuple[Array, ...]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import NetError
-from stepnet.types import CONST, DTYPES, ROWS, Literal, Type, extent_of, joint_extent
+from stepnet.types import CONST, DTYPES, ROWS, Extent, Literal, Type, extent_of, is_beside, joint_extent
 
 Array = np.ndarray
 Attributes = Mapping[str, Any]
@@ -284,28 +284,36 @@ def recur_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type,
     body, sequences, memories = attributes["body"], attributes["sequences"], attributes["memories"]
     if sequences < 1:
         raise NetError("a recurrence runs over at least one sequence")
-    depth = recur_depth(operands, attributes)
-    deep = extent_of(depth)
+    deep = recur_extent(operands, attributes)
     results = [body.nodes[result].type for result in body.results]
     outputs, following = results[: len(results) - memories], results[len(results) - memories :]
     for position, operand in enumerate(operands):
         inside = body.nodes[body.inputs[position]].type
-        outside = CONST if inside.extent == CONST else deep[:-1]
+        outside = CONST if inside.extent == CONST else deep[:-1] + inside.extent[1:]
         if position < sequences:
-            outside = extent_of(depth + len(inside.extent) - 1)
+            outside = deeper(deep, inside.extent)
         if inside.at(outside) != operand:
             raise NetError(f"operand {position} of the recurrence is {operand}, its body expects {inside}")
     for memory, after in zip(operands[sequences : sequences + memories], following, strict=True):
         if memory.element != after.element:
             raise NetError(f"a memory enters the body as {memory.element} and leaves as {after.element}")
-    given = (output.at(extent_of(depth + len(output.extent) - 1)) for output in outputs)
+    for output in outputs:
+        if is_beside(output.extent):
+            raise NetError(f"an output is {output}, a sequence that each row has besides: reduce it")
+    given = (output.at(deeper(deep, output.extent)) for output in outputs)
     return (*given, *(after.at(deep[:-1]) for after in following))
 
 
-def recur_depth(operands: Sequence[Type], attributes: Attributes) -> int:
-    """How many axes the values have that a recurrence has one of per step."""
+def recur_extent(operands: Sequence[Type], attributes: Attributes) -> Extent:
+    """The extent of the values that a recurrence has one of per step."""
     body = attributes["body"]
-    return len(operands[0].extent) - len(body.nodes[body.inputs[0]].type.extent) + 1
+    inner = len(body.nodes[body.inputs[0]].type.extent) - 1
+    return operands[0].extent[: len(operands[0].extent) - inner]
+
+
+def deeper(deep: Extent, inside: Extent) -> Extent:
+    """The extent outside of what a step has at an extent, where there is one of each row per `deep`."""
+    return deep if len(inside) == 1 else extent_of(len(deep) + len(inside) - 1)
 
 
 REDUCTIONS: dict[str, Callable[[Array], Array]] = {

@@ -174,10 +174,12 @@ class RNN:
         it (zeros where none is), or "zero". begun: how many steps of each sequence were run before, which
         `index` counts on from; a whole number, or an array [batch].
         """
-        if nested.is_traced(sequences):
-            return nested.in_step(self, sequences, initial, statics, last_only)
-        if nested.is_deep(sequences):
-            return nested.over_levels(self, sequences, initial, statics, last_only, engine)
+        if nested.is_traced(sequences) or nested.is_deep(sequences) or nested.is_ragged(statics):
+            if mask is not None or begun is not None or self.until is not None:
+                raise InputError("mask=, begun= and until= are for a recurrence over one level of sequences")
+            if nested.is_traced(sequences):
+                return nested.in_step(self, sequences, initial, statics, last_only)
+            return nested.over_levels(self, sequences, initial, statics, lengths, last_only, engine)
         batch = Batch.of(sequences, lengths)
         static_arrays = transform(lambda leaf: checked_array(leaf, "a static"), statics)
         found = self.prepare_for(batch, static_arrays)
@@ -271,7 +273,7 @@ class RNN:
                 [*(s.dtype for s in leaves(inputs)), *(p.dtype for p in leaves(self.params))]
             )
             memory = transform(lambda spec: Spec(spec.shape, spec.dtype or default), self.memory)
-            statics = transform(lambda spec: Spec(spec.shape, spec.dtype or default), statics)
+            statics = transform(lambda spec: Spec(spec.shape, spec.dtype or default, 0, spec.axis), statics)
             traced = trace_step(self.step, inputs, memory, statics, self.params)
             self._prepared[key] = Prepared(traced, self.reverse)
         self._latest = self._prepared[key]
@@ -381,7 +383,7 @@ def check_same_lengths(one: str, first: Ragged, other: str, second: Ragged) -> N
     if len(differ):
         raise InputError(
             f"inputs `{one}` and `{other}` have sequences of different lengths: sequence {differ[0]} has "
-            f"{here[differ[0]]} steps in `{one}` and {there[differ[0]]} in `{other}`"
+            f"length {here[differ[0]]} in `{one}` and {there[differ[0]]} in `{other}`"
         )
 
 

@@ -18,10 +18,10 @@ import numpy as np
 from stepnet.engines import Bound, Call, choose
 from stepnet.interpret import ACROSS, Segments, by_steps
 from stepnet.ir import Builder, Net, Node
-from stepnet.ops import recur_depth
+from stepnet.ops import recur_extent
 from stepnet.passes.lift import is_constant, is_inner, lift
 from stepnet.plan import Plan, plan
-from stepnet.types import CONST, ROWS, STEPS, Type
+from stepnet.types import CONST, ROWS, STEPS, Extent, Type, extent_text
 
 Array = np.ndarray
 Values = dict[int, Array]
@@ -35,14 +35,15 @@ def is_nested(net: Net) -> bool:
     >>> is_nested(builder.net([builder.input(Type(STEPS, (2,), "float32"), "x")]))
     False
     """
-    for node in net.nodes:
-        if any(len(type_.extent) > len(STEPS) for type_ in node.types):
-            return True
-        if node.operation == "recur" and any(
-            one.operation == "recur" for one in node.attributes["body"].nodes
-        ):
-            return True
-    return False
+    types = [type_ for node in net.nodes for type_ in node.types]
+    bodies = [node.attributes["body"] for node in net.nodes if node.operation == "recur"]
+    return any(one.extent not in (CONST, ROWS, STEPS) for one in types) or any(map(has_inner, bodies))
+
+
+def has_inner(body: Net) -> bool:
+    """Whether a step has to do with sequences: inner ones of its input, or those that rows have besides."""
+    types = [type_ for node in body.nodes for type_ in node.types]
+    return any(one.extent not in (CONST, ROWS) for one in types) or any(map(is_inner, body.nodes))
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Part:
     kind: str
     reads: tuple[int, ...]
     gives: tuple[int, ...]
-    depth: int = 0
+    extent: Extent = CONST
     plan: Plan | None = None
     memories: int = 0
     statics: int = 0
@@ -74,7 +75,7 @@ class Schedule:
         found: list[tuple[str, Plan]] = []
         for place, part in enumerate(self.parts):
             if part.plan is not None:
-                found.append((f"part {place} ({part.kind}, depth {part.depth})", part.plan))
+                found.append((f"part {place} ({part.kind} at {extent_text(part.extent)})", part.plan))
             if part.inner is not None:
                 found += [(f"part {place} (loop), {name}", one) for name, one in part.inner.flat]
         return found
@@ -88,13 +89,13 @@ def schedule(net: Net) -> Schedule:
 def scheduled(net: Net) -> Schedule:
     """The parts of a net as it is."""
     levels = waves(net)
-    groups: dict[tuple[int, int, int], list[int]] = {}
+    groups: dict[tuple[int, int, Extent], list[int]] = {}
     for number, node in enumerate(net.nodes):
         if node.operation in ("input", "index", "result") or is_constant(node):
             continue
         alone = 0 if is_plain(node) else number + 1
-        depth = len(node.types[0].extent) if is_plain(node) else 0
-        groups.setdefault((levels[number], alone, depth), []).append(number)
+        extent = node.types[0].extent if is_plain(node) else CONST
+        groups.setdefault((levels[number], alone, extent), []).append(number)
     parts = [part_of(net, numbers) for _, numbers in sorted(groups.items())]
     return Schedule(net, tuple(parts))
 
@@ -105,7 +106,7 @@ def is_plain(node: Node) -> bool:
 
 
 def waves(net: Net) -> list[int]:
-    """For each node when it can run: plain nodes of one depth run together, all others by themselves."""
+    """For each node when it can run: plain nodes of one extent run together, all others by themselves."""
     found: list[int] = []
     for node in net.nodes:
         level = 0
@@ -115,7 +116,7 @@ def waves(net: Net) -> list[int]:
                 continue
             together = is_plain(node) and is_plain(other) and node.operation != "result"
             together = together and other.operation not in ("input", "index", "result")
-            same = together and len(node.types[0].extent) == len(other.types[0].extent)
+            same = together and node.types[0].extent == other.types[0].extent
             level = max(level, found[operand] + (0 if same or node.operation == "result" else 1))
         found.append(level)
     return found
@@ -129,7 +130,7 @@ def part_of(net: Net, numbers: list[int]) -> Part:
     if node.operation != "recur":
         return Part("across", node.inputs, tuple(numbers), node=node)
     body: Net = node.attributes["body"]
-    if any(is_inner(one) or len(one.types[0].extent) > 1 for one in body.nodes):
+    if has_inner(body):
         return loop(net, numbers[0])
     return recurrence(net, numbers[0])
 
@@ -187,8 +188,8 @@ def plain(net: Net, numbers: list[int]) -> Part:
     operands.append(outer.input(Type(ROWS, (), "float32"), "nothing"))
     operands += [outer.input(net.type_of(number), f"value{number}") for number in body.parameters]
     made = whole(outer, operands, inner, len(reads), 1, False)
-    depth = len(net.nodes[numbers[0]].types[0].extent)
-    return Part("plain", tuple(reads), tuple(gives), depth, plan(made), 1, parameters=tuple(body.parameters))
+    extent = net.nodes[numbers[0]].types[0].extent
+    return Part("plain", tuple(reads), tuple(gives), extent, plan(made), 1, parameters=tuple(body.parameters))
 
 
 def whole(
@@ -207,7 +208,7 @@ def recurrence(net: Net, number: int) -> Part:
     node = net.nodes[number]
     body: Net = node.attributes["body"]
     sequences, memories = node.attributes["sequences"], node.attributes["memories"]
-    depth = recur_depth([net.type_of(node.inputs[0])], node.attributes)
+    extent = recur_extent([net.type_of(node.inputs[0])], node.attributes)
     outer = Inside(net)
     operands: list[int] = []
     reads: list[int] = []
@@ -217,14 +218,14 @@ def recurrence(net: Net, number: int) -> Part:
             operands.append(outer.of(operand))
             continue
         reads.append(operand)
-        extent = STEPS if place < sequences else ROWS
-        operands.append(outer.builder.input(type_.at(extent), f"value{operand}"))
+        here = STEPS if place < sequences else ROWS
+        operands.append(outer.builder.input(type_.at(here), f"value{operand}"))
     made = whole(outer.builder, operands, body, sequences, memories, node.attributes["reverse"])
     return Part(
         "recurrence",
         tuple(reads),
         gives_of(net, number),
-        depth,
+        extent,
         plan(made),
         memories,
         len(reads) - sequences - memories,
@@ -245,9 +246,9 @@ def gives_of(net: Net, number: int) -> tuple[int, ...]:
 def loop(net: Net, number: int) -> Part:
     """A recurrence that runs step by step, as an inner one needs its memory."""
     node = net.nodes[number]
-    depth = recur_depth([net.type_of(node.inputs[0])], node.attributes)
+    extent = recur_extent([net.type_of(node.inputs[0])], node.attributes)
     body: Net = node.attributes["body"]
-    return Part("loop", node.inputs, gives_of(net, number), depth, node=node, inner=scheduled(body))
+    return Part("loop", node.inputs, gives_of(net, number), extent, node=node, inner=scheduled(body))
 
 
 # ---- running it --------------------------------------------------------------------------------------------
@@ -292,13 +293,13 @@ def constant_values(net: Net, parameters: Mapping[int, Array]) -> Values:
 
 
 def run_recurrence(net: Net, part: Part, bound: Any, values: Values, segments: Segments) -> Values:
-    """A flat recurrence over the sequences at its depth."""
-    offsets = segments.offsets[part.depth - 2]
+    """A flat recurrence over the sequences at its extent."""
+    offsets = segments.into(part.extent)
     arrays = [np.ascontiguousarray(values[number]) for number in part.reads]
     still = len(arrays) - part.statics
     first = still - part.memories
     reverse = part.plan is not None and part.plan.reverse
-    begun = segments.begun if part.depth == len(STEPS) else None
+    begun = segments.begun if part.extent == STEPS else None
     call = Call(
         arrays[:first],
         offsets[:-1],
@@ -315,7 +316,7 @@ def run_recurrence(net: Net, part: Part, bound: Any, values: Values, segments: S
 
 def run_plain(net: Net, part: Part, bound: Any, values: Values, segments: Segments) -> Values:
     """Nodes without a recurrence, each value a sequence of one step."""
-    count = segments.count(part.depth)
+    count = segments.count(part.extent)
     arrays = [np.ascontiguousarray(values[number]) for number in part.reads]
     ones = np.ones(count, np.int64)
     found = bound(Call(arrays, np.arange(count, dtype=np.int64), ones, count, [None]))

@@ -200,7 +200,7 @@ def local_values(returned: dict[CodeType, Any], step: CodeType | None, builder: 
     Parameters are none, which the caller has; what is made of them is one.
     """
     found: dict[str, Traced] = {}
-    for code, variables in returned.items():
+    for code, variables in sorted(returned.items(), key=lambda pair: pair[0] is not step):
         if code is not step and code.co_name.startswith("<"):
             continue
         for name, leaf in named_leaves(variables):

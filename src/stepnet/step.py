@@ -16,7 +16,7 @@ from stepnet.ir import Builder, Net
 from stepnet.lines import NamingLine, defined_at, refuse, written_at
 from stepnet.structure import leaves, named_leaves, rebuild, skeleton, transform
 from stepnet.trace import Traced
-from stepnet.types import CONST, DTYPES, ROWS, Type, extent_of, is_integer
+from stepnet.types import CONST, DTYPES, ROWS, Type, extent_of, is_beside, is_integer
 
 Step = Callable[..., Any]
 
@@ -25,17 +25,21 @@ Step = Callable[..., Any]
 class Spec:
     """The features of an input, a memory or a static, and its dtype where it is not the default one.
 
-    levels: how many levels of inner sequences an input has at each step.
+    levels: how many levels of inner sequences an input has at each step. axis: of a static that is a sequence
+    the name of its steps, which statics of the same lengths share.
 
     >>> Spec(64)
-    Spec(shape=(64,), dtype=None, levels=0)
+    Spec(shape=(64,), dtype=None, levels=0, axis='')
     """
 
     shape: tuple[int, ...]
     dtype: str | None = None
     levels: int = 0
+    axis: str = ""
 
-    def __init__(self, shape: int | tuple[int, ...] = (), dtype: Any = None, levels: int = 0) -> None:
+    def __init__(
+        self, shape: int | tuple[int, ...] = (), dtype: Any = None, levels: int = 0, axis: str = ""
+    ) -> None:
         given: Any = shape
         sizes: tuple[Any, ...] = tuple(given) if np.iterable(given) else (given,)
         if any(not is_integer(size) or size < 0 for size in sizes):
@@ -43,6 +47,7 @@ class Spec:
         object.__setattr__(self, "shape", tuple(int(size) for size in sizes))
         object.__setattr__(self, "dtype", None if dtype is None else dtype_name(dtype, "a spec"))
         object.__setattr__(self, "levels", levels)
+        object.__setattr__(self, "axis", axis)
 
 
 def dtype_name(dtype: Any, what: str) -> str:
@@ -119,8 +124,9 @@ def trace_step(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) 
     def declare(structure: Any, kind: str) -> Any:
         values: list[Traced] = []
         for name, leaf in named_leaves(structure):
+            beside = (leaf.axis,) if kind == "static" and leaf.axis else ()
             type_ = Type(
-                CONST if kind == "param" else extent_of(1 + getattr(leaf, "levels", 0)),
+                CONST if kind == "param" else extent_of(1 + getattr(leaf, "levels", 0)) + beside,
                 tuple(leaf.shape),
                 dtype_name(leaf.dtype, f"{kind} {name}"),
             )
@@ -179,6 +185,8 @@ def row_value(builder: Builder, leaf: Any, what: str) -> int:
         leaf = Traced(builder, builder.constant(array))
     if leaf.builder is not builder:
         raise refuse(f"{what} belongs to another step")
+    if is_beside(leaf.type.extent):
+        raise refuse(f"{what} is a sequence that each row has besides: reduce it to one value per row")
     return builder.add("expand", leaf.number, extent=ROWS) if leaf.is_constant else leaf.number
 
 
@@ -194,6 +202,8 @@ def next_memories(specs: Any, before: Any, after: Any) -> list[int]:
         title = f"memory `{name}`" if name else "the memory"
         number = row_value(old.builder, new, title)
         type_ = old.builder.type_of(number)
+        if len(type_.extent) > 1:
+            raise refuse(f"{title} leaves the step as an inner sequence: reduce it to one value per row")
         if type_.element != old.type.element:
             hint = " (cast it back with .astype)" if type_.shape == old.type.shape else ""
             raise refuse(

@@ -6,8 +6,10 @@ The extent says how many of it there are, as a path of ragged axes:
     rows                  one per sequence            a static, a memory, a final state
     rows/steps            one per step                an input, an output
     rows/steps/words      one per step of an inner sequence
+    rows/keys             one per step of a sequence that a row has besides, the same one at every step
 
-Axes are called by their depth, so a step-net's rows/steps are the rows/steps/words of who runs it.
+Axes are called by their depth, so a step-net's rows/steps are the rows/steps/words of who runs it. Those of
+statics that are sequences have names of their own.
 """
 
 import hashlib
@@ -110,6 +112,15 @@ def extent_of(depth: int) -> Extent:
     if depth > len(AXES):
         raise NetError(f"sequences nest {len(AXES) - 1} deep, not {depth - 1}")
     return AXES[:depth]
+
+
+def is_beside(extent: Extent) -> bool:
+    """Whether an extent is that of a static which is a sequence.
+
+    >>> is_beside(("rows", "keys")), is_beside(STEPS)
+    (True, False)
+    """
+    return bool(extent) and extent[-1] not in AXES
 
 
 def extent_text(extent: Extent) -> str:

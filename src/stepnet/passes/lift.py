@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from stepnet.ir import Builder, Net, Node, ancestors
-from stepnet.ops import recur_depth
+from stepnet.ops import deeper, recur_extent
 from stepnet.passes.rewrite import rewritten
-from stepnet.types import CONST, extent_of
+from stepnet.types import CONST, is_beside
 
-Results = dict[
-    int, list[tuple[bool, int]]
-]  # by recurrence, for each result: whether it has left, and where to
+# By recurrence, for each of its results: whether it has left, and its number outside or its new place.
+Results = dict[int, list[tuple[bool, int]]]
 
 
 def lift(net: Net) -> Net:
@@ -30,13 +29,18 @@ def lifted(results: Results, builder: Builder, net: Net, number: int, operands: 
     """A recurrence without what could leave it, its inner recurrences first; None where nothing can."""
     node = net.nodes[number]
     if node.operation == "result" and node.inputs[0] in results:
-        left, place = results[node.inputs[0]][node.attributes["of"]]
+        of: int = node.attributes["of"]
+        left, place = results[node.inputs[0]][of]
         return place if left else builder.add("result", operands[0], of=place)
     if node.operation != "recur":
         return None
     body = lift(node.attributes["body"])
     sequences, memories = node.attributes["sequences"], node.attributes["memories"]
+    inner = tuple(n for n, one in enumerate(body.nodes) if is_step_sequence(one))
+    fixed = free(body, (*body.inputs[: sequences + memories], *inner))
     leaving = free(body, body.inputs[sequences : sequences + memories])
+    # A sequence of a row, with what changes from step to step, would be there as often as there are steps.
+    leaving -= free_of(body, leaving, {one for one in leaving - fixed if is_row_sequence(body.nodes[one])})
     roots = {one for one in leaving if is_inner(body.nodes[one])}
     if not roots:
         return None if body == node.attributes["body"] else builder.copy(node, operands, body=body)
@@ -44,7 +48,7 @@ def lifted(results: Results, builder: Builder, net: Net, number: int, operands: 
     leaving |= {
         n for n, one in enumerate(body.nodes) if one.operation == "result" and one.inputs[0] in leaving
     }
-    work = Lift(builder, node, body, operands, leaving)
+    work = Lift(builder, node, body, operands, leaving, fixed)
     new = work.run()
     results[number] = work.results
     return new
@@ -63,9 +67,28 @@ def is_inner(node: Node) -> bool:
     return deep or node.operation in ("recur", "reduce")
 
 
-def free(body: Net, memories: tuple[int, ...]) -> set[int]:
-    """The nodes that need no memory and no count of steps."""
-    bound = set(memories)
+def is_row_sequence(node: Node) -> bool:
+    """Whether a node's values are of a sequence that each row has besides."""
+    return any(is_beside(type_.extent) for type_ in node.types)
+
+
+def is_step_sequence(node: Node) -> bool:
+    """Whether a node's values are of an inner sequence of the step's input."""
+    return any(len(type_.extent) > 1 and not is_beside(type_.extent) for type_ in node.types)
+
+
+def free_of(body: Net, among: set[int], roots: set[int]) -> set[int]:
+    """Those nodes that are among the roots, or need one of them."""
+    found = set(roots)
+    for number, node in enumerate(body.nodes):
+        if found & set(node.inputs):
+            found.add(number)
+    return found & among
+
+
+def free(body: Net, of: tuple[int, ...]) -> set[int]:
+    """The nodes that need none of these, and no count of steps."""
+    bound = set(of)
     for number, node in enumerate(body.nodes):
         if node.operation == "index" or bound & set(node.inputs):
             bound.add(number)
@@ -74,13 +97,16 @@ def free(body: Net, memories: tuple[int, ...]) -> set[int]:
 
 @dataclass
 class Lift:
-    """One recurrence, the nodes of its body that leave it, and where its results are then."""
+    """One recurrence, the nodes of its body that leave it, those that are the same at every step, and where
+    its results are then.
+    """
 
     builder: Builder
     node: Node
     body: Net
     operands: list[int]
     leaving: set[int]
+    fixed: set[int]
     outside: dict[int, int] = field(default_factory=dict[int, int])
     results: list[tuple[bool, int]] = field(default_factory=list[tuple[bool, int]])
 
@@ -89,28 +115,32 @@ class Lift:
         body, builder = self.body, self.builder
         sequences, memories = self.node.attributes["sequences"], self.node.attributes["memories"]
         types = [builder.type_of(operand) for operand in self.operands[:1]]
-        self.depth = recur_depth(types, {"body": body})
+        self.deep = recur_extent(types, {"body": body})
         self.given = dict(zip(body.inputs, self.operands, strict=True))
         stays = [n for n in range(len(body.nodes)) if n not in self.leaving]
         stays = [n for n in stays if body.nodes[n].operation != "input"]
         outputs, following = body.results[:-memories], body.results[-memories:]
-        inputs, fixed = body.inputs[:sequences], body.inputs[sequences:]
+        inputs, memory = body.inputs[:sequences], body.inputs[sequences : sequences + memories]
+        others = body.inputs[sequences + memories :]
         within = [n for n in outputs if n not in inputs and not (n in self.leaving and self.is_made(n))]
         read = {operand for n in stays for operand in body.nodes[n].inputs} | {*within, *following}
         made = sorted(n for n in read & self.leaving if self.is_made(n))
-        kept = [n for n in inputs if n in read] + made or list(inputs[:1])
+        kept = [n for n in inputs if n in read] + [n for n in made if n not in self.fixed]
+        kept = kept or list(inputs[:1])
+        still = [n for n in made if n in self.fixed]
         inner = Builder()
         place: dict[int, int] = {}
-        for n in (*kept, *fixed):
+        for n in (*kept, *memory, *still, *others):
             place[n] = inner.input(body.type_of(n), body.nodes[n].name or f"lifted{n}")
         for n, one in enumerate(body.nodes):
             if n not in place and one.operation != "input" and (n in stays or is_constant(one)):
                 place[n] = inner.copy(one, [place[operand] for operand in one.inputs])
         new = inner.net(place[result] for result in (*within, *following))
         outer = [self.number_outside(n) if n in made else self.given[n] for n in kept]
-        outer += [self.given[n] for n in fixed]
+        outer += [self.given[n] for n in memory]
+        outer += [self.number_outside(n) for n in still] + [self.given[n] for n in others]
         for n in outputs:
-            self.results.append((False, within.index(n)) if n in within else (True, self.number_outside(n)))
+            self.results.append((False, within.index(n)) if n in within else (True, self.at_steps(n)))
         self.results += [(False, len(within) + place) for place in range(memories)]
         return builder.copy(self.node, outer, body=new, sequences=len(kept), memories=memories)
 
@@ -120,19 +150,28 @@ class Lift:
         return node.operation not in ("input", "recur") and not is_constant(node)
 
     def number_outside(self, number: int) -> int:
-        """The node outside that a node of the body becomes: of every step, or constant."""
+        """The node outside that a node of the body becomes: one per step, or, where it is fixed, per row."""
         if number in self.outside:
             return self.outside[number]
         node = self.body.nodes[number]
         if node.operation == "input":
             found = self.given[number]
-            extent = node.type.extent
-            if extent and len(self.builder.type_of(found).extent) < self.depth:  # a static
-                found = self.builder.add("expand", found, extent=extent_of(self.depth))
+        elif number in self.fixed:
+            found = self.builder.copy(node, [self.number_outside(operand) for operand in node.inputs])
         else:
-            inputs = [self.number_outside(operand) for operand in node.inputs]
             extent = node.attributes.get("extent")
-            changed = {"extent": extent_of(self.depth - 1 + len(extent))} if extent else {}
-            found = self.builder.copy(node, inputs, **changed)
+            changed = {"extent": deeper(self.deep, extent)} if extent else {}
+            found = self.builder.copy(node, [self.at_steps(operand) for operand in node.inputs], **changed)
         self.outside[number] = found
         return found
+
+    def at_steps(self, number: int) -> int:
+        """The node outside, expanded to every step where it is one per row; constants fit everywhere."""
+        node = self.body.nodes[number]
+        if node.operation == "expand" and is_constant(self.body.nodes[node.inputs[0]]):
+            extent = deeper(self.deep, node.attributes["extent"])
+            return self.builder.add("expand", self.number_outside(node.inputs[0]), extent=extent)
+        found = self.number_outside(number)
+        if number not in self.fixed or is_constant(node):
+            return found
+        return self.builder.add("expand", found, extent=self.deep)

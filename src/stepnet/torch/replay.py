@@ -17,6 +17,8 @@ from stepnet.types import CONST, DTYPES, ROWS, Type
 
 torch: Any = import_module("torch")
 
+READ: Any = torch.ops.aten._local_scalar_dense.default
+
 Function = Callable[..., Any]
 
 
@@ -58,7 +60,7 @@ def replayed(graph: Graph, arguments: Sequence[Traced], place: str) -> list[Trac
                 values[node] = constant(graph.held(node), arguments)
             elif node.op == "output":
                 return [result(graph, one, values) for one in node.args[0]]
-            elif "val" in node.meta and is_size(node.meta["val"]):
+            elif is_size(node.meta.get("val")) and node.target is not READ:
                 values[node] = node.meta["val"]
             elif node.target is operator.getitem:
                 values[node] = values[node.args[0]][node.args[1]]

@@ -1,0 +1,179 @@
+"""Statics that are sequences: attention inside a step, over keys of lengths of their own, against loops."""
+
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from tolerance import assert_close
+
+import stepnet as sn
+from stepnet import nested
+from stepnet.errors import InputError, StepError
+
+Array = np.ndarray
+RANDOM = np.random.default_rng(21)
+PARAMS = {
+    "W": RANDOM.uniform(-1, 1, (3, 4)).astype("float32"),
+    "R": RANDOM.uniform(-0.5, 0.5, (4, 4)).astype("float32"),
+    "K": RANDOM.uniform(-1, 1, (2, 4)).astype("float32"),
+}
+
+
+def attention(x: Any, h: Any, p: Any, statics: Any) -> tuple[Any, Any]:
+    """A recurrence that looks at keys, by its memory, and takes in a mean of values."""
+    keys, values = statics["keys"] @ p["K"], statics["values"]
+    weights = nested.softmax(np.sum(keys * nested.expand(h, keys), axis=-1))
+    context = nested.reduce(values * weights[:, None], "sum")
+    h = np.tanh(x @ p["W"] + h @ p["R"] + context)
+    return {"h": h, "context": context}, h
+
+
+def by_hand(xs: Array, keys: Array, values: Array, h: Array) -> tuple[Array, Array, Array]:
+    """The same for one sequence: the outputs, the contexts, the last memory."""
+    outputs, contexts = np.zeros((len(xs), 4)), np.zeros((len(xs), 4))
+    for at, x in enumerate(xs):
+        context = np.zeros((1, 4))
+        if len(keys):
+            scores = (keys @ PARAMS["K"].astype("float64")) @ h[0]
+            weights = np.exp(scores - scores.max())
+            context = (weights / weights.sum()) @ values
+        h = np.tanh(x[None] @ PARAMS["W"] + h @ PARAMS["R"] + context)
+        outputs[at], contexts[at] = h[0], context
+    return outputs, contexts, h
+
+
+def sequences(lengths: list[int], features: int) -> sn.Ragged:
+    """Random sequences."""
+    return sn.Ragged.from_list(
+        [RANDOM.uniform(-1, 1, (length, features)).astype("float32") for length in lengths]
+        or [np.zeros((0, features), "float32")]
+    )
+
+
+@settings(max_examples=20)
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 5)), min_size=1, max_size=4),
+    st.sampled_from(["interpret", "llvm"]),
+)
+def test_attention_is_what_a_loop_gives(lengths: list[tuple[int, int]], engine: str):
+    xs, keys = sequences([n for n, _ in lengths], 3), sequences([n for _, n in lengths], 2)
+    values = keys.with_values(RANDOM.uniform(-1, 1, (keys.total, 4)).astype("float32"))
+    rnn = sn.RNN(attention, PARAMS, memory=4)
+    outputs, final = rnn(xs, statics={"keys": keys, "values": values}, engine=engine)
+    for place in range(len(lengths)):
+        h, contexts, last = by_hand(xs[place], keys[place], values[place], np.zeros((1, 4)))
+        assert_close(outputs["h"][place], h, 20, 8)
+        assert_close(outputs["context"][place], contexts, 20, 8)
+        assert_close(final[place : place + 1], last, 20, 8)
+
+
+def test_what_is_the_same_at_every_step_is_done_once():
+    rnn = sn.RNN(attention, PARAMS, memory=4)
+    keys = sequences([3, 2], 2)
+    values = keys.with_values(np.ones((5, 4), "float32"))
+    rnn(sequences([2, 1], 3), statics={"keys": keys, "values": values})
+    first, loop = rnn.prepared.schedule.parts
+    assert (first.kind, loop.kind) == ("plain", "loop")
+    assert "@" in rnn.explain().partition("part 1")[0]
+
+
+@pytest.mark.parametrize("lengths", [None, [4, 0, 2]])
+def test_arrays_with_statics_that_are_sequences(engine: str, lengths: list[int] | None):
+    x = RANDOM.uniform(-1, 1, (3, 4, 3)).astype("float32")
+    keys = sequences([2, 0, 3], 2)
+    statics = {"keys": keys, "values": keys.with_values(np.ones((5, 4), "float32"))}
+    rnn = sn.RNN(attention, PARAMS, memory=4)
+    outputs, final = rnn(x, statics=statics, lengths=lengths, engine=engine)
+    counts = lengths or [4, 4, 4]
+    ragged = sn.Ragged.from_list([row[:count] for row, count in zip(x, counts, strict=True)])
+    right, last = rnn(ragged, statics=statics, engine=engine)
+    assert outputs["h"].shape == (3, 4, 4)
+    for row, count in enumerate(counts):
+        np.testing.assert_array_equal(outputs["h"][row, :count], right["h"][row])
+        assert not outputs["h"][row, count:].any()
+    np.testing.assert_array_equal(final, last)
+
+
+def test_a_recurrence_over_a_static(engine: str):
+    def reads(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+        h = np.tanh(x @ p["K"] + h @ p["R"])
+        return h, h
+
+    def step(x: Any, h: Any, p: Any, statics: Any) -> tuple[Any, Any]:
+        read, last = encoder(statics, initial=h)
+        h = np.tanh(x @ p["W"] + last + nested.reduce(read, "mean"))
+        return h, h
+
+    encoder = sn.RNN(reads, PARAMS, memory=4)
+    xs, keys = sequences([2, 1], 3), sequences([3, 0], 2)
+    outputs, _ = sn.RNN(step, PARAMS, memory=4)(xs, statics=keys, engine=engine)
+    for place in range(2):
+        h = np.zeros((1, 4))
+        for at in range(len(xs[place])):
+            c, read = h, []
+            for key in keys[place]:
+                c = np.tanh(key[None] @ PARAMS["K"] + c @ PARAMS["R"])
+                read.append(c)
+            mean = np.mean(read, axis=0) if read else np.zeros((1, 4))
+            h = np.tanh(xs[place][at : at + 1] @ PARAMS["W"] + c + mean)
+            assert_close(outputs[place][at : at + 1], h, 20, 8)
+
+
+def test_a_sequence_is_the_same_whatever_is_beside_it():
+    xs, keys = sequences([3, 5, 0, 1], 3), sequences([4, 1, 2, 9], 2)
+    values = keys.with_values(RANDOM.uniform(-1, 1, (keys.total, 4)).astype("float32"))
+    rnn = sn.RNN(attention, PARAMS, memory=4)
+    together, _ = rnn(xs, statics={"keys": keys, "values": values})
+    for place in range(4):
+        one = slice(place, place + 1)
+        alone, _ = rnn(xs[one], statics={"keys": keys[one], "values": values[one]})
+        np.testing.assert_array_equal(alone["h"][0], together["h"][place])
+
+
+# ---- what is wrong -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("statics", "expected"),
+    [
+        (sequences([1, 2, 3], 2), "static is of 3 rows; there are 2 sequences"),
+        ({"a": sequences([1, 2], 2), "b": np.ones((1, 2))}, "static b is of 1 rows; there are 2 sequences"),
+        (
+            sn.Ragged(np.ones((2, 2)), (np.array([0, 1, 2]), np.array([0, 1, 2]))),
+            "static has 2 levels; a static is one sequence for each row",
+        ),
+    ],
+)
+def test_statics_that_do_not_fit(statics: Any, expected: str):
+    def step(x: Any, h: Any, p: Any, statics: Any) -> tuple[Any, Any]:
+        return h, h
+
+    with pytest.raises(InputError, match=expected):
+        sn.RNN(step, memory=4)(sequences([1, 2], 3), statics=statics)
+
+
+def test_lengths_that_differ_do_not_meet():
+    def step(x: Any, h: Any, p: Any, statics: Any) -> tuple[Any, Any]:
+        return nested.reduce(statics["a"] * statics["b"], "sum"), h
+
+    with pytest.raises(
+        StepError, match=r"values of different extents meet: rows/a, rows/b\n.*test_attention"
+    ):
+        sn.RNN(step, memory=4)(sequences([1], 3), statics={"a": sequences([1], 2), "b": sequences([2], 2)})
+
+
+def test_a_sequence_that_is_no_output():
+    def step(x: Any, h: Any, p: Any, statics: Any) -> tuple[Any, Any]:
+        return statics * 2, h
+
+    with pytest.raises(StepError, match="the output is a sequence that each row has besides: reduce it"):
+        sn.RNN(step, memory=4)(sequences([1], 3), statics=sequences([1], 2))
+
+
+def test_control_is_of_one_level():
+    rnn = sn.RNN(attention, PARAMS, memory=4)
+    keys = sequences([2], 2)
+    with pytest.raises(InputError, match="mask=, begun= and until= are for a recurrence over one level"):
+        rnn(sequences([1], 3), statics={"keys": keys, "values": keys}, mask=np.ones((1, 1), bool))
