@@ -217,6 +217,13 @@ def test_backward_recurrences_have_no_stream():
         rnn_of(reverse=True).stream()
 
 
+def test_until_is_for_whole_sequences():
+    params = cells.CELLS["gru"].parameters(inputs=3, hidden=5)
+    rnn = sn.RNN(cells.gru, params, memory=5, until=lambda output, memory: output[:, 0] > 0)
+    with pytest.raises(InputError, match="a stream runs on: it has no until="):
+        rnn.stream()
+
+
 def test_before_the_first_step():
     stream = rnn_of().stream()
     with pytest.raises(InputError, match="nothing was stepped yet: the memory is known"):

@@ -21,9 +21,9 @@ from stepnet.lines import refuse
 from stepnet.ops import REDUCTIONS
 from stepnet.ragged import Ragged
 from stepnet.schedule import Running
-from stepnet.step import Spec, TracedStep
+from stepnet.step import Spec, TracedStep, way
 from stepnet.structure import leaves, named_leaves, rebuild, skeleton, transform
-from stepnet.trace import Traced, apply, builder_of
+from stepnet.trace import Traced, apply, builder_of, lifted
 from stepnet.types import AXES, CONST, ROWS
 
 if TYPE_CHECKING:
@@ -57,8 +57,13 @@ def in_step(rnn: "RNN", sequences: Any, initial: Any, statics: Any, last_only: b
     Raises `StepError`, with the user's line, for values that are no inner sequences, and where it is not said
     how the memory begins.
     """
+    builder = builder_of([*leaves(sequences), *leaves(initial), *leaves(statics)])
+
+    def here(leaf: Any) -> Any:
+        return Traced(builder, lifted(builder, leaf, ())) if isinstance(leaf, Traced) else leaf
+
+    sequences, initial, statics = (transform(here, part) for part in (sequences, initial, statics))
     named = list(named_leaves(sequences))
-    builder = builder_of([leaf for _, leaf in named])
     for name, leaf in named:
         if not isinstance(leaf, Traced) or len(leaf.type.extent) < 2:
             what = f"input `{name}`" if name else "the input"
@@ -75,7 +80,12 @@ def in_step(rnn: "RNN", sequences: Any, initial: Any, statics: Any, last_only: b
     operands += [builder.constant(parameter) for parameter in leaves(rnn.params)]
     sequences_, memories, _, _ = traced.counts
     recur = builder.add(
-        "recur", *operands, body=traced.body, sequences=sequences_, memories=memories, reverse=rnn.reverse
+        "recur",
+        *operands,
+        body=traced.body,
+        sequences=sequences_,
+        memories=memories,
+        **way(rnn.reverse, rnn.unroll),
     )
     count = len(builder.nodes[recur].types)
     found = [Traced(builder, builder.add("result", recur, of=place)) for place in range(count)]
@@ -146,6 +156,8 @@ def expand(value: Any, like: Any) -> Traced:
     """A value of a step at every step of the inner sequences `like`."""
     if not isinstance(value, Traced) or not isinstance(like, Traced):
         raise refuse("expand takes a value of a step, and inner sequences that say how often it is repeated")
+    builder = builder_of((value, like))
+    value = Traced(builder, lifted(builder, value, ()))
     if value.type.extent == like.type.extent:
         return value
     return apply("expand", value, extent=like.type.extent)
@@ -251,7 +263,8 @@ def common_offsets(named: list[tuple[str, Any]]) -> tuple[Array, ...]:
         for level, (mine, theirs) in enumerate(zip(ragged.offsets, deepest.offsets, strict=False)):
             if not np.array_equal(mine, theirs):
                 raise InputError(
-                    f"inputs `{first}` and `{name}` do not match at level {level}: {differing(theirs, mine)}"
+                    f"inputs `{first}` and `{name}` do not match in offsets[{level}]: "
+                    f"{differing(theirs, mine)}"
                 )
     return deepest.offsets
 

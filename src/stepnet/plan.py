@@ -45,6 +45,11 @@ class Plan:
         return self.recurrence.attributes["reverse"]
 
     @property
+    def unroll(self) -> int:
+        """How many steps the loop's code holds one after the other."""
+        return self.recurrence.attributes.get("unroll", 1)
+
+    @property
     def stages(self) -> tuple[tuple[str, Net, tuple[tuple[int, ...], ...]], ...]:
         """Each stage's name, net and phases, in the order they run."""
         return (

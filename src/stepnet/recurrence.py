@@ -21,8 +21,10 @@ from stepnet.scopes import Scopes, step_scopes
 from stepnet.step import Spec, Step, TracedStep, dtype_name, specs, trace_step
 from stepnet.stream import Stream
 from stepnet.structure import leaves, named_leaves, rebuild, skeleton, transform
+from stepnet.types import is_integer
 
 Array = np.ndarray
+MOST_UNROLLED = 64
 Asked = str | Sequence[str]
 
 
@@ -32,6 +34,7 @@ class Prepared:
 
     traced: TracedStep
     reverse: bool
+    unroll: int
     runners: dict[Asked, Bound] = field(default_factory=dict[Asked, Bound])
     running: dict[Asked, Running] = field(default_factory=dict[Asked, Running])
     controlled: "dict[str | None, Prepared]" = field(default_factory=dict[str | None, "Prepared"])
@@ -39,7 +42,7 @@ class Prepared:
     @cached_property
     def net(self) -> Net:
         """The net of the whole recurrence, as traced."""
-        return self.traced.net(self.reverse)
+        return self.traced.net(self.reverse, self.unroll)
 
     @cached_property
     def plan(self) -> Plan:
@@ -68,6 +71,7 @@ class RNN:
     memory: the features of the memory, as 64, (4, 16), {"h": 64, "c": 64} or `Spec`s; floats of the promoted
     dtype of inputs and parameters, unless a `Spec` says otherwise. inputs: the features of the inputs,
     likewise; without it they are known at the first call. reverse: each sequence runs from its own last step.
+    unroll: how many steps the code of the loop holds one after the other; results are the same, bit for bit.
     until: a function of a step's output and next memory that gives a bool per row. The outputs of a sequence
     end with the first step at which it holds, that one included, and its memory is the one of that step; they
     come as a shorter `Ragged`, whatever the input was, and steps behind the end cost little.
@@ -95,6 +99,7 @@ class RNN:
         inputs: Any = None,
         statics: Any = None,
         reverse: bool = False,
+        unroll: int = 1,
         until: Until | None = None,
     ) -> None:
         if not callable(step):
@@ -107,6 +112,7 @@ class RNN:
         if not leaves(self.memory):
             raise InputError("a recurrence carries a memory from step to step; give its features: memory=64")
         self.reverse = reverse
+        self.unroll = unrolled(unroll)
         self.until = until
         self._parameters: list[Array] = leaves(self.params)
         self._prepared: dict[Any, Prepared] = {}
@@ -215,7 +221,7 @@ class RNN:
             return found
         if control.masked not in found.controlled:
             traced = control.around(self.step, found.traced)
-            found.controlled[control.masked] = Prepared(traced, self.reverse)
+            found.controlled[control.masked] = Prepared(traced, self.reverse, self.unroll)
         return found.controlled[control.masked]
 
     def stream(
@@ -275,7 +281,7 @@ class RNN:
             memory = transform(lambda spec: Spec(spec.shape, spec.dtype or default), self.memory)
             statics = transform(lambda spec: Spec(spec.shape, spec.dtype or default, 0, spec.axis), statics)
             traced = trace_step(self.step, inputs, memory, statics, self.params)
-            self._prepared[key] = Prepared(traced, self.reverse)
+            self._prepared[key] = Prepared(traced, self.reverse, self.unroll)
         self._latest = self._prepared[key]
         return self._latest
 
@@ -385,6 +391,13 @@ def check_same_lengths(one: str, first: Ragged, other: str, second: Ragged) -> N
             f"inputs `{one}` and `{other}` have sequences of different lengths: sequence {differ[0]} has "
             f"length {here[differ[0]]} in `{one}` and {there[differ[0]]} in `{other}`"
         )
+
+
+def unrolled(unroll: Any) -> int:
+    """How many steps to lay out in code; raises `InputError` for what is none of 1 to 64."""
+    if isinstance(unroll, bool) or not is_integer(unroll) or not 1 <= unroll <= MOST_UNROLLED:
+        raise InputError(f"unroll is a number of steps from 1 to {MOST_UNROLLED}, not {unroll!r}")
+    return int(unroll)
 
 
 def checked_array(value: Any, what: str) -> Array:

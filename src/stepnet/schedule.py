@@ -187,18 +187,16 @@ def plain(net: Net, numbers: list[int]) -> Part:
     operands = [outer.input(net.type_of(number).at(STEPS), f"value{number}") for number in reads]
     operands.append(outer.input(Type(ROWS, (), "float32"), "nothing"))
     operands += [outer.input(net.type_of(number), f"value{number}") for number in body.parameters]
-    made = whole(outer, operands, inner, len(reads), 1, False)
+    made = whole(outer, operands, inner, len(reads), 1, reverse=False)
     extent = net.nodes[numbers[0]].types[0].extent
     return Part("plain", tuple(reads), tuple(gives), extent, plan(made), 1, parameters=tuple(body.parameters))
 
 
 def whole(
-    builder: Builder, operands: list[int], body: Net, sequences: int, memories: int, reverse: bool
+    builder: Builder, operands: list[int], body: Net, sequences: int, memories: int, **told: Any
 ) -> Net:
     """The net of one recurrence, all of whose results it gives."""
-    recur = builder.add(
-        "recur", *operands, body=body, sequences=sequences, memories=memories, reverse=reverse
-    )
+    recur = builder.add("recur", *operands, body=body, sequences=sequences, memories=memories, **told)
     count = len(builder.nodes[recur].types)
     return builder.net([builder.add("result", recur, of=place) for place in range(count)])
 
@@ -220,7 +218,8 @@ def recurrence(net: Net, number: int) -> Part:
         reads.append(operand)
         here = STEPS if place < sequences else ROWS
         operands.append(outer.builder.input(type_.at(here), f"value{operand}"))
-    made = whole(outer.builder, operands, body, sequences, memories, node.attributes["reverse"])
+    told = {name: value for name, value in node.pairs if name in ("reverse", "unroll")}
+    made = whole(outer.builder, operands, body, sequences, memories, **told)
     return Part(
         "recurrence",
         tuple(reads),

@@ -98,7 +98,7 @@ class TracedStep:
         inputs, memory, statics, params = map(leaves, (self.inputs, self.memory, self.statics, self.params))
         return len(inputs), len(memory), len(statics), len(params)
 
-    def net(self, reverse: bool = False) -> Net:
+    def net(self, reverse: bool = False, unroll: int = 1) -> Net:
         """The net of the whole recurrence: the step at every step of every sequence."""
         builder = Builder()
         inputs, memories, _, _ = self.counts
@@ -108,10 +108,15 @@ class TracedStep:
             extent = extent_of(len(node.type.extent) + 1) if place < inputs else node.type.extent
             operands.append(builder.input(node.type.at(extent), node.name))
         recur = builder.add(
-            "recur", *operands, body=self.body, sequences=inputs, memories=memories, reverse=reverse
+            "recur", *operands, body=self.body, sequences=inputs, memories=memories, **way(reverse, unroll)
         )
         count = len(builder.nodes[recur].types)
         return builder.net([builder.add("result", recur, of=place) for place in range(count)])
+
+
+def way(reverse: bool, unroll: int) -> dict[str, Any]:
+    """What a recurrence is told of how it runs."""
+    return {"reverse": reverse} | ({"unroll": unroll} if unroll > 1 else {})
 
 
 def trace_step(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) -> TracedStep:

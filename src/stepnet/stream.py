@@ -41,6 +41,8 @@ class Stream:
             raise InputError(
                 "a recurrence with reverse=True begins at a sequence's last step: it has no stream"
             )
+        if rnn.until is not None:
+            raise InputError("a stream runs on: it has no until=; look at each step's output, and reset the row")
         self.rnn, self.rows, self.engine = rnn, int(rows), engine
         self._given = initial, statics
         self._step: Laid | None = None

@@ -88,6 +88,7 @@ class Program:
     strides: dict[str, int]
     lanes: int
     reverse: bool
+    unroll: int
     inputs: tuple[tuple[int, Field], ...]
     expanded: tuple[tuple[Source, Field], ...]
     statics: tuple[tuple[Source, Field], ...]
@@ -148,8 +149,7 @@ class Driver:
             self.wait()
             block = Rows({"block": self.pointer["block"]}, self.program.strides, rows)
             self.phases(self.program.outer, self.program.before, block)
-            with code.loop(code.number(0), steps) as step:
-                self.step(step, now_cell, next_cell)
+            self.steps(steps, now_cell, next_cell)
             self.phases(self.program.outer, self.program.after, block)
             self.scatter(rows)
             self.wait()
@@ -285,6 +285,18 @@ class Driver:
         return code.at(code.at(self.pointer["sequence"], code.mul(sequence, stride)), source.field.offset)
 
     # ---- one step
+
+    def steps(self, steps: ir.Value, now_cell: ir.Value, next_cell: ir.Value) -> None:
+        """The steps of a block: as many as are unrolled one after the other, the rest one by one."""
+        code, unroll = self.code, self.program.unroll
+        whole = code.number(0)
+        if unroll > 1:
+            whole = code.mul(code.sdiv(steps, code.number(unroll)), code.number(unroll))
+            with code.loop(code.number(0), whole, unroll) as first:
+                for ahead in range(unroll):
+                    self.step(code.add(first, code.number(ahead)), now_cell, next_cell)
+        with code.loop(whole, steps) as step:
+            self.step(step, now_cell, next_cell)
 
     def step(self, step: ir.Value, now_cell: ir.Value, next_cell: ir.Value) -> None:
         """One step of all lanes: begin, run the phases, end, exchange the memories."""

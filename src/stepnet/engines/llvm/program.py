@@ -94,6 +94,7 @@ class Lowering:
             strides=strides | {"next": strides["now"]},
             lanes=self.lanes,
             reverse=self.plan.reverse,
+            unroll=self.plan.unroll,
             inputs=tuple(inputs),
             expanded=tuple(expanded),
             statics=tuple(self.static_fields),
