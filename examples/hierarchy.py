@@ -1,10 +1,10 @@
 """Who is speaking? A recurrence over utterances whose step runs a recurrence over frames.
 
-The 370 test utterances of Japanese Vowels are grouped by their nine speakers: speakers of utterances of frames, a
-`Ragged` of two levels. The inner recurrence is the GRU that ships with stepnet, trained in PyTorch on other
-utterances; it hears one utterance. The outer one believes: its memory is the logarithm of the probability of
-each speaker, and every utterance changes it by Bayes' rule. So the longer someone is listened to, the surer
-it is, and the more often right, which shows where a single utterance tells little: in noise.
+The 370 test utterances of Japanese Vowels are grouped by their nine speakers: a `Ragged` of two levels, of
+speakers of utterances of frames. The inner recurrence is the GRU that ships with stepnet, trained in PyTorch
+on other utterances; it hears one utterance. The outer one believes: its memory is the logarithm of the
+probability of each speaker, and every utterance changes it by Bayes' rule. So the longer someone is listened
+to, the more often it is right, which shows where a single utterance tells little: in noise.
 
 Run it from the root of the repository (a few seconds):
 
@@ -21,11 +21,11 @@ from stepnet.demo import load
 from stepnet.layout import from_torch
 
 Array = np.ndarray
-SPEAKERS, SESSION, NOISE = 9, 8, 2.0
+SPEAKERS, SESSION, NOISE = 9, 8, 2.5
 
 
 def classifier(weights: Mapping[str, Array]) -> sn.RNN:
-    """The hierarchical classifier: from speakers of utterances of frames to the beliefs after each utterance."""
+    """The hierarchical classifier: the beliefs after each utterance, for speakers of utterances of frames."""
     frames = from_torch(weights, prefix="gru")
     head = {"W": weights["head.weight"].T, "b": weights["head.bias"]}
 
@@ -59,7 +59,7 @@ def sessions(count: int, most: int) -> list[int]:
 
 
 def in_noise(utterances: sn.Ragged, times: float) -> sn.Ragged:
-    """The utterances with noise that is so many times as strong as their own variation, feature by feature."""
+    """The utterances in noise that varies so many times as much as they do, feature by feature."""
     values = np.asarray(utterances.values)
     noise = np.random.default_rng(0).standard_normal(values.shape, values.dtype)
     return utterances.with_values(values + np.float32(times) * values.std(axis=0) * noise)
@@ -91,7 +91,9 @@ def main() -> None:
     told = int((final.argmax(axis=-1) == right).sum())
     alone = int((beliefs.values[people.offsets[0][:-1]].argmax(axis=-1) == right).sum())
     print(f"{len(right)} speakers, {len(data.utterances)} utterances, {few} to {many} by each")
-    print(f"told right after the first utterance: {alone} of {len(right)}; after all: {told} of {len(right)}\n")
+    print(
+        f"told right after the first utterance: {alone} of {len(right)}; after all: {told} of {len(right)}\n"
+    )
 
     parts, right = grouped(data.utterances, data.speakers, SESSION)
     noisy, _ = grouped(in_noise(data.utterances, NOISE), data.speakers, SESSION)

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet import nested
 from stepnet.errors import InputError, StepError
 
 Array = np.ndarray
@@ -24,8 +23,8 @@ PARAMS = {
 def attention(x: Any, h: Any, p: Any, statics: Any) -> tuple[Any, Any]:
     """A recurrence that looks at keys, by its memory, and takes in a mean of values."""
     keys, values = statics["keys"] @ p["K"], statics["values"]
-    weights = nested.softmax(np.sum(keys * nested.expand(h, keys), axis=-1))
-    context = nested.reduce(values * weights[:, None], "sum")
+    weights = sn.softmax_over_steps(np.sum(keys * sn.expand(h, keys), axis=-1))
+    context = sn.reduce(values * weights[:, None], "sum")
     h = np.tanh(x @ p["W"] + h @ p["R"] + context)
     return {"h": h, "context": context}, h
 
@@ -62,8 +61,9 @@ def test_attention_is_what_a_loop_gives(lengths: list[tuple[int, int]], engine: 
     values = keys.with_values(RANDOM.uniform(-1, 1, (keys.total, 4)).astype("float32"))
     rnn = sn.RNN(attention, PARAMS, memory=4)
     outputs, final = rnn(xs, statics={"keys": keys, "values": values}, engine=engine)
-    for place in range(len(lengths)):
-        h, contexts, last = by_hand(xs[place], keys[place], values[place], np.zeros((1, 4)))
+    by_row = zip(xs.to_list(), keys.to_list(), values.to_list(), strict=True)
+    for place, (x, key, value) in enumerate(by_row):
+        h, contexts, last = by_hand(x, key, value, np.zeros((1, 4)))
         assert_close(outputs["h"][place], h, 20, 8)
         assert_close(outputs["context"][place], contexts, 20, 8)
         assert_close(final[place : place + 1], last, 20, 8)
@@ -103,7 +103,7 @@ def test_a_recurrence_over_a_static(engine: str):
 
     def step(x: Any, h: Any, p: Any, statics: Any) -> tuple[Any, Any]:
         read, last = encoder(statics, initial=h)
-        h = np.tanh(x @ p["W"] + last + nested.reduce(read, "mean"))
+        h = np.tanh(x @ p["W"] + last + sn.reduce(read, "mean"))
         return h, h
 
     encoder = sn.RNN(reads, PARAMS, memory=4)
@@ -111,13 +111,13 @@ def test_a_recurrence_over_a_static(engine: str):
     outputs, _ = sn.RNN(step, PARAMS, memory=4)(xs, statics=keys, engine=engine)
     for place in range(2):
         h = np.zeros((1, 4))
-        for at in range(len(xs[place])):
+        for at, x in enumerate(xs.to_list()[place]):
             c, read = h, []
-            for key in keys[place]:
+            for key in keys.to_list()[place]:
                 c = np.tanh(key[None] @ PARAMS["K"] + c @ PARAMS["R"])
                 read.append(c)
             mean = np.mean(read, axis=0) if read else np.zeros((1, 4))
-            h = np.tanh(xs[place][at : at + 1] @ PARAMS["W"] + c + mean)
+            h = np.tanh(x[None] @ PARAMS["W"] + c + mean)
             assert_close(outputs[place][at : at + 1], h, 20, 8)
 
 
@@ -156,7 +156,7 @@ def test_statics_that_do_not_fit(statics: Any, expected: str):
 
 def test_lengths_that_differ_do_not_meet():
     def step(x: Any, h: Any, p: Any, statics: Any) -> tuple[Any, Any]:
-        return nested.reduce(statics["a"] * statics["b"], "sum"), h
+        return sn.reduce(statics["a"] * statics["b"], "sum"), h
 
     with pytest.raises(
         StepError, match=r"values of different extents meet: rows/a, rows/b\n.*test_attention"

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.builder import Memory, RNNOp, add_two, matmul
+from stepnet.block import Memory
+from stepnet.builder import RNNOp, add_two, matmul
 from stepnet.errors import InputError, StepError
 
 Array = np.ndarray

@@ -28,6 +28,9 @@ from stepnet.generate import generate as generate
 from stepnet.generate import sampling as sampling
 from stepnet.layout.convert import Conversion as Conversion
 from stepnet.layout.convert import convert as convert
+from stepnet.nested import expand as expand
+from stepnet.nested import reduce as reduce
+from stepnet.nested import softmax_over_steps as softmax_over_steps
 from stepnet.ragged import Ragged as Ragged
 from stepnet.recurrence import RNN as RNN
 from stepnet.recurrence import scan as scan

@@ -17,6 +17,25 @@ they record is the step of an `RNN`. The names are those of the RNN operator in 
 [array([[ 2.], [ 6.], [14.]], dtype=float32), array([[2.]], dtype=float32)]
 >>> rnn(output_all_steps=False).tolist()
 [[14.0], [2.0]]
+
+An rnn whose block takes its inputs from the block around it is a part of that one's step, and calling it
+there gives a value of that step:
+
+>>> documents = sn.Ragged(np.ones((4, 2), "float32"), (np.array([0, 2, 3]), np.array([0, 2, 2, 4])))
+>>> outer = sn.create_rnn_op()
+>>> with outer.stepnet():
+...     sentence = outer.add_input(documents, level=1)
+...     inner = sn.create_rnn_op()
+...     with inner.stepnet():
+...         word = inner.add_input(sentence, level=0)
+...         s = inner.add_memory(shape=[2])
+...         s.update(word + s.pre_state())
+...         inner.add_outputs(s)
+...     h = outer.add_memory(shape=[2])
+...     h.update(inner(output_all_steps=False) + h.pre_state())
+...     outer.add_outputs(h)
+>>> outer().to_list()
+[array([[2., 2.], [2., 2.]], dtype=float32), array([[2., 2.]], dtype=float32)]
 """
 
 from collections.abc import Callable
@@ -24,14 +43,20 @@ from typing import Any
 
 import numpy as np
 
+from stepnet import nested
+from stepnet.batch import Batch, checked_array
+from stepnet.block import Block, Memory, numbered
 from stepnet.errors import InputError
 from stepnet.ir import Builder, Net
+from stepnet.prepared import Asked
 from stepnet.ragged import Ragged
-from stepnet.recurrence import RNN, Array, Asked, Batch, checked_array, default_dtype, scan
-from stepnet.step import Spec, Step, row_value
+from stepnet.recurrence import RNN, default_dtype, scan
+from stepnet.step import Spec, Step
 from stepnet.structure import leaves, skeleton
-from stepnet.trace import Traced, refuse, user_line
-from stepnet.types import ROWS, Type, is_integer
+from stepnet.trace import Traced, builder_of, lifted, refuse, user_line
+from stepnet.types import is_integer
+
+Array = np.ndarray
 
 
 def create_rnn_op(output_num: int = 1) -> "RNNOp":
@@ -51,7 +76,10 @@ class RNNOp:
             raise InputError(f"output_num is how many outputs there are, 1 or more, not {output_num!r}")
         self.output_num = int(output_num)
         self._block = Block(self._finish)
-        self._batch: Batch | None = None
+        self._inputs: dict[str, Any] = {}
+        self._specs: dict[str, Spec] = {}
+        self._count: int | None = None
+        self._given: list[Any] = []
         self._memories: dict[str, Memory] = {}
         self._outputs: list[Any] = []
         self._recurrence: RNN | None = None
@@ -64,27 +92,38 @@ class RNNOp:
         return self._block
 
     def add_input(self, X: Any, level: int = 0) -> Traced:
-        """What a step sees of X: its slice, [rows, features...].
+        """What a step sees of X: its slice, [rows, features...], or a sequence where X has inner sequences.
 
-        X: a Ragged, or an array [batch, time, features...]; several inputs all have the same lengths. level:
-        the level of a Ragged whose entries are the steps; 0 is the innermost.
+        X: a Ragged, or an array [batch, time, features...], or in a block inside another one a sequence of
+        the block around. Several inputs all have the same lengths. level: the level of X whose entries are
+        the steps, counted from the innermost, which is 0. It is the outermost that X has, as sequences are
+        taken apart from the outside: a Ragged of two levels is added with level=1, each of its steps is a
+        sequence, and a block inside adds that with level=0.
         """
         self._block.check_open("add_input")
-        before: dict[str, Any] = {} if self._batch is None else self._batch.structure
-        name = numbered("x", len(before))
-        batch = Batch.of({**before, name: sequences_at(X, level)}, None)
-        for memory in self._memories.values():
-            check_rows(memory.name, memory.init, batch.count)
-        self._batch = batch
-        return self._block.declared(name, spec_of(batch.arrays[-1]))
+        check_sequences(X, level)
+        self._take(X, "an input")
+        name = numbered("x", len(self._inputs))
+        inputs = {**self._inputs, name: X}
+        if isinstance(X, Traced):
+            specs = {**self._specs, name: Spec(X.type.shape, X.type.dtype, len(X.type.extent) - 2)}
+        else:
+            specs, self._count = specs_and_count(inputs)
+            for memory in self._memories.values():
+                check_rows(f"init of `{memory.name}`", memory.init, self._count)
+            for static, value in self._block.statics.items():
+                check_rows(f"`{static}`", value, self._count)
+        self._inputs, self._specs = inputs, specs
+        return self._block.declared(name, specs[name])
 
-    def add_memory(self, init: Any = None, shape: Any = None, dtype: Any = None) -> "Memory":
+    def add_memory(self, init: Any = None, shape: Any = None, dtype: Any = None) -> Memory:
         """A memory: what each step leaves to the next.
 
-        init: its value before the first step, [batch, features...], whose dtype it keeps. Or shape, for
-        zeros: the features of one row, as 30, or [20, 30] for a memory that is a matrix. The rows, one per
-        sequence, are no part of it: how many there are is known from the inputs alone. dtype: of the zeros;
-        without it the promoted floating dtype of the inputs added so far.
+        init: its value before the first step, [batch, features...], whose dtype it keeps; in a block inside
+        another one a value of the block around, from which each inner sequence continues. Or shape, for
+        zeros, from which each sequence begins: the features of one row, as 30, or [20, 30] for a memory that
+        is a matrix. The rows, one per sequence, are no part of it: how many there are is known from the
+        inputs alone. dtype: of the zeros; without it the promoted floating dtype of the inputs added so far.
         """
         self._block.check_open("add_memory")
         if (init is None) == (shape is None):
@@ -93,16 +132,60 @@ class RNNOp:
             raise refuse("dtype= goes with shape=; a memory with init= has the dtype of that array")
         name = numbered("memory", len(self._memories))
         if init is None:
-            arrays = [] if self._batch is None else self._batch.arrays
-            default = default_dtype([array.dtype for array in arrays])
+            default = default_dtype([spec.dtype for spec in self._specs.values()])
             first, spec = None, Spec(shape, default if dtype is None else dtype)
         else:
-            first = checked_array(init, f"init of `{name}`")
-            spec = spec_of(first)
-        if self._batch is not None:
-            check_rows(name, first, self._batch.count)
+            first, spec = self._row(init, f"init of `{name}`")
         self._memories[name] = Memory(self._block, name, spec, first)
         return self._memories[name]
+
+    def add_static(self, value: Any) -> Traced:
+        """What each sequence has one of and every step sees: an array [batch, features...].
+
+        In a block inside another one it is a value of the block around, which may also be used as it is.
+        """
+        self._block.check_open("add_static")
+        first, spec = self._row(value, f"`{numbered('static', len(self._block.statics))}`")
+        if isinstance(first, Traced):
+            return Traced(self._block, lifted(self._block, first, ()))
+        return self._block.static(first, spec)
+
+    def index(self) -> Traced:
+        """How many steps of its sequence came before, an int64 per row."""
+        self._block.check_open("index")
+        return Traced(self._block, self._block.add("index", source=user_line()))
+
+    def _row(self, value: Any, what: str) -> tuple[Any, Spec]:
+        """An array that each sequence has an entry of, or a value of the block around, with its `Spec`."""
+        if isinstance(value, Traced):
+            if len(value.type.extent) != 1:
+                raise refuse(f"{what} is one value per row of the block around, not {value.type}")
+            self._take(value, what)
+            return value, Spec(value.type.shape, value.type.dtype)
+        array = checked_array(value, what)
+        self._take(array, what)
+        if self._count is not None:
+            check_rows(what, array, self._count)
+        return array, spec_of(array)
+
+    def _take(self, value: Any, what: str) -> None:
+        """Takes note of what the block is given: all of it values of the block around, or all arrays."""
+        if isinstance(value, Traced):
+            around = value.builder
+            if around is self._block or around.is_inside(self._block):
+                raise refuse(f"{what} is a value of this block itself; it is a value of the block around it")
+            if isinstance(around, Block):
+                around.check_usable()
+        traced = [one for one in (*self._given, value) if isinstance(one, Traced)]
+        if 0 < len(traced) <= len(self._given):
+            kind = "a value of another block" if isinstance(value, Traced) else "an array"
+            raise refuse(
+                f"{what} is {kind}, unlike what the block was given before: inputs, first values and statics "
+                "are all values of the block around, or all arrays"
+            )
+        if traced:
+            self._block.around = builder_of(traced)
+        self._given.append(value)
 
     def add_outputs(self, *outputs: Any) -> None:
         """Makes these the next outputs of the rnn: of a memory its new value, or a value of the step."""
@@ -114,7 +197,7 @@ class RNNOp:
 
     def _finish(self) -> None:
         """Makes the recurrence, at the end of the block."""
-        if self._batch is None:
+        if not self._inputs:
             raise refuse("the block has no input: x = rnn.add_input(X)")
         if not self._memories:
             raise refuse("the block has no memory: h = rnn.add_memory(init=a), or shape=[...] for zeros")
@@ -125,19 +208,24 @@ class RNNOp:
                 f"the block has {made} outputs, and output_num={self.output_num}: rnn.add_outputs(h)"
             )
         outputs = [one.new_state() if isinstance(one, Memory) else one for one in self._outputs]
-        results = [row_value(self._block, one, f"output {place}") for place, one in enumerate(outputs)]
+        results = [self._block.row(one, f"output {place}") for place, one in enumerate(outputs)]
+        statics = {name: spec_of(value) for name, value in self._block.statics.items()}
         net = self._block.net([*results, *(memory.number for memory in memories)])
         self._recurrence = RNN(
             replay(net, self.output_num),
             memory={name: memory.spec for name, memory in self._memories.items()},
-            inputs=dict(zip(self._batch.structure, map(spec_of, self._batch.arrays), strict=True)),
+            inputs=self._specs,
+            statics=statics or None,
         )
 
     # ---- after it
 
     @property
     def recurrence(self) -> RNN:
-        """The `RNN` that the block made: its net, plan and explain(). Its inputs are {"x": X, "x2": ...}."""
+        """The `RNN` that the block made: its net, plan and explain().
+
+        Its inputs are {"x": X, "x2": ...}, its memory {"memory": ...}, its statics {"static": ...} or None.
+        """
         if self._recurrence is None:
             raise refuse(self._block.why_not())
         return self._recurrence
@@ -145,154 +233,81 @@ class RNNOp:
     def __call__(self, output_all_steps: bool = True, engine: Asked = "auto") -> Any:
         """The output, or the tuple of several, at every step of the inputs that were added, in their form.
 
-        With output_all_steps=False an array of each sequence's own last, zeros for an empty one.
+        With output_all_steps=False an array of each sequence's own last, zeros for an empty one. An rnn whose
+        inputs are values of the block around is called in that block, and gives values of it: at all steps a
+        sequence, which `sn.reduce` makes one value of, or each sequence's last.
         """
-        if self._batch is None or self._recurrence is None:
-            raise refuse(self._block.why_not())
-        initial = {name: memory.before_all(self._batch.count) for name, memory in self._memories.items()}
-        outputs, _ = self._recurrence(
-            self._batch.structure, initial, last_only=not output_all_steps, engine=engine
+        recurrence, around = self.recurrence, self._block.around
+        if isinstance(around, Block):
+            around.check_open("the call of an rnn inside a block")
+        if around is not None and engine != "auto":
+            raise refuse("an rnn inside a block runs where the outer one does; give engine= to that one")
+
+        initial = {name: memory.before_all(self._count) for name, memory in self._memories.items()}
+        given = [self._inputs, initial, self._block.statics]
+        if around is not None:
+            given = [{name: in_net(around, value) for name, value in values.items()} for values in given]
+        inputs, initial, statics = given
+        outputs, _ = recurrence(
+            inputs, initial, statics or None, last_only=not output_all_steps, engine=engine
         )
         return outputs
 
 
-class Block(Builder):
-    """The net that a block records between its begin and its end."""
-
-    def __init__(self, finish: Callable[[], None]) -> None:
-        super().__init__()
-        self.finish = finish
-        self.begun = self.ended = False
-
-    def __enter__(self) -> None:
-        self.check_unused()
-        self.begun = True
-
-    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        try:
-            if error is None:
-                self.finish()
-        finally:
-            self.ended = True
-
-    def add(self, operation: str, *inputs: int, name: str = "", source: str = "", **attributes: Any) -> int:
-        """The number of the node that applies `operation`; refused after the end."""
-        if self.ended:
-            raise refuse("a value of a block is used after the block has ended; make it an output of the rnn")
-        return super().add(operation, *inputs, name=name, source=source, **attributes)
-
-    def declared(self, name: str, spec: Spec) -> Traced:
-        """A new input of the net."""
-        return Traced(self, self.input(Type(ROWS, spec.shape, str(spec.dtype)), name))
-
-    def check_unused(self) -> None:
-        """Refuses a second use of the block."""
-        if self.begun:
-            raise refuse("this rnn has its block already; write another on another sn.create_rnn_op()")
-
-    def check_open(self, what: str) -> None:
-        """Refuses what belongs between begin and end."""
-        if not self.begun:
-            raise refuse(f"{what} before the block has begun; write it in `with rnn.stepnet():`")
-        if self.ended:
-            raise refuse(f"{what} after the block has ended; write it in `with rnn.stepnet():`")
-
-    def why_not(self) -> str:
-        """Why there is nothing to run."""
-        if not self.begun:
-            return "the rnn has no step yet; write it in `with rnn.stepnet():`, then call the rnn"
-        if not self.ended:
-            return "the rnn is called in its own block; call it after the block has ended"
-        return "the block of this rnn ended with an error; mend it, on another sn.create_rnn_op()"
+def in_net(builder: Builder, value: Any) -> Traced:
+    """A value of a net, for one of that net, of a net around it, or an array."""
+    return Traced(builder, lifted(builder, value, ()))
 
 
-class Memory:
-    """A memory of a block: its value before a step, and the one it is updated with."""
-
-    def __init__(self, block: Block, name: str, spec: Spec, init: Array | None) -> None:
-        self.block = block
-        self.name = name
-        self.spec = spec
-        self.init = init
-        self._before = block.declared(name, spec)
-        self._new: Traced | None = None
-        self._added = user_line()
-        self._updated = ""
-
-    def pre_state(self) -> Traced:
-        """The memory of the previous step, [rows, features...]; the first values at the first step."""
-        self.block.check_open(f"pre_state() of `{self.name}`")
-        return self._before
-
-    def update(self, new: Any) -> None:
-        """Makes `new` the memory of this step; once in a block."""
-        self.block.check_open(f"update() of `{self.name}`")
-        if self._new is not None:
-            raise refuse(f"`{self.name}` is updated twice, first\n  at {self._updated}\nand again")
-        value = Traced(self.block, row_value(self.block, new, f"the update of `{self.name}`"))
-        if value.type != self._before.type:
-            raise refuse(
-                f"`{self.name}` is {self._before.type.element} and is updated with {value.type.element}; "
-                f"update it with the shape and dtype it was added with{self._advice(value.type)}"
-            )
-        self._new, self._updated = value, user_line()
-
-    def _advice(self, new: Type) -> str:
-        """What is likely meant, where an update does not fit."""
-        if new.shape == self.spec.shape:
-            return " (cast it with .astype, or add the memory with that dtype)"
-        if self.init is None and new.shape == self.spec.shape[1:]:
-            return " (shape= is the features of one row, without the number of rows)"
-        return ""
-
-    def new_state(self) -> Traced:
-        """The value it was updated with."""
-        if self._new is None:
-            raise refuse(
-                f"`{self.name}` is never updated: h.update(new); it is added\n  at {self._added}\nin"
-            )
-        return self._new
-
-    def before_all(self, count: int) -> Array:
-        """The values before the first step, one for each sequence."""
-        return np.zeros((count, *self.spec.shape), self.spec.dtype) if self.init is None else self.init
-
-    def __array__(self, *_: Any, **__: Any) -> Any:
-        raise refuse(f"`{self.name}` is a memory, not a value; `pre_state()` is its value before the step")
-
-
-def sequences_at(X: Any, level: int) -> Any:
-    """The sequences whose entries are the steps; what this refuses is what nesting would be."""
-    if isinstance(X, Traced):
-        raise InputError("add_input got a value of another block; nested recurrences are not there yet")
+def check_sequences(X: Any, level: Any) -> None:
+    """Raises `InputError` unless X is sequences, and `level` the outermost level that they have."""
     if skeleton(X) != "*":
         raise InputError(
             f"add_input takes one Ragged or array [batch, time, features...], not a {type(X).__name__}; "
             "add several inputs one by one"
         )
-    levels = X.levels if isinstance(X, Ragged) else 1
-    if level != 0 or levels != 1:
-        raise InputError(
-            f"add_input got level={level} of {levels}; nested levels are not there yet: "
-            "use level=0 of a Ragged of one level, whose entries are the steps"
+    if isinstance(X, Traced) and len(X.type.extent) < 2:
+        raise refuse(
+            "add_input got a value of the block around that is no sequence there; use it as it is, or "
+            "continue from it with rnn.add_memory(init=value)"
         )
-    return X
-
-
-def check_rows(name: str, init: Array | None, count: int) -> None:
-    """Raises `InputError` unless a memory has a first value for each sequence, or none."""
-    if init is not None and len(init) != count:
+    levels = len(X.type.extent) - 1 if isinstance(X, Traced) else X.levels if isinstance(X, Ragged) else 1
+    if not is_integer(level) or level != levels - 1:
+        has = f"{levels} levels" if levels > 1 else "one level"
         raise InputError(
-            f"init of `{name}` is {list(init.shape)}; "
-            f"its first axis should be the {count} sequences of the inputs"
+            f"add_input got level={level!r} of sequences of {has}; a block runs over the outermost, "
+            f"level={levels - 1}: levels are counted from the innermost, 0, which rnns inside the block reach"
+        )
+
+
+def specs_and_count(inputs: dict[str, Any]) -> tuple[dict[str, Spec], int]:
+    """What a step sees of Raggeds or arrays, and how many sequences there are."""
+    if nested.is_deep(inputs):
+        count = len(nested.common_offsets(list(inputs.items()))[0]) - 1
+        arrays = [checked_array(ragged.values, f"input {name}") for name, ragged in inputs.items()]
+        levels = [ragged.levels - 1 for ragged in inputs.values()]
+    else:
+        batch = Batch.of(inputs, None)
+        arrays, count, levels = batch.arrays, batch.count, [0] * len(inputs)
+    found = [Spec(array.shape[1:], array.dtype, inner) for array, inner in zip(arrays, levels, strict=True)]
+    return dict(zip(inputs, found, strict=True)), count
+
+
+def check_rows(what: str, array: Any, count: int) -> None:
+    """Raises `InputError` unless there is an entry for each sequence, or no array."""
+    if array is not None and (array.ndim < 1 or len(array) != count):
+        raise InputError(
+            f"{what} is {list(array.shape)}; its first axis should be the {count} sequences of the inputs"
         )
 
 
 def replay(net: Net, output_num: int) -> Step:
     """The step that a net is: its inputs by their names, its results the outputs and the next memories."""
 
-    def block(x: dict[str, Traced], memory: dict[str, Traced], params: None) -> tuple[Any, Any]:
-        given = {**x, **memory}
+    def block(
+        x: dict[str, Traced], memory: dict[str, Traced], params: None, statics: dict[str, Traced] | None
+    ) -> tuple[Any, Any]:
+        given = {**x, **memory, **(statics or {})}
         builder = next(iter(given.values())).builder
         place: list[int] = []
         for node in net.nodes:
@@ -308,11 +323,6 @@ def replay(net: Net, output_num: int) -> Step:
         )
 
     return block
-
-
-def numbered(name: str, before: int) -> str:
-    """The name of one more: x, x2, x3."""
-    return f"{name}{before + 1}" if before else name
 
 
 def spec_of(array: Array) -> Spec:

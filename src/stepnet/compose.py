@@ -14,9 +14,12 @@ from typing import Any, cast
 import numpy as np
 
 from stepnet.errors import InputError, StepnetError
+from stepnet.prepared import Asked
 from stepnet.ragged import Ragged
-from stepnet.recurrence import RNN, Array, Asked
+from stepnet.recurrence import RNN
 from stepnet.structure import leaves, rebuild, skeleton
+
+Array = np.ndarray
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,10 @@ from stepnet.compose import Bidirectional, Stack, recurrences
 from stepnet.errors import InputError
 from stepnet.functions import one_hot
 from stepnet.masks import numbers_at, whole_numbers
+from stepnet.prepared import Asked
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
-from stepnet.recurrence import RNN, Asked, with_dtypes
+from stepnet.recurrence import RNN, with_dtypes
 from stepnet.step import Spec
 from stepnet.structure import leaves, transform
 from stepnet.types import is_integer

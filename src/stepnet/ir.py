@@ -108,9 +108,13 @@ def types_of(
 
 
 class Builder:
-    """Makes a net node by node. A node that is there already is not made again."""
+    """Makes a net node by node. A node that is there already is not made again.
+
+    around: the one that makes the net around this one, where a value of that may be used in this.
+    """
 
     def __init__(self) -> None:
+        self.around: Builder | None = None
         self.nodes: list[Node] = []
         self._known: dict[Node, int] = {}
 
@@ -141,6 +145,14 @@ class Builder:
     def type_of(self, number: int) -> Type:
         """The type of a node made so far."""
         return self.nodes[number].type
+
+    def is_inside(self, other: "Builder") -> bool:
+        """Whether the net of another is around this one's."""
+        return self.around is not None and (self.around is other or self.around.is_inside(other))
+
+    def captured(self, other: "Builder", number: int) -> int:
+        """The number here of a value of the net around."""
+        raise NetError("a net has no values of others")
 
     def net(self, results: Iterable[int]) -> Net:
         """The net with these results and all inputs made so far, without what no result needs."""

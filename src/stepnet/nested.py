@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stepnet.batch import Batch, checked_array, initial_arrays
 from stepnet.errors import InputError
 from stepnet.interpret import Segments, interpret
 from stepnet.lines import refuse
 from stepnet.ops import REDUCTIONS
+from stepnet.prepared import Asked, Prepared
 from stepnet.ragged import Ragged
 from stepnet.schedule import Running
 from stepnet.step import Spec, TracedStep, way
@@ -27,7 +29,7 @@ from stepnet.trace import Traced, apply, builder_of, lifted
 from stepnet.types import AXES, CONST, ROWS
 
 if TYPE_CHECKING:
-    from stepnet.recurrence import RNN, Asked, Prepared
+    from stepnet.recurrence import RNN
 
 Array = np.ndarray
 ZEROS = "zeros"
@@ -141,13 +143,25 @@ def reduce(sequence: Any, how: str) -> Traced:
     return apply("reduce", sequence, how=how)
 
 
-def softmax(scores: Any) -> Traced:
+def softmax_over_steps(scores: Any) -> Traced:
     """The softmax of scores over each inner sequence, or static that is a sequence: weights that sum to one.
 
-    weights = sn.over_steps(np.sum(keys * sn.expand(query, keys), axis=-1))
+    There are no weights where a sequence has no steps, so what is summed by them is zero there.
+
+    >>> import stepnet as sn
+    >>> def step(query, h, params, statics):
+    ...     weights = sn.softmax_over_steps(np.sum(statics * sn.expand(query, statics), axis=-1))
+    ...     h = h + sn.reduce(statics * weights[:, None], "sum")
+    ...     return h, h
+    >>> keys = sn.Ragged.from_list([np.eye(2), np.zeros((0, 2))])
+    >>> outputs, _ = sn.RNN(step, memory=2)(np.array([[[np.log(3), 0]], [[0, 0]]]), statics=keys)
+    >>> outputs.round(2).tolist()
+    [[[0.75, 0.25]], [[0.0, 0.0]]]
     """
     if not isinstance(scores, Traced) or len(scores.type.extent) < 2:
-        raise refuse("softmax takes scores of sequences: values of a step that are sequences there")
+        raise refuse(
+            "softmax_over_steps takes scores of sequences: values of a step that are sequences there"
+        )
     grown = np.exp(scores - expand(reduce(scores, "max"), scores))
     return grown / expand(reduce(grown, "sum"), scores)
 
@@ -167,14 +181,12 @@ def expand(value: Any, like: Any) -> Traced:
 
 
 def over_levels(
-    rnn: "RNN", sequences: Any, initial: Any, statics: Any, lengths: Any, last_only: bool, engine: "Asked"
+    rnn: "RNN", sequences: Any, initial: Any, statics: Any, lengths: Any, last_only: bool, engine: Asked
 ) -> tuple[Any, Any]:
     """The outputs and the last memory of a recurrence over the outermost level of Raggeds.
 
     Statics may be Raggeds too: sequences that each row has besides, of lengths of their own.
     """
-    from stepnet.recurrence import checked_array, initial_arrays
-
     if not is_ragged(sequences):
         return over_arrays(rnn, sequences, initial, statics, lengths, last_only, engine)
     if lengths is not None:
@@ -206,11 +218,9 @@ def over_levels(
 
 
 def over_arrays(
-    rnn: "RNN", sequences: Any, initial: Any, statics: Any, lengths: Any, last_only: bool, engine: "Asked"
+    rnn: "RNN", sequences: Any, initial: Any, statics: Any, lengths: Any, last_only: bool, engine: Asked
 ) -> tuple[Any, Any]:
     """The same for arrays [batch, time, features...]: as Raggeds, and back."""
-    from stepnet.recurrence import Batch
-
     batch = Batch.of(sequences, lengths)
     time = 0 if not batch.count else batch.total // batch.count
     raggeds = [
@@ -229,8 +239,6 @@ def static_sequences(statics: Any, count: int) -> tuple[Any, list[Array], dict[s
 
     Those of the same lengths share an axis, so that keys and values meet.
     """
-    from stepnet.recurrence import checked_array
-
     specs: list[Spec] = []
     arrays: list[Array] = []
     beside: dict[str, Array] = {}
@@ -278,7 +286,7 @@ def differing(one: Array, other: Array) -> str:
 
 
 def run(
-    found: "Prepared", given: list[Array], parameters: list[Array], segments: Segments, engine: "Asked"
+    found: Prepared, given: list[Array], parameters: list[Array], segments: Segments, engine: Asked
 ) -> list[Array]:
     """The results of a net of several levels: by the interpreter, or by its schedule on engines."""
     net = found.net
@@ -292,7 +300,7 @@ def run(
     return found.running[asked](renamed(found, {n: v for n, v in values.items() if n not in fixed}), segments)
 
 
-def renamed(found: "Prepared", values: dict[int, Array]) -> dict[int, Array]:
+def renamed(found: Prepared, values: dict[int, Array]) -> dict[int, Array]:
     """Values of inputs by their numbers in the schedule's net, whose inputs are in the same order."""
     place = dict(zip(found.net.inputs, found.schedule.net.inputs, strict=True))
     return {place[number]: value for number, value in values.items()}

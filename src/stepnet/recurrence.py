@@ -1,22 +1,22 @@
 """A step run over sequences of any length: `RNN`, and `scan`."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from stepnet import nested
+from stepnet.batch import Batch, begun_steps, checked_array, initial_arrays, row_arrays
 from stepnet.control import MASKED, Control, Until, mask_array, run_until
-from stepnet.engines import Bound, Call, choose
+from stepnet.engines import Call
 from stepnet.errors import InputError
 from stepnet.ir import Net
-from stepnet.plan import Plan, plan
+from stepnet.plan import Plan
+from stepnet.prepared import Asked, Prepared
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
 from stepnet.report.explain import explain
-from stepnet.schedule import Running, Schedule, is_nested, schedule
+from stepnet.schedule import is_nested
 from stepnet.scopes import Scopes, step_scopes
 from stepnet.step import Spec, Step, TracedStep, dtype_name, specs, trace_step
 from stepnet.stream import Stream
@@ -25,41 +25,6 @@ from stepnet.types import is_integer
 
 Array = np.ndarray
 MOST_UNROLLED = 64
-Asked = str | Sequence[str]
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A step traced for one kind of input, planned, and compiled by the engines used so far."""
-
-    traced: TracedStep
-    reverse: bool
-    unroll: int
-    runners: dict[Asked, Bound] = field(default_factory=dict[Asked, Bound])
-    running: dict[Asked, Running] = field(default_factory=dict[Asked, Running])
-    controlled: "dict[str | None, Prepared]" = field(default_factory=dict[str | None, "Prepared"])
-
-    @cached_property
-    def net(self) -> Net:
-        """The net of the whole recurrence, as traced."""
-        return self.traced.net(self.reverse, self.unroll)
-
-    @cached_property
-    def plan(self) -> Plan:
-        """What is done once, before, in and after the loop, where there is one loop."""
-        return plan(self.net)
-
-    @cached_property
-    def schedule(self) -> Schedule:
-        """What is run one after the other, where recurrences are nested."""
-        return schedule(self.net)
-
-    def runner(self, asked: Asked, parameters: list[Array]) -> Bound:
-        """What runs a call on the engine asked for."""
-        if asked not in self.runners:
-            engine, _ = choose(self.plan, asked)
-            self.runners[asked] = engine.compile(self.plan).bind(parameters)
-        return self.runners[asked]
 
 
 class RNN:
@@ -297,100 +262,7 @@ def scan(step: Step, initial: Any, xs: Any, params: Any = None, *, engine: Asked
     return RNN(step, params, memory=memory)(xs, initial=arrays, engine=engine)
 
 
-# ---- arrays as they come -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Sequences as given: [total, features...] arrays, where each sequence lies, and how to answer."""
-
-    structure: Any
-    arrays: list[Array]
-    starts: Array
-    lengths: Array
-    total: int
-    like: Any
-
-    @property
-    def count(self) -> int:
-        """How many sequences there are."""
-        return len(self.lengths)
-
-    @property
-    def skeleton(self) -> str:
-        """The structure of the inputs as text."""
-        return "*" if isinstance(self.structure, Ragged | np.ndarray) else skeleton(self.structure)
-
-    @classmethod
-    def of(cls, sequences: Any, lengths: Any) -> "Batch":
-        """The batch that a caller's sequences are; raises `InputError` where they do not fit together."""
-        if isinstance(sequences, Ragged):
-            if lengths is not None:
-                raise InputError(
-                    "a Ragged knows its lengths; lengths= goes with an array [batch, time, features]"
-                )
-            return cls._of_ragged(sequences, [("", sequences)], sequences)
-        named = list(named_leaves(sequences))
-        if not named:
-            raise InputError("there are no input sequences")
-        if all(isinstance(leaf, Ragged) for _, leaf in named):
-            return cls._of_ragged(sequences, named, named[0][1])
-        return cls._of_arrays(sequences, named, lengths)
-
-    @classmethod
-    def _of_ragged(cls, structure: Any, named: list[tuple[str, Any]], first: Ragged) -> "Batch":
-        for name, ragged in named:
-            if ragged.levels != 1:
-                raise InputError(
-                    f"input {name} has {ragged.levels} levels of sequences; a recurrence runs over one"
-                )
-            if ragged is not first:
-                check_same_lengths(named[0][0], first, name, ragged)
-        arrays = [checked_array(ragged.values, f"input {name}".strip()) for name, ragged in named]
-        offsets = first.offsets[0]
-        return cls(structure, arrays, offsets[:-1], np.diff(offsets), int(offsets[-1]), first)
-
-    @classmethod
-    def _of_arrays(cls, structure: Any, named: list[tuple[str, Any]], lengths: Any) -> "Batch":
-        arrays = [checked_array(leaf, f"input {name}".strip()) for name, leaf in named]
-        for (name, _), array in zip(named, arrays, strict=True):
-            if array.ndim < 2:
-                raise InputError(
-                    f"sequences are a Ragged or an array [batch, time, features]; this one is {array.shape}"
-                )
-            if array.shape[:2] != arrays[0].shape[:2]:
-                raise InputError(
-                    f"inputs `{named[0][0]}` and `{name}` have different batch and time: "
-                    f"{arrays[0].shape[:2]} and {array.shape[:2]}"
-                )
-        count, time = arrays[0].shape[:2]
-        found = np.full(count, time, np.int64) if lengths is None else checked_lengths(lengths, count, time)
-        flat = [array.reshape(count * time, *array.shape[2:]) for array in arrays]
-        return cls(
-            structure, flat, np.arange(count, dtype=np.int64) * time, found, count * time, (count, time)
-        )
-
-    def laid_out(self, output: Array) -> Any:
-        """An output as the input came."""
-        if isinstance(self.like, Ragged):
-            return self.like.with_values(output)
-        return output.reshape(*self.like, *output.shape[1:])
-
-
-def check_same_lengths(one: str, first: Ragged, other: str, second: Ragged) -> None:
-    """Raises `InputError`, naming the first sequence whose lengths differ, unless two inputs are as long."""
-    here, there = first.lengths, second.lengths
-    if len(here) != len(there):
-        raise InputError(
-            f"inputs `{one}` and `{other}` have different sequences: `{one}` has {len(here)} of them, "
-            f"and `{other}` has {len(there)}"
-        )
-    differ = np.flatnonzero(here != there)
-    if len(differ):
-        raise InputError(
-            f"inputs `{one}` and `{other}` have sequences of different lengths: sequence {differ[0]} has "
-            f"length {here[differ[0]]} in `{one}` and {there[differ[0]]} in `{other}`"
-        )
+# ---- what a recurrence is told -----------------------------------------------------------------------------
 
 
 def unrolled(unroll: Any) -> int:
@@ -400,20 +272,11 @@ def unrolled(unroll: Any) -> int:
     return int(unroll)
 
 
-def checked_array(value: Any, what: str) -> Array:
-    """The value as a C-contiguous array of a dtype that stepnet knows."""
-    if isinstance(value, Ragged):
-        raise InputError(f"{what} is a Ragged among arrays; give all inputs as Raggeds or all as arrays")
+def parameter(value: Any) -> Array:
+    """A parameter as an array; raises `InputError` for what is none."""
     array = np.asarray(value)
-    if array.dtype == object:
-        raise InputError(
-            f"{what} is an array of Python objects; sequences of different lengths go in a "
-            "Ragged: sn.Ragged.from_list(sequences)"
-        )
-    dtype_name(array.dtype, what)
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    return np.ascontiguousarray(array)
+    dtype_name(array.dtype, "a parameter")
+    return array
 
 
 def check_inputs(declared: Any, given: Any) -> None:
@@ -431,66 +294,6 @@ def check_inputs(declared: Any, given: Any) -> None:
                 f"{what} has features {list(found.shape)}; "
                 f"this recurrence was made for {list(expected.shape)}"
             )
-
-
-def checked_lengths(lengths: Any, count: int, time: int) -> Array:
-    """The lengths as int64, one per sequence, none beyond the array."""
-    array = np.asarray(lengths)
-    if array.shape != (count,) or array.dtype.kind not in "iu":
-        raise InputError(
-            f"lengths are {count} whole numbers, one per sequence, not {array.dtype}{list(array.shape)}"
-        )
-    found = array.astype(np.int64)
-    wrong = np.flatnonzero((found < 0) | (found > time))
-    if len(wrong):
-        raise InputError(f"lengths[{wrong[0]}] is {found[wrong[0]]}; the array has {time} steps")
-    return found
-
-
-def begun_steps(begun: Any, count: int) -> Array:
-    """How many steps of each sequence were run before, as int64."""
-    array = np.asarray(begun)
-    if array.shape not in ((), (count,)) or array.dtype.kind not in "iu" or (array < 0).any():
-        raise InputError(
-            f"begun is a whole number from 0, or {count} of them, one per sequence, not {begun!r}"
-        )
-    return np.ascontiguousarray(np.broadcast_to(array, count), np.int64)
-
-
-def parameter(value: Any) -> Array:
-    """A parameter as an array; raises `InputError` for what is none."""
-    array = np.asarray(value)
-    dtype_name(array.dtype, "a parameter")
-    return array
-
-
-def initial_arrays(initial: Any, traced: TracedStep, count: int) -> list[Array | None]:
-    """The initial memories, checked against what the step expects; None for zeros."""
-    expected = list(named_leaves(traced.memory))
-    if initial is None:
-        return [None] * len(expected)
-    if skeleton(initial) != skeleton(traced.memory):
-        raise InputError(f"initial is {skeleton(initial)}, the memory is {skeleton(traced.memory)}")
-    found: list[Array | None] = []
-    for (name, spec), leaf in zip(expected, leaves(initial), strict=True):
-        what = f"the initial memory {name}".strip()
-        array = checked_array(leaf, what)
-        if array.shape != (count, *spec.shape):
-            raise InputError(f"{what} is {list(array.shape)}; it should be {[count, *spec.shape]}")
-        if not np.can_cast(array.dtype, spec.dtype, "same_kind"):
-            raise InputError(f"{what} has dtype {array.dtype}; it should be {spec.dtype}")
-        found.append(np.ascontiguousarray(array, spec.dtype))
-    return found
-
-
-def row_arrays(statics: Any, count: int) -> list[Array]:
-    """The statics, each with one entry per sequence."""
-    for name, array in named_leaves(statics):
-        if array.ndim < 1 or len(array) != count:
-            raise InputError(
-                f"static {name or ''} is {list(array.shape)}; its first axis should be the {count} sequences"
-            )
-    return leaves(statics)
 
 
 def default_dtype(dtypes: list[Any]) -> str:

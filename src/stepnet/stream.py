@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from stepnet.batch import Batch, checked_array, initial_arrays, row_arrays
 from stepnet.engines import Call, Results
 from stepnet.errors import InputError
+from stepnet.prepared import Asked, Prepared
 from stepnet.structure import leaves, named_leaves, rebuild, skeleton, transform
 from stepnet.types import is_integer
 
 if TYPE_CHECKING:
-    from stepnet.recurrence import RNN, Asked, Prepared
+    from stepnet.recurrence import RNN
 
 Array = np.ndarray
 
@@ -34,7 +36,7 @@ class Stream:
     array([[0., 0., 0.]], dtype=float32)
     """
 
-    def __init__(self, rnn: "RNN", rows: int, initial: Any, statics: Any, engine: "Asked") -> None:
+    def __init__(self, rnn: "RNN", rows: int, initial: Any, statics: Any, engine: Asked) -> None:
         if not is_integer(rows) or rows < 1:
             raise InputError(f"rows is how many sequences are stepped side by side, from 1 on, not {rows!r}")
         if rnn.reverse:
@@ -42,7 +44,9 @@ class Stream:
                 "a recurrence with reverse=True begins at a sequence's last step: it has no stream"
             )
         if rnn.until is not None:
-            raise InputError("a stream runs on: it has no until=; look at each step's output, and reset the row")
+            raise InputError(
+                "a stream runs on: it has no until=; look at each step's output, and reset the row"
+            )
         self.rnn, self.rows, self.engine = rnn, int(rows), engine
         self._given = initial, statics
         self._step: Laid | None = None
@@ -76,8 +80,6 @@ class Stream:
             raise InputError("nothing was stepped yet: give initial= and statics= to the stream itself")
 
     def _begin(self, x: Any) -> "Laid":
-        from stepnet.recurrence import Batch, checked_array, initial_arrays, row_arrays
-
         first = transform(lambda leaf: checked_array(leaf, "an input of a step"), x)
         for name, leaf in named_leaves(first):
             check_rows(name, leaf, self.rows)
@@ -96,11 +98,11 @@ class Laid:
 
     def __init__(
         self,
-        prepared: "Prepared",
+        prepared: Prepared,
         x: Any,
         initial: Sequence[Array | None],
         statics: Sequence[Array],
-        engine: "Asked",
+        engine: Asked,
         parameters: list[Array],
     ) -> None:
         self.traced = prepared.traced
@@ -165,8 +167,6 @@ class Laid:
 
     def reset(self, rows: Array, initial: Any, statics: Any) -> None:
         """Sets the memory of these rows; see `Stream.reset`."""
-        from stepnet.recurrence import checked_array, initial_arrays, row_arrays
-
         given = initial_arrays(initial, self.traced, len(rows))
         still = transform(lambda leaf: checked_array(leaf, "a static"), statics)
         new = row_arrays(still, len(rows))

@@ -232,17 +232,19 @@ def apply(operation: str, *operands: Any, **attributes: Any) -> Traced:
 
 
 def builder_of(operands: Sequence[Any]) -> Builder:
-    """The one net that the operands belong to."""
-    builders = {id(value.builder): value.builder for value in operands if isinstance(value, Traced)}
-    if len(builders) != 1:
-        raise refuse("values of two different steps meet; hand the value in as an input, static or parameter")
-    return next(iter(builders.values()))
+    """The one net that the operands belong to; the innermost, where others are around it."""
+    builders = {id(value.builder): value.builder for value in operands if isinstance(value, Traced)}.values()
+    for one in builders:
+        if all(other is one or one.is_inside(other) for other in builders):
+            return one
+    raise refuse("values of two different steps meet; hand the value in as an input, static or parameter")
 
 
 def lifted(builder: Builder, value: Any, operands: Sequence[Any]) -> int:
     """The number of a value in the net; an array or number becomes a constant."""
     if isinstance(value, Traced):
-        return value.number
+        own = value.builder is builder
+        return value.number if own else builder.captured(value.builder, value.number)
     if isinstance(value, bool | int | float):
         dtypes = [operand.dtype for operand in operands if hasattr(operand, "dtype")]
         return builder.constant(np.array(value, np.result_type(*dtypes, value)))

@@ -491,9 +491,9 @@ def test_rnn_on_llvm_is_rnn_on_the_interpreter(name: str) -> None:
     call = call_of(rnn, LENGTHS)
     offsets = (np.concatenate([call.starts, [call.total]]),)
     statics = call.statics[0] if call.statics else None
-    for options in ({}, {"last_only": True}):
+    for last_only in (False, True):
         found, expected = (
-            rnn(sn.Ragged(call.sequences[0], offsets), statics=statics, engine=engine, **options)
+            rnn(sn.Ragged(call.sequences[0], offsets), statics=statics, engine=engine, last_only=last_only)
             for engine in ("llvm", "interpret")
         )
         for actual, wanted in zip(leaves(found), leaves(expected), strict=True):

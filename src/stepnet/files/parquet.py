@@ -12,8 +12,8 @@ import numpy as np
 
 from stepnet.compose import Layer, named, recurrences
 from stepnet.errors import FileError, InputError
+from stepnet.prepared import Asked
 from stepnet.ragged import Ragged
-from stepnet.recurrence import Asked
 
 OUTPUTS = "outputs"
 CHUNK_BYTES = 1 << 26  # of outputs that are held at a time, about

@@ -46,7 +46,7 @@ def rnn_relu_cell(x: Any, h: Any, W: Any, R: Any, b: Any = None, d: Any = None) 
 
 def dropped(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
     """x itself where dropout is off; raises `StepError` where it would draw."""
-    if False:
+    if training and p > 0:
         raise StepError(
             "dropout draws anew at every step: call .eval() on the module, or multiply by a mask that is "
             "given as a static (one per sequence) or an input (one per step)"

@@ -1,0 +1,258 @@
+"""How long a nested recurrence takes beside a flat one over the same frames, with the same weights.
+
+    python bench/nested.py                  a table
+    python bench/nested.py --profile        and what each part of the nested ones takes
+    python bench/nested.py --json
+
+The inner recurrence is a GRU, over all frames of all inner sequences; its last states are what an outer one
+runs over. The flat one is that GRU by itself, over all inner sequences as so many sequences: once with each
+one's last state alone, which is all that the outer recurrence needs, and once with the states of all frames.
+They take turns, a few runs at a time; times are medians, and a ratio is the median of each round's.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+import stepnet as sn
+from stepnet import cells, schedule
+from stepnet.demo import load
+from stepnet.layout import from_torch
+from stepnet.threads import threads
+
+Array = np.ndarray
+MOST = 1.3  # what is promised: of the flat recurrence's time
+WARM = 2  # runs of each turn that do not count
+RUNS = ("nested", "flat, last states", "flat, all states")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A nested recurrence with the flat one inside it, and what they run over."""
+
+    name: str
+    nested: sn.RNN
+    flat: sn.RNN
+    groups: sn.Ragged
+
+    @property
+    def inner(self) -> sn.Ragged:
+        """The inner sequences by themselves: the same frames."""
+        return sn.Ragged(self.groups.values, self.groups.offsets[1:])
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one case took: each way's median seconds in every round; those of each part where asked for."""
+
+    name: str
+    groups: int
+    sequences: int
+    frames: int
+    inputs: int
+    hidden: int
+    seconds: dict[str, list[float]]
+    parts: dict[str, float]
+
+    def ratio(self, other: str) -> float:
+        """How many times the other's time the nested one takes."""
+        rounds = zip(self.seconds[RUNS[0]], self.seconds[other], strict=True)
+        return median(nested / flat for nested, flat in rounds)
+
+    @property
+    def kept(self) -> bool:
+        """Whether it takes no more than promised of the flat one that does no more than is needed."""
+        return self.ratio(RUNS[1]) <= MOST
+
+
+# ---- what is run -------------------------------------------------------------------------------------------
+
+
+def vowels() -> Case:
+    """Japanese Vowels: nine speakers of utterances of frames, and the GRU that ships with stepnet."""
+    data = load()
+    frames = from_torch(data.weights, prefix="gru")
+    assert isinstance(frames, sn.RNN)
+    head = {"W": np.ascontiguousarray(data.weights["head.weight"].T), "b": data.weights["head.bias"]}
+
+    def step(utterance: Any, belief: Any, params: dict[str, Array]) -> tuple[Any, Any]:
+        _, heard = frames(utterance, initial="zeros")
+        belief = belief + heard @ params["W"] + params["b"]
+        return belief, belief
+
+    outer = np.cumsum([0, *np.unique(data.speakers, return_counts=True)[1]])
+    groups = sn.Ragged(data.utterances.values, (outer, *data.utterances.offsets))
+    return Case("Japanese Vowels", sn.RNN(step, head, memory=9), frames, groups)
+
+
+def documents(count: int, sentences: int, words: int, hidden: int, *, ragged: bool = False) -> Case:
+    """Documents of sentences of words, a GRU at each level; ragged means half to one and a half as many."""
+    random = np.random.default_rng(0)
+
+    def lengths(many: int, each: int) -> Array:
+        return random.integers(each // 2, each + each // 2 + 1, many) if ragged else np.full(many, each)
+
+    outer = np.cumsum([0, *lengths(count, sentences)])
+    inner = np.cumsum([0, *lengths(int(outer[-1]), words)])
+    values = random.standard_normal((int(inner[-1]), hidden), np.float32)
+    flat, of_sentences = (cells.CELLS["gru"].parameters(hidden, hidden, seed=seed) for seed in (1, 2))
+    of_words = cells.rnn("gru", flat)
+
+    def step(sentence: Any, h: Any, params: dict[str, Array]) -> tuple[Any, Any]:
+        _, said = of_words(sentence, initial="zeros")
+        return cells.gru(said, h, params)
+
+    name = f"{count} x {sentences} x {words}{', of any lengths' if ragged else ''}"
+    nested = sn.RNN(step, of_sentences, memory=hidden)
+    return Case(name, nested, of_words, sn.Ragged(values, (outer, inner)))
+
+
+CASES: tuple[Callable[[], Case], ...] = (
+    vowels,
+    lambda: documents(64, 20, 25, 128),
+    lambda: documents(64, 20, 25, 128, ragged=True),
+    lambda: documents(16, 20, 25, 128),
+    lambda: documents(64, 20, 25, 256),
+    lambda: documents(64, 20, 5, 128),
+)
+
+
+# ---- how long it takes -------------------------------------------------------------------------------------
+
+
+def measured(case: Case, rounds: int, counted: int, profile: bool) -> Found:
+    """The times of a case whose ways agree; raises `AssertionError` where they do not."""
+    ways: dict[str, Callable[[], Any]] = {
+        RUNS[0]: lambda: case.nested(case.groups),
+        RUNS[1]: lambda: case.flat(case.inner, last_only=True),
+        RUNS[2]: lambda: case.flat(case.inner),
+    }
+    check(case)
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, way in ways.items():
+            turn = [timed(way) for _ in range(WARM + counted)]
+            seconds[name].append(median(turn[WARM:]))
+    parts = parts_of(case, rounds * counted) if profile else {}
+    total, inputs = case.groups.values.shape
+    hidden = case.flat.memory.shape[0]
+    return Found(
+        case.name,
+        len(case.groups.lengths),
+        len(case.inner.lengths),
+        total,
+        inputs,
+        hidden,
+        seconds,
+        parts,
+    )
+
+
+def check(case: Case) -> None:
+    """Asserts that the nested one is lifted, and gives what the flat one and the outer step give by hand."""
+    outputs, _ = case.nested(case.groups)
+    kinds = [part.kind for part in case.nested.prepared.schedule.parts]
+    assert "loop" not in kinds, kinds
+    outer = sn.Ragged(case.flat(case.inner)[1], case.groups.offsets[:1])
+    assert np.array_equal(outputs.offsets[0], outer.offsets[0])
+    again, _ = case.nested(case.groups, engine="interpret")
+    assert np.allclose(outputs.values, again.values, rtol=1e-3, atol=1e-3)
+
+
+def timed(way: Callable[[], Any]) -> float:
+    """The seconds of one run."""
+    begun = time.perf_counter()
+    way()
+    return time.perf_counter() - begun
+
+
+def parts_of(case: Case, count: int) -> dict[str, float]:
+    """The median seconds of each part of the nested one, and of what is around them all."""
+    taken: dict[str, list[float]] = {"all": []}
+    kinds = dict(schedule.KINDS)
+
+    def watched(kind: str) -> Callable[..., Any]:
+        def run(net: Any, part: Any, *rest: Any) -> Any:
+            begun = time.perf_counter()
+            found = kinds[kind](net, part, *rest)
+            place = case.nested.prepared.schedule.parts.index(part)
+            taken.setdefault(f"{place} {kind}", []).append(time.perf_counter() - begun)
+            return found
+
+        return run
+
+    schedule.KINDS.update({kind: watched(kind) for kind in kinds})
+    try:
+        for _ in range(count):
+            taken["all"].append(timed(lambda: case.nested(case.groups)))
+    finally:
+        schedule.KINDS.update(kinds)
+    return {name: median(found) for name, found in taken.items()}
+
+
+# ---- what one sees -----------------------------------------------------------------------------------------
+
+
+def table(found: list[Found]) -> Table:
+    shown = Table(title="a nested recurrence beside the flat one inside it")
+    shown.add_column("case", no_wrap=True)
+    for name in ("inputs", "hidden", "sequences", "frames", *(f"{run}, ms" for run in RUNS)):
+        shown.add_column(name, justify="right")
+    for name in ("of the last states' time", "of all states' time", ""):
+        shown.add_column(name, justify="right")
+    for one in found:
+        shown.add_row(
+            one.name,
+            str(one.inputs),
+            str(one.hidden),
+            f"{one.sequences:,}",
+            f"{one.frames:,}",
+            *(f"{median(one.seconds[run]) * 1e3:.2f}" for run in RUNS),
+            *(f"{one.ratio(run):.2f}" for run in RUNS[1:]),
+            "[green]kept[/]" if one.kept else "[red]not kept[/]",
+        )
+    return shown
+
+
+def main(
+    rounds: Annotated[int, typer.Option(min=1, help="How often each has a turn.")] = 15,
+    counted: Annotated[int, typer.Option(min=1, help="How many runs of a turn count.")] = 5,
+    profile: Annotated[bool, typer.Option(help="What each part of the nested ones takes.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+) -> None:
+    """Time nested recurrences beside the flat ones inside them."""
+    console = Console(stderr=as_json)
+    busy = os.getloadavg()[0]
+    found = [
+        measured(make(), rounds, counted, profile)
+        for make in track(CASES, "running", console=console, transient=True)
+    ]
+    if as_json:
+        ratios = [{run: one.ratio(run) for run in RUNS[1:]} for one in found]
+        both = zip(found, ratios, strict=True)
+        typer.echo(json.dumps([{**asdict(o), "ratios": r, "kept": o.kept} for o, r in both], indent=1))
+        return
+    if not console.is_terminal:
+        console = Console(width=160)
+    console.print(table(found))
+    for one in found:
+        if one.parts:
+            console.print(f"{one.name}: " + ", ".join(f"{n} {s * 1e3:.2f} ms" for n, s in one.parts.items()))
+    promise = f"Promised are at most {MOST:g} times the flat recurrence with its last states"
+    console.print(
+        f"{promise}. {threads()} threads; {rounds} rounds; load {busy:.1f} at the start.", style="dim"
+    )
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,50 @@
+"""A step ready to run: traced, planned, and compiled by the engines that were asked for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from stepnet.engines import Bound, choose
+from stepnet.ir import Net
+from stepnet.plan import Plan, plan
+from stepnet.schedule import Running, Schedule, schedule
+from stepnet.step import TracedStep
+
+Array = np.ndarray
+Asked = str | Sequence[str]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A step traced for one kind of input, planned, and compiled by the engines used so far."""
+
+    traced: TracedStep
+    reverse: bool
+    unroll: int
+    runners: dict[Asked, Bound] = field(default_factory=dict[Asked, Bound])
+    running: dict[Asked, Running] = field(default_factory=dict[Asked, Running])
+    controlled: "dict[str | None, Prepared]" = field(default_factory=dict[str | None, "Prepared"])
+
+    @cached_property
+    def net(self) -> Net:
+        """The net of the whole recurrence, as traced."""
+        return self.traced.net(self.reverse, self.unroll)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """What is done once, before, in and after the loop, where there is one loop."""
+        return plan(self.net)
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """What is run one after the other, where recurrences are nested."""
+        return schedule(self.net)
+
+    def runner(self, asked: Asked, parameters: list[Array]) -> Bound:
+        """What runs a call on the engine asked for."""
+        if asked not in self.runners:
+            engine, _ = choose(self.plan, asked)
+            self.runners[asked] = engine.compile(self.plan).bind(parameters)
+        return self.runners[asked]
