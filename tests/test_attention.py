@@ -159,7 +159,7 @@ def test_lengths_that_differ_do_not_meet():
         return sn.reduce(statics["a"] * statics["b"], "sum"), h
 
     with pytest.raises(
-        StepError, match=r"values of different extents meet: rows/a, rows/b\n.*test_attention"
+        StepError, match=r"values of different extents meet: rows/a, rows/b; sn.reduce.*\n.*test_attention"
     ):
         sn.RNN(step, memory=4)(sequences([1], 3), statics={"a": sequences([1], 2), "b": sequences([2], 2)})
 
@@ -172,8 +172,147 @@ def test_a_sequence_that_is_no_output():
         sn.RNN(step, memory=4)(sequences([1], 3), statics=sequences([1], 2))
 
 
-def test_control_is_of_one_level():
+# ---- control and streams -------------------------------------------------------------------------------
+
+
+def given_to_attention(dtype: str = "float32") -> tuple[sn.Ragged, dict[str, sn.Ragged]]:
+    """Inputs of four sequences, and keys with values."""
+    xs, keys = sequences([3, 0, 1, 5], 3), sequences([2, 4, 0, 3], 2)
+    return xs, {"keys": keys, "values": keys.with_values(RANDOM.uniform(-1, 1, (9, 4)).astype(dtype))}
+
+
+@pytest.mark.parametrize("form", ["ragged", "padded"])
+@pytest.mark.parametrize("masked", ["repeat", "zero"])
+def test_masked_steps_are_left_out(engine: str, masked: str, form: str):
+    xs, statics = given_to_attention()
+    mask = xs.with_values(np.array([1, 0, 1, 0, 0, 1, 1, 0, 1], bool))
     rnn = sn.RNN(attention, PARAMS, memory=4)
-    keys = sequences([2], 2)
-    with pytest.raises(InputError, match="mask=, begun= and until= are for a recurrence over one level"):
-        rnn(sequences([1], 3), statics={"keys": keys, "values": keys}, mask=np.ones((1, 1), bool))
+    given: dict[str, Any] = {"sequences": xs, "mask": mask}
+    if form == "padded":
+        given = {"sequences": xs.to_padded()[0], "mask": mask.to_padded()[0], "lengths": xs.lengths}
+    outputs, final = rnn(**given, statics=statics, masked=masked, engine=engine)
+    found = outputs["h"] if form == "ragged" else sn.Ragged.from_padded(outputs["h"], xs.lengths)
+    kept = [x[counts] for x, counts in zip(xs.to_list(), mask.to_list(), strict=True)]
+    right, last = rnn(sn.Ragged.from_list(kept), statics=statics, engine=engine)
+    np.testing.assert_array_equal(final, last)
+    for one, counts, wanted in zip(found.to_list(), mask.to_list(), right["h"].to_list(), strict=True):
+        np.testing.assert_array_equal(one[counts], wanted)
+        before = np.zeros(4, "float32")
+        for h, counted in zip(one, counts, strict=True):
+            before = h if counted or masked == "zero" else before
+            np.testing.assert_array_equal(h, before if counted or masked == "repeat" else np.zeros(4))
+
+
+def counting(x: Any, h: Any, p: Any, statics: Any, index: Any) -> tuple[Any, Any]:
+    """Attention that knows how many steps were."""
+    output, h = attention(x + index[:, None].astype(np.float32), h, p, statics)
+    return output["h"], h
+
+
+def test_steps_before_a_call_are_counted(engine: str):
+    xs, statics = given_to_attention()
+    rnn = sn.RNN(counting, PARAMS, memory=4)
+    whole, last = rnn(xs, statics=statics, engine=engine)
+    h, begun = None, np.zeros(4, np.int64)
+    pieces: list[list[Array]] = [[], [], [], []]
+    for steps in (2, 1, 9):
+        piece = sn.Ragged.from_list([x[at : at + steps] for x, at in zip(xs.to_list(), begun, strict=True)])
+        outputs, h = rnn(piece, h, statics, engine=engine, begun=begun)
+        begun += piece.lengths
+        for rows, output in zip(pieces, outputs.to_list(), strict=True):
+            rows.append(output)
+    np.testing.assert_array_equal(h, last)
+    for rows, right in zip(pieces, whole.to_list(), strict=True):
+        np.testing.assert_array_equal(np.concatenate(rows), right)
+
+
+def test_a_stream_with_statics_that_are_sequences(engine: str):
+    xs, statics = given_to_attention()
+    x = xs.to_padded()[0]
+    rnn = sn.RNN(counting, PARAMS, memory=4)
+    whole, last = rnn(x, statics=statics, engine=engine)
+    stream = rnn.stream(4, statics=statics, engine=engine)
+    for at in range(5):
+        np.testing.assert_array_equal(stream.step(x[:, at]), whole[:, at])
+    np.testing.assert_array_equal(stream.state, last)
+    # rows 1 and 3 begin anew, with the statics and a memory of others
+    keys, values = (one.take([0, 1]) for one in statics.values())
+    initial = RANDOM.uniform(-1, 1, (2, 4)).astype("float32")
+    stream.reset([1, 3], initial, {"keys": keys, "values": values})
+    again = stream.step(x[:, 0])
+    right, _ = rnn(x[[1, 3], :1], initial, {"keys": keys, "values": values}, engine=engine)
+    np.testing.assert_array_equal(again[[1, 3]], right[:, 0])
+    still = {name: one.take([0, 2]) for name, one in statics.items()}
+    others, _ = rnn(x[[0, 2], :1], last[[0, 2]], still, begun=5, engine=engine)
+    np.testing.assert_array_equal(again[[0, 2]], others[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("rows", "statics", "message"),
+    [
+        ([1], {"keys": None}, r"the statics are \{.*keys.*\}; they were \{.*keys.*values.*\}"),
+        ([1], None, "static keys is Ragged.2 sequences.*of 1 rows"),
+        ([0, 1], "arrays", "static keys is a ndarray.*as those the stream began with, of 2 rows"),
+    ],
+)
+def test_statics_that_a_stream_cannot_go_on_with(rows: Any, statics: Any, message: str):
+    xs, given = given_to_attention()
+    stream = sn.RNN(counting, PARAMS, memory=4).stream(4, statics=given)
+    stream.step(xs.to_padded()[0][:, 0])
+    if statics is None:
+        statics = {name: one.take([0, 1]) for name, one in given.items()}
+    if statics == "arrays":
+        statics = {name: np.ones((2, 3), "float32") for name in given}
+    with pytest.raises(InputError, match=message):
+        stream.reset(rows, statics=statics)
+
+
+def test_until_is_for_plain_statics():
+    rnn = sn.RNN(attention, PARAMS, memory=4, until=lambda output, h: h[:, 0] > 0)
+    xs, statics = given_to_attention()
+    with pytest.raises(InputError, match="until= is for a recurrence over one level of sequences, and plain"):
+        rnn(xs, statics=statics)
+
+
+# ---- what is written by attention ----------------------------------------------------------------------
+
+
+def writing(symbol: Any, h: Any, p: Any, statics: Any) -> tuple[Any, Any]:
+    """A decoder: it looks at keys, and gives a score for each of four symbols."""
+    output, h = attention(p["E"][symbol], h, p, statics)
+    return output["h"] @ p["V"], h
+
+
+def decoder() -> tuple[sn.RNN, dict[str, Array]]:
+    random = np.random.default_rng(5)
+    params = {**PARAMS, "E": random.normal(size=(4, 3)), "V": random.normal(size=(4, 4)) * 2}
+    params = {name: array.astype("float64") for name, array in params.items()}
+    return sn.RNN(writing, params, memory=4), params
+
+
+def decoded(params: dict[str, Array], keys: Array, values: Array, start: int, most: int) -> list[int]:
+    """The best symbols, one after the other, by hand."""
+    h, symbol, written = np.zeros((1, 4)), start, list[int]()
+    while len(written) < most and symbol != 3:
+        _, _, h = by_hand(params["E"][symbol][None], keys, values, h)
+        symbol = int((h @ params["V"]).argmax())
+        written.append(symbol)
+    return written
+
+
+def test_a_decoder_writes_what_a_loop_writes(engine: str):
+    rnn, params = decoder()
+    _, given = given_to_attention("float64")
+    statics = {name: one.with_values(one.values.astype("float64")) for name, one in given.items()}
+    starts = [0, 1, 2, 0]
+    options: dict[str, Any] = {"feed": np.asarray, "stop": 3, "max_steps": 6, "engine": engine}
+    found = sn.generate(rnn, starts, statics=statics, **options)
+    pairs = zip(statics["keys"].to_list(), statics["values"].to_list(), starts, strict=True)
+    right = [decoded(params, keys, values, start, 6) for keys, values, start in pairs]
+    assert [one.tolist() for one in found.to_list()] == right
+    assert len({len(one) for one in right}) > 1
+    beams, logs = sn.beam_search(rnn, starts, beams=3, statics=statics, **options)
+    last = {name: one.take([3]) for name, one in statics.items()}
+    alone, log = sn.beam_search(rnn, starts[3:], beams=3, statics=last, **options)
+    assert beams.take([3]).equal(alone)
+    assert logs.take([3]).equal(log)

@@ -373,3 +373,132 @@ def test_layers_are_what_was_given():
     assert BOTH.layers == (FORWARD, BACKWARD)
     assert sn.Stack([FORWARD, BOTH]).layers == (FORWARD, BOTH)
     assert repr(BOTH).startswith("Bidirectional(forward=RNN(gru, ")
+
+
+# ---- control, streams, and inside a step ---------------------------------------------------------------
+
+
+def counted(x: Any, h: Any, p: Any, index: Any) -> tuple[Any, Any]:
+    """A GRU that also hears how many steps were."""
+    h = sn.cells.gru(x + 0.1 * index[:, None], h, p)[1]
+    return h, h
+
+
+def of_two(reverse: bool) -> sn.Stack:
+    """Two layers that count their steps."""
+    sizes = [(0, INPUTS), (1, HIDDEN)]
+    params = [CELLS["gru"].parameters(inputs, HIDDEN, seed=seed, dtype="float64") for seed, inputs in sizes]
+    return sn.Stack([sn.RNN(counted, each, memory=HIDDEN, reverse=reverse) for each in params])
+
+
+def both_ways() -> sn.Bidirectional:
+    return sn.Bidirectional(of_two(reverse=False), of_two(reverse=True), merge="sum")
+
+
+@pytest.mark.parametrize("masked", ["repeat", "zero"])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_mask_reaches_every_recurrence(form: str, masked: str, engine: str):
+    x, rest, sequences = given(form)
+    mask: Any = np.random.default_rng(3).uniform(size=(BATCH, TIME)) < 0.6
+    kept = [one[counts[: len(one)]] for one, counts in zip(sequences, mask, strict=True)]
+    counted_steps = [counts[: len(one)] for one, counts in zip(sequences, mask, strict=True)]
+    if form == "ragged":
+        mask = sn.Ragged.from_list(counted_steps)
+    gru = sn.Bidirectional(
+        sn.Stack([recurrence(), recurrence(HIDDEN, 1)]),
+        sn.Stack([recurrence(reverse=True), recurrence(HIDDEN, 1, reverse=True)]),
+        merge=None,
+    )
+    outputs, final = gru(x, mask=mask, masked=masked, engine=engine, **rest)
+    right, last = gru(sn.Ragged.from_list(kept), engine=engine)
+    for name in ("forward", "backward"):
+        for found, wanted in zip(final[name], last[name], strict=True):
+            np.testing.assert_array_equal(found, wanted)
+    for found, wanted in zip(outputs, right, strict=True):
+        for one, counts, steps in zip(listed(found, form), counted_steps, wanted.to_list(), strict=True):
+            np.testing.assert_array_equal(one[counts], steps)
+            assert masked == "repeat" or not one[~counts].any()
+
+
+def test_steps_before_a_call_are_counted_in_every_layer(engine: str):
+    stack, x = of_two(reverse=False), given("dense")[0]
+    whole, last = stack(x, engine=engine)
+    first, final = stack(x[:, :2], engine=engine)
+    rest, final = stack(x[:, 2:], final, begun=2, engine=engine)
+    np.testing.assert_array_equal(np.concatenate([first, rest], axis=1), whole)
+    for found, wanted in zip(final, last, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    assert not np.array_equal(stack(x[:, 2:], stack(x[:, :2])[1])[0], rest)
+
+
+def test_a_stream_through_layers_is_the_whole_sequence(engine: str):
+    stack, x = sn.Stack([of_two(reverse=False), recurrence(HIDDEN, 5)]), given("dense")[0]
+    whole, last = stack(x, engine=engine)
+    stream = stack.stream(BATCH, engine=engine)
+    for at in range(TIME):
+        np.testing.assert_array_equal(stream.step(x[:, at]), whole[:, at])
+    np.testing.assert_array_equal(stream.state[0][1], last[0][1])
+    np.testing.assert_array_equal(stream.state[1], last[1])
+    stream.reset(2)
+    again = stream.step(x[:, 0])
+    np.testing.assert_array_equal(again[2], whole[2, 0])
+    onward, _ = stack(x[[0, 1, 3], :1], tuple_of(last, [0, 1, 3]), begun=TIME, engine=engine)
+    np.testing.assert_array_equal(again[[0, 1, 3]], onward[:, 0])
+    initial = ((np.ones((BATCH, HIDDEN)), None), np.zeros((BATCH, HIDDEN)))
+    stream.reset(initial=initial)
+    np.testing.assert_array_equal(stream.step(x[:, 0]), stack(x[:, :1], initial, engine=engine)[0][:, 0])
+
+
+def tuple_of(structure: Any, rows: list[int]) -> Any:
+    """The rows of arrays in nested tuples."""
+    if isinstance(structure, tuple):
+        return tuple(tuple_of(one, rows) for one in structure)
+    return structure[rows]
+
+
+def test_layers_that_have_no_stream():
+    with pytest.raises(InputError, match="layer 1: a Bidirectional begins at a sequence's last step"):
+        sn.Stack([recurrence(), both_ways()]).stream()
+    with pytest.raises(InputError, match=r"layer 0: a recurrence with reverse=True .* has no stream"):
+        sn.Stack([recurrence(reverse=True)]).stream()
+    with pytest.raises(InputError, match=r"layer 1: input has features \[3\]; this .* for \[4\]"):
+        sn.Stack([recurrence(), recurrence(HIDDEN + 1)]).stream(1).step(np.ones((1, INPUTS)))
+
+
+@pytest.mark.parametrize("merge", ["concat", "sum", None])
+def test_both_directions_inside_a_step(merge: str | None, engine: str):
+    encoder = sn.Bidirectional(recurrence(), recurrence(reverse=True, seed=1), merge=merge)
+    above: Any = sn.Stack([encoder, recurrence(HIDDEN * 2, 2)]) if merge == "concat" else encoder
+
+    def heard(outputs: Any) -> Any:
+        return np.concatenate(outputs, axis=-1) if isinstance(outputs, tuple) else outputs
+
+    def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+        outputs, final = above(x, initial="zeros", last_only=True)
+        h = np.tanh(heard(outputs) @ p + h)
+        last = final[0]["backward"] if merge == "concat" else final["backward"]
+        return {"h": h, "last": last}, h
+
+    size = 2 * HIDDEN if merge is None else HIDDEN
+    weights = np.random.default_rng(2).normal(size=(size, 4))
+    _, _, sequences = given("ragged")
+    outputs, final = sn.RNN(step, weights, memory=4)(
+        sn.Ragged.from_list([sequences[:3], [], sequences[3:]]), engine=engine
+    )
+    flat, lasts = above(sn.Ragged.from_list(sequences), last_only=True, engine=engine)
+    backward = (lasts[0] if merge == "concat" else lasts)["backward"]
+    inner, h = heard(flat), np.zeros((3, 4))
+    for row, numbers in enumerate(([0, 1, 2], [], [3])):
+        for at, number in enumerate(numbers):
+            h[row] = np.tanh(inner[number] @ weights + h[row])
+            assert_close(outputs["h"][row][at], h[row], 12, 8)
+            np.testing.assert_array_equal(outputs["last"][row][at], backward[number])
+    assert_close(final, h, 12, 8)
+
+
+def test_zeros_may_be_said_outside_a_step(engine: str):
+    x = given("ragged")[0]
+    for layer in (recurrence(), of_two(reverse=False), both_ways()):
+        np.testing.assert_array_equal(
+            layer(x, initial="zeros", engine=engine)[0].values, layer(x, engine=engine)[0].values
+        )

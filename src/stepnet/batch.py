@@ -11,6 +11,7 @@ from stepnet.step import TracedStep, dtype_name
 from stepnet.structure import leaves, named_leaves, skeleton
 
 Array = np.ndarray
+ZEROS = "zeros"
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ def begun_steps(begun: Any, count: int) -> Array:
 def initial_arrays(initial: Any, traced: TracedStep, count: int) -> list[Array | None]:
     """The initial memories, checked against what the step expects; None for zeros."""
     expected = list(named_leaves(traced.memory))
-    if initial is None:
+    if initial is None or (isinstance(initial, str) and initial == ZEROS):
         return [None] * len(expected)
     if skeleton(initial) != skeleton(traced.memory):
         raise InputError(f"initial is {skeleton(initial)}, the memory is {skeleton(traced.memory)}")

@@ -3,7 +3,9 @@
 Both are called as an `RNN` is, on a Ragged or on an array with or without lengths, and nest in one another.
 What belongs to the parts is given and comes back by part: `initial`, `statics` and the final memories of a
 `Bidirectional` are {"forward": ..., "backward": ...}, those of a `Stack` a tuple with one entry per layer.
-None stands for none, of the whole or of a part.
+None stands for none, of the whole or of a part. A mask, and how many steps were begun, are the same for all.
+
+Inside a step they run over its inner sequences; there `initial="zeros"` says that all memories begin anew.
 """
 
 from collections.abc import Callable, Generator, Mapping
@@ -13,10 +15,13 @@ from typing import Any, cast
 
 import numpy as np
 
+from stepnet.batch import ZEROS
 from stepnet.errors import InputError, StepnetError
+from stepnet.nested import is_traced
 from stepnet.prepared import Asked
 from stepnet.ragged import Ragged
 from stepnet.recurrence import RNN
+from stepnet.stream import Stream
 from stepnet.structure import leaves, rebuild, skeleton
 
 Array = np.ndarray
@@ -65,14 +70,21 @@ class Bidirectional:
         lengths: Any = None,
         last_only: bool = False,
         engine: Asked = "auto",
+        *,
+        mask: Any = None,
+        masked: str = "repeat",
+        begun: Any = None,
     ) -> tuple[Any, dict[str, Any]]:
         """The merged outputs, and each direction's final memories. See `RNN`."""
         given, still = by_direction(initial, "initial"), by_direction(statics, "statics")
+        control = {"mask": mask, "masked": masked, "begun": begun}
         outputs: list[Any] = []
         final: dict[str, Any] = {}
         for name, layer in zip(DIRECTIONS, self.layers, strict=True):
             with named(f"the {name} direction"):
-                output, final[name] = layer(sequences, given[name], still[name], lengths, last_only, engine)
+                output, final[name] = layer(
+                    sequences, given[name], still[name], lengths, last_only, engine, **control
+                )
             outputs.append(output)
         if self.merge is None:
             return tuple(outputs), final
@@ -117,29 +129,89 @@ class Stack:
         lengths: Any = None,
         last_only: bool = False,
         engine: Asked = "auto",
+        *,
+        mask: Any = None,
+        masked: str = "repeat",
+        begun: Any = None,
     ) -> tuple[Any, tuple[Any, ...]]:
         """The last layer's outputs, and each layer's final memories. See `RNN`."""
-        given, still = self._by_layer(initial, "initial"), self._by_layer(statics, "statics")
+        given, still = self.by_layer(initial, "initial"), self.by_layer(statics, "statics")
+        control = {"mask": mask, "masked": masked, "begun": begun}
         outputs, top = sequences, len(self.layers) - 1
         final: list[Any] = []
         for place, layer in enumerate(self.layers):
             with named(f"layer {place}"):
                 alone = last_only and place == top
-                outputs, memory = layer(outputs, given[place], still[place], lengths, alone, engine)
+                outputs, memory = layer(
+                    outputs, given[place], still[place], lengths, alone, engine, **control
+                )
             final.append(memory)
         return outputs, tuple(final)
+
+    def stream(
+        self, rows: int = 1, initial: Any = None, statics: Any = None, engine: Asked = "auto"
+    ) -> "StackStream":
+        """A stream through all layers, one step at a time. See `RNN.stream`.
+
+        Raises `InputError` for a layer that runs from the last step.
+        """
+        given, still = self.by_layer(initial, "initial"), self.by_layer(statics, "statics")
+        streams: list[Stream | StackStream] = []
+        for place, layer in enumerate(self.layers):
+            with named(f"layer {place}"):
+                if isinstance(layer, Bidirectional):
+                    raise InputError("a Bidirectional begins at a sequence's last step: it has no stream")
+                streams.append(layer.stream(rows, given[place], still[place], engine))
+        return StackStream(self, tuple(streams))
 
     def explain(self, engine: Asked = "auto") -> str:
         """Each layer's plan as text for people. See `RNN.explain`."""
         return explained(((f"layer {place}", layer) for place, layer in enumerate(self.layers)), engine)
 
-    def _by_layer(self, value: Any, what: str) -> tuple[Any, ...]:
+    def by_layer(self, value: Any, what: str) -> tuple[Any, ...]:
+        """What belongs to each layer; raises `InputError` where it is no tuple of so many."""
         count = len(self.layers)
-        if value is None:
-            return (None,) * count
+        if value is None or is_zeros(value):
+            return (value,) * count
         if not isinstance(value, tuple | list) or len(cast("list[Any]", value)) != count:
             raise InputError(f"{what} of a Stack is a tuple, one entry for each of its {count} layers")
         return tuple(cast("list[Any]", value))
+
+
+@dataclass(frozen=True)
+class StackStream:
+    """Layers that wait for their next step; see `Stack.stream`, and `Stream` for what is the same.
+
+    >>> from stepnet import cells
+    >>> gru = cells.CELLS["gru"]
+    >>> stack = Stack([cells.rnn("gru", gru.parameters(inputs, hidden=4)) for inputs in (3, 4)])
+    >>> x, stream = np.ones((1, 5, 3), "float32"), stack.stream(rows=1)
+    >>> steps = [stream.step(x[:, at]) for at in range(5)]
+    >>> bool(np.array_equal(np.stack(steps, axis=1), stack(x)[0]))
+    True
+    """
+
+    stack: Stack
+    streams: tuple["Stream | StackStream", ...]
+
+    def step(self, x: Any) -> Any:
+        """The top layer's outputs [rows, features...] of the next step."""
+        for place, stream in enumerate(self.streams):
+            with named(f"layer {place}"):
+                x = stream.step(x)
+        return x
+
+    @property
+    def state(self) -> tuple[Any, ...]:
+        """Each layer's memory as it is now, copies."""
+        return tuple(stream.state for stream in self.streams)
+
+    def reset(self, rows: Any = None, initial: Any = None, statics: Any = None) -> None:
+        """Begins anew, all rows or some. See `Stream.reset`."""
+        given, still = self.stack.by_layer(initial, "initial"), self.stack.by_layer(statics, "statics")
+        for place, stream in enumerate(self.streams):
+            with named(f"layer {place}"):
+                stream.reset(rows, given[place], still[place])
 
 
 Layer = RNN | Bidirectional | Stack
@@ -149,11 +221,16 @@ DIRECTIONS = ("forward", "backward")
 
 def by_direction(value: Any, what: str) -> Mapping[str, Any]:
     """What belongs to each direction."""
-    if value is None:
-        return dict.fromkeys(DIRECTIONS)
+    if value is None or is_zeros(value):
+        return dict.fromkeys(DIRECTIONS, value)
     if not isinstance(value, Mapping) or set(cast("Mapping[str, Any]", value)) != set(DIRECTIONS):
         raise InputError(f"{what} of a Bidirectional is {{'forward': ..., 'backward': ...}}")
     return cast("Mapping[str, Any]", value)
+
+
+def is_zeros(value: Any) -> bool:
+    """Whether it is said that memories begin at zeros."""
+    return isinstance(value, str) and value == ZEROS
 
 
 def recurrences(layer: Any, what: str) -> list[RNN]:
@@ -206,7 +283,8 @@ def merged(forward: Any, backward: Any, how: str, last_only: bool) -> Any:
             f"outputs of the two directions do not merge: {skeleton(forward)} and {skeleton(backward)}"
         )
     pairs = zip(leaves(forward), leaves(backward), strict=True)
-    return rebuild(forward, [merged_leaf(one, other, how, 1 if last_only else 2) for one, other in pairs])
+    rows = 1 if last_only or is_traced(forward) else 2
+    return rebuild(forward, [merged_leaf(one, other, how, rows) for one, other in pairs])
 
 
 def merged_leaf(forward: Any, backward: Any, how: str, rows: int) -> Any:

@@ -112,6 +112,8 @@ def output_specs(traced: TracedStep) -> Any:
     """The `Spec`s of the output of a step."""
     count = len(leaves(traced.output))
     types = [traced.body.type_of(number) for number in traced.body.results[:count]]
+    if any(type_.extent != ROWS for type_ in types):
+        raise InputError("a step under a mask gives one value per row; one of its outputs is a sequence")
     return rebuild(traced.output, [Spec(type_.shape, type_.dtype) for type_ in types])
 
 

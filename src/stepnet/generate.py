@@ -191,7 +191,9 @@ class Front:
         """The front of these rows, in this order; repeated ones repeat."""
 
         def taken(structure: Any) -> Any:
-            return transform(lambda array: np.asarray(array)[rows], structure)
+            return transform(
+                lambda one: one.take(rows) if isinstance(one, Ragged) else np.asarray(one)[rows], structure
+            )
 
         return Front(self.scores[rows], taken(self.state), taken(self.statics), self.begun[rows])
 
@@ -230,8 +232,8 @@ class Writer:
     def step(self, front: Front, symbols: Array) -> Front:
         """The front one symbol further."""
         sequences = self.inputs(Ragged(symbols, (np.arange(len(symbols) + 1),)))
-        output, state = advance(
-            self.layer, sequences, front.state, front.statics, front.begun, True, self.engine
+        output, state = self.layer(
+            sequences, front.state, front.statics, last_only=True, engine=self.engine, begun=front.begun
         )
         return Front(self.scored(output, len(symbols)), state, front.statics, front.begun + 1)
 
@@ -253,21 +255,6 @@ class Writer:
         if len(wrong):
             raise InputError(f"the scores of row {wrong[0]} have no highest: {array[wrong[0]]}")
         return array
-
-
-def advance(
-    layer: Any, sequences: Any, state: Any, statics: Any, begun: Array, last_only: bool, engine: Asked
-) -> tuple[Any, Any]:
-    """The outputs and the states behind some steps more, of which `begun` were before."""
-    if isinstance(layer, RNN):
-        return layer(sequences, state, statics, last_only=last_only, engine=engine, begun=begun)
-    outputs, states, top = sequences, list[Any](), len(layer.layers) - 1
-    for place, one in enumerate(layer.layers):
-        still = None if statics is None else statics[place]
-        alone = last_only and place == top
-        outputs, after = advance(one, outputs, state[place], still, begun, alone, engine)
-        states.append(after)
-    return outputs, tuple(states)
 
 
 def feeder(layer: Any, feed: Any) -> Feed:

@@ -16,7 +16,7 @@ from stepnet.errors import InputError
 from stepnet.ir import Builder, Net, Node
 from stepnet.ops import REDUCTIONS, recur_extent
 from stepnet.ragged.offsets import offsets_of, positions_of
-from stepnet.types import CONST, ROWS, Extent, Literal, Type, is_beside
+from stepnet.types import CONST, ROWS, STEPS, Extent, Literal, Type, is_beside
 
 Array = np.ndarray
 RunBody = Callable[
@@ -157,6 +157,7 @@ def by_steps(
     deep = recur_extent([net.nodes[operand].type for operand in node.inputs[:1]], attributes)
     offsets = segments.into(deep)
     starts, lengths = offsets[:-1], np.diff(offsets)
+    begun = segments.begun if deep == STEPS else None
     state = [operand.copy() for operand in operands[sequences : sequences + memories]]
     others = operands[sequences + memories :]
     types = [body.type_of(number) for number in body.inputs]
@@ -175,7 +176,7 @@ def by_steps(
         for other, type_ in rest:
             at_rows = own[type_.extent[-1]][0][1] if is_beside(type_.extent) else alive
             inner.append(other if type_.extent == CONST else other[at_rows])
-        index = np.full(len(alive), step) + (0 if segments.begun is None else segments.begun[alive])
+        index = np.full(len(alive), step) + (begun[alive] if begun is not None else 0)
         beside = {axis: level for axis, (_, (level,)) in own.items()}
         found = run(inner, Segments(len(alive), inside, beside=beside), index)
         for output, type_, value in zip(outputs, results, found, strict=False):

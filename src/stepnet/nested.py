@@ -11,11 +11,13 @@ How the inner memory begins is said at every call: `initial="zeros"` begins each
 value of the step, as the outer memory, continues from there.
 """
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepnet.batch import Batch, checked_array, initial_arrays
+from stepnet.batch import ZEROS, Batch, begun_steps, checked_array, initial_arrays
+from stepnet.control import Control, Until, mask_array
 from stepnet.errors import InputError
 from stepnet.interpret import Segments, interpret
 from stepnet.lines import refuse
@@ -27,12 +29,13 @@ from stepnet.step import Spec, TracedStep, way
 from stepnet.structure import leaves, named_leaves, rebuild, skeleton, transform
 from stepnet.trace import Traced, apply, builder_of, lifted
 from stepnet.types import AXES, CONST, ROWS
+from stepnet.watch import as_watched
 
 if TYPE_CHECKING:
     from stepnet.recurrence import RNN
 
 Array = np.ndarray
-ZEROS = "zeros"
+NO_LAST = "last_only is for outputs that there is one of per step; this one is a sequence at each"
 
 
 def is_traced(structure: Any) -> bool:
@@ -59,6 +62,7 @@ def in_step(rnn: "RNN", sequences: Any, initial: Any, statics: Any, last_only: b
     Raises `StepError`, with the user's line, for values that are no inner sequences, and where it is not said
     how the memory begins.
     """
+    rnn, output_of = as_watched(rnn)
     builder = builder_of([*leaves(sequences), *leaves(initial), *leaves(statics)])
 
     def here(leaf: Any) -> Any:
@@ -91,11 +95,12 @@ def in_step(rnn: "RNN", sequences: Any, initial: Any, statics: Any, last_only: b
     )
     count = len(builder.nodes[recur].types)
     found = [Traced(builder, builder.add("result", recur, of=place)) for place in range(count)]
-    outputs = found[: count - memories]
+    outputs = output_of(rebuild(traced.output, found[: count - memories]))
     if last_only:
-        how = "first" if rnn.reverse else "last"
-        outputs = [reduce(output, how) for output in outputs]
-    return rebuild(traced.output, outputs), rebuild(traced.memory, found[count - memories :])
+        if any(len(traced.body.type_of(number).extent) > 1 for number in traced.body.results):
+            raise refuse(NO_LAST)
+        outputs = transform(lambda output: reduce(output, "first" if rnn.reverse else "last"), outputs)
+    return outputs, rebuild(traced.memory, found[count - memories :])
 
 
 def row_value(leaf: Any) -> Traced:
@@ -171,7 +176,7 @@ def expand(value: Any, like: Any) -> Traced:
     if not isinstance(value, Traced) or not isinstance(like, Traced):
         raise refuse("expand takes a value of a step, and inner sequences that say how often it is repeated")
     builder = builder_of((value, like))
-    value = Traced(builder, lifted(builder, value, ()))
+    value, like = (Traced(builder, lifted(builder, one, ())) for one in (value, like))
     if value.type.extent == like.type.extent:
         return value
     return apply("expand", value, extent=like.type.extent)
@@ -180,17 +185,64 @@ def expand(value: Any, like: Any) -> Traced:
 # ---- from outside ------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Masking:
+    """Which steps of the outermost level count, what the others give, and how many steps were before."""
+
+    mask: Any = None
+    masked: str = "repeat"
+    begun: Any = None
+    until: Until | None = None
+
+    @property
+    def control(self) -> Control:
+        """What stands around the step."""
+        return Control(None if self.mask is None else self.masked, self.until)
+
+
 def over_levels(
-    rnn: "RNN", sequences: Any, initial: Any, statics: Any, lengths: Any, last_only: bool, engine: Asked
+    rnn: "RNN",
+    sequences: Any,
+    initial: Any,
+    statics: Any,
+    lengths: Any,
+    last_only: bool,
+    engine: Asked,
+    masking: Masking,
 ) -> tuple[Any, Any]:
     """The outputs and the last memory of a recurrence over the outermost level of Raggeds.
 
     Statics may be Raggeds too: sequences that each row has besides, of lengths of their own.
     """
     if not is_ragged(sequences):
-        return over_arrays(rnn, sequences, initial, statics, lengths, last_only, engine)
+        return over_arrays(rnn, sequences, initial, statics, lengths, last_only, engine, masking)
     if lengths is not None:
         raise InputError("a Ragged knows its lengths; lengths= goes with an array [batch, time, features]")
+    called = levels_call(rnn, sequences, initial, statics, masking)
+    traced, found, segments = called.traced, called.found, called.segments
+    results = run(found, called.arrays, leaves(rnn.params), segments, engine)
+    memories = len(leaves(found.traced.memory))
+    split = len(results) - memories
+    outputs = [
+        laid_out(array, found.net.type_of(number).extent, segments.offsets, last_only, rnn.reverse)
+        for array, number in zip(results[:split], found.net.results[:split], strict=True)
+    ]
+    final = results[split : split + len(leaves(traced.memory))]
+    return rebuild(traced.output, outputs), rebuild(traced.memory, final)
+
+
+@dataclass(frozen=True)
+class LevelsCall:
+    """A call over Raggeds: the step's trace, itself under control, and what its net is given."""
+
+    traced: TracedStep
+    found: Prepared
+    arrays: list[Array]
+    segments: Segments
+
+
+def levels_call(rnn: "RNN", sequences: Any, initial: Any, statics: Any, masking: Masking) -> LevelsCall:
+    """What a net of several levels is given: arrays of its inputs, memories and statics, and its offsets."""
     named = list(named_leaves(sequences))
     offsets = common_offsets(named)
     count = len(offsets[0]) - 1
@@ -200,38 +252,50 @@ def over_levels(
         for array, (_, ragged) in zip(arrays, named, strict=True)
     ]
     specs, still, beside = static_sequences(statics, count)
-    found = rnn.prepared_for(rebuild(sequences, inputs), specs)
+    prepared = rnn.prepared_for(rebuild(sequences, inputs), specs)
+    if masking.mask is not None:
+        arrays.append(mask_array(masking.mask, Ragged(np.empty(int(offsets[0][-1])), offsets[:1])))
+    found = rnn.under(masking.control, prepared)
+    given = initial_arrays(initial, prepared.traced, count)
+    wanted = leaves(found.traced.memory)
     memories = [
         np.zeros((count, *spec.shape), spec.dtype) if array is None else array
-        for array, spec in zip(
-            initial_arrays(initial, found.traced, count), leaves(found.traced.memory), strict=True
-        )
+        for array, spec in zip([*given, *[None] * (len(wanted) - len(given))], wanted, strict=True)
     ]
-    segments = Segments(count, offsets, beside=beside)
-    results = run(found, [*arrays, *memories, *still], leaves(rnn.params), segments, engine)
-    split = len(results) - len(memories)
-    outputs = [
-        laid_out(array, found.net.type_of(number).extent, offsets, last_only, rnn.reverse)
-        for array, number in zip(results[:split], found.net.results[:split], strict=True)
-    ]
-    return rebuild(found.traced.output, outputs), rebuild(found.traced.memory, results[split:])
+    begun = None if masking.begun is None else begun_steps(masking.begun, count)
+    segments = Segments(count, offsets, begun, beside)
+    return LevelsCall(prepared.traced, found, [*arrays, *memories, *still], segments)
 
 
 def over_arrays(
-    rnn: "RNN", sequences: Any, initial: Any, statics: Any, lengths: Any, last_only: bool, engine: Asked
+    rnn: "RNN",
+    sequences: Any,
+    initial: Any,
+    statics: Any,
+    lengths: Any,
+    last_only: bool,
+    engine: Asked,
+    masking: Masking,
 ) -> tuple[Any, Any]:
     """The same for arrays [batch, time, features...]: as Raggeds, and back."""
     batch = Batch.of(sequences, lengths)
-    time = 0 if not batch.count else batch.total // batch.count
-    raggeds = [
-        Ragged.from_padded(array.reshape(batch.count, time, *array.shape[1:]), batch.lengths)
-        for array in batch.arrays
-    ]
-    given = rebuild(batch.structure, raggeds)
-    outputs, final = over_levels(rnn, given, initial, statics, None, last_only, engine)
+    given, masking = as_raggeds(batch, masking)
+    outputs, final = over_levels(rnn, given, initial, statics, None, last_only, engine, masking)
     if last_only:
         return outputs, final
+    time = batch.like[1]
     return transform(lambda ragged: ragged.to_padded(length=time)[0], outputs), final
+
+
+def as_raggeds(batch: Batch, masking: Masking) -> tuple[Any, Masking]:
+    """Sequences that are arrays, and the mask of their steps, as Raggeds."""
+
+    def ragged(array: Array) -> Ragged:
+        return Ragged.from_padded(array.reshape(*batch.like, *array.shape[1:]), batch.lengths)
+
+    if masking.mask is not None:
+        masking = replace(masking, mask=ragged(mask_array(masking.mask, batch.like)))
+    return rebuild(batch.structure, [ragged(array) for array in batch.arrays]), masking
 
 
 def static_sequences(statics: Any, count: int) -> tuple[Any, list[Array], dict[str, Array]]:
@@ -314,9 +378,7 @@ def laid_out(
     if not last_only:
         return Ragged(array, offsets[:levels])
     if levels > 1:
-        raise InputError(
-            "last_only is for outputs that there is one of per step; this one is a sequence at each"
-        )
+        raise InputError(NO_LAST)
     outer = offsets[0]
     last = np.zeros((len(outer) - 1, *array.shape[1:]), array.dtype)
     filled = np.diff(outer) > 0

@@ -11,6 +11,7 @@ from stepnet.control import MASKED, Control, Until, mask_array, run_until
 from stepnet.engines import Call
 from stepnet.errors import InputError
 from stepnet.ir import Net
+from stepnet.lines import refuse
 from stepnet.plan import Plan
 from stepnet.prepared import Asked, Prepared
 from stepnet.ragged import Ragged
@@ -145,19 +146,20 @@ class RNN:
         it (zeros where none is), or "zero". begun: how many steps of each sequence were run before, which
         `index` counts on from; a whole number, or an array [batch].
         """
-        if nested.is_traced(sequences) or nested.is_deep(sequences) or nested.is_ragged(statics):
+        check_masked(masked)
+        if nested.is_traced(sequences):
             if mask is not None or begun is not None or self.until is not None:
-                raise InputError("mask=, begun= and until= are for a recurrence over one level of sequences")
-            if nested.is_traced(sequences):
-                return nested.in_step(self, sequences, initial, statics, last_only)
-            return nested.over_levels(self, sequences, initial, statics, lengths, last_only, engine)
+                raise refuse("mask=, begun= and until= are not for a recurrence inside a step")
+            return nested.in_step(self, sequences, initial, statics, last_only)
+        if nested.is_deep(sequences) or nested.is_ragged(statics):
+            if self.until is not None:
+                raise InputError("until= is for a recurrence over one level of sequences, and plain statics")
+            control = nested.Masking(mask, masked, begun)
+            return nested.over_levels(self, sequences, initial, statics, lengths, last_only, engine, control)
         batch = Batch.of(sequences, lengths)
         static_arrays = transform(lambda leaf: checked_array(leaf, "a static"), statics)
         found = self.prepare_for(batch, static_arrays)
-        if masked not in MASKED:
-            raise InputError(f"masked is {' or '.join(map(repr, MASKED))}, not {masked!r}")
-        control = Control(None if mask is None else masked, self.until)
-        controlled = self._under(control, found)
+        controlled = self.under(Control(None if mask is None else masked, self.until), found)
         memories = initial_arrays(initial, found.traced, batch.count)
         call = Call(
             batch.arrays if mask is None else [*batch.arrays, mask_array(mask, batch.like)],
@@ -180,7 +182,7 @@ class RNN:
         outputs = results.outputs if last_only else list(map(laid_out, results.outputs))
         return rebuild(found.traced.output, outputs), rebuild(found.traced.memory, results.final)
 
-    def _under(self, control: Control, found: Prepared) -> Prepared:
+    def under(self, control: Control, found: Prepared) -> Prepared:
         """The trace of the step under control."""
         if not control:
             return found
@@ -199,17 +201,30 @@ class RNN:
         return Stream(self, rows, initial, statics, engine)
 
     def trace_steps(
-        self, sequences: Any, initial: Any = None, statics: Any = None, lengths: Any = None
+        self,
+        sequences: Any,
+        initial: Any = None,
+        statics: Any = None,
+        lengths: Any = None,
+        *,
+        mask: Any = None,
+        masked: str = "repeat",
+        begun: Any = None,
     ) -> Scopes:
         """Every named value of every step, for looking inside; the arguments are as for a call.
 
         `scopes["name"]` is a `Ragged` of a local variable of the step, of `inputs`, `before` and `after` (the
         memory), `statics` or `outputs`; `inputs.left` where there are several. A variable that is assigned
         more than once has its last value. One of a function that the step calls is `function.name`, from the
-        last call; one that has a name of those above, `step.inputs`. Parameters are left out.
-        `scopes.step(row, number)` gives all values of one step, and `print(scopes)` shows a table.
+        last call; one that has a name of those above, `step.inputs`. What a recurrence inside the step has,
+        `frames.h` and `frames.outputs` if it is called `frames`, are sequences at each step. Parameters, and
+        statics that are sequences, are left out. At a step that `mask` leaves out variables have the values
+        that are dropped there. `scopes.step(row, number)` gives all values of one step, and `print(scopes)`
+        shows a table.
         """
-        return step_scopes(self, sequences, initial, statics, lengths)
+        check_masked(masked)
+        masking = nested.Masking(mask, masked, begun, self.until)
+        return step_scopes(self, sequences, initial, statics, lengths, masking)
 
     def prepare_for(self, batch: "Batch", statics: Any) -> Prepared:
         """The trace for inputs like these, found again by their dtypes and features."""
@@ -270,6 +285,12 @@ def unrolled(unroll: Any) -> int:
     if isinstance(unroll, bool) or not is_integer(unroll) or not 1 <= unroll <= MOST_UNROLLED:
         raise InputError(f"unroll is a number of steps from 1 to {MOST_UNROLLED}, not {unroll!r}")
     return int(unroll)
+
+
+def check_masked(masked: Any) -> None:
+    """Raises `InputError` for what is no answer of a masked step."""
+    if masked not in MASKED:
+        raise InputError(f"masked is {' or '.join(map(repr, MASKED))}, not {masked!r}")
 
 
 def parameter(value: Any) -> Array:

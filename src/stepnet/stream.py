@@ -1,7 +1,8 @@
 """A recurrence one step at a time: `stream.step(x)` for inputs that arrive one by one.
 
 All about a step is laid out when the first one comes, in arrays that stay: what is left to do for each is to
-copy its inputs in, run the machine code, and copy its outputs out.
+copy its inputs in, run the machine code, and copy its outputs out. Where sequences are inputs of a step, or
+statics, there is something else to lay out at every step, and each is a call of its own.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,6 +14,8 @@ from stepnet.batch import Batch, checked_array, initial_arrays, row_arrays
 from stepnet.engines import Call, Results
 from stepnet.errors import InputError
 from stepnet.prepared import Asked, Prepared
+from stepnet.ragged import Ragged
+from stepnet.ragged.offsets import offsets_of
 from stepnet.structure import leaves, named_leaves, rebuild, skeleton, transform
 from stepnet.types import is_integer
 
@@ -49,12 +52,13 @@ class Stream:
             )
         self.rnn, self.rows, self.engine = rnn, int(rows), engine
         self._given = initial, statics
-        self._step: Laid | None = None
+        self._step: Laid | Called | None = None
 
     def step(self, x: Any) -> Any:
         """The outputs [rows, features...] of the next step, for its inputs [rows, features...].
 
-        Raises `InputError` for another number of rows, or other features or dtypes, than those before.
+        An input that is a sequence at each step is a Ragged of as many sequences as there are rows. Raises
+        `InputError` for another number of rows, or other features or dtypes, than those before.
         """
         step = self._step or self._begin(x)
         return step(x)
@@ -79,7 +83,10 @@ class Stream:
         elif rows is not None or initial is not None or statics is not None:
             raise InputError("nothing was stepped yet: give initial= and statics= to the stream itself")
 
-    def _begin(self, x: Any) -> "Laid":
+    def _begin(self, x: Any) -> "Laid | Called":
+        if any(isinstance(leaf, Ragged) for leaf in (*leaves(x), *leaves(self._given[1]))):
+            self._step = Called(self.rnn, self.rows, *self._given, self.engine)
+            return self._step
         first = transform(lambda leaf: checked_array(leaf, "an input of a step"), x)
         for name, leaf in named_leaves(first):
             check_rows(name, leaf, self.rows)
@@ -180,6 +187,81 @@ class Laid:
         for memory, first, one in zip(self.memory, self.first, given, strict=True):
             memory[rows] = first[rows] if one is None else one
         self.begun[rows] = 0
+
+
+class Called:
+    """Steps that have to do with sequences: each is a call, of one step more."""
+
+    def __init__(self, rnn: "RNN", rows: int, initial: Any, statics: Any, engine: Asked) -> None:
+        self.rnn, self.rows, self.engine = rnn, rows, engine
+        self.first, self.memory, self.statics = initial, initial, statics
+        self.begun = np.zeros(rows, np.int64)
+
+    def __call__(self, x: Any) -> Any:
+        """One step."""
+        deep = any(isinstance(leaf, Ragged) for leaf in leaves(x))
+        for name, leaf in named_leaves(x):
+            if isinstance(leaf, Ragged) and len(leaf) != self.rows:
+                raise InputError(f"{titled(name)} has {len(leaf)} sequences; the stream has {self.rows} rows")
+            if not isinstance(leaf, Ragged):
+                check_rows(name, np.asarray(leaf), self.rows)
+        one = np.ones(self.rows, np.int64)
+
+        def sequence(leaf: Any) -> Any:
+            if isinstance(leaf, Ragged):
+                return leaf.group(one)
+            return Ragged(np.asarray(leaf), (offsets_of(one),)) if deep else np.asarray(leaf)[:, None]
+
+        def step(output: Any) -> Any:
+            if isinstance(output, Ragged):
+                return output.inner() if output.levels > 1 else output.values
+            return output[:, 0]
+
+        outputs, self.memory = self.rnn(
+            transform(sequence, x), self.memory, self.statics, engine=self.engine, begun=self.begun
+        )
+        self.begun += 1
+        return transform(step, outputs)
+
+    def state(self) -> Any:
+        """A copy of the memory in its structure."""
+        return transform(np.copy, self.memory)
+
+    def reset(self, rows: Array, initial: Any, statics: Any) -> None:
+        """Sets the memory of these rows; see `Stream.reset`."""
+        traced = self.rnn.prepared.traced
+        first = initial_arrays(self.first, traced, self.rows)
+        given = initial_arrays(initial, traced, len(rows))
+        if statics is not None:
+            self.statics = self.with_statics(rows, statics)
+        memory: list[Array] = [one.copy() for one in leaves(self.memory)]
+        for kept, old, new in zip(memory, first, given, strict=True):
+            kept[rows] = new if new is not None else 0 if old is None else old[rows]
+        self.memory = rebuild(self.memory, memory)
+        self.begun[rows] = 0
+
+    def with_statics(self, rows: Array, statics: Any) -> Any:
+        """The statics with those of some rows replaced."""
+        if skeleton(statics) != skeleton(self.statics):
+            raise InputError(f"the statics are {skeleton(statics)}; they were {skeleton(self.statics)}")
+        found: list[Any] = []
+        for (name, kept), new in zip(named_leaves(self.statics), leaves(statics), strict=True):
+            if not isinstance(new, type(kept)) or len(new) != len(rows):
+                raise InputError(
+                    f"static {name}".strip()
+                    + f" is {described(new)}; it should be as those the stream began "
+                    f"with, of {len(rows)} rows"
+                )
+            entries = list(kept)
+            for row, entry in zip(rows, new, strict=True):
+                entries[row] = entry
+            found.append(Ragged.from_list(entries) if isinstance(kept, Ragged) else np.stack(entries))
+        return rebuild(self.statics, found)
+
+
+def described(value: Any) -> str:
+    """What to call statics that do not fit."""
+    return repr(value) if isinstance(value, Ragged) else f"a {type(value).__name__} {list(np.shape(value))}"
 
 
 def chosen(rows: Any, count: int) -> Array:
