@@ -1,6 +1,7 @@
 """Recurrences inside recurrences, against loops over arrays in float64."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import hypothesis.strategies as st
@@ -300,6 +301,70 @@ def test_a_memory_that_becomes_a_sequence():
 
     with pytest.raises(StepError, match="the memory leaves the step as an inner sequence: reduce it"):
         called(step)
+
+
+@pytest.mark.parametrize("step", [last_word, continued])
+@pytest.mark.parametrize("masked", ["repeat", "zero"])
+def test_a_mask_leaves_out_whole_inner_sequences(step: Any, masked: str, engine: str):
+    sentences = [RANDOM.normal(size=(n, 3)).astype("float32") for n in (2, 0, 1, 3, 2)]
+    given = ragged([sentences[:3], [], sentences[3:]])
+    mask = sn.Ragged.from_list([np.array([True, False, True]), np.zeros(0, bool), np.array([False, True])])
+    rnn = sn.RNN(step, SENTENCES, memory=4)
+    outputs, final = rnn(given, mask=mask, masked=masked, engine=engine)
+    right, last = rnn(ragged([[sentences[0], sentences[2]], [], sentences[4:]]), engine=engine)
+    # NumPy's products depend on how many rows there are, so the interpreter's bits do
+    same = np.testing.assert_array_equal if engine == "llvm" else partial(assert_close, length=6, width=8)
+    same(final, last)
+    same(outputs.values[[0, 2, 4]], right.values)
+    np.testing.assert_array_equal(outputs.values[1], outputs.values[0] if masked == "repeat" else 0)
+    np.testing.assert_array_equal(outputs.values[3], 0)
+
+
+def test_a_masked_step_that_gives_sequences():
+    def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+        outputs, said = words(x, initial=h)
+        return outputs, said
+
+    given = ragged([[np.ones((2, 3), "float32")]])
+    mask = sn.Ragged.from_list([np.array([True])])
+    with pytest.raises(InputError, match="a step under a mask gives one value per row"):
+        sn.RNN(step, None, memory=4)(given, mask=mask)
+
+
+@pytest.mark.parametrize("told", [{"mask": np.ones((1, 1), bool)}, {"begun": 1}])
+def test_control_of_a_recurrence_inside_a_step(told: dict[str, Any]):
+    def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+        return words(x, initial=h, **told)[1], h
+
+    with pytest.raises(StepError, match=r"mask=, begun= and until= are not for a recurrence inside a step\n"):
+        called(step, ragged([[np.ones((2, 3), "float32")]]))
+
+
+def test_a_stream_of_inner_sequences(engine: str):
+    def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+        outputs, said = words(x["words"], initial=h)
+        said = said * (1 + x["weight"][:, None])
+        return {"words": outputs, "said": said}, said
+
+    rnn = sn.RNN(step, None, memory=4)
+    texts = [
+        [RANDOM.normal(size=(n, 3)).astype("float32") for n in lengths] for lengths in ((2, 0, 3), (1, 4, 1))
+    ]
+    weight = RANDOM.normal(size=(2, 3)).astype("float32")
+    given = {"words": ragged(texts), "weight": sn.Ragged.from_padded(weight)}
+    whole, last = rnn(given, engine=engine)
+    stream = rnn.stream(2, engine=engine)
+    for at in range(3):
+        sentence = sn.Ragged.from_list([text[at] for text in texts])
+        found = stream.step({"words": sentence, "weight": weight[:, at]})
+        np.testing.assert_array_equal(found["said"], [whole["said"][row][at] for row in range(2)])
+        for row in range(2):
+            np.testing.assert_array_equal(found["words"][row], whole["words"][row][at])
+    np.testing.assert_array_equal(stream.state, last)
+    with pytest.raises(InputError, match="input words has 1 sequences; the stream has 2 rows"):
+        stream.step({"words": sn.Ragged.from_list(texts[0][:1]), "weight": weight[:, 0]})
+    with pytest.raises(InputError, match=r"input weight is \[1\]; the stream has 2 rows"):
+        stream.step({"words": sn.Ragged.from_list(texts[0][:2]), "weight": weight[:1, 0]})
 
 
 def test_an_input_that_is_no_inner_sequence():
