@@ -17,6 +17,7 @@ from stepnet.prepared import Asked, Prepared
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
 from stepnet.report.explain import explain
+from stepnet.report.nesting import explain_nesting
 from stepnet.schedule import is_nested
 from stepnet.scopes import Scopes, step_scopes
 from stepnet.step import Spec, Step, TracedStep, dtype_name, specs, trace_step
@@ -109,10 +110,9 @@ class RNN:
 
     def explain(self, engine: Asked = "auto") -> str:
         """The plan as text for people: what runs when, its flops and bytes, and the engine."""
-        if not is_nested(self.net):
-            return explain(self.plan, engine)
-        parts = (f"{name}:\n{explain(one, engine)}" for name, one in self.prepared.schedule.flat)
-        return "\n\n".join(parts)
+        if is_nested(self.net):
+            return explain_nesting(self.prepared.schedule, engine)
+        return explain(self.plan, engine)
 
     def __repr__(self) -> str:
         name = getattr(self.step, "__name__", type(self.step).__name__)

@@ -10,7 +10,6 @@ Nothing here knows an engine; each part has a plan, and whatever runs plans runs
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from stepnet.ir import Builder, Net, Node
 from stepnet.ops import recur_extent
 from stepnet.passes.lift import is_constant, is_inner, lift
 from stepnet.plan import Plan, plan
-from stepnet.types import CONST, ROWS, STEPS, Extent, Type, extent_text
+from stepnet.types import CONST, ROWS, STEPS, Extent, Type
 
 Array = np.ndarray
 Values = dict[int, Array]
@@ -68,17 +67,6 @@ class Schedule:
 
     net: Net
     parts: tuple[Part, ...]
-
-    @cached_property
-    def flat(self) -> list[tuple[str, Plan]]:
-        """All plans, inner ones too, each with a name."""
-        found: list[tuple[str, Plan]] = []
-        for place, part in enumerate(self.parts):
-            if part.plan is not None:
-                found.append((f"part {place} ({part.kind} at {extent_text(part.extent)})", part.plan))
-            if part.inner is not None:
-                found += [(f"part {place} (loop), {name}", one) for name, one in part.inner.flat]
-        return found
 
 
 def schedule(net: Net) -> Schedule:

@@ -1,0 +1,40 @@
+"""A schedule as text for people: the parts of nested recurrences in the order they run, and their plans."""
+
+from collections.abc import Iterator, Sequence
+
+from stepnet.report.explain import explain
+from stepnet.schedule import Part, Schedule
+from stepnet.types import extent_text
+
+
+def explain_nesting(schedule: Schedule, engine: str | Sequence[str] = "auto") -> str:
+    """What runs one after the other, and the plan of each part that an engine runs."""
+    named = list(parts_of(schedule))
+    width = max(len(number) for number, _, _ in named) + 2
+    lines = [f"  {number:<{width}}{told(part, inside)}" for number, part, inside in named]
+    plans = [f"part {number}:\n{explain(part.plan, engine)}" for number, part, _ in named if part.plan]
+    return "\n\n".join(["\n".join(["parts, in the order they run", *lines]), *plans])
+
+
+def parts_of(schedule: Schedule, before: str = "") -> Iterator[tuple[str, Part, Schedule]]:
+    """Every part with its number, 1 or 1.2 inside a loop, and the schedule that it belongs to."""
+    for place, part in enumerate(schedule.parts):
+        number = f"{before}{place}"
+        yield number, part, schedule
+        if part.inner is not None:
+            yield from parts_of(part.inner, f"{number}.")
+
+
+def told(part: Part, schedule: Schedule) -> str:
+    """What a part is, in one line."""
+    at = extent_text(part.extent)
+    if part.kind == "recurrence":
+        return f"a recurrence over {at}, all sequences at once"
+    if part.kind == "loop":
+        return f"a recurrence over {at}, step by step: what is inside needs its memory"
+    if part.kind == "plain":
+        return f"operations at {at}, all at once"
+    assert part.node is not None
+    here, there = (extent_text(schedule.net.type_of(n).extent) for n in (part.reads[0], part.gives[0]))
+    how = part.node.attributes.get("how")
+    return f"the {how} of {here}, at {there}" if how else f"a value at {here} repeated at {there}"
