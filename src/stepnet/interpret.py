@@ -171,19 +171,28 @@ def by_steps(
         places, inside = within_steps(at, () if is_beside(deep) else segments.offsets[len(deep) - 1 :])
         inner = [o[places[len(t.extent) - 1]] for o, t in zip(operands[:sequences], types, strict=False)]
         inner += [memory[alive] for memory in state]
-        rest = zip(others, types[sequences + memories :], strict=True)
-        own = {axis: within_steps(alive, (level,)) for axis, level in segments.beside.items()}
-        for other, type_ in rest:
-            at_rows = own[type_.extent[-1]][0][1] if is_beside(type_.extent) else alive
-            inner.append(other if type_.extent == CONST else other[at_rows])
+        still, beside = others, segments.beside
+        if len(alive) < len(lengths):
+            still, beside = of_rows(others, types[sequences + memories :], segments, alive)
         index = np.full(len(alive), step) + (begun[alive] if begun is not None else 0)
-        beside = {axis: level for axis, (_, (level,)) in own.items()}
-        found = run(inner, Segments(len(alive), inside, beside=beside), index)
+        found = run([*inner, *still], Segments(len(alive), inside, beside=beside), index)
         for output, type_, value in zip(outputs, results, found, strict=False):
             output[places[len(type_.extent) - 1]] = value
         for memory, value in zip(state, found[len(outputs) :], strict=True):
             memory[alive] = value
     return (*outputs, *state)
+
+
+def of_rows(
+    arrays: list[Array], types: list[Type], segments: Segments, rows: Array
+) -> tuple[list[Array], Mapping[str, Array]]:
+    """What some rows have of values that are the same at every step, and the offsets of their sequences."""
+    own = {axis: within_steps(rows, (level,)) for axis, level in segments.beside.items()}
+    found: list[Array] = []
+    for array, type_ in zip(arrays, types, strict=True):
+        at_rows = own[type_.extent[-1]][0][1] if is_beside(type_.extent) else rows
+        found.append(array if type_.extent == CONST else array[at_rows])
+    return found, {axis: level for axis, (_, (level,)) in own.items()}
 
 
 def within_steps(at: Array, offsets: tuple[Array, ...]) -> tuple[list[Array], tuple[Array, ...]]:

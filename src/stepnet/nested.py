@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepnet.batch import ZEROS, Batch, begun_steps, checked_array, initial_arrays
+from stepnet.batch import (
+    ZEROS,
+    Batch,
+    begun_steps,
+    check_no_lengths,
+    check_same_lengths,
+    checked_array,
+    initial_arrays,
+)
 from stepnet.control import Control, Until, mask_array
 from stepnet.errors import InputError
 from stepnet.interpret import Segments, interpret
@@ -24,11 +32,11 @@ from stepnet.lines import refuse
 from stepnet.ops import REDUCTIONS
 from stepnet.prepared import Asked, Prepared
 from stepnet.ragged import Ragged
-from stepnet.schedule import Running
+from stepnet.running import Running
 from stepnet.step import Spec, TracedStep, way
 from stepnet.structure import leaves, named_leaves, rebuild, skeleton, transform
 from stepnet.trace import Traced, apply, builder_of, lifted
-from stepnet.types import AXES, CONST, ROWS
+from stepnet.types import AXES, CONST, DTYPES, ROWS
 from stepnet.watch import as_watched
 
 if TYPE_CHECKING:
@@ -131,7 +139,9 @@ def memory_values(builder: Any, initial: Any, traced: TracedStep) -> list[Traced
         if not isinstance(leaf, Traced) or leaf.type.extent not in (ROWS, CONST):
             raise refuse(f"{what} of a recurrence inside a step is a value of the step, one per row")
         if (leaf.type.shape, leaf.type.dtype) != (spec.shape, spec.dtype):
-            raise refuse(f"{what} is {leaf.type.element}; it should be {spec.dtype}{list(spec.shape)}")
+            raise refuse(
+                f"{what} is {leaf.type.element}; it should be {DTYPES[spec.dtype]}{list(spec.shape)}"
+            )
         found.append(apply("expand", leaf, extent=ROWS) if leaf.type.extent == CONST else leaf)
     return found
 
@@ -216,8 +226,7 @@ def over_levels(
     """
     if not is_ragged(sequences):
         return over_arrays(rnn, sequences, initial, statics, lengths, last_only, engine, masking)
-    if lengths is not None:
-        raise InputError("a Ragged knows its lengths; lengths= goes with an array [batch, time, features]")
+    check_no_lengths(lengths)
     called = levels_call(rnn, sequences, initial, statics, masking)
     traced, found, segments = called.traced, called.found, called.segments
     results = run(found, called.arrays, leaves(rnn.params), segments, engine)
@@ -327,26 +336,17 @@ def static_sequences(statics: Any, count: int) -> tuple[Any, list[Array], dict[s
 
 def common_offsets(named: list[tuple[str, Any]]) -> tuple[Array, ...]:
     """The offsets of the deepest Ragged, which all others have as far as they go."""
+    raggeds = [name for name, leaf in named if isinstance(leaf, Ragged)]
     for name, leaf in named:
         if not isinstance(leaf, Ragged):
-            raise InputError(f"input {name} is an array among Raggeds of several levels; give it as a Ragged")
+            raise InputError(
+                f"input {name} is an array among Raggeds of several levels, unlike input {raggeds[0]}; "
+                "give it as a Ragged"
+            )
     first, deepest = max(named, key=lambda pair: pair[1].levels)
     for name, ragged in named:
-        for level, (mine, theirs) in enumerate(zip(ragged.offsets, deepest.offsets, strict=False)):
-            if not np.array_equal(mine, theirs):
-                raise InputError(
-                    f"inputs `{first}` and `{name}` do not match in offsets[{level}]: "
-                    f"{differing(theirs, mine)}"
-                )
+        check_same_lengths(first, deepest, name, ragged)
     return deepest.offsets
-
-
-def differing(one: Array, other: Array) -> str:
-    """Where two levels of sequences first differ."""
-    if len(one) != len(other):
-        return f"there are {len(one) - 1} sequences and {len(other) - 1}"
-    place = int(np.flatnonzero(np.diff(one) != np.diff(other))[0])
-    return f"sequence {place} has {np.diff(one)[place]} entries and {np.diff(other)[place]}"
 
 
 def run(

@@ -9,7 +9,8 @@ import numpy as np
 from stepnet.engines import Bound, choose
 from stepnet.ir import Net
 from stepnet.plan import Plan, plan
-from stepnet.schedule import Running, Schedule, schedule
+from stepnet.running import Running
+from stepnet.schedule import Schedule, schedule
 from stepnet.step import TracedStep
 
 Array = np.ndarray

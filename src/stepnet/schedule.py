@@ -8,14 +8,11 @@
 Nothing here knows an engine; each part has a plan, and whatever runs plans runs it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from stepnet.engines import Bound, Call, choose
-from stepnet.interpret import ACROSS, Segments, by_steps
 from stepnet.ir import Builder, Net, Node
 from stepnet.ops import recur_extent
 from stepnet.passes.lift import is_constant, is_inner, lift
@@ -23,8 +20,6 @@ from stepnet.plan import Plan, plan
 from stepnet.types import CONST, ROWS, STEPS, Extent, Type
 
 Array = np.ndarray
-Values = dict[int, Array]
-Asked = str | Sequence[str]
 
 
 def is_nested(net: Net) -> bool:
@@ -236,106 +231,3 @@ def loop(net: Net, number: int) -> Part:
     extent = recur_extent([net.type_of(node.inputs[0])], node.attributes)
     body: Net = node.attributes["body"]
     return Part("loop", node.inputs, gives_of(net, number), extent, node=node, inner=scheduled(body))
-
-
-# ---- running it --------------------------------------------------------------------------------------------
-
-
-class Running:
-    """A schedule with its parameters, on engines: `running(values, segments)` gives the net's results."""
-
-    def __init__(self, plan: Schedule, asked: Asked, parameters: Mapping[int, Array]) -> None:
-        self.net, self.parts = plan.net, plan.parts
-        self.constants = constant_values(plan.net, parameters)
-        self.bound: list[Bound | Running | None] = []
-        for part in self.parts:
-            if part.plan is not None:
-                engine, _ = choose(part.plan, asked)
-                given = [self.constants[number] for number in part.parameters]
-                self.bound.append(engine.compile(part.plan).bind(given))
-            elif part.inner is not None and part.node is not None:
-                inside = zip(part.inner.net.inputs, part.node.inputs, strict=True)
-                fixed = {one: self.constants[n] for one, n in inside if n in self.constants}
-                self.bound.append(Running(part.inner, asked, fixed))
-            else:
-                self.bound.append(None)
-
-    def __call__(self, given: Values, segments: Segments) -> list[Array]:
-        """The results, for the values of all inputs that are no parameters."""
-        values = {**self.constants, **given}
-        for part, bound in zip(self.parts, self.bound, strict=True):
-            values.update(KINDS[part.kind](self.net, part, bound, values, segments))
-        return [values[result] for result in self.net.results]
-
-
-def constant_values(net: Net, parameters: Mapping[int, Array]) -> Values:
-    """The values of all constants of a net."""
-    values: Values = {number: np.asarray(value) for number, value in parameters.items()}
-    with np.errstate(all="ignore"):
-        for number, node in enumerate(net.nodes):
-            if node.operation != "input" and is_constant(node):
-                operands = [values[operand] for operand in node.inputs]
-                values[number] = node.row.meaning(*operands, **node.attributes)
-    return values
-
-
-def run_recurrence(net: Net, part: Part, bound: Any, values: Values, segments: Segments) -> Values:
-    """A flat recurrence over the sequences at its extent."""
-    offsets = segments.into(part.extent)
-    arrays = [np.ascontiguousarray(values[number]) for number in part.reads]
-    still = len(arrays) - part.statics
-    first = still - part.memories
-    reverse = part.plan is not None and part.plan.reverse
-    begun = segments.begun if part.extent == STEPS else None
-    call = Call(
-        arrays[:first],
-        offsets[:-1],
-        np.diff(offsets),
-        int(offsets[-1]),
-        arrays[first:still],
-        arrays[still:],
-        reverse=reverse,
-        begun=begun,
-    )
-    found = bound(call)
-    return {n: array for n, array in zip(part.gives, [*found.outputs, *found.final], strict=True) if n >= 0}
-
-
-def run_plain(net: Net, part: Part, bound: Any, values: Values, segments: Segments) -> Values:
-    """Nodes without a recurrence, each value a sequence of one step."""
-    count = segments.count(part.extent)
-    arrays = [np.ascontiguousarray(values[number]) for number in part.reads]
-    ones = np.ones(count, np.int64)
-    found = bound(Call(arrays, np.arange(count, dtype=np.int64), ones, count, [None]))
-    return dict(zip(part.gives, found.outputs, strict=True))
-
-
-def run_across(net: Net, part: Part, bound: Any, values: Values, segments: Segments) -> Values:
-    """A value of one extent at another."""
-    assert part.node is not None
-    operands = [values[number] for number in part.reads]
-    found: Any = ACROSS[part.node.operation](net, part.node, operands, segments)
-    return {part.gives[0]: found}
-
-
-def run_loop(net: Net, part: Part, bound: Any, values: Values, segments: Segments) -> Values:
-    """A recurrence step by step, for the rows that have one."""
-    assert part.node is not None
-    body: Net = bound.net
-    varying = [place for place, number in enumerate(body.inputs) if body.type_of(number).extent != CONST]
-    counted = [number for number, node in enumerate(body.nodes) if node.operation == "index"]
-
-    def run(arrays: Sequence[Array], inside: Segments, index: Array) -> list[Array]:
-        given = {body.inputs[place]: arrays[place] for place in varying}
-        return bound(given | dict.fromkeys(counted, index), inside)
-
-    found = by_steps(net, part.node, [values[n] for n in part.reads], segments, run)
-    return {n: array for n, array in zip(part.gives, found, strict=True) if n >= 0}
-
-
-KINDS: dict[str, Callable[..., Values]] = {
-    "recurrence": run_recurrence,
-    "plain": run_plain,
-    "across": run_across,
-    "loop": run_loop,
-}

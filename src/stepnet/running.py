@@ -1,0 +1,228 @@
+"""A schedule on engines: its parts run one after the other.
+
+A recurrence whose memory an inner one needs runs step by step, and a step has little to do. So what is plain
+in it is laid out once, in arrays that stay, and run again at every step. Rows only leave as sequences end;
+those that have left are still computed, on what their arrays last held, until half of them are left.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from stepnet.engines import Bound, Call, Results, choose
+from stepnet.interpret import Segments, by_steps, expand
+from stepnet.ir import Net
+from stepnet.passes.lift import is_constant
+from stepnet.schedule import Part, Schedule
+from stepnet.types import CONST, STEPS
+
+Array = np.ndarray
+Values = dict[int, Array]
+Asked = str | Sequence[str]
+
+
+class Running:
+    """A schedule with its parameters, on engines: `running(values, segments)` gives the net's results."""
+
+    def __init__(self, plan: Schedule, asked: Asked, parameters: Mapping[int, Array]) -> None:
+        self.net, self.parts = plan.net, plan.parts
+        self.constants = constant_values(plan.net, parameters)
+        self.bound: list[Bound | Running | None] = []
+        for part in self.parts:
+            if part.plan is not None:
+                engine, _ = choose(part.plan, asked)
+                given = [self.constants[number] for number in part.parameters]
+                self.bound.append(engine.compile(part.plan).bind(given))
+            elif part.inner is not None and part.node is not None:
+                inside = zip(part.inner.net.inputs, part.node.inputs, strict=True)
+                fixed = {one: self.constants[n] for one, n in inside if n in self.constants}
+                self.bound.append(Running(part.inner, asked, fixed))
+            else:
+                self.bound.append(None)
+
+    def __call__(self, given: Values, segments: Segments, kept: "Kept | None" = None) -> list[Array]:
+        """The results, for the values of all inputs that are no parameters.
+
+        kept: what the steps of a loop keep for one another; the results are then theirs, and hold until the
+        next step.
+        """
+        values = {**self.constants, **given}
+        for part, bound in zip(self.parts, self.bound, strict=True):
+            values.update(KINDS[part.kind](self.net, part, bound, values, segments, kept))
+        return [values[result] for result in self.net.results]
+
+
+def constant_values(net: Net, parameters: Mapping[int, Array]) -> Values:
+    """The values of all constants of a net."""
+    values: Values = {number: np.asarray(value) for number, value in parameters.items()}
+    with np.errstate(all="ignore"):
+        for number, node in enumerate(net.nodes):
+            if node.operation != "input" and is_constant(node):
+                operands = [values[operand] for operand in node.inputs]
+                values[number] = node.row.meaning(*operands, **node.attributes)
+    return values
+
+
+# ---- each kind of part -------------------------------------------------------------------------------------
+
+
+class Laid:
+    """A plain part laid out for so many values: its arrays, and what runs it on them."""
+
+    def __init__(self, net: Net, part: Part, bound: Bound, arrays: Sequence[Array], count: int) -> None:
+        self.count = count
+        self.inputs = [array.copy() for array in arrays]
+        self.latest = list(arrays)
+        types = [net.type_of(number) for number in part.gives]
+        self.outputs = [np.empty((count, *type_.shape), type_.dtype) for type_ in types]
+        ones, places = np.ones(count, np.int64), np.arange(count, dtype=np.int64)
+        call = Call(self.inputs, places, ones, count, [None])
+        self.run = bound.again(call, Results(self.outputs, [np.empty(count, np.float32)]))
+
+    def fits(self, count: int) -> bool:
+        """Whether it is worth running for so few values."""
+        return self.count // 2 < count <= self.count
+
+    def __call__(self, arrays: Sequence[Array], count: int) -> list[Array]:
+        """The outputs for the first values; what is the same array as before is there already."""
+        for place, array in enumerate(arrays):
+            if array is not self.latest[place]:
+                self.inputs[place][:count] = array
+                self.latest[place] = array
+        self.run()
+        return [output[:count] for output in self.outputs]
+
+
+Kept = dict[int, Laid]
+
+
+def run_recurrence(
+    net: Net, part: Part, bound: Any, values: Values, segments: Segments, kept: Kept | None
+) -> Values:
+    """A flat recurrence over the sequences at its extent."""
+    offsets = segments.into(part.extent)
+    arrays = [np.ascontiguousarray(values[number]) for number in part.reads]
+    still = len(arrays) - part.statics
+    first = still - part.memories
+    reverse = part.plan is not None and part.plan.reverse
+    begun = segments.begun if part.extent == STEPS else None
+    call = Call(
+        arrays[:first],
+        offsets[:-1],
+        np.diff(offsets),
+        int(offsets[-1]),
+        arrays[first:still],
+        arrays[still:],
+        reverse=reverse,
+        begun=begun,
+    )
+    found = bound(call)
+    return {n: array for n, array in zip(part.gives, [*found.outputs, *found.final], strict=True) if n >= 0}
+
+
+def run_plain(
+    net: Net, part: Part, bound: Any, values: Values, segments: Segments, kept: Kept | None
+) -> Values:
+    """Nodes without a recurrence, each value a sequence of one step."""
+    count = segments.count(part.extent)
+    arrays = [np.ascontiguousarray(values[number]) for number in part.reads]
+    if kept is None or not count:
+        ones, places = np.ones(count, np.int64), np.arange(count, dtype=np.int64)
+        outputs = bound(Call(arrays, places, ones, count, [None])).outputs
+    else:
+        laid = kept.get(id(part))
+        if laid is None or not laid.fits(count):
+            laid = kept[id(part)] = Laid(net, part, bound, arrays, count)
+        outputs = laid(arrays, count)
+    return dict(zip(part.gives, outputs, strict=True))
+
+
+def run_across(
+    net: Net, part: Part, bound: Any, values: Values, segments: Segments, kept: Kept | None
+) -> Values:
+    """A value of one extent at another."""
+    assert part.node is not None
+    value = values[part.reads[0]]
+    if part.node.operation == "expand":
+        return {part.gives[0]: expand(net, part.node, [value], segments)}
+    offsets = segments.into(net.type_of(part.reads[0]).extent)
+    return {part.gives[0]: REDUCTIONS[part.node.attributes["how"]](value, offsets)}
+
+
+def run_loop(
+    net: Net, part: Part, bound: Any, values: Values, segments: Segments, kept: Kept | None
+) -> Values:
+    """A recurrence step by step, for the rows that have one."""
+    assert part.node is not None
+    body: Net = bound.net
+    varying = [place for place, number in enumerate(body.inputs) if body.type_of(number).extent != CONST]
+    counted = [number for number, node in enumerate(body.nodes) if node.operation == "index"]
+    keeping: Kept = {} if kept is None else kept
+
+    def run(arrays: Sequence[Array], inside: Segments, index: Array) -> list[Array]:
+        given = {body.inputs[place]: arrays[place] for place in varying}
+        return bound(given | dict.fromkeys(counted, index), inside, keeping)
+
+    found = by_steps(net, part.node, [values[n] for n in part.reads], segments, run)
+    return {n: array for n, array in zip(part.gives, found, strict=True) if n >= 0}
+
+
+KINDS: dict[str, Callable[..., Values]] = {
+    "recurrence": run_recurrence,
+    "plain": run_plain,
+    "across": run_across,
+    "loop": run_loop,
+}
+
+
+# ---- one value out of those of each sequence ---------------------------------------------------------------
+
+
+def segment_sum(values: Array, offsets: Array) -> Array:
+    """The sum over each sequence; zeros for an empty one."""
+    return by_segment(np.add, values, offsets)
+
+
+def segment_mean(values: Array, offsets: Array) -> Array:
+    """The mean over each sequence; zeros for an empty one."""
+    lengths = np.maximum(np.diff(offsets), 1)
+    lengths = lengths.astype(values.dtype) if values.dtype.kind == "f" else lengths
+    return segment_sum(values, offsets) / lengths.reshape(-1, *[1] * (values.ndim - 1))
+
+
+def segment_max(values: Array, offsets: Array) -> Array:
+    """The largest of each sequence; zeros for an empty one."""
+    return by_segment(np.maximum, values, offsets)
+
+
+def by_segment(function: np.ufunc, values: Array, offsets: Array) -> Array:
+    """A function of two numbers over the values of each sequence; zeros for an empty one."""
+    filled = np.diff(offsets) > 0
+    if filled.all() and len(filled):
+        return function.reduceat(values, offsets[:-1], axis=0)
+    found = np.zeros((len(filled), *values.shape[1:]), values.dtype)
+    if filled.any():
+        found[filled] = function.reduceat(values, offsets[:-1][filled], axis=0)
+    return found
+
+
+def picked(places: Callable[[Array], Array]) -> Callable[[Array, Array], Array]:
+    """The value at one place of each sequence; zeros for an empty one."""
+
+    def pick(values: Array, offsets: Array) -> Array:
+        filled = np.diff(offsets) > 0
+        found = np.zeros((len(filled), *values.shape[1:]), values.dtype)
+        found[filled] = values[places(offsets)[filled]]
+        return found
+
+    return pick
+
+
+REDUCTIONS: dict[str, Callable[[Array, Array], Array]] = {
+    "sum": segment_sum,
+    "mean": segment_mean,
+    "max": segment_max,
+    "first": picked(lambda offsets: offsets[:-1]),
+    "last": picked(lambda offsets: offsets[1:] - 1),
+}

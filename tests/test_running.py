@@ -1,0 +1,110 @@
+"""What a schedule runs between recurrences: one value out of each sequence, and steps laid out once."""
+
+from itertools import pairwise
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+from tolerance import assert_close
+
+import stepnet as sn
+from stepnet import ops
+from stepnet.ragged.offsets import offsets_of
+from stepnet.running import REDUCTIONS, Laid
+
+Array = np.ndarray
+
+
+@given(
+    st.sampled_from(sorted(ops.REDUCTIONS)),
+    st.lists(st.integers(0, 4), max_size=6),
+    st.sampled_from(["float32", "float64", "int32", "int64", "bool"]),
+    st.sampled_from([(), (3,), (2, 2)]),
+)
+def test_a_reduction_is_that_of_each_sequence(
+    how: str, lengths: list[int], dtype: str, features: tuple[int, ...]
+):
+    offsets = offsets_of(np.array(lengths, np.int64))
+    values = np.random.default_rng(0).uniform(-9, 9, (int(offsets[-1]), *features)).astype(dtype)
+    found = REDUCTIONS[how](values, offsets)
+    meaning = ops.REDUCTIONS[how]
+    right = [meaning(values[a:b]) for a, b in pairwise(offsets) if a < b]
+    filled = np.array(lengths) > 0
+    assert found.dtype == meaning(np.ones((1, *features), dtype)).dtype
+    assert not found[~filled].any()
+    assert_close(found[filled] if right else right, right, 4, 4)
+
+
+def test_a_maximum_of_what_is_no_number_is_none():
+    values, offsets = np.array([1.0, np.nan, 2.0]), np.array([0, 2, 2, 3])
+    np.testing.assert_array_equal(REDUCTIONS["max"](values, offsets), [np.nan, 0, 2])
+
+
+# ---- steps laid out once -----------------------------------------------------------------------------------
+
+
+def attending(x: Any, h: Any, p: Any, statics: Any) -> tuple[Any, Any]:
+    """Looks at keys by the memory, through operations of several extents."""
+    keys = np.tanh(statics["keys"] + sn.expand(h, statics["keys"]))
+    h = np.tanh(sn.reduce(keys * keys, "sum") @ p + statics["gain"] * x)
+    return h, h
+
+
+@pytest.mark.parametrize("lengths", [[9, 5, 5, 2, 1, 0], [1, 0, 7, 1], [3], [4, 4, 4, 4, 3]])
+def test_rows_that_end_leave_the_others_alone(lengths: list[int], monkeypatch: pytest.MonkeyPatch):
+    random = np.random.default_rng(1)
+    xs = sn.Ragged.from_list([random.normal(size=(n, 3)) for n in lengths])
+    keys = sn.Ragged.from_list([random.normal(size=(n % 4, 3)) for n in range(len(lengths))])
+    statics = {"keys": keys, "gain": random.normal(size=(len(lengths), 3))}
+    rnn = sn.RNN(attending, random.normal(size=(3, 3)), memory=3)
+    laid = list[int]()
+    make = Laid.__init__
+
+    def counted(self: Laid, *given: Any) -> None:
+        make(self, *given)
+        laid.append(self.count)
+
+    monkeypatch.setattr(Laid, "__init__", counted)
+    outputs, final = rnn(xs, statics=statics, engine="llvm")
+    right, last = rnn(xs, statics=statics, engine="interpret")
+    assert_close(outputs.values, right.values, 9, 9)
+    assert_close(final, last, 9, 9)
+    # A part is laid out anew when half of its rows have left, not at every step.
+    step = rnn.prepared.schedule.parts[-1].inner
+    assert step is not None
+    parts = len([part for part in step.parts if part.kind == "plain"])
+    assert 0 < len(laid) <= parts * (1 + int(np.log2(max(1, xs.lengths.astype(bool).sum(), keys.total))))
+
+
+def test_inner_sequences_that_grow_from_step_to_step(engine: str):
+    def step(x: Any, h: Any, p: None) -> tuple[Any, Any]:
+        h = h + sn.reduce(np.tanh(x * sn.expand(h + 1, x)), "sum")
+        return h, h
+
+    random = np.random.default_rng(2)
+    documents = [[random.normal(size=(n, 2)) for n in sizes] for sizes in ([1, 5, 0, 9], [2], [3, 3, 8])]
+    outputs, _ = sn.RNN(step, memory=2)(sn.Ragged.from_list(documents), engine=engine)
+    for place, document in enumerate(documents):
+        h: Array = np.zeros(2)
+        for at, sentence in enumerate(document):
+            h = h + np.tanh(sentence * (h + 1)).sum(axis=0)
+            assert_close(outputs[place][at], h, 4, 9)
+
+
+def test_an_output_of_one_step_is_not_that_of_another():
+    def step(x: Any, h: Any, p: None, statics: Any) -> tuple[Any, Any]:
+        return {"a": x + h, "b": sn.reduce(statics * sn.expand(h, statics), "sum")}, np.tanh(x - h)
+
+    x = np.random.default_rng(3).normal(size=(2, 6, 2))
+    keys = sn.Ragged.from_list([np.ones((2, 2)), np.ones((1, 2))])
+    rnn = sn.RNN(step, memory=2)
+    first, _ = rnn(x, statics=keys)
+    kept = {name: array.copy() for name, array in first.items()}
+    rnn(x + 1, statics=keys)
+    for name, array in first.items():
+        np.testing.assert_array_equal(array, kept[name])
+    right, _ = rnn(x, statics=keys, engine="interpret")
+    for name, array in first.items():
+        assert_close(array, right[name], 6, 4)
