@@ -71,8 +71,10 @@ def generate(
     names = whole_numbers(rows if identities is None else identities, len(rows), "identities")
     count, written = len(rows), list[tuple[Array, Array]]()
     for step in range(most):
-        random = numbers_at(seed, names[rows], np.full(len(rows), step))
-        symbols = checked_symbols((sampler or best)(front.scores, random), front.scores.shape)
+        symbols = front.scores.argmax(axis=-1)
+        if sampler is not None:
+            random = numbers_at(seed, names[rows], np.full(len(rows), step))
+            symbols = checked_symbols(sampler(front.scores, random), front.scores.shape)
         written.append((rows, symbols))
         left = ~np.isin(symbols, stops)
         rows = rows[left]
@@ -159,11 +161,6 @@ def sampling(temperature: float = 1.0, top_k: int | None = None, top_p: float | 
         return np.take_along_axis(order, places[:, None], axis=-1)[:, 0]
 
     return sample
-
-
-def best(scores: Array, random: Array) -> Array:
-    """The symbol of the highest score of each row."""
-    return scores.argmax(axis=-1)
 
 
 def log_softmax(scores: Array) -> Array:
