@@ -349,6 +349,10 @@ IN_BLOCK: dict[str, tuple[str, Callable[[RNNOp, Any, Memory], Any]]] = {
         r"`memory2` is f32\[2, 4\] and is updated with f32\[4\]; .* \(shape= is the features of one row",
         lambda op, x, h: op.add_memory(shape=[2, 4]).update(x),
     ),
+    "a dtype that is none": (
+        "dtype 'fp32' is none of float32, float64, int32, int64, bool",
+        lambda op, x, h: h.update(x.astype("fp32")),
+    ),
     "a text for an update": (
         "the update of `memory` is a str, not a value of the step",
         lambda op, x, h: h.update("text"),
@@ -373,6 +377,28 @@ IN_BLOCK: dict[str, tuple[str, Callable[[RNNOp, Any, Memory], Any]]] = {
     "a dtype of first values": (
         "dtype= goes with shape=; a memory with init= has the dtype of that array",
         lambda op, x, h: op.add_memory(np.ones((2, 4), F32), dtype=F32),
+    ),
+    "lists of different lengths for an update": (
+        "the update of `memory` is a list that is no array: setting an array element with a sequence",
+        lambda op, x, h: h.update([[1], [1, 2]]),
+    ),
+    "lists of different lengths beside a value": (
+        "a constant is a list that is no array: setting an array element with a sequence",
+        lambda op, x, h: np.add(x, [[1], [1, 2]]),
+    ),
+    "lists of different lengths for first values": (
+        "init of `memory2` is a list that is no array: setting an array element with a sequence",
+        lambda op, x, h: op.add_memory(init=[[1], [1, 2]]),
+    ),
+    "a memory as an input": ("`memory` is a memory, not a value", lambda op, x, h: op.add_input(h)),
+    "its own value as an input": (
+        "an input is a value of a block, and the block was given an array before: its inputs, first values "
+        "and statics are all arrays, or all values of the block around it",
+        lambda op, x, h: op.add_input(x),
+    ),
+    "a sequence for each static": (
+        "`static` is a Ragged; here it is an array, one entry for each sequence",
+        lambda op, x, h: op.add_static(sn.Ragged.from_list(list(X))),
     ),
     "opened in itself": ("this rnn has its block already", lambda op, x, h: op.stepnet()),
     "called in its block": ("the rnn is called in its own block; call it after", lambda op, x, h: op()),
@@ -403,7 +429,7 @@ ARRAYS: dict[str, tuple[str, Callable[[RNNOp, Any, Memory], Any]]] = {
         lambda op, x, h: op.add_memory(shape=3.5),
     ),
     "an input of other lengths": (
-        r"inputs have different batch and time: \(2, 3\) and \(2, 2\)",
+        r"inputs `x` and `x2` have different batch and time: \(2, 3\) and \(2, 2\)",
         lambda op, x, h: op.add_input(X[:, :2]),
     ),
     "a Ragged beside an array": (
@@ -415,24 +441,30 @@ ARRAYS: dict[str, tuple[str, Callable[[RNNOp, Any, Memory], Any]]] = {
         lambda op, x, h: op.add_input([X, X]),
     ),
     "an outer level": (
-        "add_input got level=1 of 1; nested levels",
+        "add_input got level=1 of sequences of one level; a block runs over the outermost, level=0: levels",
         lambda op, x, h: op.add_input(X, level=1),
     ),
     "two levels": (
-        "add_input got level=0 of 2; nested levels are not there yet: use level=0 of a Ragged of one level",
+        "add_input got level=0 of sequences of 2 levels; a block runs over the outermost, level=1: levels",
         lambda op, x, h: op.add_input(TWO_LEVELS),
     ),
-    "a value of a block": (
-        "add_input got a value of another block; nested recurrences are not there yet",
-        lambda op, x, h: op.add_input(x),
+    "an array of one axis": (
+        r"sequences are a Ragged or an array \[batch, time, features\]; this one is \(4,\)",
+        lambda op, x, h: op.add_input(X[0, 0]),
+    ),
+    "no dtype": (
+        "a spec has dtype 'fp32'; use one of float32, float64, int32, int64, bool",
+        lambda op, x, h: op.add_memory(shape=4, dtype="fp32"),
     ),
 }
 
 
 @pytest.mark.parametrize(("message", "wrong"), ARRAYS.values(), ids=ARRAYS.keys())
 def test_arrays_that_do_not_fit(message: str, wrong: Callable[[RNNOp, Any, Memory], Any]) -> None:
-    with pytest.raises(InputError, match=f"^{message}"):
+    with pytest.raises(InputError, match=f"^{message}") as caught:
         block(sn.create_rnn_op(), wrong)
+    assert "test_builder.py" in str(caught.value).splitlines()[-1]
+    assert ": lambda op, x, h: " in str(caught.value).splitlines()[-1]
 
 
 def test_first_values_of_other_rows_than_a_later_input() -> None:
@@ -453,6 +485,8 @@ OUTSIDE: dict[str, Callable[[RNNOp], Any]] = {
     "add_input": lambda op: op.add_input(X),
     "add_memory": lambda op: op.add_memory(shape=4),
     "add_outputs": lambda op: op.add_outputs(X),
+    "add_static": lambda op: op.add_static(X[0]),
+    "index": lambda op: op.index(),
 }
 
 
@@ -523,15 +557,17 @@ ENDS: dict[str, tuple[str, Callable[[RNNOp], Any]]] = {
 def test_what_is_missing_at_the_end_of_the_block(message: str, body: Callable[[RNNOp], Any]) -> None:
     with pytest.raises(StepError, match=f"^{message}") as caught:
         in_block(sn.create_rnn_op(output_num=2), body)
-    assert str(caught.value).endswith(": with op.stepnet()")
+    assert str(caught.value).endswith(": with op.stepnet():")
 
 
 def test_an_output_of_another_block() -> None:
     x, h = block(sn.create_rnn_op())
-    for output in (x, h):
-        with pytest.raises(StepError, match="output 0 belongs to another step"):
+    belongs = "belongs to another step"
+    of_another = r"is a memory of another rnn; `pre_state\(\)` is its value before the step"
+    for output, message in ((x, belongs), (h, of_another)):
+        with pytest.raises(StepError, match=f"^output 0 {message}\n.*op.add_outputs"):
             in_block(sn.create_rnn_op(), lambda op, output=output: copying(op, output))
-    with pytest.raises(StepError, match="output 1 is a str, not a value of the step"):
+    with pytest.raises(StepError, match=r"output 1 is a str, not a value of the step\n.*op.add_outputs"):
         in_block(sn.create_rnn_op(2), lambda op: copying(op, np.ones(1), "text"))
 
 

@@ -292,6 +292,47 @@ def test_a_memory_of_another_structure() -> None:
     assert "leaves as None" in memory_error(lambda x, m, p: (x, None), 4)
 
 
+INNER = sn.RNN(lambda x, c, p: (x, c + x), memory=4)
+
+OUTER: dict[str, tuple[str, Step]] = {
+    "twice as wide": (
+        "the memory enters the step as f32[4] and leaves as f32[8]; return it with the shape and dtype",
+        lambda o: np.concatenate([o.last, o.h], axis=1),
+    ),
+    "of another dtype": (
+        "the memory enters the step as f32[4] and leaves as f64[4]; return it with the shape and dtype",
+        lambda o: o.last.astype(np.float64),
+    ),
+    "all steps": (
+        "the memory leaves the step as an inner sequence: reduce it to one value per row",
+        lambda o: o.all,
+    ),
+    "the input": (
+        "the memory leaves the step as an inner sequence: reduce it to one value per row",
+        lambda o: o.x,
+    ),
+    "two": (
+        "the memory enters the step as * and leaves as (*, *); return it with the structure it came in",
+        lambda o: (o.last, o.h),
+    ),
+}
+
+
+@pytest.mark.parametrize(("message", "after"), OUTER.values(), ids=OUTER.keys())
+def test_an_outer_memory_that_changes(message: str, after: Step) -> None:
+    def step(x: Any, h: Any, p: Any) -> Any:
+        every, last = INNER(x, initial=h)
+        return last, after(SimpleNamespace(x=x, h=h, all=every, last=last))
+
+    rnn = sn.RNN(step, memory=4)
+    for run in (rnn, rnn.trace_steps):
+        with pytest.raises(StepError) as caught:
+            run(DEEP)
+        said, line = str(caught.value).splitlines()
+        assert said.startswith(message)
+        assert line.startswith(f"  at {__file__}:")
+
+
 @pytest.mark.parametrize(
     "found", [lambda x, h, p: h, lambda x, h, p: (h,), lambda x, h, p: [h, h], lambda x, h, p: None]
 )
@@ -380,7 +421,11 @@ CALLS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
         (RAGGED,),
         {"lengths": [1, 2]},
     ),
-    "a Ragged of two levels": ("has 2 levels of sequences; a recurrence runs over one", (DEEP,), {}),
+    "the last of outputs that are sequences": (
+        "last_only is for outputs that there is one of per step; this one is a sequence at each",
+        (DEEP,),
+        {"last_only": True},
+    ),
     "an object array": (
         r"input is an array of Python objects; sequences of .* lengths go in a Ragged: sn.Ragged.from_list",
         (np.array([np.ones((2, 4)), np.ones((1, 4))], dtype=object),),
@@ -428,7 +473,8 @@ def test_inputs_that_do_not_fit_together() -> None:
     with pytest.raises(InputError, match=r"inputs `a` and `b` have different batch and time: \(2, 3\) and"):
         rnn({"a": X, "b": X[:, :2]}, engine="interpret")
     with pytest.raises(
-        InputError, match="input b is a Ragged among arrays; give all inputs as Raggeds or all as arrays"
+        InputError,
+        match="input b is a Ragged among arrays, unlike input a; give all inputs as Raggeds or all",
     ):
         rnn({"a": X, "b": RAGGED}, engine="interpret")
 

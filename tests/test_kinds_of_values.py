@@ -322,8 +322,33 @@ DIFFERENT: dict[str, tuple[str, Any]] = {
         {"a": np.ones((2, 3, 1)), "b": np.ones((2, 4, 1))},
     ),
     "a Ragged among arrays": (
-        "input b is a Ragged among arrays; give all inputs as Raggeds or all as arrays",
+        "input b is a Ragged among arrays, unlike input a; give all inputs as Raggeds or all as arrays",
         {"a": np.ones((2, 3, 1)), "b": of_lengths(3, 3)},
+    ),
+    "an array among Raggeds": (
+        "input a is a Ragged among arrays, unlike input b; give all inputs as Raggeds or all as arrays",
+        {"a": of_lengths(3, 3), "b": np.ones((2, 3, 1))},
+    ),
+    "an array among Raggeds of several levels": (
+        "input b is an array among Raggeds of several levels, unlike input a; give it as a Ragged",
+        {"a": of_lengths(3, 3).group([1, 1]), "b": np.ones((2, 1, 1))},
+    ),
+    "the outer level": (
+        "inputs `a` and `b` have sequences of different lengths: sequence 1 has length 0 in `a` and 1 in `b`",
+        {"a": of_lengths(3, 1, 2).group([2, 0, 1]), "b": of_lengths(3, 1, 2).group([2, 1, 0])},
+    ),
+    "the inner level": (
+        "inputs `a` and `b` have sequences of different lengths: "
+        "sequence 1 of sequence 2 has length 2 in `a` and 5 in `b`",
+        {"a": of_lengths(3, 1, 2).group([1, 0, 2]), "b": of_lengths(3, 1, 5).group([1, 0, 2])},
+    ),
+    "sequences beside sequences of sequences": (
+        "inputs `b` and `a` have sequences of different lengths: sequence 1 has length 2 in `b` and 3 in `a`",
+        {"a": of_lengths(1, 3), "b": of_lengths(3, 1, 5).group([1, 2])},
+    ),
+    "fewer sequences of sequences": (
+        "inputs `a` and `b` have different sequences: `a` has 2 of them, and `b` has 1",
+        {"a": of_lengths(3, 1).group([1, 1]), "b": of_lengths(3, 1).group([2])},
     ),
 }
 
@@ -335,6 +360,31 @@ def test_inputs_whose_lengths_differ(name: str) -> None:
     for run in (rnn, rnn.trace_steps):
         with pytest.raises(InputError, match=f"^{message}$" if message.startswith("inputs") else message):
             run(inputs)
+
+
+@pytest.mark.parametrize("sequences", [of_lengths(3, 1), of_lengths(3, 1).group([1, 1])], ids=["one", "two"])
+def test_lengths_beside_a_ragged(sequences: sn.Ragged) -> None:
+    rnn = sn.RNN(lambda x, h, p: (None, h), memory=1)
+    for given_ in (sequences, {"a": sequences, "b": sequences}):
+        for run in (rnn, rnn.trace_steps):
+            with pytest.raises(InputError, match="a Ragged knows its lengths; lengths= goes with an array"):
+                run(given_, lengths=[1, 1])
+
+
+@pytest.mark.parametrize(
+    ("lengths", "message"),
+    [
+        ([2, 4], r"lengths\[1\] is 4; the array has 3 steps"),
+        ([-1, 4], r"lengths\[0\] is -1; the array has 3 steps"),
+        ([1], r"lengths are 2 whole numbers, one per sequence, not int64\[1\]"),
+        ([1.0, 2.0], r"lengths are 2 whole numbers, one per sequence, not float64\[2\]"),
+    ],
+)
+def test_lengths_that_arrays_do_not_have(lengths: list[Any], message: str) -> None:
+    rnn = sn.RNN(lambda x, h, p: (None, h), memory=1)
+    for run in (rnn, rnn.trace_steps):
+        with pytest.raises(InputError, match=f"^{message}$"):
+            run({"a": np.ones((2, 3, 1)), "b": np.ones((2, 3, 1))}, lengths=lengths)
 
 
 def test_the_same_lengths_from_anywhere() -> None:

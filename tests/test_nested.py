@@ -314,7 +314,7 @@ def test_an_outer_memory_of_another_shape():
     def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
         return words(x, initial=h[:, :2])[1], h
 
-    with pytest.raises(StepError, match=r"the initial memory is f32\[2\]; it should be float32\[4\]"):
+    with pytest.raises(StepError, match=r"the initial memory is f32\[2\]; it should be f32\[4\]"):
         called(step)
 
 
@@ -405,11 +405,9 @@ def test_levels_that_do_not_match():
 
     given = ragged([[np.ones((2, 3), "float32")], [np.ones((1, 3), "float32")] * 2])
     other = sn.Ragged.from_list([np.ones((1, 4), "float32"), np.ones((3, 4), "float32")])
-    with pytest.raises(
-        InputError, match=r"inputs `a` and `b` do not match in offsets\[0\]: sequence 1 has 2 entries and 3"
-    ):
+    with pytest.raises(InputError, match=r"sequence 1 has length 2 in `a` and 3 in `b`"):
         called(step, {"a": given, "b": other})
-    with pytest.raises(InputError, match=r"do not match in offsets\[0\]: there are 2 sequences and 1"):
+    with pytest.raises(InputError, match="`a` has 2 of them, and `b` has 1"):
         called(step, {"a": given, "b": other[:1]})
     with pytest.raises(InputError, match="input b is an array among Raggeds of several levels"):
         called(step, {"a": given, "b": np.ones((2, 3, 4), "float32")})

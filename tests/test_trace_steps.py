@@ -1,15 +1,8 @@
-"""Looking inside: the scopes of every step against plain loops, and errors that show the user's own line."""
+"""Looking inside a recurrence: the scopes of every step against plain loops."""
 
 import functools
-import importlib.util
-import inspect
-import operator
-import random
 import sys
-import traceback
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import hypothesis.strategies as st
 import numpy as np
@@ -18,7 +11,7 @@ from hypothesis import given, settings
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.errors import InputError, StepError, StepnetError
+from stepnet.errors import InputError, StepError
 from stepnet.scopes import Scopes
 from stepnet.structure import leaves
 
@@ -51,37 +44,66 @@ def step(x: Any, memory: Any, p: Any, statics: Any, index: Any) -> Any:
     return (centred, flag), {"h": h, "count": memory["count"] + 1}
 
 
-def scopes_by_hand(a: Any, b: Any, static: Array, h: Array, count: int, until: int) -> list[dict[str, Any]]:
-    """What `step` has in its variables at each step of one sequence, until it ends."""
+def scopes_by_hand(
+    a: Any,
+    b: Any,
+    counts: Any,
+    masked: str | None,
+    static: Array,
+    h: Array,
+    count: int,
+    begun: int,
+    until: int,
+) -> list[dict[str, Any]]:
+    """What `step` has in its variables at each step of one sequence, until it ends.
+
+    Where a step does not count its outputs and memory are those of the mask.
+    """
     found: list[dict[str, Any]] = []
-    for index in range(len(a)):
-        one: dict[str, Any] = {"inputs.a": a[index], "inputs.b": b[index], "statics": static}
+    shown = {"outputs.0": np.zeros(3), "outputs.1": False}
+    for number in range(len(a)):
+        index = begun + number
+        one: dict[str, Any] = {"inputs.a": a[number], "inputs.b": b[number], "statics": static}
         one |= {"before.h": h, "before.count": count, "memory.h": h, "memory.count": count, "index": index}
-        one |= {"x.a": a[index], "x.b": b[index], "decay": np.exp(-PARAMS["tau"])}
-        one["total"] = a[index] @ PARAMS["W"] + static
+        one |= {"x.a": a[number], "x.b": b[number], "decay": np.exp(-PARAMS["tau"])}
+        one["total"] = a[number] @ PARAMS["W"] + static
         one["gates.r"] = 1 / (1 + np.exp(-one["total"]))
         one["gates.late"] = index > 1
-        h = np.tanh(one["total"] + one["gates.r"] * (h @ PARAMS["R"]) * one["decay"])
-        count += 1
-        one |= {"h": h, "attend.scores": h, "attend.best": h.max(), "centred": h - h.max()}
-        one["flag"] = bool(b[index]) and index > 1
-        one |= {"outputs.0": one["centred"], "outputs.1": one["flag"], "after.h": h, "after.count": count}
+        new = np.tanh(one["total"] + one["gates.r"] * (h @ PARAMS["R"]) * one["decay"])
+        one |= {"h": new, "attend.scores": new, "attend.best": new.max(), "centred": new - new.max()}
+        one["flag"] = bool(b[number]) and index > 1
+        if counts[number]:
+            h, count = new, count + 1
+            shown = {"outputs.0": one["centred"], "outputs.1": one["flag"]}
+        elif masked == "zero":
+            shown = {"outputs.0": np.zeros(3), "outputs.1": False}
+        one |= {**shown, "after.h": h, "after.count": count}
         found.append(one)
-        if count >= until:
+        if counts[number] and count >= until:
             break
     return found
 
 
-@settings(max_examples=30)
-@given(LENGTHS, st.booleans(), st.booleans(), st.booleans(), st.integers(0, 99))
+@settings(max_examples=40)
+@given(
+    LENGTHS,
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([None, "repeat", "zero"]),
+    st.booleans(),
+    st.integers(0, 99),
+)
 def test_the_scopes_are_the_variables_of_a_plain_loop(
-    lengths: list[int], reverse: bool, padded: bool, ends: bool, seed: int
+    lengths: list[int], reverse: bool, padded: bool, ends: bool, masked: str | None, counted: bool, seed: int
 ) -> None:
     drawn = np.random.default_rng(seed)
     a = sn.Ragged.from_list([drawn.uniform(-1, 1, (n, 2)) for n in lengths], np.float64, 2)
     b = a.with_values(drawn.uniform(size=a.total) < 0.5)
+    mask = a.with_values((drawn.uniform(size=a.total) < 0.6) | (masked is None))
     statics = drawn.uniform(-1, 1, (len(lengths), 3))
     initial = {"h": drawn.uniform(-1, 1, (len(lengths), 3)), "count": drawn.integers(0, 9, len(lengths))}
+    begun = drawn.integers(0, 3, len(lengths)) if counted else None
     most = 8 if ends else 99
     rnn = sn.RNN(
         step,
@@ -90,21 +112,40 @@ def test_the_scopes_are_the_variables_of_a_plain_loop(
         reverse=reverse,
         until=(lambda output, memory: memory["count"] >= most) if ends else None,
     )
+    x: Any = {"a": a, "b": b}
+    told: dict[str, Any] = {"begun": begun}
+    if masked is not None:
+        told |= {"mask": mask.to_padded()[0] if padded else mask, "masked": masked}
     if padded:
-        x = {"a": a.to_padded(fill=7)[0], "b": b.to_padded(fill=True)[0]}
-        scopes = rnn.trace_steps(x, initial, statics, lengths=np.array(lengths, int))
-    else:
-        scopes = rnn.trace_steps({"a": a, "b": b}, initial, statics)
+        x, told["lengths"] = (
+            {"a": a.to_padded(fill=7)[0], "b": b.to_padded(fill=True)[0]},
+            lengths_of(lengths),
+        )
+    scopes = rnn.trace_steps(x, initial, statics, **told)
+    outputs, final = rnn(x, initial, statics, **told, engine="interpret")
     back = -1 if reverse else 1
     for row in range(len(lengths)):
         h, count = initial["h"][row], int(initial["count"][row])
-        wanted = scopes_by_hand(a[row][::back], b[row][::back], statics[row], h, count, most)[::back]
+        values_a, values_b, counts = (np.asarray(one[row])[::back] for one in (a, b, mask))
+        begin = 0 if begun is None else int(begun[row])
+        wanted = scopes_by_hand(values_a, values_b, counts, masked, statics[row], h, count, begin, most)
+        wanted = wanted[::back]
         assert {value.lengths[row] for value in scopes.values.values()} == {len(wanted)}
         for number, values in enumerate(wanted):
             found = scopes.step(row, number)
             assert set(found) == set(values)
             for name, right in values.items():
                 assert_close(found[name], right, 5, 4, F64)
+            for place, output in enumerate(outputs):
+                assert found[f"outputs.{place}"].tobytes() == output[row][number].tobytes()
+        if wanted:
+            last = scopes.step(row, 0 if reverse else -1)
+            assert last["after.h"].tobytes() == final["h"][row].tobytes()
+            assert last["after.count"] == final["count"][row]
+
+
+def lengths_of(lengths: list[int]) -> Array:
+    return np.array(lengths, int)
 
 
 def test_names_in_the_order_of_the_computation() -> None:
@@ -260,6 +301,171 @@ def test_what_is_no_value_of_this_step_is_left_out() -> None:
     assert [*traced(run)][2:-2] == ["x", "h", "shifted.0", "shifted.1", "captured"]
 
 
+def test_variables_that_hold_anything() -> None:
+    class Lazy(dict[str, Any]):
+        """A mapping that may not be read."""
+
+        def __getitem__(self, key: str) -> Any:
+            raise AssertionError("nobody asks for it")
+
+        __iter__ = items = values = keys = __getitem__  # type: ignore[assignment]
+
+    class Untrue:
+        def __eq__(self, other: object) -> bool:
+            raise AssertionError("nobody asks")
+
+        __bool__ = __len__ = __eq__  # type: ignore[assignment]
+
+    def run(x: Any, h: Any, p: Any) -> Any:
+        around = [x * 2]
+        around.append(around)  # type: ignore[arg-type]
+        lazy, untrue = Lazy(kept=x * 3), Untrue()
+        pair = Pair(x - 1, {"deep": (h,), 3: x + 1})
+        mine = (value for value in (x, h))
+        parts = [value * 5 for value in mine]
+        _, unused = parts
+        del unused
+        return around[0], h + pair.left + len(str((lazy is None, untrue is None)))
+
+    scopes = traced(run)
+    assert set(scopes) - {"inputs", "before", "outputs", "after"} == {
+        *("x", "h", "around.0", "pair.left", "pair.right.deep.0", "pair.right.3", "parts.0", "parts.1"),
+        "lazy.kept",
+    }
+    assert scopes["pair.right.3"].values.tolist() == [[1, 2], [3, 4]]
+    assert scopes["parts.0"].values.tolist() == [[0, 5], [10, 15]]
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+def test_values_of_a_generator_are_its_last() -> None:
+    def parts(value: Any) -> Any:
+        part = value * 2
+        yield part
+        part = value * 3
+        yield part
+
+    def run(x: Any, h: Any, p: Any) -> Any:
+        one, other = parts(x)
+        return one, h + other
+
+    scopes = traced(run)
+    assert scopes["parts.part"].values.tolist() == [[0, 3], [6, 9]]
+    assert scopes["one"].values.tolist() == [[0, 2], [4, 6]]
+
+
+# ---- steps that are no functions of the user's -------------------------------------------------------------
+
+
+def test_a_step_that_python_wrote() -> None:
+    assert list(traced(lambda *args: (args[0], args[1]), params=None)) == [
+        *("inputs", "before", "args.0", "args.1", "outputs", "after"),
+    ]
+    with pytest.raises(TypeError) as caught:
+        traced(divmod)
+    assert type(caught.value) is TypeError, "an error of Python's stays what it is"
+
+
+def test_a_block_has_the_names_of_its_variables() -> None:
+    x = np.arange(6, dtype=F64).reshape(1, 3, 2)
+    rnn = sn.create_rnn_op(output_num=2)
+    with rnn.stepnet():
+        word = rnn.add_input(x)
+        h = rnn.add_memory(init=np.ones((1, 2)))
+        c = rnn.add_memory(shape=[2])
+        before = c.pre_state()
+        total = word + h.pre_state()
+        total = total * 2
+        c.update(before + word)
+        h.update(total)
+        rnn.add_outputs(h, word)
+    after = rnn()[0][0]
+    recurrence = rnn.recurrence
+    scopes = recurrence.trace_steps({"x": x}, {"memory": np.ones((1, 2)), "memory2": np.zeros((1, 2))})
+    roles = ["inputs.x", "before.memory", "before.memory2"]
+    last = ["outputs.0", "outputs.1", "after.memory", "after.memory2"]
+    assert list(scopes)[: len(roles)] == roles
+    assert list(scopes)[-len(last) :] == last
+    assert set(scopes) == {*roles, *last, "word", "h", "c", "before", "total"}
+    assert scopes["total"].values.tolist() == scopes["h"].values.tolist() == after.tolist()
+    assert scopes["word"].values.tolist() == x[0].tolist()
+    assert scopes["c"].values.tolist() == np.cumsum(x[0], axis=0).tolist()
+    assert str(recurrence.net).count("output") == 0
+
+
+def test_a_step_of_torch_has_the_roles_alone() -> None:
+    torch = pytest.importorskip("torch")
+    from stepnet.torch import trace
+
+    def run(x: Any, h: Any, p: Any) -> Any:
+        doubled = x * 2
+        return doubled, h + doubled
+
+    rnn = trace(run, (torch.zeros(1, 2), torch.zeros(1, 2)))
+    scopes = rnn.trace_steps(np.arange(4, dtype=F32).reshape(1, 2, 2))
+    assert list(scopes) == ["inputs", "before", "outputs", "after"]
+    assert scopes["after"].values.tolist() == [[0, 2], [4, 8]]
+    cell = trace(torch.nn.GRUCell(2, 3), (torch.zeros(1, 2), torch.zeros(1, 3)))
+    scopes = cell.trace_steps(np.ones((1, 2, 2), F32))
+    assert scopes["before"].values[1].tolist() == scopes["outputs"].values[0].tolist()
+
+
+# ---- layers ------------------------------------------------------------------------------------------------
+
+
+def gru(inputs: int, seed: int, reverse: bool = False) -> sn.RNN:
+    params = sn.cells.CELLS["gru"].parameters(inputs, 3, seed=seed, dtype="float64")
+    return sn.cells.rnn("gru", params, reverse=reverse)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_layers_by_layer(padded: bool, masked: bool) -> None:
+    drawn = np.random.default_rng(2)
+    x: Any = sn.Ragged.from_list([drawn.uniform(-1, 1, (n, 2)) for n in (3, 0, 1)])
+    mask: Any = x.with_values(drawn.uniform(size=x.total) < 0.5)
+    lengths = lengths_of([3, 0, 1]) if padded else None
+    if padded:
+        x, mask = x.to_padded()[0], mask.to_padded()[0]
+    told = {"lengths": lengths, "mask": mask if masked else None}
+    both = sn.Bidirectional(gru(2, 0), gru(2, 1, reverse=True))
+    top = gru(6, 2)
+    initial = (
+        {"forward": drawn.uniform(-1, 1, (3, 3)), "backward": None},
+        None,
+        drawn.uniform(-1, 1, (3, 3)),
+    )
+    same = gru(3, 3)
+    stack = sn.Stack([both, top, same, same])
+    lower, middle, third, last = stack.trace_steps(x, (*initial[:2], initial[2], None), **told)
+    outputs, final = both(x, initial[0], **told, engine="interpret")
+    for name, direction in (("forward", both.forward), ("backward", both.backward)):
+        one, _ = direction(x, initial[0][name], **told, engine="interpret")
+        assert lower[name]["outputs"].values.tobytes() == as_ragged(one, lengths).values.tobytes()
+    assert middle["inputs"].equal(as_ragged(outputs, lengths))
+    outputs, final = stack(x, (*initial[:2], initial[2], None), **told, engine="interpret")
+    assert last["outputs"].equal(as_ragged(outputs, lengths))
+    assert third["after"].to_list()[0][-1].tobytes() == final[2][0].tobytes()
+    assert last["inputs"].equal(third["outputs"])
+
+
+def as_ragged(outputs: Any, lengths: Any) -> sn.Ragged:
+    return outputs if isinstance(outputs, sn.Ragged) else sn.Ragged.from_padded(outputs, lengths)
+
+
+def test_the_part_that_is_wrong_is_named() -> None:
+    stack = sn.Stack([sn.Bidirectional(gru(2, 0), gru(2, 1, reverse=True)), gru(7, 2)])
+    with pytest.raises(InputError, match=r"^layer 1: input has features \[6\]; .* made for \[7\]"):
+        stack.trace_steps(np.ones((1, 2, 2)))
+    with pytest.raises(InputError, match=r"^layer 0: the backward direction: input has features \[2\]"):
+        sn.Stack([sn.Bidirectional(gru(2, 0), gru(3, 1, reverse=True))]).trace_steps(np.ones((1, 2, 2)))
+    with pytest.raises(InputError, match="initial of a Stack is a tuple, one entry for each of its 2 layers"):
+        stack.trace_steps(np.ones((1, 2, 2)), np.ones((1, 3)))
+
+
 def test_a_named_cell() -> None:
     params = sn.cells.CELLS["gru"].parameters(inputs=2, hidden=3)
     scopes = sn.cells.rnn("gru", params).trace_steps(sn.Ragged.from_list([np.ones((2, 2), F32)]))
@@ -284,6 +490,166 @@ def test_sequences_of_sequences() -> None:
     assert scopes["last"].to_list()[0].tolist() == [[2, 2], [3, 3]]
     assert scopes["after"].to_list()[2].tolist() == [[5, 5]]
     assert repr(scopes).endswith(", 3 sequences of 0 to 2 steps)")
+
+
+# ---- recurrences inside a step -----------------------------------------------------------------------------
+
+
+def strokes_step(x: Any, c: Any, p: Any) -> Any:
+    turned = -x
+    return turned + c, c + turned
+
+
+strokes = sn.RNN(strokes_step, memory=2)
+words = sn.RNN(lambda x, c, p: (np.tanh(x @ p + c), np.tanh(x @ p + c)), PARAMS["W"][:, :2], memory=2)
+backward = sn.RNN(strokes_step, memory=2, reverse=True)
+
+
+def document(x: Any, h: Any, p: Any) -> Any:
+    """Two recurrences over the inner sequences: begun anew, and continued from here to the last word."""
+    said, _ = words(x, initial="zeros")
+    back, _ = backward(x * 2, initial=h, last_only=True)
+    mean = sn.reduce(said, "mean")
+    return back, 0.5 * h + mean
+
+
+def document_by_hand(x: Array, h: Array) -> dict[str, Any]:
+    """What `document` has in its variables, and its recurrences in theirs at each of the words."""
+    titles = ("words.before", "words.after", "backward.before", "backward.after")
+    inside = {name: np.zeros((len(x), 2)) for name in titles}
+    c = np.zeros(2)
+    for place in range(len(x)):
+        inside["words.before"][place] = c
+        inside["words.after"][place] = c = np.tanh(x[place] @ PARAMS["W"][:, :2] + c)
+    c, back = h, np.zeros(2)
+    for place in reversed(range(len(x))):
+        inside["backward.before"][place] = c
+        inside["backward.after"][place] = back = c = c - 2 * x[place]
+    mean = inside["words.after"].mean(0) if len(x) else np.zeros(2)
+    found = {"inputs": x, "x": x, "before": h, "h": h, "back": back, "mean": mean, "outputs": back}
+    found |= {**inside, "said": inside["words.after"], "after": 0.5 * h + mean}
+    found |= {"words.inputs": x, "words.x": x, "backward.inputs": 2 * x, "backward.x": 2 * x}
+    found |= {"backward.turned": -2 * x}
+    for name in ("words", "backward"):
+        found |= {f"{name}.c": inside[f"{name}.before"], f"{name}.outputs": inside[f"{name}.after"]}
+    return found
+
+
+@settings(max_examples=30)
+@given(st.lists(LENGTHS, max_size=3), st.booleans(), st.integers(0, 99))
+def test_the_scopes_of_recurrences_inside(documents: list[list[int]], reverse: bool, seed: int) -> None:
+    drawn = np.random.default_rng(seed)
+    deep = sn.Ragged.from_list(
+        [[drawn.uniform(-1, 1, (n, 2)) for n in lengths] for lengths in documents], F64, 2, levels=2
+    )
+    initial = drawn.uniform(-1, 1, (len(documents), 2))
+    scopes = sn.RNN(document, memory=2, reverse=reverse).trace_steps(deep, initial)
+    assert scopes["words.c"].levels == scopes["said"].levels == 2
+    assert set(scopes) == set(document_by_hand(np.zeros((1, 2)), np.zeros(2)))
+    for row, lengths in enumerate(documents):
+        h = initial[row]
+        for number in range(len(lengths))[:: -1 if reverse else 1]:
+            wanted = document_by_hand(deep.to_list()[row][number], h)
+            found, h = scopes.step(row, number), wanted["after"]
+            for name, right in wanted.items():
+                assert_close(found[name], right, 9, 4, F64)
+
+
+def test_the_scopes_of_three_levels() -> None:
+    letters = sn.RNN(strokes_step, memory=2)
+
+    def words_step(x: Any, c: Any, p: Any) -> Any:
+        run, c = letters(x, initial=c)
+        return run, c
+
+    sentence = sn.RNN(words_step, memory=2)
+
+    def text(x: Any, h: Any, p: Any) -> Any:
+        run, h = sentence(x, initial="zeros")
+        return run, h
+
+    x = sn.Ragged.from_list([[[np.ones((2, 2)), np.ones((1, 2))]], [[np.zeros((0, 2))], []]], levels=3)
+    scopes = sn.RNN(text, memory=2).trace_steps(x)
+    turned = scopes["sentence.letters.turned"]
+    assert turned.equal(x.with_values(-x.values))
+    assert scopes["sentence.letters.c"].to_list()[0][0][1].tolist() == [[-2, -2]]
+    assert scopes["sentence.c"].to_list()[0][0].tolist() == [[-2, -2], [-3, -3]]
+    assert [scopes[name].levels for name in ("h", "sentence.before", "run")] == [1, 2, 3]
+
+
+def test_recurrences_are_called_as_the_user_calls_them() -> None:
+    class Step:
+        def __init__(self) -> None:
+            self.inner = sn.RNN(strokes_step, memory=2)
+
+        def __call__(self, x: Any, h: Any, p: Any) -> Any:
+            own = self.inner(x, initial=h)[1]
+            other = sn.RNN(strokes_step, memory=2)(-x, initial=h)[1]
+            unnamed = sn.RNN(lambda x, c, p: (x, c + x), memory=2)(x, initial=h)[1]
+            twice = strokes(strokes(x, initial="zeros")[0], initial="zeros")[1]
+            return own + other, unnamed + twice
+
+    scopes = sn.RNN(Step(), memory=2).trace_steps(sn.Ragged.from_list([[np.ones((2, 2))]]))
+    titles = [name.removesuffix(".before") for name in scopes if name.endswith(".before")]
+    assert titles == ["strokes_step", "strokes_step2", "lambda", "strokes"]
+    assert scopes["strokes_step.turned"].values.tolist() == [[-1, -1]] * 2
+    assert scopes["strokes_step2.turned"].values.tolist() == [[1, 1]] * 2
+    assert scopes["strokes.turned"].values.tolist() == [[1, 1], [2, 2]], "of the last call"
+
+
+def test_steps_inside_are_as_they_were() -> None:
+    """To be watched leaves no trace: neither in the recurrence inside nor in a later call."""
+    inner = sn.RNN(strokes_step, memory=2, inputs=2)
+    outer = sn.RNN(lambda x, h, p: inner(x, initial=h, last_only=True), memory=2)
+    deep = sn.Ragged.from_list([[np.arange(6.0, dtype=F32).reshape(3, 2)]])
+    before, net = outer(deep, engine="interpret"), str(inner.net)
+    scopes = outer.trace_steps(deep)
+    assert str(inner.net) == net
+    assert outer(deep, engine="interpret")[0].equal(before[0])
+    assert scopes["outputs"].equal(before[0])
+    assert scopes["after"].values.tobytes() == before[1].tobytes()
+
+
+# ---- statics that are sequences ----------------------------------------------------------------------------
+
+
+def attention(query: Any, h: Any, p: Any, statics: Any) -> Any:
+    keys = statics["keys"]
+    scores = np.sum(keys * sn.expand(query + h, keys), axis=-1)
+    weights = sn.softmax_over_steps(scores)
+    context = sn.reduce(keys * weights[:, None], "sum")
+    h = h + context + statics["row"]
+    return context, h
+
+
+@settings(max_examples=30)
+@given(LENGTHS, st.booleans(), st.integers(0, 99))
+def test_the_scopes_of_attention(lengths: list[int], padded: bool, seed: int) -> None:
+    drawn = np.random.default_rng(seed)
+    query = sn.Ragged.from_list([drawn.uniform(-1, 1, (n, 3)) for n in lengths], F64, 3)
+    spread = drawn.integers(0, 4, len(lengths))
+    keys = sn.Ragged.from_list([drawn.uniform(-1, 1, (n, 3)) for n in spread], F64, 3)
+    row_ = drawn.uniform(-1, 1, (len(lengths), 3))
+    x = query.to_padded()[0] if padded else query
+    rnn = sn.RNN(attention, memory=3)
+    scopes = rnn.trace_steps(
+        x, statics={"keys": keys, "row": row_}, lengths=lengths_of(lengths) if padded else None
+    )
+    roles = {"inputs", "before", "statics.row", "outputs", "after"}
+    assert set(scopes) == roles | {"query", "scores", "weights", "context", "h"}, "keys are the caller's"
+    assert scopes["weights"].levels == scopes["scores"].levels == 2
+    for row in range(len(lengths)):
+        h, own = np.zeros(3), np.asarray(keys[row])
+        for number in range(lengths[row]):
+            found = scopes.step(row, number)
+            scores = own @ (query[row][number] + h)
+            weights = np.exp(scores) / np.exp(scores).sum()
+            context = weights @ own
+            wanted = {"before": h, "scores": scores, "weights": weights, "context": context}
+            h = h + context + row_[row]
+            wanted |= {"h": h, "after": h, "outputs": context, "statics.row": row_[row]}
+            for name, right in wanted.items():
+                assert_close(found[name], right, 5, 4, F64)
 
 
 # ---- looking at them ---------------------------------------------------------------------------------------
@@ -312,6 +678,22 @@ def test_the_table() -> None:
     assert "inputs   f64[5]  0 1 2 3 ..." in str(many).splitlines()
 
 
+def test_the_table_of_sequences_inside() -> None:
+    def run(x: Any, h: Any, p: Any) -> Any:
+        shown, last = strokes(x, initial="zeros")
+        return shown, h + last
+
+    deep = sn.Ragged.from_list([[], [np.array([[1.0, 2.0], [3.0, 4.0]]), np.zeros((0, 2))]], levels=2)
+    scopes = sn.RNN(run, memory=2).trace_steps(deep)
+    assert str(scopes).splitlines()[:3] == [
+        "value            is         at step 0 of sequence 1",
+        "inputs           f64[*, 2]  1 2 3 4",
+        "before           f64[2]     0 0",
+    ]
+    assert "strokes.turned   f64[*, 2]  -1 -2 -3 -4" in str(scopes).splitlines()
+    assert scopes.step(1, 1)["strokes.c"].shape == (0, 2)
+
+
 @pytest.mark.parametrize("count", [0, 2])
 def test_no_steps_at_all(count: int) -> None:
     scopes = traced(doubling, x=np.zeros((count, 0, 2), F32))
@@ -332,6 +714,33 @@ def test_a_value_or_a_step_that_there_is_not() -> None:
         with pytest.raises(InputError, match=f"sequence 0 has no step {number}: it has 2"):
             scopes.step(0, number)  # pyright: ignore[reportArgumentType]
     assert scopes.step(-1, -1)["scaled"].tolist() == [4, 6]
+
+
+def test_what_it_is_not_given() -> None:
+    def inside(x: Any, h: Any, p: Any) -> Any:
+        return strokes.trace_steps(x, initial="zeros"), h
+
+    deep = sn.Ragged.from_list([[np.ones((2, 2))]])
+    with pytest.raises(StepError, match=r"is not for a recurrence inside .*\n  at .*: return strokes\.trace"):
+        sn.RNN(inside, memory=2)(deep)
+    rnn = sn.RNN(doubling, memory=2)
+    x = np.ones((2, 3, 2), F32)
+    wrong: dict[str, tuple[Any, ...]] = {
+        "masked is 'repeat' or 'zero', not 'skip'": (x, {"masked": "skip"}),
+        r"mask is bool\[2, 2\]; it should be bool\[2, 3\]": (x, {"mask": np.ones((2, 2), bool)}),
+        "begun is a whole number from 0": (x, {"begun": -1}),
+        r"the initial memory is \[3, 2\]; it should be \[2, 2\]": (x, {"initial": np.ones((3, 2))}),
+        "static is of 3 rows; there are 2 sequences": (x, {"statics": np.ones((3, 2))}),
+        "there are no input sequences": (None, {}),
+        "mask is a Ragged; it should be an array": (x, {"mask": deep}),
+        r"mask .* lengths|sequence 0 of the mask|mask has": (
+            sn.Ragged.from_list([np.ones((2, 2))]),
+            {"mask": sn.Ragged.from_list([[True]])},
+        ),
+    }
+    for message, (sequences, told) in wrong.items():
+        with pytest.raises(InputError, match=message):
+            rnn.trace_steps(sequences, **told)
 
 
 def test_inputs_other_than_those_it_was_made_for() -> None:
@@ -359,383 +768,6 @@ def test_the_profile_of_the_thread_is_put_back() -> None:
     finally:
         sys.setprofile(None)
     assert after is last is mine
-
-
-# ---- errors show the user's own line -----------------------------------------------------------------------
-
-INPUTS = {"x": sn.Spec(4), "m": sn.Spec((2, 3)), "k": sn.Spec((), np.int64)}
-WEIGHTS = {"W": np.ones((4, 4), F32), "v": np.ones(4, F32)}
-KEPT: list[Any] = []
-sn.RNN(lambda x, h, p: (KEPT.append(x), (x, h))[1], memory=4, inputs=4)
-
-
-def helper(value: Any) -> Any:
-    return value.cumsum(axis=1)  # at fault
-
-
-def mixes_rows(x: Any, h: Any, p: Any) -> Any:
-    mean = x["x"].mean()  # at fault
-    return mean, h
-
-
-def product(x: Any, h: Any, p: Any) -> Any:
-    h = x["x"] @ p["W"][:3]  # at fault
-    return h, h
-
-
-def product_by_name(x: Any, h: Any, p: Any) -> Any:
-    y = np.matmul(x["x"], np.ones((3, 2), F32))  # at fault
-    return y, h
-
-
-def sum_of_shapes(x: Any, h: Any, p: Any) -> Any:
-    return (
-        (
-            x["x"]  # at fault
-            + x["x"][:, :3]
-        ),
-        h,
-    )
-
-
-def product_of_arrays(x: Any, h: Any, p: Any) -> Any:
-    weights = np.ones((2, 3)) @ np.ones((2, 3))  # at fault
-    return x["x"] @ weights, h
-
-
-def no_such_parameter(x: Any, h: Any, p: Any) -> Any:
-    return x["x"] @ p["U"], h  # at fault
-
-
-def no_such_name(x: Any, h: Any, p: Any) -> Any:
-    return x["x"] @ weights, h  # type: ignore[name-defined]  # noqa: F821  # at fault
-
-
-def no_such_option(x: Any, h: Any, p: Any) -> Any:
-    y = sn.softmax(x["x"], axes=1)  # pyright: ignore[reportCallIssue]  # at fault
-    return y, h
-
-
-def too_few_arguments(x: Any, h: Any, p: Any) -> Any:
-    return sn.one_hot(x["k"]), h  # pyright: ignore[reportCallIssue]  # at fault
-
-
-def no_such_dtype(x: Any, h: Any, p: Any) -> Any:
-    return x["x"].astype("nonsense"), h  # at fault
-
-
-def half(x: Any, h: Any, p: Any) -> Any:
-    return x["x"].astype(np.float16), h  # at fault
-
-
-def filled_with_a_list(x: Any, h: Any, p: Any) -> Any:
-    return np.full_like(x["x"], [1, 2, 3]), h  # at fault
-
-
-def filled_with_halves(x: Any, h: Any, p: Any) -> Any:
-    return np.zeros_like(x["x"], dtype=np.float16), h  # at fault
-
-
-def bad_axis_of_a_split(x: Any, h: Any, p: Any) -> Any:
-    places: Any = ["a"]
-    return np.split(x["x"], places, axis=1), h  # at fault
-
-
-def bad_spec(x: Any, h: Any, p: Any) -> Any:
-    spec = sn.Spec(-1)  # at fault
-    return spec, h
-
-
-def bad_ragged(x: Any, h: Any, p: Any) -> Any:
-    table = sn.Ragged.from_list(3)  # at fault
-    return table, h
-
-
-def branches(x: Any, h: Any, p: Any) -> Any:
-    if (x["x"] > 0).any():  # at fault
-        return h, h
-    return x["x"], h
-
-
-def compares(x: Any, h: Any, p: Any) -> Any:
-    return (h if x["x"][:, 0] > 0 else x["x"]), h  # at fault
-
-
-def in_place(x: Any, h: Any, p: Any) -> Any:
-    h += x["x"]  # at fault
-    return h, h
-
-
-def assigns(x: Any, h: Any, p: Any) -> Any:
-    h[:, 0] = 1  # at fault
-    return h, h
-
-
-def converts(x: Any, h: Any, p: Any) -> Any:
-    return [1, 2][x["k"]], h  # at fault
-
-
-def in_a_helper(x: Any, h: Any, p: Any) -> Any:
-    return helper(x["x"]), h
-
-
-def in_a_comprehension(x: Any, h: Any, p: Any) -> Any:
-    parts = [
-        np.tanh(x["x"])[:, place]  # at fault
-        for place in range(5)
-    ]
-    return parts, h
-
-
-def through_functools(x: Any, h: Any, p: Any) -> Any:
-    return functools.reduce(operator.add, [x["x"], x["m"]]), h  # at fault
-
-
-def through_a_module_of_python(x: Any, h: Any, p: Any) -> Any:
-    return random.choice(x["x"]), h  # at fault
-
-
-def through_numpy(x: Any, h: Any, p: Any) -> Any:
-    return np.cov(x["x"]), np.atleast_2d(h)  # at fault
-
-
-def an_array_of_values(x: Any, h: Any, p: Any) -> Any:
-    return np.array([x["x"], h]), h  # at fault
-
-
-def another_steps_value(x: Any, h: Any, p: Any) -> Any:
-    return x["x"] + KEPT[0], h  # at fault
-
-
-def raises(x: Any, h: Any, p: Any) -> Any:
-    raise RuntimeError("of my own")  # at fault
-
-
-def raises_elsewhere(x: Any, h: Any, p: Any) -> Any:
-    return int("four"), h  # at fault
-
-
-def not_a_pair(x: Any, h: Any, p: Any) -> Any:  # at fault
-    return h
-
-
-def none(x: Any, h: Any, p: Any) -> Any:  # at fault
-    pass
-
-
-def another_structure(x: Any, h: Any, p: Any) -> Any:  # at fault
-    return h, (h, h)
-
-
-def another_shape(x: Any, h: Any, p: Any) -> Any:
-    wide = np.concatenate([h, h], axis=1)  # at fault
-    return h, wide
-
-
-def another_shape_as_it_came(x: Any, h: Any, p: Any) -> Any:  # at fault
-    return h, x["m"]
-
-
-def another_dtype(x: Any, h: Any, p: Any) -> Any:
-    return (
-        h,
-        h.astype(np.float64),  # at fault
-    )
-
-
-def text_for_an_output(x: Any, h: Any, p: Any) -> Any:  # at fault
-    return "text", h
-
-
-def output_of_another_step(x: Any, h: Any, p: Any) -> Any:  # at fault
-    return KEPT[0], h
-
-
-def object_for_a_memory(x: Any, h: Any, p: Any) -> Any:  # at fault
-    return h, object()
-
-
-class Wrong:
-    """Steps that are objects, and methods."""
-
-    def __call__(self, x: Any, h: Any, p: Any) -> Any:
-        return self.mixed(x["x"]), h
-
-    def mixed(self, value: Any) -> Any:
-        return value.T  # at fault
-
-    def method(self, x: Any, h: Any, p: Any) -> Any:
-        return x["x"][0], h  # at fault
-
-
-class NoPair:
-    """A step that is an object and gives no pair."""
-
-    def __call__(self, x: Any, h: Any, p: Any) -> Any:  # at fault
-        return h
-
-
-A_LAMBDA: Any = lambda x, h, p: (np.sort(x["x"]), h)  # noqa: E731  # at fault
-
-WRONG: dict[str, tuple[Any, Any, type[Exception]]] = {
-    function.__name__: (function, function, kind)
-    for kind, functions in {
-        StepError: [
-            *(mixes_rows, product, product_by_name, sum_of_shapes, half, branches, compares, in_place),
-            *(assigns, converts, in_a_comprehension, through_functools, through_a_module_of_python),
-            *(
-                through_numpy,
-                an_array_of_values,
-                another_steps_value,
-                not_a_pair,
-                none,
-                another_structure,
-                another_shape,
-            ),
-            *(another_shape_as_it_came, another_dtype, text_for_an_output, output_of_another_step),
-            object_for_a_memory,
-        ],
-        StepnetError: [filled_with_halves, bad_spec, bad_ragged],
-        ValueError: [product_of_arrays, filled_with_a_list, bad_axis_of_a_split, raises_elsewhere],
-        TypeError: [no_such_option, too_few_arguments, no_such_dtype],
-        KeyError: [no_such_parameter],
-        NameError: [no_such_name],
-        RuntimeError: [raises],
-    }.items()
-    for function in functions
-} | {
-    "in a helper": (in_a_helper, helper, StepError),
-    "lambda": (A_LAMBDA, A_LAMBDA, StepError),
-    "partial": (functools.partial(mixes_rows), mixes_rows, StepError),
-    "partial that gives no pair": (functools.partial(functools.partial(not_a_pair)), not_a_pair, StepError),
-    "object": (Wrong(), Wrong.mixed, StepError),
-    "method": (Wrong().method, Wrong.method, StepError),
-    "object that gives no pair": (NoPair(), NoPair.__call__, StepError),
-    "decorated": (decorated(mixes_rows), mixes_rows, StepError),
-    "decorated that gives text": (decorated(text_for_an_output), text_for_an_output, StepError),
-}
-
-
-def at_fault(function: Callable[..., Any]) -> str:
-    """The line of a function that is marked, as errors name it."""
-    lines, first = inspect.getsourcelines(function)
-    place, text = next(pair for pair in enumerate(lines, first) if "# at fault" in pair[1])
-    return f"  at {inspect.getsourcefile(function)}:{place}: {text.strip()}"
-
-
-def told(error: BaseException) -> list[str]:
-    """The lines that a person sees of an error, without those of its traceback."""
-    return "".join(traceback.format_exception_only(error)).rstrip().split("\n")
-
-
-def check(caught: pytest.ExceptionInfo[Exception], line: str) -> None:
-    """Asserts that the error ends with the line, and says it once."""
-    assert told(caught.value)[-1] == line
-    assert sum(one.startswith("  at ") for one in told(caught.value)) == 1
-    if isinstance(caught.value, StepnetError):
-        assert str(caught.value).endswith(f"\n{line}")
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_step_is_told_with_its_file_and_line(name: str) -> None:
-    step_, guilty, kind = WRONG[name]
-    with pytest.raises(kind) as caught:
-        sn.RNN(step_, WEIGHTS, memory=4, inputs=INPUTS)
-    check(caught, at_fault(guilty))
-    if not issubclass(kind, StepnetError):
-        assert type(caught.value) is kind, "an error of Python's stays what it is"
-
-
-def test_wrong_steps_are_many() -> None:
-    assert len(WRONG) >= 40
-
-
-@pytest.mark.parametrize("name", ["mixes_rows", "no_such_parameter", "not_a_pair"])
-def test_watched_or_called_a_wrong_step_is_told_alike(name: str) -> None:
-    step_, guilty, kind = WRONG[name]
-    x = {"x": np.ones((1, 2, 4), F32), "m": np.ones((1, 2, 2, 3), F32), "k": np.ones((1, 2), int)}
-    for run in (sn.RNN.trace_steps, sn.RNN.__call__):
-        with pytest.raises(kind) as caught:
-            run(sn.RNN(step_, WEIGHTS, memory=4), x)
-        check(caught, at_fault(guilty))
-
-
-MODULE = """import numpy as np
-
-def step(x, h, p):
-    y = x @ p["W"]
-    return y.mean(axis=0), h  # at fault
-
-def shapes(x, h, p):  # at fault
-    return x, x[:, :2], h
-
-bad = lambda x, h, p: (x.item(), h)  # at fault
-"""
-
-
-@pytest.mark.parametrize("name", ["step", "shapes", "bad"])
-def test_a_wrong_step_of_another_module(name: str, tmp_path: Path) -> None:
-    file = tmp_path / "steps_of_mine.py"
-    file.write_text(MODULE)
-    spec = importlib.util.spec_from_file_location("steps_of_mine", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    with pytest.raises(StepError) as caught:
-        sn.RNN(getattr(module, name), WEIGHTS, memory=4, inputs=4)
-    check(caught, at_fault(getattr(module, name)))
-    assert told(caught.value)[-1].startswith(f"  at {file}:")
-
-
-def test_a_step_without_lines_is_told_where_the_recurrence_is_made() -> None:
-    def makes() -> Any:
-        return sn.RNN(np.add, memory=4, inputs=4)  # at fault
-
-    with pytest.raises(StepError) as caught:
-        makes()
-    check(caught, at_fault(makes))
-
-
-def test_an_unwanted_static_is_told_where_the_step_is_defined() -> None:
-    with pytest.raises(InputError, match="the step has no parameter named `statics`") as caught:
-        sn.RNN(mixes_rows, WEIGHTS, memory=4, inputs=INPUTS, statics=2)
-    first = mixes_rows.__code__.co_firstlineno
-    check(caught, f"  at {__file__}:{first}: def mixes_rows(x: Any, h: Any, p: Any) -> Any:")
-
-
-def number_for_an_end(output: Any, memory: Any) -> Any:  # at fault
-    return output
-
-
-def branching_end(output: Any, memory: Any) -> Any:
-    return bool(output > 0)  # at fault
-
-
-@pytest.mark.parametrize("until", [number_for_an_end, branching_end])
-def test_a_wrong_end(until: Any) -> None:
-    rnn = sn.RNN(lambda x, h, p: (x[:, 0], h), memory=1, until=until)
-    for run in (rnn, rnn.trace_steps):
-        with pytest.raises(StepError) as caught:
-            run(np.ones((1, 2, 2)))
-        check(caught, at_fault(until))
-
-
-def test_a_wrong_step_inside_a_step() -> None:
-    def inner(x: Any, h: Any, p: Any) -> Any:
-        return x.sum(), h  # at fault
-
-    def outer(x: Any, h: Any, p: Any) -> Any:
-        return sn.RNN(inner, memory=2)(x, initial="zeros")[0], h
-
-    def unsaid(x: Any, h: Any, p: Any) -> Any:
-        return sn.RNN(doubling, memory=2)(x)[0], h  # at fault
-
-    deep = sn.Ragged.from_list([[np.ones((2, 2))]])
-    for step_, guilty in ((outer, inner), (unsaid, unsaid)):
-        with pytest.raises(StepError) as caught:
-            sn.RNN(step_, memory=2)(deep)
-        check(caught, at_fault(guilty))
 
 
 def test_the_scopes_hold_every_leaf_once() -> None:

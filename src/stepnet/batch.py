@@ -7,6 +7,7 @@ import numpy as np
 
 from stepnet.errors import InputError
 from stepnet.ragged import Ragged
+from stepnet.ragged.offsets import path_of
 from stepnet.step import TracedStep, dtype_name
 from stepnet.structure import leaves, named_leaves, skeleton
 
@@ -38,18 +39,20 @@ class Batch:
     @classmethod
     def of(cls, sequences: Any, lengths: Any) -> "Batch":
         """The batch that a caller's sequences are; raises `InputError` where they do not fit together."""
-        if isinstance(sequences, Ragged):
-            if lengths is not None:
-                raise InputError(
-                    "a Ragged knows its lengths; lengths= goes with an array [batch, time, features]"
-                )
-            return cls._of_ragged(sequences, [("", sequences)], sequences)
         named = list(named_leaves(sequences))
         if not named:
             raise InputError("there are no input sequences")
-        if all(isinstance(leaf, Ragged) for _, leaf in named):
-            return cls._of_ragged(sequences, named, named[0][1])
-        return cls._of_arrays(sequences, named, lengths)
+        raggeds = [name for name, leaf in named if isinstance(leaf, Ragged)]
+        if not raggeds:
+            return cls._of_arrays(sequences, named, lengths)
+        if len(raggeds) < len(named):
+            array = next(name for name, leaf in named if not isinstance(leaf, Ragged))
+            raise InputError(
+                f"input {raggeds[0]} is a Ragged among arrays, unlike input {array}; "
+                "give all inputs as Raggeds or all as arrays"
+            )
+        check_no_lengths(lengths)
+        return cls._of_ragged(sequences, named, named[0][1])
 
     @classmethod
     def _of_ragged(cls, structure: Any, named: list[tuple[str, Any]], first: Ragged) -> "Batch":
@@ -91,20 +94,31 @@ class Batch:
         return output.reshape(*self.like, *output.shape[1:])
 
 
+def check_no_lengths(lengths: Any) -> None:
+    """Raises `InputError` for lengths beside Raggeds."""
+    if lengths is not None:
+        raise InputError("a Ragged knows its lengths; lengths= goes with an array [batch, time, features]")
+
+
 def check_same_lengths(one: str, first: Ragged, other: str, second: Ragged) -> None:
-    """Raises `InputError`, naming the first sequence whose lengths differ, unless two inputs are as long."""
-    here, there = first.lengths, second.lengths
-    if len(here) != len(there):
+    """Raises `InputError`, naming the first sequence whose lengths differ, unless two inputs are as long: at
+    all levels that both have.
+    """
+    if len(first) != len(second):
         raise InputError(
-            f"inputs `{one}` and `{other}` have different sequences: `{one}` has {len(here)} of them, "
-            f"and `{other}` has {len(there)}"
+            f"inputs `{one}` and `{other}` have different sequences: `{one}` has {len(first)} of them, "
+            f"and `{other}` has {len(second)}"
         )
-    differ = np.flatnonzero(here != there)
-    if len(differ):
-        raise InputError(
-            f"inputs `{one}` and `{other}` have sequences of different lengths: sequence {differ[0]} has "
-            f"length {here[differ[0]]} in `{one}` and {there[differ[0]]} in `{other}`"
-        )
+    for level, (mine, theirs) in enumerate(zip(first.offsets, second.offsets, strict=False)):
+        here, there = np.diff(mine), np.diff(theirs)
+        differ = np.flatnonzero(here != there)
+        if len(differ):
+            path = path_of(int(differ[0]), first.offsets[:level])
+            place = " of ".join(f"sequence {number}" for number in reversed(path))
+            raise InputError(
+                f"inputs `{one}` and `{other}` have sequences of different lengths: {place} has "
+                f"length {here[differ[0]]} in `{one}` and {there[differ[0]]} in `{other}`"
+            )
 
 
 def checked_array(value: Any, what: str) -> Array:

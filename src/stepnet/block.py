@@ -5,16 +5,19 @@ A value of the block around is the same at every step of the block inside: there
 """
 
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from stepnet.ir import Builder
+from stepnet.lines import NamingLine
 from stepnet.step import Spec, row_value
 from stepnet.trace import Traced, lifted, refuse, user_line
 from stepnet.types import CONST, ROWS, Type, extent_of
 
 Array = np.ndarray
+REDUCE = "sn.reduce makes one value of it"
 
 
 class Block(Builder):
@@ -31,10 +34,14 @@ class Block(Builder):
         self.check_unused()
         self.begun = True
 
-    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
             if error is None:
                 self.finish()
+            else:
+                NamingLine(self.finish).__exit__(kind, error, trace)
         finally:
             self.ended = True
 
@@ -48,6 +55,21 @@ class Block(Builder):
         return Traced(self, self.input(Type(extent_of(1 + spec.levels), spec.shape, str(spec.dtype)), name))
 
     # ---- the block around it
+
+    def take_from(self, other: Builder, what: str) -> None:
+        """Takes note that a value of another block is given to this one: that is the block around it, or one
+        around that.
+        """
+        if other is self or other.is_inside(self):
+            raise refuse(
+                f"{what} is a value of this very block; it takes arrays, or values of a block around"
+            )
+        if isinstance(other, Block):
+            other.check_usable()
+        if self.around is None or other.is_inside(self.around):
+            self.around = other
+        elif not (self.around is other or self.around.is_inside(other)):
+            raise refuse(f"{what} is a value of another block than what this one was given before")
 
     def static(self, value: Any, spec: Spec) -> Traced:
         """A new static of the net: what each sequence has one of."""
@@ -65,13 +87,17 @@ class Block(Builder):
             if value.type.extent != ROWS:
                 raise refuse(
                     "a value that is a sequence at each step of the block around enters a block inside by "
-                    "rnn.add_input(sequence); sn.reduce makes one value of it"
+                    f"rnn.add_input(sequence); {REDUCE}"
                 )
             self._captured[key] = self.static(value, Spec(value.type.shape, value.type.dtype))
         return self._captured[key].number
 
     def row(self, leaf: Any, what: str) -> int:
         """The number of a value that there is one of per row, from here or from around."""
+        if isinstance(leaf, Traced) and leaf.builder.is_inside(self):
+            raise refuse(
+                f"{what} is a value of a block inside this one; make it an output of that rnn and call that"
+            )
         if isinstance(leaf, Traced) and self.is_inside(leaf.builder):
             leaf = Traced(self, lifted(self, leaf, ()))
         return row_value(self, leaf, what)
@@ -132,10 +158,7 @@ class Memory:
             raise refuse(f"`{self.name}` is updated twice, first\n  at {self._updated}\nand again")
         value = Traced(self.block, self.block.row(new, f"the update of `{self.name}`"))
         if value.type.extent != ROWS:
-            raise refuse(
-                f"`{self.name}` is updated with what is a sequence at each step; "
-                "sn.reduce makes one value of it"
-            )
+            raise refuse(f"`{self.name}` is updated with what is a sequence at each step; {REDUCE}")
         if value.type != self._before.type:
             raise refuse(
                 f"`{self.name}` is {self._before.type.element} and is updated with {value.type.element}; "

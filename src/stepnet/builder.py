@@ -45,16 +45,18 @@ import numpy as np
 
 from stepnet import nested
 from stepnet.batch import Batch, checked_array
-from stepnet.block import Block, Memory, numbered
+from stepnet.block import REDUCE, Block, Memory, numbered
 from stepnet.errors import InputError
 from stepnet.ir import Builder, Net
+from stepnet.lines import user_frame
 from stepnet.prepared import Asked
 from stepnet.ragged import Ragged
 from stepnet.recurrence import RNN, default_dtype, scan
 from stepnet.step import Spec, Step
 from stepnet.structure import leaves, skeleton
-from stepnet.trace import Traced, builder_of, lifted, refuse, user_line
-from stepnet.types import is_integer
+from stepnet.trace import Traced, apply, array_of, lifted, refuse, user_line
+from stepnet.types import ROWS, is_integer
+from stepnet.watch import tell
 
 Array = np.ndarray
 
@@ -79,9 +81,9 @@ class RNNOp:
         self._inputs: dict[str, Any] = {}
         self._specs: dict[str, Spec] = {}
         self._count: int | None = None
-        self._given: list[Any] = []
+        self._given: str | None = None
         self._memories: dict[str, Memory] = {}
-        self._outputs: list[Any] = []
+        self._outputs: list[Memory | Traced] = []
         self._recurrence: RNN | None = None
 
     # ---- in the block
@@ -101,8 +103,9 @@ class RNNOp:
         sequence, and a block inside adds that with level=0.
         """
         self._block.check_open("add_input")
-        check_sequences(X, level)
+        check_sequences(X)
         self._take(X, "an input")
+        check_level(X, level)
         name = numbered("x", len(self._inputs))
         inputs = {**self._inputs, name: X}
         if isinstance(X, Traced):
@@ -157,12 +160,16 @@ class RNNOp:
 
     def _row(self, value: Any, what: str) -> tuple[Any, Spec]:
         """An array that each sequence has an entry of, or a value of the block around, with its `Spec`."""
+        if isinstance(value, Ragged):
+            raise refuse(f"{what} is a Ragged; here it is an array, one entry for each sequence")
         if isinstance(value, Traced):
-            if len(value.type.extent) != 1:
-                raise refuse(f"{what} is one value per row of the block around, not {value.type}")
             self._take(value, what)
+            if len(value.type.extent) > 1:
+                raise refuse(f"{what} is a sequence at each step of the block around; {REDUCE}")
+            if value.is_constant:
+                value = apply("expand", value, extent=ROWS)
             return value, Spec(value.type.shape, value.type.dtype)
-        array = checked_array(value, what)
+        array = checked_array(array_of(value, what), what)
         self._take(array, what)
         if self._count is not None:
             check_rows(what, array, self._count)
@@ -170,22 +177,15 @@ class RNNOp:
 
     def _take(self, value: Any, what: str) -> None:
         """Takes note of what the block is given: all of it values of the block around, or all arrays."""
-        if isinstance(value, Traced):
-            around = value.builder
-            if around is self._block or around.is_inside(self._block):
-                raise refuse(f"{what} is a value of this block itself; it is a value of the block around it")
-            if isinstance(around, Block):
-                around.check_usable()
-        traced = [one for one in (*self._given, value) if isinstance(one, Traced)]
-        if 0 < len(traced) <= len(self._given):
-            kind = "a value of another block" if isinstance(value, Traced) else "an array"
+        kind = "a value of a block" if isinstance(value, Traced) else "an array"
+        if self._given not in (None, kind):
             raise refuse(
-                f"{what} is {kind}, unlike what the block was given before: inputs, first values and statics "
-                "are all values of the block around, or all arrays"
+                f"{what} is {kind}, and the block was given {self._given} before: its inputs, first values "
+                "and statics are all arrays, or all values of the block around it"
             )
-        if traced:
-            self._block.around = builder_of(traced)
-        self._given.append(value)
+        if isinstance(value, Traced):
+            self._block.take_from(value.builder, what)
+        self._given = kind
 
     def add_outputs(self, *outputs: Any) -> None:
         """Makes these the next outputs of the rnn: of a memory its new value, or a value of the step."""
@@ -193,7 +193,12 @@ class RNNOp:
         count = len(self._outputs) + len(outputs)
         if count > self.output_num:
             raise refuse(f"this makes {count} outputs; the rnn was made with output_num={self.output_num}")
-        self._outputs += outputs
+        for one in outputs:
+            what = f"output {len(self._outputs)}"
+            if isinstance(one, Memory) and one.block is not self._block:
+                raise refuse(f"{what} is a memory of another rnn; `pre_state()` is its value before the step")
+            known = isinstance(one, Memory)
+            self._outputs.append(one if known else Traced(self._block, self._block.row(one, what)))
 
     def _finish(self) -> None:
         """Makes the recurrence, at the end of the block."""
@@ -208,11 +213,11 @@ class RNNOp:
                 f"the block has {made} outputs, and output_num={self.output_num}: rnn.add_outputs(h)"
             )
         outputs = [one.new_state() if isinstance(one, Memory) else one for one in self._outputs]
-        results = [self._block.row(one, f"output {place}") for place, one in enumerate(outputs)]
         statics = {name: spec_of(value) for name, value in self._block.statics.items()}
-        net = self._block.net([*results, *(memory.number for memory in memories)])
+        named = variables_of(self._block)
+        net = self._block.net([one.number for one in (*outputs, *memories, *named.values())])
         self._recurrence = RNN(
-            replay(net, self.output_num),
+            replay(net, self.output_num, tuple(named)),
             memory={name: memory.spec for name, memory in self._memories.items()},
             inputs=self._specs,
             statics=statics or None,
@@ -238,8 +243,8 @@ class RNNOp:
         sequence, which `sn.reduce` makes one value of, or each sequence's last.
         """
         recurrence, around = self.recurrence, self._block.around
-        if isinstance(around, Block):
-            around.check_open("the call of an rnn inside a block")
+        if isinstance(around, Block) and around.ended:
+            raise refuse("this rnn takes values of a block that has ended; call it in that block")
         if around is not None and engine != "auto":
             raise refuse("an rnn inside a block runs where the outer one does; give engine= to that one")
 
@@ -253,19 +258,28 @@ class RNNOp:
         )
         return outputs
 
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise refuse("an rnn is no value; call it for its outputs: rnn()")
+
 
 def in_net(builder: Builder, value: Any) -> Traced:
     """A value of a net, for one of that net, of a net around it, or an array."""
     return Traced(builder, lifted(builder, value, ()))
 
 
-def check_sequences(X: Any, level: Any) -> None:
-    """Raises `InputError` unless X is sequences, and `level` the outermost level that they have."""
+def check_sequences(X: Any) -> None:
+    """Raises an error unless X is one Ragged, array, or value of a step."""
     if skeleton(X) != "*":
         raise InputError(
             f"add_input takes one Ragged or array [batch, time, features...], not a {type(X).__name__}; "
             "add several inputs one by one"
         )
+    if not isinstance(X, Traced | Ragged):
+        array_of(X, "an input")
+
+
+def check_level(X: Any, level: Any) -> None:
+    """Raises an error unless X has inner sequences, and `level` is the outermost level that they have."""
     if isinstance(X, Traced) and len(X.type.extent) < 2:
         raise refuse(
             "add_input got a value of the block around that is no sequence there; use it as it is, or "
@@ -301,8 +315,21 @@ def check_rows(what: str, array: Any, count: int) -> None:
         )
 
 
-def replay(net: Net, output_num: int) -> Step:
-    """The step that a net is: its inputs by their names, its results the outputs and the next memories."""
+def variables_of(block: Block) -> dict[str, Traced]:
+    """The values that the user's variables hold at the end of a block; of a memory its new one."""
+    frame = user_frame()
+    found: dict[str, Traced] = {}
+    for name, held in () if frame is None else frame.f_locals.items():
+        value = held.new_state() if isinstance(held, Memory) and held.block is block else held
+        if isinstance(value, Traced) and value.builder is block:
+            found[name] = value
+    return found
+
+
+def replay(net: Net, output_num: int, names: tuple[str, ...]) -> Step:
+    """The step that a net is: its inputs by their names, its results the outputs, the next memories, and
+    values that have these names in the block.
+    """
 
     def block(
         x: dict[str, Traced], memory: dict[str, Traced], params: None, statics: dict[str, Traced] | None
@@ -316,7 +343,8 @@ def replay(net: Net, output_num: int) -> Step:
             else:
                 place.append(builder.copy(node, [place[operand] for operand in node.inputs]))
         results = [Traced(builder, place[number]) for number in net.results]
-        outputs, after = results[:output_num], results[output_num:]
+        outputs, after = results[:output_num], results[output_num : output_num + len(memory)]
+        tell(dict(zip(names, results[output_num + len(memory) :], strict=True)))
         return (
             outputs[0] if output_num == 1 else tuple(outputs),
             dict(zip(memory, after, strict=True)),
@@ -343,7 +371,7 @@ def matmul(W: Any, x: Any) -> Any:
         raise refuse("matmul(W, x) is for an x that each row has one of; of two parameters write W @ V")
     if isinstance(W, Traced) and not W.is_constant:
         raise refuse("matmul(W, x) has the parameter on its left; write x @ W where it is on the right")
-    weights = W if isinstance(W, Traced) else np.asarray(W)
+    weights = W if isinstance(W, Traced) else array_of(W, "W")
     features = x.type.shape
     if weights.ndim not in (1, 2) or len(features) not in (1, 2) or weights.shape[-1] != features[0]:
         raise refuse(

@@ -90,6 +90,26 @@ class Bidirectional:
             return tuple(outputs), final
         return merged(outputs[0], outputs[1], self.merge, last_only), final
 
+    def trace_steps(
+        self,
+        sequences: Any,
+        initial: Any = None,
+        statics: Any = None,
+        lengths: Any = None,
+        *,
+        mask: Any = None,
+        masked: str = "repeat",
+        begun: Any = None,
+    ) -> dict[str, Any]:
+        """Every named value of every step, {"forward": ..., "backward": ...}. See `RNN.trace_steps`."""
+        given, still = by_direction(initial, "initial"), by_direction(statics, "statics")
+        control = {"mask": mask, "masked": masked, "begun": begun}
+        scopes: dict[str, Any] = {}
+        for name, layer in zip(DIRECTIONS, self.layers, strict=True):
+            with named(f"the {name} direction"):
+                scopes[name] = layer.trace_steps(sequences, given[name], still[name], lengths, **control)
+        return scopes
+
     def explain(self, engine: Asked = "auto") -> str:
         """Each direction's plan as text for people. See `RNN.explain`."""
         return explained(
@@ -163,6 +183,29 @@ class Stack:
                     raise InputError("a Bidirectional begins at a sequence's last step: it has no stream")
                 streams.append(layer.stream(rows, given[place], still[place], engine))
         return StackStream(self, tuple(streams))
+
+    def trace_steps(
+        self,
+        sequences: Any,
+        initial: Any = None,
+        statics: Any = None,
+        lengths: Any = None,
+        *,
+        mask: Any = None,
+        masked: str = "repeat",
+        begun: Any = None,
+    ) -> tuple[Any, ...]:
+        """Every named value of every step, one entry for each layer. See `RNN.trace_steps`."""
+        given, still = self.by_layer(initial, "initial"), self.by_layer(statics, "statics")
+        control = {"mask": mask, "masked": masked, "begun": begun}
+        outputs, scopes = sequences, list[Any]()
+        for place, layer in enumerate(self.layers):
+            with named(f"layer {place}"):
+                called: Any = (outputs, given[place], still[place], lengths)
+                scopes.append(layer.trace_steps(*called, **control))
+                if place + 1 < len(self.layers):
+                    outputs, _ = layer(*called, engine="interpret", **control)
+        return tuple(scopes)
 
     def explain(self, engine: Asked = "auto") -> str:
         """Each layer's plan as text for people. See `RNN.explain`."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, partial
 from traceback import walk_tb
-from types import CodeType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any, cast
 
 import numpy as np
@@ -38,12 +38,16 @@ def user_line() -> str:
     """The file, line and text of the innermost call that is the user's."""
     if (line := WRITTEN_AT.get()) is not None:
         return line
+    frame = user_frame()
+    return "" if frame is None else line_of(frame.f_code, frame.f_lineno)
+
+
+def user_frame() -> FrameType | None:
+    """The innermost call that is the user's."""
     frame = inspect.currentframe()
-    while frame is not None:
-        if is_users(frame.f_code):
-            return line_of(frame.f_code, frame.f_lineno)
+    while frame is not None and not is_users(frame.f_code):
         frame = frame.f_back
-    return ""
+    return frame
 
 
 def refuse(message: str, line: str = "") -> StepError:

@@ -1,32 +1,30 @@
 """Looking inside a recurrence: every named value of every step, as the interpreter computes it.
 
-Steps of a net have no names for their values, so the step is traced once more, watched: as each of its
-functions returns, its local variables say what its values are called. They are made further outputs.
+The names are those of `watch`. The recurrence runs step by step; at each of them a net whose results are the
+named values is given what the step is given.
 """
 
-import sys
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import wraps
 from io import StringIO
-from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from stepnet.control import Until
+from stepnet import nested
+from stepnet.batch import Batch, check_no_lengths
 from stepnet.errors import InputError
-from stepnet.interpret import Segments, interpret
-from stepnet.ir import Builder
-from stepnet.lines import code_of, is_users
+from stepnet.interpret import Segments, by_steps, interpret
+from stepnet.ir import Net
+from stepnet.lines import refuse
 from stepnet.ragged import Ragged
-from stepnet.step import Step
-from stepnet.structure import leaves, named_leaves
+from stepnet.ragged.offsets import offsets_of
+from stepnet.structure import leaves, rebuild
 from stepnet.trace import Traced
-from stepnet.types import DTYPES, is_integer
+from stepnet.types import DTYPES, ROWS, Type, is_beside, is_integer
+from stepnet.watch import Names, like, roles, watched
 
 if TYPE_CHECKING:
     from stepnet.recurrence import RNN
@@ -109,7 +107,7 @@ class Scopes:
         for column in ("value", "is", "no steps" if row is None else f"at step 0 of sequence {row}"):
             table.add_column(column, no_wrap=True)
         for name, value in self.values.items():
-            shape = ", ".join(map(str, value.features))
+            shape = ", ".join(["*"] * (value.levels - 1) + [str(size) for size in value.features])
             table.add_row(name, f"{DTYPES[value.dtype.name]}[{shape}]", numbers_text(first.get(name)))
         text = StringIO()
         Console(file=text, width=1000, color_system=None, markup=False, emoji=False).print(table)
@@ -130,94 +128,54 @@ def numbers_text(value: Any) -> str:
 # ---- finding them ------------------------------------------------------------------------------------------
 
 
-def step_scopes(rnn: "RNN", sequences: Any, initial: Any, statics: Any, lengths: Any) -> Scopes:
+def step_scopes(
+    rnn: "RNN", sequences: Any, initial: Any, statics: Any, lengths: Any, masking: nested.Masking
+) -> Scopes:
     """Every named value of every step of the sequences."""
-    names: dict[str, Any] = {}
-    whole = type(rnn)(
-        watched(rnn.step, names),
-        rnn.params,
-        memory=rnn.memory,
-        reverse=rnn.reverse,
-        until=None if rnn.until is None else of_output(rnn.until),
+    if nested.is_traced(sequences):
+        raise refuse(
+            "trace_steps is not for a recurrence inside a step: trace the steps of the one around it, whose "
+            "scopes have the values of this one too"
+        )
+    sequences, masking = as_sequences(sequences, lengths, masking)
+    # What is wrong is told here, where nobody watches.
+    nested.levels_call(like(rnn, rnn.step), sequences, initial, statics, masking)
+    names: Names = {}
+    called = nested.levels_call(like(rnn, watched(rnn.step, names)), sequences, initial, statics, masking)
+    builder = next(leaf for leaf in names.values() if isinstance(leaf, Traced)).builder
+    names = {name: leaf for name, leaf in names.items() if not is_static_sequence(leaf)}
+    numbers = list(
+        dict.fromkeys(
+            leaf.number for leaf in names.values() if isinstance(leaf, Traced) and not leaf.is_constant
+        )
     )
-    whole.inputs = rnn.inputs
-    outputs, _ = whole(sequences, initial, statics, lengths, engine="interpret")
-    found = {
-        number: value if isinstance(value, Ragged) else Ragged.from_padded(value, lengths)
-        for number, value in zip(in_rows(names), outputs["named"], strict=True)
-    }
-    steps = next(value for value in found.values() if value.levels == 1)
+    record = recorded(called, builder.net(numbers), leaves(rnn.params), rnn.until is not None)
+    found = {number: record.ragged(place) for place, number in enumerate(numbers)}
     constants = constant_arrays(names, leaves(rnn.params))
-
-    def repeated(array: Array) -> Ragged:
-        return steps.with_values(np.broadcast_to(array, (steps.total, *array.shape)))
-
-    return Scopes(
-        {
-            name: repeated(constants[name]) if name in constants else found[leaf.number]
-            for name, leaf in names.items()
-        }
-    )
+    values = {name: found[leaf.number] for name, leaf in names.items() if name not in constants}
+    values |= {name: record.repeated(array) for name, array in constants.items()}
+    if masking.mask is not None:
+        values |= under_mask(called, record, len(numbers))
+    return Scopes({name: values[name] for name in names})
 
 
-def watched(step: Step, names: dict[str, Any]) -> Step:
-    """The step that gives {"output", "named"}: the named values, each once; `names` is told what they are."""
-    code = code_of(step)
-
-    @wraps(step)
-    def run(x: Any, memory: Any, params: Any, **extras: Any) -> Any:
-        first = roles(inputs=x, before=memory, statics=extras.get("statics"))
-        builder = leaves(memory)[0].builder
-        with watching() as returned:
-            found: Any = step(x, memory, params, **extras)
-        if not isinstance(found, tuple) or len(cast("tuple[Any, ...]", found)) != 2:
-            return cast("Any", found)  # which is refused, as it is where nobody watches
-        output, after = cast("tuple[Any, Any]", found)
-        last = roles(outputs=output, after=after)
-        local = local_values(dict(returned), code, builder)
-        names.clear()
-        names.update(first)
-        for name, leaf in sorted(local.items(), key=lambda pair: pair[1].number):
-            other = (first | last).get(name)
-            if other is None:
-                names[name] = leaf
-            elif code is not None and not (isinstance(other, Traced) and other.number == leaf.number):
-                names[f"{code.co_name}.{name}"] = leaf
-        names.update(last)
-        return {"output": output, "named": tuple(in_rows(names).values())}, after
-
-    return run
+def as_sequences(sequences: Any, lengths: Any, masking: nested.Masking) -> tuple[Any, nested.Masking]:
+    """Sequences as Raggeds, which fit together, and the mask of their steps as one."""
+    if nested.is_deep(sequences):
+        check_no_lengths(lengths)
+        return sequences, masking
+    batch = Batch.of(sequences, lengths)
+    return (sequences, masking) if isinstance(batch.like, Ragged) else nested.as_raggeds(batch, masking)
 
 
-def roles(**structures: Any) -> dict[str, Any]:
-    """What values are to a recurrence, by name: `before` where there is one memory, else `before.h`."""
-    return dict(named_leaves(structures))
+def is_static_sequence(leaf: Any) -> bool:
+    """Whether a value is a static that is a sequence, which the caller has, and each step has whole."""
+    if not isinstance(leaf, Traced) or not is_beside(leaf.type.extent):
+        return False
+    return leaf.builder.nodes[leaf.number].operation == "input"
 
 
-def local_values(returned: dict[CodeType, Any], step: CodeType | None, builder: Builder) -> dict[str, Traced]:
-    """The local variables that are values of a step: its own by their names, others as `function.name`.
-
-    Parameters are none, which the caller has; what is made of them is one.
-    """
-    found: dict[str, Traced] = {}
-    for code, variables in sorted(returned.items(), key=lambda pair: pair[0] is not step):
-        if code is not step and code.co_name.startswith("<"):
-            continue
-        for name, leaf in named_leaves(variables):
-            if not isinstance(leaf, Traced) or leaf.builder is not builder:
-                continue
-            if not leaf.is_constant or builder.nodes[leaf.number].operation != "input":
-                found[name if code is step else f"{code.co_name}.{name}"] = leaf
-    return found
-
-
-def in_rows(names: dict[str, Any]) -> dict[int, Traced]:
-    """The named values that are not the same at every step, each once, by their numbers."""
-    rows = [leaf for leaf in names.values() if isinstance(leaf, Traced) and not leaf.is_constant]
-    return {leaf.number: leaf for leaf in rows}
-
-
-def constant_arrays(names: dict[str, Any], params: list[Array]) -> dict[str, Array]:
+def constant_arrays(names: Names, params: list[Array]) -> dict[str, Array]:
     """The named values that are the same at every step: arrays, and what is made of parameters alone."""
     arrays = {name: np.asarray(leaf) for name, leaf in names.items() if not isinstance(leaf, Traced)}
     made = {name: leaf for name, leaf in names.items() if isinstance(leaf, Traced) and leaf.is_constant}
@@ -229,30 +187,95 @@ def constant_arrays(names: dict[str, Any], params: list[Array]) -> dict[str, Arr
     return arrays | dict(zip(made, interpret(net, [*none, *params], Segments(0)), strict=True))
 
 
-def of_output(until: Until) -> Until:
-    """The end of a watched step."""
+def under_mask(called: nested.LevelsCall, record: "Record", first: int) -> dict[str, Ragged]:
+    """The outputs and next memories as the mask has them: of the step itself they are what it would give."""
+    outputs, after = called.traced.output, called.traced.memory
+    behind = first + len(leaves(called.found.traced.output))
+    places = [
+        rebuild(outputs, range(first, first + len(leaves(outputs)))),
+        rebuild(after, range(behind, behind + len(leaves(after)))),
+    ]
+    named = roles(outputs=places[0], after=places[1])
+    return {name: record.ragged(place) for name, place in named.items()}
 
-    @wraps(until)
-    def run(output: Any, memory: Any) -> Any:
-        return until(output["output"], memory)
 
-    return run
+# ---- what there is at each step ----------------------------------------------------------------------------
 
 
-@contextmanager
-def watching() -> Generator[list[tuple[CodeType, dict[str, Any]]]]:
-    """Inside it, each of the user's functions puts its local variables into the list as it returns."""
-    found: list[tuple[CodeType, dict[str, Any]]] = []
+@dataclass(frozen=True)
+class Record:
+    """What a recurrence came to, step after step: for each one the values of all sequences that have it.
 
-    def look(frame: FrameType, event: str, _: Any) -> None:
-        code = frame.f_code
-        if event == "return" and is_users(code):
-            own = {*code.co_varnames, *code.co_cellvars}
-            found.append((code, {name: value for name, value in frame.f_locals.items() if name in own}))
+    types: of the values. offsets: of the steps that count. order: where these are among all, in the order of
+    the sequences.
+    """
 
-    before = sys.getprofile()
-    sys.setprofile(look)
-    try:
-        yield found
-    finally:
-        sys.setprofile(before)
+    types: list[Type]
+    steps: list[tuple[Segments, list[Array]]]
+    offsets: Array
+    order: Array
+
+    def ragged(self, place: int) -> Ragged:
+        """One of the values at every step of every sequence."""
+        type_ = self.types[place]
+        values = np.concatenate(
+            [np.zeros((0, *type_.shape), type_.dtype), *(found[place] for _, found in self.steps)]
+        )
+        if type_.extent == ROWS:
+            return Ragged(values[self.order], (self.offsets,))
+        inside = [levels(segments, type_) for segments, _ in self.steps]
+        none = np.zeros(0, np.int64)
+        deeper = [
+            offsets_of(np.concatenate([none, *(np.diff(one[depth]) for one in inside)]))
+            for depth in range(len(type_.extent) - 1)
+        ]
+        one = Ragged(values, tuple(deeper)).take(self.order)
+        return Ragged(one.values, (self.offsets, *one.offsets))
+
+    def repeated(self, array: Array) -> Ragged:
+        """What is the same at every step."""
+        return Ragged(np.broadcast_to(array, (len(self.order), *array.shape)), (self.offsets,))
+
+
+def levels(segments: Segments, type_: Type) -> tuple[Array, ...]:
+    """The offsets of what lies inside a step."""
+    if is_beside(type_.extent):
+        return (segments.beside[type_.extent[-1]],)
+    return segments.offsets[: len(type_.extent) - 1]
+
+
+def recorded(called: nested.LevelsCall, seen: Net, params: list[Array], ends: bool) -> Record:
+    """What a recurrence has at each step: the results of the net that is seen, then those of its own body.
+
+    ends: whether sequences end early; steps behind an end do not count.
+    """
+    net = called.found.net
+    node = next(node for node in net.nodes if node.operation == "recur")
+    body: Net = node.attributes["body"]
+    memories = node.attributes["memories"]
+    done = len(body.results) - memories + len(leaves(called.traced.memory))  # which `control` puts there
+    lengths = np.diff(called.segments.offsets[0])
+    ended = np.zeros(len(lengths), bool)
+    steps: list[tuple[Segments, list[Array]]] = []
+    rows: list[Array] = [np.zeros(0, np.int64)]
+    places: list[Array] = [np.zeros(0, np.int64)]
+    counts: list[Array] = [np.zeros(0, bool)]
+
+    def run(arrays: Any, inside: Segments, index: Array) -> list[Array]:
+        found = interpret(body, arrays, inside, index)
+        alive, number = np.flatnonzero(lengths > len(steps)), len(steps)
+        rows.append(alive)
+        places.append(
+            lengths[alive] - 1 - number if node.attributes["reverse"] else np.full(len(alive), number)
+        )
+        counts.append(~ended[alive])
+        if ends:
+            ended[alive] = found[done]
+        steps.append((inside, [*interpret(seen, arrays, inside, index), *found]))
+        return found
+
+    by_steps(net, node, [*called.arrays, *params], called.segments, run)
+    row, place, kept = np.concatenate(rows), np.concatenate(places), np.flatnonzero(np.concatenate(counts))
+    order = kept[np.lexsort((place[kept], row[kept]))]
+    types = [seen.type_of(number) for number in seen.results] + [body.type_of(n) for n in body.results]
+    return Record(types, steps, offsets_of(np.bincount(row[kept], minlength=len(lengths))), order)

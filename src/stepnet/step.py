@@ -15,8 +15,8 @@ from stepnet.errors import InputError
 from stepnet.ir import Builder, Net
 from stepnet.lines import NamingLine, defined_at, refuse, written_at
 from stepnet.structure import leaves, named_leaves, rebuild, skeleton, transform
-from stepnet.trace import Traced
-from stepnet.types import CONST, DTYPES, ROWS, Type, extent_of, is_beside, is_integer
+from stepnet.trace import Traced, array_of
+from stepnet.types import CONST, DTYPES, ROWS, Type, dtype_text, extent_of, is_beside, is_integer
 
 Step = Callable[..., Any]
 
@@ -52,7 +52,7 @@ class Spec:
 
 def dtype_name(dtype: Any, what: str) -> str:
     """The name of a dtype that stepnet knows; raises `InputError` for any other."""
-    name = np.dtype(dtype).name
+    name = dtype_text(dtype)
     if name not in DTYPES:
         raise InputError(f"{what} has dtype {name}; use one of {', '.join(DTYPES)}")
     return name
@@ -184,7 +184,7 @@ def extra_arguments(step: Step, builder: Builder, statics: Any) -> dict[str, Any
 def row_value(builder: Builder, leaf: Any, what: str) -> int:
     """The number of a value that there is one of per row; a constant is repeated in every row."""
     if not isinstance(leaf, Traced):
-        array = np.asarray(leaf)
+        array = array_of(leaf, what)
         if array.dtype.name not in DTYPES:
             raise refuse(f"{what} is a {type(leaf).__name__}, not a value of the step")
         leaf = Traced(builder, builder.constant(array))

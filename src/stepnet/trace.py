@@ -17,7 +17,7 @@ from stepnet.ir import Builder
 from stepnet.lines import refuse as refuse
 from stepnet.lines import user_line as user_line
 from stepnet.ops import OPERATIONS
-from stepnet.types import CONST, DTYPES, Type
+from stepnet.types import CONST, DTYPES, Type, dtype_text
 
 # What these make of a traced value comes back through its protocols, which the stubs of NumPy do not know.
 numpy: Any = np
@@ -127,7 +127,7 @@ class Traced(NDArrayOperatorsMixin):
 
     def astype(self, dtype: Any, copy: bool = True) -> "Traced":
         """The value as another dtype."""
-        name = np.dtype(dtype).name
+        name = dtype_text(dtype)
         if name not in DTYPES:
             raise refuse(f"dtype {name} is none of {', '.join(DTYPES)}")
         return self if name == self.type.dtype else apply("cast", self, dtype=name)
@@ -248,10 +248,18 @@ def lifted(builder: Builder, value: Any, operands: Sequence[Any]) -> int:
     if isinstance(value, bool | int | float):
         dtypes = [operand.dtype for operand in operands if hasattr(operand, "dtype")]
         return builder.constant(np.array(value, np.result_type(*dtypes, value)))
-    array = np.asarray(value)
+    array = array_of(value, "a constant")
     if array.dtype.name not in DTYPES:
         raise refuse(f"a constant of dtype {array.dtype} cannot enter a step; use one of {', '.join(DTYPES)}")
     return builder.constant(array)
+
+
+def array_of(value: Any, what: str) -> np.ndarray:
+    """The value as an array, which lists of different lengths are not."""
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise refuse(f"{what} is a {type(value).__name__} that is no array: {error}") from None
 
 
 def align(builder: Builder, numbers: list[int]) -> None:

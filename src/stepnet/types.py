@@ -107,6 +107,18 @@ def is_integer(value: Any) -> bool:
     return isinstance(value, int | np.integer)
 
 
+def dtype_text(dtype: Any) -> str:
+    """The name of a dtype; what was given, as text, where NumPy knows none of that name.
+
+    >>> dtype_text(np.float32), dtype_text("half a float")
+    ('float32', "'half a float'")
+    """
+    try:
+        return np.dtype(dtype).name
+    except TypeError:
+        return repr(dtype)
+
+
 def extent_of(depth: int) -> Extent:
     """The extent of so many axes; raises `NetError` for more than there are names for."""
     if depth > len(AXES):
@@ -137,5 +149,10 @@ def joint_extent(types: Sequence[Type]) -> Extent:
     """The one extent that the values share, constants aside; raises `NetError` where there are two."""
     extents = {type_.extent for type_ in types if type_.extent != CONST}
     if len(extents) > 1:
-        raise NetError(f"values of different extents meet: {', '.join(sorted(map(extent_text, extents)))}")
+        found = ", ".join(sorted(map(extent_text, extents)))
+        short, long = min(extents, key=len), max(extents, key=len)
+        hint = "; sn.reduce makes one value of a sequence, sn.expand repeats a value along one"
+        raise NetError(
+            f"values of different extents meet: {found}{hint if long[: len(short)] == short else ''}"
+        )
     return extents.pop() if extents else CONST

@@ -51,6 +51,7 @@ STEPS: dict[str, tuple[Any, Any, bool]] = {
         False,
     ),
     "broadcast by features": (lambda x, h, p: ((x[:, :, None] * h[:, None, :]).sum(1), h + x), H, False),
+    "views read after": (lambda x, h, p: (((x @ p["W"])[:, None] * h[..., None]).sum(-1), h), H, False),
     "turned": (lambda x, h, p: (np.swapaxes(x[:, :, None] * h[:, None, :], 1, 2), h + x), H, False),
 }  # fmt: skip
 

@@ -136,12 +136,9 @@ def safe_divisor(code: Code, b: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]
 def remainder(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
     """What is left of a floor division: of the sign of the divisor; 0 for integers modulo 0."""
     if is_float(a):
-        left = float_remainder(code, a, b)
-        zero = code.splat(a.type, 0.0)
-        nonzero = code.fcmp_unordered("!=", left, zero)
-        differ = code.xor(code.fcmp_ordered("<", left, zero), code.fcmp_ordered("<", b, zero))
-        moved = code.select(code.and_(nonzero, differ), code.fadd(left, b), left)
-        return code.select(nonzero, moved, code.intrinsic("copysign", a.type, [zero, b]))
+        left, nonzero, differ = float_remainder(code, a, b)
+        moved = code.select(differ, code.fadd(left, b), left)
+        return code.select(nonzero, moved, code.intrinsic("copysign", a.type, [code.splat(a.type, 0.0), b]))
     divisor, by_zero, by_minus = safe_divisor(code, b)
     left = code.srem(a, divisor)
     zero = code.splat(a.type, 0)
@@ -151,7 +148,15 @@ def remainder(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
     return code.select(code.or_(by_zero, by_minus), zero, moved)
 
 
-def float_remainder(code: Code, a: ir.Value, b: ir.Value) -> ir.Value:
+def float_remainder(code: Code, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """What the C library's fmod leaves, whether that is not 0, and whether it is of another sign than b."""
+    left, zero = fmod(code, a, b), code.splat(a.type, 0.0)
+    nonzero = code.fcmp_unordered("!=", left, zero)
+    signs = code.xor(code.fcmp_ordered("<", left, zero), code.fcmp_ordered("<", b, zero))
+    return left, nonzero, code.and_(nonzero, signs)
+
+
+def fmod(code: Code, a: ir.Value, b: ir.Value) -> ir.Value:
     """The C library's fmod, lane by lane: exact, and rare enough in a step."""
     element, lanes = element_type(a.type), lanes_of(a)
     name = "fmod" if isinstance(element, ir.DoubleType) else "fmodf"
@@ -168,8 +173,9 @@ def float_remainder(code: Code, a: ir.Value, b: ir.Value) -> ir.Value:
 def floor_divide(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
     """The quotient rounded down; 0 for integers by 0."""
     if is_float(a):
-        exact = code.fdiv(code.fsub(a, remainder(code, node, a, b)), b)
-        whole = code.intrinsic("rint", a.type, [exact])
+        left, _, differ = float_remainder(code, a, b)
+        towards_zero = code.intrinsic("rint", a.type, [code.fdiv(code.fsub(a, left), b)])
+        whole = code.select(differ, code.fsub(towards_zero, code.splat(a.type, 1.0)), towards_zero)
         by_zero = code.fcmp_ordered("==", b, code.splat(b.type, 0.0))
         return code.select(by_zero, code.fdiv(a, b), whole)
     divisor, by_zero, by_minus = safe_divisor(code, b)

@@ -10,6 +10,7 @@ from stepnet.engines.llvm.loops import Loop, Stage
 from stepnet.engines.llvm.records import Field, Records
 from stepnet.engines.llvm.target import Target
 from stepnet.ir import Net, ancestors
+from stepnet.passes.rewrite import view_chain
 from stepnet.plan import Plan
 from stepnet.types import CONST, STEPS
 
@@ -179,11 +180,18 @@ class Lowering:
     def lower_before(self) -> list[list[Loop]]:
         """What is done on all steps of a block before the loop; its results are the loop's sequences."""
         wanted: dict[int, list[Field]] = {}
-        for operand in self.plan.recurrence.inputs[: self.sequences]:
-            if operand not in self.sources:
-                self.sources[operand] = self.records.field("block", self.net.type_of(operand))
-                wanted[operand] = [self.sources[operand]]
-            self.loop_sources.append(self.sources[operand])
+        operands = self.plan.recurrence.inputs[: self.sequences]
+        early, late = (
+            {n for numbers in stage for n in numbers} for stage in (self.plan.before, self.plan.after)
+        )
+        # What is done after the loop reads a view where the value lies that it is a view of.
+        read = (operand for number in late for operand in self.net.nodes[number].inputs)
+        roots = early & {view_chain(self.net, operand)[0] for operand in read}
+        for number in (*operands, *sorted(roots)):
+            if number not in self.sources:
+                self.sources[number] = self.records.field("block", self.net.type_of(number))
+                wanted[number] = [self.sources[number]]
+        self.loop_sources += [self.sources[operand] for operand in operands]
         known = {number: one for number, one in self.sources.items() if number not in wanted}
         return self.lower(self.net, self.plan.before, "block", known, wanted)
 

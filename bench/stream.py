@@ -1,0 +1,325 @@
+"""How long one step of a stream takes beside the same model in onnxruntime and a cell in PyTorch.
+
+    python bench/stream.py                  a table
+    python bench/stream.py --rounds 51      with more turns for each
+    python bench/stream.py --json
+
+One sequence, float32, one step at a time: each step's inputs become its output, and the state stays for the
+next one. onnxruntime runs a model of one GRU or LSTM for a single step, of fixed shapes, which gives the new
+state and nothing else (the output is part of it), in each way that there is, with one and with two threads:
+`run`, which gives new arrays that are fed to the next step; and `run_with_iobinding` on memory that is bound
+once, where a step's inputs are copied in, two bindings take turns so that one's new state is the other's old
+one, and the output is read where it lies. Its options: all optimisations of the graph, sequential execution,
+one thread between operators; a session of two threads lets them spin, as it does by default. The best of the
+four counts. PyTorch runs `GRUCell` or `LSTMCell` under inference mode, with threads as many as stepnet's.
+
+All are given their inputs in the form that they like best, and are checked to give the same outputs. They
+take turns of a few hundred steps. A time is the median of all turns; a ratio that of each round's.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Annotated, Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+import stepnet as sn
+from stepnet import cells
+from stepnet.threads import threads
+from stepnet.tolerance import tolerance
+
+Array = np.ndarray
+MOST = 0.5  # what is promised: of onnxruntime's time
+CELLS = ("gru", "lstm")
+SIZES = ((64, 64), (64, 256), (256, 256))  # inputs x hidden
+OURS = "stepnet"
+CHECKED, WARM, LENGTH = 20, 20, 256  # steps that are compared, that do not count, and in the sequence
+PAUSE = 0.02  # seconds between turns: the threads of the one before may spin for a while
+WIDE = 180  # columns of a table that is written to a file or a pipe
+STATES = {"gru": ("h",), "lstm": ("h", "c")}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A cell with its parameters, in stepnet's layout."""
+
+    cell: str
+    inputs: int
+    hidden: int
+
+    @property
+    def params(self) -> dict[str, Array]:
+        """The parameters, the same each time."""
+        return dict(cells.CELLS[self.cell].parameters(self.inputs, self.hidden))
+
+    def in_layout(self, framework: str) -> dict[str, Array]:
+        """The parameters as a framework has them."""
+        return dict(sn.convert(self.params, f"stepnet.{self.cell}", f"{framework}.{self.cell}").arrays)
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """What the state's arrays are called, the output first."""
+        return STATES[self.cell]
+
+    def sequence(self) -> list[Array]:
+        """The inputs of each step, [1, inputs]."""
+        return list(np.random.default_rng(0).standard_normal((LENGTH, 1, self.inputs), np.float32))
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to run steps: `step` from an input, in the form that `form` gives it, to the output."""
+
+    name: str
+    step: Callable[[Any], Any]
+    form: Callable[[Array], Any] = lambda x: x
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+    def outputs(self, sequence: list[Array]) -> Array:
+        """The outputs over a sequence, [steps, hidden]."""
+        with self.around():
+            return np.array([np.ravel(self.step(self.form(x)).tolist()) for x in sequence])
+
+    def turn(self, sequence: list[Any], steps: int) -> float:
+        """The seconds of one step among so many, for inputs in the form it likes best."""
+        turn = [sequence[at % len(sequence)] for at in range(steps)]
+        with self.around():
+            for x in sequence[:WARM]:
+                self.step(x)
+            begun = time.perf_counter()
+            for x in turn:
+                self.step(x)
+            return (time.perf_counter() - begun) / steps
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one case took: each way's seconds for one step in every round."""
+
+    cell: str
+    inputs: int
+    hidden: int
+    seconds: dict[str, list[float]]
+
+    @property
+    def best(self) -> str:
+        """Which of onnxruntime's ways takes the least."""
+        return min((name for name in self.seconds if name.startswith("onnx")), key=self.time)
+
+    def time(self, name: str) -> float:
+        """The median seconds of a way."""
+        return median(self.seconds[name])
+
+    def ratio(self, other: str) -> float:
+        """How many times the other's time stepnet takes."""
+        rounds = zip(self.seconds[OURS], self.seconds[other], strict=True)
+        return median(ours / theirs for ours, theirs in rounds)
+
+    @property
+    def kept(self) -> bool:
+        """Whether it takes no more than promised of onnxruntime's best."""
+        return self.ratio(self.best) <= MOST
+
+
+# ---- what is run -------------------------------------------------------------------------------------------
+
+
+def streamed(case: Case) -> Way:
+    """stepnet: a stream of one row."""
+    return Way(OURS, cells.rnn(case.cell, case.params).stream(rows=1).step)
+
+
+def model(case: Case) -> bytes:
+    """One operator for one step: x [1, 1, inputs], h (and c) [1, 1, hidden] -> new_h (and new_c)."""
+    helper, number = onnx.helper, onnx.TensorProto.FLOAT
+    weights = case.in_layout("onnx")
+    old = list(case.states)
+    new = [f"new_{name}" for name in old]
+    node = helper.make_node(
+        case.cell.upper(),
+        ["x", "W", "R", "B", "", *old],
+        ["", *new],
+        hidden_size=case.hidden,
+        **({"linear_before_reset": 1} if case.cell == "gru" else {}),
+    )
+
+    def value(name: str, features: int) -> Any:
+        return helper.make_tensor_value_info(name, number, [1, 1, features])
+
+    given = [value("x", case.inputs), *(value(name, case.hidden) for name in old)]
+    found = [value(name, case.hidden) for name in new]
+    stored = [onnx.numpy_helper.from_array(array, name) for name, array in weights.items()]
+    graph = helper.make_graph([node], case.cell, given, found, stored)
+    opset = helper.make_opsetid("", 14)
+    return helper.make_model(graph, opset_imports=[opset], ir_version=8).SerializeToString()
+
+
+def session(case: Case, count: int) -> Any:
+    """A session with so many threads within an operator."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = count, 1
+    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    return onnxruntime.InferenceSession(model(case), options, providers=["CPUExecutionProvider"])
+
+
+def with_run(case: Case, count: int) -> Way:
+    """onnxruntime's `run`: the state that it gives is what the next step is fed with."""
+    run, names = session(case, count).run, [f"new_{name}" for name in case.states]
+    fed = {name: np.zeros((1, 1, case.hidden), np.float32) for name in case.states}
+
+    def gru(x: Array) -> Array:
+        fed["x"] = x
+        (fed["h"],) = run(names, fed)
+        return fed["h"]
+
+    def lstm(x: Array) -> Array:
+        fed["x"] = x
+        fed["h"], fed["c"] = run(names, fed)
+        return fed["h"]
+
+    return Way(f"onnxruntime, {count}", {"gru": gru, "lstm": lstm}[case.cell], lambda x: x[None])
+
+
+def with_binding(case: Case, count: int) -> Way:
+    """onnxruntime's `run_with_iobinding`: two bindings, each one's new state the other's old one."""
+    made = session(case, count)
+    place = np.zeros((1, 1, case.inputs), np.float32)
+    memory = [{name: np.zeros((1, 1, case.hidden), np.float32) for name in case.states} for _ in range(2)]
+
+    def bound(old: dict[str, Array], new: dict[str, Array]) -> Any:
+        binding, share = made.io_binding(), onnxruntime.OrtValue.ortvalue_from_numpy
+        binding.bind_ortvalue_input("x", share(place))
+        for name in case.states:
+            binding.bind_ortvalue_input(name, share(old[name]))
+            binding.bind_ortvalue_output(f"new_{name}", share(new[name]))
+        return binding
+
+    run, bindings = made.run_with_iobinding, [bound(*memory), bound(*reversed(memory))]
+    outputs = [memory[1]["h"], memory[0]["h"]]
+    turn = 1
+
+    def step(x: Array) -> Array:
+        nonlocal turn
+        turn = 1 - turn
+        place[...] = x
+        run(bindings[turn])
+        return outputs[turn]
+
+    return Way(f"onnxruntime bound, {count}", step, lambda x: x[None])
+
+
+def in_torch(case: Case) -> Way:
+    """PyTorch's cell under inference mode."""
+    cell = {"gru": torch.nn.GRUCell, "lstm": torch.nn.LSTMCell}[case.cell](case.inputs, case.hidden)
+    weights = {name.removesuffix("_l0"): array for name, array in case.in_layout("torch").items()}
+    cell.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
+    state: Any = None
+
+    def gru(x: torch.Tensor) -> torch.Tensor:
+        nonlocal state
+        state = cell(x, state)
+        return state
+
+    def lstm(x: torch.Tensor) -> torch.Tensor:
+        nonlocal state
+        state = cell(x, state)
+        return state[0]
+
+    return Way("torch", {"gru": gru, "lstm": lstm}[case.cell], torch.from_numpy, torch.inference_mode)
+
+
+def ways(case: Case) -> list[Way]:
+    """Every way, ours first."""
+    counts = (1, 2)
+    bound = [with_binding(case, count) for count in counts]
+    return [streamed(case), *(with_run(case, count) for count in counts), *bound, in_torch(case)]
+
+
+# ---- how long it takes -------------------------------------------------------------------------------------
+
+
+def check(case: Case, found: list[Way]) -> None:
+    """Asserts that all give the outputs that ours gives; a right result may be so far from another."""
+    sequence = case.sequence()[:CHECKED]
+    ours = found[0].outputs(sequence)
+    assert np.abs(ours).max() > 0.01, "all outputs are next to nothing"
+    most = 2 * tolerance("float32", CHECKED, case.inputs + case.hidden)
+    for way in found[1:]:
+        away = np.abs(way.outputs(sequence) - ours).max()
+        assert away <= most, f"{case}: {way.name} is {away:.1e} away from ours, where {most:.1e} is rounding"
+
+
+def measured(case: Case, rounds: int, steps: int) -> Found:
+    """The times of a case whose ways agree; raises `AssertionError` where they do not."""
+    found = ways(case)
+    check(case, found)
+    given = [[way.form(x) for x in case.sequence()] for way in found]
+    seconds: dict[str, list[float]] = {way.name: [] for way in found}
+    for _ in range(rounds):
+        for way, sequence in zip(found, given, strict=True):
+            time.sleep(PAUSE)
+            seconds[way.name].append(way.turn(sequence, steps))
+    return Found(case.cell, case.inputs, case.hidden, seconds)
+
+
+# ---- what one sees -----------------------------------------------------------------------------------------
+
+
+def table(found: list[Found]) -> Table:
+    shown = Table(title="one step of a stream: microseconds, and threads")
+    shown.add_column("cell, inputs x hidden", no_wrap=True)
+    names = list(found[0].seconds)
+    for name in (*names, "of onnxruntime's time", "of torch's", ""):
+        shown.add_column(name, justify="right")
+    for one in found:
+        times = [
+            f"[bold]{one.time(name) * 1e6:.2f}[/]" if name == one.best else f"{one.time(name) * 1e6:.2f}"
+            for name in names
+        ]
+        ratios = [f"{one.ratio(name):.2f}" for name in (one.best, "torch")]
+        verdict = "[green]kept[/]" if one.kept else "[red]not kept[/]"
+        shown.add_row(f"{one.cell} {one.inputs}x{one.hidden}", *times, *ratios, verdict)
+    return shown
+
+
+def main(
+    rounds: Annotated[int, typer.Option(min=1, help="How often each has a turn.")] = 25,
+    steps: Annotated[int, typer.Option(min=1, help="How many steps of a turn count.")] = 500,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+) -> None:
+    """Time one step of a stream beside onnxruntime and PyTorch."""
+    console = Console(stderr=as_json)
+    busy = os.getloadavg()[0]
+    torch.set_num_threads(threads())
+    cases = [Case(cell, *size) for cell in CELLS for size in SIZES]
+    found = [
+        measured(case, rounds, steps) for case in track(cases, "stepping", console=console, transient=True)
+    ]
+    if as_json:
+        ratios = [{"best": one.best, "ratio": one.ratio(one.best), "kept": one.kept} for one in found]
+        typer.echo(json.dumps([{**asdict(one), **r} for one, r in zip(found, ratios, strict=True)], indent=1))
+        return
+    if not console.is_terminal:
+        console = Console(width=WIDE)
+    console.print(table(found))
+    promise = f"Promised are at most {MOST:g} times onnxruntime's best (bold)"
+    console.print(
+        f"{promise}. {threads()} threads; {rounds} rounds; load {busy:.1f} at the start.", style="dim"
+    )
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,286 @@
+"""The scripts in bench/: each runs through its own main in its smallest setting, tells what it should, and
+stops where what it times gives wrong results.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+from tolerance import assert_close
+from typer.testing import CliRunner
+
+import stepnet as sn
+from stepnet import cells
+
+Array = np.ndarray
+BENCH = Path(__file__).resolve().parents[1] / "bench"
+
+
+def script(name: str) -> Any:
+    """A script as a module, its dataclasses resolvable by a name that nothing else has."""
+    spec = spec_from_file_location(f"bench_script_{name}", BENCH / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+nested, stream, length, convert = map(script, ("nested", "stream", "length", "convert"))
+
+
+def ran(module: ModuleType, *arguments: str) -> str:
+    """What a script's main prints; what it raises is raised."""
+    app = typer.Typer()
+    app.command()(module.main)
+    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def refused(module: ModuleType, *arguments: str) -> str:
+    """What a script's main complains of."""
+    app = typer.Typer()
+    app.command()(module.main)
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == 2
+    return result.output
+
+
+@pytest.mark.parametrize("module", [nested, stream, convert])
+def test_no_rounds_are_refused(module: ModuleType):
+    assert "--rounds" in refused(module, "--rounds", "0")
+
+
+# ---- one step of a stream
+
+
+SMALLEST = "--rounds", "2", "--steps", "3"
+THEIRS = ["onnxruntime, 1", "onnxruntime, 2", "onnxruntime bound, 1", "onnxruntime bound, 2", "torch"]
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One small size, no time between turns."""
+    monkeypatch.setattr(stream, "SIZES", ((3, 4),))
+    monkeypatch.setattr(stream, "PAUSE", 0)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_stream_is_timed_in_every_way():
+    found = json.loads(ran(stream, *SMALLEST, "--json"))
+    assert [(one["cell"], one["inputs"], one["hidden"]) for one in found] == [("gru", 3, 4), ("lstm", 3, 4)]
+    for one in found:
+        assert list(one["seconds"]) == ["stepnet", *THEIRS]
+        assert all(len(seconds) == 2 and min(seconds) > 0 for seconds in one["seconds"].values())
+        ours, best = one["seconds"]["stepnet"], one["seconds"][one["best"]]
+        assert one["ratio"] == pytest.approx((ours[0] / best[0] + ours[1] / best[1]) / 2)
+        assert sum(best) == min(sum(one["seconds"][name]) for name in THEIRS[:4])
+        assert one["kept"] == (one["ratio"] <= 0.5)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_stream_s_table_names_every_way():
+    said = ran(stream, *SMALLEST)
+    assert all(name in said for name in ("gru 3x4", "lstm 3x4", "stepnet", *THEIRS))
+    assert said.count("kept") == 2
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_every_way_gives_what_the_equations_give(cell: str):
+    case = stream.Case(cell, 3, 4)
+    p = {name: array.astype("float64") for name, array in case.params.items()}
+    memory: Any = np.zeros((1, 4)) if cell == "gru" else {"h": np.zeros((1, 4)), "c": np.zeros((1, 4))}
+    right: list[Array] = []
+    for x in case.sequence()[:9]:
+        h, memory = cells.CELLS[cell].step(x, memory, p)
+        right.append(h[0])
+    for way in stream.ways(case):
+        assert_close(way.outputs(case.sequence()[:9]), np.array(right), 9, 7, "float32")
+
+
+def forgetful(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a way that begins with zeros at every step."""
+
+    def made(*given: Any) -> Any:
+        return replace(make(*given), step=lambda x: make(*given).step(x))
+
+    return made
+
+
+@pytest.mark.parametrize("name", ["streamed", "with_run", "with_binding", "in_torch"])
+@pytest.mark.usefixtures("small")
+def test_a_way_that_forgets_its_state_stops_it(monkeypatch: pytest.MonkeyPatch, name: str):
+    monkeypatch.setattr(stream, name, forgetful(getattr(stream, name)))
+    with pytest.raises(AssertionError, match="away from ours"):
+        ran(stream, *SMALLEST)
+
+
+# ---- nested recurrences
+
+QUICK = "--rounds", "1", "--counted", "1"
+RUNS = ["nested", "flat, last states", "flat, all states"]
+
+
+def documents() -> Any:
+    """A case of few frames."""
+    return nested.documents(2, 3, 4, 5, ragged=True)
+
+
+def test_nested_ones_are_timed_beside_flat_ones(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(nested, "CASES", (documents, nested.vowels))
+    found = json.loads(ran(nested, *QUICK, "--json", "--profile"))
+    assert [one["name"] for one in found] == ["2 x 3 x 4, of any lengths", "Japanese Vowels"]
+    assert (found[1]["groups"], found[1]["sequences"], found[1]["frames"]) == (9, 370, 5687)
+    for one in found:
+        seconds = one["seconds"]
+        assert list(seconds) == RUNS
+        assert one["ratios"] == {run: seconds["nested"][0] / seconds[run][0] for run in RUNS[1:]}
+        assert one["kept"] == (one["ratios"]["flat, last states"] <= 1.3)
+        assert [name.split()[-1] for name in one["parts"]].count("recurrence") == 2
+        assert one["parts"]["all"] >= max(one["parts"].values()) > 0
+
+
+def test_the_nested_one_s_table(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(nested, "CASES", (documents,))
+    said = ran(nested, *QUICK)
+    assert "2 x 3 x 4, of any lengths" in said
+    assert said.count("kept") == 1
+
+
+@pytest.mark.parametrize("spoiled", ["nested", "flat", "outer"])
+def test_nested_ones_that_differ_stop_it(monkeypatch: pytest.MonkeyPatch, spoiled: str):
+    case = documents()
+    other = {"nested": nested.documents(2, 3, 4, 5).nested}
+    doubled = cells.rnn("gru", {name: 2 * array for name, array in case.flat.params.items()})
+    monkeypatch.setattr(nested, "CASES", (lambda: replace(case, **{spoiled: other.get(spoiled, doubled)}),))
+    if spoiled == "nested":
+        other["nested"].params["W"][:] *= 2
+    with pytest.raises(AssertionError, match=r"nested is .* away"):
+        ran(nested, *QUICK)
+
+
+def test_a_nested_one_that_is_not_lifted_stops_it(monkeypatch: pytest.MonkeyPatch):
+    case = documents()
+
+    def step(sentence: Any, h: Any, params: Any) -> tuple[Any, Any]:  # the memory of the outer one enters
+        return cells.gru(case.flat(sentence, initial=h)[1], h, params)
+
+    looped = replace(case, nested=sn.RNN(step, case.outer.params, memory=5))
+    monkeypatch.setattr(nested, "CASES", (lambda: looped,))
+    with pytest.raises(AssertionError, match="is not lifted"):
+        ran(nested, *QUICK)
+
+
+# ---- long sequences
+
+THERE = pytest.mark.skipif(not length.ANEW.exists(), reason="a process's peak does not begin anew here")
+
+
+@THERE
+def test_last_only_takes_no_memory_for_its_steps():
+    # in processes of their own; all outputs are 12.8 MB
+    found = json.loads(ran(length, "--rows", "1", "--steps", "50000", "--json"))
+    (one,) = found["found"]
+    memory = one["memory"]
+    assert (one["rows"], one["steps"], one["inputs"]) == (1, 50_000, 1_600_000)
+    assert memory["last only"] < 1_000_000
+    assert 12_800_000 < memory["all outputs"] < 14_000_000
+    assert memory["torch"] > 12_800_000
+    assert 1_000 < one["code"] < 1_000_000
+    assert found["kept"]
+
+
+@THERE
+def test_memory_is_the_peak_and_not_what_is_left():
+    def run() -> Array:
+        for _ in range(3):
+            np.ones(40_000_000, np.uint8)
+        return np.ones(10, np.uint8)
+
+    memory, outputs = length.watched(run)
+    assert outputs.sum() == 10
+    assert 39_000_000 < memory < 44_000_000
+    assert length.watched(lambda: outputs)[0] < 1_000_000
+
+
+def test_all_ways_end_in_what_the_equations_give():
+    x = np.random.default_rng(0).standard_normal((2, 30, length.INPUTS)).astype("float32")
+    p = {name: array.astype("float64") for name, array in length.parameters().items()}
+    h = np.zeros((2, length.HIDDEN))
+    for step in range(30):
+        h, _ = cells.gru(x[:, step], h, p)
+    for make in length.WAYS.values():
+        run, _ = make()
+        assert_close(run(x), h, 30, length.INPUTS + length.HIDDEN, "float32")
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, away: dict[str, float]) -> list[tuple[str, int, int]]:
+    """Runs that take what they should, ways being so far away from the right outputs; and which were run."""
+    done: list[tuple[str, int, int]] = []
+
+    def in_a_process(way: str, rows: int, steps: int) -> Any:
+        done.append((way, rows, steps))
+        last = np.full((rows, length.HIDDEN), 0.5) + away.get(way, 0)
+        return length.Run(1000 if way == "last only" else rows * steps * 256, 24_000, last.tolist())
+
+    monkeypatch.setattr(length, "in_a_process", in_a_process)
+    return done
+
+
+def test_a_way_that_does_not_fit_the_memory_is_left_out(monkeypatch: pytest.MonkeyPatch):
+    done = pretend(monkeypatch, {})
+    monkeypatch.setattr(length, "available", lambda: 100_000_000)
+    found = json.loads(ran(length, "--json"))
+    assert found["kept"]
+    sizes = [(one["rows"], one["steps"]) for one in found["found"]]
+    assert sizes == [(rows, steps) for rows in (1, 16) for steps in (1_000, 100_000, 1_000_000)]
+    # of 60 MB: 100,000 steps take 25.6 MB of outputs, a million 256 MB
+    last = found["found"][2]
+    assert last["memory"] == {"last only": 1000, "all outputs": None, "torch": None}
+    assert last["expected"]["torch"] == 256_000_000
+    assert ("torch", 1, 100_000) in done
+    assert ("torch", 1, 1_000_000) not in done
+    said = ran(length)
+    assert "left out: 256.00 MB" in said
+    assert "up to 524 KB: kept" in said
+
+
+@pytest.mark.parametrize(
+    ("way", "away"), [("last only", 1e-6), ("all outputs", 1e-6), ("torch", 1e-2), ("torch", np.nan)]
+)
+def test_ways_that_end_otherwise_stop_it(monkeypatch: pytest.MonkeyPatch, way: str, away: float):
+    pretend(monkeypatch, {way: away})
+    with pytest.raises(AssertionError, match=r"is not the last output|away from ours"):
+        ran(length, "--rows", "1", "--steps", "1000")
+
+
+def test_memory_or_code_that_grows_is_not_kept():
+    short = length.Found(1, 1_000, 0, 24_000, {"last only": 300_000}, {})
+    assert length.kept([short, replace(short, steps=10_000, memory={"last only": 310_000})])
+    assert not length.kept([short, replace(short, steps=10_000, memory={"last only": 900_000})])
+    assert not length.kept([short, replace(short, steps=10_000, code=24_001)])
+    assert not length.kept([short, replace(short, steps=10_000, memory={"last only": None})])
+    assert length.kept([short, replace(short, rows=16, memory={"last only": 900_000})])
+
+
+# ---- conversions
+
+
+def test_a_conversion_is_timed_beside_a_copy(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(convert, "PAIRS", (("torch.lstm", "keras.lstm"),))
+    (one,) = json.loads(ran(convert, "--gigabytes", "0.0001", "--hidden", "32", "--rounds", "2", "--json"))
+    assert (one["source"], one["target"], one["hidden"]) == ("torch.lstm", "keras.lstm", 32)
+    assert one["bytes"] == one["layers"] * 4 * (2 * 4 * 32 * 32 + 2 * 4 * 32) >= 100_000
+    ratios = [made / copied for made, copied in zip(one["conversions"], one["copies"], strict=True)]
+    assert one["ratio"] == pytest.approx(sum(ratios) / 2)
+    assert one["steps"] == "moved, summed"
