@@ -267,11 +267,37 @@ def test_statics_that_a_stream_cannot_go_on_with(rows: Any, statics: Any, messag
         stream.reset(rows, statics=statics)
 
 
-def test_until_is_for_plain_statics():
-    rnn = sn.RNN(attention, PARAMS, memory=4, until=lambda output, h: h[:, 0] > 0)
-    xs, statics = given_to_attention()
-    with pytest.raises(InputError, match="until= is for a recurrence over one level of sequences, and plain"):
-        rnn(xs, statics=statics)
+def stops(output: Any, h: Any) -> Any:
+    return output["h"][:, 0] > 0.2
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("form", ["ragged", "padded"])
+def test_sequences_that_end_early(engine: str, form: str, reverse: bool):
+    lengths = [3, 0, 1, 40, 25, 30]
+    xs, keys = sequences(lengths, 3), sequences([2, 4, 0, 3, 1, 6], 2)
+    statics = {"keys": keys, "values": keys.with_values(RANDOM.uniform(-1, 1, (16, 4)).astype("float32"))}
+    rnn = sn.RNN(attention, PARAMS, memory=4, reverse=reverse, until=stops)
+    whole, _ = sn.RNN(attention, PARAMS, memory=4, reverse=reverse)(xs, statics=statics, engine=engine)
+    given: dict[str, Any] = {"sequences": xs}
+    if form == "padded":
+        given = {"sequences": xs.to_padded()[0], "lengths": lengths}
+    outputs, final = rnn(**given, statics=statics, engine=engine)
+    last, same = rnn(**given, statics=statics, engine=engine, last_only=True)
+    np.testing.assert_array_equal(same, final)
+    ended = 0
+    for row, all_steps in enumerate(whole["h"].to_list()):
+        order = all_steps[::-1] if reverse else all_steps
+        places = np.flatnonzero(order[:, 0] > 0.2)
+        kept = order[: places[0] + 1] if len(places) else order
+        ended += len(kept) < len(order)
+        right = kept[::-1] if reverse else kept
+        # NumPy's products depend on how many rows there are
+        same_bits = np.testing.assert_array_equal if engine == "llvm" else assert_close
+        same_bits(outputs["h"][row], right)
+        same_bits(final[row], kept[-1] if len(kept) else np.zeros(4, "float32"))
+        same_bits(last["h"][row], kept[-1] if len(kept) else np.zeros(4, "float32"))
+    assert ended >= 3
 
 
 # ---- what is written by attention ----------------------------------------------------------------------

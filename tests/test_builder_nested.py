@@ -479,12 +479,17 @@ def test_three_levels(engine: str, lengths: list[list[list[int]]], seed: int) ->
 
 
 def test_a_block_in_a_step(engine: str) -> None:
-    """A step written as a function holds a block; a parameter of it is where the block's memory begins."""
+    """A step written as a function holds a block, of which parameters are the first memory and a static."""
     texts = ragged([[2, 0], [1, 3]])
-    params = {"begin": numbers(1, 4), "W": numbers(2, 4, 4)}
+    params = {"begin": numbers(1, 4), "W": numbers(2, 4, 4), "scale": numbers(3, 4)}
 
     def step(sentence: Any, h: Any, p: Any) -> tuple[Any, Any]:
-        inner = word_block(sentence, init=p["begin"], add=h)
+        inner = sn.create_rnn_op()
+        with inner.stepnet():
+            word, scale = inner.add_input(sentence), inner.add_static(p["scale"])
+            s = inner.add_memory(init=p["begin"])
+            s.update(np.tanh(matmul(W, word) + s.pre_state() * scale + h))
+            inner.add_outputs(s)
         h = np.tanh(inner(output_all_steps=False) @ p["W"] + h)
         return h, h
 
@@ -492,7 +497,10 @@ def test_a_block_in_a_step(engine: str) -> None:
     for place, text in enumerate(texts.to_list()):
         h = NOTHING
         for at, sentence in enumerate(text):
-            h = np.tanh(last_of(word_loop(sentence, params["begin"], h)) @ params["W"] + h)
+            s = params["begin"]
+            for word in sentence:
+                s = np.tanh(W @ word + s * params["scale"] + h)
+            h = np.tanh((s if len(sentence) else NOTHING) @ params["W"] + h)
             assert_close(found[place][at], h, length=8, width=8)
 
 

@@ -99,6 +99,16 @@ def test_grouping_leaves_the_frames_where_they_are(data: Speakers):
         assert most is None or groups.lengths.max() == most
 
 
+def test_sessions_are_full_but_for_the_last():
+    assert [hierarchy.sessions(count, 8) for count in (20, 16, 3)] == [[8, 8, 4], [8, 8], [3]]
+
+
+def test_beliefs_of_any_size_stay_numbers():
+    found = hierarchy.log_softmax(np.array([[1000.0, 0.0, -1000.0], [-5000.0, -5000.0, -9000.0]]))
+    half = np.log(0.5)
+    assert_close(found, np.array([[0, -1000, -2000], [half, half, half - 4000]]), 1, 3)
+
+
 def test_the_inner_recurrence_is_lifted(data: Speakers):
     rnn = hierarchy.classifier(data.weights)
     rnn(hierarchy.grouped(data.utterances, data.speakers)[0])

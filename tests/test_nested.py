@@ -343,6 +343,41 @@ def test_a_mask_leaves_out_whole_inner_sequences(step: Any, masked: str, engine:
     np.testing.assert_array_equal(outputs.values[3], 0)
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_groups_that_end_early(engine: str, reverse: bool):
+    def step(x: Any, h: Any, p: Any, index: Any) -> tuple[Any, Any]:
+        _, said = words(x, initial=h)
+        return said + index[:, None].astype(said.dtype), said
+
+    given = ragged(
+        [
+            [RANDOM.normal(size=(n % 4, 3)).astype("float32") for n in range(count)]
+            for count in (2, 0, 21, 1, 15)
+        ]
+    )
+    options: dict[str, Any] = {"memory": 4, "reverse": reverse}
+    whole, _ = sn.RNN(step, None, **options)(given, begun=[0, 0, 2, 0, 0], engine=engine)
+    rnn = sn.RNN(step, None, **options, until=lambda output, h: (output[:, 0] > 10.0) | (h[:, 1] > 0.7))
+    outputs, _ = rnn(given, begun=[0, 0, 2, 0, 0], engine=engine)
+    for row, all_steps in enumerate(whole.to_list()):
+        order = all_steps[::-1] if reverse else all_steps
+        said = order[:, 1] - np.arange(len(order)) - (2 if row == 2 else 0)
+        places = np.flatnonzero((order[:, 0] > 10.0) | (said > 0.7))
+        kept = order[: places[0] + 1] if len(places) else order
+        assert_close(outputs[row], kept[::-1] if reverse else kept, 9, 8)
+    assert 0 < outputs.total < whole.total
+
+
+def test_a_step_that_ends_early_and_gives_sequences():
+    def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+        outputs, said = words(x, initial=h)
+        return outputs, said
+
+    rnn = sn.RNN(step, None, memory=4, until=lambda output, h: h[:, 0] > 0)
+    with pytest.raises(InputError, match="a step with until= gives one value per row"):
+        rnn(ragged([[np.ones((2, 3), "float32")]]))
+
+
 def test_a_masked_step_that_gives_sequences():
     def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
         outputs, said = words(x, initial=h)

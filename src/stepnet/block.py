@@ -83,7 +83,9 @@ class Block(Builder):
         if key not in self._captured:
             value = Traced(other, number)
             if value.type.extent == CONST:
-                raise refuse("a parameter of the step around a block is used in it; use its array there")
+                raise refuse(
+                    "a parameter of the step around a block is used in it; use its array, or rnn.add_static"
+                )
             if value.type.extent != ROWS:
                 raise refuse(
                     "a value that is a sequence at each step of the block around enters a block inside by "

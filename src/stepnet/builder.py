@@ -43,11 +43,11 @@ from typing import Any
 
 import numpy as np
 
-from stepnet import nested
 from stepnet.batch import Batch, checked_array
 from stepnet.block import REDUCE, Block, Memory, numbered
 from stepnet.errors import InputError
 from stepnet.ir import Builder, Net
+from stepnet.levels import common_offsets, is_deep
 from stepnet.lines import user_frame
 from stepnet.prepared import Asked
 from stepnet.ragged import Ragged
@@ -296,8 +296,8 @@ def check_level(X: Any, level: Any) -> None:
 
 def specs_and_count(inputs: dict[str, Any]) -> tuple[dict[str, Spec], int]:
     """What a step sees of Raggeds or arrays, and how many sequences there are."""
-    if nested.is_deep(inputs):
-        count = len(nested.common_offsets(list(inputs.items()))[0]) - 1
+    if is_deep(inputs):
+        count = len(common_offsets(list(inputs.items()))[0]) - 1
         arrays = [checked_array(ragged.values, f"input {name}") for name, ragged in inputs.items()]
         levels = [ragged.levels - 1 for ragged in inputs.values()]
     else:

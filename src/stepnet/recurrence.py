@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet import nested
+from stepnet import levels, nested
 from stepnet.batch import Batch, begun_steps, checked_array, initial_arrays, row_arrays
 from stepnet.control import MASKED, Control, Until, mask_array, run_until
 from stepnet.engines import Call
@@ -151,11 +151,9 @@ class RNN:
             if mask is not None or begun is not None or self.until is not None:
                 raise refuse("mask=, begun= and until= are not for a recurrence inside a step")
             return nested.in_step(self, sequences, initial, statics, last_only)
-        if nested.is_deep(sequences) or nested.is_ragged(statics):
-            if self.until is not None:
-                raise InputError("until= is for a recurrence over one level of sequences, and plain statics")
-            control = nested.Masking(mask, masked, begun)
-            return nested.over_levels(self, sequences, initial, statics, lengths, last_only, engine, control)
+        if levels.is_deep(sequences) or levels.is_ragged(statics):
+            control = levels.Masking(mask, masked, begun, self.until)
+            return levels.over_levels(self, sequences, initial, statics, lengths, last_only, engine, control)
         batch = Batch.of(sequences, lengths)
         static_arrays = transform(lambda leaf: checked_array(leaf, "a static"), statics)
         found = self.prepare_for(batch, static_arrays)
@@ -223,7 +221,7 @@ class RNN:
         shows a table.
         """
         check_masked(masked)
-        masking = nested.Masking(mask, masked, begun, self.until)
+        masking = levels.Masking(mask, masked, begun, self.until)
         return step_scopes(self, sequences, initial, statics, lengths, masking)
 
     def prepare_for(self, batch: "Batch", statics: Any) -> Prepared:

@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from stepnet import nested
+from stepnet import levels, nested
 from stepnet.batch import Batch, check_no_lengths
 from stepnet.errors import InputError
 from stepnet.interpret import Segments, by_steps, interpret
@@ -129,7 +129,7 @@ def numbers_text(value: Any) -> str:
 
 
 def step_scopes(
-    rnn: "RNN", sequences: Any, initial: Any, statics: Any, lengths: Any, masking: nested.Masking
+    rnn: "RNN", sequences: Any, initial: Any, statics: Any, lengths: Any, masking: levels.Masking
 ) -> Scopes:
     """Every named value of every step of the sequences."""
     if nested.is_traced(sequences):
@@ -139,9 +139,9 @@ def step_scopes(
         )
     sequences, masking = as_sequences(sequences, lengths, masking)
     # What is wrong is told here, where nobody watches.
-    nested.levels_call(like(rnn, rnn.step), sequences, initial, statics, masking)
+    levels.levels_call(like(rnn, rnn.step), sequences, initial, statics, masking)
     names: Names = {}
-    called = nested.levels_call(like(rnn, watched(rnn.step, names)), sequences, initial, statics, masking)
+    called = levels.levels_call(like(rnn, watched(rnn.step, names)), sequences, initial, statics, masking)
     builder = next(leaf for leaf in names.values() if isinstance(leaf, Traced)).builder
     names = {name: leaf for name, leaf in names.items() if not is_static_sequence(leaf)}
     numbers = list(
@@ -159,13 +159,13 @@ def step_scopes(
     return Scopes({name: values[name] for name in names})
 
 
-def as_sequences(sequences: Any, lengths: Any, masking: nested.Masking) -> tuple[Any, nested.Masking]:
+def as_sequences(sequences: Any, lengths: Any, masking: levels.Masking) -> tuple[Any, levels.Masking]:
     """Sequences as Raggeds, which fit together, and the mask of their steps as one."""
-    if nested.is_deep(sequences):
+    if levels.is_deep(sequences):
         check_no_lengths(lengths)
         return sequences, masking
     batch = Batch.of(sequences, lengths)
-    return (sequences, masking) if isinstance(batch.like, Ragged) else nested.as_raggeds(batch, masking)
+    return (sequences, masking) if isinstance(batch.like, Ragged) else levels.as_raggeds(batch, masking)
 
 
 def is_static_sequence(leaf: Any) -> bool:
@@ -187,7 +187,7 @@ def constant_arrays(names: Names, params: list[Array]) -> dict[str, Array]:
     return arrays | dict(zip(made, interpret(net, [*none, *params], Segments(0)), strict=True))
 
 
-def under_mask(called: nested.LevelsCall, record: "Record", first: int) -> dict[str, Ragged]:
+def under_mask(called: levels.LevelsCall, record: "Record", first: int) -> dict[str, Ragged]:
     """The outputs and next memories as the mask has them: of the step itself they are what it would give."""
     outputs, after = called.traced.output, called.traced.memory
     behind = first + len(leaves(called.found.traced.output))
@@ -223,7 +223,7 @@ class Record:
         )
         if type_.extent == ROWS:
             return Ragged(values[self.order], (self.offsets,))
-        inside = [levels(segments, type_) for segments, _ in self.steps]
+        inside = [inner_offsets(segments, type_) for segments, _ in self.steps]
         none = np.zeros(0, np.int64)
         deeper = [
             offsets_of(np.concatenate([none, *(np.diff(one[depth]) for one in inside)]))
@@ -237,14 +237,14 @@ class Record:
         return Ragged(np.broadcast_to(array, (len(self.order), *array.shape)), (self.offsets,))
 
 
-def levels(segments: Segments, type_: Type) -> tuple[Array, ...]:
+def inner_offsets(segments: Segments, type_: Type) -> tuple[Array, ...]:
     """The offsets of what lies inside a step."""
     if is_beside(type_.extent):
         return (segments.beside[type_.extent[-1]],)
     return segments.offsets[: len(type_.extent) - 1]
 
 
-def recorded(called: nested.LevelsCall, seen: Net, params: list[Array], ends: bool) -> Record:
+def recorded(called: levels.LevelsCall, seen: Net, params: list[Array], ends: bool) -> Record:
     """What a recurrence has at each step: the results of the net that is seen, then those of its own body.
 
     ends: whether sequences end early; steps behind an end do not count.
