@@ -396,7 +396,7 @@ def test_a_parameter_of_a_step_in_a_block() -> None:
 
     with pytest.raises(
         StepError,
-        match=r"^a parameter of the step around a block is used in it; use its array, or rnn.add_static\n.*: s",
+        match=r"^a parameter of the step around .*; use its array, or rnn.add_static\n.*: s.update\(",
     ):
         sn.RNN(step, NOTHING, memory=4)(TEXTS)
 

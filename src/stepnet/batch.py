@@ -57,10 +57,6 @@ class Batch:
     @classmethod
     def _of_ragged(cls, structure: Any, named: list[tuple[str, Any]], first: Ragged) -> "Batch":
         for name, ragged in named:
-            if ragged.levels != 1:
-                raise InputError(
-                    f"input {name} has {ragged.levels} levels of sequences; a recurrence runs over one"
-                )
             if ragged is not first:
                 check_same_lengths(named[0][0], first, name, ragged)
         arrays = [checked_array(ragged.values, f"input {name}".strip()) for name, ragged in named]

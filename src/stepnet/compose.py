@@ -11,11 +11,12 @@ Inside a step they run over its inner sequences; there `initial="zeros"` says th
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 import numpy as np
 
 from stepnet.batch import ZEROS
+from stepnet.control import Controls
 from stepnet.errors import InputError, StepnetError
 from stepnet.nested import is_traced
 from stepnet.prepared import Asked
@@ -70,14 +71,10 @@ class Bidirectional:
         lengths: Any = None,
         last_only: bool = False,
         engine: Asked = "auto",
-        *,
-        mask: Any = None,
-        masked: str = "repeat",
-        begun: Any = None,
+        **control: Unpack[Controls],
     ) -> tuple[Any, dict[str, Any]]:
         """The merged outputs, and each direction's final memories. See `RNN`."""
         given, still = by_direction(initial, "initial"), by_direction(statics, "statics")
-        control = {"mask": mask, "masked": masked, "begun": begun}
         outputs: list[Any] = []
         final: dict[str, Any] = {}
         for name, layer in zip(DIRECTIONS, self.layers, strict=True):
@@ -96,14 +93,10 @@ class Bidirectional:
         initial: Any = None,
         statics: Any = None,
         lengths: Any = None,
-        *,
-        mask: Any = None,
-        masked: str = "repeat",
-        begun: Any = None,
+        **control: Unpack[Controls],
     ) -> dict[str, Any]:
         """Every named value of every step, {"forward": ..., "backward": ...}. See `RNN.trace_steps`."""
         given, still = by_direction(initial, "initial"), by_direction(statics, "statics")
-        control = {"mask": mask, "masked": masked, "begun": begun}
         scopes: dict[str, Any] = {}
         for name, layer in zip(DIRECTIONS, self.layers, strict=True):
             with named(f"the {name} direction"):
@@ -149,14 +142,10 @@ class Stack:
         lengths: Any = None,
         last_only: bool = False,
         engine: Asked = "auto",
-        *,
-        mask: Any = None,
-        masked: str = "repeat",
-        begun: Any = None,
+        **control: Unpack[Controls],
     ) -> tuple[Any, tuple[Any, ...]]:
         """The last layer's outputs, and each layer's final memories. See `RNN`."""
         given, still = self.by_layer(initial, "initial"), self.by_layer(statics, "statics")
-        control = {"mask": mask, "masked": masked, "begun": begun}
         outputs, top = sequences, len(self.layers) - 1
         final: list[Any] = []
         for place, layer in enumerate(self.layers):
@@ -190,14 +179,10 @@ class Stack:
         initial: Any = None,
         statics: Any = None,
         lengths: Any = None,
-        *,
-        mask: Any = None,
-        masked: str = "repeat",
-        begun: Any = None,
+        **control: Unpack[Controls],
     ) -> tuple[Any, ...]:
         """Every named value of every step, one entry for each layer. See `RNN.trace_steps`."""
         given, still = self.by_layer(initial, "initial"), self.by_layer(statics, "statics")
-        control = {"mask": mask, "masked": masked, "begun": begun}
         outputs, scopes = sequences, list[Any]()
         for place, layer in enumerate(self.layers):
             with named(f"layer {place}"):

@@ -8,7 +8,7 @@ itself; nobody else sees them.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
 import numpy as np
 
@@ -29,6 +29,14 @@ MASKED = ("repeat", "zero")
 
 PIECES = (8, 128)
 """How many steps of each sequence are run before looking which have ended: at first, and at most."""
+
+
+class Controls(TypedDict, total=False):
+    """What a call may say of its steps, the same for all parts of what is called. See `RNN.__call__`."""
+
+    mask: Any
+    masked: str
+    begun: Any
 
 
 @dataclass(frozen=True)
