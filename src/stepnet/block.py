@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.ir import Builder
+from stepnet.ir import Builder, Net
 from stepnet.lines import NamingLine
-from stepnet.step import Spec, row_value
+from stepnet.step import Spec, Step, row_value
 from stepnet.trace import Traced, lifted, refuse, user_line
 from stepnet.types import CONST, ROWS, Type, extent_of
+from stepnet.watch import tell
 
 Array = np.ndarray
 REDUCE = "sn.reduce makes one value of it"
@@ -197,3 +198,30 @@ class Memory:
 def numbered(name: str, before: int) -> str:
     """The name of one more: x, x2, x3."""
     return f"{name}{before + 1}" if before else name
+
+
+def replay(net: Net, output_num: int, names: tuple[str, ...]) -> Step:
+    """The step that a net is: its inputs by their names, its results the outputs, the next memories, and
+    values that have these names in the block.
+    """
+
+    def block(
+        x: dict[str, Traced], memory: dict[str, Traced], params: None, statics: dict[str, Traced] | None
+    ) -> tuple[Any, Any]:
+        given = {**x, **memory, **(statics or {})}
+        builder = next(iter(given.values())).builder
+        place: list[int] = []
+        for node in net.nodes:
+            if node.operation == "input":
+                place.append(given[node.name].number)
+            else:
+                place.append(builder.copy(node, [place[operand] for operand in node.inputs]))
+        results = [Traced(builder, place[number]) for number in net.results]
+        outputs, after = results[:output_num], results[output_num : output_num + len(memory)]
+        tell(dict(zip(names, results[output_num + len(memory) :], strict=True)))
+        return (
+            outputs[0] if output_num == 1 else tuple(outputs),
+            dict(zip(memory, after, strict=True)),
+        )
+
+    return block

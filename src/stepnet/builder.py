@@ -44,19 +44,18 @@ from typing import Any
 import numpy as np
 
 from stepnet.batch import Batch, checked_array
-from stepnet.block import REDUCE, Block, Memory, numbered
+from stepnet.block import REDUCE, Block, Memory, numbered, replay
 from stepnet.errors import InputError
-from stepnet.ir import Builder, Net
+from stepnet.ir import Builder
 from stepnet.levels import common_offsets, is_deep
 from stepnet.lines import user_frame
 from stepnet.prepared import Asked
 from stepnet.ragged import Ragged
 from stepnet.recurrence import RNN, default_dtype, scan
-from stepnet.step import Spec, Step
+from stepnet.step import Spec
 from stepnet.structure import leaves, skeleton
 from stepnet.trace import Traced, apply, array_of, lifted, refuse, user_line
 from stepnet.types import ROWS, is_integer
-from stepnet.watch import tell
 
 Array = np.ndarray
 
@@ -324,33 +323,6 @@ def variables_of(block: Block) -> dict[str, Traced]:
         if isinstance(value, Traced) and value.builder is block:
             found[name] = value
     return found
-
-
-def replay(net: Net, output_num: int, names: tuple[str, ...]) -> Step:
-    """The step that a net is: its inputs by their names, its results the outputs, the next memories, and
-    values that have these names in the block.
-    """
-
-    def block(
-        x: dict[str, Traced], memory: dict[str, Traced], params: None, statics: dict[str, Traced] | None
-    ) -> tuple[Any, Any]:
-        given = {**x, **memory, **(statics or {})}
-        builder = next(iter(given.values())).builder
-        place: list[int] = []
-        for node in net.nodes:
-            if node.operation == "input":
-                place.append(given[node.name].number)
-            else:
-                place.append(builder.copy(node, [place[operand] for operand in node.inputs]))
-        results = [Traced(builder, place[number]) for number in net.results]
-        outputs, after = results[:output_num], results[output_num : output_num + len(memory)]
-        tell(dict(zip(names, results[output_num + len(memory) :], strict=True)))
-        return (
-            outputs[0] if output_num == 1 else tuple(outputs),
-            dict(zip(memory, after, strict=True)),
-        )
-
-    return block
 
 
 def spec_of(array: Array) -> Spec:
