@@ -1,7 +1,7 @@
 """The ATen operations that a step may use: one table, from each one's name to its rule.
 
 What PyTorch knows of dtypes (integers beside floats give float32, where NumPy gives float64) is in the ways
-to make a row. To add an operation: one row here, and its rule, where NumPy has none, in `rules`.
+to make a row. To add an operation: one row here, and its rule, where NumPy has none, in `rules` or `places`.
 """
 
 from collections.abc import Callable
@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from stepnet import functions
-from stepnet.torch import rules
+from stepnet.torch import places, rules
 from stepnet.torch.rules import Result, as_bool, to
+from stepnet.trace import refuse
 
 Function = Callable[..., Any]
 
@@ -51,6 +52,17 @@ def compared(function: Function) -> Row:
     return Row(rule, folded=True)
 
 
+def of_bits(function: Function) -> Row:
+    """A function, number by number, of bits: of booleans, since integers have no bits in a step."""
+
+    def rule(result: Result, *values: Any) -> Any:
+        if result.dtype != "bool":
+            raise refuse("&, |, ^ and ~ are for booleans in a step: integers have no bits here")
+        return function(*values)
+
+    return Row(rule, folded=True)
+
+
 def truths(function: Function) -> Row:
     """A function, number by number, of operands that are true where they are not zero."""
 
@@ -74,22 +86,20 @@ TABLE: dict[str, Row] = {
     "add.Tensor": pointwise(rules.add),
     "add.Scalar": pointwise(rules.add),
     "sub.Tensor": pointwise(rules.subtract),
-    "sub.Scalar": pointwise(rules.subtract),
     "mul.Tensor": pointwise(np.multiply),
     "mul.Scalar": pointwise(np.multiply),
     "div.Tensor": pointwise(rules.divide),
-    "div.Scalar": pointwise(rules.divide),
-    "div.Tensor_mode": Row(rules.divide_rounded, True),
-    "div.Scalar_mode": Row(rules.divide_rounded, True),
+    "div.Tensor_mode": pointwise(rules.divide),
     "remainder.Tensor": pointwise(np.remainder),
     "remainder.Scalar": pointwise(np.remainder),
+    "remainder.Scalar_Tensor": pointwise(np.remainder),
     "neg.default": pointwise(np.negative),
     "abs.default": pointwise(np.absolute),
     "sign.default": pointwise(rules.sign),
-    "floor.default": pointwise(np.floor),
-    "ceil.default": pointwise(np.ceil),
-    "round.default": pointwise(np.rint),
-    "trunc.default": pointwise(rules.truncate),
+    "floor.default": pointwise(rules.whole(np.floor)),
+    "ceil.default": pointwise(rules.whole(np.ceil)),
+    "round.default": pointwise(rules.whole(np.rint)),
+    "trunc.default": pointwise(rules.whole(rules.truncate)),
     "exp.default": pointwise(np.exp),
     "expm1.default": pointwise(np.expm1),
     "log.default": pointwise(np.log),
@@ -99,7 +109,7 @@ TABLE: dict[str, Row] = {
     "sqrt.default": pointwise(np.sqrt),
     "rsqrt.default": pointwise(rules.inverse_root),
     "reciprocal.default": pointwise(np.reciprocal),
-    "pow.Tensor_Scalar": pointwise(np.power),
+    "pow.Tensor_Scalar": pointwise(rules.power),
     "pow.Scalar": pointwise(rules.power_of),
     "tanh.default": pointwise(np.tanh),
     "sigmoid.default": pointwise(functions.sigmoid),
@@ -132,12 +142,15 @@ TABLE: dict[str, Row] = {
     "logical_or.default": truths(np.logical_or),
     "logical_xor.default": truths(np.logical_xor),
     "logical_not.default": truths(np.logical_not),
-    "bitwise_and.Tensor": plain(np.bitwise_and, folded=True),
-    "bitwise_or.Tensor": plain(np.bitwise_or, folded=True),
-    "bitwise_xor.Tensor": plain(np.bitwise_xor, folded=True),
-    "bitwise_not.default": plain(np.invert, folded=True),
+    "bitwise_and.Tensor": of_bits(np.logical_and),
+    "bitwise_and.Scalar": of_bits(np.logical_and),
+    "bitwise_or.Tensor": of_bits(np.logical_or),
+    "bitwise_or.Scalar": of_bits(np.logical_or),
+    "bitwise_xor.Tensor": of_bits(np.logical_xor),
+    "bitwise_xor.Scalar": of_bits(np.logical_xor),
+    "bitwise_not.default": of_bits(np.logical_not),
     "_to_copy.default": Row(rules.cast, True),
-    "copy.default": Row(rules.copied),
+    "copy.default": Row(places.copied),
     "clone.default": plain(rules.itself, folded=True),
     "alias.default": plain(rules.itself, folded=True),
     "lift_fresh_copy.default": plain(rules.itself, folded=True),
@@ -152,6 +165,8 @@ TABLE: dict[str, Row] = {
     "mean.dim": promoted(rules.mean),
     "amax.default": promoted(rules.largest),
     "amin.default": promoted(rules.smallest),
+    "max.default": promoted(rules.largest),
+    "min.default": promoted(rules.smallest),
     "max.dim": promoted(rules.largest_and_place),
     "min.dim": promoted(rules.smallest_and_place),
     "argmax.default": plain(rules.place_of_largest),
@@ -166,37 +181,41 @@ TABLE: dict[str, Row] = {
     "_log_softmax.default": promoted(rules.log_softmax),
     "native_layer_norm.default": promoted(rules.layer_norm),
     # features moved
-    "view.default": Row(rules.shaped, True),
-    "unsqueeze.default": Row(rules.shaped),
-    "squeeze.dims": Row(rules.shaped),
-    "expand.default": Row(rules.repeated, True),
+    "view.default": Row(places.shaped, True),
+    "unsqueeze.default": Row(places.shaped),
+    "squeeze.dims": Row(places.shaped),
+    "expand.default": Row(places.repeated, True),
     "permute.default": plain(np.transpose),
-    "select.int": plain(rules.along),
-    "slice.Tensor": plain(rules.sliced),
-    "split_with_sizes.default": plain(rules.split_by_sizes),
-    "cat.default": Row(rules.concatenated),
-    "flip.default": plain(rules.flipped),
-    "roll.default": plain(rules.rolled),
-    "repeat.default": plain(rules.tiled),
-    "slice_scatter.default": plain(rules.slice_replaced),
+    "select.int": plain(places.along),
+    "slice.Tensor": plain(places.sliced),
+    "split_with_sizes.default": plain(places.split_by_sizes),
+    "cat.default": Row(places.concatenated),
+    "flip.default": plain(places.flipped),
+    "roll.default": plain(places.rolled),
+    "repeat.default": Row(places.tiled),
+    "slice_scatter.default": plain(places.slice_replaced),
     # at integers
-    "embedding.default": plain(rules.embedded),
-    "index.Tensor": plain(rules.indexed),
-    "index_select.default": plain(rules.picked),
-    "gather.default": Row(rules.gathered),
+    "embedding.default": plain(places.embedded),
+    "index.Tensor": Row(places.indexed),
+    "index_select.default": Row(places.picked),
+    "gather.default": Row(places.gathered),
     # new values
-    "full.default": Row(rules.filled),
-    "full_like.default": Row(rules.filled),
-    "scalar_tensor.default": Row(rules.number),
-    "eye.default": Row(rules.identity),
-    "arange.start_step": Row(rules.counted),
+    "empty.memory_format": Row(places.unsaid),
+    "empty_permuted.default": Row(places.unsaid),
+    "full.default": Row(places.filled),
+    "full_like.default": Row(places.filled),
+    "scalar_tensor.default": Row(places.number),
+    "eye.default": Row(places.identity),
+    "eye.m": Row(places.identity),
+    "arange.start_step": Row(places.counted),
 }
+
+RANDOM = "random numbers enter a step as an input (drawn per step) or a static (per sequence)"
 
 ADVICE: dict[str, str] = {
     "_local_scalar_dense": "a step cannot read a value as a number: every row may differ; use torch.where",
-    "rand": "random numbers enter a step as an input (drawn per step) or a static (per sequence)",
-    "randn": "random numbers enter a step as an input (drawn per step) or a static (per sequence)",
-    "rand_like": "random numbers enter a step as an input (drawn per step) or a static (per sequence)",
-    "randn_like": "random numbers enter a step as an input (drawn per step) or a static (per sequence)",
+    "_native_batch_norm_legit": "it takes means over rows: call .eval() on the module, or use a LayerNorm",
     "index_put": "use torch.where, or x[:, a:b] = y with a and b numbers",
+    "pow": "for a base above 0 write torch.exp(b * torch.log(a))",
 }
+"""What to do instead, by the names of operations; of those that draw random numbers it is `RANDOM`."""

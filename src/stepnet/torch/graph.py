@@ -9,24 +9,24 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 from stepnet.errors import StepError
 from stepnet.torch.lines import line_of_error
+from stepnet.torch.pytorch import pytorch
 from stepnet.torch.rewritten import Rewritten
 from stepnet.trace import refuse
 from stepnet.types import CONST, ROWS, Type
 
-torch: Any = import_module("torch")
-fake_tensors: Any = import_module("torch._subclasses.fake_tensor")
-dispatch: Any = import_module("torch.utils._python_dispatch")
-functional: Any = import_module("torch._subclasses.functional_tensor")
-fx_traceback: Any = import_module("torch.fx.traceback")
-proxies: Any = import_module("torch.fx.experimental.proxy_tensor")
-shapes: Any = import_module("torch.fx.experimental.symbolic_shapes")
-sources: Any = import_module("torch._dynamo.source")
-decompositions: Any = import_module("torch._decomp")
+torch: Any = pytorch("torch")
+fake_tensors: Any = pytorch("torch._subclasses.fake_tensor")
+dispatch: Any = pytorch("torch.utils._python_dispatch")
+functional: Any = pytorch("torch._subclasses.functional_tensor")
+fx_traceback: Any = pytorch("torch.fx.traceback")
+proxies: Any = pytorch("torch.fx.experimental.proxy_tensor")
+shapes: Any = pytorch("torch.fx.experimental.symbolic_shapes")
+sources: Any = pytorch("torch._dynamo.source")
+decompositions: Any = pytorch("torch._decomp")
 
 FAKE = (functional.FunctionalTensor, fake_tensors.FakeTensor)
 # What PyTorch takes the number of rows for until that would matter, which is refused.
@@ -55,11 +55,11 @@ class Held(dispatch.TorchDispatchMode):
         self, operation: Any, types: Any, arguments: Any = (), options: dict[str, Any] | None = None
     ) -> Any:
         """What an operation gives; raises `StepError` where it would change such a tensor."""
-        given = {**dict(zip(operation._schema.arguments, arguments, strict=False))}
-        named = {one.name: one for one in operation._schema.arguments}
-        given |= {named[name]: value for name, value in (options or {}).items() if name in named}
-        for argument, value in given.items():
-            written = argument.alias_info is not None and argument.alias_info.is_write
+        formal = operation._schema.arguments
+        given = dict(zip((one.name for one in formal), arguments, strict=False)) | (options or {})
+        for one in formal:
+            value = given.get(one.name)
+            written = one.alias_info is not None and one.alias_info.is_write
             if written and isinstance(value, torch.Tensor) and not isinstance(value, FAKE):
                 raise changed("a tensor that it closes over")
         return operation(*arguments, **(options or {}))
@@ -101,6 +101,10 @@ class Graph:
         if not places:
             return Layout(False, True, tuple(sizes))
         first = places[0]
+        if any(sizes[place].node.expr.free_symbols != {self.rows} for place in places):
+            raise refuse(
+                "how many numbers there are depends on values: every row may differ; use torch.where"
+            )
         count = sizes[first].node.expr / self.rows
         if len(places) > 1 or not count.is_Integer or any(size != 1 for size in sizes[:first]):
             raise refuse(
@@ -163,7 +167,11 @@ def row_count(environment: Any) -> Any:
 def smaller() -> dict[Any, Callable[..., Any]]:
     """What is made of smaller operations: all that PyTorch itself makes so for its core set, and norms."""
     aten = torch.ops.aten
-    norms = [aten.native_batch_norm, aten.native_group_norm]
+    norms = [
+        aten.native_group_norm,
+        aten._native_batch_norm_legit.default,
+        aten._native_batch_norm_legit_no_training,
+    ]
     table = {**decompositions.core_aten_decompositions(), **decompositions.get_decompositions(norms)}
     # Of these the smaller ones compute places that are constants, are of dtypes that a step lacks, or lay
     # rows and positions out as one axis.

@@ -3,13 +3,13 @@
 import inspect
 import os
 import traceback
-from importlib import import_module
 from types import CodeType
 from typing import Any
 
 from stepnet import lines
+from stepnet.torch.pytorch import pytorch
 
-torch: Any = import_module("torch")
+torch: Any = pytorch("torch")
 PYTORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 MADE = ("<string>", "<eval_with_key>")
 """What Python and PyTorch call code that they make themselves."""

@@ -3,19 +3,20 @@
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, cast
 
 from stepnet.errors import NetError, StepError
 from stepnet.lines import defined_at, written_at
+from stepnet.numpy_functions import listed
 from stepnet.structure import leaves, named_leaves, rebuild
-from stepnet.torch.aten import ADVICE, TABLE
+from stepnet.torch.aten import ADVICE, RANDOM, TABLE
 from stepnet.torch.graph import Graph, Layout, graph_of
+from stepnet.torch.pytorch import pytorch
 from stepnet.torch.rules import Result
 from stepnet.trace import Traced, builder_of, refuse
 from stepnet.types import CONST, DTYPES, ROWS, Type
 
-torch: Any = import_module("torch")
+torch: Any = pytorch("torch")
 
 READ: Any = torch.ops.aten._local_scalar_dense.default
 
@@ -42,10 +43,18 @@ class TorchStep:
 
         def flat(*tensors: Any) -> list[Any]:
             structure[:] = [self.function(**rebuild(given, tensors))]
-            return [torch.as_tensor(leaf) for leaf in leaves(structure)]
+            return [tensor_of(leaf) for leaf in leaves(structure)]
 
         graph = graph_of(flat, [value.type for value in values], names)
         return rebuild(structure[0], replayed(graph, values, defined_at(self)))
+
+
+def tensor_of(leaf: Any) -> Any:
+    """What a step returns as a tensor; raises `StepError` for what is none, nor a number."""
+    try:
+        return torch.as_tensor(leaf)
+    except TypeError:
+        raise StepError(f"the step returns a {type(leaf).__name__}, not a tensor") from None
 
 
 def replayed(graph: Graph, arguments: Sequence[Traced], place: str) -> list[Traced]:
@@ -94,8 +103,7 @@ def applied(graph: Graph, node: Any, values: dict[Any, Any], arguments: Sequence
     """What one node gives: its row of the table, applied to a step's values."""
     name = str(node.target).removeprefix("aten.")
     if name not in TABLE:
-        advice = ADVICE.get(name.split(".")[0])
-        raise refuse(f"aten.{name} is not an operation of a step" + (f": {advice}" if advice else ""))
+        raise refuse(f"{node.target} is not an operation of a step" + advice(node.target))
     try:
         layouts = [graph.layout(one) for one in listed(node.meta["val"])]
         check_rows(graph, node, layouts)
@@ -111,6 +119,14 @@ def applied(graph: Graph, node: Any, values: dict[Any, Any], arguments: Sequence
         if value.type != wanted:
             raise NetError(f"aten.{name} gives {wanted}, and its rule {value.type}")
     return found
+
+
+def advice(operation: Any) -> str:
+    """What to do instead of an operation, after a colon; nothing where that is not known."""
+    if torch.Tag.nondeterministic_seeded in getattr(operation, "tags", ()):
+        return f": {RANDOM}"
+    known = ADVICE.get(getattr(operation, "__name__", "").split(".")[0])
+    return f": {known}" if known else ""
 
 
 def check_rows(graph: Graph, node: Any, layouts: Sequence[Layout]) -> None:
@@ -155,8 +171,3 @@ def valued(argument: Any, values: dict[Any, Any]) -> Any:
     if isinstance(argument, list | tuple):
         return [valued(one, values) for one in cast("Sequence[Any]", argument)]
     return values[argument] if hasattr(argument, "meta") else argument
-
-
-def listed(value: Any) -> list[Any]:
-    """The results of an operation that gives one or several."""
-    return list(cast("Sequence[Any]", value)) if isinstance(value, list | tuple) else [value]

@@ -4,15 +4,15 @@ The cells, and some others, are C++ that asks for the number of rows, which a st
 """
 
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from typing import Any
 
 from stepnet.errors import StepError
 from stepnet.torch.lines import line_of_call
+from stepnet.torch.pytorch import pytorch
 
-torch: Any = import_module("torch")
-fx_traceback: Any = import_module("torch.fx.traceback")
-overrides: Any = import_module("torch.overrides")
+torch: Any = pytorch("torch")
+fx_traceback: Any = pytorch("torch.fx.traceback")
+overrides: Any = pytorch("torch.overrides")
 linear: Any = torch.nn.functional.linear
 
 
@@ -42,6 +42,32 @@ def rnn_tanh_cell(x: Any, h: Any, W: Any, R: Any, b: Any = None, d: Any = None) 
 def rnn_relu_cell(x: Any, h: Any, W: Any, R: Any, b: Any = None, d: Any = None) -> Any:
     """The new state of `torch.nn.RNNCell` with nonlinearity="relu"."""
     return torch.relu(linear(x, W, b) + linear(h, R, d))
+
+
+def bilinear(a: Any, b: Any, W: Any, bias: Any = None) -> Any:
+    """The products of all features of a with all of b, weighted [outputs, a's, b's] and summed."""
+    weighted = (a @ W.permute(1, 0, 2).flatten(1)).unflatten(-1, (W.shape[0], W.shape[2]))
+    found = (weighted * b.unsqueeze(-2)).sum(-1)
+    return found if bias is None else found + bias
+
+
+def unbound(x: Any, dim: int = 0) -> Any:
+    """The parts of x along an axis; raises `StepError` where that holds the rows."""
+    if not isinstance(x.shape[dim], int):
+        raise StepError(
+            "a step cannot take rows apart, nor loop over a tensor of them: take features, as x[:, 0] or "
+            "x.unbind(1)"
+        )
+    return torch.unbind(x, dim)
+
+
+def refused(message: str) -> Callable[..., Any]:
+    """What raises `StepError` where it is called."""
+
+    def rule(*_: Any, **__: Any) -> Any:
+        raise StepError(message)
+
+    return rule
 
 
 def dropped(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
@@ -75,6 +101,7 @@ def pad(x: Any, pad: Sequence[int], mode: str = "constant", value: float | None 
     return x
 
 
+LAYER = "a layer of torch.nn that runs over steps itself is not an operation of a step: use its cell"
 DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
 
 REWRITTEN: dict[Callable[..., Any], Callable[..., Any]] = {
@@ -84,6 +111,10 @@ REWRITTEN: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.rnn_relu_cell: rnn_relu_cell,
     torch.cosine_similarity: cosine_similarity,
     torch.nn.functional.pad: pad,
+    torch.bilinear: bilinear,
+    torch.unbind: unbound,
+    torch.Tensor.unbind: unbound,
+    **{getattr(torch, name): refused(LAYER) for name in ("gru", "lstm", "rnn_tanh", "rnn_relu")},
     torch.dropout: dropped,
     **{getattr(torch.nn.functional, name): dropped for name in DROPOUTS},
 }

@@ -1,6 +1,6 @@
 """A step written with PyTorch as a recurrence: `trace`."""
 
-from importlib import import_module
+import inspect
 from typing import Any, cast
 
 import numpy as np
@@ -9,10 +9,11 @@ from stepnet.errors import InputError, StepError
 from stepnet.recurrence import RNN
 from stepnet.step import Spec
 from stepnet.structure import leaves, skeleton, transform
+from stepnet.torch.pytorch import pytorch
 from stepnet.torch.replay import Function, TorchStep
 from stepnet.types import DTYPES
 
-torch: Any = import_module("torch")
+torch: Any = pytorch("torch")
 
 
 def trace(step: Any, example: Any, *, statics: Any = None, **options: Any) -> RNN:
@@ -47,11 +48,11 @@ def trace(step: Any, example: Any, *, statics: Any = None, **options: Any) -> RN
     """
     module: bool = isinstance(step, torch.nn.Module)
     called: Any = step.forward if module else step
-    if module:
-        check_module(step)
-    elif not callable(step):
+    if isinstance(step, type) or not callable(step):
         raise InputError(f"a step is a torch.nn.Module or a function, not {described(step)}")
     x, memory, params = parts_of(example, step)
+    if module:
+        check_module(step)
     inputs, memories, static_specs = (
         transform(lambda leaf, kind=kind: spec_of(leaf, kind), part)
         for kind, part in (("an input", x), ("a memory", memory), ("a static", statics))
@@ -84,17 +85,25 @@ def described(value: Any) -> str:
     """What to call a wrong value in a message."""
     if isinstance(value, tuple):
         return f"a tuple of {len(cast('tuple[Any, ...]', value))}"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
     return f"a {type(value).__name__}"
 
 
 def check_module(module: Any) -> None:
     """Raises `InputError` for modules that are no cells."""
+    name = type(module).__name__
     if isinstance(module, torch.nn.RNNBase):
-        name = type(module).__name__
         raise InputError(
             f"torch.nn.{name} runs over the steps itself; give a cell, as torch.nn.{name}Cell, or bring its "
             "weights over with stepnet.convert"
         )
+    signature = inspect.signature(module.forward)
+    further = {"statics", "index"} & signature.parameters.keys()
+    try:
+        signature.bind("x", "state", **dict.fromkeys(further))
+    except TypeError as error:
+        raise InputError(f"{name} is no cell, which is called with (x, state): {error}") from None
 
 
 def spec_of(leaf: Any, kind: str) -> Spec:

@@ -1,0 +1,20 @@
+"""PyTorch's modules: imported by name, since few of their types are known, or an error that says how to get
+them.
+"""
+
+from importlib import import_module
+from typing import Any
+
+from stepnet.errors import InputError
+
+
+def pytorch(name: str) -> Any:
+    """A module of PyTorch; raises `InputError` where it is not installed.
+
+    >>> pytorch("torch").tensor(2.0) ** 3
+    tensor(8.)
+    """
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        raise InputError("steps written with PyTorch need torch: pip install stepnet[torch]") from error
