@@ -85,14 +85,14 @@ def test_a_stream_is_timed_in_every_way():
         ours, best = one["seconds"]["stepnet"], one["seconds"][one["best"]]
         assert one["ratio"] == pytest.approx((ours[0] / best[0] + ours[1] / best[1]) / 2)
         assert sum(best) == min(sum(one["seconds"][name]) for name in THEIRS[:4])
-        assert one["kept"] == (one["ratio"] <= 0.5)
+        assert one["kept"] == (one["ratio"] <= 0.5 if one["cell"] == "gru" else None)
 
 
 @pytest.mark.usefixtures("small")
 def test_a_stream_s_table_names_every_way():
     said = ran(stream, *SMALLEST)
     assert all(name in said for name in ("gru 3x4", "lstm 3x4", "stepnet", *THEIRS))
-    assert said.count("kept") == 2
+    assert said.count("kept") == 1
 
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])

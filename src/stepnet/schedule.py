@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.ir import Builder, Net, Node
+from stepnet.ir import Builder, Net, Node, without_unused
 from stepnet.ops import recur_extent
 from stepnet.passes.lift import is_constant, is_inner, lift
 from stepnet.plan import Plan, plan
@@ -185,10 +185,15 @@ def whole(
 
 
 def recurrence(net: Net, number: int) -> Part:
-    """A recurrence over flat sequences, wherever they lie."""
+    """A recurrence over flat sequences, wherever they lie, with those outputs that somebody picks."""
     node = net.nodes[number]
-    body: Net = node.attributes["body"]
     sequences, memories = node.attributes["sequences"], node.attributes["memories"]
+    gives = gives_of(net, number)
+    first = len(gives) - memories
+    body = with_outputs(
+        node.attributes["body"], [place for place in range(first) if gives[place] >= 0], first
+    )
+    gives = (*(one for one in gives[:first] if one >= 0), *gives[first:])
     extent = recur_extent([net.type_of(node.inputs[0])], node.attributes)
     outer = Inside(net)
     operands: list[int] = []
@@ -206,7 +211,7 @@ def recurrence(net: Net, number: int) -> Part:
     return Part(
         "recurrence",
         tuple(reads),
-        gives_of(net, number),
+        gives,
         extent,
         plan(made),
         memories,
@@ -214,6 +219,12 @@ def recurrence(net: Net, number: int) -> Part:
         tuple(outer.parameters),
         node,
     )
+
+
+def with_outputs(body: Net, places: list[int], count: int) -> Net:
+    """A body that gives these of its `count` outputs alone, and its memories."""
+    outputs = (body.results[place] for place in places)
+    return without_unused(body.nodes, (*outputs, *body.results[count:]))
 
 
 def gives_of(net: Net, number: int) -> tuple[int, ...]:

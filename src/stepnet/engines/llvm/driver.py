@@ -142,6 +142,7 @@ class Driver:
             steps = code.sub(stop, start)
             with self.by_first_thread():
                 self.schedule(start, steps)
+                self.begin_all(code.number(0), code.load(now_cell))
             self.wait()
             last = code.sub(steps, code.number(1))
             rows = code.add(self.read("step_base", last), self.read("step_rows", last))
@@ -152,7 +153,8 @@ class Driver:
             self.steps(steps, now_cell, next_cell)
             self.phases(self.program.outer, self.program.after, block)
             self.scatter(rows)
-            self.wait()
+            with code.when(code.icmp_signed("<", stop, self.word["steps"])):
+                self.wait()
         code.ret_void()
 
     def read(self, table: str, index: ir.Value) -> ir.Value:
@@ -303,10 +305,11 @@ class Driver:
         code, strides = self.code, self.program.strides
         now, following = code.load(now_cell), code.load(next_cell)
         base, rows = self.read("step_base", step), self.read("step_rows", step)
-        with code.when(code.icmp_signed("!=", self.read("step_fresh", step), code.number(0))):
-            self.wait()
-            with self.by_first_thread(), code.loop(code.number(0), rows) as lane:
-                self.begin(lane, self.read("fresh", code.add(base, lane)), now)
+        # The first step of a block is begun where the block is.
+        fresh = code.icmp_signed("!=", self.read("step_fresh", step), code.number(0))
+        with code.when(code.and_(fresh, code.icmp_signed(">", step, code.number(0)))):
+            with self.by_first_thread():
+                self.begin_all(step, now)
             self.wait()
         block = code.at(self.pointer["block"], code.mul(base, code.number(strides["block"])))
         pointers = {"now": now, "next": following, "lane": self.pointer["lane"], "block": block}
@@ -315,6 +318,12 @@ class Driver:
             self.end(lane, self.read("done", code.add(base, lane)), following)
         code.store(following, now_cell)
         code.store(now, next_cell)
+
+    def begin_all(self, step: ir.Value, now: ir.Value) -> None:
+        """Initial memories and statics of the lanes that begin a sequence in this step."""
+        base = self.read("step_base", step)
+        with self.code.loop(self.code.number(0), self.read("step_rows", step)) as lane:
+            self.begin(lane, self.read("fresh", self.code.add(base, lane)), now)
 
     def begin(self, lane: ir.Value, sequence: ir.Value, now: ir.Value) -> None:
         """Initial memories and statics of a lane that begins a sequence."""

@@ -1,6 +1,7 @@
 """A call on machine code: lanes shared out between threads, memory, and the words that describe it."""
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from stepnet.engines.base import Array, Call, Results
 from stepnet.engines.llvm.driver import WORDS
 from stepnet.engines.llvm.memory import aligned
 from stepnet.engines.llvm.records import LINE
-from stepnet.engines.llvm.workers import CREW, give_way_address
+from stepnet.engines.llvm.workers import CREW, Orders, give_way_address
 from stepnet.errors import InputError
 from stepnet.lanes import Lanes, lanes_for
 from stepnet.threads import threads
@@ -28,7 +29,10 @@ BLOCK_ROWS = 256
 SHARED_BYTES = 384 * 1024
 CACHE_BYTES = 1536 * 1024
 # And only if a call reads more than what could be read while a thread is handed its part, some microseconds.
-HANDOVER_BYTES = 1280 * 1024
+HANDOVER_BYTES = 768 * 1024
+# Steps that follow one another within so many seconds are worth waking a thread for; but to wake one costs
+# about as much as several steps, so it is not tried again at once.
+CLOSELY, SELDOM = 100e-6, 2e-3
 WORD = {name: place for place, name in enumerate(WORDS)}
 # What a call changes of the words, besides the pointers of the user's arrays.
 CALL_WORDS = ("steps", "last_only", "sequence", "order", "first", "lane_steps", "starts", "lengths", "begun")
@@ -131,12 +135,19 @@ class Runner:
 
     def again(self, call: Call, results: Results) -> Callable[[], None]:
         """What runs this call whenever it is called, with everything about it laid out once."""
-        return Again(self.kernel, *self.laid_out(call, results), (call, results))
+        spaces, held = self.laid_out(call, results)
+        again = Again(self.kernel, spaces, call, results, held)
+        if len(again.tasks) == 1 or call.lengths.max(initial=0) > 1 or spaces[0].together == 1:
+            return again
+        spaces, held = self.laid_out(call, results, most=1)
+        return Shared(again, Again(self.kernel, spaces, call, results, held))
 
-    def laid_out(self, call: Call, results: Results) -> "tuple[list[Workspace], list[Any]]":
+    def laid_out(
+        self, call: Call, results: Results, most: int | None = None
+    ) -> "tuple[list[Workspace], list[Any]]":
         """The memory that the lanes of a call work in, which says all of it; and what has to stay alive."""
         lowered = self.kernel.lowered
-        share = shared_out(call.lengths, lowered.weights, lowered.other_weights, threads())
+        share = shared_out(call.lengths, lowered.weights, lowered.other_weights, most or threads())
         groups = (call.sequences, call.initial, results.final, call.statics, results.outputs)
         arrays = [pointer(array) for group in groups for array in group]
         sequence = self.sequence_record(call, arrays)
@@ -214,23 +225,51 @@ class Again:
     """A call laid out, to be run again and again; `held` is the memory that the machine code reads."""
 
     def __init__(self, kernel: "LlvmKernel", spaces: list[Workspace], *held: Any) -> None:
-        self.run, self.spaces, self.held = kernel.run, spaces, held
+        self.run, self.held = kernel.run, (spaces, held)
         self.tasks = [address for space in spaces for address in space.addresses]
         self.only = self.tasks[0] if len(self.tasks) == 1 else None
-        self.status = spaces[0].status if self.only is not None else np.zeros(1, np.int64)
+        self.statuses = [space.status for space in spaces]
 
     def __call__(self) -> None:
         """Runs it; raises `InputError` where an integer does not fit a table."""
-        if self.only is None:
-            CREW.run(self.run, self.tasks)
-            for space in self.spaces:
-                self.status += space.status
-                space.status[0] = space.barrier[0] = 0
-        else:
+        if self.only is not None:
             self.run.call(self.only)
-        if self.status[0]:
-            self.status[0] = 0
-            raise outside()
+        elif self.tasks:
+            CREW.run(self.run, self.tasks)
+        self.check()
+
+    def check(self) -> None:
+        """Raises `InputError` where an integer did not fit a table."""
+        for status in self.statuses:
+            if status[0]:
+                status[0] = 0
+                raise outside()
+
+
+class Shared:
+    """A step laid out twice: for threads that share it, and for one alone.
+
+    A thread that sleeps, or whose processor another process has, takes longer to come than the step does.
+    So a step is shared with those that are there; it is run alone otherwise, and wakes the others if steps
+    follow one another closely.
+    """
+
+    def __init__(self, shared: Again, alone: Again) -> None:
+        self.shared, self.alone = shared, alone
+        self.orders = Orders(shared.run, shared.tasks)
+        self.ended = self.roused = 0.0
+
+    def __call__(self) -> None:
+        """Runs it; raises `InputError` where an integer does not fit a table."""
+        if CREW.run_if_awake(self.orders):
+            self.shared.check()
+            return
+        now = time.perf_counter()
+        if now - self.ended < CLOSELY and now - self.roused > SELDOM:
+            self.roused = now
+            CREW.rouse(len(self.orders.told) - 1)
+        self.alone()
+        self.ended = time.perf_counter()
 
 
 def outside() -> InputError:
