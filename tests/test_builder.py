@@ -417,7 +417,7 @@ ARRAYS: dict[str, tuple[str, Callable[[RNNOp, Any, Memory], Any]]] = {
         lambda op, x, h: op.add_memory(init=np.ones((3, 4), F32)),
     ),
     "first values that are one number": (
-        r"init of `memory2` is \[1\]; its first axis should be the 2 sequences",
+        r"init of `memory2` is \[\]; its first axis should be the 2 sequences",
         lambda op, x, h: op.add_memory(init=0.0),
     ),
     "first values of a dtype": (

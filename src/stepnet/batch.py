@@ -130,7 +130,7 @@ def checked_array(value: Any, what: str) -> Array:
     dtype_name(array.dtype, what)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    return np.ascontiguousarray(array)
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
 
 def checked_lengths(lengths: Any, count: int, time: int) -> Array:

@@ -7,6 +7,7 @@ then each memory's next value.
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -92,7 +93,7 @@ class TracedStep:
     output: Any
     names: tuple[str, ...]
 
-    @property
+    @cached_property
     def counts(self) -> tuple[int, int, int, int]:
         """How many inputs, memories, statics and parameters there are."""
         inputs, memory, statics, params = map(leaves, (self.inputs, self.memory, self.statics, self.params))

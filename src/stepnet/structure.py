@@ -6,6 +6,8 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
+import numpy as np
+
 Structure = Any
 
 
@@ -84,6 +86,8 @@ def _children(structure: Structure) -> list[tuple[Any, Any]] | None:
     """The named children of one level, or None for a leaf."""
     if structure is None:
         return []
+    if isinstance(structure, np.ndarray):  # by far the most common, and slow to tell from an abstract class
+        return None
     if isinstance(structure, Mapping):
         return list(cast("Mapping[Any, Any]", structure).items())
     if isinstance(structure, tuple | list):
