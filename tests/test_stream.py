@@ -245,3 +245,16 @@ def test_numbers_outside_a_table_are_said_and_the_stream_goes_on():
         stream.step(np.array([4]))
     stream.reset()
     assert stream.step(np.array([2])).tolist() == [[2.0]]
+
+
+def test_a_stream_of_sequences_that_were_begun(engine: str):
+    def step(x: Any, h: Any, p: Any, index: Any) -> tuple[Any, Any]:
+        return index, h + x
+
+    stream = sn.RNN(step, memory=2).stream(rows=2, begun=[5, 0], engine=engine)
+    found = [stream.step(np.ones((2, 2))).tolist() for _ in range(2)]
+    assert found == [[5, 0], [6, 1]]
+    stream.reset(0)
+    assert stream.step(np.ones((2, 2))).tolist() == [0, 2]
+    with pytest.raises(InputError, match="begun is a whole number from 0, or 2 of them"):
+        sn.RNN(step, memory=2).stream(rows=2, begun=-1)

@@ -158,7 +158,13 @@ class Stack:
         return outputs, tuple(final)
 
     def stream(
-        self, rows: int = 1, initial: Any = None, statics: Any = None, engine: Asked = "auto"
+        self,
+        rows: int = 1,
+        initial: Any = None,
+        statics: Any = None,
+        engine: Asked = "auto",
+        *,
+        begun: Any = None,
     ) -> "StackStream":
         """A stream through all layers, one step at a time. See `RNN.stream`.
 
@@ -170,7 +176,7 @@ class Stack:
             with named(f"layer {place}"):
                 if isinstance(layer, Bidirectional):
                     raise InputError("a Bidirectional begins at a sequence's last step: it has no stream")
-                streams.append(layer.stream(rows, given[place], still[place], engine))
+                streams.append(layer.stream(rows, given[place], still[place], engine, begun=begun))
         return StackStream(self, tuple(streams))
 
     def trace_steps(

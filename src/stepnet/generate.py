@@ -67,20 +67,22 @@ def generate(
     most, stops = checked_most(max_steps), checked_stops(stop)
     writer = Writer.of(rnn, feed, scores, engine)
     front = writer.begin(start, initial, statics, stops)
-    rows = np.arange(len(front.scores))
+    rows, ahead = np.arange(len(front.scores)), front.scores
     names = whole_numbers(rows if identities is None else identities, len(rows), "identities")
     count, written = len(rows), list[tuple[Array, Array]]()
+    live: Live | None = None
     for step in range(most):
-        symbols = front.scores.argmax(axis=-1)
+        symbols = ahead.argmax(axis=-1)
         if sampler is not None:
             random = numbers_at(seed, names[rows], np.full(len(rows), step))
-            symbols = checked_symbols(sampler(front.scores, random), front.scores.shape)
+            symbols = checked_symbols(sampler(ahead, random), ahead.shape)
         written.append((rows, symbols))
-        left = ~np.isin(symbols, stops)
+        left = np.flatnonzero(~np.isin(symbols, stops)) if len(stops) else np.arange(len(rows))
         rows = rows[left]
         if not len(rows) or step + 1 == most:
             break
-        front = writer.step(front.take(np.flatnonzero(left)), symbols[left])
+        live = Live(writer, front, left) if live is None else live.take(left)
+        ahead = live.step(symbols[left])
     order = np.argsort(np.concatenate([rows for rows, _ in written]), kind="stable")
     values = np.concatenate([symbols for _, symbols in written])[order]
     lengths = np.bincount(np.concatenate([rows for rows, _ in written]), minlength=count)
@@ -186,13 +188,46 @@ class Front:
 
     def take(self, rows: Array) -> "Front":
         """The front of these rows, in this order; repeated ones repeat."""
+        state, statics = taken(self.state, rows), taken(self.statics, rows)
+        return Front(self.scores[rows], state, statics, self.begun[rows])
 
-        def taken(structure: Any) -> Any:
-            return transform(
-                lambda one: one.take(rows) if isinstance(one, Ragged) else np.asarray(one)[rows], structure
-            )
 
-        return Front(self.scores[rows], taken(self.state), taken(self.statics), self.begun[rows])
+def taken(structure: Any, rows: Array) -> Any:
+    """These rows of arrays, and of Raggeds, in a structure."""
+    return transform(
+        lambda one: one.take(rows) if isinstance(one, Ragged) else np.asarray(one)[rows], structure
+    )
+
+
+class Live:
+    """Sequences that are being written: a stream, and which of its rows they are.
+
+    The stream goes on with rows that have ended until half of them have.
+    """
+
+    def __init__(self, writer: "Writer", front: Front, left: Array) -> None:
+        self.writer, self.places, self.steps = writer, np.arange(len(left)), 0
+        self.symbols = np.zeros(len(left), np.int64)
+        self.statics, self.begun = taken(front.statics, left), front.begun[left]
+        state = taken(front.state, left)
+        self.stream = writer.layer.stream(len(left), state, self.statics, writer.engine, begun=self.begun)
+
+    def take(self, left: Array) -> "Live":
+        """Those that are left, by their indices among the ones so far."""
+        self.places = self.places[left]
+        if 2 * len(self.places) > len(self.symbols):
+            return self
+        front = Front(np.zeros(0), self.stream.state, self.statics, self.begun + self.steps)
+        return Live(self.writer, front, self.places)
+
+    def step(self, symbols: Array) -> Array:
+        """The scores behind one symbol more of each."""
+        self.symbols[self.places] = symbols
+        output = self.stream.step(self.writer.feed(self.symbols))
+        self.steps += 1
+        if len(self.places) < len(self.symbols):
+            output = taken(output, self.places)
+        return self.writer.scored(output, len(symbols))
 
 
 @dataclass(frozen=True)

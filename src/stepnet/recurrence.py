@@ -190,13 +190,19 @@ class RNN:
         return found.controlled[control.masked]
 
     def stream(
-        self, rows: int = 1, initial: Any = None, statics: Any = None, engine: Asked = "auto"
+        self,
+        rows: int = 1,
+        initial: Any = None,
+        statics: Any = None,
+        engine: Asked = "auto",
+        *,
+        begun: Any = None,
     ) -> Stream:
         """A stream of `rows` sequences side by side, to be stepped one step at a time: `stream.step(x)`.
 
-        initial, statics: as for a call. Raises `InputError` for a recurrence that runs from the last step.
+        initial, statics, begun: as for a call. Raises `InputError` for one that runs from the last step.
         """
-        return Stream(self, rows, initial, statics, engine)
+        return Stream(self, rows, initial, statics, engine, begun)
 
     def trace_steps(
         self,

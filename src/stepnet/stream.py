@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from stepnet.batch import Batch, checked_array, initial_arrays, row_arrays
-from stepnet.engines import Call, Results
+from stepnet.batch import Batch, begun_steps, checked_array, initial_arrays, row_arrays
+from stepnet.engines import Bound, Call, Results
 from stepnet.errors import InputError
-from stepnet.prepared import Asked, Prepared
+from stepnet.prepared import Asked
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
+from stepnet.step import TracedStep
 from stepnet.structure import leaves, named_leaves, rebuild, skeleton, transform
 from stepnet.types import is_integer
 
@@ -39,7 +40,9 @@ class Stream:
     array([[0., 0., 0.]], dtype=float32)
     """
 
-    def __init__(self, rnn: "RNN", rows: int, initial: Any, statics: Any, engine: Asked) -> None:
+    def __init__(
+        self, rnn: "RNN", rows: int, initial: Any, statics: Any, engine: Asked, begun: Any = None
+    ) -> None:
         if not is_integer(rows) or rows < 1:
             raise InputError(f"rows is how many sequences are stepped side by side, from 1 on, not {rows!r}")
         if rnn.reverse:
@@ -52,6 +55,7 @@ class Stream:
             )
         self.rnn, self.rows, self.engine = rnn, int(rows), engine
         self._given = initial, statics
+        self._begun = begun_steps(0 if begun is None else begun, self.rows)
         self._step: Laid | Called | None = None
 
     def step(self, x: Any) -> Any:
@@ -85,7 +89,7 @@ class Stream:
 
     def _begin(self, x: Any) -> "Laid | Called":
         if any(isinstance(leaf, Ragged) for leaf in (*leaves(x), *leaves(self._given[1]))):
-            self._step = Called(self.rnn, self.rows, *self._given, self.engine)
+            self._step = Called(self.rnn, self._begun, *self._given, self.engine)
             return self._step
         first = transform(lambda leaf: checked_array(leaf, "an input of a step"), x)
         for name, leaf in named_leaves(first):
@@ -95,8 +99,8 @@ class Stream:
         still = transform(lambda leaf: checked_array(leaf, "a static"), statics)
         found = self.rnn.prepare_for(batch, still)
         memory = initial_arrays(initial, found.traced, self.rows)
-        parameters = leaves(self.rnn.params)
-        self._step = Laid(found, first, memory, row_arrays(still, self.rows), self.engine, parameters)
+        bound = found.runner(self.engine, leaves(self.rnn.params))
+        self._step = Laid(found.traced, bound, first, memory, row_arrays(still, self.rows), self._begun)
         return self._step
 
 
@@ -105,14 +109,14 @@ class Laid:
 
     def __init__(
         self,
-        prepared: Prepared,
+        traced: TracedStep,
+        bound: Bound,
         x: Any,
         initial: Sequence[Array | None],
         statics: Sequence[Array],
-        engine: Asked,
-        parameters: list[Array],
+        begun: Array,
     ) -> None:
-        self.traced = prepared.traced
+        self.traced, self.bound = traced, bound
         self.inputs = [np.empty_like(leaf) for leaf in leaves(x)]
         self.skeleton = skeleton(x)
         rows = len(self.inputs[0])
@@ -126,9 +130,8 @@ class Laid:
         results = self.traced.body.results[: len(self.traced.body.results) - len(self.memory)]
         types = [self.traced.body.type_of(result) for result in results]
         self.outputs = [np.empty((rows, *type_.shape), type_.dtype) for type_ in types]
-        self.begun = np.zeros(rows, np.int64)
+        self.begun = begun.copy()
         self.counts = any(node.operation == "index" for node in self.traced.body.nodes)
-        self.bound = prepared.runner(engine, parameters)
         self.run = self.laid_out()
         self.one = self.inputs[0] if isinstance(x, np.ndarray) else None
         self.plain = len(self.outputs) == 1 and skeleton(self.traced.output) == skeleton(0)
@@ -192,10 +195,10 @@ class Laid:
 class Called:
     """Steps that have to do with sequences: each is a call, of one step more."""
 
-    def __init__(self, rnn: "RNN", rows: int, initial: Any, statics: Any, engine: Asked) -> None:
-        self.rnn, self.rows, self.engine = rnn, rows, engine
+    def __init__(self, rnn: "RNN", begun: Array, initial: Any, statics: Any, engine: Asked) -> None:
+        self.rnn, self.rows, self.engine = rnn, len(begun), engine
         self.first, self.memory, self.statics = initial, initial, statics
-        self.begun = np.zeros(rows, np.int64)
+        self.begun = begun.copy()
 
     def __call__(self, x: Any) -> Any:
         """One step."""
