@@ -4,6 +4,7 @@ from stepnet import builder as builder
 from stepnet import cells as cells
 from stepnet import layout as layout
 from stepnet import masks as masks
+from stepnet.beams import beam_search as beam_search
 from stepnet.builder import create_rnn_op as create_rnn_op
 from stepnet.builder import foreach as foreach
 from stepnet.compose import Bidirectional as Bidirectional
@@ -23,7 +24,6 @@ from stepnet.functions import silu as silu
 from stepnet.functions import softmax as softmax
 from stepnet.functions import softplus as softplus
 from stepnet.functions import softsign as softsign
-from stepnet.generate import beam_search as beam_search
 from stepnet.generate import generate as generate
 from stepnet.generate import sampling as sampling
 from stepnet.layout.convert import Conversion as Conversion

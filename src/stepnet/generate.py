@@ -1,9 +1,9 @@
 """Sequences written by a recurrence: each output becomes the next input, until a stop symbol or a limit.
 
-A recurrence over symbols gives a score for each symbol that may come next: `generate` takes one of them,
-`beam_search` keeps the best few beginnings. Symbols are whole numbers from 0. On the way in, `feed` makes
-inputs of them; on the way out, `scores` makes [rows, symbols] of the step's output, where that is something
-else.
+A recurrence over symbols gives a score for each symbol that may come next: `generate` takes one of them, and
+`beam_search` (in `beams`) keeps the best few beginnings. Symbols are whole numbers from 0. On the way in,
+`feed` makes inputs of them; on the way out, `scores` makes [rows, symbols] of the step's output, where that
+is something else.
 """
 
 import math
@@ -87,54 +87,6 @@ def generate(
     values = np.concatenate([symbols for _, symbols in written])[order]
     lengths = np.bincount(np.concatenate([rows for rows, _ in written]), minlength=count)
     return Ragged(values, (offsets_of(lengths),))
-
-
-def beam_search(
-    rnn: RNN | Stack,
-    start: Any,
-    *,
-    beams: int,
-    max_steps: int | None = None,
-    stop: int | Sequence[int] | None = None,
-    length_penalty: float = 0.0,
-    initial: Any = None,
-    statics: Any = None,
-    feed: Any = None,
-    scores: Callable[[Any], Any] | None = None,
-    engine: Asked = "auto",
-) -> tuple[Ragged, Ragged]:
-    """The best sequences that follow each start, and their log-probabilities; best first.
-
-    The sequences are a Ragged of two levels: per start at most `beams` sequences of symbols, with their stop
-    symbol; the logs one of one level, float64. The probability of a sequence is the product of those of its
-    symbols, softmax of the scores. They are ranked by log / length ** length_penalty, a penalty of 0 or more.
-    At each step, of the beginnings that may go on, those of the `beams` highest logs do; those that stopped
-    are set aside and take no place. A search ends as soon as nothing can be better than what it has. See
-    `generate` for the rest.
-    """
-    most, stops = checked_most(max_steps), checked_stops(stop)
-    if not is_integer(beams) or beams < 1:
-        raise InputError(f"beams is how many sequences are kept, 1 or more, not {beams!r}")
-    if not 0 <= length_penalty < math.inf:
-        raise InputError(f"length_penalty is 0 or more, not {length_penalty!r}")
-    writer = Writer.of(rnn, feed, scores, engine)
-    front = writer.begin(start, initial, statics, stops)
-    searches = [Search(int(beams), most, stops, length_penalty) for _ in front.scores]
-    live = [Beginnings(np.zeros(1), np.zeros((1, 0), np.int64)) for _ in searches]
-    for step in range(most):
-        logs = np.split(log_softmax(front.scores), np.cumsum([len(one.logs) for one in live])[:-1])
-        first, parents = 0, list[Array]()
-        for place, search in enumerate(searches):
-            rows = first + np.arange(len(live[place].logs))
-            first += len(rows)
-            chosen, live[place] = search.grown(live[place], logs[place])
-            parents.append(rows[chosen])
-        going = np.concatenate([*parents, np.zeros(0, np.int64)])
-        if not len(going) or step + 1 == most:
-            break
-        symbols = np.concatenate([one.symbols[:, -1] for one in live])
-        front = writer.step(front.take(going), symbols)
-    return found_by(searches)
 
 
 def sampling(temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None) -> Sampler:
@@ -366,55 +318,3 @@ def checked_symbols(symbols: Any, shape: tuple[int, ...]) -> Array:
     if len(wrong):
         raise InputError(f"the sampler gave symbol {array[wrong[0]]}, and there are {shape[1]}")
     return array.astype(np.int64)
-
-
-# ---- beams -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Beginnings:
-    """Sequences that may go on: their logs [count], highest first, and their symbols [count, time]."""
-
-    logs: Array
-    symbols: Array
-
-
-class Search:
-    """The search behind one start: what has stopped so far is kept in `found`, (rank, log, symbols) each."""
-
-    def __init__(self, beams: int, most: int, stops: Array, penalty: float) -> None:
-        self.beams, self.most, self.stops, self.penalty = beams, most, stops, penalty
-        self.found: list[tuple[float, float, Array]] = []
-
-    def grown(self, live: Beginnings, logs: Array) -> tuple[Array, Beginnings]:
-        """The beginnings one symbol longer, and which of the old ones each comes from."""
-        total = live.logs[:, None] + logs
-        order = np.argsort(-total, axis=None, kind="stable")
-        parents, symbols = np.divmod(order, max(1, logs.shape[1]))
-        total = total.reshape(-1)[order]
-        longer = np.concatenate([live.symbols[parents], symbols[:, None]], axis=1)
-        stopped = np.isin(symbols, self.stops)
-        if longer.shape[1] == self.most:
-            going = np.flatnonzero(~stopped)[: self.beams]
-            stopped[going] = True
-        possible = total > -np.inf
-        for place in np.flatnonzero(stopped & possible)[: self.beams]:
-            log = float(total[place])
-            self.found.append((log / longer.shape[1] ** self.penalty, log, longer[place]))
-        self.found = sorted(self.found, key=lambda one: -one[0])[: self.beams]
-        kept = np.flatnonzero(~stopped & possible)[: self.beams]
-        if len(self.found) == self.beams:
-            # No continuation has a higher log, nor is it longer than the longest.
-            kept = kept[total[kept] / self.most**self.penalty >= self.found[-1][0]]
-        return parents[kept], Beginnings(total[kept], longer[kept])
-
-
-def found_by(searches: list[Search]) -> tuple[Ragged, Ragged]:
-    """The sequences found by each search, and their logs."""
-    found = [one for search in searches for one in search.found]
-    per_start = offsets_of([len(search.found) for search in searches])
-    symbols = np.concatenate([np.zeros(0, np.int64), *(symbols for _, _, symbols in found)])
-    lengths = offsets_of([len(symbols) for _, _, symbols in found])
-    return Ragged(symbols, (per_start, lengths)), Ragged(
-        np.array([log for _, log, _ in found], float), (per_start,)
-    )

@@ -131,7 +131,7 @@ def test_several_workers_come_together_or_not_at_all():
     assert len(crew._idle) == 3
 
 
-@pytest.mark.skipif(current_processor() is None, reason="os.sched_setaffinity is missing: not Linux")
+@pytest.mark.skipif(current_processor() is None, reason="Linux is missing, which wakes threads so")
 def test_a_worker_wakes_away_from_the_processor_that_hands_out_work():
     everywhere = os.sched_getaffinity(0)
     if len(everywhere) < 2:

@@ -35,8 +35,8 @@ def give_way_address() -> int:
 
 @cache
 def current_processor() -> Callable[[], int] | None:
-    """What says which processor the caller runs on; None where threads cannot be kept away from one."""
-    if not hasattr(os, "sched_setaffinity"):
+    """What says which processor the caller runs on; None where the system is another than Linux."""
+    if sys.platform != "linux":
         return None
     return ctypes.CDLL(None)["sched_getcpu"]
 
