@@ -73,3 +73,17 @@ def test_unusual_steps(name: str, reverse: bool, last_only: bool) -> None:
         pair = (actual, right) if isinstance(actual, np.ndarray) else (actual.values, right.values)
         assert pair[0].dtype == pair[1].dtype
         assert_close(*pair, max(LENGTHS), 3)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("exponent", [0, 0.0, 1.7, -1.7, 2.5, -0.3, 100, 101.0])
+def test_powers_of_what_is_no_number(exponent: float, dtype: str) -> None:
+    def step(x: Any, h: Any, p: None) -> tuple[Any, Any]:
+        return x**exponent, h
+
+    x = np.array([[[np.inf, -np.inf, np.nan, 0.0, -0.0, 1.0, -1.0]]], dtype)
+    rnn = sn.RNN(step, memory=sn.Spec((), dtype))
+    with np.errstate(all="ignore"):
+        right = x**exponent
+    for engine in ("llvm", "interpret"):
+        np.testing.assert_array_equal(rnn(x, engine=engine)[0], right)

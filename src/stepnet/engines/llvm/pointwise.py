@@ -185,11 +185,17 @@ def floor_divide(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
 
 
 def power(code: Code, node: Node, x: ir.Value) -> ir.Value:
-    """|x| to a constant power as exp(c log |x|), in float64; NaN for what has no real power."""
+    """|x| to a constant power as exp(c log |x|), in float64; NaN for what has no real power.
+
+    To C's pow, and so to NumPy, minus infinity has one: it is what infinity has.
+    """
     exponent = float(node.attributes["exponent"])
     narrow = isinstance(element_type(x.type), ir.FloatType)
     wide = code.fpext(x, register_type("float64", lanes_of(x))) if narrow else x
-    base = code.intrinsic("fabs", wide.type, [wide]) if exponent.is_integer() else wide
+    base = code.intrinsic("fabs", wide.type, [wide])
+    if not exponent.is_integer():
+        infinite = code.fcmp_ordered("==", base, code.splat(wide.type, float("inf")))
+        base = code.select(infinite, base, wide)
     value = MATHS["exp"](code, code.fmul(MATHS["log"](code, base), code.splat(wide.type, exponent)))
     if exponent.is_integer() and exponent % 2:
         value = code.intrinsic("copysign", wide.type, [value, wide])
