@@ -590,6 +590,10 @@ NETS: dict[str, tuple[str, Callable[[], Any]]] = {
         "reduce is one of sum, mean, max, first, last, not least",
         lambda: build("reduce", ROW, how="least"),
     ),
+    "reduce to another dtype": (
+        "the mean of int32 is of another dtype; cast it first",
+        lambda: build("reduce", Type(STEPS, (3,), "int32"), how="mean"),
+    ),
     "contract": (
         r"contract takes two vectors of one extent, not rows f32\[4\] and const",
         lambda: build("contract", ROW, TABLE),

@@ -12,6 +12,7 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.errors import InputError, StepError
+from stepnet.ops import REDUCTIONS
 
 Array = np.ndarray
 RANDOM = np.random.default_rng(11)
@@ -478,3 +479,21 @@ def test_an_inner_sequence_has_no_last_step_as_an_output():
 
     with pytest.raises(InputError, match="last_only is for outputs that there is one of per step"):
         sn.RNN(step, None, memory=4)(ragged([[np.ones((2, 3), "float32")]]), last_only=True)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int32", "int64", "float32", "float64"])
+@pytest.mark.parametrize("how", ["sum", "mean", "max", "first", "last"])
+def test_a_reduction_has_the_dtype_that_numpy_gives(how: str, dtype: str, engine: str):
+    def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+        one = sn.reduce(x, how)
+        return {"one": one, "chosen": np.where(one == one, one, one)}, h
+
+    texts = [[np.array([[1, 5], [2, 3]]), np.zeros((0, 2))], [np.array([[7, 0]])]]
+    given = sn.Ragged.from_list([[sentence.astype(dtype) for sentence in text] for text in texts])
+    outputs, _ = sn.RNN(step, memory=sn.Spec((), "float32"))(given, engine=engine)
+    meaning = REDUCTIONS[how]
+    empty = np.zeros_like(meaning(np.ones((1, 2), dtype)))
+    right = [meaning(one) if len(one) else empty for text in given.to_list() for one in text]
+    for found in outputs.values():
+        assert found.dtype == right[0].dtype
+        np.testing.assert_array_equal(found.values, right)

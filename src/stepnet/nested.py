@@ -126,13 +126,14 @@ def memory_values(builder: Any, initial: Any, traced: TracedStep) -> list[Traced
 def reduce(sequence: Any, how: str) -> Traced:
     """One value out of each inner sequence of a step: its "sum", "mean", "max", "first" or "last".
 
-    Zeros where a sequence has no steps.
+    Zeros where a sequence has no steps. Of the dtype that NumPy gives: a mean of integers is float64.
     """
     if not isinstance(sequence, Traced) or len(sequence.type.extent) < 2:
         raise refuse("reduce takes inner sequences: values of a step that are sequences there")
     if how not in REDUCTIONS:
         raise refuse(f"how is one of {', '.join(REDUCTIONS)}, not {how!r}")
-    return apply("reduce", sequence, how=how)
+    wanted = REDUCTIONS[how](np.zeros((1, 1), sequence.dtype)).dtype
+    return apply("reduce", sequence.astype(wanted), how=how)
 
 
 def softmax_over_steps(scores: Any) -> Traced:

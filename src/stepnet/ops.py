@@ -264,6 +264,8 @@ def reduce_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type
         raise NetError("reduce takes a value that there is more than one of")
     if attributes["how"] not in REDUCTIONS:
         raise NetError(f"reduce is one of {', '.join(REDUCTIONS)}, not {attributes['how']}")
+    if REDUCTIONS[str(attributes["how"])](np.zeros((1, 1), operands[0].dtype)).dtype != operands[0].dtype:
+        raise NetError(f"the {attributes['how']} of {operands[0].dtype} is of another dtype; cast it first")
     return (operands[0].at(operands[0].extent[:-1]),)
 
 
