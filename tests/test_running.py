@@ -108,3 +108,91 @@ def test_an_output_of_one_step_is_not_that_of_another():
     right, _ = rnn(x, statics=keys, engine="interpret")
     for name, array in first.items():
         assert_close(array, right[name], 6, 4)
+
+
+# ---- values of a row at its steps, and sums over them ------------------------------------------------------
+
+
+def doubled_alone(k: Any, h: Any) -> Any:
+    """Nothing but the row's own value, at every step."""
+    return sn.reduce(sn.expand(h, k) * 2, "sum")
+
+
+def used_twice(k: Any, h: Any) -> Any:
+    """The same repeated value in operations, and by itself."""
+    wide = sn.expand(h, k)
+    return sn.reduce(wide, "sum") + sn.reduce(np.tanh(wide * k), "sum")
+
+
+def given_and_summed(k: Any, h: Any) -> Any:
+    """A sum of what is read besides."""
+    grown = np.exp(k * sn.expand(h, k))
+    return sn.reduce(grown, "sum") + sn.reduce(grown, "max") + sn.reduce(grown * grown, "last")
+
+
+def sum_of_a_sum(k: Any, h: Any) -> Any:
+    """A sum that enters another one."""
+    total = sn.reduce(k * k, "sum")
+    return sn.reduce(np.tanh(k + sn.expand(total + h, k)), "sum")
+
+
+def counted_by_integers(k: Any, h: Any) -> Any:
+    """Sums of integers and of truths."""
+    above = k > sn.expand(h, k)
+    return (sn.reduce(above, "sum") + sn.reduce(above.astype(np.int32), "sum")).astype(h.dtype)
+
+
+def through_a_recurrence(k: Any, h: Any) -> Any:
+    """A repeated value that a recurrence over the keys reads."""
+    inner = sn.RNN(lambda x, c, p: (c, c * 0.5 + x), memory=2)
+    outputs, last = inner(k + sn.expand(h, k), initial=h)
+    return sn.reduce(outputs * sn.expand(last, k), "sum")
+
+
+def beside_in_a_recurrence(k: Any, h: Any) -> Any:
+    """A repeated value that a recurrence over the keys reads as it is, beside them."""
+    inner = sn.RNN(lambda x, c, p: (c, c * 0.5 + x["k"] * x["h"]), memory=2)
+    return inner({"k": k, "h": sn.expand(h, k)}, initial="zeros")[1]
+
+
+LOOKS = [
+    doubled_alone,
+    used_twice,
+    given_and_summed,
+    sum_of_a_sum,
+    counted_by_integers,
+    through_a_recurrence,
+    beside_in_a_recurrence,
+]
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("lengths", [[3, 3, 3], [4, 0, 1, 2, 4]])
+def test_what_is_made_on_the_way_is_what_the_interpreter_makes(look: Any, dtype: str, lengths: list[int]):
+    def step(x: Any, h: Any, p: None, statics: Any) -> tuple[Any, Any]:
+        found = look(statics, h)
+        return found, np.tanh(x + 0.1 * found)
+
+    random = np.random.default_rng(4)
+    xs = sn.Ragged.from_list([random.normal(size=(n, 2)).astype(dtype) for n in lengths])
+    keys = sn.Ragged.from_list([random.normal(size=((3 * n) % 5, 2)).astype(dtype) for n in lengths])
+    rnn = sn.RNN(step, memory=2)
+    outputs, final = rnn(xs, statics=keys, engine="llvm")
+    right, last = rnn(xs, statics=keys, engine="interpret")
+    assert_close(outputs.values, right.values, 20, 8)
+    assert_close(final, last, 20, 8)
+
+
+def test_sums_and_repeated_values_are_no_parts_of_their_own():
+    def step(x: Any, h: Any, p: None, statics: Any) -> tuple[Any, Any]:
+        h = np.tanh(x + sn.reduce(np.tanh(statics * sn.expand(h, statics)), "sum"))
+        return h, h
+
+    rnn = sn.RNN(step, memory=2)
+    rnn(np.ones((2, 3, 2)), statics=sn.Ragged.from_list([np.ones((2, 2)), np.ones((1, 2))]))
+    assert rnn.explain().split("\n\n")[0].splitlines()[1:] == [
+        "  0    a recurrence over rows/steps, step by step: what is inside needs its memory",
+        "  0.0  operations at rows/static and sums of them, all sequences at once",
+        "  0.1  operations at rows, all at once",
+    ]

@@ -6,6 +6,7 @@ those that have left are still computed, on what their arrays last held, until h
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from stepnet.interpret import Segments, by_steps, expand
 from stepnet.ir import Net
 from stepnet.passes.lift import is_constant
 from stepnet.schedule import Part, Schedule
-from stepnet.types import CONST, STEPS
+from stepnet.types import CONST, STEPS, Type
 
 Array = np.ndarray
 Values = dict[int, Array]
@@ -94,7 +95,38 @@ class Laid:
         return [output[:count] for output in self.outputs]
 
 
-Kept = dict[int, Laid]
+class LaidSequences:
+    """A recurrence laid out for sequences of these offsets."""
+
+    def __init__(self, net: Net, part: Part, bound: Bound, call: Call, offsets: Array) -> None:
+        self.offsets = offsets
+        self.latest = [*call.sequences, *call.statics]
+        self.inputs = [array.copy() for array in self.latest]
+        first = len(call.sequences)
+        outer = bound_results(net, part)
+        self.outputs = [np.empty((call.total, *type_.shape), type_.dtype) for type_ in outer[0]]
+        self.final = [np.zeros((len(call.lengths), *type_.shape), type_.dtype) for type_ in outer[1]]
+        laid = replace(call, sequences=self.inputs[:first], statics=self.inputs[first:])
+        self.run = bound.again(laid, Results(self.outputs, self.final))
+
+    def __call__(self, call: Call) -> list[Array]:
+        """The outputs and sums; what is the same array as before is there already."""
+        for place, array in enumerate((*call.sequences, *call.statics)):
+            if array is not self.latest[place]:
+                self.inputs[place][...] = array
+                self.latest[place] = array
+        self.run()
+        return [array[:] for array in (*self.outputs, *self.final)]
+
+
+def bound_results(net: Net, part: Part) -> tuple[list[Type], list[Type]]:
+    """The types of a recurrence's outputs, and of its memories."""
+    assert part.plan is not None
+    types = [part.plan.net.type_of(number) for number in part.plan.net.results]
+    return types[: len(types) - part.memories], types[len(types) - part.memories :]
+
+
+Kept = dict[int, "Laid | LaidSequences | Array"]
 
 
 def run_recurrence(
@@ -102,23 +134,45 @@ def run_recurrence(
 ) -> Values:
     """A flat recurrence over the sequences at its extent."""
     offsets = segments.into(part.extent)
-    arrays = [np.ascontiguousarray(values[number]) for number in part.reads]
+    arrays = [None if number < 0 else np.ascontiguousarray(values[number]) for number in part.reads]
     still = len(arrays) - part.statics
     first = still - part.memories
     reverse = part.plan is not None and part.plan.reverse
     begun = segments.begun if part.extent == STEPS else None
     call = Call(
-        arrays[:first],
+        [array for array in arrays[:first] if array is not None],
         offsets[:-1],
         np.diff(offsets),
         int(offsets[-1]),
         arrays[first:still],
-        arrays[still:],
+        [array for array in arrays[still:] if array is not None],
         reverse=reverse,
         begun=begun,
     )
-    found = bound(call)
-    return {n: array for n, array in zip(part.gives, [*found.outputs, *found.final], strict=True) if n >= 0}
+    results = laid_results(net, part, bound, call, offsets, kept)
+    if results is None:
+        found = bound(call)
+        results = [*found.outputs, *found.final]
+    return {n: array for n, array in zip(part.gives, results, strict=True) if n >= 0}
+
+
+def laid_results(
+    net: Net, part: Part, bound: Bound, call: Call, offsets: Array, kept: Kept | None
+) -> list[Array] | None:
+    """The results of a recurrence from zeros whose sequences are as long at every step of a loop; else None.
+
+    It is laid out when it comes to the same sequences for the second time.
+    """
+    if kept is None or not call.total or any(one is not None for one in call.initial):
+        return None
+    laid = kept.get(id(part))
+    if isinstance(laid, LaidSequences) and laid.offsets is offsets:
+        return laid(call)
+    if laid is offsets:
+        made = kept[id(part)] = LaidSequences(net, part, bound, call, offsets)
+        return made(call)
+    kept[id(part)] = offsets
+    return None
 
 
 def run_plain(
@@ -132,7 +186,7 @@ def run_plain(
         outputs = bound(Call(arrays, places, ones, count, [None])).outputs
     else:
         laid = kept.get(id(part))
-        if laid is None or not laid.fits(count):
+        if not isinstance(laid, Laid) or not laid.fits(count):
             laid = kept[id(part)] = Laid(net, part, bound, arrays, count)
         outputs = laid(arrays, count)
     return dict(zip(part.gives, outputs, strict=True))

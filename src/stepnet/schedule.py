@@ -42,7 +42,9 @@ def has_inner(body: Net) -> bool:
 
 @dataclass(frozen=True)
 class Part:
-    """One thing to run: which values of the net it reads and gives, by their numbers."""
+    """One thing to run: which values of the net it reads and gives, by their numbers; -1 reads zeros, and
+    gives what nobody needs.
+    """
 
     kind: str
     reads: tuple[int, ...]
@@ -71,10 +73,10 @@ def schedule(net: Net) -> Schedule:
 
 def scheduled(net: Net) -> Schedule:
     """The parts of a net as it is."""
-    levels = waves(net)
+    levels, within = waves(net), repeated(net) | summed(net)
     groups: dict[tuple[int, int, Extent], list[int]] = {}
     for number, node in enumerate(net.nodes):
-        if node.operation in ("input", "index", "result") or is_constant(node):
+        if node.operation in ("input", "index", "result") or is_constant(node) or number in within:
             continue
         alone = 0 if is_plain(node) else number + 1
         extent = node.types[0].extent if is_plain(node) else CONST
@@ -86,6 +88,44 @@ def scheduled(net: Net) -> Schedule:
 def is_plain(node: Node) -> bool:
     """Whether a node works on values of one extent alone."""
     return node.operation not in ("recur", "expand", "reduce", "contract")
+
+
+def repeated(net: Net) -> set[int]:
+    """Expansions to the steps of each sequence that need no array: operations there see each one's value.
+
+    An operation that sees one has something besides that differs from step to step.
+    """
+    users = net.users()
+
+    def beside(number: int, user: int) -> bool:
+        node = net.nodes[user]
+        others = (net.nodes[operand] for operand in node.inputs if operand != number)
+        deep = any(one.operation != "expand" and not is_constant(one) for one in others)
+        return is_plain(node) and node.operation != "result" and deep
+
+    return {
+        number
+        for number, node in enumerate(net.nodes)
+        if node.operation == "expand"
+        and len(node.type.extent) == len(net.type_of(node.inputs[0]).extent) + 1 > 1
+        and net.type_of(node.inputs[0]).extent != CONST
+        and users[number]
+        and number not in net.results
+        and all(beside(number, user) for user in users[number])
+    }
+
+
+def summed(net: Net) -> set[int]:
+    """Sums over the steps of each sequence of what is computed there: they are made on the way."""
+    return {
+        number
+        for number, node in enumerate(net.nodes)
+        if node.operation == "reduce"
+        and node.attributes["how"] == "sum"
+        and is_plain(operand := net.nodes[node.inputs[0]])
+        and operand.operation not in ("input", "index", "result")
+        and not is_constant(operand)
+    }
 
 
 def waves(net: Net) -> list[int]:
@@ -146,33 +186,58 @@ class Inside:
 
 
 def plain(net: Net, numbers: list[int]) -> Part:
-    """Nodes without a recurrence, as the step of one that remembers nothing and takes one step per value."""
-    chosen = set(numbers)
-    reads = sorted(
-        {
-            operand
-            for number in numbers
-            for operand in net.nodes[number].inputs
-            if operand not in chosen and not is_constant(net.nodes[operand])
-        }
-    )
-    used = {operand for n, node in enumerate(net.nodes) if n not in chosen for operand in node.inputs}
-    gives = [number for number in numbers if number in used or number in net.results]
-    body = Inside(net)
+    """Nodes without a recurrence, as the step of one that remembers nothing and takes one step per value.
+
+    Where they see values of their sequences, or sums are made of them, these are statics and memories of a
+    recurrence over the sequences.
+    """
+    chosen, through = set(numbers), repeated(net)
+    read = {operand for number in numbers for operand in net.nodes[number].inputs}
+    read = {number for number in read - chosen if not is_constant(net.nodes[number])}
+    seen = sorted(read & through)
+    reads, rows = sorted(read - through), sorted({net.nodes[number].inputs[0] for number in seen})
+    sums = sorted(number for number in summed(net) if net.nodes[number].inputs[0] in chosen)
+    others = (node for n, node in enumerate(net.nodes) if n not in chosen and n not in sums)
+    used = {operand for node in others for operand in node.inputs}.union(net.results)
+    gives = [number for number in numbers if number in used]
+
+    body, outer = Inside(net), Builder()
     for number in reads:
         body.input(number, net.type_of(number).at(ROWS))
-    idle = body.builder.input(Type(ROWS, (), "float32"), "nothing")
+    kinds = [net.type_of(number).at(ROWS) for number in sums] or [Type(ROWS, (), "float32")]
+    memories = [body.builder.input(kind, f"sum{place}") for place, kind in enumerate(kinds)]
+    for number in rows:
+        body.input(number, net.type_of(number).at(ROWS))
+    for number in seen:
+        body.place[number] = body.place[net.nodes[number].inputs[0]]
     for number in numbers:
         node = net.nodes[number]
         body.place[number] = body.builder.copy(node, [body.of(one) for one in node.inputs])
-    inner = body.builder.net([*(body.place[number] for number in gives), idle])
-    outer = Builder()
+    after = [
+        body.builder.add("add", memory, body.place[net.nodes[number].inputs[0]])
+        for memory, number in zip(memories, sums, strict=False)
+    ]
+    inner = body.builder.net([*(body.place[number] for number in gives), *(after or memories)])
+
     operands = [outer.input(net.type_of(number).at(STEPS), f"value{number}") for number in reads]
-    operands.append(outer.input(Type(ROWS, (), "float32"), "nothing"))
+    operands += [outer.input(kind, f"sum{place}") for place, kind in enumerate(kinds)]
+    operands += [outer.input(net.type_of(number).at(ROWS), f"value{number}") for number in rows]
     operands += [outer.input(net.type_of(number), f"value{number}") for number in body.parameters]
-    made = whole(outer, operands, inner, len(reads), 1, reverse=False)
-    extent = net.nodes[numbers[0]].types[0].extent
-    return Part("plain", tuple(reads), tuple(gives), extent, plan(made), 1, parameters=tuple(body.parameters))
+    made = whole(outer, operands, inner, len(reads), len(kinds), reverse=False)
+    extent, parameters = net.nodes[numbers[0]].types[0].extent, tuple(body.parameters)
+    if not rows and not sums:
+        return Part("plain", tuple(reads), tuple(gives), extent, plan(made), 1, parameters=parameters)
+    zeros, told = [-1] * len(kinds), [*gives, *(sums or [-1])]
+    return Part(
+        "recurrence",
+        (*reads, *zeros, *rows),
+        tuple(told),
+        extent,
+        plan(made),
+        len(kinds),
+        len(rows),
+        parameters,
+    )
 
 
 def whole(

@@ -28,6 +28,8 @@ def parts_of(schedule: Schedule, before: str = "") -> Iterator[tuple[str, Part, 
 def told(part: Part, schedule: Schedule) -> str:
     """What a part is, in one line."""
     at = extent_text(part.extent)
+    if part.kind == "recurrence" and part.node is None:
+        return f"operations at {at} and sums of them, all sequences at once"
     if part.kind == "recurrence":
         return f"a recurrence over {at}, all sequences at once"
     if part.kind == "loop":
