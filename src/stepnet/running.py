@@ -2,7 +2,8 @@
 
 A recurrence whose memory an inner one needs runs step by step, and a step has little to do. So what is plain
 in it is laid out once, in arrays that stay, and run again at every step. Rows only leave as sequences end;
-those that have left are still computed, on what their arrays last held, until half of them are left.
+those that have left are still computed, on what their arrays last held, until half of them are left. What
+runs over sequences that are the same at every step, as a static's, is laid out until a row leaves.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -98,14 +99,14 @@ class Laid:
 class LaidSequences:
     """A recurrence laid out for sequences of these offsets."""
 
-    def __init__(self, net: Net, part: Part, bound: Bound, call: Call, offsets: Array) -> None:
+    def __init__(self, part: Part, bound: Bound, call: Call, offsets: Array) -> None:
         self.offsets = offsets
         self.latest = [*call.sequences, *call.statics]
         self.inputs = [array.copy() for array in self.latest]
         first = len(call.sequences)
-        outer = bound_results(net, part)
-        self.outputs = [np.empty((call.total, *type_.shape), type_.dtype) for type_ in outer[0]]
-        self.final = [np.zeros((len(call.lengths), *type_.shape), type_.dtype) for type_ in outer[1]]
+        outputs, final = result_types(part)
+        self.outputs = [np.empty((call.total, *type_.shape), type_.dtype) for type_ in outputs]
+        self.final = [np.zeros((len(call.lengths), *type_.shape), type_.dtype) for type_ in final]
         laid = replace(call, sequences=self.inputs[:first], statics=self.inputs[first:])
         self.run = bound.again(laid, Results(self.outputs, self.final))
 
@@ -119,7 +120,7 @@ class LaidSequences:
         return [array[:] for array in (*self.outputs, *self.final)]
 
 
-def bound_results(net: Net, part: Part) -> tuple[list[Type], list[Type]]:
+def result_types(part: Part) -> tuple[list[Type], list[Type]]:
     """The types of a recurrence's outputs, and of its memories."""
     assert part.plan is not None
     types = [part.plan.net.type_of(number) for number in part.plan.net.results]
@@ -149,7 +150,7 @@ def run_recurrence(
         reverse=reverse,
         begun=begun,
     )
-    results = laid_results(net, part, bound, call, offsets, kept)
+    results = laid_results(part, bound, call, offsets, kept)
     if results is None:
         found = bound(call)
         results = [*found.outputs, *found.final]
@@ -157,7 +158,7 @@ def run_recurrence(
 
 
 def laid_results(
-    net: Net, part: Part, bound: Bound, call: Call, offsets: Array, kept: Kept | None
+    part: Part, bound: Bound, call: Call, offsets: Array, kept: Kept | None
 ) -> list[Array] | None:
     """The results of a recurrence from zeros whose sequences are as long at every step of a loop; else None.
 
@@ -169,7 +170,7 @@ def laid_results(
     if isinstance(laid, LaidSequences) and laid.offsets is offsets:
         return laid(call)
     if laid is offsets:
-        made = kept[id(part)] = LaidSequences(net, part, bound, call, offsets)
+        made = kept[id(part)] = LaidSequences(part, bound, call, offsets)
         return made(call)
     kept[id(part)] = offsets
     return None
