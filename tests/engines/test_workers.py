@@ -1,8 +1,10 @@
 """Threads that wait for work in machine code: given it, refusing it, asleep; and steps that they share."""
 
+import gc
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -57,6 +59,12 @@ def test_work_is_done_awake_and_asleep():
         worker.start(SAY, address)
         worker.finish()
         assert words.said == [True] * (place + 1) + [False] * (39 - place)
+
+
+def test_a_worker_lives_as_long_as_its_thread_which_looks_at_its_memory():
+    worker = weakref.ref(Worker())
+    gc.collect()
+    assert worker() is not None
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
@@ -169,8 +177,7 @@ def laid_out(stream: Any) -> Any:
 
 
 def test_shared_steps_are_bit_for_bit_those_of_one_thread(shared: sn.RNN, monkeypatch: pytest.MonkeyPatch):
-    x = inputs(1, 400)
-    alone = Again.__call__
+    x, alone = inputs(1, 200), Again.__call__
     counts = {"alone": 0, "all": 0}
 
     def counted(self: Again) -> None:
@@ -179,15 +186,26 @@ def test_shared_steps_are_bit_for_bit_those_of_one_thread(shared: sn.RNN, monkey
 
     monkeypatch.setattr(Again, "__call__", counted)
     stream = shared.stream()
-    found: list[Array] = []
-    for at in range(400):
-        if at % 100 == 50:
-            time.sleep(0.02)  # long enough for workers to fall asleep
-        found.append(stream.step(x[:, at]))
+    expected: Array | None = None
+
+    def both_ways() -> bool:
+        nonlocal expected
+        found: list[Array] = []
+        for at in range(200):
+            if at % 50 == 25:
+                time.sleep(0.02)  # long enough for workers to fall asleep
+            found.append(stream.step(x[:, at]))
+        stream.reset()
+        counts["all"] += 200
+        steps = np.stack(found, axis=1)
+        expected = steps if expected is None else expected
+        np.testing.assert_array_equal(steps, expected)
+        return 0 < counts["alone"] < counts["all"]
+
+    until(both_ways)
     assert isinstance(laid_out(stream), Shared)
-    assert 0 < counts["alone"] < 400
     sn.set_threads(1)
-    np.testing.assert_array_equal(np.stack(found, axis=1), shared(x)[0])
+    np.testing.assert_array_equal(expected, shared(x)[0])
 
 
 def test_streams_of_several_threads_do_not_disturb_one_another(shared: sn.RNN):

@@ -66,9 +66,12 @@ class Worker:
         for number, place in enumerate((BEGIN, END)):
             handle = semaphores().make(self.address + SEMAPHORES + number * SEMAPHORE)
             self._words[(place + HANDLE) // 8] = handle
-        serve, address = self._signals.serve.call, self.address
-        self._thread = threading.Thread(target=lambda: serve(address), daemon=True, name="stepnet")
+        self._thread = threading.Thread(target=self._work, daemon=True, name="stepnet")
         self._thread.start()
+
+    def _work(self) -> None:
+        # A method, so that the memory lives as long as the thread that looks at it.
+        self._signals.serve.call(self.address)
 
     def start(self, function: NativeFunction, told: int) -> None:
         """Begins to run a function."""
