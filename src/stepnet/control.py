@@ -16,7 +16,7 @@ from stepnet.engines import Call, Results
 from stepnet.errors import InputError
 from stepnet.lines import defined_at, refuse
 from stepnet.ragged import Ragged
-from stepnet.ragged.offsets import offsets_of, positions_of
+from stepnet.ragged.offsets import ends_of, offsets_of, positions_of
 from stepnet.step import Spec, Step, TracedStep, trace_step
 from stepnet.structure import leaves, rebuild, transform
 from stepnet.trace import Traced
@@ -242,12 +242,4 @@ def put_together(pieces: list[Piece], lengths: Array, call: Call) -> list[Array]
         places = positions_of(offsets[piece.rows] + ahead, piece.lengths)
         for output, part in zip(outputs, piece.outputs, strict=True):
             output[places] = part
-    return [last_steps(output, offsets, call.reverse) for output in outputs] if call.last_only else outputs
-
-
-def last_steps(output: Array, offsets: Array, reverse: bool) -> Array:
-    """The output at the last step that each sequence took, zeros for none."""
-    last = np.zeros((len(offsets) - 1, *output.shape[1:]), output.dtype)
-    some = offsets[1:] > offsets[:-1]
-    last[some] = output[offsets[:-1][some] if reverse else offsets[1:][some] - 1]
-    return last
+    return [ends_of(output, offsets, call.reverse) for output in outputs] if call.last_only else outputs

@@ -25,10 +25,10 @@ from stepnet.interpret import Segments, interpret, of_rows, within_steps
 from stepnet.nested import NO_LAST
 from stepnet.prepared import Asked, Prepared
 from stepnet.ragged import Ragged
-from stepnet.ragged.offsets import offsets_of
+from stepnet.ragged.offsets import ends_of, offsets_of
 from stepnet.running import Running
 from stepnet.step import Spec, TracedStep
-from stepnet.structure import leaves, named_leaves, rebuild, transform
+from stepnet.structure import leaves, named_leaves, rebuild
 from stepnet.types import AXES, CONST, STEPS
 
 if TYPE_CHECKING:
@@ -74,11 +74,14 @@ def over_levels(
 ) -> tuple[Any, Any]:
     """The outputs and the last memory of a recurrence over the outermost level of Raggeds.
 
-    Statics may be Raggeds too: sequences that each row has besides, of lengths of their own.
+    Statics may be Raggeds too: sequences that each row has besides, of lengths of their own. Arrays
+    [batch, time, features...] are run as Raggeds, and their outputs laid out as they are.
     """
-    if not is_ragged(sequences):
-        return over_arrays(rnn, sequences, initial, statics, lengths, last_only, engine, masking)
-    check_no_lengths(lengths)
+    batch = None if is_ragged(sequences) else Batch.of(sequences, lengths)
+    if batch is None:
+        check_no_lengths(lengths)
+    else:
+        sequences, masking = as_raggeds(batch, masking)
     called = levels_call(rnn, sequences, initial, statics, masking)
     traced, found, offsets = called.traced, called.found, called.segments.offsets
     memories = found.traced.counts[1]
@@ -90,13 +93,15 @@ def over_levels(
             laid_out(array, extent, offsets, last_only, rnn.reverse)
             for array, extent in zip(outputs, extents, strict=True)
         ]
+        if batch is not None and not last_only:
+            outputs = [output.to_padded(length=batch.like[1])[0] for output in outputs]
     else:
         if any(extent != STEPS for extent in extents):
             raise InputError("a step with until= gives one value per row; one of its outputs is a sequence")
-        lengths, found_until = run_until(*by_pieces(called, last_only, rnn.reverse, engine))
-        outputs, final = found_until.outputs, found_until.final
+        taken, ended = run_until(*by_pieces(called, last_only, rnn.reverse, engine))
+        outputs, final = ended.outputs, ended.final
         if not last_only:
-            outputs = [Ragged(output, (offsets_of(lengths),)) for output in outputs]
+            outputs = [Ragged(output, (offsets_of(taken),)) for output in outputs]
     return rebuild(traced.output, outputs), rebuild(traced.memory, final[: len(leaves(traced.memory))])
 
 
@@ -170,26 +175,6 @@ def levels_call(rnn: "RNN", sequences: Any, initial: Any, statics: Any, masking:
     begun = None if masking.begun is None else begun_steps(masking.begun, count)
     segments = Segments(count, offsets, begun, beside)
     return LevelsCall(prepared.traced, found, [*arrays, *memories, *still], segments)
-
-
-def over_arrays(
-    rnn: "RNN",
-    sequences: Any,
-    initial: Any,
-    statics: Any,
-    lengths: Any,
-    last_only: bool,
-    engine: Asked,
-    masking: Masking,
-) -> tuple[Any, Any]:
-    """The same for arrays [batch, time, features...]: as Raggeds, and back."""
-    batch = Batch.of(sequences, lengths)
-    given, masking = as_raggeds(batch, masking)
-    outputs, final = over_levels(rnn, given, initial, statics, None, last_only, engine, masking)
-    if last_only or masking.until is not None:
-        return outputs, final
-    time = batch.like[1]
-    return transform(lambda ragged: ragged.to_padded(length=time)[0], outputs), final
 
 
 def as_raggeds(batch: Batch, masking: Masking) -> tuple[Any, Masking]:
@@ -273,8 +258,4 @@ def laid_out(
         return Ragged(array, offsets[:levels])
     if levels > 1:
         raise InputError(NO_LAST)
-    outer = offsets[0]
-    last = np.zeros((len(outer) - 1, *array.shape[1:]), array.dtype)
-    filled = np.diff(outer) > 0
-    last[filled] = array[(outer[:-1] if reverse else outer[1:] - 1)[filled]]
-    return last
+    return ends_of(array, offsets[0], reverse)

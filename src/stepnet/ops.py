@@ -195,9 +195,17 @@ def matmul_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type
     return (Type(left.extent, (*left.shape[:-1], right.shape[1]), dtype),)
 
 
+def matmul(left: Array, right: Array) -> Array:
+    """Each vector [k] of the left with [k, n], by itself: its bits do not depend on how many there are.
+
+    A library's product of many rows is another one than that of a single row, and rounds differently.
+    """
+    return np.matmul(left[..., None, :], right)[..., 0, :]
+
+
 def products(left: Array, *rights: Array) -> tuple[Array, ...]:
     """One left side with several parameters."""
-    return tuple(np.matmul(left, right) for right in rights)
+    return tuple(matmul(left, right) for right in rights)
 
 
 def products_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
@@ -384,7 +392,7 @@ OPERATIONS: dict[str, Operation] = {
         _reduce("max", reduce_max),
         _reduce("min", reduce_min),
         _reduce("argmax", argmax),
-        Operation("matmul", "matmul", np.matmul, matmul_types),
+        Operation("matmul", "matmul", matmul, matmul_types),
         Operation("products", "matmul", products, products_types),
         Operation("gather", "gather", gather, gather_types),
         Operation("input", "source", run_by_interpreter, input_types),

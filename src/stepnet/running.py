@@ -8,6 +8,7 @@ runs over sequences that are the same at every step, as a static's, is laid out 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from stepnet.engines import Bound, Call, Results, choose
 from stepnet.interpret import Segments, by_steps, expand
 from stepnet.ir import Net
 from stepnet.passes.lift import is_constant
+from stepnet.ragged.offsets import ends_of
 from stepnet.schedule import Part, Schedule
 from stepnet.types import CONST, STEPS, Type
 
@@ -69,17 +71,29 @@ def constant_values(net: Net, parameters: Mapping[int, Array]) -> Values:
 # ---- each kind of part -------------------------------------------------------------------------------------
 
 
+class Inputs:
+    """Arrays that stay, and what was last copied into them."""
+
+    def __init__(self, arrays: Sequence[Array]) -> None:
+        self.arrays, self.latest = [array.copy() for array in arrays], list(arrays)
+
+    def take(self, arrays: Sequence[Array]) -> None:
+        """Copies arrays in, at the front; what is the same array as before is there already."""
+        for place, array in enumerate(arrays):
+            if array is not self.latest[place]:
+                self.arrays[place][: len(array)] = array
+                self.latest[place] = array
+
+
 class Laid:
     """A plain part laid out for so many values: its arrays, and what runs it on them."""
 
     def __init__(self, net: Net, part: Part, bound: Bound, arrays: Sequence[Array], count: int) -> None:
-        self.count = count
-        self.inputs = [array.copy() for array in arrays]
-        self.latest = list(arrays)
+        self.count, self.inputs = count, Inputs(arrays)
         types = [net.type_of(number) for number in part.gives]
         self.outputs = [np.empty((count, *type_.shape), type_.dtype) for type_ in types]
         ones, places = np.ones(count, np.int64), np.arange(count, dtype=np.int64)
-        call = Call(self.inputs, places, ones, count, [None])
+        call = Call(self.inputs.arrays, places, ones, count, [None])
         self.run = bound.again(call, Results(self.outputs, [np.empty(count, np.float32)]))
 
     def fits(self, count: int) -> bool:
@@ -87,11 +101,8 @@ class Laid:
         return self.count // 2 < count <= self.count
 
     def __call__(self, arrays: Sequence[Array], count: int) -> list[Array]:
-        """The outputs for the first values; what is the same array as before is there already."""
-        for place, array in enumerate(arrays):
-            if array is not self.latest[place]:
-                self.inputs[place][:count] = array
-                self.latest[place] = array
+        """The outputs for the first values."""
+        self.inputs.take(arrays)
         self.run()
         return [output[:count] for output in self.outputs]
 
@@ -100,22 +111,18 @@ class LaidSequences:
     """A recurrence laid out for sequences of these offsets."""
 
     def __init__(self, part: Part, bound: Bound, call: Call, offsets: Array) -> None:
-        self.offsets = offsets
-        self.latest = [*call.sequences, *call.statics]
-        self.inputs = [array.copy() for array in self.latest]
-        first = len(call.sequences)
+        self.offsets, first = offsets, len(call.sequences)
+        self.inputs = Inputs([*call.sequences, *call.statics])
         outputs, final = result_types(part)
         self.outputs = [np.empty((call.total, *type_.shape), type_.dtype) for type_ in outputs]
         self.final = [np.zeros((len(call.lengths), *type_.shape), type_.dtype) for type_ in final]
-        laid = replace(call, sequences=self.inputs[:first], statics=self.inputs[first:])
+        arrays = self.inputs.arrays
+        laid = replace(call, sequences=arrays[:first], statics=arrays[first:])
         self.run = bound.again(laid, Results(self.outputs, self.final))
 
     def __call__(self, call: Call) -> list[Array]:
-        """The outputs and sums; what is the same array as before is there already."""
-        for place, array in enumerate((*call.sequences, *call.statics)):
-            if array is not self.latest[place]:
-                self.inputs[place][...] = array
-                self.latest[place] = array
+        """The outputs and sums."""
+        self.inputs.take([*call.sequences, *call.statics])
         self.run()
         return [array[:] for array in (*self.outputs, *self.final)]
 
@@ -262,22 +269,10 @@ def by_segment(function: np.ufunc, values: Array, offsets: Array) -> Array:
     return found
 
 
-def picked(places: Callable[[Array], Array]) -> Callable[[Array, Array], Array]:
-    """The value at one place of each sequence; zeros for an empty one."""
-
-    def pick(values: Array, offsets: Array) -> Array:
-        filled = np.diff(offsets) > 0
-        found = np.zeros((len(filled), *values.shape[1:]), values.dtype)
-        found[filled] = values[places(offsets)[filled]]
-        return found
-
-    return pick
-
-
 REDUCTIONS: dict[str, Callable[[Array, Array], Array]] = {
     "sum": segment_sum,
     "mean": segment_mean,
     "max": segment_max,
-    "first": picked(lambda offsets: offsets[:-1]),
-    "last": picked(lambda offsets: offsets[1:] - 1),
+    "first": partial(ends_of, first=True),
+    "last": partial(ends_of, first=False),
 }

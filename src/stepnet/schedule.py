@@ -73,15 +73,15 @@ def schedule(net: Net) -> Schedule:
 
 def scheduled(net: Net) -> Schedule:
     """The parts of a net as it is."""
-    levels, within = waves(net), repeated(net) | summed(net)
+    levels, through, sums = waves(net), repeated(net), summed(net)
     groups: dict[tuple[int, int, Extent], list[int]] = {}
     for number, node in enumerate(net.nodes):
-        if node.operation in ("input", "index", "result") or is_constant(node) or number in within:
+        if node.operation in ("input", "index", "result") or is_constant(node) or number in through | sums:
             continue
         alone = 0 if is_plain(node) else number + 1
         extent = node.types[0].extent if is_plain(node) else CONST
         groups.setdefault((levels[number], alone, extent), []).append(number)
-    parts = [part_of(net, numbers) for _, numbers in sorted(groups.items())]
+    parts = [part_of(net, numbers, through, sums) for _, numbers in sorted(groups.items())]
     return Schedule(net, tuple(parts))
 
 
@@ -145,11 +145,11 @@ def waves(net: Net) -> list[int]:
     return found
 
 
-def part_of(net: Net, numbers: list[int]) -> Part:
+def part_of(net: Net, numbers: list[int], through: set[int], summed: set[int]) -> Part:
     """The part that these nodes are."""
     node = net.nodes[numbers[0]]
     if is_plain(node):
-        return plain(net, numbers)
+        return plain(net, numbers, through, summed)
     if node.operation != "recur":
         return Part("across", node.inputs, tuple(numbers), node=node)
     body: Net = node.attributes["body"]
@@ -185,18 +185,18 @@ class Inside:
         return self.place[number]
 
 
-def plain(net: Net, numbers: list[int]) -> Part:
+def plain(net: Net, numbers: list[int], through: set[int], summed: set[int]) -> Part:
     """Nodes without a recurrence, as the step of one that remembers nothing and takes one step per value.
 
     Where they see values of their sequences, or sums are made of them, these are statics and memories of a
-    recurrence over the sequences.
+    recurrence over the sequences. through, summed: the expansions and the sums of which that is so.
     """
-    chosen, through = set(numbers), repeated(net)
+    chosen = set(numbers)
     read = {operand for number in numbers for operand in net.nodes[number].inputs}
     read = {number for number in read - chosen if not is_constant(net.nodes[number])}
     seen = sorted(read & through)
     reads, rows = sorted(read - through), sorted({net.nodes[number].inputs[0] for number in seen})
-    sums = sorted(number for number in summed(net) if net.nodes[number].inputs[0] in chosen)
+    sums = sorted(number for number in summed if net.nodes[number].inputs[0] in chosen)
     others = (node for n, node in enumerate(net.nodes) if n not in chosen and n not in sums)
     used = {operand for node in others for operand in node.inputs}.union(net.results)
     gives = [number for number in numbers if number in used]

@@ -9,6 +9,7 @@ from stepnet.engines.base import Array, Call, Results
 from stepnet.interpret import Segments, interpret
 from stepnet.ir import Net
 from stepnet.plan import Plan
+from stepnet.ragged.offsets import ends_of, offsets_of, positions_of
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,7 @@ class BoundNet:
 def run(net: Net, parameters: Sequence[Array], call: Call) -> Results:
     """One call: the steps laid end to end, interpreted, and laid out as they came."""
     batch = len(call.lengths)
-    offsets = np.concatenate([[0], np.cumsum(call.lengths)]).astype(np.int64)
-    places = np.arange(int(offsets[-1])) + (call.starts - offsets[:-1]).repeat(call.lengths)
+    offsets, places = offsets_of(call.lengths), positions_of(call.starts, call.lengths)
     memories = [net.type_of(number) for number in net.inputs[len(call.sequences) :][: len(call.initial)]]
     initial = [
         np.zeros((batch, *type_.shape), type_.dtype) if value is None else value
@@ -79,10 +79,7 @@ def run(net: Net, parameters: Sequence[Array], call: Call) -> Results:
 def laid_out(output: Array, call: Call, offsets: Array, places: Array) -> Array:
     """The steps where the input's steps lay, or each sequence's last."""
     if call.last_only:
-        last = np.zeros((len(call.lengths), *output.shape[1:]), output.dtype)
-        filled = call.lengths > 0
-        last[filled] = output[offsets[1:][filled] - 1] if not call.reverse else output[offsets[:-1][filled]]
-        return last
+        return ends_of(output, offsets, call.reverse)
     whole = np.zeros((call.total, *output.shape[1:]), output.dtype)
     whole[places] = output
     return whole

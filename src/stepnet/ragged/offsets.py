@@ -46,6 +46,18 @@ def turned_positions_of(offsets: Array) -> NDArray[np.int64]:
     return np.repeat(ends, np.diff(offsets)) - np.arange(int(offsets[-1]))
 
 
+def ends_of(values: Array, offsets: Array, first: bool) -> Array:
+    """The last element of each entry, or the first; zeros for an empty one.
+
+    >>> ends_of(np.array([7, 8, 9]), np.array([0, 2, 2, 3]), first=False)
+    array([8, 0, 9])
+    """
+    found = np.zeros((len(offsets) - 1, *values.shape[1:]), values.dtype)
+    filled = offsets[1:] > offsets[:-1]
+    found[filled] = values[(offsets[:-1] if first else offsets[1:] - 1)[filled]]
+    return found
+
+
 def narrow(values: Array, offsets: Offsets, start: int, stop: int) -> Parts:
     """The values and offsets of the outermost entries `start` to `stop`: a view, and offsets from 0 on.
 

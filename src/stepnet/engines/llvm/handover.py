@@ -11,6 +11,7 @@ NOTHING; THERE, once somebody said so; ASLEEP, once who waits sleeps.
 import ctypes
 from dataclasses import dataclass, fields
 from functools import cache
+from typing import Any, Literal
 
 from llvmlite import ir
 
@@ -93,25 +94,34 @@ def write_say(module: ir.Module) -> ir.Function:
     return function
 
 
-def write_look(module: ir.Module) -> ir.Function:
-    """look: reads the word again and again; if it is THERE, it becomes NOTHING; after a while ASLEEP."""
-    function, code, word = entered(module, "look")
+def read_until(code: Code, word: ir.Value, how: Literal["==", "!="], seen: ir.Block, most: int) -> Any:
+    """Reads a word up to so many times, and goes to `seen` once it is, or is not, THERE; else goes on here.
+
+    Gives the count of reads, whose block begins them anew.
+    """
     entry = code.block
-    look, again, tired, sleep, there, taken = (
-        code.append_basic_block(name) for name in ("look", "again", "tired", "sleep", "there", "taken")
-    )
+    look, again, tired = (code.append_basic_block(name) for name in ("look", "again", "tired"))
     code.branch(look)
     code.position_at_end(look)
     looks = code.phi(I64)
     looks.add_incoming(code.number(0), entry)
     found = code.load_atomic(word, "acquire", 8)
-    code.cbranch(code.icmp_signed("==", found, code.number(THERE)), there, again)
+    code.cbranch(code.icmp_signed(how, found, code.number(THERE)), seen, again)
     code.position_at_end(again)
     more = code.add(looks, code.number(1))
     looks.add_incoming(more, again)
     code.pause()
-    code.cbranch(code.icmp_signed("<", more, code.number(LOOKS)), look, tired)
+    code.cbranch(code.icmp_signed("<", more, code.number(most)), look, tired)
     code.position_at_end(tired)
+    return looks
+
+
+def write_look(module: ir.Module) -> ir.Function:
+    """look: reads the word again and again; if it is THERE, it becomes NOTHING; after a while ASLEEP."""
+    function, code, word = entered(module, "look")
+    sleep, there, taken = (code.append_basic_block(name) for name in ("sleep", "there", "taken"))
+    looks = read_until(code, word, "==", there, LOOKS)
+    look, tired = looks.parent, code.block
     swapped = code.cmpxchg(word, code.number(NOTHING), code.number(ASLEEP), "acq_rel", "acquire")
     looks.add_incoming(code.number(0), tired)
     code.cbranch(code.extract_value(swapped, 1), sleep, look)
@@ -137,22 +147,8 @@ def write_taken(module: ir.Module) -> ir.Function:
     Gives NOTHING if who looks there took it, THERE if nobody did.
     """
     function, code, word = entered(module, "taken")
-    entry = code.block
-    look, again, tired, taken = (
-        code.append_basic_block(name) for name in ("look", "again", "tired", "taken")
-    )
-    code.branch(look)
-    code.position_at_end(look)
-    looks = code.phi(I64)
-    looks.add_incoming(code.number(0), entry)
-    found = code.load_atomic(word, "acquire", 8)
-    code.cbranch(code.icmp_signed("==", found, code.number(THERE)), again, taken)
-    code.position_at_end(again)
-    more = code.add(looks, code.number(1))
-    looks.add_incoming(more, again)
-    code.pause()
-    code.cbranch(code.icmp_signed("<", more, code.number(TAKES)), look, tired)
-    code.position_at_end(tired)
+    taken = code.append_basic_block("taken")
+    read_until(code, word, "!=", taken, TAKES)
     swapped = code.cmpxchg(word, code.number(THERE), code.number(NOTHING), "acq_rel", "acquire")
     back = code.extract_value(swapped, 1)
     code.ret(code.select(back, code.number(THERE), code.number(NOTHING)))
