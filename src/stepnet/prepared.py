@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 
 from stepnet.engines import Bound, choose
 from stepnet.ir import Net
+from stepnet.once import computed_once
 from stepnet.plan import Plan, plan
 from stepnet.running import Running
 from stepnet.schedule import Schedule, schedule
@@ -28,17 +28,17 @@ class Prepared:
     running: dict[Asked, Running] = field(default_factory=dict[Asked, Running])
     controlled: "dict[str | None, Prepared]" = field(default_factory=dict[str | None, "Prepared"])
 
-    @cached_property
+    @computed_once
     def net(self) -> Net:
         """The net of the whole recurrence, as traced."""
         return self.traced.net(self.reverse, self.unroll)
 
-    @cached_property
+    @computed_once
     def plan(self) -> Plan:
         """What is done once, before, in and after the loop, where there is one loop."""
         return plan(self.net)
 
-    @cached_property
+    @computed_once
     def schedule(self) -> Schedule:
         """What is run one after the other, where recurrences are nested."""
         return schedule(self.net)

@@ -7,7 +7,6 @@ then each memory's next value.
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from stepnet.errors import InputError
 from stepnet.ir import Builder, Net
 from stepnet.lines import NamingLine, defined_at, refuse, written_at
+from stepnet.once import computed_once
 from stepnet.structure import leaves, named_leaves, rebuild, skeleton, transform
 from stepnet.trace import Traced, array_of
 from stepnet.types import CONST, DTYPES, ROWS, Type, dtype_text, extent_of, is_beside, is_integer
@@ -93,7 +93,7 @@ class TracedStep:
     output: Any
     names: tuple[str, ...]
 
-    @cached_property
+    @computed_once
     def counts(self) -> tuple[int, int, int, int]:
         """How many inputs, memories, statics and parameters there are."""
         inputs, memory, statics, params = map(leaves, (self.inputs, self.memory, self.statics, self.params))

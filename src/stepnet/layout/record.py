@@ -9,13 +9,13 @@ array may be missing.
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from stepnet.errors import LayoutError
 from stepnet.layout.notation import OF_ALL_GATES, PARAMETERS, Flat, Loop, Pattern, Stack, Term, parse, terms
 from stepnet.layout.semantics import GATES, Semantics, Setting, check_semantics
 from stepnet.layout.sizes import Sizes
+from stepnet.once import computed_once
 
 KINDS = {"W": "W", "R": "R", "b": "bias", "d": "bias", "p": "peepholes", "P": "projection", "q": "its bias"}
 
@@ -132,7 +132,7 @@ class Record:
         """Whether it says by itself which layer a number is of, in names, axes or buffers."""
         return any("L" in letters_of(self.patterns[name]) | named(name) for name in self.patterns)
 
-    @cached_property
+    @computed_once
     def patterns(self) -> dict[str, Pattern]:
         """What the notation says, by template."""
         return {name: parse(text) for name, text in self.arrays.items()}
@@ -185,7 +185,7 @@ class Record:
                 return template, layer, direction
         return None
 
-    @cached_property
+    @computed_once
     def spellings(self) -> dict[str, re.Pattern[str]]:
         """The names that each template stands for."""
         both = "|".join(map(re.escape, self.directions))
@@ -207,7 +207,7 @@ class Record:
         """The names of its arrays in one layer and direction, those that may be missing with a ?."""
         return [f"{entry.name}{'?' if entry.optional else ''}" for entry in self.entries(Sizes(1, 1))]
 
-    @cached_property
+    @computed_once
     def behind_prefix(self) -> re.Pattern[str]:
         """A name of any of its arrays behind a prefix, which ends in no letter or digit."""
         texts = [re.sub(r"\?P<[LD]>", "?:", pattern.pattern) for pattern in self.spellings.values()]

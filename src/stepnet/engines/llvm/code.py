@@ -1,6 +1,6 @@
 """Writing LLVM code with loops and vectors: the few shapes of code that the engine is made of."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
 from llvmlite import ir
@@ -72,6 +72,13 @@ class Code(ir.IRBuilder):
             function = ir.Function(self.module, ir.FunctionType(result, [a.type for a in arguments]), name)
         return self.call(function, arguments)
 
+    def call_at(self, address: ir.Value, result: ir.Type, arguments: Sequence[ir.Value]) -> ir.Value:
+        """A call of the function at an address."""
+        type_ = ir.FunctionType(result, [argument.type for argument in arguments])
+        function = self.inttoptr(address, type_.as_pointer())
+        assert isinstance(function, ir.NamedValue)
+        return self.call(function, arguments)
+
     def fused(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
         """a * b + c, rounded once where the target can; rounded twice elsewhere."""
         if not self.target.has_fused:
@@ -137,6 +144,26 @@ class Code(ir.IRBuilder):
         index.add_incoming(self.add(index, stride), self.block)
         self.branch(head)
         self.position_at_end(after)
+
+    @contextmanager
+    def loop_while(self, holds: Callable[[], ir.Value]) -> Generator[None]:
+        """Code inside runs again and again while what `holds` writes is true."""
+        head, body, after = (self.append_basic_block(name) for name in ("head", "body", "after"))
+        self.branch(head)
+        self.position_at_end(head)
+        self.cbranch(holds(), body, after)
+        self.position_at_end(body)
+        yield
+        self.branch(head)
+        self.position_at_end(after)
+
+    def return_when(self, condition: ir.Value, value: ir.Value) -> None:
+        """The function returns a value here if the condition holds."""
+        leave, stay = self.append_basic_block("leave"), self.append_basic_block("stay")
+        self.cbranch(condition, leave, stay)
+        self.position_at_end(leave)
+        self.ret(value)
+        self.position_at_end(stay)
 
     @contextmanager
     def when(self, condition: ir.Value) -> Generator[None]:

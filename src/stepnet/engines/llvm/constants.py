@@ -11,36 +11,48 @@ import numpy as np
 
 from stepnet.engines.llvm.memory import aligned
 from stepnet.engines.llvm.records import LINE
-from stepnet.ir import Net
+from stepnet.types import Type
 
 Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A constant node: of the step-net (`inside`) or of the net around it, its number and its type."""
+
+    inside: bool
+    number: int
+    type: Type
+
+
+Values = dict[tuple[bool, int], Array]
+"""The value of each constant node, by whether it is inside and by its number."""
 
 
 @dataclass(frozen=True, eq=False)
 class Places:
     """Numbers of one constant at these places (all, if None), padded to whole vectors."""
 
-    net: Net
-    number: int
+    constant: Constant
     places: Array | None
     lanes: int
 
     @property
     def key(self) -> tuple[object, ...]:
         """What tells two apart."""
-        return id(self.net), self.number, None if self.places is None else self.places.tobytes(), self.lanes
+        return self.constant, None if self.places is None else self.places.tobytes(), self.lanes
 
     @property
     def bytes(self) -> int:
         """The size in memory."""
-        type_ = self.net.type_of(self.number)
+        type_ = self.constant.type
         count = type_.size if self.places is None else len(self.places)
         return -(-count // self.lanes) * self.lanes * type_.itemsize
 
     @property
-    def sources(self) -> tuple[int, ...]:
+    def sources(self) -> tuple[Constant, ...]:
         """The nodes it is made of."""
-        return (self.number,)
+        return (self.constant,)
 
     def array(self, values: Sequence[Array]) -> Array:
         """The numbers, from the values of the sources."""
@@ -52,26 +64,20 @@ class Places:
 class Packed:
     """Parameters [k, n] of one shape, packed for the microkernel and padded: [unit block][k][gate][lane]."""
 
-    net: Net
-    numbers: tuple[int, ...]
+    sources: tuple[Constant, ...]
     lanes: int
 
     @property
     def key(self) -> tuple[object, ...]:
         """What tells two apart."""
-        return id(self.net), self.numbers, "packed", self.lanes
+        return self.sources, "packed", self.lanes
 
     @property
     def bytes(self) -> int:
         """The size in memory."""
-        type_ = self.net.type_of(self.numbers[0])
+        type_ = self.sources[0].type
         inner, size = type_.shape
-        return -(-size // self.lanes) * self.lanes * inner * len(self.numbers) * type_.itemsize
-
-    @property
-    def sources(self) -> tuple[int, ...]:
-        """The nodes it is made of."""
-        return self.numbers
+        return -(-size // self.lanes) * self.lanes * inner * len(self.sources) * type_.itemsize
 
     def array(self, values: Sequence[Array]) -> Array:
         """The packed numbers, from the values of the parameters."""
@@ -95,6 +101,12 @@ class Constants:
     known: dict[tuple[object, ...], int] = field(default_factory=dict[tuple[object, ...], int])
     size: int = 0
 
+    @property
+    def held(self) -> int:
+        """Bytes of the arrays that say what each entry is."""
+        arrays = (entry.places if isinstance(entry, Places) else entry for _, entry in self.entries)
+        return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
+
     def add(self, entry: "Places | Packed") -> int:
         """The byte offset of an entry."""
         return self._place(entry.key, entry, entry.bytes)
@@ -111,23 +123,12 @@ class Constants:
             self.size += -(-size // LINE) * LINE + LINE
         return self.known[key]
 
-    def filled(self, value_of: "ValueOf") -> Array:
-        """The memory, filled with what the parameters make of each entry."""
+    def filled(self, values: Values) -> Array:
+        """The memory, filled with what the values of the constants make of each entry."""
         memory = aligned(self.size)
         for offset, entry in self.entries:
             if not isinstance(entry, np.ndarray):
-                entry = entry.array([value_of(entry.net, number) for number in entry.sources])
+                entry = entry.array([values[one.inside, one.number] for one in entry.sources])
             data = np.ascontiguousarray(entry).reshape(-1).view(np.uint8)
             memory[offset : offset + data.size] = data
         return memory
-
-
-class ValueOf:
-    """The value of each constant node of the outer net and of the body."""
-
-    def __init__(self, values: dict[tuple[int, int], Array]) -> None:
-        self.values = values
-
-    def __call__(self, net: Net, number: int) -> Array:
-        """The value of one node."""
-        return self.values[id(net), number]

@@ -13,7 +13,11 @@ padded. Lanes are sorted by how many steps they have, so those still at work are
 does not grow with length: a block is as long as fits the cache, whatever the sequences' lengths are.
 
 Several threads either run lanes of their own each (a call of `run` each, of one thread), or share every step:
-then each does a part of the unit blocks, and a barrier stands between phases.
+then each does a part of the unit blocks, and a barrier stands between phases. A thread whose processor
+another process takes makes the others wait. So between blocks those that were late are left out.
+
+`run` returns between two blocks once it has run for a while, and goes on there when it is called again: that
+is how an interrupt arrives in the middle of a long call.
 """
 
 from collections.abc import Generator
@@ -26,14 +30,17 @@ from stepnet.engines.llvm.code import I64, POINTER, Code
 from stepnet.engines.llvm.loops import Loop
 from stepnet.engines.llvm.records import Field
 from stepnet.engines.llvm.stage import Rows, StageCode
+from stepnet.engines.llvm.system import write_rest, write_ticks
 from stepnet.ir import Net
 
 # The 64-bit words that a call is described by, in order; the pointers of the user's arrays follow.
 WORDS = (
     "thread",
-    "threads",
+    "progress",
     "barrier",
-    "yield",
+    "rest",
+    "clock",
+    "slice",
     "status",
     "constants",
     "now",
@@ -64,7 +71,13 @@ WORDS = (
     "begun",
     "last_only",
 )
+PROGRESS = ("threads", "pause", "begin", "swapped")
+"""The words that say how far a call is, the same for all its threads: how many there are (0 until that is
+known), whether they pause, the step to begin at, and whether the memories `now` and `next` are exchanged.
+"""
 SPINS = 2000
+# A thread is late if the first one waits for it for more than a quarter of a block's time.
+LATE = 4
 
 
 @dataclass(frozen=True)
@@ -98,14 +111,16 @@ class Program:
 
 
 class Driver:
-    """Writes the function `run(words)`."""
+    """Writes the function `run(words)`; it gives whether there is more to do."""
 
     def __init__(self, code: Code, program: Program) -> None:
         self.code = code
         self.program = program
         self.words = code.function.args[0]
+        self.scratch = code.alloca(I64, code.number(2))
+        self.await_others()
         self.word = {name: self._word(place) for place, name in enumerate(WORDS)}
-        pointers = ("barrier", "status", "constants", "now", "next", "lane", "block", "sequence")
+        pointers = ("progress", "barrier", "status", "constants", "now", "next", "lane", "block", "sequence")
         self.pointer = {name: code.inttoptr(self.word[name], POINTER) for name in pointers}
         tables = WORDS[WORDS.index("order") : WORDS.index("last_only")]
         self.table = {name: code.inttoptr(self.word[name], POINTER) for name in tables}
@@ -118,44 +133,114 @@ class Driver:
         for word in program_words:
             self.arrays[word] = code.inttoptr(self._word(word), POINTER)
         self.alone = code.icmp_signed("==", self.word["thread"], code.number(0))
-        self.shared = code.icmp_signed(">", self.word["threads"], code.number(1))
+        self.sliced = code.icmp_signed("!=", self.word["slice"], code.number(0))
+        self.threads = self.progress("threads")
+        self.shared = code.icmp_signed(">", self.threads, code.number(1))
+        # Cells are made here, once: one made in a loop would take stack at every turn.
+        self.count_cell, self.row_cell, self.fresh_cell = (code.alloca(I64) for _ in range(3))
+        self.threads_cell, self.waited_cell, self.time_cell = (code.alloca(I64) for _ in range(3))
 
     def _word(self, place: int) -> ir.Value:
         return self.code.read(I64, self.code.at(self.words, 8 * place), 8)
+
+    def await_others(self) -> None:
+        """Waits until it is known how many threads there are; the other words are written by then."""
+        code = self.code
+        progress, rest, clock = (self._word(WORDS.index(name)) for name in ("progress", "rest", "clock"))
+        code.call(wait_while(code), [code.inttoptr(progress, POINTER), code.number(0), rest, clock])
+
+    def progress(self, name: str) -> ir.Value:
+        """A word of how far the call is."""
+        return self.code.read(I64, self.code.at(self.pointer["progress"], 8 * PROGRESS.index(name)), 8)
+
+    def set_progress(self, name: str, value: ir.Value) -> None:
+        """Sets a word of how far the call is."""
+        self.code.write(value, self.code.at(self.pointer["progress"], 8 * PROGRESS.index(name)), 8)
+
+    def ticks(self) -> ir.Value:
+        """The time by the system's clock, for a call that may pause or share its steps; 0 for others."""
+        code = self.code
+        code.store(code.number(0), self.time_cell)
+        with code.when(code.or_(self.sliced, self.shared)):
+            now = write_ticks(code, self.word["clock"], code.bitcast(self.scratch, POINTER))
+            code.store(now, self.time_cell)
+        return code.load(self.time_cell)
 
     # ---- the whole
 
     def write(self) -> None:
         """The body of `run`."""
-        code = self.code
+        code, zero = self.code, self.code.number(0)
         now_cell, next_cell = code.alloca(POINTER), code.alloca(POINTER)
-        # Cells are made here, once: one made in a loop would take stack at every turn.
-        self.count_cell, self.row_cell, self.fresh_cell = (code.alloca(I64) for _ in range(3))
-        code.store(self.pointer["now"], now_cell)
-        code.store(self.pointer["next"], next_cell)
-        with self.by_first_thread(), code.loop(code.number(0), self.word["lanes"]) as lane:
-            first = code.read_number(self.table["first"], lane)
-            code.write_number(first, self.table["cursor"], lane)
-            code.write_number(code.number(0), self.table["left"], lane)
-        with code.loop(code.number(0), self.word["steps"], self.word["block_steps"]) as start:
+        begin = self.progress("begin")
+        swapped = code.icmp_signed("!=", self.progress("swapped"), zero)
+        now, following = self.pointer["now"], self.pointer["next"]
+        code.store(code.select(swapped, following, now), now_cell)
+        code.store(code.select(swapped, now, following), next_cell)
+        code.store(self.threads, self.threads_cell)
+        deadline = code.add(self.ticks(), self.word["slice"])
+        first = code.icmp_signed("==", begin, zero)
+        with code.when(first), self.by_first_thread(), code.loop(zero, self.word["lanes"]) as lane:
+            code.write_number(code.read_number(self.table["first"], lane), self.table["cursor"], lane)
+            code.write_number(zero, self.table["left"], lane)
+        with code.loop(begin, self.word["steps"], self.word["block_steps"]) as start:
+            self.threads = code.load(self.threads_cell)
+            self.shared = code.icmp_signed(">", self.threads, code.number(1))
             stop = code.smaller(code.add(start, self.word["block_steps"]), self.word["steps"])
-            steps = code.sub(stop, start)
+            began = self.ticks()
+            code.store(zero, self.waited_cell)
+            self.block(start, stop, now_cell, next_cell)
             with self.by_first_thread():
-                self.schedule(start, steps)
-                self.begin_all(code.number(0), code.load(now_cell))
-            self.wait()
-            last = code.sub(steps, code.number(1))
-            rows = code.add(self.read("step_base", last), self.read("step_rows", last))
-            self.gather(rows)
-            self.wait()
-            block = Rows({"block": self.pointer["block"]}, self.program.strides, rows)
-            self.phases(self.program.outer, self.program.before, block)
-            self.steps(steps, now_cell, next_cell)
-            self.phases(self.program.outer, self.program.after, block)
-            self.scatter(rows)
+                self.judge(began, stop, deadline)
             with code.when(code.icmp_signed("<", stop, self.word["steps"])):
                 self.wait()
-        code.ret_void()
+                self.between(stop, now_cell)
+        with self.by_first_thread(), code.when(self.sliced):
+            self.set_progress("begin", self.word["steps"])
+        code.ret(zero)
+
+    def block(self, start: ir.Value, stop: ir.Value, now_cell: ir.Value, next_cell: ir.Value) -> None:
+        """The steps from `start` to `stop`."""
+        code = self.code
+        steps = code.sub(stop, start)
+        with self.by_first_thread():
+            self.schedule(start, steps)
+            self.begin_all(code.number(0), code.load(now_cell))
+        self.wait()
+        last = code.sub(steps, code.number(1))
+        rows = code.add(self.read("step_base", last), self.read("step_rows", last))
+        self.gather(rows)
+        self.wait()
+        block = Rows({"block": self.pointer["block"]}, self.program.strides, rows)
+        self.phases(self.program.outer, self.program.before, block)
+        self.steps(steps, now_cell, next_cell)
+        self.phases(self.program.outer, self.program.after, block)
+        self.scatter(rows)
+
+    def judge(self, began: ir.Value, stop: ir.Value, deadline: ir.Value) -> None:
+        """Says whether all pause here, and how many threads go on: half of them, if one was late."""
+        code, now = self.code, self.ticks()
+        over = code.and_(self.sliced, code.icmp_signed(">", now, deadline))
+        self.set_progress("pause", code.zext(over, I64))
+        patience = code.sdiv(code.sub(now, began), code.number(LATE))
+        with code.when(code.icmp_signed(">", code.load(self.waited_cell), patience)):
+            half = code.sdiv(code.add(self.threads, code.number(1)), code.number(2))
+            self.set_progress("threads", half)
+
+    def between(self, stop: ir.Value, now_cell: ir.Value) -> None:
+        """Between two blocks: threads that are left out end here, and all do where there is a pause."""
+        code = self.code
+        threads, pause = (
+            self.progress("threads"),
+            code.icmp_signed("!=", self.progress("pause"), code.number(0)),
+        )
+        code.return_when(code.icmp_signed(">=", self.word["thread"], threads), code.number(0))
+        with self.by_first_thread(), code.when(pause):
+            swapped = code.icmp_unsigned("!=", code.load(now_cell), self.pointer["now"])
+            self.set_progress("begin", stop)
+            self.set_progress("swapped", code.zext(swapped, I64))
+        code.return_when(pause, code.number(1))
+        code.store(threads, self.threads_cell)
 
     def read(self, table: str, index: ir.Value) -> ir.Value:
         """An entry of one of the tables."""
@@ -170,7 +255,7 @@ class Driver:
             self.pointer["constants"],
             self.pointer["status"],
             self.word["thread"],
-            self.word["threads"],
+            self.threads,
             self.program.lanes,
         )
         for loops in phases:
@@ -200,18 +285,15 @@ class Driver:
     def drop_ended(self, count_cell: ir.Value, step: ir.Value) -> None:
         """Lowers the number of lanes at work to those that have more than `step` steps."""
         code = self.code
-        check, lower, after = (code.append_basic_block(name) for name in ("check", "lower", "known"))
-        code.branch(check)
-        code.position_at_end(check)
-        count = code.load(count_cell)
-        none = code.icmp_signed("<=", count, code.number(0))
-        last = code.select(none, code.number(0), code.sub(count, code.number(1)))
-        ended = code.icmp_signed("<=", self.read("lane_steps", last), step)
-        code.cbranch(code.and_(code.not_(none), ended), lower, after)
-        code.position_at_end(lower)
-        code.store(last, count_cell)
-        code.branch(check)
-        code.position_at_end(after)
+
+        def some_ended() -> ir.Value:
+            count = code.load(count_cell)
+            some = code.icmp_signed(">", count, code.number(0))
+            last = code.select(some, code.sub(count, code.number(1)), code.number(0))
+            return code.and_(some, code.icmp_signed("<=", self.read("lane_steps", last), step))
+
+        with code.loop_while(some_ended):
+            code.store(code.sub(code.load(count_cell), code.number(1)), count_cell)
 
     def advance(self, lane: ir.Value, row: ir.Value, fresh_cell: ir.Value) -> None:
         """One lane's next step: of its sequence, or the first of its next sequence."""
@@ -251,7 +333,7 @@ class Driver:
     def gather(self, rows: ir.Value) -> None:
         """The inputs' rows, and statics seen at every step, put into the block."""
         code = self.code
-        with code.loop(self.word["thread"], rows, self.word["threads"]) as row:
+        with code.loop(self.word["thread"], rows, self.threads) as row:
             where, owner = self.read("where", row), self.read("owner", row)
             for word, field in self.program.inputs:
                 source = code.at(self.arrays[word], code.mul(where, code.number(field.bytes)))
@@ -265,7 +347,7 @@ class Driver:
         if not self.program.outputs:
             return
         last_only = code.icmp_signed("!=", self.word["last_only"], code.number(0))
-        with code.loop(self.word["thread"], rows, self.word["threads"]) as row:
+        with code.loop(self.word["thread"], rows, self.threads) as row:
             place = code.select(last_only, self.read("done", row), self.read("where", row))
             with code.when(code.icmp_signed(">=", place, code.number(0))):
                 for word, field in self.program.outputs:
@@ -363,46 +445,70 @@ class Driver:
         """A barrier, where there is more than one thread."""
         code = self.code
         with code.when(self.shared):
-            code.call(barrier(code), [self.pointer["barrier"], self.word["threads"], self.word["yield"]])
+            arguments = [self.pointer["barrier"], self.threads, self.word["rest"], self.word["clock"]]
+            waited = code.call(barrier(code), arguments)
+            code.store(code.add(code.load(self.waited_cell), waited), self.waited_cell)
+
+
+def internal(code: Code, name: str) -> tuple[ir.Function, Code | None]:
+    """A function of the module of a pointer and three numbers; and its code, if it is to be written yet."""
+    known = code.module.globals.get(name)
+    if known is not None:
+        return known, None
+    function = ir.Function(code.module, ir.FunctionType(I64, [POINTER, I64, I64, I64]), name)
+    function.linkage = "internal"
+    return function, Code(function.append_basic_block("entry"), code.target)
 
 
 def barrier(code: Code) -> ir.Function:
-    """The function `barrier(counter, threads, yield)`: it returns when all threads have called it as often.
+    """The function `barrier(words, threads, rest, clock)`: it returns when all threads have called it.
 
-    It spins briefly, for the others are nearly there; then it gives the processor away at every look, for
-    another process may have it that they need.
+    words: how many are there, and how often all were. Gives for how long it waited, as `wait_while` does.
     """
-    known = code.module.globals.get("barrier")
-    if known is not None:
-        return known
-    function = ir.Function(code.module, ir.FunctionType(ir.VoidType(), [POINTER, I64, I64]), "barrier")
-    function.linkage = "internal"
-    counter, threads, give_way = function.args
-    here = Code(function.append_basic_block("entry"), code.target)
-    cell = here.bitcast(counter, I64.as_pointer())
-    before = here.atomic_rmw("add", cell, here.number(1), "acq_rel")
-    goal = here.mul(here.add(here.sdiv(before, threads), here.number(1)), threads)
-    entry, look, again, yielding, done = (
-        here.block,
-        *(here.append_basic_block(n) for n in ("look", "again", "give", "done")),
-    )
-    here.branch(look)
-    here.position_at_end(look)
-    spins = here.phi(I64)
-    spins.add_incoming(here.number(0), entry)
-    arrived = here.load_atomic(cell, "acquire", 8)
-    here.cbranch(here.icmp_signed(">=", arrived, goal), done, again)
-    here.position_at_end(again)
-    more = here.add(spins, here.number(1))
-    spins.add_incoming(more, again)
-    here.pause()
-    here.cbranch(here.icmp_signed("<", more, here.number(SPINS)), look, yielding)
-    here.position_at_end(yielding)
-    function_pointer = here.inttoptr(give_way, ir.FunctionType(ir.VoidType(), []).as_pointer())
-    assert isinstance(function_pointer, ir.NamedValue)
-    here.call(function_pointer, [])
-    spins.add_incoming(more, yielding)
-    here.branch(look)
-    here.position_at_end(done)
-    here.ret_void()
+    function, here = internal(code, "barrier")
+    if here is None:
+        return function
+    count, threads, rest, clock = function.args
+    turn = here.at(count, 8)
+    turns = here.load_atomic(here.bitcast(turn, I64.as_pointer()), "acquire", 8)
+    before = here.atomic_rmw("add", here.bitcast(count, I64.as_pointer()), here.number(1), "acq_rel")
+    last, waits = here.append_basic_block("last"), here.append_basic_block("waits")
+    here.cbranch(here.icmp_signed("==", here.add(before, here.number(1)), threads), last, waits)
+    here.position_at_end(last)
+    here.write(here.number(0), count, 8)
+    following = here.add(turns, here.number(1))
+    here.store_atomic(following, here.bitcast(turn, I64.as_pointer()), "release", 8)
+    here.ret(here.number(0))
+    here.position_at_end(waits)
+    here.ret(here.call(wait_while(code), [turn, turns, rest, clock]))
+    return function
+
+
+def wait_while(code: Code) -> ir.Function:
+    """The function `wait_while(word, value, rest, clock)`: it returns when a word is another than `value`.
+
+    It spins briefly, for the others are nearly there; then it rests between looks, for another process may
+    have the processor that they need. Gives how many ticks of the clock it rested.
+    """
+    function, here = internal(code, "wait_while")
+    if here is None:
+        return function
+    pointer, value, rest, clock = function.args
+    word, scratch = here.bitcast(pointer, I64.as_pointer()), here.alloca(I64, here.number(2))
+
+    def same() -> ir.Value:
+        return here.icmp_signed("==", here.load_atomic(word, "acquire", 8), value)
+
+    spins, no = here.alloca(I64), here.number(0)
+    here.store(no, spins)
+    with here.loop_while(
+        lambda: here.and_(same(), here.icmp_signed("<", here.load(spins), here.number(SPINS)))
+    ):
+        here.pause()
+        here.store(here.add(here.load(spins), here.number(1)), spins)
+    here.return_when(here.icmp_signed("<", here.load(spins), here.number(SPINS)), no)
+    began = write_ticks(here, clock, here.bitcast(scratch, POINTER))
+    with here.loop_while(same):
+        write_rest(here, rest)
+    here.ret(here.sub(write_ticks(here, clock, here.bitcast(scratch, POINTER)), began))
     return function

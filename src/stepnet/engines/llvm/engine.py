@@ -2,19 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
-from llvmlite import ir
-
+from stepnet.digest import digest
 from stepnet.engines.base import Array
-from stepnet.engines.llvm.build import MachineCode
-from stepnet.engines.llvm.code import I64, POINTER, Code
-from stepnet.engines.llvm.constants import ValueOf
-from stepnet.engines.llvm.driver import WORDS, Driver
+from stepnet.engines.llvm.compiled import MOST_BYTES, Compiled, Kept, compiled
 from stepnet.engines.llvm.pointwise import POINTWISE
-from stepnet.engines.llvm.program import Lowered, constant_values, lowered
+from stepnet.engines.llvm.program import constant_values
 from stepnet.engines.llvm.run import Runner
-from stepnet.engines.llvm.stage import Rows, StageCode
 from stepnet.engines.llvm.target import Target, host_target
 from stepnet.ir import Net
 from stepnet.plan import Plan
@@ -36,13 +30,13 @@ class LlvmEngine:
 
     def compile(self, plan: Plan) -> "LlvmKernel":
         """The plan as machine code; equal plans are compiled once."""
-        return kernel(plan, self.target or host_target())
+        target = self.target or host_target()
+        stages = (plan.net, plan.recur, plan.once, plan.sequence, plan.before, plan.loop, plan.after)
+        key = digest(target, *stages)
+        return LlvmKernel(plan, KEPT.get(key, lambda: compiled(plan, target)))
 
 
-@lru_cache(maxsize=256)
-def kernel(plan: Plan, target: Target) -> "LlvmKernel":
-    """The kernel of a plan for a target, kept for the next equal plan."""
-    return LlvmKernel(plan, target)
+KEPT = Kept(MOST_BYTES)
 
 
 def refusal(net: Net, inside: bool = False) -> str | None:
@@ -57,69 +51,14 @@ def refusal(net: Net, inside: bool = False) -> str | None:
     return None
 
 
+@dataclass(frozen=True)
 class LlvmKernel:
-    """A plan as machine code: `run` for a call's lanes, `sequences` for what each sequence has one of."""
+    """A plan and its machine code."""
 
-    def __init__(self, plan: Plan, target: Target) -> None:
-        self.plan = plan
-        self.target = target
-        self.lowered = lowered(plan, target)
-        module = ir.Module("stepnet")
-        module.triple = ""
-        write_run(module, self.lowered, target)
-        write_sequences(module, self.lowered, target)
-        self.machine_code = MachineCode(module, target)
-        self.run = self.machine_code.function("run")
-        self.sequences = self.machine_code.function("sequences")
+    plan: Plan
+    compiled: Compiled
 
     def bind(self, parameters: Sequence[Array]) -> Runner:
         """What runs a call with these parameters, which are packed now."""
-        values = constant_values(self.plan, list(parameters))
-        memory = self.lowered.constants.filled(ValueOf(values))
-        return Runner(self, memory)
-
-
-def write_run(module: ir.Module, program: Lowered, target: Target) -> None:
-    """The function that runs the lanes of a call."""
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER]), "run")
-    Driver(Code(function.append_basic_block("entry"), target), program.program).write()
-
-
-def write_sequences(module: ir.Module, program: Lowered, target: Target) -> None:
-    """The function that computes what each sequence has one of, for all sequences of a call."""
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER]), "sequences")
-    code = Code(function.append_basic_block("entry"), target)
-
-    def word(place: int) -> ir.Value:
-        return code.read(I64, code.at(function.args[0], 8 * place), 8)
-
-    def pointer(name: str) -> ir.Value:
-        return code.inttoptr(word(WORDS.index(name)), POINTER)
-
-    strides = program.program.strides
-    count = word(WORDS.index("lanes"))
-    rows = Rows({"sequence": pointer("sequence")}, strides, count)
-    arrays = [
-        (code.inttoptr(word(place), POINTER), target_field) for place, target_field in program.sequence_inputs
-    ]
-    with code.loop(code.number(0), count) as row:
-        for array, target_field in arrays:
-            source = code.at(array, code.mul(row, code.number(target_field.bytes)))
-            code.copy_bytes(
-                code.at(rows.at(code, "sequence", row), target_field.offset), source, target_field.bytes
-            )
-    one, zero = code.number(1), code.number(0)
-    stage = StageCode(
-        code,
-        program.program.outer,
-        rows,
-        pointer("constants"),
-        pointer("status"),
-        zero,
-        one,
-        program.program.lanes,
-    )
-    for loops in program.sequence:
-        for loop in loops:
-            stage.emit(loop)
-    code.ret_void()
+        constants = self.compiled.constants.filled(constant_values(self.plan, parameters))
+        return Runner(self.plan, self.compiled, constants)

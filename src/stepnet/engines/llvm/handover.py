@@ -1,4 +1,4 @@
-"""How one thread hands work to another, in machine code and without the interpreter's lock.
+"""How one thread hands work to others, in machine code and without the interpreter's lock.
 
 To sleep and be woken takes a thread 50 microseconds and more, as long as a small recurrence takes. So a
 worker that has nothing to do looks for work for a while, takes it, and says that it is done; only when none
@@ -6,9 +6,14 @@ comes does it go to sleep, and that too in machine code.
 
 A *place* is where one thread waits for another: a word, and the semaphore that it sleeps on. The word says
 NOTHING; THERE, once somebody said so; ASLEEP, once who waits sleeps.
+
+A threaded call is one call of `lead`: it claims workers, hands out tasks, does its own and waits for the
+others. Python can raise nothing in between (an interrupt, above all), so that no memory is freed that a
+worker still uses, and no worker is lost.
 """
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, Literal
@@ -17,21 +22,31 @@ from llvmlite import ir
 
 from stepnet.engines.llvm.build import MachineCode, NativeFunction
 from stepnet.engines.llvm.code import I64, POINTER, Code
-from stepnet.engines.llvm.semaphores import BYTES as SEMAPHORE
-from stepnet.engines.llvm.semaphores import semaphores
+from stepnet.engines.llvm.system import BYTES as SEMAPHORE
+from stepnet.engines.llvm.system import semaphores
 from stepnet.engines.llvm.target import host_target
 
 NOTHING, THERE, ASLEEP = range(3)
 LOOKS = 10000
-TAKES = 40
 
-# Where things lie in a worker's memory: the place for work, its function and what that is told; in lines of
-# their own, the place for work done, and the semaphores of both.
-BEGIN, FUNCTION, TOLD, END, SEMAPHORES = 0, 16, 24, 64, 128
+# Where things lie in a worker's memory: the place for work, the task's function and pointer, and what it gave;
+# in lines of their own, the place for work done, whether a thread has claimed it and the address of the next
+# worker, and the semaphores of both places.
+BEGIN, FUNCTION, TASK, RESULT = 0, 16, 24, 32
+END, CLAIMED, NEXT, SEMAPHORES = 64, 128, 136, 192
 HANDLE = 8
-ORDERS = 4
-"""The words that tell `lead` its function, its own pointer, the worker's memory and the worker's pointer."""
 BYTES = SEMAPHORES + 2 * SEMAPHORE
+
+ORDERS = ("function", "crew", "gate", "patience", "wake", "count", "most", "asked", "came")
+"""The words of orders. After them comes for each task its pointer, and the address of the worker that has it.
+
+function: what each task is run by, and gives whether there is more to do. crew: where the address of the
+first worker is. gate: 0 if the tasks have nothing to do with one another; else they share their work, and it
+is where those that have taken theirs wait for the number of threads. patience: how often a shared task is
+looked at before it is taken back. wake: whether sleeping workers are woken. count: how many tasks there are.
+most: how many threads may do them. asked, came: how many threads were asked for shared tasks, and how
+many came in time.
+"""
 
 
 @dataclass(frozen=True)
@@ -39,8 +54,8 @@ class Signals:
     """The functions of this module, each of one pointer.
 
     look(place): waits until the word is THERE, and takes it. say(place): makes it THERE. rouse(place): wakes
-    who sleeps there, to look for a while. serve(memory): waits for work and does it, for ever. lead(orders):
-    runs a function in two threads, this one and a worker, if that takes it at once; gives whether it did.
+    who sleeps there, to look for a while. serve(worker): waits for work and does it, for ever. lead(orders):
+    runs each task, the first one in this thread; gives whether there is more to do.
     """
 
     look: NativeFunction
@@ -57,100 +72,110 @@ def signals() -> Signals:
     look, say = write_look(module), write_say(module)
     write_rouse(module)
     write_serve(module, look, say)
-    write_lead(module, look, write_taken(module))
+    write_lead(module, look, say)
     compiled = MachineCode(module, host_target())
-    names = [one.name for one in fields(Signals)]
-    return Signals(*(compiled.function(name, ctypes.c_int64) for name in names))
+    return Signals(*(compiled.function(field.name, ctypes.c_int64) for field in fields(Signals)))
 
 
-def entered(module: ir.Module, name: str) -> tuple[ir.Function, Code, ir.Value]:
-    """A new function of one pointer, and the word there."""
-    function = ir.Function(module, ir.FunctionType(I64, [POINTER]), name)
-    code = Code(function.append_basic_block("entry"), host_target())
-    return function, code, code.bitcast(function.args[0], I64.as_pointer())
+def entered(module: ir.Module, name: str, numbers: int = 0) -> tuple[ir.Function, Code]:
+    """A new function of a pointer and so many numbers."""
+    function = ir.Function(module, ir.FunctionType(I64, [POINTER] + [I64] * numbers), name)
+    return function, Code(function.append_basic_block("entry"), host_target())
 
 
-def system(code: Code, address: int, place: ir.Value, *told: int) -> None:
+def word_at(code: Code, pointer: ir.Value) -> ir.Value:
+    """The word there, as what atomic instructions take."""
+    return code.bitcast(pointer, I64.as_pointer())
+
+
+def exchange(code: Code, pointer: ir.Value, old: int, new: int) -> ir.Value:
+    """Makes a word `new` if it is `old`; gives whether it was."""
+    swapped = code.cmpxchg(word_at(code, pointer), code.number(old), code.number(new), "acq_rel", "acquire")
+    return code.extract_value(swapped, 1)
+
+
+# ---- places ------------------------------------------------------------------------------------------------
+
+
+def ask_system(code: Code, address: int, place: ir.Value, *numbers: int) -> None:
     """Calls one of the system's functions on the semaphore of a place."""
-    kind = ir.FunctionType(I64, [I64] * (1 + len(told))).as_pointer()
-    called = code.inttoptr(code.number(address), kind)
-    assert isinstance(called, ir.NamedValue)
     handle = code.read(I64, code.at(place, HANDLE), 8)
-    code.call(called, [handle, *map(code.number, told)])
+    code.call_at(code.number(address), I64, [handle, *map(code.number, numbers)])
 
 
 def wake(code: Code, place: ir.Value) -> None:
     """Wakes who sleeps at a place."""
-    system(code, semaphores().post, place, 1, 0)
+    ask_system(code, semaphores().post, place, 1, 0)
 
 
 def write_say(module: ir.Module) -> ir.Function:
     """say: the word becomes THERE; who sleeps there is woken."""
-    function, code, word = entered(module, "say")
-    before = code.atomic_rmw("xchg", word, code.number(THERE), "acq_rel")
+    function, code = entered(module, "say")
+    place = function.args[0]
+    before = code.atomic_rmw("xchg", word_at(code, place), code.number(THERE), "acq_rel")
     with code.when(code.icmp_signed("==", before, code.number(ASLEEP))):
-        wake(code, function.args[0])
+        wake(code, place)
     code.ret(before)
     return function
 
 
-def read_until(code: Code, word: ir.Value, how: Literal["==", "!="], seen: ir.Block, most: int) -> Any:
-    """Reads a word up to so many times, and goes to `seen` once it is, or is not, THERE; else goes on here.
+def read_until(code: Code, place: ir.Value, how: Literal["==", "!="], seen: ir.Block, most: ir.Value) -> Any:
+    """Reads a word up to `most` times, and goes to `seen` once it is, or is not, THERE; else goes on here.
 
     Gives the count of reads, whose block begins them anew.
     """
-    entry = code.block
+    word, entry = word_at(code, place), code.block
     look, again, tired = (code.append_basic_block(name) for name in ("look", "again", "tired"))
     code.branch(look)
     code.position_at_end(look)
     looks = code.phi(I64)
     looks.add_incoming(code.number(0), entry)
-    found = code.load_atomic(word, "acquire", 8)
-    code.cbranch(code.icmp_signed(how, found, code.number(THERE)), seen, again)
+    read = code.load_atomic(word, "acquire", 8)
+    code.cbranch(code.icmp_signed(how, read, code.number(THERE)), seen, again)
     code.position_at_end(again)
     more = code.add(looks, code.number(1))
     looks.add_incoming(more, again)
     code.pause()
-    code.cbranch(code.icmp_signed("<", more, code.number(most)), look, tired)
+    code.cbranch(code.icmp_signed("<", more, most), look, tired)
     code.position_at_end(tired)
     return looks
 
 
 def write_look(module: ir.Module) -> ir.Function:
     """look: reads the word again and again; if it is THERE, it becomes NOTHING; after a while ASLEEP."""
-    function, code, word = entered(module, "look")
+    function, code = entered(module, "look")
+    place = function.args[0]
     sleep, there, taken = (code.append_basic_block(name) for name in ("sleep", "there", "taken"))
-    looks = read_until(code, word, "==", there, LOOKS)
+    looks = read_until(code, place, "==", there, code.number(LOOKS))
     look, tired = looks.parent, code.block
-    swapped = code.cmpxchg(word, code.number(NOTHING), code.number(ASLEEP), "acq_rel", "acquire")
     looks.add_incoming(code.number(0), tired)
-    code.cbranch(code.extract_value(swapped, 1), sleep, look)
+    code.cbranch(exchange(code, place, NOTHING, ASLEEP), sleep, look)
     # A signal may wake it too, while the word is still ASLEEP.
     code.position_at_end(sleep)
-    system(code, semaphores().wait, function.args[0], -1)
-    woken = code.load_atomic(word, "acquire", 8)
+    ask_system(code, semaphores().wait, place, -1)
+    woken = code.load_atomic(word_at(code, place), "acquire", 8)
     looks.add_incoming(code.number(0), sleep)
     code.cbranch(code.icmp_signed("==", woken, code.number(ASLEEP)), sleep, look)
     # Who said it may take it back.
     code.position_at_end(there)
-    took = code.cmpxchg(word, code.number(THERE), code.number(NOTHING), "acq_rel", "acquire")
     looks.add_incoming(code.number(0), there)
-    code.cbranch(code.extract_value(took, 1), taken, look)
+    code.cbranch(exchange(code, place, THERE, NOTHING), taken, look)
     code.position_at_end(taken)
     code.ret(code.number(THERE))
     return function
 
 
 def write_taken(module: ir.Module) -> ir.Function:
-    """taken: reads the word again and again until it is no longer THERE; in the end takes it back.
+    """taken(place, most): reads the word up to `most` times until it is no longer THERE; then takes it back.
 
     Gives NOTHING if who looks there took it, THERE if nobody did.
     """
-    function, code, word = entered(module, "taken")
+    function, code = entered(module, "taken", 1)
+    function.linkage = "internal"
+    place, most = function.args
     taken = code.append_basic_block("taken")
-    read_until(code, word, "!=", taken, TAKES)
-    swapped = code.cmpxchg(word, code.number(THERE), code.number(NOTHING), "acq_rel", "acquire")
-    back = code.extract_value(swapped, 1)
+    read_until(code, place, "!=", taken, most)
+    back = exchange(code, place, THERE, NOTHING)
     code.ret(code.select(back, code.number(THERE), code.number(NOTHING)))
     code.position_at_end(taken)
     code.ret(code.number(NOTHING))
@@ -159,51 +184,208 @@ def write_taken(module: ir.Module) -> ir.Function:
 
 def write_rouse(module: ir.Module) -> None:
     """rouse: from ASLEEP to NOTHING."""
-    function, code, word = entered(module, "rouse")
-    swapped = code.cmpxchg(word, code.number(ASLEEP), code.number(NOTHING), "acq_rel", "acquire")
-    with code.when(code.extract_value(swapped, 1)):
-        wake(code, function.args[0])
+    function, code = entered(module, "rouse")
+    place = function.args[0]
+    with code.when(exchange(code, place, ASLEEP, NOTHING)):
+        wake(code, place)
     code.ret(code.number(NOTHING))
 
 
 def write_serve(module: ir.Module, look: ir.Function, say: ir.Function) -> None:
     """serve: look, work, say; again."""
-    function, code, _ = entered(module, "serve")
-    memory = function.args[0]
+    function, code = entered(module, "serve")
+    worker = function.args[0]
     again = code.append_basic_block("again")
     code.branch(again)
     code.position_at_end(again)
-    code.call(look, [code.at(memory, BEGIN)])
-    call(code, *(code.read(I64, code.at(memory, place), 8) for place in (FUNCTION, TOLD)))
-    code.call(say, [code.at(memory, END)])
+    code.call(look, [code.at(worker, BEGIN)])
+    address, task = (code.read(I64, code.at(worker, place), 8) for place in (FUNCTION, TASK))
+    code.write(run_task(code, address, task), code.at(worker, RESULT), 8)
+    code.call(say, [code.at(worker, END)])
     code.branch(again)
 
 
-def write_lead(module: ir.Module, look: ir.Function, taken: ir.Function) -> None:
-    """lead: nothing if the worker sleeps, or does not take its part; else this thread's part, and a wait."""
-    function, code, _ = entered(module, "lead")
-    orders = function.args[0]
-    address, own, memory, told = (code.read(I64, code.at(orders, 8 * place), 8) for place in range(ORDERS))
-    worker = code.inttoptr(memory, POINTER)
-    code.write_number(address, code.at(worker, FUNCTION), code.number(0))
-    code.write_number(told, code.at(worker, TOLD), code.number(0))
-    away, said, both = (code.append_basic_block(name) for name in ("away", "said", "both"))
-    begin = code.bitcast(code.at(worker, BEGIN), I64.as_pointer())
-    awake = code.cmpxchg(begin, code.number(NOTHING), code.number(THERE), "acq_rel", "acquire")
-    code.cbranch(code.extract_value(awake, 1), said, away)
-    code.position_at_end(said)
-    refused = code.call(taken, [code.at(worker, BEGIN)])
-    code.cbranch(code.icmp_signed("==", refused, code.number(THERE)), away, both)
-    code.position_at_end(both)
-    call(code, address, own)
-    code.call(look, [code.at(worker, END)])
-    code.ret(code.number(1))
-    code.position_at_end(away)
+def run_task(code: Code, address: ir.Value, task: ir.Value) -> ir.Value:
+    """Calls a function of one pointer; gives whether there is more to do."""
+    return code.call_at(address, I64, [code.inttoptr(task, POINTER)])
+
+
+# ---- leading -----------------------------------------------------------------------------------------------
+
+
+class Orders:
+    """The words of orders, in code."""
+
+    def __init__(self, code: Code, pointer: ir.Value) -> None:
+        self.code, self.pointer = code, pointer
+
+    def word(self, name: str) -> ir.Value:
+        """A word."""
+        return self.code.read(I64, self.code.at(self.pointer, 8 * ORDERS.index(name)), 8)
+
+    def set_word(self, name: str, value: ir.Value) -> None:
+        """Sets a word."""
+        self.code.write(value, self.code.at(self.pointer, 8 * ORDERS.index(name)), 8)
+
+    def of_task(self, place: ir.Value, which: int) -> ir.Value:
+        """Where a task's pointer is (0), or the address of its worker (1)."""
+        offset = self.code.mul(place, self.code.number(16))
+        return self.code.at(self.code.at(self.pointer, offset), 8 * (len(ORDERS) + which))
+
+    def task(self, place: ir.Value) -> ir.Value:
+        """The pointer of a task."""
+        return self.code.read(I64, self.of_task(place, 0), 8)
+
+    def worker(self, place: ir.Value) -> ir.Value:
+        """The address of the worker that has a task; 0 for none."""
+        return self.code.read(I64, self.of_task(place, 1), 8)
+
+    def set_worker(self, place: ir.Value, address: ir.Value) -> None:
+        """Sets which worker has a task."""
+        self.code.write(address, self.of_task(place, 1), 8)
+
+    def dismiss(self, place: ir.Value) -> None:
+        """The worker of a task is free for others."""
+        claimed = self.code.at(self.code.inttoptr(self.worker(place), POINTER), CLAIMED)
+        self.code.store_atomic(self.code.number(0), word_at(self.code, claimed), "release", 8)
+        self.set_worker(place, self.code.number(0))
+
+
+def write_lead(module: ir.Module, look: ir.Function, say: ir.Function) -> None:
+    """lead: recruits workers, does the first task and what nobody took, and waits for the others."""
+    recruit, settle = write_recruit(module, say), write_settle(module, write_taken(module))
+    relieve, finish = write_relieve(module), write_finish(module, look)
+    function, code = entered(module, "lead")
+    pointer, orders = function.args[0], Orders(code, function.args[0])
+    gate = orders.word("gate")
+    shared = code.icmp_signed("!=", gate, code.number(0))
+    with code.when(shared):
+        code.write(code.number(0), code.inttoptr(gate, POINTER), 8)
+    code.call(recruit, [pointer])
+    with code.when(shared):
+        code.call(settle, [pointer])
+    cell = code.alloca(I64)
+    code.store(run_task(code, orders.word("function"), orders.task(code.number(0))), cell)
+    with code.when(code.not_(shared)):
+        code.store(code.or_(code.load(cell), code.call(relieve, [pointer])), cell)
+    code.ret(code.or_(code.load(cell), code.call(finish, [pointer])))
+
+
+def write_recruit(module: ir.Module, say: ir.Function) -> ir.Function:
+    """recruit: claims free workers in the order of the crew, and hands each a task."""
+    function, code = entered(module, "recruit")
+    function.linkage = "internal"
+    orders = Orders(code, function.args[0])
+    place_cell, worker_cell = code.alloca(I64), code.alloca(I64)
+    code.store(code.number(1), place_cell)
+    first = code.load_atomic(word_at(code, code.inttoptr(orders.word("crew"), POINTER)), "acquire", 8)
+    code.store(first, worker_cell)
+
+    def wanted() -> ir.Value:
+        more = code.icmp_signed("<", code.load(place_cell), orders.word("most"))
+        return code.and_(more, code.icmp_signed("!=", code.load(worker_cell), code.number(0)))
+
+    with code.loop_while(wanted):
+        place, address = code.load(place_cell), code.load(worker_cell)
+        worker = code.inttoptr(address, POINTER)
+        state = code.load_atomic(word_at(code, code.at(worker, BEGIN)), "acquire", 8)
+        awake = code.icmp_signed("!=", state, code.number(ASLEEP))
+        with (
+            code.when(code.or_(awake, code.icmp_signed("!=", orders.word("wake"), code.number(0)))),
+            code.when(exchange(code, code.at(worker, CLAIMED), 0, 1)),
+        ):
+            code.write(orders.word("function"), code.at(worker, FUNCTION), 8)
+            code.write(orders.task(place), code.at(worker, TASK), 8)
+            orders.set_worker(place, address)
+            code.call(say, [code.at(worker, BEGIN)])
+            code.store(code.add(place, code.number(1)), place_cell)
+        code.store(code.read(I64, code.at(worker, NEXT), 8), worker_cell)
+    orders.set_word("asked", code.load(place_cell))
+    with code.loop(code.load(place_cell), orders.word("count")) as place:
+        orders.set_worker(place, code.number(0))
     code.ret(code.number(0))
+    return function
 
 
-def call(code: Code, address: ir.Value, told: ir.Value) -> None:
-    """Calls a function of one pointer."""
-    called = code.inttoptr(address, ir.FunctionType(ir.VoidType(), [POINTER]).as_pointer())
-    assert isinstance(called, ir.NamedValue)
-    code.call(called, [code.inttoptr(told, POINTER)])
+@dataclass(frozen=True)
+class Tasks:
+    """Loops over the tasks but the first, of orders in code."""
+
+    code: Code
+    orders: Orders
+
+    def each(self, work: Callable[[ir.Value, ir.Value], None], with_worker: bool) -> None:
+        """Code that works on the place and the worker of each task that a worker has, or that none has."""
+        code = self.code
+        with code.loop(code.number(1), self.orders.word("count")) as place:
+            address = self.orders.worker(place)
+            how: Literal["!=", "=="] = "!=" if with_worker else "=="
+            with code.when(code.icmp_signed(how, address, code.number(0))):
+                work(place, code.inttoptr(address, POINTER))
+
+
+def write_settle(module: ir.Module, taken: ir.Function) -> ir.Function:
+    """settle: takes back what is not taken in time, numbers those who took theirs, and opens the gate."""
+    function, code = entered(module, "settle")
+    function.linkage = "internal"
+    orders = Orders(code, function.args[0])
+    cell = code.alloca(I64)
+    code.store(code.number(1), cell)
+
+    def settle(place: ir.Value, worker: ir.Value) -> None:
+        state = code.call(taken, [code.at(worker, BEGIN), orders.word("patience")])
+        away = code.icmp_signed("==", state, code.number(THERE))
+        with code.when(away):
+            orders.dismiss(place)
+        with code.when(code.not_(away)):
+            # A task begins with the word for the number of its thread.
+            code.write(code.load(cell), code.inttoptr(orders.task(place), POINTER), 8)
+            code.store(code.add(code.load(cell), code.number(1)), cell)
+
+    Tasks(code, orders).each(settle, with_worker=True)
+    orders.set_word("came", code.load(cell))
+    gate = word_at(code, code.inttoptr(orders.word("gate"), POINTER))
+    code.store_atomic(code.load(cell), gate, "release", 8)
+    code.ret(code.number(0))
+    return function
+
+
+def write_relieve(module: ir.Module) -> ir.Function:
+    """relieve: takes back the tasks that no worker has begun, and does them; gives whether there is more."""
+    function, code = entered(module, "relieve")
+    function.linkage = "internal"
+    orders = Orders(code, function.args[0])
+    cell = code.alloca(I64)
+    code.store(code.number(0), cell)
+
+    def take_back(place: ir.Value, worker: ir.Value) -> None:
+        with code.when(exchange(code, code.at(worker, BEGIN), THERE, NOTHING)):
+            orders.dismiss(place)
+
+    def do(place: ir.Value, _: ir.Value) -> None:
+        more = run_task(code, orders.word("function"), orders.task(place))
+        code.store(code.or_(code.load(cell), more), cell)
+
+    tasks = Tasks(code, orders)
+    tasks.each(take_back, with_worker=True)
+    tasks.each(do, with_worker=False)
+    code.ret(code.load(cell))
+    return function
+
+
+def write_finish(module: ir.Module, look: ir.Function) -> ir.Function:
+    """finish: waits for the workers; gives whether one has more to do."""
+    function, code = entered(module, "finish")
+    function.linkage = "internal"
+    orders = Orders(code, function.args[0])
+    cell = code.alloca(I64)
+    code.store(code.number(0), cell)
+
+    def wait(place: ir.Value, worker: ir.Value) -> None:
+        code.call(look, [code.at(worker, END)])
+        code.store(code.or_(code.load(cell), code.read(I64, code.at(worker, RESULT), 8)), cell)
+        orders.dismiss(place)
+
+    Tasks(code, orders).each(wait, with_worker=True)
+    code.ret(code.load(cell))
+    return function

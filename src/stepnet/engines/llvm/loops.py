@@ -16,7 +16,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from stepnet.engines.llvm.constants import Constants, Packed, Places
+from stepnet.engines.llvm.constants import Constant, Constants, Packed, Places
 from stepnet.engines.llvm.records import Field, Records
 from stepnet.errors import NetError
 from stepnet.ir import Net
@@ -140,7 +140,7 @@ Loop = UnitLoop | CopyLoop | ReduceLoop | GatherLoop
 
 @dataclass
 class Stage:
-    """The lowering of one stage.
+    """The lowering of one stage, of the step-net (`inside`) or of the net around it.
 
     sources: fields that hold values already. wanted: the fields that results go to. scratch: the record in
     which the stage keeps values for itself. Found from these: the phase of each node, the fields of each node
@@ -148,6 +148,7 @@ class Stage:
     """
 
     net: Net
+    inside: bool
     records: Records
     constants: Constants
     lanes: int
@@ -256,7 +257,7 @@ class Stage:
         if node.operation == "products":
             ports = [self.port(number, place, members) for place in range(len(rights))]
         inner, size = self.net.type_of(rights[0]).shape
-        packed = self.constants.add(Packed(self.net, rights, self.lanes))
+        packed = self.constants.add(Packed(tuple(map(self.constant, rights)), self.lanes))
         assert size == node.types[0].size
         return Product(left, start, inner, tuple(ports), packed)
 
@@ -282,7 +283,7 @@ class Stage:
         table, index = node.inputs
         shape = self.net.type_of(table).shape
         width = int(np.prod(shape[1:], dtype=np.int64))
-        offset = self.constants.add(Places(self.net, table, None, 1))
+        offset = self.constants.add(Places(self.constant(table), None, 1))
         operand = self.operand(index, self.net.type_of(index), number)
         return GatherLoop(
             offset, shape[0], width, operand, self.net.type_of(index).size, self.targets(number)
@@ -352,10 +353,14 @@ class Stage:
         if node.types[0].extent == CONST:
             if node.operation == "constant" and node.type.size == 1:
                 return Immediate(node.attributes["value"].value.ravel()[0].item(), type_.dtype)
-            return Broadcast(self.constants.add(Places(self.net, root, places, self.lanes)), type_.dtype)
+            return Broadcast(self.constants.add(Places(self.constant(root), places, self.lanes)), type_.dtype)
         if reader >= 0 and root in self.phase_of and self.in_loop(number, root, reader) and part is None:
             return Register(root, type_.dtype)
         return self.field_operand(self.field_of(root), places, type_.dtype)
+
+    def constant(self, number: int) -> Constant:
+        """A constant node of this stage's net."""
+        return Constant(self.inside, number, self.net.type_of(number))
 
     def field_of(self, root: int) -> Field:
         """Where a value lies."""

@@ -1,10 +1,11 @@
 """From a plan to the driver's program: a field for every value in memory, and the loops of every stage."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from stepnet.engines.llvm.constants import Constants
+from stepnet.engines.llvm.constants import Constants, Values
 from stepnet.engines.llvm.driver import WORDS, Program, Source
 from stepnet.engines.llvm.loops import Loop, Stage
 from stepnet.engines.llvm.records import Field, Records
@@ -174,7 +175,9 @@ class Lowering:
         wanted: dict[int, list[Field]],
     ) -> list[list[Loop]]:
         """The loops of one stage by phase; what they keep for themselves lies in the record `scratch`."""
-        stage = Stage(net, self.records, self.constants, self.lanes, scratch, sources, wanted, phases)
+        stage = Stage(
+            net, net is self.body, self.records, self.constants, self.lanes, scratch, sources, wanted, phases
+        )
         return stage.loops()
 
     def lower_before(self) -> list[list[Loop]]:
@@ -248,22 +251,22 @@ def read_by(net: Net) -> int:
     return sum(net.type_of(right).size * net.type_of(right).itemsize for right in rights)
 
 
-def constant_values(plan: Plan, parameters: list[np.ndarray]) -> dict[tuple[int, int], np.ndarray]:
+def constant_values(plan: Plan, parameters: Sequence[np.ndarray]) -> Values:
     """The value of every constant node of the outer net and the body, from the parameters."""
     net, body = plan.net, plan.body
     given = [number for number in net.inputs if net.type_of(number).extent == CONST]
-    values: dict[tuple[int, int], np.ndarray] = {
-        (id(net), number): np.asarray(value) for number, value in zip(given, parameters, strict=True)
+    values: Values = {
+        (False, number): np.asarray(value) for number, value in zip(given, parameters, strict=True)
     }
     with np.errstate(all="ignore"):
         for number in plan.once:
             node = net.nodes[number]
-            operands = [values[id(net), operand] for operand in node.inputs]
-            values[id(net), number] = node.row.meaning(*operands, **node.attributes)
+            operands = [values[False, operand] for operand in node.inputs]
+            values[False, number] = node.row.meaning(*operands, **node.attributes)
     for inner, outer in zip(body.inputs, plan.recurrence.inputs, strict=True):
         if body.type_of(inner).extent == CONST:
-            values[id(body), inner] = values[id(net), outer]
+            values[True, inner] = values[False, outer]
     for number, node in enumerate(body.nodes):
         if node.operation == "constant":
-            values[id(body), number] = node.attributes["value"].value
+            values[True, number] = node.attributes["value"].value
     return values

@@ -1,24 +1,24 @@
 """A call on machine code: lanes shared out between threads, memory, and the words that describe it."""
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from stepnet.engines.base import Array, Call, Results
-from stepnet.engines.llvm.driver import WORDS
+from stepnet.engines.llvm.build import NativeFunction
+from stepnet.engines.llvm.compiled import Compiled
+from stepnet.engines.llvm.driver import PROGRESS, WORDS
 from stepnet.engines.llvm.memory import aligned
 from stepnet.engines.llvm.records import LINE
-from stepnet.engines.llvm.workers import CREW, Orders, give_way_address
+from stepnet.engines.llvm.system import clock, rest_address
+from stepnet.engines.llvm.workers import CREW, Orders
 from stepnet.errors import InputError
 from stepnet.lanes import Lanes, lanes_for
+from stepnet.plan import Plan
 from stepnet.threads import threads
-
-if TYPE_CHECKING:
-    from stepnet.engines.llvm.engine import LlvmKernel
 
 SLACK = 16
 SPARE = 8
@@ -33,9 +33,24 @@ HANDOVER_BYTES = 768 * 1024
 # Steps that follow one another within so many seconds are worth waking a thread for; but to wake one costs
 # about as much as several steps, so it is not tried again at once.
 CLOSELY, SELDOM = 100e-6, 2e-3
+# Machine code runs for so many seconds at a time, so that an interrupt arrives; and over so many sequences.
+SLICE, SEQUENCES = 0.05, 256
+OUTSIDE = "an integer is outside the rows of the parameter that it indexes"
 WORD = {name: place for place, name in enumerate(WORDS)}
+START = [int(name == "threads") for name in PROGRESS]
 # What a call changes of the words, besides the pointers of the user's arrays.
-CALL_WORDS = ("steps", "last_only", "sequence", "order", "first", "lane_steps", "starts", "lengths", "begun")
+CALL_WORDS = (
+    "steps",
+    "slice",
+    "last_only",
+    "sequence",
+    "order",
+    "first",
+    "lane_steps",
+    "starts",
+    "lengths",
+    "begun",
+)
 
 
 @dataclass(frozen=True)
@@ -71,7 +86,7 @@ class Workspace:
     """The memory that one set of lanes works in, and a row of words for each thread that works there."""
 
     def __init__(self, runner: "Runner", lanes: int, together: int) -> None:
-        strides = runner.program.strides
+        strides = runner.compiled.strides
         rows = max(min(BLOCK_ROWS, BLOCK_BYTES // strides["block"]), 32)
         self.lanes, self.together = lanes, together
         block_steps = max(1, rows // lanes)
@@ -85,37 +100,41 @@ class Workspace:
         parts |= dict.fromkeys(("cursor", "left", "position", "current", "count"), 8 * slots)
         parts |= dict.fromkeys(("where", "owner", "fresh", "done"), 8 * rows)
         parts |= dict.fromkeys(("step_base", "step_rows", "step_fresh"), 8 * block_steps)
-        parts |= {"barrier": LINE, "status": LINE}
+        parts |= {"barrier": LINE, "status": LINE, "progress": LINE}
         sizes = [-(-size // LINE) * LINE for size in parts.values()]
         begins = np.concatenate([[0], np.cumsum(sizes)[:-1]])
         self.memory = aligned(sum(sizes))
-        self.barrier, self.status = (self.memory[begin : begin + 8].view(np.int64) for begin in begins[-2:])
+        self.status, self.progress = (
+            self.memory[begin : begin + LINE].view(np.int64) for begin in begins[-2:]
+        )
         self.words = np.zeros((together, runner.word_count), np.int64)
         self.words[:, [WORD[name] for name in parts]] = begins + pointer(self.memory)
         self.words[:, WORD["thread"]] = range(together)
-        fixed = {"threads": together, "yield": give_way_address(), "constants": pointer(runner.constants)}
+        fixed = {"rest": rest_address(), "clock": clock().address, "constants": pointer(runner.constants)}
         for name, value in (fixed | {"lanes": lanes, "block_steps": block_steps}).items():
             self.words[:, WORD[name]] = value
         self.addresses = [pointer(row) for row in self.words]
+
+    def begin(self) -> None:
+        """Sets how far the call is to its beginning; for one thread, until more are known to be there."""
+        self.progress[: len(PROGRESS)] = START
 
 
 class Runner:
     """A kernel with its parameters: runs calls, from any number of threads at once."""
 
-    def __init__(self, kernel: "LlvmKernel", constants: Array) -> None:
-        self.kernel = kernel
+    def __init__(self, plan: Plan, compiled: Compiled, constants: Array) -> None:
+        self.compiled = compiled
         self.constants = constants
-        self.program = kernel.lowered.program
         self.spare: list[Workspace] = []
-        self.lock = threading.Lock()
-        words = kernel.lowered.words
+        words = compiled.words
         self.word_count = len(WORDS) + sum(map(len, words.values()))
         self.places = [WORD[name] for name in CALL_WORDS]
         self.places += [
             place for kind in ("inputs", "initial", "final", "statics", "outputs") for place in words[kind]
         ]
-        net = kernel.plan.net
-        memories = kernel.plan.recurrence.attributes["memories"]
+        net = plan.net
+        memories = plan.recurrence.attributes["memories"]
         results = [net.type_of(result) for result in net.results]
         self.outputs = results[: len(results) - memories]
         self.finals = results[len(results) - memories :]
@@ -123,44 +142,41 @@ class Runner:
     def __call__(self, call: Call) -> Results:
         """The results of a call; raises `InputError` where an integer does not fit a table."""
         results = Results(self.new_outputs(call), self.new_finals(call))
-        spaces, _ = self.laid_out(call, results)
-        tasks = [address for space in spaces for address in space.addresses]
-        if len(tasks) == 1:
-            self.kernel.run.call(tasks[0])
-        elif tasks:
-            CREW.run(self.kernel.run, tasks)
-        if not self.put_back(spaces):
-            raise outside()
+        spaces, held = self.laid_out(call, results, SLICE)
+        Again(self.compiled.run, spaces, held)()
+        self.spare[:] = (spaces + self.spare)[:SPARE]
         return results
 
     def again(self, call: Call, results: Results) -> Callable[[], None]:
-        """What runs this call whenever it is called, with everything about it laid out once."""
-        spaces, held = self.laid_out(call, results)
-        again = Again(self.kernel, spaces, call, results, held)
-        if len(again.tasks) == 1 or call.lengths.max(initial=0) > 1 or spaces[0].together == 1:
-            return again
-        spaces, held = self.laid_out(call, results, most=1)
-        return Shared(again, Again(self.kernel, spaces, call, results, held))
+        """What runs this call whenever it is called, with everything about it laid out once.
 
-    def laid_out(
-        self, call: Call, results: Results, most: int | None = None
-    ) -> "tuple[list[Workspace], list[Any]]":
-        """The memory that the lanes of a call work in, which says all of it; and what has to stay alive."""
-        lowered = self.kernel.lowered
-        share = shared_out(call.lengths, lowered.weights, lowered.other_weights, most or threads())
+        A single step, as a stream's, is done whole or not at all: it does not pause for interrupts.
+        """
+        one = call.lengths.max(initial=0) <= 1
+        spaces, held = self.laid_out(call, results, 0 if one else SLICE)
+        together = one and bool(spaces) and spaces[0].together > 1
+        return (Together if together else Again)(self.compiled.run, spaces, [call, results, held])
+
+    def laid_out(self, call: Call, results: Results, seconds: float) -> "tuple[list[Workspace], list[Any]]":
+        """The memory that the lanes of a call work in, which says all of it; and what has to stay alive.
+
+        seconds: after how many the machine code comes back before it is done; 0 for never.
+        """
+        weights, other_weights = self.compiled.weights, self.compiled.other_weights
+        share = shared_out(call.lengths, weights, other_weights, threads())
         groups = (call.sequences, call.initial, results.final, call.statics, results.outputs)
         arrays = [pointer(array) for group in groups for array in group]
         sequence = self.sequence_record(call, arrays)
         begun = call.begun
-        if begun is None and self.program.index is not None:
+        if begun is None and self.compiled.counts:
             begun = np.zeros(len(call.lengths), np.int64)
         spaces: list[Workspace] = []
         for lanes in share.lanes:
             if lanes.count:
                 space = self.workspace(lanes.count, share.together)
                 tables = (sequence, lanes.order, lanes.first, lanes.steps, call.starts, call.lengths, begun)
-                told = [int(lanes.steps[0]), int(call.last_only), *map(pointer, tables), *arrays]
-                space.words[:, self.places] = told
+                told = [int(lanes.steps[0]), int(seconds * clock().per_second), int(call.last_only)]
+                space.words[:, self.places] = [*told, *map(pointer, tables), *arrays]
                 spaces.append(space)
         return spaces, [share, sequence, begun]
 
@@ -187,91 +203,94 @@ class Runner:
     def sequence_record(self, call: Call, arrays: list[int]) -> Array | None:
         """What is computed once per sequence."""
         batch = len(call.lengths)
-        if not self.kernel.lowered.sequence or not batch:
+        if self.compiled.sequences is None or not batch:
             return None
-        memory = aligned((batch + SLACK) * self.program.strides["sequence"])
+        memory = aligned((batch + SLACK) * self.compiled.strides["sequence"])
         status = np.zeros(1, np.int64)
         words = np.zeros(self.word_count, np.int64)
         words[self.places[len(CALL_WORDS) :]] = arrays
         told = {"constants": self.constants, "sequence": memory, "status": status}
         for name, array in told.items():
             words[WORD[name]] = pointer(array)
-        words[WORD["lanes"]] = batch
-        self.kernel.sequences.call(pointer(words))
+        for first in range(0, batch, SEQUENCES):
+            words[WORD["first"]], words[WORD["lanes"]] = first, min(SEQUENCES, batch - first)
+            self.compiled.sequences.call(pointer(words))
         if status[0]:
-            raise outside()
+            raise InputError(OUTSIDE)
         return memory
 
     def workspace(self, lanes: int, together: int) -> Workspace:
         """Memory to work in, from an earlier call where there is some."""
-        with self.lock:
-            for place, space in enumerate(self.spare):
-                if space.lanes == lanes and space.together == together:
-                    return self.spare.pop(place)
+        for space in tuple(self.spare):
+            if space.lanes == lanes and space.together == together and taken_from(self.spare, space):
+                return space
         return Workspace(self, lanes, together)
 
-    def put_back(self, spaces: list[Workspace]) -> bool:
-        """Keeps the memory for later calls; gives whether all integers were inside their tables."""
-        inside = all(not space.status[0] for space in spaces)
-        for space in spaces:
-            space.status[0] = 0
-            space.barrier[0] = 0
-        with self.lock:
-            self.spare = (spaces + self.spare)[:SPARE]
-        return inside
+
+def taken_from(spaces: list[Workspace], space: Workspace) -> bool:
+    """Takes a workspace out of a list; gives whether it was there still: another thread may have taken it."""
+    try:
+        spaces.remove(space)
+    except ValueError:
+        return False
+    return True
 
 
 class Again:
-    """A call laid out, to be run again and again; `held` is the memory that the machine code reads."""
+    """A call laid out, to be run as often as is wanted; `held` is the memory that the machine code reads."""
 
-    def __init__(self, kernel: "LlvmKernel", spaces: list[Workspace], *held: Any) -> None:
-        self.run, self.held = kernel.run, (spaces, held)
-        self.tasks = [address for space in spaces for address in space.addresses]
-        self.only = self.tasks[0] if len(self.tasks) == 1 else None
-        self.statuses = [space.status for space in spaces]
+    def __init__(self, run: NativeFunction, spaces: list[Workspace], held: list[Any]) -> None:
+        self.run, self.held, self.spaces = run, held, spaces
+        tasks = [address for space in spaces for address in space.addresses]
+        self.only = tasks[0] if len(tasks) == 1 else None
+        if len(tasks) > 1:
+            progress = spaces[0].progress if len(spaces) == 1 else None
+            self.orders = self.orders_for(tasks, progress)
+
+    def orders_for(self, tasks: list[int], progress: Array | None) -> Orders:
+        """The orders for more than one task."""
+        return Orders(CREW, self.run, tasks, progress)
 
     def __call__(self) -> None:
         """Runs it; raises `InputError` where an integer does not fit a table."""
+        for space in self.spaces:
+            space.begin()
         if self.only is not None:
-            self.run.call(self.only)
-        elif self.tasks:
-            CREW.run(self.run, self.tasks)
+            while self.run.call(self.only):
+                pass
+        elif self.spaces:
+            CREW.run(self.orders)
         self.check()
 
     def check(self) -> None:
         """Raises `InputError` where an integer did not fit a table."""
-        for status in self.statuses:
-            if status[0]:
-                status[0] = 0
-                raise outside()
+        outside_of = [space for space in self.spaces if space.status[0]]
+        for space in outside_of:
+            space.status[0] = 0
+        if outside_of:
+            raise InputError(OUTSIDE)
 
 
-class Shared:
-    """A step laid out twice: for threads that share it, and for one alone.
+class Together(Again):
+    """A step that threads share, as far as they are there.
 
     A thread that sleeps, or whose processor another process has, takes longer to come than the step does.
-    So a step is shared with those that are there; it is run alone otherwise, and wakes the others if steps
-    follow one another closely.
+    So a step is shared with those that are awake, and wakes the others if steps follow one another closely.
     """
 
-    def __init__(self, shared: Again, alone: Again) -> None:
-        self.shared, self.alone = shared, alone
-        self.orders = Orders(shared.run, shared.tasks)
-        self.ended = self.roused = 0.0
+    ended = roused = 0.0
+
+    def orders_for(self, tasks: list[int], progress: Array | None) -> Orders:
+        """Orders that wake nobody."""
+        return Orders(CREW, self.run, tasks, progress, wake=False)
 
     def __call__(self) -> None:
         """Runs it; raises `InputError` where an integer does not fit a table."""
-        if CREW.run_if_awake(self.orders):
-            self.shared.check()
-            return
-        now = time.perf_counter()
-        if now - self.ended < CLOSELY and now - self.roused > SELDOM:
-            self.roused = now
-            CREW.rouse(len(self.orders.told) - 1)
-        self.alone()
-        self.ended = time.perf_counter()
-
-
-def outside() -> InputError:
-    """The error for an integer that the machine code met outside a table."""
-    return InputError("an integer is outside the rows of the parameter that it indexes")
+        self.orders.lead()
+        if self.orders.came < self.orders.count:
+            now = time.perf_counter()
+            if now - self.ended < CLOSELY and now - self.roused > SELDOM:
+                self.roused = now
+                CREW.rouse(self.orders.count - 1)
+            self.ended = time.perf_counter()
+        self.check()

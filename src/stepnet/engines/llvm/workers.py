@@ -4,7 +4,8 @@ import ctypes
 import os
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
@@ -15,22 +16,25 @@ from stepnet.engines.llvm.handover import (
     BEGIN,
     BYTES,
     END,
-    FUNCTION,
     HANDLE,
+    NEXT,
+    ORDERS,
     SEMAPHORES,
-    TOLD,
     signals,
 )
 from stepnet.engines.llvm.memory import aligned
-from stepnet.engines.llvm.semaphores import BYTES as SEMAPHORE
-from stepnet.engines.llvm.semaphores import address_of, semaphores
+from stepnet.engines.llvm.system import BYTES as SEMAPHORE
+from stepnet.engines.llvm.system import semaphores
 
-
-@cache
-def give_way_address() -> int:
-    """The address of the system's function that gives the processor to another thread."""
-    library = ctypes.CDLL("kernel32" if sys.platform == "win32" else None)
-    return address_of(library, "SwitchToThread" if sys.platform == "win32" else "sched_yield")
+Array = np.ndarray
+MOST, ASKED, CAME = (ORDERS.index(name) for name in ("most", "asked", "came"))
+# How often a shared task is looked at before its thread is left out: of a call (a thread that sleeps needs
+# some 50 microseconds to come), and of a single step.
+PATIENCE, STEP_PATIENCE = 5000, 40
+# Seconds for which threads that were late are left out, the first time and at most.
+LEFT_OUT, LONGEST_LEFT_OUT = 0.05, 1.6
+# Seconds until another thread is asked for after the system refused one, and to wait for one to begin.
+REFUSED, BEGINS = 1.0, 1.0
 
 
 @cache
@@ -55,31 +59,32 @@ def keep_away(thread: threading.Thread) -> None:
 
 
 class Worker:
-    """One thread that runs a function of machine code at a time."""
+    """One thread that waits in machine code for work; it joins its crew itself, once it runs."""
 
     def __init__(self) -> None:
         self._signals = signals()
         self._memory = aligned(BYTES)
-        self._memory[:] = 0
         self._words = self._memory.view(np.int64)
         self.address: int = self._memory.ctypes.data
         for number, place in enumerate((BEGIN, END)):
             handle = semaphores().make(self.address + SEMAPHORES + number * SEMAPHORE)
             self._words[(place + HANDLE) // 8] = handle
-        self._thread = threading.Thread(target=self._work, daemon=True, name="stepnet")
-        self._thread.start()
+        self.joined = threading.Event()
 
-    def _work(self) -> None:
+    def start(self, crew: "Crew") -> None:
+        """Starts the thread; raises `RuntimeError` where the system has no more of them."""
+        self.thread = threading.Thread(target=self._work, args=(crew,), daemon=True, name="stepnet")
+        self.thread.start()
+
+    def _work(self, crew: "Crew") -> None:
         # A method, so that the memory lives as long as the thread that looks at it.
+        crew.join(self)
+        self.joined.set()
         self._signals.serve.call(self.address)
 
-    def start(self, function: NativeFunction, told: int) -> None:
-        """Begins to run a function."""
-        self._words[FUNCTION // 8] = function.address
-        self._words[TOLD // 8] = told
-        if self.is_asleep:
-            keep_away(self._thread)
-        self._signals.say.call(self.address + BEGIN)
+    def follow(self, following: int) -> None:
+        """Says which worker comes next in the crew."""
+        self._words[NEXT // 8] = following
 
     @property
     def is_asleep(self) -> bool:
@@ -88,92 +93,147 @@ class Worker:
 
     def rouse(self) -> None:
         """Wakes this thread, if it sleeps, to look for work for a while."""
-        keep_away(self._thread)
+        keep_away(self.thread)
         self._signals.rouse.call(self.address + BEGIN)
-
-    def finish(self) -> None:
-        """Waits until the function is done."""
-        self._signals.look.call(self.address + END)
 
 
 class Orders:
-    """A function that is to run again and again, once for each pointer at the same time."""
+    """Tasks for a function of machine code, to be done at the same time, as often as is wanted.
 
-    def __init__(self, function: NativeFunction, told: list[int]) -> None:
-        self.function, self.told = function, told
-        self._words = np.array([function.address, told[0], 0, told[1]], np.int64)
-        self._address: int = self._words.ctypes.data
+    tasks: a pointer for each. progress: the words that shared tasks have in common (see `driver`); None for
+    tasks that have nothing to do with one another. wake: whether threads that sleep are woken for it.
+    """
+
+    def __init__(
+        self,
+        crew: "Crew",
+        function: NativeFunction,
+        tasks: Sequence[int],
+        progress: Array | None = None,
+        wake: bool = True,
+    ) -> None:
+        self.crew, self.function, self.progress, self.wake = crew, function, progress, wake
+        self.count = len(tasks)
+        self.words = np.zeros(len(ORDERS) + 2 * self.count, np.int64)
+        self.words[len(ORDERS) :: 2] = tasks
+        gate = 0 if progress is None else progress.ctypes.data
+        patience = PATIENCE if wake else STEP_PATIENCE
+        count = self.count
+        self.words[: len(ORDERS)] = (
+            function.address,
+            crew.first.ctypes.data,
+            gate,
+            patience,
+            wake,
+            count,
+            count,
+            0,
+            0,
+        )
+        self.address: int = self.words.ctypes.data
         self._lead = signals().lead.call
-        self._worker = 0
 
-    def lead(self, worker: Worker) -> bool:
-        """Runs it in this thread and one worker, if that takes it at once; gives whether it was run."""
-        if worker.address != self._worker:
-            self._words[2] = self._worker = worker.address
-        return bool(self._lead(self._address))
+    def lead(self) -> bool:
+        """Does every task, by as many threads as there are; gives whether there is more to do."""
+        if self.progress is None:
+            return bool(self._lead(self.address))
+        lateness = self.crew.lateness
+        self.words[MOST] = lateness.allowed(self.count)
+        more = bool(self._lead(self.address))
+        asked, came = self.words[ASKED : CAME + 1]
+        stayed = self.progress[0]
+        if stayed < came or (self.wake and came < asked):
+            lateness.note(min(int(stayed), int(came)))
+        return more
+
+    @property
+    def came(self) -> int:
+        """How many threads there were for shared tasks."""
+        return int(self.words[CAME])
 
 
-class Crew:
-    """Workers that are kept between calls; calls from several threads each take their own.
-
-    A list gives and takes one worker at a time to whoever asks, without a lock of ours.
+class Lateness:
+    """Threads that were late, because another process has a processor, are left out for a while: longer if
+    they are late again as soon as they are back.
     """
 
     def __init__(self) -> None:
-        self._idle: list[Worker] = []
+        self._until = self._seconds = 0.0
+        self._left = 1
 
-    def run(self, function: NativeFunction, told: list[int]) -> None:
-        """Runs a function once for each pointer, all at the same time, the first one in this thread."""
-        workers: list[Worker] = []
-        for one in told[1:]:
-            worker = self._taken()
-            workers.append(worker)
-            worker.start(function, one)
-        self._lead(function, told[0], workers)
+    def allowed(self, count: int) -> int:
+        """How many of so many threads may share a call now."""
+        return count if time.monotonic() >= self._until else min(count, self._left)
 
-    def run_if_awake(self, orders: "Orders") -> bool:
-        """The same, unless a worker sleeps, or a single one has lost its processor to another process: then
-        nothing is run. Gives whether it was.
+    def note(self, left: int) -> None:
+        """Leaves out all but so many threads."""
+        now = time.monotonic()
+        again = now < self._until + self._seconds
+        self._seconds = min(2 * self._seconds, LONGEST_LEFT_OUT) if again else LEFT_OUT
+        self._until, self._left = now + self._seconds, left
+
+
+class Crew:
+    """Workers that are kept between calls. Machine code claims those that are free, whichever thread calls.
+
+    The workers are a list in memory: the address of the first, and in each that of the next.
+    """
+
+    def __init__(self) -> None:
+        self.first = np.zeros(1, np.int64)
+        self.workers: list[Worker] = []
+        self.forget()
+
+    def forget(self) -> None:
+        """Begins anew without workers, as a process must after a fork: threads do not survive one.
+
+        Orders that were laid out before go on to look for workers here.
         """
-        if len(orders.told) == 2:
-            worker = self._taken()
-            begun = orders.lead(worker)
-            self._idle.append(worker)
-            return begun
-        workers = [self._taken() for _ in orders.told[1:]]
-        if any(worker.is_asleep for worker in workers):
-            self._idle += workers
-            return False
-        for worker, one in zip(workers, orders.told[1:], strict=True):
-            worker.start(orders.function, one)
-        self._lead(orders.function, orders.told[0], workers)
-        return True
+        self.first[0] = 0
+        self.workers.clear()
+        self._joining = threading.Lock()
+        self._refused = -REFUSED
+        self.lateness = Lateness()
+
+    def join(self, worker: Worker) -> None:
+        """Puts a worker first, in its own thread."""
+        with self._joining:
+            worker.follow(int(self.first[0]))
+            self.workers.append(worker)
+            self.first[0] = worker.address
+
+    def run(self, orders: Orders) -> None:
+        """Does every task until nothing is left to do; in between Python may raise, and nothing runs then."""
+        wanted = orders.count - 1
+        if len(self.workers) < wanted:
+            self.grow(wanted)
+        for worker in self.workers[-wanted:]:
+            if worker.is_asleep:
+                keep_away(worker.thread)
+        while orders.lead():
+            pass
+
+    def grow(self, wanted: int) -> None:
+        """Starts the threads that are missing, as far as the system has them: the work is done with fewer."""
+        if time.monotonic() - self._refused < REFUSED:
+            return
+        for _ in range(wanted - len(self.workers)):
+            worker = Worker()
+            try:
+                worker.start(self)
+            except RuntimeError:
+                self._refused = time.monotonic()
+                return
+            worker.joined.wait(BEGINS)
 
     def rouse(self, count: int) -> None:
         """Wakes so many workers, for work that is about to come."""
-        workers = [self._taken() for _ in range(count)]
-        for worker in workers:
+        if len(self.workers) < count:
+            self.grow(count)
+        for worker in self.workers[-count:]:
             worker.rouse()
-        self._idle += workers
-
-    def _lead(self, function: NativeFunction, told: int, workers: list[Worker]) -> None:
-        """Runs this thread's part, and waits for the others."""
-        try:
-            function.call(told)
-        finally:
-            # An interrupt ends this thread's part: the others still work in memory that is the caller's.
-            for worker in workers:
-                worker.finish()
-        self._idle += workers
-
-    def _taken(self) -> Worker:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return Worker()
 
 
 CREW = Crew()
 if hasattr(os, "register_at_fork"):
-    # Threads do not survive a fork: the child begins with none.
-    os.register_at_fork(after_in_child=CREW.__init__)
+    os.register_at_fork(after_in_child=CREW.forget)

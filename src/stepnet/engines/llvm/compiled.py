@@ -1,0 +1,141 @@
+"""Compiled plans, kept for the next equal plan: bounded by their bytes, and without the plans themselves.
+
+A plan holds the arrays that its step captured. What is kept holds machine code, and where its arrays go, so
+that nothing stays alive that belongs to a recurrence which is gone.
+"""
+
+import ctypes
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from llvmlite import ir
+
+from stepnet.engines.llvm.build import MachineCode, NativeFunction
+from stepnet.engines.llvm.code import I64, POINTER, Code
+from stepnet.engines.llvm.constants import Constants
+from stepnet.engines.llvm.driver import WORDS, Driver
+from stepnet.engines.llvm.program import Lowered, lowered
+from stepnet.engines.llvm.stage import Rows, StageCode
+from stepnet.engines.llvm.target import Target
+from stepnet.plan import Plan
+
+MOST_BYTES = 32 * 2**20
+# What a compiled plan takes besides its object file and its tables: LLVM's own objects, most of all.
+OVERHEAD = 64 * 2**10
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The machine code of a plan: `run` for a call's lanes, `sequences` for what each sequence has one of
+    (None for none).
+
+    constants: what is made of the parameters. strides: bytes from row to row of each record. words: which
+    words of a call are pointers to arrays, by kind. counts: whether steps are counted. weights, other_weights:
+    bytes of parameters that are read at every step, and for each block of steps.
+    """
+
+    run: NativeFunction
+    sequences: NativeFunction | None
+    constants: Constants
+    strides: dict[str, int]
+    words: dict[str, list[int]]
+    counts: bool
+    weights: int
+    other_weights: int
+
+    @property
+    def code(self) -> MachineCode:
+        """The machine code of its functions."""
+        return self.run.code
+
+    @property
+    def bytes(self) -> int:
+        """About how much memory it takes."""
+        return OVERHEAD + 2 * self.code.bytes + self.constants.held
+
+
+def compiled(plan: Plan, target: Target) -> Compiled:
+    """The machine code of a plan for a target."""
+    program = lowered(plan, target)
+    module = ir.Module("stepnet")
+    module.triple = ""
+    write_run(module, program, target)
+    if program.sequence:
+        write_sequences(module, program, target)
+    code = MachineCode(module, target)
+    return Compiled(
+        code.function("run", ctypes.c_int64),
+        code.function("sequences") if program.sequence else None,
+        replace(program.constants, known={}),
+        program.program.strides,
+        program.words,
+        program.program.index is not None,
+        program.weights,
+        program.other_weights,
+    )
+
+
+class Kept:
+    """What was compiled last, up to so many bytes; what was not used for the longest time goes first.
+
+    Nothing is locked: two threads may compile the same plan at the same time, and one of the two stays.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.entries: OrderedDict[str, Compiled] = OrderedDict()
+
+    def get(self, key: str, make: Callable[[], Compiled]) -> Compiled:
+        """The entry of a key; made where there is none."""
+        entry = self.entries.pop(key, None) or make()
+        self.entries[key] = entry
+        while sum(one.bytes for one in tuple(self.entries.values())) > self.most and len(self.entries) > 1:
+            self.entries.popitem(last=False)
+        return entry
+
+
+def write_run(module: ir.Module, program: Lowered, target: Target) -> None:
+    """The function that runs the lanes of a call."""
+    function = ir.Function(module, ir.FunctionType(I64, [POINTER]), "run")
+    Driver(Code(function.append_basic_block("entry"), target), program.program).write()
+
+
+def write_sequences(module: ir.Module, program: Lowered, target: Target) -> None:
+    """The function that computes what each sequence has one of, for `lanes` sequences from `first` on."""
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER]), "sequences")
+    code = Code(function.append_basic_block("entry"), target)
+
+    def word(place: int) -> ir.Value:
+        return code.read(I64, code.at(function.args[0], 8 * place), 8)
+
+    def pointer(name: str) -> ir.Value:
+        return code.inttoptr(word(WORDS.index(name)), POINTER)
+
+    strides = program.program.strides
+    count, first = word(WORDS.index("lanes")), word(WORDS.index("first"))
+    records = code.at(pointer("sequence"), code.mul(first, code.number(strides["sequence"])))
+    rows = Rows({"sequence": records}, strides, count)
+    arrays = [
+        (code.at(code.inttoptr(word(place), POINTER), code.mul(first, code.number(field.bytes))), field)
+        for place, field in program.sequence_inputs
+    ]
+    with code.loop(code.number(0), count) as row:
+        for array, field in arrays:
+            source = code.at(array, code.mul(row, code.number(field.bytes)))
+            code.copy_bytes(code.at(rows.at(code, "sequence", row), field.offset), source, field.bytes)
+    one, zero = code.number(1), code.number(0)
+    stage = StageCode(
+        code,
+        program.program.outer,
+        rows,
+        pointer("constants"),
+        pointer("status"),
+        zero,
+        one,
+        program.program.lanes,
+    )
+    for loops in program.sequence:
+        for loop in loops:
+            stage.emit(loop)
+    code.ret_void()

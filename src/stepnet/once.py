@@ -1,0 +1,40 @@
+"""A property that is computed when it is read first, and kept.
+
+`functools.cached_property` does the same, and in Python 3.11 holds a lock while it computes: a process forked
+in the meantime would wait for it for ever.
+"""
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, overload
+
+Value = TypeVar("Value")
+
+
+class computed_once(Generic[Value]):  # noqa: N801 - it is written as a decorator
+    """A method as such a property; the value lies in the object's own dictionary, which is looked at first.
+
+    >>> class Net:
+    ...     @computed_once
+    ...     def plan(self):
+    ...         print("planning")
+    ...         return "plan"
+    >>> net = Net()
+    >>> net.plan, net.plan
+    planning
+    ('plan', 'plan')
+    """
+
+    def __init__(self, compute: Callable[[Any], Value]) -> None:
+        self.compute = compute
+        self.__doc__ = compute.__doc__
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> "computed_once[Value]": ...
+    @overload
+    def __get__(self, instance: object, owner: type | None = None) -> Value: ...
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """The value; the property itself for the class."""
+        if instance is None:
+            return self
+        value = instance.__dict__[self.compute.__name__] = self.compute(instance)
+        return value
