@@ -10,6 +10,7 @@ from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import path_of
 from stepnet.step import TracedStep, dtype_name
 from stepnet.structure import leaves, named_leaves, skeleton
+from stepnet.types import native
 
 Array = np.ndarray
 ZEROS = "zeros"
@@ -128,9 +129,7 @@ def checked_array(value: Any, what: str) -> Array:
             "Ragged: sn.Ragged.from_list(sequences)"
         )
     dtype_name(array.dtype, what)
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+    return array if array.flags.c_contiguous and array.dtype.isnative else native(array)
 
 
 def checked_lengths(lengths: Any, count: int, time: int) -> Array:

@@ -5,6 +5,7 @@ A value of the block around is the same at every step of the block inside: there
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from stepnet.ir import Builder, Net
 from stepnet.lines import NamingLine
-from stepnet.step import Spec, Step, row_value
+from stepnet.step import Spec, row_value
 from stepnet.trace import Traced, lifted, refuse, user_line
 from stepnet.types import CONST, ROWS, Type, extent_of
 from stepnet.watch import tell
@@ -200,14 +201,22 @@ def numbered(name: str, before: int) -> str:
     return f"{name}{before + 1}" if before else name
 
 
-def replay(net: Net, output_num: int, names: tuple[str, ...]) -> Step:
+@dataclass(frozen=True)
+class Replay:
     """The step that a net is: its inputs by their names, its results the outputs, the next memories, and
     values that have these names in the block.
     """
 
-    def block(
-        x: dict[str, Traced], memory: dict[str, Traced], params: None, statics: dict[str, Traced] | None
+    net: Net
+    output_num: int
+    names: tuple[str, ...]
+    __name__ = "block"
+
+    def __call__(
+        self, x: dict[str, Traced], memory: dict[str, Traced], params: None, statics: dict[str, Traced] | None
     ) -> tuple[Any, Any]:
+        """The outputs and the next memories."""
+        net, output_num = self.net, self.output_num
         given = {**x, **memory, **(statics or {})}
         builder = next(iter(given.values())).builder
         place: list[int] = []
@@ -218,10 +227,8 @@ def replay(net: Net, output_num: int, names: tuple[str, ...]) -> Step:
                 place.append(builder.copy(node, [place[operand] for operand in node.inputs]))
         results = [Traced(builder, place[number]) for number in net.results]
         outputs, after = results[:output_num], results[output_num : output_num + len(memory)]
-        tell(dict(zip(names, results[output_num + len(memory) :], strict=True)))
+        tell(dict(zip(self.names, results[output_num + len(memory) :], strict=True)))
         return (
             outputs[0] if output_num == 1 else tuple(outputs),
             dict(zip(memory, after, strict=True)),
         )
-
-    return block

@@ -44,7 +44,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.batch import Batch, checked_array
-from stepnet.block import REDUCE, Block, Memory, numbered, replay
+from stepnet.block import REDUCE, Block, Memory, Replay, numbered
 from stepnet.errors import InputError
 from stepnet.ir import Builder
 from stepnet.levels import common_offsets, is_deep
@@ -216,7 +216,7 @@ class RNNOp:
         named = variables_of(self._block)
         net = self._block.net([one.number for one in (*outputs, *memories, *named.values())])
         self._recurrence = RNN(
-            replay(net, self.output_num, tuple(named)),
+            Replay(net, self.output_num, tuple(named)),
             memory={name: memory.spec for name, memory in self._memories.items()},
             inputs=self._specs,
             statics=statics or None,

@@ -1,7 +1,7 @@
 """A short text that tells nets and plans apart: by what they compute, down to the bits of their constants."""
 
 import hashlib
-from typing import Any
+from typing import Any, cast
 
 from stepnet.ir import Net, Node
 from stepnet.types import Literal
@@ -31,6 +31,6 @@ def pieces(value: Any) -> list[bytes]:
     if isinstance(value, Literal):
         return [f"{value.value.dtype.str}{value.value.shape}".encode(), value.value.tobytes()]
     if isinstance(value, tuple):
-        items: tuple[Any, ...] = value
+        items = cast("tuple[Any, ...]", value)
         return [str(len(items)).encode(), *(piece for item in items for piece in pieces(item))]
     return [repr(value).encode()]

@@ -23,7 +23,7 @@ from stepnet.scopes import Scopes, step_scopes
 from stepnet.step import Spec, Step, TracedStep, dtype_name, specs, trace_step
 from stepnet.stream import Stream
 from stepnet.structure import leaves, named_leaves, rebuild, skeleton, transform
-from stepnet.types import is_integer
+from stepnet.types import is_integer, own_copy
 
 Array = np.ndarray
 MOST_UNROLLED = 64
@@ -34,7 +34,9 @@ class RNN:
 
     step(x, memory, params) -> (output, memory), each an array or a nested dict, tuple or namedtuple of arrays
     [rows, features...]. A step with parameters named `statics` or `index` gets them too: arrays that each
-    sequence has one of, and how many steps of the sequence came before. params: arrays, in any structure.
+    sequence has one of, and how many steps of the sequence came before. params: arrays, in any structure;
+    they are copied here. (Arrays that the step captures are copied when it is traced: at the first call for
+    each kind of inputs.)
     memory: the features of the memory, as 64, (4, 16), {"h": 64, "c": 64} or `Spec`s; floats of the promoted
     dtype of inputs and parameters, unless a `Spec` says otherwise. inputs: the features of the inputs,
     likewise; without it they are known at the first call. reverse: each sequence runs from its own last step.
@@ -85,9 +87,9 @@ class RNN:
         self._prepared: dict[Any, Prepared] = {}
         self._seen: dict[Any, Prepared] = {}
         self._latest: Prepared | None = None
-        self.inputs = specs(inputs)
+        self.inputs, self.statics = specs(inputs), specs(statics)
         if inputs is not None:
-            self._latest = self._prepare(self.inputs, specs(statics))
+            self._latest = self._prepare(self.inputs, self.statics)
 
     # ---- looking at it
 
@@ -113,6 +115,19 @@ class RNN:
         if is_nested(self.net):
             return explain_nesting(self.prepared.schedule, engine)
         return explain(self.plan, engine)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What it was made of: a copy, or one in another process, traces and compiles anew."""
+        made = partial(
+            RNN,
+            memory=self.memory,
+            inputs=self.inputs,
+            statics=self.statics,
+            reverse=self.reverse,
+            unroll=self.unroll,
+            until=self.until,
+        )
+        return made, (self.step, self.params)
 
     def __repr__(self) -> str:
         name = getattr(self.step, "__name__", type(self.step).__name__)
@@ -298,10 +313,10 @@ def check_masked(masked: Any) -> None:
 
 
 def parameter(value: Any) -> Array:
-    """A parameter as an array; raises `InputError` for what is none."""
+    """A copy of a parameter as an array; raises `InputError` for what is none."""
     array = np.asarray(value)
     dtype_name(array.dtype, "a parameter")
-    return array
+    return own_copy(array)
 
 
 def check_inputs(declared: Any, given: Any) -> None:

@@ -87,6 +87,11 @@ class Stream:
         elif rows is not None or initial is not None or statics is not None:
             raise InputError("nothing was stepped yet: give initial= and statics= to the stream itself")
 
+    def __reduce__(self) -> Any:
+        raise InputError(
+            "a stream is not copied or pickled: make one of the same recurrence, with initial=stream.state"
+        )
+
     def _begin(self, x: Any) -> "Laid | Called":
         if any(isinstance(leaf, Ragged) for leaf in (*leaves(x), *leaves(self._given[1]))):
             self._step = Called(self.rnn, self._begun, *self._given, self.engine)

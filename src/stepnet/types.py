@@ -83,9 +83,7 @@ class Literal:
     value: np.ndarray
 
     def __post_init__(self) -> None:
-        copy = np.array(self.value, order="C")
-        copy.setflags(write=False)
-        object.__setattr__(self, "value", copy)
+        object.__setattr__(self, "value", own_copy(self.value))
 
     def _key(self) -> tuple[str, tuple[int, ...], bytes]:
         return self.value.dtype.str, self.value.shape, self.value.tobytes()
@@ -100,6 +98,18 @@ class Literal:
         if self.value.size <= 8:
             return str(self.value.tolist())
         return f"{self.value.size} numbers #{hash_text(self.value.tobytes())}"
+
+
+def native(array: np.ndarray) -> np.ndarray:
+    """The numbers side by side and in the processor's own order of bytes; the array itself, if they are."""
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+
+
+def own_copy(array: np.ndarray) -> np.ndarray:
+    """A copy that nobody changes, side by side and in the processor's own order of bytes."""
+    copy = np.array(array, array.dtype.newbyteorder("="), order="C")
+    copy.setflags(write=False)
+    return copy
 
 
 def is_integer(value: Any) -> bool:

@@ -6,6 +6,7 @@ machine code however they are spelled, so these are as fast as the named cells.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -44,13 +45,22 @@ def step_of(semantics: Semantics) -> Step:
     >>> step(one, one, {"W": {"n": one}, "R": {"n": one}})[0].round(3)
     array([[0.964]])
     """
-    step = partial(STEPS[semantics.cell], semantics)
+    return Equations(semantics)
 
-    def equations(x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
-        return step(x, memory, params)
 
-    equations.__name__ = equations.__qualname__ = semantics.cell
-    return equations
+@dataclass(frozen=True)
+class Equations:
+    """The step of a function, called by the name of its cell."""
+
+    semantics: Semantics
+
+    @property
+    def __name__(self) -> str:
+        return self.semantics.cell
+
+    def __call__(self, x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
+        """The output and the next memory."""
+        return STEPS[self.semantics.cell](self.semantics, x, memory, params)
 
 
 def simple(semantics: Semantics, x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:

@@ -1,6 +1,7 @@
 """A step written with PyTorch as a recurrence: `trace`."""
 
 import inspect
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -58,7 +59,7 @@ def trace(step: Any, example: Any, *, statics: Any = None, **options: Any) -> RN
         for kind, part in (("an input", x), ("a memory", memory), ("a static", statics))
     )
     return RNN(
-        TorchStep(of_module(step, memory) if module else of_function(step), called, name_of(step)),
+        TorchStep(OfModule(step, skeleton(memory)) if module else OfFunction(step), called, name_of(step)),
         transform(array_of, params),
         memory=memories,
         inputs=inputs,
@@ -138,33 +139,37 @@ def name_of(step: Any) -> str:
 # ---- what the user wrote, as a function of (x, memory, params, ...) ----------------------------------------
 
 
-def of_function(step: Function) -> Function:
+@dataclass(frozen=True)
+class OfFunction:
     """The function itself, whatever it calls its parameters."""
 
-    def called(x: Any, memory: Any, params: Any, **further: Any) -> Any:
-        return step(x, memory, params, **further)
+    step: Function
 
-    return called
+    def __call__(self, x: Any, memory: Any, params: Any, **further: Any) -> Any:
+        """What it gives."""
+        return self.step(x, memory, params, **further)
 
 
-def of_module(module: Any, state: Any) -> Function:
-    """The function that a cell module is: it gives (output, state)."""
-    wanted, names = skeleton(state), first_names(module)
+@dataclass(frozen=True)
+class OfModule:
+    """The function that a cell module is: it gives (output, state). state: the skeleton of its state."""
 
-    def called(x: Any, memory: Any, params: Any, **further: Any) -> tuple[Any, Any]:
-        given = {name: params[first] for name, first in names.items()}
-        found = torch.func.functional_call(module, given, (x, memory), further, tie_weights=False)
-        if skeleton(found) == wanted:
+    module: Any
+    state: str
+
+    def __call__(self, x: Any, memory: Any, params: Any, **further: Any) -> tuple[Any, Any]:
+        """The output and the next state."""
+        given = {name: params[first] for name, first in first_names(self.module).items()}
+        found = torch.func.functional_call(self.module, given, (x, memory), further, tie_weights=False)
+        if skeleton(found) == self.state:
             return leaves(found)[0], found
         pair = cast("tuple[Any, ...]", found)
-        if isinstance(found, tuple) and len(pair) == 2 and skeleton(pair[1]) == wanted:
+        if isinstance(found, tuple) and len(pair) == 2 and skeleton(pair[1]) == self.state:
             return pair
         raise StepError(
-            f"{type(module).__name__} is given the state {wanted} and gives {skeleton(found)}; "
+            f"{type(self.module).__name__} is given the state {self.state} and gives {skeleton(found)}; "
             "a cell gives the new state, or (output, state)"
         )
-
-    return called
 
 
 def tensors_of(module: Any) -> list[tuple[str, Any]]:

@@ -21,7 +21,7 @@ llvm.initialize_native_target()
 llvm.initialize_native_asmprinter()
 
 if hasattr(os, "register_at_fork"):
-    lock: Any = ffi.lib._lock  # it has no public name # pyright: ignore[reportPrivateUsage]
+    lock = ffi.lib._lock  # pyright: ignore[reportPrivateUsage] - it has no public name
 
     def release() -> None:
         """Lets LLVM be called again."""

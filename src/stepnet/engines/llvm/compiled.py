@@ -31,8 +31,8 @@ class Compiled:
     (None for none).
 
     constants: what is made of the parameters. strides: bytes from row to row of each record. words: which
-    words of a call are pointers to arrays, by kind. counts: whether steps are counted. weights, other_weights:
-    bytes of parameters that are read at every step, and for each block of steps.
+    words of a call are pointers to arrays, by kind. counts: whether steps are counted. weights and
+    other_weights: bytes of parameters that are read at every step, and for each block of steps.
     """
 
     run: NativeFunction

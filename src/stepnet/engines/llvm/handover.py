@@ -29,9 +29,9 @@ from stepnet.engines.llvm.target import host_target
 NOTHING, THERE, ASLEEP = range(3)
 LOOKS = 10000
 
-# Where things lie in a worker's memory: the place for work, the task's function and pointer, and what it gave;
-# in lines of their own, the place for work done, whether a thread has claimed it and the address of the next
-# worker, and the semaphores of both places.
+# Where things lie in a worker's memory: the place for work, the task's function and pointer, and what it
+# gave; in lines of their own, the place for work done, whether a thread has claimed it and the address of the
+# next worker, and the semaphores of both places.
 BEGIN, FUNCTION, TASK, RESULT = 0, 16, 24, 32
 END, CLAIMED, NEXT, SEMAPHORES = 64, 128, 136, 192
 HANDLE = 8
