@@ -13,7 +13,7 @@ PIP    = -m pip --disable-pip-version-check install --quiet
 .NOTPARALLEL:
 PEER_NAMES := openvino tensorflow jax paddle mlx ncnn chainer flashrnn
 
-.PHONY: help demo test lint types format check bench bench-peers pictures peers test-peers
+.PHONY: help demo test test-long lint types format check bench bench-peers pictures peers test-peers
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -23,6 +23,9 @@ demo: $(VENV)/demo.stamp ## a speaker classifier trained in PyTorch, run by step
 
 test: $(VENV)/test.stamp ## all tests, doctests and the examples in README and docs
 	$(BIN)/python -m pytest $(ARGS)
+
+test-long: $(VENV)/test.stamp ## what has a full length, at that: processes, forks and interrupts
+	$(BIN)/python -m pytest --long tests/test_processes.py $(ARGS)
 
 lint: $(VENV)/lint.stamp ## format and lint
 	$(BIN)/ruff format --check .

@@ -20,5 +20,8 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`make test-peers ARGS=--save` keeps what frameworks gave, `make pictures` what the browser showed."""
+    """`make test-peers ARGS=--save` keeps what frameworks gave, `make pictures` what the browser showed;
+    `make test-long` runs some tests at their full length.
+    """
+    parser.addoption("--long", action="store_true", help="run what has a full length at that")
     parser.addoption("--save", action="store_true", help="keep what frameworks gave and browsers showed")

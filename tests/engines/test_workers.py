@@ -1,4 +1,4 @@
-"""Threads that wait for work in machine code: given it, refusing it, asleep; and steps that they share."""
+"""Threads that wait for work in machine code: handed it, refusing it, asleep; and steps that they share."""
 
 import gc
 import os
@@ -13,28 +13,36 @@ import pytest
 
 import stepnet as sn
 from stepnet import cells
+from stepnet.engines.llvm import driver, engine, workers
 from stepnet.engines.llvm import run as llvm_run
+from stepnet.engines.llvm.compiled import Kept
 from stepnet.engines.llvm.handover import NOTHING, THERE, signals
-from stepnet.engines.llvm.run import Again, Shared
-from stepnet.engines.llvm.workers import Crew, Orders, Worker, current_processor
+from stepnet.engines.llvm.run import Together
+from stepnet.engines.llvm.workers import CREW, Crew, Lateness, Orders, Worker, current_processor
 from stepnet.errors import InputError
 from stepnet.threads import threads
 
 Array = np.ndarray
-SAY, LOOK = signals().say, signals().look
+LOOK = signals().look
 
 
 class Words:
-    """Places where functions of machine code leave a trace: `say` makes a word THERE."""
+    """Tasks for machine code that leave a trace: `look` waits until a word is THERE, and makes it NOTHING."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, ready: bool = True) -> None:
         self.words = np.zeros(8 * count, np.int64)
         self.addresses = [self.words.ctypes.data + 64 * place for place in range(count)]
+        if ready:
+            self.begin()
+
+    def begin(self) -> None:
+        """Makes all tasks such that they can be done."""
+        self.words[::8] = THERE
 
     @property
-    def said(self) -> list[bool]:
-        """Which words are THERE."""
-        return [bool(word == THERE) for word in self.words[::8]]
+    def done(self) -> list[bool]:
+        """Which tasks were done."""
+        return [bool(word == NOTHING) for word in self.words[::8]]
 
 
 def until(holds: Callable[[], bool]) -> None:
@@ -45,98 +53,139 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(1e-4)
 
 
-def asleep(worker: Worker) -> Worker:
-    """The worker, once it sleeps."""
-    until(lambda: bool(worker.is_asleep))
-    return worker
+def crew_of(count: int) -> Crew:
+    """A crew of so many workers."""
+    crew = Crew()
+    crew.grow(count)
+    assert len(crew.workers) == count
+    return crew
 
 
-def test_work_is_done_awake_and_asleep():
-    worker, words = Worker(), Words(40)
-    for place, address in enumerate(words.addresses):
-        if place % 10 == 0:
-            asleep(worker)
-        worker.start(SAY, address)
-        worker.finish()
-        assert words.said == [True] * (place + 1) + [False] * (39 - place)
+def all_asleep(crew: Crew) -> None:
+    """Waits until all of a crew sleep."""
+    until(lambda: all(worker.is_asleep for worker in crew.workers))
+
+
+def orders(crew: Crew, words: Words, **options: Any) -> Orders:
+    """Orders for tasks that are done at most once."""
+    return Orders(crew, LOOK, words.addresses, **options)
+
+
+@pytest.mark.parametrize("count", [2, 3, 6])
+def test_every_task_is_done_by_workers_awake_and_asleep(count: int):
+    crew, words = Crew(), Words(count)
+    order = orders(crew, words)
+    for again in range(20):
+        if again % 7 == 3:
+            all_asleep(crew)
+        words.begin()
+        crew_runs_once(crew, order)
+        assert all(words.done)
+    assert len(crew.workers) == count - 1
+
+
+def crew_runs_once(crew: Crew, order: Orders) -> None:
+    """Leads once: `look` always says that there is more to do."""
+    if len(crew.workers) < order.count - 1:
+        crew.grow(order.count - 1)
+    assert order.lead()
+
+
+def test_every_task_is_done_without_any_worker():
+    crew, words = Crew(), Words(4)
+    orders(crew, words).lead()
+    assert all(words.done)
+    assert crew.workers == []
+
+
+def test_a_task_that_its_worker_has_not_begun_is_done_by_the_leader():
+    crew, words = crew_of(1), Words(1, ready=False)
+    (worker,) = crew.workers
+    # The worker is claimed, as one is that works for another call.
+    worker._words[workers_claimed()] = 1
+    try:
+        tasks = Words(3)
+        orders(crew, tasks).lead()
+        assert all(tasks.done)
+        assert words.done == [True]
+    finally:
+        worker._words[workers_claimed()] = 0
+
+
+def workers_claimed() -> int:
+    """Where a worker's memory says that a thread has claimed it, in words."""
+    from stepnet.engines.llvm.handover import CLAIMED
+
+    return CLAIMED // 8
+
+
+def test_workers_are_free_again_after_each_call():
+    crew = crew_of(3)
+    for count in (2, 4, 3):
+        orders(crew, Words(count)).lead()
+        assert [worker._words[workers_claimed()] for worker in crew.workers] == [0, 0, 0]
+
+
+def test_calls_from_many_threads_claim_workers_of_their_own():
+    crew = crew_of(2)
+    wrong: list[int] = []
+
+    def work(seed: int) -> None:
+        words = Words(3)
+        order = orders(crew, words)
+        for _ in range(300):
+            words.begin()
+            order.lead()
+            if not all(words.done):
+                wrong.append(seed)
+
+    started = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in started:
+        thread.start()
+    for thread in started:
+        thread.join()
+    assert wrong == []
 
 
 def test_a_worker_lives_as_long_as_its_thread_which_looks_at_its_memory():
-    worker = weakref.ref(Worker())
+    crew = crew_of(1)
+    worker = weakref.ref(crew.workers[0])
+    crew.forget()
     gc.collect()
     assert worker() is not None
 
 
-@pytest.mark.parametrize("count", [1, 2, 5])
-def test_a_crew_does_all_that_it_is_told(count: int):
-    crew, words = Crew(), Words(count)
-    for _ in range(3):
-        words.words[:] = NOTHING
-        crew.run(SAY, words.addresses)
-        assert all(words.said)
+def test_a_thread_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch):
+    starts = []
+
+    def refused(self: Worker, crew: Crew) -> None:
+        starts.append(self)
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(Worker, "start", refused)
+    crew, words = Crew(), Words(3)
+    crew.grow(2)
+    crew.grow(2)
+    orders(crew, words).lead()
+    assert all(words.done)
+    assert len(starts) == 1, "a refused thread is not asked for again at once"
 
 
-def test_a_sleeping_worker_is_left_alone_and_comes_once_it_is_roused():
-    crew, words = Crew(), Words(2)
-    orders = Orders(SAY, words.addresses)
-    crew.run(SAY, Words(2).addresses)
-    (worker,) = crew._idle
-    assert not crew.run_if_awake(Orders(SAY, words.addresses)) or all(words.said)
-    asleep(worker)
-    words.words[:] = NOTHING
-    assert not crew.run_if_awake(orders)
-    assert words.said == [False, False]
-
-    def runs() -> bool:
-        crew.rouse(1)
-        return crew.run_if_awake(orders)
-
-    until(runs)
-    assert words.said == [True, True]
-    assert crew._idle == [worker]
-
-
-def test_a_worker_that_is_busy_elsewhere_does_not_get_the_work_later():
-    worker, gate, words = Worker(), Words(1), Words(2)
-    orders = Orders(SAY, words.addresses)
-
-    def leads() -> bool:
-        worker.rouse()
-        return orders.lead(worker)
-
-    until(leads)
-    words.words[:] = NOTHING
-    # It waits at a gate, as a thread does whose processor another process has.
-    worker.start(LOOK, gate.addresses[0])
-    until(lambda: worker._words[0] == NOTHING)
-    for _ in range(5):
-        assert not orders.lead(worker)
-    gate.words[0] = THERE
-    worker.finish()
-    time.sleep(0.01)
-    assert words.said == [False, False]
-    worker.start(SAY, words.addresses[1])
-    worker.finish()
-    assert words.said == [False, True]
-
-
-def test_several_workers_come_together_or_not_at_all():
-    crew, words = Crew(), Words(4)
-    orders = Orders(SAY, words.addresses)
-    crew.run(SAY, Words(4).addresses)
-    for worker in crew._idle:
-        asleep(worker)
-    crew._idle[0].rouse()
-    assert not crew.run_if_awake(orders)
-    assert not any(words.said)
-
-    def runs() -> bool:
-        crew.rouse(3)
-        return crew.run_if_awake(orders)
-
-    until(runs)
-    assert all(words.said)
-    assert len(crew._idle) == 3
+def test_a_crew_that_forgets_its_workers_begins_anew_for_orders_that_are_laid_out():
+    crew, words = crew_of(1), Words(2)
+    order = orders(crew, words)
+    order.lead()
+    assert all(words.done)
+    crew.forget()
+    assert crew.first[0] == 0
+    words.begin()
+    order.lead()
+    assert all(words.done)
+    crew.grow(1)
+    words.begin()
+    order.lead()
+    assert all(words.done)
+    assert len(crew.workers) == 1
 
 
 @pytest.mark.skipif(current_processor() is None, reason="Linux is missing, which wakes threads so")
@@ -144,13 +193,43 @@ def test_a_worker_wakes_away_from_the_processor_that_hands_out_work():
     everywhere = os.sched_getaffinity(0)
     if len(everywhere) < 2:
         pytest.skip("there is one processor; two are missing")
-    worker = asleep(Worker())
-    thread = worker._thread.native_id
+    crew = crew_of(1)
+    all_asleep(crew)
+    thread = crew.workers[0].thread.native_id
     assert thread is not None
     assert os.sched_getaffinity(thread) == everywhere
-    worker.rouse()
+    crew.workers[0].rouse()
     assert len(os.sched_getaffinity(thread)) == len(everywhere) - 1
     assert os.sched_getaffinity(0) == everywhere
+
+
+# ---- threads that are late ---------------------------------------------------------------------------------
+
+
+def test_late_threads_are_left_out_for_a_while_and_longer_if_they_are_late_again(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    now = [100.0]
+    monkeypatch.setattr(workers.time, "monotonic", lambda: now[0])
+    lateness, first = Lateness(), workers.LEFT_OUT
+    assert lateness.allowed(4) == 4
+    lateness.note(2)
+    assert [lateness.allowed(count) for count in (1, 2, 4)] == [1, 2, 2]
+    now[0] += first
+    assert lateness.allowed(4) == 4
+    lateness.note(1)
+    now[0] += 1.5 * first
+    assert lateness.allowed(4) == 1, "late as soon as it is back: left out for twice as long"
+    now[0] += 0.5 * first
+    assert lateness.allowed(4) == 4
+    now[0] += 10 * first
+    lateness.note(2)
+    now[0] += first
+    assert lateness.allowed(4) == 4, "after a while of no lateness it begins anew"
+    for _ in range(20):
+        lateness.note(1)
+    now[0] += workers.LONGEST_LEFT_OUT
+    assert lateness.allowed(4) == 4
 
 
 # ---- steps that threads share ------------------------------------------------------------------------------
@@ -171,41 +250,89 @@ def inputs(rows: int, steps: int, seed: int = 0) -> Array:
     return np.random.default_rng(seed).normal(size=(rows, steps, 24)).astype("float32")
 
 
-def laid_out(stream: Any) -> Any:
-    """What runs a stream's steps."""
-    return stream._step.run
-
-
 def test_shared_steps_are_bit_for_bit_those_of_one_thread(shared: sn.RNN, monkeypatch: pytest.MonkeyPatch):
-    x, alone = inputs(1, 200), Again.__call__
-    counts = {"alone": 0, "all": 0}
+    x, came = inputs(1, 200), []
+    lead = Orders.lead
 
-    def counted(self: Again) -> None:
-        counts["alone"] += 1
-        alone(self)
+    def counted(self: Orders) -> bool:
+        more = lead(self)
+        came.append(self.came)
+        return more
 
-    monkeypatch.setattr(Again, "__call__", counted)
+    monkeypatch.setattr(Orders, "lead", counted)
     stream = shared.stream()
     expected: Array | None = None
 
     def both_ways() -> bool:
         nonlocal expected
-        found: list[Array] = []
+        steps: list[Array] = []
         for at in range(200):
             if at % 50 == 25:
                 time.sleep(0.02)  # long enough for workers to fall asleep
-            found.append(stream.step(x[:, at]))
+            steps.append(stream.step(x[:, at]))
         stream.reset()
-        counts["all"] += 200
-        steps = np.stack(found, axis=1)
-        expected = steps if expected is None else expected
-        np.testing.assert_array_equal(steps, expected)
-        return 0 < counts["alone"] < counts["all"]
+        outputs = np.stack(steps, axis=1)
+        expected = outputs if expected is None else expected
+        np.testing.assert_array_equal(outputs, expected)
+        return {1, 2} <= set(came)
 
     until(both_ways)
-    assert isinstance(laid_out(stream), Shared)
+    assert isinstance(stream._step.run, Together)
     sn.set_threads(1)
     np.testing.assert_array_equal(expected, shared(x)[0])
+
+
+def test_a_call_that_pauses_between_all_its_blocks_gives_the_same_bits(
+    shared: sn.RNN, monkeypatch: pytest.MonkeyPatch
+):
+    batches = [inputs(1, 900), inputs(3, 300), inputs(150, 20)]
+    expected = [shared(x) for x in batches]
+    pauses, lead = [], Orders.lead
+
+    def counted(self: Orders) -> bool:
+        more = lead(self)
+        pauses.append(more)
+        return more
+
+    monkeypatch.setattr(Orders, "lead", counted)
+    monkeypatch.setattr(llvm_run, "SLICE", 1e-9)
+    for x, (outputs, final) in zip(batches, expected, strict=True):
+        pauses.clear()
+        found, last = shared(x)
+        np.testing.assert_array_equal(found, outputs)
+        np.testing.assert_array_equal(last, final)
+        assert sum(pauses) >= 2
+
+
+def test_threads_that_are_left_out_between_blocks_change_no_bit(
+    shared: sn.RNN, monkeypatch: pytest.MonkeyPatch
+):
+    x, count, stayed = inputs(1, 900), threads(), []
+    sn.set_threads(1)
+    expected = shared(x)[0]
+    sn.set_threads(count)
+    # Code for which every wait is a long one.
+    monkeypatch.setattr(engine, "KEPT", Kept(2**20))
+    monkeypatch.setattr(driver, "LATE_SECONDS", 0)
+    monkeypatch.setattr(driver, "SPINS", 0)
+    monkeypatch.setattr(driver, "LATE", 10**9)
+    rnn = cells.rnn("gru", shared.params)
+    lead = Orders.lead
+
+    def leads(self: Orders) -> bool:
+        more = lead(self)
+        assert self.progress is not None
+        stayed.append((self.came, int(self.progress[0])))
+        return more
+
+    monkeypatch.setattr(Orders, "lead", leads)
+
+    def seen() -> bool:
+        CREW.lateness = Lateness()
+        np.testing.assert_array_equal(rnn(x)[0], expected)
+        return any(left < came for came, left in stayed)
+
+    until(seen)
 
 
 def test_streams_of_several_threads_do_not_disturb_one_another(shared: sn.RNN):

@@ -30,7 +30,7 @@ from stepnet.engines.llvm.code import I64, POINTER, Code
 from stepnet.engines.llvm.loops import Loop
 from stepnet.engines.llvm.records import Field
 from stepnet.engines.llvm.stage import Rows, StageCode
-from stepnet.engines.llvm.system import write_rest, write_ticks
+from stepnet.engines.llvm.system import clock, write_rest, write_ticks
 from stepnet.ir import Net
 
 # The 64-bit words that a call is described by, in order; the pointers of the user's arrays follow.
@@ -76,8 +76,9 @@ PROGRESS = ("threads", "pause", "begin", "swapped")
 known), whether they pause, the step to begin at, and whether the memories `now` and `next` are exchanged.
 """
 SPINS = 2000
-# A thread is late if the first one waits for it for more than a quarter of a block's time.
-LATE = 4
+# A thread is late if the first one waits for it for more than a quarter of a block's time, and for longer
+# than memory can keep it: another process that has its processor keeps it for some milliseconds.
+LATE, LATE_SECONDS = 4, 1e-3
 
 
 @dataclass(frozen=True)
@@ -222,8 +223,10 @@ class Driver:
         code, now = self.code, self.ticks()
         over = code.and_(self.sliced, code.icmp_signed(">", now, deadline))
         self.set_progress("pause", code.zext(over, I64))
-        patience = code.sdiv(code.sub(now, began), code.number(LATE))
-        with code.when(code.icmp_signed(">", code.load(self.waited_cell), patience)):
+        waited = code.load(self.waited_cell)
+        much = code.icmp_signed(">", waited, code.sdiv(code.sub(now, began), code.number(LATE)))
+        long = code.icmp_signed(">", waited, code.number(int(LATE_SECONDS * clock().per_second)))
+        with code.when(code.and_(much, long)):
             half = code.sdiv(code.add(self.threads, code.number(1)), code.number(2))
             self.set_progress("threads", half)
 

@@ -144,7 +144,9 @@ class Runner:
         results = Results(self.new_outputs(call), self.new_finals(call))
         spaces, held = self.laid_out(call, results, SLICE)
         Again(self.compiled.run, spaces, held)()
-        self.spare[:] = (spaces + self.spare)[:SPARE]
+        # Each of these is done at once, whatever other threads do to the list, and needs no lock.
+        self.spare.extend(spaces)
+        del self.spare[:-SPARE]
         return results
 
     def again(self, call: Call, results: Results) -> Callable[[], None]:
@@ -174,6 +176,7 @@ class Runner:
         for lanes in share.lanes:
             if lanes.count:
                 space = self.workspace(lanes.count, share.together)
+                space.begin()
                 tables = (sequence, lanes.order, lanes.first, lanes.steps, call.starts, call.lengths, begun)
                 told = [int(lanes.steps[0]), int(seconds * clock().per_second), int(call.last_only)]
                 space.words[:, self.places] = [*told, *map(pointer, tables), *arrays]
@@ -221,7 +224,7 @@ class Runner:
 
     def workspace(self, lanes: int, together: int) -> Workspace:
         """Memory to work in, from an earlier call where there is some."""
-        for space in tuple(self.spare):
+        for space in reversed(tuple(self.spare)):
             if space.lanes == lanes and space.together == together and taken_from(self.spare, space):
                 return space
         return Workspace(self, lanes, together)

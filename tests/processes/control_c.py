@@ -1,0 +1,41 @@
+"""Control-C in long calls arrives soon, and everything is usable after it."""
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+from work import COUNT, check
+
+import stepnet as sn
+from stepnet import cells
+
+MOST = 0.1
+sent = [0.0]
+
+
+def press() -> None:
+    time.sleep(0.3)
+    sent[0] = time.perf_counter()
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+wide = cells.rnn("gru", cells.CELLS["gru"].parameters(64, 512))
+long = [np.zeros((1, 100_000, 64), "f4"), np.zeros((300, 1500, 64), "f4")]
+wide(long[0][:, :2])
+took: list[float] = []
+for count in (1, 2):
+    sn.set_threads(count)
+    for x in long:
+        for _ in range(COUNT):
+            threading.Thread(target=press).start()
+            try:
+                wide(x, last_only=True)
+            except KeyboardInterrupt:
+                took.append(time.perf_counter() - sent[0])
+            else:
+                raise AssertionError("the call came to its end before it was interrupted")
+    check(5)
+assert sorted(took)[len(took) // 2] < MOST, took
+assert max(took) < 3 * MOST, took

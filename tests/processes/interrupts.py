@@ -1,0 +1,47 @@
+"""Exceptions out of a signal's handler, at any moment of calls of several threads: what is right stays right,
+and there are as many threads as before.
+"""
+
+import random
+import signal
+import sys
+
+import numpy as np
+from work import BATCHES, COUNT, EXPECTED, RNN, threads
+
+import stepnet as sn
+from stepnet.engines.llvm import run
+
+sn.set_threads(int(sys.argv[2]))
+if len(sys.argv) > 3:
+    run.SLICE = float(sys.argv[3])
+for x in BATCHES:
+    RNN(x)
+before = threads()
+
+
+class Interrupt(BaseException):
+    pass
+
+
+def interrupt(*_: object) -> None:
+    raise Interrupt
+
+
+signal.signal(signal.SIGALRM, interrupt)
+moments = random.Random(1)
+interrupts = calls = 0
+while interrupts < COUNT:
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1e-5 + 2e-3 * moments.random())
+        while True:
+            place = moments.randrange(len(BATCHES))
+            outputs, final = RNN(BATCHES[place])
+            assert np.array_equal(outputs, EXPECTED[place][0])
+            assert np.array_equal(final, EXPECTED[place][1])
+            calls += 1
+    except Interrupt:
+        interrupts += 1
+signal.setitimer(signal.ITIMER_REAL, 0)
+assert calls > COUNT // 50, "hardly a call came to its end"
+assert threads() == before, f"{threads()} threads, and {before} before"

@@ -1,0 +1,32 @@
+"""Where the system refuses to start a thread, the work is done by those there are."""
+
+import resource
+import threading
+
+from work import COUNT, RNN, check, threads
+
+import stepnet as sn
+from stepnet.engines.llvm.workers import CREW
+
+# A stack for which there is no room: no thread can begin, and everything else can.
+with open("/proc/self/statm") as file:
+    used = int(file.read().split()[0]) * resource.getpagesize()
+before = resource.getrlimit(resource.RLIMIT_AS)
+resource.setrlimit(resource.RLIMIT_AS, (used + (512 << 20), before[1]))
+threading.stack_size(2 << 30)
+alone = threads()
+CREW.forget()  # as in a process that has started none
+sn.set_threads(3)
+check(COUNT)
+assert CREW.workers == []
+assert threads() == alone
+
+# With room again, threads are started: not at once, but soon.
+threading.stack_size(0)
+resource.setrlimit(resource.RLIMIT_AS, before)
+CREW.grow(2)
+assert CREW.workers == [], "a thread is not asked for again at once"
+CREW.forget()
+check(COUNT)
+assert len(CREW.workers) == 2
+assert RNN is not None

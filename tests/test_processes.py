@@ -1,0 +1,37 @@
+"""Real processes: forks, pools, interrupts and limits. What each does is a script in tests/processes.
+
+They end with code 0 if all was right, under a fault handler. `make test-long` runs each at its full length.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parent / "processes"
+
+# The script, its arguments in every run, and in a long one.
+CASES = [
+    ("fork.py", ["40"], ["400"]),
+    ("fork_while_compiling.py", ["40"], ["400"]),
+    ("fork_while_running.py", ["30"], ["400"]),
+    ("pool.py", ["40"], ["2000"]),
+    ("data_loader.py", ["30"], ["2000"]),
+    ("interrupts.py", ["300", "2"], ["5000", "2"]),
+    ("interrupts.py", ["200", "3"], ["5000", "3"]),
+    ("interrupts.py", ["200", "4"], ["5000", "4"]),
+    ("interrupts.py", ["200", "3", "1e-5"], ["5000", "3", "1e-5"]),
+    ("control_c.py", ["1"], ["5"]),
+    ("no_threads.py", ["20"], ["400"]),
+]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux is missing, whose processes these are about")
+@pytest.mark.parametrize(("script", "short", "full"), CASES, ids=lambda value: str(value))
+def test_processes(script: str, short: list[str], full: list[str], request: pytest.FixtureRequest):
+    long = request.config.getoption("--long")
+    command = [sys.executable, "-X", "faulthandler", str(SCRIPTS / script), *(full if long else short)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800 if long else 240, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not done.stderr.strip(), done.stderr
