@@ -28,9 +28,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import llvmlite.binding as llvm
 import numpy as np
 import typer
 from rich.console import Console
@@ -98,9 +97,7 @@ def code_bytes(rnn: sn.RNN) -> int:
     """The bytes of a recurrence's machine code."""
     runner = rnn.prepared.runners["llvm"]
     assert isinstance(runner, Runner)
-    code = runner.kernel.machine_code
-    file: Any = llvm.ObjectFileRef.from_data(code.machine.emit_object(code.module))
-    return sum(section.size() for section in file.sections() if section.is_text())
+    return runner.compiled.code.bytes
 
 
 def in_torch() -> tuple[Callable[[Array], Array], Callable[[], int]]:

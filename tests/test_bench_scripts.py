@@ -35,7 +35,7 @@ def script(name: str) -> Any:
     return module
 
 
-nested, stream, length, convert = map(script, ("nested", "stream", "length", "convert"))
+nested, stream, length, stolen, convert = map(script, ("nested", "stream", "length", "stolen", "convert"))
 
 
 def ran(module: ModuleType, *arguments: str) -> str:
@@ -56,7 +56,7 @@ def refused(module: ModuleType, *arguments: str) -> str:
     return result.output
 
 
-@pytest.mark.parametrize("module", [nested, stream, convert])
+@pytest.mark.parametrize("module", [nested, stream, stolen, convert])
 def test_no_rounds_are_refused(module: ModuleType):
     assert "--rounds" in refused(module, "--rounds", "0")
 
@@ -125,6 +125,22 @@ def test_a_way_that_forgets_its_state_stops_it(monkeypatch: pytest.MonkeyPatch, 
         ran(stream, *SMALLEST)
 
 
+# ---- a processor that another process takes
+
+
+def test_a_sequence_is_timed_beside_busy_processes(monkeypatch: pytest.MonkeyPatch):
+    for name, value in (("WIDTHS", (4,)), ("TURN", 0.01), ("processors", lambda: 2)):
+        monkeypatch.setattr(stolen, name, value)
+    found = json.loads(ran(stolen, "--rounds", "2", "--json"))
+    assert [(one["hidden"], one["busy"]) for one in found] == [(4, 0), (4, 1)]
+    for one in found:
+        assert len(one["one"]) == len(one["all"]) == 2
+        assert one["ratio"] == np.median(
+            [every / lone for lone, every in zip(one["one"], one["all"], strict=True)]
+        )
+    assert "2 threads" in ran(stolen, "--rounds", "1")
+
+
 # ---- nested recurrences
 
 QUICK = "--rounds", "1", "--counted", "1"
@@ -160,11 +176,11 @@ def test_the_nested_one_s_table(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize("spoiled", ["nested", "flat", "outer"])
 def test_nested_ones_that_differ_stop_it(monkeypatch: pytest.MonkeyPatch, spoiled: str):
     case = documents()
-    other = {"nested": nested.documents(2, 3, 4, 5).nested}
+    right = nested.documents(2, 3, 4, 5).nested
+    wrong = {**right.params, "W": 2 * right.params["W"]}
+    other = {"nested": sn.RNN(right.step, wrong, memory=right.memory)}
     doubled = cells.rnn("gru", {name: 2 * array for name, array in case.flat.params.items()})
     monkeypatch.setattr(nested, "CASES", (lambda: replace(case, **{spoiled: other.get(spoiled, doubled)}),))
-    if spoiled == "nested":
-        other["nested"].params["W"][:] *= 2
     with pytest.raises(AssertionError, match=r"nested is .* away"):
         ran(nested, *QUICK)
 

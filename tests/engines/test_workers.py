@@ -210,7 +210,7 @@ def test_late_threads_are_left_out_for_a_while_and_longer_if_they_are_late_again
     monkeypatch: pytest.MonkeyPatch,
 ):
     now = [100.0]
-    monkeypatch.setattr(workers.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     lateness, first = Lateness(), workers.LEFT_OUT
     assert lateness.allowed(4) == 4
     lateness.note(2)
@@ -250,6 +250,11 @@ def inputs(rows: int, steps: int, seed: int = 0) -> Array:
     return np.random.default_rng(seed).normal(size=(rows, steps, 24)).astype("float32")
 
 
+def laid_out(stream: Any) -> Any:
+    """What runs a stream's steps."""
+    return stream._step.run
+
+
 def test_shared_steps_are_bit_for_bit_those_of_one_thread(shared: sn.RNN, monkeypatch: pytest.MonkeyPatch):
     x, came = inputs(1, 200), []
     lead = Orders.lead
@@ -277,7 +282,7 @@ def test_shared_steps_are_bit_for_bit_those_of_one_thread(shared: sn.RNN, monkey
         return {1, 2} <= set(came)
 
     until(both_ways)
-    assert isinstance(stream._step.run, Together)
+    assert isinstance(laid_out(stream), Together)
     sn.set_threads(1)
     np.testing.assert_array_equal(expected, shared(x)[0])
 

@@ -55,7 +55,7 @@ class NativeFunction:
 
 
 class MachineCode:
-    """A compiled module; it stays loaded as long as this object lives. bytes: the size of its object file."""
+    """A compiled module; it stays loaded as long as this object lives. bytes: those of its instructions."""
 
     def __init__(self, module: ir.Module, target: Target) -> None:
         parsed = llvm.parse_assembly(str(module), llvm.create_context())
@@ -65,9 +65,10 @@ class MachineCode:
         compiled = emitter(target).emit_object(parsed)
         # What LLVM knows of a module is a hundred times as large as its code, and goes here.
         parsed.close()
-        self.bytes = len(compiled)
         self.engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine(target))
-        self.engine.add_object_file(llvm.ObjectFileRef.from_data(compiled))
+        file = llvm.ObjectFileRef.from_data(compiled)
+        self.bytes = sum(section.size() for section in file.sections() if section.is_text())
+        self.engine.add_object_file(file)
         self.engine.finalize_object()
 
     def function(self, name: str, result: Any = None) -> "NativeFunction":

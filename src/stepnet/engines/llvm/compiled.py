@@ -21,7 +21,7 @@ from stepnet.engines.llvm.target import Target
 from stepnet.plan import Plan
 
 MOST_BYTES = 32 * 2**20
-# What a compiled plan takes besides its object file and its tables: LLVM's own objects, most of all.
+# What a compiled plan takes besides its instructions and its tables: LLVM's own objects, most of all.
 OVERHEAD = 64 * 2**10
 
 
