@@ -143,7 +143,7 @@ class Runner:
         """The results of a call; raises `InputError` where an integer does not fit a table."""
         results = Results(self.new_outputs(call), self.new_finals(call))
         spaces, held = self.laid_out(call, results, SLICE)
-        Again(self.compiled.run, spaces, held)()
+        Again(self.compiled.run, spaces, held, pauses=True)()
         # Each of these is done at once, whatever other threads do to the list, and needs no lock.
         self.spare.extend(spaces)
         del self.spare[:-SPARE]
@@ -157,7 +157,8 @@ class Runner:
         one = call.lengths.max(initial=0) <= 1
         spaces, held = self.laid_out(call, results, 0 if one else SLICE)
         together = one and bool(spaces) and spaces[0].together > 1
-        return (Together if together else Again)(self.compiled.run, spaces, [call, results, held])
+        kind = Together if together else Again
+        return kind(self.compiled.run, spaces, [call, results, held], pauses=not one)
 
     def laid_out(self, call: Call, results: Results, seconds: float) -> "tuple[list[Workspace], list[Any]]":
         """The memory that the lanes of a call work in, which says all of it; and what has to stay alive.
@@ -242,13 +243,14 @@ def taken_from(spaces: list[Workspace], space: Workspace) -> bool:
 class Again:
     """A call laid out, to be run as often as is wanted; `held` is the memory that the machine code reads."""
 
-    def __init__(self, run: NativeFunction, spaces: list[Workspace], held: list[Any]) -> None:
-        self.run, self.held, self.spaces = run, held, spaces
+    def __init__(self, run: NativeFunction, spaces: list[Workspace], held: list[Any], pauses: bool) -> None:
+        self.run, self.held = run, (spaces, held)
+        self.pausing = spaces if pauses else []
+        self.statuses = [space.status for space in spaces]
         tasks = [address for space in spaces for address in space.addresses]
         self.only = tasks[0] if len(tasks) == 1 else None
         if len(tasks) > 1:
-            progress = spaces[0].progress if len(spaces) == 1 else None
-            self.orders = self.orders_for(tasks, progress)
+            self.orders = self.orders_for(tasks, spaces[0].progress if len(spaces) == 1 else None)
 
     def orders_for(self, tasks: list[int], progress: Array | None) -> Orders:
         """The orders for more than one task."""
@@ -256,22 +258,22 @@ class Again:
 
     def __call__(self) -> None:
         """Runs it; raises `InputError` where an integer does not fit a table."""
-        for space in self.spaces:
+        for space in self.pausing:
             space.begin()
         if self.only is not None:
             while self.run.call(self.only):
                 pass
-        elif self.spaces:
+        elif self.statuses:
             CREW.run(self.orders)
         self.check()
 
     def check(self) -> None:
         """Raises `InputError` where an integer did not fit a table."""
-        outside_of = [space for space in self.spaces if space.status[0]]
-        for space in outside_of:
-            space.status[0] = 0
-        if outside_of:
-            raise InputError(OUTSIDE)
+        for status in self.statuses:
+            if status[0]:
+                for each in self.statuses:
+                    each[0] = 0
+                raise InputError(OUTSIDE)
 
 
 class Together(Again):
