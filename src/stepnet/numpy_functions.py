@@ -27,6 +27,9 @@ from stepnet.trace import (
 from stepnet.types import ROWS, is_integer
 from stepnet.ufuncs import dot
 
+# What NumPy makes of a traced value is a traced value, which its stubs do not know.
+numpy: Any = np
+
 
 def feature_axis(x: Traced, axis: Any, doing: str) -> int:
     """An axis as the step sees it, counted from the end of the features; refuses the rows."""
@@ -153,7 +156,14 @@ def clip(
     max: Any = None,  # noqa: A002 - NumPy's name
 ) -> Traced:
     """The value kept between two bounds."""
+    if any(one is not None for one in (a_min, a_max)) and any(one is not None for one in (min, max)):
+        raise refuse("np.clip takes two bounds by place or by the names min and max, not by both")
     low, high = a_min if min is None else min, a_max if max is None else max
+    if (dtype := kind_of(x)).kind == "i":  # no bound is what lies beyond all integers of the dtype
+        low = None if type(low) is int and low <= np.iinfo(dtype).min else low
+        high = None if type(high) is int and high >= np.iinfo(dtype).max else high
+    if low is None and high is None:
+        return numpy.positive(x)
     above = x if low is None else apply("maximum", x, low)
     return above if high is None else apply("minimum", above, high)
 
@@ -196,13 +206,17 @@ def swapaxes(x: Traced, first: int, second: int) -> Traced:
     return transpose(x, order)
 
 
-def moveaxis(x: Traced, source: int, destination: int) -> Traced:
-    """One feature axis moved to another place."""
-    rank = x.ndim
-    origin = feature_axis(x, source, "np.moveaxis") + rank
-    target = feature_axis(x, destination, "np.moveaxis") + rank
-    order = [axis for axis in range(rank) if axis != origin]
-    order.insert(target, origin)
+def moveaxis(x: Traced, source: Any, destination: Any) -> Traced:
+    """Feature axes moved to other places."""
+    origins, targets = (
+        [feature_axis(x, axis, "np.moveaxis") + x.ndim for axis in listed(axes)]
+        for axes in (source, destination)
+    )
+    if not len(origins) == len(targets) == len(set(origins)) == len(set(targets)):
+        raise refuse(f"np.moveaxis wants one place for each axis, each once, not {source} to {destination}")
+    order = [axis for axis in range(x.ndim) if axis not in origins]
+    for target, origin in sorted(zip(targets, origins, strict=True)):
+        order.insert(target, origin)
     return transpose(x, order)
 
 
@@ -338,16 +352,14 @@ def take(x: Traced, indices: Any, axis: Any = None) -> Traced:
     if isinstance(indices, Traced):
         if axis not in (None, 0) or not x.is_constant:
             raise refuse("np.take with a step's integers takes rows of a parameter (axis=0)")
-        return apply("gather", x, indices)
-    if axis is None:
+        return apply("gather", x if axis == 0 else reshaped(x, (x.type.size,)), indices)
+    if axis is None and not x.is_constant:
         raise refuse("np.take over all axes mixes rows; give axis=-1")
-    place = feature_axis(x, axis, "np.take")
-    size = x.type.shape[place]
-    wanted = np.atleast_1d(np.asarray(indices))
-    if wanted.ndim != 1 or wanted.dtype.kind != "i" or np.any(wanted < -size) or np.any(wanted >= size):
-        raise refuse(f"np.take wants integers from {-size} to {size - 1}")
-    taken = apply("take", x, axis=place, indices=tuple(int(index) % size for index in wanted))
-    return taken if np.ndim(indices) else squeeze(taken, place)
+    if axis is None:
+        return take(reshaped(x, (x.type.size,)), indices, 0)
+    index: list[Any] = [slice(None)] * x.ndim
+    index[feature_axis(x, axis, "np.take")] = indices
+    return x[tuple(index)]
 
 
 FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {

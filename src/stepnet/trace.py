@@ -174,9 +174,9 @@ class Traced(NDArrayOperatorsMixin):
         """Where the largest is along a feature axis."""
         return numpy.argmax(self, axis=axis, **options)
 
-    def clip(self, *bounds: Any, **options: Any) -> "Traced":
+    def clip(self, min: Any = None, max: Any = None) -> "Traced":  # noqa: A002 - NumPy's names
         """The value kept between two bounds."""
-        return numpy.clip(self, *bounds, **options)
+        return numpy.clip(self, min, max)
 
     def dot(self, other: Any) -> "Traced":
         """The product with a parameter."""
