@@ -135,6 +135,17 @@ def check(cases: Mapping[str, Case], engine: str, refused: Mapping[str, str], *v
     assert not found, "\n".join(found)
 
 
+def check_refused(
+    cases: Mapping[str, Case], refused: Mapping[str, str], rows: Values, params: Values
+) -> None:
+    """Asserts that each pattern names something that NumPy can do and stepnet refuses."""
+    for pattern in refused:
+        named = [case.function for name, case in cases.items() if fnmatch(name, pattern)]
+        assert any(
+            by_tracing(one, rows, params) and isinstance(by_numpy(one, rows | params), list) for one in named
+        ), pattern
+
+
 def is_listed(name: str, refused: Mapping[str, str]) -> bool:
     return any(fnmatch(name, pattern) for pattern in refused)
 

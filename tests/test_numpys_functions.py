@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpys_values import EDGES, Array, Case, Function, Values, check
+from numpys_values import EDGES, Array, Case, Function, Values, check, check_refused
 
 from stepnet.numpy_functions import FUNCTIONS
 
@@ -347,3 +347,10 @@ def test_every_function_is_here() -> None:
     """What each function is called is the first word of a case."""
     words = {name.split()[0] for table in TABLES.values() for name in table}
     assert {one.__name__ for one in FUNCTIONS} <= words | {"amax", "amin"}
+
+
+def test_what_is_listed_is_refused() -> None:
+    for pattern, reason in REFUSED.items():
+        dtype = pattern.partition(": ")[2] or "float64"
+        table = {f"{name}: {dtype}": Case(one) for table in TABLES.values() for name, one in table.items()}
+        check_refused(table, {pattern: reason}, *values(dtype))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpys_values import EDGES, Case, Function, check
+from numpys_values import EDGES, PARAMETERS, ROWS, Case, Function, check, check_refused
 
 import stepnet as sn
 from stepnet.ufuncs import UFUNCS
@@ -158,3 +158,10 @@ def power(operand: str, exponent: Any) -> Case:
 
 def test_powers(engine: str) -> None:
     check(dict(power_cases()), engine, REFUSED)
+
+
+def test_what_is_listed_is_refused() -> None:
+    cases = dict(unary_cases()) | dict(power_cases())
+    for name in names(2):
+        cases |= dict(binary_cases(name))
+    check_refused(cases, REFUSED, ROWS, PARAMETERS)
