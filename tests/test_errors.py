@@ -178,7 +178,7 @@ MISTAKES: dict[str, tuple[str, Step]] = {
     ),
     "a whole power of booleans": ("whole powers of booleans .*; cast with .astype", lambda o: (o.x > 0) ** 3),
     "an integer beyond its dtype": (
-        "4294967296 is no int32, as it is to be here",
+        "4294967296 is beyond int32; cast what it meets to a larger one",
         lambda o: o.k.astype("i4") < 2**32,
     ),
     "a ufunc's dtype": (

@@ -49,7 +49,7 @@ def select(x: Traced, items: list[Any]) -> Traced:
         chosen = [place for place, one in enumerate(entries) if isinstance(one, Array)]
         return paired(x, entries, chosen[0], chosen[-1] + 1)
     slices = [(int(one), int(one) + 1, 1) if isinstance(one, Array) else one for one in entries]
-    shape = [1 if one is None else len(range(*one)) for one in entries if not isinstance(one, Array)]
+    shape = kept([one for one in entries if not isinstance(one, Array)])
     return reshaped(sliced(x, [one for one in slices if one is not None]), tuple(shape))
 
 
@@ -61,7 +61,8 @@ def paired(x: Traced, entries: list[Any], first: int, last: int) -> Traced:
             "lists, or a list and a single place, on both sides of a slice: NumPy moves what they pick to "
             "the front; pick along one axis after the other: x[:, [0, 1]][:, :, :, 0]"
         )
-    before, after = ([one for one in part if one is not None] for part in (entries[:first], entries[last:]))
+    ahead, behind = entries[:first], entries[last:]
+    before, after = ([one for one in part if one is not None] for part in (ahead, behind))
     axes = x.type.shape[len(before) : len(before) + len(between)]
     try:
         together = np.broadcast_arrays(*between)
@@ -70,13 +71,15 @@ def paired(x: Traced, entries: list[Any], first: int, last: int) -> Traced:
         raise refuse(f"lists of places of shapes {sizes} cannot be paired") from None
     places = sum(math.prod(axes[axis + 1 :]) * one for axis, one in enumerate(together))
     result = sliced(x, [*before, *((0, size, 1) for size in axes), *after])
-    ahead, behind = ([len(range(*one)) for one in part] for part in (before, after))
-    result = reshaped(result, (*ahead, math.prod(axes), *behind))
+    result = reshaped(result, (*kept(before), math.prod(axes), *kept(after)))
     flat = tuple(int(place) for place in np.ravel(places))
-    result = apply("take", result, axis=-1 - len(behind), indices=flat)
-    spread = [1 if one is None else len(range(*one)) for one in entries[:first]]
-    rest = [1 if one is None else len(range(*one)) for one in entries[last:]]
-    return reshaped(result, (*spread, *np.shape(places), *rest))
+    result = apply("take", result, axis=-1 - len(after), indices=flat)
+    return reshaped(result, (*kept(ahead), *np.shape(places), *kept(behind)))
+
+
+def kept(entries: list[Any]) -> list[int]:
+    """The sizes of the axes that entries leave: of slices, and of new axes."""
+    return [1 if one is None else len(range(*one)) for one in entries]
 
 
 def sliced(x: Traced, slices: list[tuple[int, int, int]]) -> Traced:
@@ -86,14 +89,14 @@ def sliced(x: Traced, slices: list[tuple[int, int, int]]) -> Traced:
 
 
 def entry(item: Any, size: int) -> tuple[int, int, int] | Array:
-    """What an index picks of an axis: a slice as (start, stop, step), or places, one without axes."""
+    """What an index picks of an axis: a slice as (start, stop, step), or places; a single one has no axes."""
     if isinstance(item, slice):
         return slice_of(cast("slice", item), size)
     if is_integer(item) and not isinstance(item, bool):
         if not -size <= item < size:
             raise refuse(f"index {item} is outside {size} features")
         return np.array(item % size)
-    if isinstance(item, list | Array):
+    if isinstance(item, list | tuple | range | Array):
         return places_of(item, size)
     if isinstance(item, Traced):
         raise refuse("features cannot be picked by a step's own values; use np.where, or a one-hot and a sum")
@@ -111,7 +114,8 @@ def slice_of(item: slice, size: int) -> tuple[int, int, int]:
 
 def places_of(item: Any, size: int) -> Array:
     """A list of places on an axis, counted from its first."""
-    places = np.empty(0, np.int64) if isinstance(item, list) and not item else array_of(item, "an index")
+    nothing = not isinstance(item, Array) and not len(item)
+    places = np.empty(0, np.int64) if nothing else array_of(item, "an index")
     if places.dtype.kind not in "iu" or np.any(places < -size) or np.any(places >= size):
         raise refuse(f"a list of features holds integers from {-size} to {size - 1}")
     return np.where(places < 0, places.astype(np.int64) + size, places)

@@ -267,12 +267,14 @@ def kind_of(value: Any) -> Any:
 
 
 def filled(shape: tuple[int, ...], value: Any, dtype: Any) -> np.ndarray:
-    """An array with one number everywhere, cast as NumPy does it; refuses a whole number beyond the dtype."""
+    """An array of `value` everywhere, cast as NumPy does it; refuses a whole number beyond the dtype."""
     try:
         with np.errstate(all="ignore"):
             return np.full(shape, value, dtype)
-    except (OverflowError, ValueError) as error:
-        raise refuse(f"{value} is no {dtype}, as it is to be here: {error}") from None
+    except OverflowError:
+        raise refuse(f"{value} is beyond {dtype}; cast what it meets to a larger one with .astype") from None
+    except ValueError:
+        raise refuse(f"{value} does not broadcast to features {shape}") from None
 
 
 def array_of(value: Any, what: str) -> np.ndarray:
