@@ -25,6 +25,7 @@ REFUSED = {
 """What NumPy can do and stepnet refuses, by the names of cases, and why."""
 
 DTYPES = tuple(EDGES)
+FRACTION: Any = 1.0  # where a whole number belongs
 
 
 def whole(dtype: str, shape: tuple[int, ...], seed: int) -> Array:
@@ -58,7 +59,7 @@ REDUCTIONS: dict[str, Function] = {
     "sum list": lambda o: np.sum(o.m, axis=[1, 2]),
     "sum out of range": lambda o: np.sum(o.m, axis=3),
     "sum True": lambda o: np.sum(o.m, axis=True),
-    "sum 1.0": lambda o: np.sum(o.m, axis=1.0),
+    "sum 1.0": lambda o: np.sum(o.m, axis=FRACTION),
     "method sum": lambda o: o.t.sum(axis=2, keepdims=True),
     "method sum dtype": lambda o: o.t.sum(axis=2, dtype=np.float64),
     "max": lambda o: np.max(o.m, axis=-1),
@@ -214,7 +215,7 @@ SHAPES: dict[str, Function] = {
     "take nothing": lambda o: np.take(o.m, np.zeros(0, int), axis=2),
     "take an empty list": lambda o: np.take(o.m, [], axis=2),
     "take beyond": lambda o: np.take(o.m, [4], axis=2),
-    "take a fraction": lambda o: np.take(o.m, [1.0], axis=2),
+    "take a fraction": lambda o: np.take(o.m, [FRACTION], axis=2),
     "take of no numbers": lambda o: np.take(o.u, [0], axis=1),
     "take by values": lambda o: np.take(o.E, o.k, axis=0),
     "take by values flat": lambda o: np.take(o.v, o.k % 4),

@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Callable
 from functools import cache, partial
 from math import erf
+from typing import Any
 
 import llvmlite.binding as llvm
 import mpmath
@@ -23,7 +24,7 @@ Function = Callable[[NDArray], NDArray]
 
 EXPONENTS = (1.7, -0.3, 1 / 3, 5.0, -2.0, 17.0, -100.0, 1e-3, 200.5, 1e5, -1e17, 1e-300)
 POWERS: dict[str, float] = {f"power {exponent:.4g}": exponent for exponent in EXPONENTS}
-FUNCTIONS: dict[str, Callable[[Code, ir.Value], ir.Value]] = {
+FUNCTIONS: dict[str, Callable[..., Any]] = {
     **MATHS,
     **{name: partial(power, exponent=exponent) for name, exponent in POWERS.items()},
 }
