@@ -42,7 +42,7 @@ def raised(x: NDArray, exponent: float) -> NDArray:
     return np.power(x, np.full_like(x, exponent))  # an array: NumPy has other code for some single exponents
 
 
-def exactly_raised(x: mpmath.mpf, exponent: float) -> mpmath.mpf:
+def exactly_raised(x: Any, exponent: float) -> Any:
     return mpmath.power(x, mpmath.mpf(exponent))
 
 
