@@ -141,7 +141,7 @@ MISTAKES: dict[str, tuple[str, Step]] = {
         r"f32\[4\] does not broadcast to features \(3,\)",
         lambda o: np.broadcast_to(o.x, (o.x.shape[0], 3)),
     ),
-    "take beyond": ("np.take wants integers from -4 to 3", lambda o: np.take(o.x, [4], axis=1)),
+    "take beyond": ("a list of features holds integers from -4 to 3", lambda o: np.take(o.x, [4], axis=1)),
     "take by a value": (
         r"np.take with a step's integers takes rows of a parameter \(axis=0\)",
         lambda o: np.take(o.x, o.k, axis=1),
@@ -172,7 +172,42 @@ MISTAKES: dict[str, tuple[str, Step]] = {
         lambda o: 2**o.x,
     ),
     "a power by an array": ("the exponent of a power is one constant number", lambda o: o.x ** np.ones(4)),
-    "integers to a negative power": ("integers to negative powers are not allowed", lambda o: o.k**-1),
+    "integers to a negative power": (
+        r"integers to negative powers are not allowed: write x \*\* -1.0",
+        lambda o: o.k**-1,
+    ),
+    "a whole power of booleans": ("whole powers of booleans .*; cast with .astype", lambda o: (o.x > 0) ** 3),
+    "an integer beyond its dtype": (
+        "4294967296 is beyond int32; cast what it meets to a larger one",
+        lambda o: o.k.astype("i4") < 2**32,
+    ),
+    "a ufunc's dtype": (
+        "np.square here is of dtype int8, which a step has not",
+        lambda o: np.square(o.x > 0),
+    ),
+    "np.dot of two values": ("np.dot of two values mixes their rows", lambda o: np.dot(o.m, o.m)),
+    "the largest of none": (
+        r"np.max of f32\[0\] over axis \(-1,\): there are no numbers to choose from",
+        lambda o: np.max(o.x[:, :0], axis=1),
+    ),
+    "an axis twice": (r"np.sum: \(1, -1\) names an axis twice", lambda o: np.sum(o.x, axis=(1, -1))),
+    "no parts": ("np.array_split makes at least one part, not 0", lambda o: np.array_split(o.x, 0, axis=1)),
+    "clip twice": ("np.clip takes two bounds by place or by the names", lambda o: np.clip(o.x, 0, 1, min=0)),
+    "moved to one place": (
+        "np.moveaxis wants one place for each axis, each once",
+        lambda o: np.moveaxis(o.m, (1, 2), (1, 1)),
+    ),
+    "expanded twice": ("np.expand_dims to 4 axes wants .*, each once", lambda o: np.expand_dims(o.x, (1, 1))),
+    "two ellipses": (r"an index has `\.\.\.` once, not more often", lambda o: o.x[..., ...]),
+    "lists around a slice": (
+        "on both sides of a slice: NumPy moves what they pick to the front; pick along one axis after",
+        lambda o: o.m[:, None][:, [0], :, [0]],
+    ),
+    "lists that do not pair": (
+        r"lists of places of shapes \(2,\) and \(3,\) cannot be paired",
+        lambda o: o.m[:, [0, 1], [0, 1, 2]],
+    ),
+    "a slice by zero": ("is no slice of 4 features: slice step cannot be zero", lambda o: o.x[:, ::0]),
     "bits": ("&, |, . and ~ are for booleans in a step; use np.logical_and", lambda o: o.k & 1),
     "a dtype that is none": (
         "dtype float16 is none of float32, float64, int32, int64, bool",

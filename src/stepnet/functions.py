@@ -104,6 +104,6 @@ def one_hot(index: Any, size: int, dtype: Any = np.float32) -> Any:
 
 def _operation(name: str, x: Any) -> Any:
     if isinstance(x, Traced):
-        return apply(name, x)
+        return apply(name, x if x.type.is_float else x.astype(np.float64))
     array = np.asarray(x)
     return OPERATIONS[name].meaning(array if array.dtype.kind == "f" else array.astype(np.float64))

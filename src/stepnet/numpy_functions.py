@@ -11,15 +11,30 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepnet.trace import ROWS_AXIS, Traced, apply, builder_of, lifted, refuse, reshaped, transposed
+from stepnet.trace import (
+    ROWS_AXIS,
+    Traced,
+    apply,
+    builder_of,
+    filled,
+    is_weak,
+    kind_of,
+    lifted,
+    refuse,
+    reshaped,
+    transposed,
+)
 from stepnet.types import ROWS, is_integer
-from stepnet.ufuncs import matmul
+from stepnet.ufuncs import dot
+
+# What NumPy makes of a traced value is a traced value, which its stubs do not know.
+numpy: Any = np
 
 
 def feature_axis(x: Traced, axis: Any, doing: str) -> int:
     """An axis as the step sees it, counted from the end of the features; refuses the rows."""
     rank = x.ndim
-    if not is_integer(axis) or not -rank <= axis < rank:
+    if not is_integer(axis) or isinstance(axis, bool) or not -rank <= axis < rank:
         raise refuse(f"{doing}: axis {axis} is none of the {rank} axes")
     position = int(axis) % rank
     if not x.is_constant and position == 0:
@@ -38,7 +53,10 @@ def feature_axes(x: Traced, axis: Any, doing: str) -> tuple[int, ...]:
             )
         return tuple(range(-x.ndim, 0))
     axes = listed(axis) if isinstance(axis, tuple) else [axis]
-    return tuple(sorted(feature_axis(x, one, doing) for one in axes))
+    found = tuple(sorted(feature_axis(x, one, doing) for one in axes))
+    if len(set(found)) < len(found):
+        raise refuse(f"{doing}: {axis} names an axis twice")
+    return found
 
 
 def listed(value: Any) -> list[Any]:
@@ -63,21 +81,34 @@ def kept(x: Traced, result: Traced, axes: tuple[int, ...], keepdims: bool) -> Tr
     return reshaped(result, tuple(1 if i - rank in axes else size for i, size in enumerate(x.type.shape)))
 
 
-def reduction(operation: str) -> Callable[..., Traced]:
-    """A rule for np.sum, np.max or np.min."""
+def total(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
+    """The sum over feature axes."""
+    axes = feature_axes(x, axis, "np.sum")
+    return kept(x, apply("sum", x, axes=axes), axes, keepdims)
+
+
+def extreme(operation: str) -> Callable[..., Traced]:
+    """A rule for np.max or np.min."""
 
     def rule(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
-        axes = feature_axes(x, axis, f"np.{operation}")
+        axes = of_some(x, feature_axes(x, axis, f"np.{operation}"), f"np.{operation}")
         return kept(x, apply(operation, x, axes=axes), axes, keepdims)
 
     return rule
+
+
+def of_some(x: Traced, axes: tuple[int, ...], doing: str) -> tuple[int, ...]:
+    """The axes; refuses one of no features, none of which is the largest."""
+    if any(x.type.shape[axis] == 0 for axis in axes):
+        raise refuse(f"{doing} of {x.type.element} over axis {axes}: there are no numbers to choose from")
+    return axes
 
 
 def argmax(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
     """Where the largest is along one axis."""
     if axis is None:
         raise refuse("np.argmax over all axes mixes rows; give axis=-1")
-    axes = (feature_axis(x, axis, "np.argmax"),)
+    axes = of_some(x, (feature_axis(x, axis, "np.argmax"),), "np.argmax")
     return kept(x, apply("argmax", x, axes=axes), axes, keepdims)
 
 
@@ -94,7 +125,8 @@ def variance(x: Traced, axis: Any = None, *, ddof: int = 0, keepdims: bool = Fal
     axes = feature_axes(x, axis, "np.var")
     count = math.prod(x.type.shape[one] for one in axes)
     away = x - mean(x, axes, keepdims=True)
-    return kept(x, apply("divide", apply("sum", away * away, axes=axes), count - ddof), axes, keepdims)
+    degrees = max(count - ddof, 0)
+    return kept(x, apply("divide", apply("sum", away * away, axes=axes), degrees), axes, keepdims)
 
 
 def deviation(x: Traced, axis: Any = None, *, ddof: int = 0, keepdims: bool = False) -> Traced:
@@ -105,7 +137,7 @@ def deviation(x: Traced, axis: Any = None, *, ddof: int = 0, keepdims: bool = Fa
 def where(condition: Any, chosen: Any, other: Any) -> Traced:
     """One of two values, by a condition."""
     values = (chosen, other)
-    dtype = np.result_type(*(value.dtype if isinstance(value, Traced) else value for value in values))
+    dtype = np.result_type(*(value if is_weak(value) else kind_of(value) for value in values))
     builder = builder_of((condition, *values))
     numbers = [Traced(builder, lifted(builder, value, values)).astype(dtype) for value in values]
     if not isinstance(condition, Traced):
@@ -124,7 +156,14 @@ def clip(
     max: Any = None,  # noqa: A002 - NumPy's name
 ) -> Traced:
     """The value kept between two bounds."""
+    if any(one is not None for one in (a_min, a_max)) and any(one is not None for one in (min, max)):
+        raise refuse("np.clip takes two bounds by place or by the names min and max, not by both")
     low, high = a_min if min is None else min, a_max if max is None else max
+    if (dtype := kind_of(x)).kind == "i":  # no bound is what lies beyond all integers of the dtype
+        low = None if type(low) is int and low <= np.iinfo(dtype).min else low
+        high = None if type(high) is int and high >= np.iinfo(dtype).max else high
+    if low is None and high is None:
+        return numpy.positive(x)
     above = x if low is None else apply("maximum", x, low)
     return above if high is None else apply("minimum", above, high)
 
@@ -149,8 +188,9 @@ def reshape(x: Traced, shape: Any, order: str = "C") -> Traced:
 def transpose(x: Traced, axes: Sequence[int] | None = None) -> Traced:
     """The axes in another order; the rows stay first."""
     rank = x.ndim
-    order = [axis % rank for axis in (axes if axes is not None else range(rank - 1, -1, -1))]
-    if sorted(order) != list(range(rank)):
+    given = list(range(rank - 1, -1, -1)) if axes is None else listed(axes)
+    order = [axis % rank for axis in given if is_integer(axis) and -rank <= axis < rank]
+    if len(given) != rank or sorted(order) != list(range(rank)):
         raise refuse(f"transpose of {rank} axes wants each of them once, not {axes}")
     lead = 0 if x.is_constant else 1
     if lead and order[0] != 0:
@@ -166,13 +206,17 @@ def swapaxes(x: Traced, first: int, second: int) -> Traced:
     return transpose(x, order)
 
 
-def moveaxis(x: Traced, source: int, destination: int) -> Traced:
-    """One feature axis moved to another place."""
-    rank = x.ndim
-    origin = feature_axis(x, source, "np.moveaxis") + rank
-    target = feature_axis(x, destination, "np.moveaxis") + rank
-    order = [axis for axis in range(rank) if axis != origin]
-    order.insert(target, origin)
+def moveaxis(x: Traced, source: Any, destination: Any) -> Traced:
+    """Feature axes moved to other places."""
+    origins, targets = (
+        [feature_axis(x, axis, "np.moveaxis") + x.ndim for axis in listed(axes)]
+        for axes in (source, destination)
+    )
+    if not len(origins) == len(targets) == len(set(origins)) == len(set(targets)):
+        raise refuse(f"np.moveaxis wants one place for each axis, each once, not {source} to {destination}")
+    order = [axis for axis in range(x.ndim) if axis not in origins]
+    for target, origin in sorted(zip(targets, origins, strict=True)):
+        order.insert(target, origin)
     return transpose(x, order)
 
 
@@ -209,15 +253,18 @@ def stack(arrays: Sequence[Any], axis: int = 0) -> Traced:
     return concatenate([np.expand_dims(value, axis) for value in arrays], axis)
 
 
-def expand_dims(x: Traced, axis: int) -> Traced:
-    """The value with a new feature axis of size one."""
-    rank = x.ndim + 1
-    if not -rank <= axis < rank or (not x.is_constant and axis % rank == 0):
-        raise refuse(f"np.expand_dims at axis {axis} would stand before the rows")
+def expand_dims(x: Traced, axis: Any) -> Traced:
+    """The value with new feature axes of size one."""
+    given = listed(axis)
+    rank = x.ndim + len(given)
+    places = {one % rank for one in given if is_integer(one) and -rank <= one < rank}
+    if len(places) < len(given):
+        raise refuse(f"np.expand_dims to {rank} axes wants places among them, each once, not {axis}")
     lead = 0 if x.is_constant else 1
-    shape = list(x.type.shape)
-    shape.insert(axis % rank - lead, 1)
-    return reshaped(x, tuple(shape))
+    if lead and 0 in places:
+        raise refuse(f"np.expand_dims at axis {axis} would stand before the rows")
+    sizes = iter(x.type.shape)
+    return reshaped(x, tuple(1 if place in places else next(sizes) for place in range(lead, rank)))
 
 
 def squeeze(x: Traced, axis: Any = None) -> Traced:
@@ -254,6 +301,8 @@ def array_split(x: Traced, parts: Any, axis: int = 0) -> list[Traced]:
     """The features in parts along one axis, the first ones larger by one where they do not divide."""
     if not is_integer(parts):
         return split(x, parts, axis)
+    if parts < 1:
+        raise refuse(f"np.array_split makes at least one part, not {parts}")
     size = x.type.shape[feature_axis(x, axis, "np.array_split")]
     lengths = [size // int(parts) + (place < size % int(parts)) for place in range(int(parts))]
     return split(x, [sum(lengths[:place]) for place in range(1, int(parts))], axis)
@@ -262,7 +311,7 @@ def array_split(x: Traced, parts: Any, axis: int = 0) -> list[Traced]:
 def full_like(x: Traced, value: Any, dtype: Any = None) -> Traced:
     """A value of the same shape with one number everywhere."""
     wanted = np.dtype(dtype) if dtype is not None else x.dtype
-    constant = Traced(x.builder, x.builder.constant(np.full(x.type.shape, value, wanted)))
+    constant = Traced(x.builder, x.builder.constant(filled(x.type.shape, value, wanted)))
     return constant if x.is_constant else in_every_row(constant, len(x.type.shape))
 
 
@@ -303,24 +352,22 @@ def take(x: Traced, indices: Any, axis: Any = None) -> Traced:
     if isinstance(indices, Traced):
         if axis not in (None, 0) or not x.is_constant:
             raise refuse("np.take with a step's integers takes rows of a parameter (axis=0)")
-        return apply("gather", x, indices)
-    if axis is None:
+        return apply("gather", x if axis == 0 else reshaped(x, (x.type.size,)), indices)
+    if axis is None and not x.is_constant:
         raise refuse("np.take over all axes mixes rows; give axis=-1")
-    place = feature_axis(x, axis, "np.take")
-    size = x.type.shape[place]
-    wanted = np.atleast_1d(np.asarray(indices))
-    if wanted.ndim != 1 or wanted.dtype.kind != "i" or np.any(wanted < -size) or np.any(wanted >= size):
-        raise refuse(f"np.take wants integers from {-size} to {size - 1}")
-    taken = apply("take", x, axis=place, indices=tuple(int(index) % size for index in wanted))
-    return taken if np.ndim(indices) else squeeze(taken, place)
+    if axis is None:
+        return take(reshaped(x, (x.type.size,)), indices, 0)
+    index: list[Any] = [slice(None)] * x.ndim
+    index[feature_axis(x, axis, "np.take")] = indices
+    return x[tuple(index)]
 
 
 FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
-    np.sum: reduction("sum"),
-    np.max: reduction("max"),
-    np.amax: reduction("max"),
-    np.min: reduction("min"),
-    np.amin: reduction("min"),
+    np.sum: total,
+    np.max: extreme("max"),
+    np.amax: extreme("max"),
+    np.min: extreme("min"),
+    np.amin: extreme("min"),
     np.argmax: argmax,
     np.mean: mean,
     np.var: variance,
@@ -342,7 +389,7 @@ FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     np.full_like: full_like,
     np.broadcast_to: broadcast_to,
     np.take: take,
-    np.dot: matmul,
+    np.dot: dot,
     np.copy: Traced.copy,
     np.ndim: ndim,
     np.shape: shape,

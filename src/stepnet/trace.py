@@ -146,41 +146,41 @@ class Traced(NDArrayOperatorsMixin):
         """Two feature axes exchanged."""
         return numpy.swapaxes(self, first, second)
 
-    def sum(self, axis: Any = None, keepdims: bool = False) -> "Traced":
+    def sum(self, axis: Any = None, **options: Any) -> "Traced":
         """The sum over feature axes."""
-        return numpy.sum(self, axis=axis, keepdims=keepdims)
+        return numpy.sum(self, axis=axis, **options)
 
-    def mean(self, axis: Any = None, keepdims: bool = False) -> "Traced":
+    def mean(self, axis: Any = None, **options: Any) -> "Traced":
         """The mean over feature axes."""
-        return numpy.mean(self, axis=axis, keepdims=keepdims)
+        return numpy.mean(self, axis=axis, **options)
 
-    def var(self, axis: Any = None, keepdims: bool = False) -> "Traced":
+    def var(self, axis: Any = None, **options: Any) -> "Traced":
         """The variance over feature axes."""
-        return numpy.var(self, axis=axis, keepdims=keepdims)
+        return numpy.var(self, axis=axis, **options)
 
-    def std(self, axis: Any = None, keepdims: bool = False) -> "Traced":
+    def std(self, axis: Any = None, **options: Any) -> "Traced":
         """The standard deviation over feature axes."""
-        return numpy.std(self, axis=axis, keepdims=keepdims)
+        return numpy.std(self, axis=axis, **options)
 
-    def max(self, axis: Any = None, keepdims: bool = False) -> "Traced":
+    def max(self, axis: Any = None, **options: Any) -> "Traced":
         """The largest over feature axes."""
-        return numpy.max(self, axis=axis, keepdims=keepdims)
+        return numpy.max(self, axis=axis, **options)
 
-    def min(self, axis: Any = None, keepdims: bool = False) -> "Traced":
+    def min(self, axis: Any = None, **options: Any) -> "Traced":
         """The smallest over feature axes."""
-        return numpy.min(self, axis=axis, keepdims=keepdims)
+        return numpy.min(self, axis=axis, **options)
 
-    def argmax(self, axis: Any = None) -> "Traced":
+    def argmax(self, axis: Any = None, **options: Any) -> "Traced":
         """Where the largest is along a feature axis."""
-        return numpy.argmax(self, axis=axis)
+        return numpy.argmax(self, axis=axis, **options)
 
-    def clip(self, low: Any = None, high: Any = None) -> "Traced":
+    def clip(self, min: Any = None, max: Any = None) -> "Traced":  # noqa: A002 - NumPy's names
         """The value kept between two bounds."""
-        return numpy.clip(self, low, high)
+        return numpy.clip(self, min, max)
 
     def dot(self, other: Any) -> "Traced":
         """The product with a parameter."""
-        return numpy.matmul(self, other)
+        return numpy.dot(self, other)
 
     def copy(self) -> "Traced":
         """The value itself: values never change."""
@@ -245,13 +245,36 @@ def lifted(builder: Builder, value: Any, operands: Sequence[Any]) -> int:
     if isinstance(value, Traced):
         own = value.builder is builder
         return value.number if own else builder.captured(value.builder, value.number)
-    if isinstance(value, bool | int | float):
-        dtypes = [operand.dtype for operand in operands if hasattr(operand, "dtype")]
-        return builder.constant(np.array(value, np.result_type(*dtypes, value)))
+    if is_weak(value):
+        strong = [kind_of(operand) for operand in operands if not is_weak(operand)]
+        return builder.constant(filled((), value, np.result_type(*strong, value)))
     array = array_of(value, "a constant")
     if array.dtype.name not in DTYPES:
         raise refuse(f"a constant of dtype {array.dtype} cannot enter a step; use one of {', '.join(DTYPES)}")
     return builder.constant(array)
+
+
+def is_weak(value: Any) -> bool:
+    """Whether a value is a number of Python's, which takes the dtype of what it meets; NumPy's do not."""
+    return isinstance(value, int | float) and not isinstance(value, bool | np.generic)
+
+
+def kind_of(value: Any) -> Any:
+    """The dtype that NumPy's promotion has of a value; of a weak number its type."""
+    if is_weak(value):
+        return float if isinstance(value, float) else int
+    return value.dtype if isinstance(value, Traced) else array_of(value, "a constant").dtype
+
+
+def filled(shape: tuple[int, ...], value: Any, dtype: Any) -> np.ndarray:
+    """An array of `value` everywhere, cast as NumPy does it; refuses a whole number beyond the dtype."""
+    try:
+        with np.errstate(all="ignore"):
+            return np.full(shape, value, dtype)
+    except OverflowError:
+        raise refuse(f"{value} is beyond {dtype}; cast what it meets to a larger one with .astype") from None
+    except ValueError:
+        raise refuse(f"{value} does not broadcast to features {shape}") from None
 
 
 def array_of(value: Any, what: str) -> np.ndarray:

@@ -1,12 +1,17 @@
 """NumPy's ufuncs on a step's values: which operation each one is, or the rule that makes it of several."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from stepnet.ops import OPERATIONS
-from stepnet.trace import Traced, apply, builder_of, lifted, refuse, reshaped
+from stepnet.trace import Traced, apply, builder_of, filled, kind_of, lifted, refuse, reshaped
+from stepnet.types import DTYPES
+
+# What NumPy makes of a traced value is a traced value, which its stubs do not know.
+numpy: Any = np
 
 
 def matmul(left: Any, right: Any) -> Traced:
@@ -54,7 +59,38 @@ def row_matmul(a: Traced, b: Traced) -> Traced:
             f"{a.type.element} @ {b.type.element} would mix rows; for a row's own vector and matrix "
             "write x[:, None, :] @ m with m of [rows, k, n]"
         )
-    return apply("multiply", reshaped(a, (*left, 1)), reshaped(b, (1, *right))).sum(axis=-2)
+    products = apply("multiply", reshaped(a, (*left, 1)), reshaped(b, (1, *right)))
+    # NumPy's sums of small integers and of booleans are wider than its products of them.
+    return products.sum(axis=-2).astype(products.dtype)
+
+
+def dot(left: Any, right: Any) -> Traced:
+    """left @ right, where but one of them has rows: of two, NumPy's dot pairs all rows with all."""
+    if all(isinstance(value, Traced) and not value.is_constant for value in (left, right)):
+        raise refuse("np.dot of two values mixes their rows; for a row's own vector and matrix write @")
+    return matmul(left, right)
+
+
+def in_loop(ufunc: np.ufunc, *operands: Any) -> list[Traced]:
+    """The operands in the dtypes in which NumPy computes a ufunc of them."""
+    builder = builder_of(operands)
+    dtypes = loop_dtypes(ufunc, *operands)
+    values = [Traced(builder, lifted(builder, value, operands)) for value in operands]
+    return [value.astype(dtype) for value, dtype in zip(values, dtypes, strict=True)]
+
+
+def loop_dtypes(ufunc: np.ufunc, *operands: Any) -> tuple[Any, ...]:
+    """The dtype in which NumPy computes a ufunc of each operand; refuses what it or a step has not."""
+    try:
+        dtypes = ufunc.resolve_dtypes((*map(kind_of, operands), None))
+    except TypeError as error:
+        raise refuse(str(error)) from None
+    for dtype in dtypes:
+        if dtype.name not in DTYPES:
+            raise refuse(
+                f"np.{ufunc.__name__} here is of dtype {dtype}, which a step has not: cast with .astype"
+            )
+    return dtypes[:-1]
 
 
 def power(x: Any, exponent: Any) -> Traced:
@@ -63,39 +99,65 @@ def power(x: Any, exponent: Any) -> Traced:
         raise refuse("a power by a value is not an operation of a step; use np.exp(b * np.log(a))")
     if np.ndim(exponent) != 0:
         raise refuse("the exponent of a power is one constant number")
-    if not isinstance(x, Traced):  # pragma: no cover - NumPy calls only for a traced operand
-        raise refuse("the base of a power is a step's value")
-    if float(exponent).is_integer() and abs(float(exponent)) <= 16:
-        return integer_power(x, int(exponent))
-    if exponent == 0.5:
-        return apply("sqrt", x)
-    return apply("power", x if x.type.is_float else x.astype(np.float64), exponent=float(exponent))
+    dtype, dtype_of_exponent = loop_dtypes(np.power, x, exponent)
+    number: Any = filled((), exponent, dtype_of_exponent).item()
+    if dtype.kind == "f":
+        return float_power(x.astype(dtype), number)
+    if x.dtype == np.bool_:
+        raise refuse("whole powers of booleans are not an operation of a step; cast with .astype first")
+    if number < 0:
+        raise refuse(f"integers to negative powers are not allowed: write x ** {float(number)}")
+    return integer_power(x.astype(dtype), number)
+
+
+def float_power(x: Traced, exponent: float) -> Traced:
+    """x to a constant power, those of a few products or a root as such."""
+    if exponent in FLOAT_POWERS:
+        return FLOAT_POWERS[exponent](x)
+    if math.isnan(exponent):
+        return numpy.where(x == 1, x, exponent)
+    return apply("power", x, exponent=exponent)
 
 
 def integer_power(x: Traced, exponent: int) -> Traced:
     """x multiplied by itself, by repeated squaring."""
-    if exponent < 0:
-        if not x.type.is_float:
-            raise refuse("integers to negative powers are not allowed")
-        return apply("divide", 1, integer_power(x, -exponent))
-    if exponent == 0:
-        ones: Any = np.ones_like(x)  # of NaN too
-        return ones
-    half = x if exponent == 1 else integer_power(x, exponent // 2)
-    if exponent == 1:
-        return x
+    if exponent < 2:
+        return x if exponent else numpy.ones_like(x)
+    half = integer_power(x, exponent // 2)
     squared = apply("multiply", half, half)
     return apply("multiply", squared, x) if exponent % 2 else squared
 
 
+FLOAT_POWERS: dict[float, Callable[[Traced], Traced]] = {
+    -1.0: lambda x: apply("divide", 1, x),
+    0.0: lambda x: numpy.ones_like(x),  # of NaN too
+    0.5: lambda x: apply("sqrt", x),
+    1.0: lambda x: x,
+    2.0: lambda x: apply("multiply", x, x),
+    3.0: lambda x: apply("multiply", apply("multiply", x, x), x),
+}
+
+
 def square(x: Any) -> Traced:
     """x times itself."""
+    (x,) = in_loop(np.square, x)
     return apply("multiply", x, x)
 
 
 def reciprocal(x: Any) -> Traced:
-    """1 / x."""
-    return apply("divide", 1, x)
+    """1 / x; of integers as NumPy has it, cut to one."""
+    (x,) = in_loop(np.reciprocal, x)
+    return apply("divide", 1, x) if x.type.is_float else apply("divide", 1, x).astype(x.dtype)
+
+
+def positive(x: Any) -> Traced:
+    """x."""
+    return in_loop(np.positive, x)[0]
+
+
+def fabs(x: Any) -> Traced:
+    """|x|, as a float."""
+    return apply("absolute", *in_loop(np.fabs, x))
 
 
 def is_nan(x: Any) -> Traced:
@@ -103,11 +165,11 @@ def is_nan(x: Any) -> Traced:
     return apply("not_equal", x, x)
 
 
-def bitwise(operation: str) -> Callable[..., Traced]:
+def bitwise(ufunc: np.ufunc, operation: str) -> Callable[..., Traced]:
     """&, |, ^ and ~ on booleans; integers have no bits here."""
 
     def rule(*operands: Any) -> Traced:
-        if any(getattr(value, "dtype", np.dtype(bool)) != np.bool_ for value in operands):
+        if any(dtype != np.bool_ for dtype in loop_dtypes(ufunc, *operands)):
             raise refuse(f"&, |, ^ and ~ are for booleans in a step; use np.{operation} or comparisons")
         return apply(operation, *operands)
 
@@ -133,14 +195,14 @@ UFUNCS: dict[np.ufunc, str | Callable[..., Traced]] = {
     np.logical_or: "logical_or",
     np.logical_xor: "logical_xor",
     np.logical_not: "logical_not",
-    np.bitwise_and: bitwise("logical_and"),
-    np.bitwise_or: bitwise("logical_or"),
-    np.bitwise_xor: bitwise("logical_xor"),
-    np.invert: bitwise("logical_not"),
+    np.bitwise_and: bitwise(np.bitwise_and, "logical_and"),
+    np.bitwise_or: bitwise(np.bitwise_or, "logical_or"),
+    np.bitwise_xor: bitwise(np.bitwise_xor, "logical_xor"),
+    np.invert: bitwise(np.invert, "logical_not"),
     np.negative: "negative",
-    np.positive: Traced.copy,
+    np.positive: positive,
     np.absolute: "absolute",
-    np.fabs: "absolute",
+    np.fabs: fabs,
     np.sign: "sign",
     np.floor: "floor",
     np.ceil: "ceil",

@@ -1,9 +1,12 @@
-"""The elementary functions of the CPU engine, in ulp, against NumPy in float64 (f4) and mpmath (f8)."""
+"""The elementary functions of the CPU engine, powers among them, in ulp, against NumPy in float64 (f4) and
+mpmath (f8).
+"""
 
 import ctypes
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from math import erf
+from typing import Any
 
 import llvmlite.binding as llvm
 import mpmath
@@ -14,16 +17,34 @@ from numpy.typing import NDArray
 
 from stepnet.engines.llvm.code import I64, POINTER, Code
 from stepnet.engines.llvm.maths import MATHS
+from stepnet.engines.llvm.powers import power
 from stepnet.engines.llvm.target import Target, available_targets
 
 Function = Callable[[NDArray], NDArray]
 
+EXPONENTS = (1.7, -0.3, 1 / 3, 5.0, -2.0, 17.0, -100.0, 1e-3, 200.5, 1e5, -1e17, 1e-300)
+POWERS: dict[str, float] = {f"power {exponent:.4g}": exponent for exponent in EXPONENTS}
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **MATHS,
+    **{name: partial(power, exponent=exponent) for name, exponent in POWERS.items()},
+}
+
 # The units in the last place that a result may be away.
 BOUNDS = {"exp": 2.0, "log": 2.0, "tanh": 2.0, "sigmoid": 2.0, "expm1": 4.0, "log1p": 4.0, "erf": 4.0}
+BOUNDS |= dict.fromkeys(POWERS, 2.0)
 MOST_LANES = 64
 TARGETS = pytest.mark.parametrize("target", available_targets(), ids=lambda target: target.name)
-NAMES = pytest.mark.parametrize("name", MATHS)
+NAMES = pytest.mark.parametrize("name", FUNCTIONS)
 DTYPES = pytest.mark.parametrize("dtype", ["f4", "f8"])
+
+
+def raised(x: NDArray, exponent: float) -> NDArray:
+    return np.power(x, np.full_like(x, exponent))  # an array: NumPy has other code for some single exponents
+
+
+def exactly_raised(x: Any, exponent: float) -> Any:
+    return mpmath.power(x, mpmath.mpf(exponent))
+
 
 WIDE: dict[str, Function] = {
     "exp": np.exp,
@@ -33,6 +54,7 @@ WIDE: dict[str, Function] = {
     "tanh": np.tanh,
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "erf": np.vectorize(erf, otypes=["f8"]),
+    **{name: partial(raised, exponent=exponent) for name, exponent in POWERS.items()},
 }
 EXACT = {
     "exp": mpmath.exp,
@@ -42,6 +64,7 @@ EXACT = {
     "tanh": mpmath.tanh,
     "sigmoid": lambda x: 1 / (1 + mpmath.exp(-x)),
     "erf": mpmath.erf,
+    **{name: partial(exactly_raised, exponent=exponent) for name, exponent in POWERS.items()},
 }
 
 
@@ -61,12 +84,12 @@ def compiled(target: Target, dtype: str, lanes: int, code_class: type[Code] = Co
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     module = ir.Module("maths")
-    for name in MATHS:
+    for name in FUNCTIONS:
         write_loop(module, name, target, dtype, lanes, code_class)
     machine = llvm.Target.from_default_triple().create_target_machine(target.cpu, target.features, opt=2)
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(str(module)), machine)
     engine.finalize_object()
-    return {name: on_arrays(engine, name) for name in MATHS}
+    return {name: on_arrays(engine, name) for name in FUNCTIONS}
 
 
 def write_loop(module: ir.Module, name: str, target: Target, dtype: str, lanes: int, code_class: type[Code]):
@@ -79,7 +102,7 @@ def write_loop(module: ir.Module, name: str, target: Target, dtype: str, lanes: 
     with code.loop(code.number(0), count, code.number(max(lanes, 1))) as index:
         offset = code.mul(index, code.number(bytes_each))
         source, result = (code.bitcast(code.gep(p, [offset]), type_.as_pointer()) for p in (source, result))
-        code.store(MATHS[name](code, code.load(source, align=bytes_each)), result, align=bytes_each)
+        code.store(FUNCTIONS[name](code, code.load(source, align=bytes_each)), result, align=bytes_each)
     code.ret_void()
 
 
@@ -130,18 +153,26 @@ def points(dtype: str, count: int) -> NDArray:
     )
 
 
+def points_of(name: str, dtype: str, count: int) -> NDArray:
+    """The points for a function; of a power also those where it neither over- nor underflows."""
+    x = points(dtype, count)
+    if name not in POWERS:
+        return x
+    most = 700 if dtype == "f8" else 85
+    logarithms = np.random.default_rng(1).uniform(-most, most, count) / POWERS[name]
+    return np.concatenate([x, np.exp(logarithms.clip(-most, most)).astype(dtype)])
+
+
 @cache
 def exact(name: str, count: int) -> tuple[NDArray, NDArray, NDArray]:
     """The points where the function of a double is finite, its value there, and what that leaves out."""
-    x = points("f8", count)
+    x = points_of(name, "f8", count)
     with np.errstate(all="ignore"):
         x = x[np.isfinite(WIDE[name](x)) & np.isfinite(x)]
+    # Far out exponentials have nothing to compute, and mpmath would take for ever.
+    near = x if "log" in name or name in POWERS else x.clip(-2000.0, 2000.0)
     with mpmath.workprec(120):
-        # Far out there is nothing to compute, and mpmath would take for ever.
-        values = [
-            EXACT[name](mpmath.mpf(min(max(v, -2000.0), 2000.0) if "log" not in name else v))
-            for v in x.tolist()
-        ]
+        values = [EXACT[name](mpmath.mpf(v)) for v in near.tolist()]
         high = np.array([float(v) for v in values])
         return (
             x,
@@ -161,7 +192,7 @@ def spacing(values: NDArray, dtype: str) -> NDArray:
 
 
 def check_single(function: Function, name: str, count: int) -> None:
-    x = points("f4", count)
+    x = points_of(name, "f4", count)
     with np.errstate(all="ignore"):
         wanted = WIDE[name](x.astype("f8"))
         rounded = wanted.astype("f4")
@@ -213,8 +244,11 @@ def test_special_values(target: Target, dtype: str):
         "sigmoid": [0, 0, 0.5, 0.5, 1, 1, nan],
         "erf": [-1, -1, -0.0, 0, 1, 1, nan],
     }
+    with np.errstate(all="ignore"):
+        wanted |= {name: WIDE[name](x.astype("f8")) for name in POWERS}
     for name, function in compiled(target, dtype, lanes_of(target, dtype)).items():
-        got, values = function(x), np.array(wanted[name], dtype)
+        with np.errstate(over="ignore"):
+            got, values = function(x), np.array(wanted[name]).astype(dtype)
         np.testing.assert_array_equal(got, values, err_msg=name)
         known = ~np.isnan(values)
         np.testing.assert_array_equal(np.signbit(got[known]), np.signbit(values[known]), err_msg=name)
@@ -227,7 +261,7 @@ def test_every_width_gives_the_same_bits(target: Target, dtype: str):
     x = points(dtype, 300)
     integer = f"u{np.dtype(dtype).itemsize}"
     natural = lanes_of(target, dtype)
-    for name in MATHS:
+    for name in FUNCTIONS:
         one = compiled(target, dtype, 0)[name](x)
         for lanes in (natural, natural // 2, natural * 2):
             several = compiled(target, dtype, lanes)[name](x)
@@ -239,7 +273,7 @@ def test_every_width_gives_the_same_bits(target: Target, dtype: str):
 def test_every_target_that_fuses_gives_the_same_bits(dtype: str):
     x = points(dtype, 300)
     targets = [target for target in available_targets() if target.has_fused]
-    for name in MATHS:
+    for name in FUNCTIONS:
         results = [compiled(target, dtype, lanes_of(target, dtype))[name](x) for target in targets]
         for result in results[1:]:
             np.testing.assert_array_equal(result, results[0], err_msg=name)

@@ -2,6 +2,7 @@
 
     x[m, k] @ W            ->   the m products x[0] @ W, x[1] @ W, ... side by side
     int x @ float W        ->   float(x) @ W
+    bool x @ bool W        ->   int(x) @ int(W) != 0
     sum(x, axes in the middle)  ->  sum(transpose(x), last axes)
 
 An engine then needs one product (a vector with a matrix of the same dtype) and two reductions (over the first
@@ -29,7 +30,9 @@ def legal(builder: Builder, net: Net, number: int, operands: list[int]) -> int |
 
 
 def product(builder: Builder, left: int, right: int, dtype: str, source: str) -> int:
-    """left @ right as products of vectors, in one dtype."""
+    """left @ right as products of vectors, in one dtype; of booleans by counting."""
+    if dtype == "bool":
+        return builder.add("cast", product(builder, left, right, "int32", source), dtype=dtype)
     if builder.type_of(left).dtype != dtype:
         left = builder.add("cast", left, dtype=dtype)
     if builder.type_of(right).dtype != dtype:

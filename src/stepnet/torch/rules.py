@@ -128,14 +128,7 @@ def hardtanh(x: Any, low: float = -1.0, high: float = 1.0) -> Any:
 
 def power(x: Any, exponent: float) -> Any:
     """x to a constant power."""
-    if exponent == 0:
-        return numpy.ones_like(x)
-    if exponent == -0.5:
-        return inverse_root(x)
-    if x.type.is_float or exponent <= 16:  # beyond, NumPy's rule goes by way of floats
-        return np.power(x, exponent)
-    half = power(x, exponent // 2)
-    return half * half * x if exponent % 2 else half * half
+    return inverse_root(x) if exponent == -0.5 else np.power(x, exponent)
 
 
 def power_of(base: float, exponent: Any) -> Any:

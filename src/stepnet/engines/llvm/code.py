@@ -208,6 +208,11 @@ def is_float(value: ir.Value) -> bool:
     return isinstance(element_type(value.type), ir.FloatType | ir.DoubleType)
 
 
+def is_single(type_: ir.Type) -> bool:
+    """Whether a register's type is of floats in single precision."""
+    return isinstance(element_type(type_), ir.FloatType)
+
+
 def load_lanes(code: Code, dtype: str, lanes: int, pointer: ir.Value, align: int) -> ir.Value:
     """`lanes` numbers that lie side by side, as a register; booleans lie as bytes."""
     element = MEMORY_TYPES[dtype]

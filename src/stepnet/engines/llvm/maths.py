@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from llvmlite import ir
 
-from stepnet.engines.llvm.code import Code, element_type
+from stepnet.engines.llvm.code import Code, is_single
 
 LN_2 = Fraction("0.693147180559945309417232121458176568")
 TWO_OVER_ROOT_PI = Fraction("1.128379167095512573896158903121545172")
@@ -91,15 +91,16 @@ DOUBLE = Precision(ir.IntType(64), "f8", 52, 1023, 41, -746.0, 710.0, 7, 12, 19)
 # ------------------------------------------------------------------------------------- the functions
 
 
-def exp(code: Code, x: ir.Value) -> ir.Value:
-    """e^x."""
+def exp(code: Code, x: ir.Value, low: ir.Value | None = None) -> ir.Value:
+    """e^x; e^(x + low), where that is given: so small that it matters beside the last place of x alone."""
     one = precision(x.type)
     limited = clamped(code, x, one.exp_first, one.exp_last)
     # The exponent is applied in two halves, for 2^n alone may be out of range; only the second half rounds.
     small = reduced(code, limited, 1, 2 * one.bias)
     bits = as_integer(code, small.shifted)
     half = code.lshr(bits, code.splat(bits.type, 1))
-    y = horner(code, small.r, [1, 1, *exp_tail(one, 1)])
+    r = small.r if low is None else code.fadd(small.coarse, code.fadd(small.fine, low))
+    y = horner(code, r, [1, 1, *exp_tail(one, 1)])
     y = code.fmul(y, as_exponent(code, half, x.type))
     return code.fmul(y, as_exponent(code, code.sub(bits, half), x.type))
 
@@ -230,9 +231,22 @@ def change(code: Code, reduced: Reduced, scale: int) -> ir.Value:
 def log_of_positive(code: Code, x: ir.Value) -> ir.Value:
     """log(x) for 0 < x < inf, as in fdlibm (Sun Microsystems, 1993).
 
-    x = 2^k (1 + f) with 1 + f between sqrt(1/2) and sqrt(2), s = f / (2 + f), and log(1 + f) = 2 atanh(s),
-    where 2 s = f - s f = f - (f²/2 - s f²/2): so that the rounding of s counts for little.
+    With x = 2^k (1 + f) and s = f / (2 + f), log(1 + f) = 2 atanh(s), where 2 s = f - s f
+    = f - (f²/2 - s f²/2): so that the rounding of s counts for little.
     """
+    one = precision(x.type)
+    k, f = scaled(code, x)
+    s = code.fdiv(f, code.fadd(f, code.splat(x.type, 2.0)))
+    z = code.fmul(s, s)
+    half_square = code.fmul(code.fmul(f, code.splat(x.type, 0.5)), f)
+    series = code.fmul(z, horner(code, z, log_series(one)))
+    high, low = (code.splat(x.type, float(part)) for part in ln_2_parts(one))
+    correction = code.fused(s, code.fadd(half_square, series), code.fmul(k, low))
+    return code.fused(k, high, code.fsub(f, code.fsub(half_square, correction)))
+
+
+def scaled(code: Code, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """k and f, where x = 2^k (1 + f) and 1 + f is between sqrt(1/2) and sqrt(2), for 0 < x < inf."""
     one = precision(x.type)
     tiny = code.fcmp_ordered("<", x, code.splat(x.type, 2.0 ** (1 - one.bias)))
     room = one.fraction_bits + 1
@@ -247,20 +261,12 @@ def log_of_positive(code: Code, x: ir.Value) -> ir.Value:
     k = code.bitcast(code.or_(exponent, code.splat(bits.type, one.bits(large))), x.type)
     offset = code.splat(x.type, large + one.bias)
     k = code.fsub(k, code.select(tiny, code.splat(x.type, large + one.bias + room), offset))
-    f = code.fsub(code.bitcast(code.add(fraction, least), x.type), code.splat(x.type, 1.0))
-
-    s = code.fdiv(f, code.fadd(f, code.splat(x.type, 2.0)))
-    z = code.fmul(s, s)
-    half_square = code.fmul(code.fmul(f, code.splat(x.type, 0.5)), f)
-    series = code.fmul(z, horner(code, z, log_series(one)))
-    high, low = (code.splat(x.type, float(part)) for part in ln_2_parts(one))
-    correction = code.fused(s, code.fadd(half_square, series), code.fmul(k, low))
-    return code.fused(k, high, code.fsub(f, code.fsub(half_square, correction)))
+    return k, code.fsub(code.bitcast(code.add(fraction, least), x.type), code.splat(x.type, 1.0))
 
 
 def precision(type_: ir.Type) -> Precision:
     """What is known of a floating type or of a vector's."""
-    return SINGLE if isinstance(element_type(type_), ir.FloatType) else DOUBLE
+    return SINGLE if is_single(type_) else DOUBLE
 
 
 def as_integer(code: Code, x: ir.Value) -> ir.Value:

@@ -13,6 +13,7 @@ from llvmlite import ir
 
 from stepnet.engines.llvm.code import I1, I32, I64, Code, element_type, is_float, lanes_of, register_type
 from stepnet.engines.llvm.maths import MATHS
+from stepnet.engines.llvm.powers import power
 from stepnet.ir import Node
 
 Emit = Callable[..., ir.Value]
@@ -126,34 +127,55 @@ def sign(code: Code, node: Node, x: ir.Value) -> ir.Value:
     return code.select(less(">", x, zero), one, below)
 
 
-def safe_divisor(code: Code, b: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """A divisor that no processor traps on, and where it was 0 or -1."""
-    zero = code.icmp_signed("==", b, code.splat(b.type, 0))
-    minus = code.icmp_signed("==", b, code.splat(b.type, -1))
-    return code.select(code.or_(zero, minus), code.splat(b.type, 1), b), zero, minus
+def integer_division(code: Code, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """The quotient of integers rounded down and what is left, of the sign of the divisor; 0 and 0 by 0.
 
-
-def remainder(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
-    """What is left of a floor division: of the sign of the divisor; 0 for integers modulo 0."""
-    if is_float(a):
-        left, nonzero, differ = float_remainder(code, a, b)
-        moved = code.select(differ, code.fadd(left, b), left)
-        return code.select(nonzero, moved, code.intrinsic("copysign", a.type, [code.splat(a.type, 0.0), b]))
-    divisor, by_zero, by_minus = safe_divisor(code, b)
-    left = code.srem(a, divisor)
-    zero = code.splat(a.type, 0)
-    nonzero = code.icmp_signed("!=", left, zero)
+    By -1 they are -a and 0: a processor traps on the smallest integer, of which there is no negative.
+    """
+    zero, one = code.splat(a.type, 0), code.splat(a.type, 1)
+    by_zero = code.icmp_signed("==", b, zero)
+    by_minus = code.icmp_signed("==", b, code.splat(b.type, -1))
+    divisor = code.select(code.or_(by_zero, by_minus), one, b)
+    quotient, left = code.sdiv(a, divisor), code.srem(a, divisor)
     differ = code.icmp_signed("<", code.xor(left, divisor), zero)
-    moved = code.select(code.and_(nonzero, differ), code.add(left, divisor), left)
-    return code.select(code.or_(by_zero, by_minus), zero, moved)
+    low = code.and_(code.icmp_signed("!=", left, zero), differ)
+    quotient = code.select(low, code.sub(quotient, one), quotient)
+    quotient = code.select(by_minus, code.sub(zero, a), quotient)
+    left = code.select(low, code.add(left, divisor), left)
+    nothing = code.or_(by_zero, by_minus)
+    return code.select(by_zero, zero, quotient), code.select(nothing, zero, left)
 
 
-def float_remainder(code: Code, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """What the C library's fmod leaves, whether that is not 0, and whether it is of another sign than b."""
-    left, zero = fmod(code, a, b), code.splat(a.type, 0.0)
+def float_division(code: Code, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """The quotient of floats rounded down and what is left, of the sign of the divisor, as NumPy has them.
+
+    What the C library's fmod leaves is exact, and so nearly is (a - left) / b a whole number.
+    """
+    zero, one = code.splat(a.type, 0.0), code.splat(a.type, 1.0)
+    left = fmod(code, a, b)
     nonzero = code.fcmp_unordered("!=", left, zero)
     signs = code.xor(code.fcmp_ordered("<", left, zero), code.fcmp_ordered("<", b, zero))
-    return left, nonzero, code.and_(nonzero, signs)
+    differ = code.and_(nonzero, signs)
+    whole = code.fdiv(code.fsub(a, left), b)
+    whole = code.select(differ, code.fsub(whole, one), whole)
+    down = code.intrinsic("floor", a.type, [whole])
+    above = code.fcmp_ordered(">", code.fsub(whole, down), code.splat(a.type, 0.5))
+    down = code.select(above, code.fadd(down, one), down)
+    divided = code.fdiv(a, b)
+    signed_zero = code.intrinsic("copysign", a.type, [zero, divided])
+    down = code.select(code.fcmp_ordered("==", whole, zero), signed_zero, down)
+    left = code.select(differ, code.fadd(left, b), left)
+    left = code.select(nonzero, left, code.intrinsic("copysign", a.type, [zero, b]))
+    return code.select(code.fcmp_ordered("==", b, zero), divided, down), left
+
+
+def division(part: int) -> Emit:
+    """The quotient rounded down (0), or what is left (1)."""
+
+    def emit(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
+        return (float_division if is_float(a) else integer_division)(code, a, b)[part]
+
+    return emit
 
 
 def fmod(code: Code, a: ir.Value, b: ir.Value) -> ir.Value:
@@ -170,36 +192,9 @@ def fmod(code: Code, a: ir.Value, b: ir.Value) -> ir.Value:
     return result
 
 
-def floor_divide(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
-    """The quotient rounded down; 0 for integers by 0."""
-    if is_float(a):
-        left, _, differ = float_remainder(code, a, b)
-        towards_zero = code.intrinsic("rint", a.type, [code.fdiv(code.fsub(a, left), b)])
-        whole = code.select(differ, code.fsub(towards_zero, code.splat(a.type, 1.0)), towards_zero)
-        by_zero = code.fcmp_ordered("==", b, code.splat(b.type, 0.0))
-        return code.select(by_zero, code.fdiv(a, b), whole)
-    divisor, by_zero, by_minus = safe_divisor(code, b)
-    quotient = code.sdiv(code.sub(a, remainder(code, node, a, divisor)), divisor)
-    negated = code.select(by_minus, negative(code, node, a), quotient)
-    return code.select(by_zero, code.splat(a.type, 0), negated)
-
-
-def power(code: Code, node: Node, x: ir.Value) -> ir.Value:
-    """|x| to a constant power as exp(c log |x|), in float64; NaN for what has no real power.
-
-    To C's pow, and so to NumPy, minus infinity has one: it is what infinity has.
-    """
-    exponent = float(node.attributes["exponent"])
-    narrow = isinstance(element_type(x.type), ir.FloatType)
-    wide = code.fpext(x, register_type("float64", lanes_of(x))) if narrow else x
-    base = code.intrinsic("fabs", wide.type, [wide])
-    if not exponent.is_integer():
-        infinite = code.fcmp_ordered("==", base, code.splat(wide.type, float("inf")))
-        base = code.select(infinite, base, wide)
-    value = MATHS["exp"](code, code.fmul(MATHS["log"](code, base), code.splat(wide.type, exponent)))
-    if exponent.is_integer() and exponent % 2:
-        value = code.intrinsic("copysign", wide.type, [value, wide])
-    return code.fptrunc(value, x.type) if narrow else value
+def to_power(code: Code, node: Node, x: ir.Value) -> ir.Value:
+    """x to a constant power."""
+    return power(code, x, float(node.attributes["exponent"]))
 
 
 def square_root(code: Code, node: Node, x: ir.Value) -> ir.Value:
@@ -242,8 +237,8 @@ POINTWISE: dict[str, Emit] = {
     "subtract": either("fsub", "sub"),
     "multiply": either("fmul", "mul"),
     "divide": either("fdiv", "sdiv"),
-    "floor_divide": floor_divide,
-    "remainder": remainder,
+    "floor_divide": division(0),
+    "remainder": division(1),
     "minimum": extreme("<", "minimum"),
     "maximum": extreme(">", "maximum"),
     "equal": compare("=="),
@@ -271,7 +266,7 @@ POINTWISE: dict[str, Emit] = {
     "tanh": maths("tanh"),
     "sigmoid": maths("sigmoid"),
     "erf": maths("erf"),
-    "power": power,
+    "power": to_power,
     "cast": same,
 }
 

@@ -1,0 +1,360 @@
+"""Every function of NumPy's that a step may use, indexing and products give what NumPy gives, in value and in
+dtype: for all dtypes, features of size 0 and 1, and arguments that NumPy raises for.
+"""
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from numpys_values import EDGES, Array, Case, Function, Values, check, check_refused
+
+from stepnet.numpy_functions import FUNCTIONS
+
+REFUSED = {
+    "sum all*": "all axes are the rows too, and every row is a sequence of its own",
+    "method sum dtype*": "a dtype is said by astype",
+    "dot of rows*": "it pairs all rows with all",
+    "dot of a number*": "it is no product of matrices: * is",
+    "apart*": "NumPy moves what it picks to the front, where the rows are",
+    "take a fraction*": "a place is a whole number",
+    "where large: int32": "NumPy wraps it round",
+    "ints and floats*": "token ids in a product are a mistake more often than not: astype says it is none",
+}
+"""What NumPy can do and stepnet refuses, by the names of cases, and why."""
+
+DTYPES = tuple(EDGES)
+FRACTION: Any = 1.0  # where a whole number belongs
+
+
+def whole(dtype: str, shape: tuple[int, ...], seed: int) -> Array:
+    """Whole numbers: their sums and products are exact, so their bits do not depend on the order."""
+    return np.random.default_rng(seed).integers(-8, 9, shape).astype(dtype)
+
+
+def values(dtype: str) -> tuple[Values, Values]:
+    """Rows of one dtype, ids k, j and none, and conditions c; parameters of the dtype."""
+    shapes = {"a": (4,), "b": (4,), "m": (2, 4), "n": (4, 2), "t": (2, 3, 4), "s": (), "one": (1,)}
+    shapes |= {"u": (0,), "w": (2, 0), "g": (0, 4)}
+    rows = {name: whole(dtype, (3, *shape), seed) for seed, (name, shape) in enumerate(shapes.items())}
+    random = np.random.default_rng(0)
+    rows |= {"k": random.integers(-5, 5, 3), "j": random.integers(0, 5, (3, 2)).astype("i4")}
+    rows |= {"none": np.zeros((3, 0), "i8"), "c": random.integers(0, 2, (3, 4)).astype(bool)}
+    shapes = {"v": (4,), "W": (4, 3), "E": (5, 3), "z": (0, 3), "q": (2, 3, 4), "d": (), "e": (12,)}
+    return rows, {name: whole(dtype, shape, 50 + seed) for seed, (name, shape) in enumerate(shapes.items())}
+
+
+REDUCTIONS: dict[str, Function] = {
+    "sum": lambda o: np.sum(o.m, axis=-1),
+    "sum first": lambda o: np.sum(o.m, axis=1),
+    "sum two": lambda o: np.sum(o.t, axis=(1, -1)),
+    "sum none": lambda o: np.sum(o.m, axis=()),
+    "sum all": lambda o: np.sum(o.m),
+    "sum param": lambda o: o.a + np.sum(o.v),
+    "sum of no numbers": lambda o: np.sum(o.w, axis=-1),
+    "sum no result": lambda o: np.sum(o.w, axis=1),
+    "sum of no numbers keepdims": lambda o: np.sum(o.u, axis=1, keepdims=True),
+    "sum twice": lambda o: np.sum(o.m, axis=(1, -2)),
+    "sum list": lambda o: np.sum(o.m, axis=[1, 2]),
+    "sum out of range": lambda o: np.sum(o.m, axis=3),
+    "sum True": lambda o: np.sum(o.m, axis=True),
+    "sum 1.0": lambda o: np.sum(o.m, axis=FRACTION),
+    "method sum": lambda o: o.t.sum(axis=2, keepdims=True),
+    "method sum dtype": lambda o: o.t.sum(axis=2, dtype=np.float64),
+    "max": lambda o: np.max(o.m, axis=-1),
+    "max first": lambda o: np.max(o.m, axis=1),
+    "max two": lambda o: np.max(o.t, axis=(1, 3), keepdims=True),
+    "max of no numbers": lambda o: np.max(o.w, axis=2),
+    "max no result": lambda o: np.max(o.w, axis=1),
+    "max of one": lambda o: np.max(o.one, axis=1),
+    "max of a parameter": lambda o: o.a + np.max(o.v) + np.max(o.q, axis=(0, 1)),
+    "max of an empty parameter": lambda o: o.a[:, :3] + np.max(o.z, axis=0),
+    "max twice": lambda o: np.max(o.m, axis=(1, 1)),
+    "amax": lambda o: np.amax(o.a, axis=1),
+    "min": lambda o: np.min(o.m, axis=-1),
+    "min first": lambda o: np.min(o.t, axis=1),
+    "min of no numbers": lambda o: np.min(o.u, axis=-1),
+    "amin": lambda o: np.amin(o.a, axis=1),
+    "method min": lambda o: o.a.min(axis=1, keepdims=True),
+    "argmax": lambda o: np.argmax(o.m, axis=-1),
+    "argmax first": lambda o: np.argmax(o.m, axis=1, keepdims=True),
+    "argmax of no numbers": lambda o: np.argmax(o.w, axis=-1),
+    "argmax no result": lambda o: np.argmax(o.w, axis=1),
+    "argmax of a parameter": lambda o: o.k + np.argmax(o.v, axis=0),
+    "argmax out of range": lambda o: np.argmax(o.a, axis=2),
+    "method argmax": lambda o: o.a.argmax(axis=1, keepdims=True),
+    "mean": lambda o: np.mean(o.m, axis=-1),
+    "mean first": lambda o: np.mean(o.m, axis=1),
+    "mean of no numbers": lambda o: np.mean(o.w, axis=-1),
+    "mean none": lambda o: np.mean(o.m, axis=()),
+    "var": lambda o: np.var(o.m, axis=-1),
+    "var ddof": lambda o: np.var(o.m, axis=1, ddof=1),
+    "var ddof the count": lambda o: np.var(o.m, axis=1, ddof=2),
+    "var ddof more": lambda o: np.var(o.m, axis=1, ddof=3),
+    "var ddof a fraction": lambda o: np.var(o.m, axis=1, ddof=1.5),
+    "var of one": lambda o: np.var(o.one, axis=1, ddof=1),
+    "var of no numbers": lambda o: np.var(o.w, axis=-1),
+    "std": lambda o: np.std(o.m, axis=-1),
+    "std ddof the count": lambda o: np.std(o.m, axis=-1, ddof=4, keepdims=True),
+    "method var": lambda o: o.m.var(axis=1, ddof=1),
+    "method std": lambda o: o.m.std(axis=1, ddof=2),
+    "method mean": lambda o: o.m.mean(axis=1, keepdims=True),
+}
+
+CHOICES: dict[str, Function] = {
+    "where": lambda o: np.where(o.c, o.a, o.b),
+    "where of numbers": lambda o: np.where(o.a, o.a, o.b),
+    "where weak": lambda o: np.where(o.c, o.a, 2),
+    "where weak float": lambda o: np.where(o.c, 0.5, o.a),
+    "where two weak": lambda o: np.where(o.c, 1, 2.5),
+    "where float64": lambda o: np.where(o.c, o.a, np.float64(0.1)),
+    "where int64": lambda o: np.where(o.c, o.a, np.int64(3)),
+    "where True": lambda o: np.where(o.c, o.a, True),
+    "where list": lambda o: np.where(o.c, o.a, [1, 2, 3, 4]),
+    "where large": lambda o: np.where(o.c, o.a, 2**40),
+    "where too large": lambda o: np.where(o.c, o.a, 2**70),
+    "where by a list": lambda o: np.where([True, False, True, True], o.a, o.b),
+    "where param": lambda o: np.where(o.c, o.v, o.a),
+    "where misfit": lambda o: np.where(o.c, o.a, o.m[:, 0, :3]),
+    "clip": lambda o: np.clip(o.a, -2, 3),
+    "clip below": lambda o: np.clip(o.a, 1, None),
+    "clip above": lambda o: np.clip(o.a, None, 1),
+    "clip crossed": lambda o: np.clip(o.a, 3, -3),
+    "clip weak float": lambda o: np.clip(o.a, 0.5, 2.5),
+    "clip float64": lambda o: np.clip(o.a, np.float64(-0.1), np.float64(0.1)),
+    "clip half float64": lambda o: np.clip(o.a, 0, np.float64(0.1)),
+    "clip large": lambda o: np.clip(o.a, 0, 2**40),
+    "clip far": lambda o: np.clip(o.a, -(2**70), 2**70),
+    "clip nan": lambda o: np.clip(o.a, np.nan, 1.0),
+    "clip bools": lambda o: np.clip(o.a, False, True),
+    "clip param": lambda o: np.clip(o.a, -abs(o.v.astype("i4")), 3),
+    "clip values": lambda o: np.clip(o.a, o.b, o.v),
+    "clip by keyword": lambda o: np.clip(o.a, min=-1, max=1),
+    "clip by both": lambda o: np.clip(o.a, 0, 1, min=0),
+    "clip nothing": lambda o: np.clip(o.a, None, None),
+    "method clip": lambda o: o.a.clip(-1, max=1),
+    "zeros_like": lambda o: np.zeros_like(o.m),
+    "zeros_like dtype": lambda o: np.zeros_like(o.m, dtype=np.float32),
+    "ones_like": lambda o: np.ones_like(o.m),
+    "ones_like empty": lambda o: np.ones_like(o.w),
+    "full_like": lambda o: np.full_like(o.m, 3),
+    "full_like fraction": lambda o: np.full_like(o.m, -1.5),
+    "full_like nan": lambda o: np.full_like(o.m, np.nan),
+    "full_like inf": lambda o: np.full_like(o.m, -np.inf),
+    "full_like large": lambda o: np.full_like(o.m, 2**40),
+    "full_like float64 large": lambda o: np.full_like(o.m, 1e300),
+    "full_like dtype": lambda o: np.full_like(o.m, 2.5, dtype="i4"),
+    "full_like list": lambda o: np.full_like(o.a, [1, 2, 3, 4]),
+    "full_like misfit": lambda o: np.full_like(o.a, [1, 2, 3]),
+    "copy": lambda o: np.copy(o.m),
+    "ndim": lambda o: o.a + np.ndim(o.t),
+    "shape": lambda o: o.a + np.shape(o.t)[-1],
+}
+
+SHAPES: dict[str, Function] = {
+    "reshape": lambda o: np.reshape(o.m, (-1, 4, 2)),
+    "reshape open": lambda o: o.t.reshape(o.t.shape[0], -1, 2),
+    "reshape empty": lambda o: o.w.reshape(o.w.shape[0], 0, 7),
+    "reshape empty open": lambda o: o.w.reshape(o.w.shape[0], 0, -1),
+    "reshape empty open elsewhere": lambda o: o.w.reshape(o.w.shape[0], 5, -1),
+    "reshape misfit": lambda o: o.m.reshape(o.m.shape[0], 3, 3),
+    "reshape two open": lambda o: o.m.reshape(o.m.shape[0], -1, -1),
+    "reshape below": lambda o: o.m.reshape(o.m.shape[0], -2, -4),
+    "reshape param": lambda o: o.a + o.e.reshape(3, 4)[1],
+    "transpose": lambda o: np.transpose(o.t, (0, 3, 1, 2)),
+    "transpose from the end": lambda o: o.t.transpose(0, -1, -2, -3),
+    "transpose twice": lambda o: np.transpose(o.t, (0, 1, 1, 2)),
+    "transpose beyond": lambda o: np.transpose(o.t, (0, 1, 2, 7)),
+    "transpose far below": lambda o: np.transpose(o.t, (0, 1, 2, -5)),
+    "transpose too few": lambda o: np.transpose(o.t, (0, 1)),
+    "transpose one": lambda o: np.transpose(o.t, 0),
+    "transpose param": lambda o: o.a + np.transpose(o.q, (1, 0, 2))[2, 1] + o.W.T[0],
+    "swapaxes": lambda o: np.swapaxes(o.t, 1, 3),
+    "swapaxes beyond": lambda o: np.swapaxes(o.t, 1, 4),
+    "moveaxis": lambda o: np.moveaxis(o.t, 3, 1),
+    "moveaxis of two": lambda o: np.moveaxis(o.t, (3, 1), (1, 2)),
+    "moveaxis beyond": lambda o: np.moveaxis(o.t, 4, 1),
+    "concatenate": lambda o: np.concatenate([o.m, o.m[:, :1], o.g], axis=1),
+    "concatenate dtypes": lambda o: np.concatenate([o.a, o.c, o.k[:, None]], axis=1),
+    "concatenate floats": lambda o: np.concatenate([o.a, o.b.astype("f4")], axis=-1),
+    "concatenate empty": lambda o: np.concatenate([o.u, o.u], axis=1),
+    "concatenate misfit": lambda o: np.concatenate([o.m, o.n], axis=1),
+    "concatenate ranks": lambda o: np.concatenate([o.a, o.m], axis=1),
+    "concatenate number": lambda o: np.concatenate([o.a, 1], axis=1),
+    "concatenate one": lambda o: np.concatenate([o.a], axis=1),
+    "concatenate nothing": lambda o: np.concatenate(o.a[:, :0], axis=5),
+    "concatenate params": lambda o: o.a[:, :2] + np.concatenate([o.v, o.d[None], [1, 2]])[3:5],
+    "stack": lambda o: np.stack([o.a, o.b], axis=-1),
+    "stack dtypes": lambda o: np.stack([o.a, o.c], axis=1),
+    "stack misfit": lambda o: np.stack([o.a, o.one], axis=1),
+    "stack beyond": lambda o: np.stack([o.a, o.b], axis=4),
+    "expand_dims": lambda o: np.expand_dims(o.m, 2),
+    "expand_dims of two": lambda o: np.expand_dims(o.m, (1, -1)),
+    "expand_dims twice": lambda o: np.expand_dims(o.m, (1, 1)),
+    "expand_dims beyond": lambda o: np.expand_dims(o.m, 4),
+    "squeeze": lambda o: np.squeeze(o.one, axis=1),
+    "squeeze all": lambda o: np.squeeze(o.one[:, None]),
+    "squeeze misfit": lambda o: np.squeeze(o.m, axis=1),
+    "split": lambda o: np.split(o.m, 2, axis=2),
+    "split at": lambda o: np.split(o.a, [1, 1, 3], axis=1),
+    "split from the end": lambda o: np.split(o.a, [-1], axis=1),
+    "split misfit": lambda o: np.split(o.a, 3, axis=1),
+    "split none": lambda o: np.split(o.a, 0, axis=1),
+    "split empty": lambda o: np.split(o.u, 2, axis=1),
+    "array_split": lambda o: np.array_split(o.a, 3, axis=1),
+    "array_split more": lambda o: np.array_split(o.a, 6, axis=1),
+    "array_split none": lambda o: np.array_split(o.a, 0, axis=1),
+    "broadcast_to": lambda o: np.broadcast_to(o.a[:, None], (o.a.shape[0], 3, 4)),
+    "broadcast_to empty": lambda o: np.broadcast_to(o.one, (o.a.shape[0], 0)),
+    "broadcast_to misfit": lambda o: np.broadcast_to(o.a, (o.a.shape[0], 3)),
+    "take": lambda o: np.take(o.m, [0, -1, 2], axis=2),
+    "take one": lambda o: np.take(o.m, 1, axis=1),
+    "take matrix": lambda o: np.take(o.m, [[0, 1], [3, 2]], axis=2),
+    "take tuple": lambda o: np.take(o.m, (1, -1), axis=2),
+    "take nothing": lambda o: np.take(o.m, np.zeros(0, int), axis=2),
+    "take an empty list": lambda o: np.take(o.m, [], axis=2),
+    "take beyond": lambda o: np.take(o.m, [4], axis=2),
+    "take a fraction": lambda o: np.take(o.m, [FRACTION], axis=2),
+    "take of no numbers": lambda o: np.take(o.u, [0], axis=1),
+    "take by values": lambda o: np.take(o.E, o.k, axis=0),
+    "take by values flat": lambda o: np.take(o.v, o.k % 4),
+    "take by values flattened": lambda o: np.take(o.E, o.k),
+    "take param flattened": lambda o: o.a + np.take(o.q, [1, -3, 5, 0]),
+    "take param": lambda o: o.a + np.take(o.q, 1, axis=0)[0],
+}
+
+INDICES: dict[str, Function] = {
+    "pair": lambda o: o.t[:, [0, 1, 1], [2, 0, 1]],
+    "pair of the last": lambda o: o.t[:, :, [0, 2], [3, -1]],
+    "pair of all": lambda o: o.t[:, [0, 1], [1, 1], [2, 3]],
+    "pair with one": lambda o: o.t[:, [0, 1, 0], [2]],
+    "pair outer": lambda o: o.t[:, [[0], [1]], [0, 2]],
+    "pair with a place": lambda o: o.t[:, [0, 1], 1],
+    "pair with a place before": lambda o: o.t[:, 1, [0, 2, -1]],
+    "pair with a place and slice": lambda o: o.t[:, 1, [0, 2], ::-2],
+    "pair misfit": lambda o: o.t[:, [0, 1], [0, 1, 2]],
+    "pair beyond": lambda o: o.t[:, [0, 2], [0, 1]],
+    "pair with a new axis": lambda o: o.t[:, [0, 1], [1, 0], None, :2],
+    "pair after a new axis": lambda o: o.t[:, None, [0, 1], [1, 0]],
+    "apart": lambda o: o.t[:, [0, 1], :, [1, 0]],
+    "apart by a place": lambda o: o.t[:, 0, :, [1, 0]],
+    "apart by a new axis": lambda o: o.t[:, [0, 1], None, [1, 0]],
+    "list": lambda o: o.m[:, :, [3, 3, -4]],
+    "tuple": lambda o: o.m[:, :, (3, 3, -4)],
+    "range": lambda o: o.t[:, range(2), (1, 3)],
+    "matrix": lambda o: o.a[:, [[0, 1], [2, -1]]],
+    "no places": lambda o: o.a[:, []],
+    "no places of an array": lambda o: o.a[:, np.zeros(0)],
+    "no places paired": lambda o: o.t[:, [], []],
+    "places of no numbers": lambda o: o.u[:, [0]],
+    "array of one place": lambda o: o.a[:, np.array(2)],
+    "unsigned": lambda o: o.a[:, np.array([1, 2], np.uint8)],
+    "fractions": lambda o: o.a[:, [1.0]],
+    "ragged list": lambda o: o.a[:, [[1], [1, 2]]],
+    "text": lambda o: o.a[:, "x"],
+    "fraction": lambda o: o.a[:, 1.0],
+    "slice of fractions": lambda o: o.a[:, 0.5:2],
+    "slice by zero": lambda o: o.a[:, ::0],
+    "two ellipses": lambda o: o.a[..., ...],
+    "ellipsis": lambda o: o.t[:, ..., 1],
+    "empty ellipsis": lambda o: o.a[:, ..., 1],
+    "too many": lambda o: o.a[:, 0, 0],
+    "backwards": lambda o: o.e[-18:-8:-2][:0] + o.one[:, :0],
+    "backwards from beyond": lambda o: o.a[:, 9:0:-2],
+    "backwards to beyond": lambda o: o.a[:, 2:-9:-1],
+    "backwards of nothing": lambda o: o.a[:, -18:-8:-2],
+    "backwards of a parameter": lambda o: o.one + o.e[-2:-30:-3],
+    "beyond": lambda o: o.a[:, 7:9],
+    "nothing of two axes": lambda o: o.m[:, :0, 1:3],
+    "rows of a parameter": lambda o: o.E[o.k],
+    "rows of a parameter by int32": lambda o: o.E[o.j],
+    "rows by no ids": lambda o: o.E[o.none],
+    "numbers by no ids": lambda o: o.v[o.none],
+    "rows of no width": lambda o: o.z.T[o.j % 3],
+    "pair of a parameter": lambda o: o.one + o.q[[0, 1], [2, 1], [3, 3]],
+    "apart of a parameter": lambda o: o.s[:, None, None] + o.q[[0, 1], :, [3, 3]],
+}
+
+PRODUCTS: dict[str, Function] = {
+    "vector": lambda o: o.a @ o.W.astype(o.a.dtype),
+    "matrix": lambda o: o.m @ o.W,
+    "to a vector": lambda o: o.m @ o.v,
+    "of a vector": lambda o: o.a @ o.v,
+    "of no numbers": lambda o: o.w @ o.z,
+    "of no numbers to a vector": lambda o: o.u @ o.z,
+    "no rows of a matrix": lambda o: o.g @ o.W,
+    "no results": lambda o: o.a @ o.W[:, :0],
+    "misfit": lambda o: o.m @ o.E,
+    "rows": lambda o: o.a[:, None, :] @ o.n,
+    "rows of matrices": lambda o: o.m @ o.n,
+    "rows of no numbers": lambda o: o.w @ o.g,
+    "rows misfit": lambda o: o.m @ o.m,
+    "dot": lambda o: np.dot(o.m, o.W),
+    "method dot": lambda o: o.a.dot(o.W),
+    "dot of rows": lambda o: np.dot(o.m, o.n),
+    "dot of a number": lambda o: np.dot(o.a, 2.0),
+    "matmul of a number": lambda o: np.matmul(o.a, 2),
+    "matmul of a list": lambda o: np.matmul(o.a, [1, 2, 3, 4]),
+    "params": lambda o: o.s[:, None] + o.v @ o.W,
+    "bools": lambda o: o.c @ (o.W > 0),
+    "bools of rows": lambda o: o.c[:, None, :] @ (o.n > 0),
+    "bool and int": lambda o: o.c @ o.W.astype("i8"),
+    "int32 and int64": lambda o: o.a.astype("i4") @ o.W.astype("i8"),
+    "float32 and int": lambda o: o.a.astype("f4") @ o.W.astype("i4"),
+    "float32 and float64": lambda o: o.a.astype("f4") @ o.W.astype("f8"),
+    "ints and floats": lambda o: o.a.astype("i4") @ o.W.astype("f8"),
+    "concatenated": lambda o: np.concatenate([o.u, o.a], axis=1) @ o.W,
+}
+
+TABLES = {
+    "reductions": REDUCTIONS,
+    "choices": CHOICES,
+    "shapes": SHAPES,
+    "indices": INDICES,
+    "products": PRODUCTS,
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("table", TABLES)
+def test_functions(table: str, dtype: str, engine: str) -> None:
+    cases = {f"{name}: {dtype}": Case(function) for name, function in TABLES[table].items()}
+    check(cases, engine, REFUSED, *values(dtype))
+
+
+def edge_cases() -> Iterator[tuple[str, Case]]:
+    """Reductions and choices of the edges of each dtype; a sum of two, for one of three has an order."""
+    for dtype, operand in product(DTYPES, ("{}", "p_{}")):
+        name = operand.format(dtype)
+
+        def of(o: Any, name: str = name) -> Any:
+            return getattr(o, name)
+
+        yield f"max {name}", Case(lambda o, f=of: np.max(f(o)[..., None, ::3], axis=-1), zeros=False)
+        yield f"min {name}", Case(lambda o, f=of: np.min(f(o)[..., None, 1::2], axis=-1), zeros=False)
+        yield f"max of one {name}", Case(lambda o, f=of: np.max(f(o)[..., None], axis=-1))
+        yield f"argmax {name}", Case(lambda o, f=of: np.argmax(f(o)[..., None, 1:], axis=-1))
+        yield f"argmax along {name}", Case(lambda o, f=of: np.argmax(f(o)[..., None], axis=-2))
+        yield f"sum {name}", Case(lambda o, f=of: np.sum(np.stack([f(o), f(o)[..., ::-1]], axis=-1), axis=-1))
+        yield f"sum of one {name}", Case(lambda o, f=of: np.sum(f(o)[..., None], axis=-1))
+        yield f"mean of one {name}", Case(lambda o, f=of: np.mean(f(o)[..., None], axis=-1))
+        yield f"where {name}", Case(lambda o, f=of: np.where(f(o), f(o)[..., ::-1], 1))
+        yield f"clip {name}", Case(lambda o, f=of: np.clip(f(o), f(o)[..., ::-1], 3), zeros=False)
+
+
+def test_edges(engine: str) -> None:
+    check(dict(edge_cases()), engine, REFUSED)
+
+
+def test_every_function_is_here() -> None:
+    """What each function is called is the first word of a case."""
+    words = {name.split()[0] for table in TABLES.values() for name in table}
+    assert {one.__name__ for one in FUNCTIONS} <= words | {"amax", "amin"}
+
+
+def test_what_is_listed_is_refused() -> None:
+    for pattern, reason in REFUSED.items():
+        dtype = pattern.partition(": ")[2] or "float64"
+        table = {f"{name}: {dtype}": Case(one) for table in TABLES.values() for name, one in table.items()}
+        check_refused(table, {pattern: reason}, *values(dtype))

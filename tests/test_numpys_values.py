@@ -1,0 +1,167 @@
+"""Every ufunc that a step may use gives what NumPy gives, in value and in dtype: on the edges of all dtypes,
+of values with values, parameters, Python's numbers and NumPy's numbers.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from numpys_values import EDGES, PARAMETERS, ROWS, Case, Function, check, check_refused
+
+import stepnet as sn
+from stepnet.ufuncs import UFUNCS
+
+REFUSED = {
+    "bitwise_*": "integers have no bits in a step",
+    "invert *": "integers have no bits in a step",
+    "* 2**40 *": "a whole number beyond the dtype of what it is compared with; NumPy compares numbers",
+    "power *bool int *": "NumPy has int8 for x ** 2 and int64 for x ** 3",
+}
+"""What NumPy can do and stepnet refuses, by the names of cases, and why."""
+
+ULPS = {"exp": 2, "log": 2, "tanh": 2, "expm1": 4, "log1p": 4, "sigmoid": 2, "erf": 4}
+
+# The larger of two zeros may be either in IEEE 754, and is in NumPy.
+EITHER_ZERO = ("maximum", "minimum")
+
+NUMBERS: dict[str, Any] = {
+    "0": 0,
+    "-3": -3,
+    "2**40": 2**40,
+    "-0.0": -0.0,
+    "2.5": 2.5,
+    "1e300": 1e300,
+    "inf": np.inf,
+    "nan": np.nan,
+    "True": True,
+    "float32(0.1)": np.float32(0.1),
+    "float64(0.1)": np.float64(0.1),
+    "int32(-7)": np.int32(-7),
+    "int64(2**33)": np.int64(2**33),
+    "bool_(True)": np.bool_(True),
+}
+
+
+def names(inputs: int) -> list[str]:
+    """The ufuncs of one or two operands, those with a test of their own aside."""
+    own = (np.matmul, np.power)
+    return sorted(one.__name__ for one in UFUNCS if one.nin == inputs and one not in own)
+
+
+def wide(array: Any, dtype: Any) -> Any:
+    """What a function of floats is computed of, to compare it with: wider than its result in `dtype`."""
+    return array.astype(dtype).astype("f8" if dtype == "f4" else "g")
+
+
+def unary_cases() -> Iterator[tuple[str, Case]]:
+    for name, dtype in product([*names(1), "sigmoid", "erf"], EDGES):
+        function = getattr(np, name, None) or getattr(sn, name)
+        yield f"{name} {dtype}", unary(name, function, dtype)
+        yield f"{name} p_{dtype}", unary(name, function, f"p_{dtype}")
+    for source, target in product(EDGES, EDGES):
+        yield f"astype {source} {target}", Case(lambda o, s=source, t=target: getattr(o, s).astype(t))
+
+
+def unary(name: str, function: Callable[[Any], Any], operand: str) -> Case:
+    def case(o: Any) -> Any:
+        return function(getattr(o, operand))
+
+    result = "f4" if operand.endswith("float32") else "f8"
+    exact = EXACT.get(name, function)
+    if name not in ULPS:
+        return Case(case)
+    return Case(case, ULPS[name], lambda o: exact(wide(getattr(o, operand), result)))
+
+
+def sigmoid(x: Any) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+EXACT: dict[str, Function] = {"sigmoid": sigmoid}
+
+
+def test_unary(engine: str) -> None:
+    check(dict(unary_cases()), engine, REFUSED)
+
+
+def outer(o: Any, left: str, right: str) -> tuple[Any, Any]:
+    """Two operands, each number of the one beside each of the other."""
+    return getattr(o, left)[..., :, None], getattr(o, right)[..., None, :]
+
+
+def binary_cases(name: str) -> Iterator[tuple[str, Case]]:
+    ufunc, zeros = getattr(np, name), name not in EITHER_ZERO
+    kinds = [*EDGES, *(f"p_{dtype}" for dtype in EDGES)]
+    for left, right in product(kinds, kinds):
+        if not left.startswith("p_") or not right.startswith("p_"):
+            yield (
+                f"{name} {left} {right}",
+                Case(lambda o, a=left, b=right: ufunc(*outer(o, a, b)), zeros=zeros),
+            )
+    for (text, number), dtype in product(NUMBERS.items(), EDGES):
+        yield (
+            f"{name} {dtype} {text} right",
+            Case(lambda o, n=number, d=dtype: ufunc(getattr(o, d), n), zeros=zeros),
+        )
+        yield (
+            f"{name} {dtype} {text} left",
+            Case(lambda o, n=number, d=dtype: ufunc(n, getattr(o, d)), zeros=zeros),
+        )
+
+
+@pytest.mark.parametrize("name", names(2))
+def test_binary(name: str, engine: str) -> None:
+    check(dict(binary_cases(name)), engine, REFUSED)
+
+
+# ---- powers ------------------------------------------------------------------------------------------------
+
+EXPONENTS: dict[str, Any] = {
+    **{f"int {number}": number for number in (0, 1, 2, 3, 4, 7, 17, 63, 1000, -1, -2)},
+    **{f"float {number}": number for number in (0.0, 0.5, 1.0, 2.0, 3.0, -1.0, -0.5, -2.0, 1.7, -1 / 3)},
+    **{f"float {number}": number for number in (5.0, 101.0, -64.0, 1e-3, -1e-300, 1e17, 1e300)},
+    **{f"float {number}": number for number in (np.inf, -np.inf, np.nan)},
+    "int True": True,
+    "float float32(1.7)": np.float32(1.7),
+    "float float64(1.7)": np.float64(1.7),
+    "float float64(2)": np.float64(2),
+    "int int32(3)": np.int32(3),
+    "int int64(2)": np.int64(2),
+    "int int64(-2)": np.int64(-2),
+    "int 0-d array": np.array(5),
+}
+
+
+def power_cases() -> Iterator[tuple[str, Case]]:
+    for (text, exponent), dtype in product(EXPONENTS.items(), EDGES):
+        for operand in (dtype, f"p_{dtype}"):
+            yield f"power {operand} {text}", power(operand, exponent)
+
+
+def power(operand: str, exponent: Any) -> Case:
+    """A power: of integers to integers exactly, else to 2 ulp of the same in a wider dtype."""
+    base = np.dtype(operand.removeprefix("p_"))
+    weak = isinstance(exponent, int | float) and not isinstance(exponent, bool | np.generic)
+    dtype = np.result_type(base, exponent if weak else np.asarray(exponent).dtype)
+    if dtype.kind != "f":
+        return Case(lambda o: getattr(o, operand) ** exponent)
+
+    def exact(o: Any) -> Any:
+        x = wide(getattr(o, operand), "f4" if dtype == "f4" else "f8")
+        raised = np.asarray(exponent).astype(dtype).astype(x.dtype)
+        return np.sqrt(x) if raised == 0.5 else np.power(x, np.full_like(x, raised))
+
+    return Case(lambda o: getattr(o, operand) ** exponent, 2, exact)
+
+
+def test_powers(engine: str) -> None:
+    check(dict(power_cases()), engine, REFUSED)
+
+
+def test_what_is_listed_is_refused() -> None:
+    cases = dict(unary_cases()) | dict(power_cases())
+    for name in names(2):
+        cases |= dict(binary_cases(name))
+    check_refused(cases, REFUSED, ROWS, PARAMETERS)
