@@ -13,7 +13,7 @@ import pytest
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.engines.llvm import driver, engine, workers
+from stepnet.engines.llvm import driver, engine, waiting, workers
 from stepnet.engines.llvm import run as llvm_run
 from stepnet.engines.llvm.compiled import Kept
 from stepnet.engines.llvm.handover import NOTHING, THERE, signals
@@ -319,7 +319,7 @@ def test_threads_that_are_left_out_between_blocks_change_no_bit(
     # Code for which every wait is a long one.
     monkeypatch.setattr(engine, "KEPT", Kept(2**20))
     monkeypatch.setattr(driver, "LATE_SECONDS", 0)
-    monkeypatch.setattr(driver, "SPINS", 0)
+    monkeypatch.setattr(waiting, "SPINS", 0)
     monkeypatch.setattr(driver, "LATE", 10**9)
     rnn = cells.rnn("gru", shared.params)
     lead = Orders.lead

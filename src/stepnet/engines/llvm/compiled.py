@@ -14,10 +14,11 @@ from llvmlite import ir
 from stepnet.engines.llvm.build import MachineCode, NativeFunction
 from stepnet.engines.llvm.code import I64, POINTER, Code
 from stepnet.engines.llvm.constants import Constants
-from stepnet.engines.llvm.driver import WORDS, Driver
+from stepnet.engines.llvm.driver import Driver
 from stepnet.engines.llvm.program import Lowered, lowered
 from stepnet.engines.llvm.stage import Rows, StageCode
 from stepnet.engines.llvm.target import Target
+from stepnet.engines.llvm.words import WORDS
 from stepnet.plan import Plan
 
 MOST_BYTES = 32 * 2**20

@@ -30,52 +30,11 @@ from stepnet.engines.llvm.code import I64, POINTER, Code
 from stepnet.engines.llvm.loops import Loop
 from stepnet.engines.llvm.records import Field
 from stepnet.engines.llvm.stage import Rows, StageCode
-from stepnet.engines.llvm.system import clock, write_rest, write_ticks
+from stepnet.engines.llvm.system import clock, write_ticks
+from stepnet.engines.llvm.waiting import barrier, wait_while
+from stepnet.engines.llvm.words import PROGRESS, WORDS
 from stepnet.ir import Net
 
-# The 64-bit words that a call is described by, in order; the pointers of the user's arrays follow.
-WORDS = (
-    "thread",
-    "progress",
-    "barrier",
-    "rest",
-    "clock",
-    "slice",
-    "status",
-    "constants",
-    "now",
-    "next",
-    "lane",
-    "block",
-    "sequence",
-    "lanes",
-    "steps",
-    "block_steps",
-    "order",
-    "first",
-    "lane_steps",
-    "starts",
-    "lengths",
-    "cursor",
-    "left",
-    "position",
-    "current",
-    "count",
-    "where",
-    "owner",
-    "fresh",
-    "done",
-    "step_base",
-    "step_rows",
-    "step_fresh",
-    "begun",
-    "last_only",
-)
-PROGRESS = ("threads", "pause", "begin", "swapped")
-"""The words that say how far a call is, the same for all its threads: how many there are (0 until that is
-known), whether they pause, the step to begin at, and whether the memories `now` and `next` are exchanged.
-"""
-SPINS = 2000
 # A thread is late if the first one waits for it for more than a quarter of a block's time, and for longer
 # than memory can keep it: another process that has its processor keeps it for some milliseconds.
 LATE, LATE_SECONDS = 4, 1e-3
@@ -451,67 +410,3 @@ class Driver:
             arguments = [self.pointer["barrier"], self.threads, self.word["rest"], self.word["clock"]]
             waited = code.call(barrier(code), arguments)
             code.store(code.add(code.load(self.waited_cell), waited), self.waited_cell)
-
-
-def internal(code: Code, name: str) -> tuple[ir.Function, Code | None]:
-    """A function of the module of a pointer and three numbers; and its code, if it is to be written yet."""
-    known = code.module.globals.get(name)
-    if known is not None:
-        return known, None
-    function = ir.Function(code.module, ir.FunctionType(I64, [POINTER, I64, I64, I64]), name)
-    function.linkage = "internal"
-    return function, Code(function.append_basic_block("entry"), code.target)
-
-
-def barrier(code: Code) -> ir.Function:
-    """The function `barrier(words, threads, rest, clock)`: it returns when all threads have called it.
-
-    words: how many are there, and how often all were. Gives for how long it waited, as `wait_while` does.
-    """
-    function, here = internal(code, "barrier")
-    if here is None:
-        return function
-    count, threads, rest, clock = function.args
-    turn = here.at(count, 8)
-    turns = here.load_atomic(here.bitcast(turn, I64.as_pointer()), "acquire", 8)
-    before = here.atomic_rmw("add", here.bitcast(count, I64.as_pointer()), here.number(1), "acq_rel")
-    last, waits = here.append_basic_block("last"), here.append_basic_block("waits")
-    here.cbranch(here.icmp_signed("==", here.add(before, here.number(1)), threads), last, waits)
-    here.position_at_end(last)
-    here.write(here.number(0), count, 8)
-    following = here.add(turns, here.number(1))
-    here.store_atomic(following, here.bitcast(turn, I64.as_pointer()), "release", 8)
-    here.ret(here.number(0))
-    here.position_at_end(waits)
-    here.ret(here.call(wait_while(code), [turn, turns, rest, clock]))
-    return function
-
-
-def wait_while(code: Code) -> ir.Function:
-    """The function `wait_while(word, value, rest, clock)`: it returns when a word is another than `value`.
-
-    It spins briefly, for the others are nearly there; then it rests between looks, for another process may
-    have the processor that they need. Gives how many ticks of the clock it rested.
-    """
-    function, here = internal(code, "wait_while")
-    if here is None:
-        return function
-    pointer, value, rest, clock = function.args
-    word, scratch = here.bitcast(pointer, I64.as_pointer()), here.alloca(I64, here.number(2))
-
-    def same() -> ir.Value:
-        return here.icmp_signed("==", here.load_atomic(word, "acquire", 8), value)
-
-    spins, no = here.alloca(I64), here.number(0)
-    here.store(no, spins)
-    with here.loop_while(
-        lambda: here.and_(same(), here.icmp_signed("<", here.load(spins), here.number(SPINS)))
-    ):
-        here.pause()
-        here.store(here.add(here.load(spins), here.number(1)), spins)
-    here.return_when(here.icmp_signed("<", here.load(spins), here.number(SPINS)), no)
-    began = write_ticks(here, clock, here.bitcast(scratch, POINTER))
-    with here.loop_while(same):
-        write_rest(here, rest)
-    here.ret(here.sub(write_ticks(here, clock, here.bitcast(scratch, POINTER)), began))
-    return function

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from stepnet.engines.llvm.constants import Constants, Values
-from stepnet.engines.llvm.driver import WORDS, Program, Source
+from stepnet.engines.llvm.driver import Program, Source
 from stepnet.engines.llvm.loops import Loop, Stage
 from stepnet.engines.llvm.records import Field, Records
 from stepnet.engines.llvm.target import Target
+from stepnet.engines.llvm.words import WORDS
 from stepnet.ir import Net, ancestors
 from stepnet.passes.rewrite import view_chain
 from stepnet.plan import Plan

@@ -10,10 +10,10 @@ import numpy as np
 from stepnet.engines.base import Array, Call, Results
 from stepnet.engines.llvm.build import NativeFunction
 from stepnet.engines.llvm.compiled import Compiled
-from stepnet.engines.llvm.driver import PROGRESS, WORDS
 from stepnet.engines.llvm.memory import aligned
 from stepnet.engines.llvm.records import LINE
 from stepnet.engines.llvm.system import clock, rest_address
+from stepnet.engines.llvm.words import PROGRESS, WORDS
 from stepnet.engines.llvm.workers import CREW, Orders
 from stepnet.errors import InputError
 from stepnet.lanes import Lanes, lanes_for
