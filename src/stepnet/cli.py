@@ -6,9 +6,8 @@ writes one JSON object to stdout, and nothing else.
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -54,7 +53,14 @@ Part = Annotated[
     str | None,
     typer.Option("--module", "--prefix", help="The recurrent layer meant, by its name in the file."),
 ]
-From = Annotated[str | None, typer.Option("--from", help="The layout of FILE, where the file does not tell.")]
+From = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--from",
+        metavar="[MODULE=]LAYOUT",
+        help="The layout of FILE or of one of its modules, or the framework that wrote it.",
+    ),
+]
 SizeOptions = Annotated[
     list[str] | None,
     typer.Option("--size", metavar="NAME=N", help="A size that shapes leave open: hidden=3."),
@@ -139,8 +145,12 @@ def convert(
     rest: Annotated[
         str, typer.Option(help="What becomes of the other arrays: drop, or copy under their own names.")
     ] = "drop",
+    drop: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="An array of a recurrent layer that may be left behind."),
+    ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Read the new file and compare what both compute.")
+        bool, typer.Option("--verify", help="Run the new file and compare what both compute.")
     ] = False,
     force: Force = False,
     as_json: Json = False,
@@ -158,6 +168,7 @@ def convert(
             choice=chosen,
             exact=exact,
             rest=rest,
+            drop=drop or (),
             force=force,
             check=verify,
             advance=advance,
@@ -165,7 +176,7 @@ def convert(
     if as_json:
         reports = {name: report.as_json() for name, report in done.reports.items()}
         verdicts = {name: asdict(verdict) for name, verdict in done.verdicts.items()}
-        said = {"verified": verdicts, "rest": list(done.rest), "notes": dict(done.notes)}
+        said = {"account": asdict(done.account), "verified": verdicts, "notes": dict(done.notes)}
         write_json({"output": done.path, "modules": reports, **said})
     else:
         for name, report in done.reports.items():
@@ -174,7 +185,11 @@ def convert(
                 typer.echo(f"  note: {note}")
             if name in done.verdicts:
                 tell("  verified: ", done.verdicts[name])
-        copied = f", and {len(done.rest)} other arrays" if done.rest else ""
+        for line in done.account.lines():
+            typer.echo(line)
+        if "" in done.verdicts and "" not in done.reports:
+            tell("verified: ", done.verdicts[""])
+        copied = f", and {len(done.account.copied)} other arrays" if done.account.copied else ""
         typer.echo(f"{done.path}: {len(done.reports)} recurrent layers{copied}")
     fail_where_different(done.verdicts)
 
@@ -184,6 +199,7 @@ def verify(
     one: Annotated[str, typer.Argument(metavar="A", help="A file, or a layout.")],
     other: Annotated[str, typer.Argument(metavar="B", help="A file, or a layout.")],
     seed: Annotated[int, typer.Option(help="Of the random sequences.")] = 0,
+    layout: From = None,
     semantics: SemanticsOptions = None,
     stack: StackOption = False,
     size: SizeOptions = None,
@@ -196,7 +212,7 @@ def verify(
     """
     from stepnet.report.verdicts import verdicts
 
-    found = verdicts(one, other, choice(None, None, size, semantics, stack), seed)
+    found = verdicts(one, other, choice(layout, None, size, semantics, stack), seed)
     if as_json:
         write_json({name: asdict(verdict) for name, verdict in found.items()})
     else:
@@ -332,35 +348,31 @@ def fail_where_different(verdicts: Any) -> None:
 def load(file: Path, chosen: Any) -> Any:
     """The recurrent layers of a model file, ready to run."""
     from stepnet.compose import Stack, named
+    from stepnet.files.account import check_row
     from stepnet.files.formats import read
-    from stepnet.files.interchange import weights
     from stepnet.files.model import stacked
+    from stepnet.files.verified import weights
 
-    model = read(file, chosen.layout)
+    model = read(file, chosen.layout, chosen.layouts)
     with named(str(file)):
         modules = stacked(chosen.modules(model), chosen.stack)
-        if chosen.module is None and len(modules) > 1:
-            modules = in_a_row(model, modules)
+        check_row(modules, file, chosen.stack)
         layers = [weights(module).layers() for module in modules]
         return layers[0] if len(layers) == 1 else Stack(layers)
 
 
-def in_a_row(model: Any, modules: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The modules if each takes the outputs of the one before; raises `LayoutError` otherwise."""
-    for below, module in pairwise(modules):
-        if module.follows != below.name.rpartition(" + ")[2]:
-            model.chosen()
-    return modules
-
-
 def choice(
-    layout: str | None,
+    layout: list[str] | None,
     module: str | None,
     size: list[str] | None,
     semantics: list[str] | None,
     stack: bool = False,
 ) -> Any:
     """What is said of a file on the command line."""
+    whole = [text for text in layout or [] if "=" not in text]
+    if len(whole) > 1:
+        raise typer.BadParameter(f"--from says two layouts of the whole file: {' and '.join(whole)}")
+    layouts = dict(pairs([text for text in layout or [] if "=" in text], "--from"))
     from stepnet.files.interchange import Choice
     from stepnet.layout.semantics import VALUES
 
@@ -369,17 +381,26 @@ def choice(
         name: {str(known): known for known in VALUES[name]}.get(value, value)
         if name in VALUES
         else number(name, value, float)
-        for name, value in pairs(semantics or [], "--semantics")
+        for name, value in pairs(semantics or [], "--semantics", FIELDS_AS_CALLED)
     }
-    return Choice(layout, module, sizes, fields, stack)
+    return Choice(whole[0] if whole else None, module, sizes, fields, stack, layouts)
 
 
-def pairs(given: list[str], option: str) -> list[tuple[str, str]]:
-    """NAME=VALUE, taken apart."""
+# What frameworks call the fields of `Semantics`.
+FIELDS_AS_CALLED = {
+    "activation": "candidate_activation",
+    "nonlinearity": "candidate_activation",
+    "recurrent_activation": "gate_activation",
+}
+
+
+def pairs(given: list[str], option: str, names: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
+    """NAME=VALUE, taken apart; names: other names for some."""
     for text in given:
         if "=" not in text:
             raise typer.BadParameter(f"{option} is NAME=VALUE, not {text!r}")
-    return [(name.strip(), value.strip()) for name, _, value in (text.partition("=") for text in given)]
+    taken = ((name.strip(), value.strip()) for name, _, value in (text.partition("=") for text in given))
+    return [((names or {}).get(name, name), value) for name, value in taken]
 
 
 def number(name: str, value: str, kind: type[int] | type[float]) -> Any:

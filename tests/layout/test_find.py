@@ -60,9 +60,10 @@ def test_a_prefix_ends_in_no_letter_or_digit(prefix: str):
 def test_the_arrays_of_every_record_are_found(name: str):
     for directions in (1, 2):
         sizes = Sizes(5, 3, 2 if record(name).projection else None, directions=directions)
-        shapes = shapes_of(name, sizes, "model.") | HEAD
+        front = f"model.{record(name).mark or 'layer'}."
+        shapes = shapes_of(name, sizes, front) | HEAD
         (found,) = find(shapes, [record(name)])
-        assert (found.prefix, found.layouts) == ("model.", (name,))
+        assert (found.prefix, found.layouts) == (front, (name,))
         assert list(found.names.values()) == list(without(shapes, *HEAD))
     (one,) = [one for one in find(shapes) if one.names == found.names]
     assert any(record(other).same_as(record(name)) for other in one.layouts)

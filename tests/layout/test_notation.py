@@ -234,12 +234,12 @@ CLIPPED = Record("mine.gru", "gru", GRU, {"clip": Setting("clip"), "reset": "bef
         (
             lambda: OPEN.settled({}),
             "mine.gru: the arrays do not tell reset, which is set there as lbr: "
-            "give semantics={'reset': 'after' or 'before'}",
+            "say --semantics reset=VALUE, or semantics={'reset': 'after' or 'before'}",
         ),
         (
             lambda: CLIPPED.settled({}),
             "mine.gru: the arrays do not tell clip, which is set there as clip: "
-            "give semantics={'clip': a number}",
+            "say --semantics clip=VALUE, or semantics={'clip': a number}",
         ),
         (
             lambda: record("torch.rnn").settled({"candidate_activation": "gelu"}),
@@ -266,5 +266,5 @@ def test_what_is_given_is_the_semantics():
     assert OPEN.settled({"reset": "before"}) == Semantics("gru", reset="before")
     assert OPEN.settled({"reset": "after", "update": "keep"}) == Semantics("gru")
     assert CLIPPED.settled({"clip": 5, "reset": "before"}) == Semantics("gru", reset="before", clip=5)
-    assert record("torch.rnn").settled({}) == Semantics("rnn")
+    assert record("keras.rnn").settled({}) == Semantics("rnn")
     assert repr(Semantics("lstm", forget_bias=1.0)) == "Semantics(lstm: forget_bias=1.0)"

@@ -19,7 +19,7 @@ from stepnet.layout.solve import OpenSizesError, told
 NAMES = list(records())
 
 PROMISED = {  # by framework, the kinds of layer
-    "torch": "rnn gru lstm lstm_projection",
+    "torch": "rnn gru lstm lstm_projection rnn_cell gru_cell lstm_cell",
     "keras": "rnn gru gru_reset_before lstm cudnn_gru cudnn_lstm",
     "keras2": "rnn gru gru_reset_before lstm",
     "keras1": "rnn gru lstm",

@@ -24,7 +24,7 @@ class Format:
     """A kind of file: its title, the endings of its names, and its module in this package.
 
     frameworks: for a file of arrays by name, those whose layouts it has, the likeliest first; a kind without
-    reads and writes modules itself. suffix, mark: as for `among`.
+    reads and writes modules itself. suffix: as for `among`.
     """
 
     title: str
@@ -33,7 +33,6 @@ class Format:
     frameworks: tuple[str, ...] = ()
     prefix: str = "."  # between the name of a module and those of its arrays
     suffix: str = ""
-    mark: str = ""
 
     @property
     def code(self) -> Any:
@@ -45,13 +44,13 @@ class Format:
         """Whether it says nothing of a module but what its arrays are called."""
         return bool(self.frameworks) or self.module == "raw"
 
-    def read(self, path: Path, layout: str | None) -> Model:
-        """What a file holds; `layout` is the only one to look for."""
+    def read(self, path: Path, layout: str | None, layouts: Mapping[str, str]) -> Model:
+        """What a file holds; `layout` is the only one to look for, `layouts` are those of modules by name."""
         if not self.frameworks:
             return self.code.read(path)
         arrays = self.code.read(path)
         printable(path, arrays)
-        return among(str(path), arrays, self.frameworks, layout, suffix=self.suffix, mark=self.mark)
+        return among(str(path), arrays, self.frameworks, layout, layouts, suffix=self.suffix)
 
     def write(self, path: Path, modules: tuple[Module, ...], rest: Arrays, force: bool) -> None:
         """Writes modules, and other arrays under their own names."""
@@ -84,7 +83,6 @@ FORMATS = (
         ("tf1", "keras2"),
         "/",
         "/.ATTRIBUTES/VARIABLE_VALUE",  # behind each name that TensorFlow 2 saves
-        "cell",  # kernel and bias are names of many other layers too
     ),
     Format("raw buffers", (".json",), "raw"),
 )
@@ -107,10 +105,11 @@ def kind(path: Path) -> Format:
     raise FileError(f"{path}: what kind of file this is tells its ending, which is one of {known}")
 
 
-def read(path: str | Path, layout: str | None = None) -> Model:
+def read(path: str | Path, layout: str | None = None, layouts: Mapping[str, str] | None = None) -> Model:
     """The recurrent modules of a model file, and its other arrays.
 
-    layout: the layout to look for, where names and shapes fit several. Raises `FileError`, with the path,
+    layout: the layout to look for, or the framework that wrote the file, where names do not say that or fit
+    several. layouts: the same for modules by their names. Raises `FileError`, with the path,
     for a file that is missing, truncated or foreign.
 
     >>> read("model.pt")
@@ -120,7 +119,7 @@ def read(path: str | Path, layout: str | None = None) -> Model:
     path = Path(path)
     if not os.path.exists(f"{path}.index"):  # a checkpoint is several files
         path = existing(path)
-    return kind(path).read(path, layout)
+    return kind(path).read(path, layout, layouts or {})
 
 
 def write(

@@ -3,29 +3,32 @@
 speech.pt  --read-->  Model  --convert each module-->  Modules of the target  --write-->  speech.keras
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from stepnet.compose import named
 from stepnet.errors import ConversionError, InputError, LayoutError
-from stepnet.files.formats import kind, read, writable, write
-from stepnet.files.model import Array, Model, Module, stacked
+from stepnet.files.account import Account, check_nothing_is_lost, check_row
+from stepnet.files.formats import Format, kind, read, writable, write
+from stepnet.files.model import Array, Model, Module, family, stacked
+from stepnet.files.verified import verify_file, weights
 from stepnet.layout.convert import Conversion, convert
 from stepnet.layout.find import nearest
 from stepnet.layout.record import Record
 from stepnet.layout.registry import record, records
 from stepnet.layout.report import Report
-from stepnet.layout.verify import Verdict, Weights, verify
+from stepnet.layout.verify import Verdict, verify
 
 RESTS = ("drop", "copy")
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What a person says of a file that the file does not: which layout it has, which module is meant, sizes
-    and semantics, and that each layer follows the one before it.
+    """What a person says of a file that the file does not: which layout it has, or which framework wrote it,
+    which module is meant, sizes and semantics, that each layer follows the one before it, and the layouts of
+    modules by their names.
     """
 
     layout: str | None = None
@@ -33,32 +36,37 @@ class Choice:
     sizes: Mapping[str, int] = field(default_factory=dict[str, int])
     semantics: Mapping[str, Any] = field(default_factory=dict[str, Any])
     stack: bool = False
+    layouts: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def modules(self, model: Model) -> tuple[Module, ...]:
         """The modules meant, with what is said of them; raises `LayoutError` where there is none."""
         meant = model.modules if self.module is None else (model.chosen(self.module),)
         if not meant:
-            among = [record(self.layout)] if self.layout else None
+            among = family(self.layout) if self.layout else None
             raise nearest({name: array.shape for name, array in model.rest.items()}, among)
         return tuple(self.said(module) for module in meant)
 
     def said(self, module: Module) -> Module:
         """A module with what is said of it."""
-        layouts = (self.layout,) if self.layout in module.layouts and self.layout else module.layouts
+        layout = self.layouts.get(module.name, self.layouts.get(module.name.rstrip("./_"), self.layout))
+        known = [one.name for one in family(layout)] if layout else []
+        layouts = tuple(one for one in module.layouts if one in known) or module.layouts
         sizes, semantics = {**module.sizes, **self.sizes}, {**module.semantics, **self.semantics}
         return replace(module, layouts=layouts, sizes=sizes, semantics=semantics)
 
 
 @dataclass(frozen=True)
 class Written:
-    """What was written: the file, the report of each module by its name, the verdicts if asked for, and what
-    the new file does not say.
+    """What was written: the file, the report of each module by its name, what became of everything in the old
+    file, the verdicts if asked for, and what the new file does not say.
+
+    verdicts: by module, or of the whole file by "" where it is a model.
     """
 
     path: str
     reports: Mapping[str, Report]
+    account: Account
     verdicts: Mapping[str, Verdict] = field(default_factory=dict[str, Verdict])
-    rest: tuple[str, ...] = ()
     notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
 
 
@@ -70,6 +78,7 @@ def convert_file(
     choice: Choice | None = None,
     exact: bool = False,
     rest: str = "drop",
+    drop: Collection[str] = (),
     force: bool = False,
     check: bool = False,
     advance: Callable[[int], None] = lambda _: None,
@@ -77,8 +86,9 @@ def convert_file(
     """What was written to `output`: the recurrent modules of a file in another layout.
 
     target: a layout, or a framework, of which the first layout is taken that each module can become. rest:
-    "copy" passes the other arrays on, under their own names. check: read the new file and compare what both
-    compute. advance is told of modules when done. The output has its name only when it is whole.
+    "copy" passes the other arrays on, under their own names. drop: names of arrays of a recurrent layer that
+    may be left, which is an error otherwise. check: run the new file and compare. advance is called with the
+    number of modules when they are done. The output has its name only when it is whole.
 
     Raises `LayoutError` for what is not told or does not fit, `ConversionError` for what cannot be,
     `FileError` for files that are not what they should be.
@@ -87,11 +97,15 @@ def convert_file(
         raise LayoutError(f"rest is {' or '.join(RESTS)}, not {rest!r}")
     choice = choice or Choice()
     form = writable(output, force)  # before any work
-    model = read(source, choice.layout)
+    model = read(source, choice.layout, choice.layouts)
     with named(str(source)):
         modules = choice.modules(model)
+        check_nothing_is_lost(model, modules, drop)
         if any(one.layered for one in targets(target, modules[0])):
             modules = stacked(modules, choice.stack)
+        if not form.of_arrays:
+            check_row(modules, output, choice.stack)
+            check_order(modules, output, form)
         done: list[tuple[Module, Conversion]] = []
         for module in modules:
             with named(module.name or "the weights"):
@@ -103,13 +117,35 @@ def convert_file(
         write(output, made, others, force=force)
     except InputError as error:
         raise type(error)(f"{output}: {error}") from None
-    verdicts: dict[str, Verdict] = {}
-    if check:
-        for module, new in zip(modules, again(output, made), strict=True):
-            verdicts[module.name] = compare(module, new)
     reports = {module.name: one.report for module, one in done}
     notes = {module.name: unsaid(module) for module in made if form.of_arrays}
-    return Written(str(output), reports, verdicts, tuple(others), notes)
+    account = Account.of(model, modules, others)
+    return Written(
+        str(output), reports, account, verified(modules, made, output, form) if check else {}, notes
+    )
+
+
+def verified(
+    modules: tuple[Module, ...], made: tuple[Module, ...], output: str | Path, form: Format
+) -> dict[str, Verdict]:
+    """What running the new file says: of each module, or of the whole file where it is a model."""
+    if not form.of_arrays:
+        return {"": verify_file(modules, output)}
+    pairs = zip(modules, again(output, made), strict=True)
+    return {module.name: compare(module, new) for module, new in pairs}
+
+
+def check_order(modules: tuple[Module, ...], output: str | Path, form: Format) -> None:
+    """Raises `LayoutError` where the file would give the outputs of a backward layer in another order."""
+    ours, theirs = "last step first", "each at its own step"
+    for module in modules:
+        flips = form.title == "Keras" and module.reverse
+        if module.flipped != flips:
+            was, becomes = (ours, theirs) if module.flipped else (theirs, ours)
+            raise LayoutError(
+                f"{module.name.rstrip('./_')} runs from the last step and gives its outputs {was}; {output} "
+                f"would give them {becomes}: write a file of arrays instead, as .npz or .safetensors"
+            )
 
 
 def unsaid(module: Module) -> tuple[str, ...]:
@@ -126,11 +162,7 @@ def targets(target: str, module: Module) -> list[Record]:
     """The layouts that a target names for a module: the layout itself, or those of a framework."""
     if target in records() or "." in target:
         return [record(target)]
-    found = [one for one in records().values() if one.name.partition(".")[0] == target]
-    if not found:
-        frameworks = dict.fromkeys(name.partition(".")[0] for name in records())
-        raise LayoutError(f"no framework is called {target!r}; there are {', '.join(frameworks)}")
-    of_cell = [one for one in found if one.cell == module.record.cell]
+    of_cell = [one for one in family(target) if one.cell == module.record.cell]
     if not of_cell:
         raise LayoutError(f"{target} has no layout for a {module.record.cell}")
     return of_cell
@@ -162,6 +194,7 @@ def result(module: Module, conversion: Conversion) -> Module:
         sizes={name: size for name, size in vars(report.target_sizes).items() if size is not None},
         semantics=report.open_fields,
         reverse=module.reverse,
+        flipped=module.flipped,
         merge=module.merge,
         notes=module.notes,
     )
@@ -194,8 +227,3 @@ def compare(one: Module, other: Module) -> Verdict:
     installed.
     """
     return verify(weights(one), weights(other), frameworks=True)
-
-
-def weights(module: Module) -> Weights:
-    """A module as a side to verify."""
-    return Weights(module.arrays, module.layout, module.sizes, module.semantics, module.reverse, module.merge)

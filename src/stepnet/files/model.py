@@ -4,6 +4,7 @@ state dict, npz, checkpoint ...   arrays by name: layers are found among them by
 Keras, ONNX, TFLite               layers that say what they are, and how they are set
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import FileError, LayoutError
-from stepnet.layout.find import Found, find
+from stepnet.layout.find import Found, find, nearest, one_function
 from stepnet.layout.record import Record
 from stepnet.layout.registry import record, records
-from stepnet.layout.sizes import Sizes
+from stepnet.layout.sizes import Shape, Sizes
 from stepnet.layout.solve import told
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -27,9 +28,10 @@ class Module:
     name: what is before the names of its arrays in the file, or the layer's name. layouts: those that it may
     be, one where the file tells. arrays: by the layout's names; `names` is what the file calls them. sizes
     and semantics: what the file says of them. follows: the name of the module whose outputs it takes, if that
-    is all it takes. reverse: whether its one direction runs from each sequence's last step.
-    merge: what becomes of the outputs of both directions, as `Bidirectional` has it. notes: what the file
-    says that no layout has.
+    is all it takes. reverse: whether its one direction runs from each sequence's last step; flipped: whether
+    it then gives its outputs in the order in which it computes them, as Keras does, last step first. merge:
+    what becomes of the outputs of both directions, as `Bidirectional` has it. notes: what the file says that
+    no layout has.
     """
 
     name: str
@@ -40,13 +42,19 @@ class Module:
     semantics: Mapping[str, Any] = field(default_factory=dict[str, Any])
     follows: str | None = None
     reverse: bool = False
+    flipped: bool = False
     merge: str = "concat"
     notes: tuple[str, ...] = ()
 
     @property
     def layout(self) -> str:
-        """Its layout; raises `LayoutError` where that is not told."""
-        return Found(self.name, self.names or dict.fromkeys(self.arrays, ""), self.layouts).layout
+        """Its layout; raises `LayoutError` where there are several that are not the same function here."""
+        return one_function(self.layouts, self.arrays, self.semantics) or self.found.layout
+
+    @property
+    def found(self) -> Found:
+        """The arrays with the layouts that they fit."""
+        return Found(self.name, self.names or dict.fromkeys(self.arrays, ""), self.layouts)
 
     @property
     def record(self) -> Record:
@@ -63,11 +71,12 @@ class Module:
 
 @dataclass(frozen=True)
 class Model:
-    """The recurrent modules of a file, and its other arrays by name."""
+    """The recurrent modules of a file, its other arrays by name, and what its other layers are called."""
 
     path: str
     modules: tuple[Module, ...]
     rest: Mapping[str, Array] = field(default_factory=dict[str, Array])
+    layers: tuple[str, ...] = ()
 
     def chosen(self, name: str | None = None) -> Module:
         """The module of that name, or the only one; raises `LayoutError` where that is not clear."""
@@ -85,26 +94,21 @@ def among(
     arrays: Mapping[str, Array],
     frameworks: Iterable[str],
     layout: str | None = None,
+    layouts: Mapping[str, str] | None = None,
     *,
     suffix: str = "",
-    mark: str = "",
 ) -> Model:
     """The modules among arrays by name.
 
-    frameworks: those whose layouts a file of this kind has; with none of them found, all others. layout: the
-    only one to look for. suffix: what may stand behind the name of each array. mark: a word in the last part
-    of a recurrent module's name; where some have it, others are none.
+    frameworks: those whose layouts a file of this kind has, which are meant where others fit as well. layout:
+    the only one to look for, or a framework; layouts: the same for modules by their names. suffix: what may
+    stand behind the name of each array.
     """
     whole = {name.removesuffix(suffix): name for name in arrays}
     if len(whole) != len(arrays):
         raise FileError(f"{path}: two arrays in it are called the same but for {suffix!r}")
     shapes = {name: arrays[given].shape for name, given in whole.items()}
-    known = tuple(frameworks)
-    preferred = [one for one in records().values() if one.name.partition(".")[0] in known]
-    found = find(shapes, [record(layout)] if layout else preferred)
-    if not found and layout is None:
-        found = find(shapes)
-    found = [one for one in found if mark in one.prefix.rstrip("/").rpartition("/")[2]] or found
+    places = said(shapes, layouts or {}) or find(shapes, family(layout) if layout else None, frameworks)
     modules = tuple(
         Module(
             one.prefix,
@@ -112,10 +116,37 @@ def among(
             {own: arrays[whole[name]] for own, name in one.names.items()},
             {own: whole[name] for own, name in one.names.items()},
         )
-        for one in found
+        for one in places
     )
     taken = {name for module in modules for name in module.names.values()}
     return Model(path, modules, {name: array for name, array in arrays.items() if name not in taken})
+
+
+def said(shapes: Mapping[str, Shape], layouts: Mapping[str, str]) -> tuple[Found, ...]:
+    """The layers among arrays where somebody says which layouts some modules have, by their names."""
+    if not layouts:
+        return ()
+    places: list[Found] = []
+    rest = dict(shapes)
+    for module, layout in layouts.items():
+        own = {name: shape for name, shape in rest.items() if re.match(rf"{re.escape(module)}[./_]", name)}
+        found = [one for one in find(own, family(layout)) if one.prefix.rstrip("./_") == module]
+        if not found:
+            raise nearest(own, family(layout))
+        places += found
+        rest = {name: shape for name, shape in rest.items() if name not in found[0].names.values()}
+    return (*places, *find(rest))
+
+
+def family(layout: str) -> list[Record]:
+    """The records that a layout, or the name of a framework, stands for."""
+    if "." in layout:
+        return [record(layout)]
+    of_framework = [one for one in records().values() if one.name.partition(".")[0] == layout]
+    if not of_framework:
+        frameworks = dict.fromkeys(name.partition(".")[0] for name in records())
+        raise LayoutError(f"no framework is called {layout!r}; there are {', '.join(frameworks)}")
+    return of_framework
 
 
 # ---- stacks ------------------------------------------------------------------------------------------------
@@ -142,7 +173,7 @@ def is_next(below: Module, module: Module, assumed: bool) -> bool:
     """Whether a module is the next layer of the one below."""
     last = below.name.rpartition(" + ")[2]
     follows = last if assumed and module.follows is None else module.follows
-    if follows != last or len(below.layouts) > 1 or below.layouts != module.layouts:
+    if follows != last or below.layout != module.layout:
         return False
     ways = [(one.semantics, one.reverse, one.merge) for one in (below, module)]
     if ways[0] != ways[1] or module.reverse or module.merge != "concat" or module.notes or below.notes:

@@ -3,15 +3,20 @@
     {"rnn.weight_ih_l0": (9, 2), "rnn.weight_hh_l0": (9, 3), "head.weight": (5, 3)}
         -> Found("rnn.", torch.gru), and head.weight is nobody's
 
-Names are those of a record behind some prefix. Where two layouts fit that are not the same, nothing is
-guessed: both are given, and who needs one asks for it.
+Names are those of a record behind some prefix, and shapes alone never choose: a record whose arrays are
+called as those of other layers are (`kernel`, `bias`) has a mark, a word that the layer's own name has to
+have. The record that explains most names is taken. Where several do that are not the same, nothing is
+guessed: all are given, and who needs one asks for it.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 from stepnet.errors import LayoutError
+from stepnet.layout import registry
 from stepnet.layout.record import Record
 from stepnet.layout.registry import records
 from stepnet.layout.sizes import Shape, shape_of
@@ -43,10 +48,13 @@ class Found:
         return self.layouts[0]
 
 
-def find(shapes: Mapping[str, Shape], among: Iterable[Record] | None = None) -> tuple[Found, ...]:
+def find(
+    shapes: Mapping[str, Shape], among: Iterable[Record] | None = None, frameworks: Iterable[str] = ()
+) -> tuple[Found, ...]:
     """The recurrent layers among arrays of these names and shapes, in the order of the arrays.
 
-    among: the records to consider; by default all.
+    among: the records to consider, whose marks do not count then; by default all. frameworks: those that are
+    meant where others fit as well.
 
     >>> find({"rnn.weight_ih_l0": (9, 2), "rnn.weight_hh_l0": (9, 3), "head.weight": (5, 3)})
     (Found(prefix='rnn.', names={...}, layouts=('torch.gru',)),)
@@ -62,8 +70,17 @@ def find(shapes: Mapping[str, Shape], among: Iterable[Record] | None = None) -> 
         if not held & taken:
             taken |= held
             names = {name[len(prefix) :]: name for name in sorted(held, key=order.__getitem__)}
-            found.append(Found(prefix, names, distinct(fits[prefix, held])))
+            found.append(Found(prefix, names, distinct(preferred(fits[prefix, held], tuple(frameworks)))))
     return tuple(sorted(found, key=lambda one: min(order[name] for name in one.names.values())))
+
+
+def last_part(prefix: str) -> str:
+    """The name of the layer that a prefix is.
+
+    >>> last_part("encoder/basic_lstm_cell/")
+    'basic_lstm_cell'
+    """
+    return re.split(r"[./]", prefix.rstrip("./_"))[-1].lower()
 
 
 def candidates(
@@ -74,7 +91,7 @@ def candidates(
         groups: dict[str, dict[str, str]] = {}
         for name in shapes:
             match = record.behind_prefix.fullmatch(name)
-            if match:
+            if match and (among is not None or record.mark in last_part(match[1])):
                 groups.setdefault(match[1], {})[name[match.end(1) :]] = name
         for prefix, names in groups.items():
             yield record, prefix, names
@@ -91,6 +108,12 @@ def why_not(record: Record, shapes: Mapping[str, Shape]) -> str | None:
     return None
 
 
+def preferred(fitting: list[Record], frameworks: Sequence[str]) -> list[Record]:
+    """The records of some frameworks; all of them where they have none."""
+    own = [one for one in fitting if one.name.partition(".")[0] in frameworks]
+    return own or fitting
+
+
 def distinct(fitting: list[Record]) -> tuple[str, ...]:
     """The names of records, less those that say the same as one before."""
     kept: list[Record] = []
@@ -98,6 +121,21 @@ def distinct(fitting: list[Record]) -> tuple[str, ...]:
         if not any(record.same_as(one) for one in kept):
             kept.append(record)
     return tuple(record.name for record in kept)
+
+
+def one_function(layouts: Sequence[str], arrays: Iterable[str], semantics: Mapping[str, Any]) -> str | None:
+    """The first of the layouts, if with these semantics all are the same function of arrays of these names;
+    None where they are not, or do not say it all.
+
+    >>> one_function(("keras.gru", "keras2.gru"), ("kernel", "recurrent_kernel"), {})
+    'keras.gru'
+    """
+    names = set(arrays)
+    try:
+        meanings = [(one.settled(semantics), one.notation(names)) for one in map(registry.record, layouts)]
+    except LayoutError:
+        return None
+    return layouts[0] if all(meaning == meanings[0] for meaning in meanings) else None
 
 
 def nearest(shapes: Mapping[str, Shape], among: Iterable[Record] | None = None) -> LayoutError:

@@ -56,6 +56,7 @@ class Record:
 
     arrays: the notation by template of a name. semantics: the value, or the `Setting`, of each field of
     `Semantics` that is not the usual one. lone_bias: whether one bias goes to b or to d where there are both.
+    mark: a word in the name of a layer whose arrays alone are called as those of many other layers are.
 
     >>> gru = Record("mine.gru", "gru", {"w": "W[(g:rzn h) x]", "u": "R[(g:rzn h) k]", "b?": "b[(g:rzn h)]"})
     >>> gru.names(), gru.gates
@@ -69,6 +70,7 @@ class Record:
     evidence: Evidence = Evidence("")
     directions: tuple[str, str] = ("forward/", "backward/")
     lone_bias: str = "b"
+    mark: str = ""
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -218,6 +220,11 @@ class Record:
         settings.
         """
         return self.said() == other.said()
+
+    def notation(self, names: set[str]) -> dict[str, str]:
+        """What it says of arrays of these names."""
+        places = {name: self.place(name) for name in names}
+        return {name: self.arrays[place[0]] for name, place in places.items() if place is not None}
 
     def said(self) -> tuple[Any, ...]:
         """What it says of arrays and of the function."""

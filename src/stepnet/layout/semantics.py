@@ -170,7 +170,7 @@ def chosen(name: str, field: str, setting: Setting, given: Mapping[str, Any]) ->
         choice = " or ".join(map(repr, setting.values)) if setting.values else "a number"
         raise LayoutError(
             f"{name}: the arrays do not tell {field}, which is set there as {setting.name}: "
-            f"give semantics={{{field!r}: {choice}}}"
+            f"say --semantics {field}=VALUE, or semantics={{{field!r}: {choice}}}"
         )
     return setting.usual
 

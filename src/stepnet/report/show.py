@@ -26,7 +26,7 @@ def shown(
     target: where their numbers go in this layout too. html: writes a page with the picture of the one module.
     A module of which something is left open is listed with what is asked for.
     """
-    model = read(file, choice.layout)
+    model = read(file, choice.layout, choice.layouts)
     found: list[dict[str, Any]] = []
     console = Console(highlight=False)
     with named(str(file)):

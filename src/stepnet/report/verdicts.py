@@ -52,7 +52,7 @@ def modules(file: str, choice: Choice) -> tuple[Module, ...]:
         and Path(file).suffix in {f".{name.partition('.')[2]}" for name in records()}
     ):
         record(file)
-    model = read(file, choice.layout)
+    model = read(file, choice.layout, choice.layouts)
     with named(file):
         return stacked(choice.modules(model), choice.stack)
 

@@ -4,12 +4,13 @@ A configuration tells which layer is which and how it is set. Where a file has w
 they can, and the rest is asked for.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from stepnet.errors import FileError, LayoutError
 from stepnet.files.keras import write as writers
+from stepnet.files.keras.config import layers_of
 from stepnet.files.keras.file import KerasFile, KerasLayer
 from stepnet.files.keras.file import read as read_layers
 from stepnet.files.keras.write import NewLayer
@@ -33,7 +34,19 @@ def read(path: Path) -> Model:
         if module is not None:
             modules.append(module)
     taken = {name for module in modules for name in module.names.values()}
-    return Model(str(path), tuple(modules), {n: array for n, array in file.arrays.items() if n not in taken})
+    rest = {name: array for name, array in file.arrays.items() if name not in taken}
+    names = {module.name for module in modules}
+    return Model(str(path), tuple(modules), rest, tuple(others(file, names)))
+
+
+def others(file: KerasFile, recurrent: Collection[str]) -> Iterator[str]:
+    """What the layers are called that are no recurrent modules; without a configuration those with arrays."""
+    if file.config is None:
+        yield from (layer.name for layer in file.layers if layer.name not in recurrent)
+        return
+    for layer in layers_of(file.config):
+        if layer.name not in recurrent and layer.class_name != "InputLayer":
+            yield f"{layer.name} ({layer.class_name})"
 
 
 def of_layer(path: Path, file: KerasFile, layer: KerasLayer) -> Module | None:
@@ -53,6 +66,7 @@ def of_layer(path: Path, file: KerasFile, layer: KerasLayer) -> Module | None:
     if class_name not in CELLS:
         return None
     layout = layout_of(file, class_name, arrays)
+    reverse = bool(config.get("go_backwards")) and layer.class_name != "Bidirectional"
     try:
         semantics = record(layout).translated(settings(config))
     except LayoutError as error:
@@ -64,7 +78,8 @@ def of_layer(path: Path, file: KerasFile, layer: KerasLayer) -> Module | None:
         names,
         semantics=semantics,
         follows=follows,
-        reverse=bool(config.get("go_backwards")) and layer.class_name != "Bidirectional",
+        reverse=reverse,
+        flipped=reverse and bool(config.get("return_sequences")),
         merge=merge,
     )
 
@@ -106,7 +121,8 @@ def by_shapes(
     name: str, arrays: Mapping[str, Array], names: Mapping[str, str], follows: str | None
 ) -> Module | None:
     """A layer of which only arrays are known."""
-    known = [one for one in records().values() if one.name.partition(".")[0] in FRAMEWORKS]
+    frameworks = ("keras",) if any("/vars/" in place for place in names.values()) else FRAMEWORKS
+    known = [one for one in records().values() if one.name.partition(".")[0] in frameworks]
     found = find({own: array.shape for own, array in arrays.items()}, known)
     if len(found) != 1 or found[0].prefix:
         return None

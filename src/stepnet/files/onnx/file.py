@@ -60,6 +60,13 @@ def rest(path: str | Path) -> dict[str, Array]:
     }
 
 
+def others(path: str | Path) -> tuple[str, ...]:
+    """What the other nodes of a model are called, less those that only move numbers; see `read`."""
+    _, walk, _ = recurrent(*opened(path))
+    plain = [node for node in walk.nodes if node.op not in GATES and node.op not in {*FOLDS, *MOVES}]
+    return tuple(f"{node.name or 'a node'} ({node.op})" for node in plain)
+
+
 def opened(path: str | Path) -> tuple[Proto, Store]:
     """A model as protobuf gives it; what its tensors hold is not looked at yet."""
     path = existing(path)

@@ -19,7 +19,8 @@ BETAS = {"HardSigmoid": 0.5}
 
 def read(path: Path) -> Model:
     """The recurrent nodes of a model, each a module."""
-    return Model(str(path), tuple(module(path, node) for node in file.read(path)), file.rest(path))
+    nodes = tuple(module(path, node) for node in file.read(path))
+    return Model(str(path), nodes, file.rest(path), file.others(path))
 
 
 def module(path: Path, node: OnnxNode) -> Module:

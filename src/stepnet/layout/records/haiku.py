@@ -12,7 +12,7 @@ SIMPLE = {
     "linear_1/b?": "d[h]",
 }
 RECORDS = (
-    Record("haiku.rnn", "rnn", SIMPLE, {"candidate_activation": "relu"}, EVIDENCE),
+    Record("haiku.rnn", "rnn", SIMPLE, {"candidate_activation": "relu"}, EVIDENCE, mark="rnn"),
     Record(
         "haiku.gru",
         "gru",
@@ -26,5 +26,6 @@ RECORDS = (
         {"linear/w": "W[x (g:igfo h)] / R[k (g:igfo h)]", "linear/b": "b[(g:igfo h)]"},
         {"forget_bias": 1.0},
         EVIDENCE,
+        mark="lstm",
     ),
 )

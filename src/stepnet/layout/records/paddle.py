@@ -34,7 +34,7 @@ RECORDS = (
         "paddle.rnn",
         "rnn",
         arrays("n"),
-        {"candidate_activation": Setting("activation", same("tanh", "relu"), "tanh")},
+        {"candidate_activation": Setting("activation", same("tanh", "relu"))},
         EVIDENCE,
         REVERSE,
     ),

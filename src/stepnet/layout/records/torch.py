@@ -1,4 +1,7 @@
-"""PyTorch: nn.RNN, nn.GRU, nn.LSTM; the names are those of a state dict."""
+"""PyTorch: nn.RNN, nn.GRU, nn.LSTM and their cells; the names are those of a state dict.
+
+A state dict does not say which of tanh and relu an nn.RNN has: it is asked for.
+"""
 
 from stepnet.layout.record import Evidence, Record
 from stepnet.layout.semantics import Setting, same
@@ -17,11 +20,17 @@ def arrays(gates: str) -> dict[str, str]:
     }
 
 
+def of_cell(gates: str) -> dict[str, str]:
+    """The arrays that all three kinds of cell have."""
+    return {name.replace("_l{L}{D}", ""): notation for name, notation in arrays(gates).items()}
+
+
+NONLINEARITY = {"candidate_activation": Setting("nonlinearity", same("tanh", "relu"))}
 RNN = Record(
     "torch.rnn",
     "rnn",
     arrays("n"),
-    {"candidate_activation": Setting("nonlinearity", same("tanh", "relu"), usual="tanh")},
+    NONLINEARITY,
     EVIDENCE,
     REVERSE,
 )
@@ -35,4 +44,9 @@ PROJECTED = Record(
     EVIDENCE,
     REVERSE,
 )
-RECORDS = (RNN, GRU, LSTM, PROJECTED)
+CELLS = (
+    Record("torch.rnn_cell", "rnn", of_cell("n"), NONLINEARITY, EVIDENCE),
+    Record("torch.gru_cell", "gru", of_cell("rzn"), {"reset": "after", "update": "keep"}, EVIDENCE),
+    Record("torch.lstm_cell", "lstm", of_cell("ifgo"), {}, EVIDENCE),
+)
+RECORDS = (RNN, GRU, LSTM, PROJECTED, *CELLS)

@@ -1,0 +1,118 @@
+"""What becomes of everything that a file holds: converted, copied or left, by name.
+
+A recurrent layer owns what is called as its parts are. What a conversion leaves behind there is an error,
+unless it is named: it may change the function.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from stepnet.errors import LayoutError
+from stepnet.files.model import Model, Module
+
+MOST_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Account:
+    """The names of a file's arrays, each in one place, and of its other layers.
+
+    converted: by module. copied: under their own names. left: in the old file alone. layers: those that are
+    no recurrent modules, or were not asked for.
+    """
+
+    converted: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    copied: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    layers: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, model: Model, modules: Iterable[Module], copied: Iterable[str]) -> "Account":
+        """The account of a conversion of these modules."""
+        meant = tuple(modules)
+        converted = {module.name: tuple(module.names.values() or module.arrays) for module in meant}
+        others = [one for one in model.modules if not any(is_part(one, module) for module in meant)]
+        copied = tuple(copied)
+        arrays = [*model.rest, *(name for one in others for name in one.names.values())]
+        return cls(
+            converted,
+            copied,
+            tuple(name for name in arrays if name not in copied),
+            (*model.layers, *(f"{one.name} ({' or '.join(one.layouts)})" for one in others)),
+        )
+
+    def lines(self) -> list[str]:
+        """What was not converted, as text for people."""
+        parts = (("copied", self.copied), ("left: arrays", self.left), ("left: layers", self.layers))
+        return [f"{title}: {listed(names)}" for title, names in parts if names]
+
+
+def is_part(one: Module, whole: Module) -> bool:
+    """Whether a module is another, or one of those that it was stacked of."""
+    return one.name in whole.name.split(" + ") or one.name == whole.name
+
+
+def listed(names: Collection[str]) -> str:
+    """Names as text, the first of many."""
+    shown = ", ".join(list(names)[:MOST_SHOWN])
+    return f"{shown} and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else shown
+
+
+def check_nothing_is_lost(model: Model, modules: Iterable[Module], drop: Collection[str] = ()) -> None:
+    """Raises `LayoutError` for arrays that a recurrent layer has besides those that its layout knows.
+
+    drop: names of arrays that may be left.
+    """
+    unknown = [name for name in drop if name not in model.rest]
+    if unknown:
+        raise LayoutError(f"no array that would be left is called {unknown[0]!r}: there is nothing to drop")
+    for module in modules:
+        for part in module.name.split(" + "):
+            lost = [name for name in inside(part, module, model.rest) if name not in drop]
+            if lost:
+                raise LayoutError(
+                    f"{part.rstrip('./_') or 'the recurrent layer'} has {listed(lost)} besides what "
+                    f"{' or '.join(module.layouts)} has: say --from LAYOUT where it is another one, or "
+                    f"--drop NAME for what may be left"
+                )
+
+
+def inside(prefix: str, module: Module, names: Iterable[str]) -> list[str]:
+    """Those of the names that are a layer's own: behind its prefix, or beside its arrays where it has none.
+
+    What is behind the whole name of an array, as the state of an optimiser is, is about that array.
+    """
+    own = set(module.names.values())
+    if not own:
+        return []  # the file itself says what the layer's arrays are
+    if prefix:
+        held = [name for name in names if name.startswith(prefix)]
+    else:
+        held = [name for name in names if not set(name) & set("./")]
+    return [name for name in held if not any(name.startswith((f"{one}/", f"{one}.")) for one in own)]
+
+
+def check_row(modules: tuple[Module, ...], output: Path | str, assumed: bool) -> None:
+    """Raises `LayoutError` unless each module takes the outputs of the one before, and nothing else does.
+
+    assumed: somebody says so, of a file that does not.
+    """
+    for below, module in pairwise(modules):
+        names = [one.name.rpartition(" + ")[2].rstrip("./_") or "the weights" for one in (below, module)]
+        if below.flipped:
+            raise LayoutError(
+                f"{names[0]} gives its outputs last step first, and {names[1]} takes them so; "
+                f"{output} has no way to say that: convert each by itself with --module"
+            )
+        if module.follows == below.name.rpartition(" + ")[2] or (assumed and module.follows is None):
+            continue
+        if module.follows is None:
+            what = "the file does not say that it takes them: say --stack if it does, or"
+        else:
+            what = f"it takes {module.follows}, and what lies between would be lost:"
+        raise LayoutError(
+            f"{output} would run {names[1]} over the outputs of {names[0]}; {what} convert each by itself "
+            "with --module"
+        )

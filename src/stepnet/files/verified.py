@@ -1,0 +1,126 @@
+"""Whether a file that was written computes what the modules compute that it was made of.
+
+A file of arrays alone says nothing of how its modules are joined: each is compared by itself. A file that is
+a model is run as a whole, by stepnet's own reading of it and by its own runtime where that is installed.
+"""
+
+import importlib
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stepnet.compose import Layer, Stack
+from stepnet.files.account import check_row
+from stepnet.files.formats import kind, read
+from stepnet.files.model import Array, Module
+from stepnet.layout.frameworks import NOT_INSTALLED
+from stepnet.layout.verify import (
+    Own,
+    Verdict,
+    Weights,
+    distance,
+    inputs,
+    outputs_of,
+    random_sequences,
+    rounding,
+    stored,
+)
+from stepnet.ragged import Ragged
+
+
+def weights(module: Module) -> Weights:
+    """A module as a side to verify."""
+    return Weights(module.arrays, module.layout, module.sizes, module.semantics, module.reverse, module.merge)
+
+
+def in_a_row(modules: Sequence[Module]) -> Layer:
+    """Modules as layers in float64, each over the one before."""
+    layers = [weights(module).layers(np.float64) for module in modules]
+    return layers[0] if len(layers) == 1 else Stack(layers)
+
+
+def verify_file(made_of: Sequence[Module], output: str | Path, seed: int = 0) -> Verdict:
+    """The largest difference of the outputs of modules in a row, and of the file that was written of them."""
+    written = read(output).modules
+    check_row(written, output, assumed=True)
+    here, there = in_a_row(made_of), in_a_row(written)
+    sequences = random_sequences(inputs(here), seed)
+    right, found = outputs_of(here, sequences), outputs_of(there, sequences)
+    largest = float(np.abs(right.values).max(initial=0))
+    sides = [weights(module) for module in (*made_of, *written)]
+    own = by_its_runtime(Path(output), sequences, found, sides)
+    return Verdict(
+        distance(right.values, found.values),
+        largest,
+        len(sequences),
+        len(sequences.values),
+        max(1.0, largest) * sum(map(stored, sides)),
+        () if own is None else (own,),
+    )
+
+
+# ---- the runtimes of model files
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What runs a kind of file: the module it takes, the ending of the files, and how a file is loaded.
+
+    load: gives what runs one sequence [steps, inputs].
+    """
+
+    module: str
+    ending: str
+    load: Callable[[Path], Callable[[Array], Array]]
+
+
+def in_onnxruntime(path: Path) -> Callable[[Array], Array]:
+    """An ONNX file as onnxruntime runs it."""
+    onnxruntime: Any = importlib.import_module("onnxruntime")
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    name, kind_of = session.get_inputs()[0].name, session.get_inputs()[0].type
+    dtype = {"tensor(float)": np.float32, "tensor(double)": np.float64}[kind_of]
+    return lambda x: session.run(None, {name: x[None].astype(dtype)})[0][0]
+
+
+def in_keras(path: Path) -> Callable[[Array], Array]:
+    """A .keras file as Keras runs it."""
+    keras: Any = importlib.import_module("keras")
+    model = keras.saving.load_model(path, compile=False, safe_mode=True)
+    return lambda x: np.asarray(keras.ops.convert_to_numpy(model(x[None].astype(model.dtype))))[0]
+
+
+RUNTIMES = (Runtime("onnxruntime", ".onnx", in_onnxruntime), Runtime("keras", ".keras", in_keras))
+
+
+def by_its_runtime(path: Path, sequences: Ragged, outputs: Ragged, sides: Sequence[Weights]) -> Own | None:
+    """How far the outputs of a file are from what its runtime gives; None where it has none."""
+    runtime = next((one for one in RUNTIMES if path.name.lower().endswith(one.ending)), None)
+    if runtime is None:
+        return None
+    title = kind(path).title
+    if find_spec(runtime.module) is None:
+        return Own(title, runtime.module, reason=NOT_INSTALLED)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what would be faster there is not what is asked
+        try:
+            run = runtime.load(path)
+        except (ImportError, ValueError) as error:  # another version than what is known here
+            return Own(title, runtime.module, reason=f"{type(error).__name__}: {error}")
+        pairs = [(x, y) for x, y in zip(sequences.to_list(), outputs.to_list(), strict=True) if len(x)]
+        given = [(run(x), y) for x, y in pairs]
+    dtype = given[0][0].dtype
+    largest = max(1.0, float(np.abs(outputs.values).max(initial=0)))
+    return Own(
+        title,
+        runtime.module,
+        importlib.import_module(runtime.module).__version__,
+        max(distance(y, x.astype(np.float64)) for x, y in given),
+        largest * 2 * sum(rounding(dtype, side.given().sizes) for side in sides),
+        dtype.name,
+    )
