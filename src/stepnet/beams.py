@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.arguments import number, whole
 from stepnet.compose import Stack
-from stepnet.errors import InputError
 from stepnet.generate import Writer, checked_most, checked_stops, log_softmax
 from stepnet.prepared import Asked
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
 from stepnet.recurrence import RNN
-from stepnet.types import is_integer
 
 Array = np.ndarray
 
@@ -43,13 +42,11 @@ def beam_search(
     `generate` for the rest.
     """
     most, stops = checked_most(max_steps), checked_stops(stop)
-    if not is_integer(beams) or beams < 1:
-        raise InputError(f"beams is how many sequences are kept, 1 or more, not {beams!r}")
-    if not 0 <= length_penalty < math.inf:
-        raise InputError(f"length_penalty is 0 or more, not {length_penalty!r}")
+    beams = whole(beams, "beams is how many sequences are kept, 1 or more", 1)
+    penalty = number(length_penalty, "length_penalty is 0 or more", lambda value: 0 <= value < math.inf)
     writer = Writer.of(rnn, feed, scores, engine)
     front = writer.begin(start, initial, statics, stops)
-    searches = [Search(int(beams), most, stops, length_penalty) for _ in front.scores]
+    searches = [Search(beams, most, stops, penalty) for _ in front.scores]
     live = [Beginnings(np.zeros(1), np.zeros((1, 0), np.int64)) for _ in searches]
     for step in range(most):
         logs = np.split(log_softmax(front.scores), np.cumsum([len(one.logs) for one in live])[:-1])

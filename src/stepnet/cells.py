@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.arguments import array_of, dtype_name, flag, is_one_of, mapping, shown, whole
 from stepnet.errors import InputError
 from stepnet.functions import relu, sigmoid
 from stepnet.recurrence import RNN
@@ -160,12 +161,15 @@ class Cell:
 
     def memory(self, hidden: int, projected: int | None = None) -> Any:
         """The memory as `RNN` takes it: 64, or {"h": 64, "c": 64} for more than one."""
+        hidden, projected = whole(hidden, HIDDEN), projection(projected)
         if self.memories == "h":
             return hidden
         return {"h": hidden if projected is None else projected, "c": hidden}
 
     def shapes(self, inputs: int, hidden: int, projected: int | None = None) -> dict[str, tuple[int, ...]]:
         """The shape of each parameter by name."""
+        inputs, hidden = whole(inputs, INPUTS), whole(hidden, HIDDEN)
+        projected = projection(projected)
         if projected is not None and "P" not in self.further:
             raise InputError(f"{self.step.__name__} has no projection; leave projected= out")
         gates, output = len(self.gates) * hidden, hidden if projected is None else projected
@@ -184,14 +188,18 @@ class Cell:
         dtype: Any = "float32",
     ) -> dict[str, np.ndarray]:
         """Random parameters by name, uniform from -1 / sqrt(hidden) to 1 / sqrt(hidden), as in PyTorch."""
+        shapes = self.shapes(inputs, whole(hidden, HIDDEN, 1), projected).items()
+        if not isinstance(seed, np.random.Generator):
+            seed = whole(seed, "seed is a whole number from 0 on, or a generator of NumPy's")
+        wanted, bias = dtype_name(dtype, "the parameters"), flag(bias, "bias")
         random, most = np.random.default_rng(seed), 1 / math.sqrt(hidden)
-        shapes = self.shapes(inputs, hidden, projected).items()
-        drawn = {name: random.uniform(-most, most, shape).astype(dtype) for name, shape in shapes}
+        drawn = {name: random.uniform(-most, most, shape).astype(wanted) for name, shape in shapes}
         return {name: value for name, value in drawn.items() if bias or name not in BIASES}
 
     def sizes(self, params: Parameters) -> tuple[int, int, int | None]:
         """The sizes: inputs, hidden and projected. Raises `InputError` for parameters that do not fit."""
-        shapes = {name: tuple(np.shape(value)) for name, value in params.items()}
+        given = mapping(params, f"parameters of {self.step.__name__} are arrays by name")
+        shapes = {name: array_of(value, name).shape for name, value in given.items()}
         needed = self.shapes(0, 0)
         missing = [name for name in needed if name not in shapes and name not in BIASES]
         unknown = [name for name in shapes if name not in needed]
@@ -215,6 +223,13 @@ class Cell:
 
 
 BIASES = ("b", "d")
+INPUTS, HIDDEN = "inputs is how many inputs there are", "hidden is how many units there are"
+
+
+def projection(projected: Any) -> int | None:
+    """The size of a projection; None for none."""
+    return None if projected is None else whole(projected, "projected is the size of the projection, or None")
+
 
 CELLS: dict[str, Cell] = {
     "simple_rnn": Cell(simple_rnn, "n"),
@@ -230,8 +245,8 @@ CELLS: dict[str, Cell] = {
 
 def cell(name: str) -> Cell:
     """The cell of that name; raises `InputError` for any other."""
-    if name not in CELLS:
-        raise InputError(f"no cell is called {name!r}; there are {', '.join(CELLS)}")
+    if not is_one_of(name, CELLS):
+        raise InputError(f"no cell is called {shown(name)}; there are {', '.join(CELLS)}")
     return CELLS[name]
 
 

@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from stepnet.errors import NetError
+from stepnet import arguments
+from stepnet.errors import InputError, NetError
 from stepnet.ir import Builder
 from stepnet.lines import refuse as refuse
 from stepnet.lines import user_line as user_line
@@ -257,9 +258,9 @@ def lifted(builder: Builder, value: Any, operands: Sequence[Any]) -> int:
 def array_of(value: Any, what: str) -> np.ndarray:
     """The value as an array, which lists of different lengths are not."""
     try:
-        return np.asarray(value)
-    except ValueError as error:
-        raise refuse(f"{what} is a {type(value).__name__} that is no array: {error}") from None
+        return arguments.array_of(value, what)
+    except InputError as error:
+        raise refuse(str(error)) from None
 
 
 def align(builder: Builder, numbers: list[int]) -> None:
