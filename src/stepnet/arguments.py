@@ -5,7 +5,7 @@ A check is given what the caller's argument means, in words that end where "not 
 
 import sys
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeGuard, cast
+from typing import Any, TypeGuard, TypeVar, cast
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from stepnet.errors import InputError
 from stepnet.types import DTYPES, dtype_text, is_integer
 
 Array = np.ndarray
+Kind = TypeVar("Kind")
 LARGEST = int(np.iinfo(np.int64).max)
 SHOWN = 60
 """How many characters of a wrong argument are shown."""
@@ -106,6 +107,17 @@ def number(value: Any, meaning: str, holds: Callable[[float], bool], advice: str
     raise InputError(f"{meaning}, not {shown(value)}{advice}")
 
 
+def instance(value: Any, of: type[Kind], meaning: str) -> Kind:
+    """What is an instance of a class.
+
+    >>> instance("h", str, "name is a text")
+    'h'
+    """
+    if not isinstance(value, of):
+        raise InputError(f"{meaning}, not {shown(value)}")
+    return value
+
+
 def choice(value: Any, meaning: str, among: Collection[str]) -> str:
     """One of several words.
 
@@ -145,13 +157,17 @@ def array_of(value: Any, what: str) -> Array:
             f"{what} is a masked array, and its mask would be lost; give .filled(...), and beside it mask= "
             "where steps are to be left out"
         )
-    tensor = getattr(sys.modules.get("torch"), "Tensor", ())
-    if isinstance(value, tensor):
+    if is_tensor(value):
         refuse_tensor(value, what)
     try:
         return np.asarray(value)
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
         raise InputError(f"{what} is {kind(value)} that is no array: {error}") from None
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value is a tensor of PyTorch, which is not imported to say so."""
+    return isinstance(value, getattr(sys.modules.get("torch"), "Tensor", ()))
 
 
 def refuse_tensor(tensor: Any, what: str) -> None:

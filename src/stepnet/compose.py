@@ -50,8 +50,7 @@ class Bidirectional:
     merge: str | None = "concat"
 
     def __post_init__(self) -> None:
-        if self.merge is not None:
-            choice(self.merge, f"merge is {', '.join(map(repr, MERGES))} or None", MERGES)
+        checked_merge(self.merge)
         for name, layer, reverse in (("forward", self.forward, False), ("backward", self.backward, True)):
             for rnn in recurrences(layer, name):
                 if rnn.reverse != reverse:
@@ -317,6 +316,13 @@ MERGES: dict[str, Callable[[Array, Array, int], Array]] = {
     "average": lambda forward, backward, _: (forward + backward) / 2,
     "product": lambda forward, backward, _: forward * backward,
 }
+
+
+def checked_merge(merge: Any) -> str | None:
+    """How two outputs become one, or None; raises `InputError` for what is neither."""
+    return (
+        None if merge is None else choice(merge, f"merge is {', '.join(map(repr, MERGES))} or None", MERGES)
+    )
 
 
 def merged(forward: Any, backward: Any, how: str, last_only: bool) -> Any:

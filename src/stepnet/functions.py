@@ -5,7 +5,7 @@ except the two that are operations of their own: sigmoid and erf.
 """
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -149,7 +149,7 @@ def along(name: str, x: Any, axis: Any) -> Any:
     if isinstance(x, Traced):
         return x
     shape: tuple[int, ...] = np.shape(x)
-    axes: Any = axis if isinstance(axis, tuple) and axis else (axis,)
+    axes = cast("tuple[Any, ...]", axis if isinstance(axis, tuple) else (axis,))
     if not all(is_integer(one) and -len(shape) <= one < len(shape) for one in axes):
         raise InputError(f"axis of {name} is one of the {len(shape)} axes, as -1, not {shown(axis)}")
     if len({one % len(shape) for one in axes}) < len(axes) or any(not shape[one] for one in axes):

@@ -65,7 +65,10 @@ def is_list(item: Any) -> bool:
 def one_slice(item: Any, size: int) -> tuple[tuple[int, int, int], int | None]:
     """An axis's slice as (start, stop, step), and how many features it keeps; None for a dropped axis."""
     if isinstance(item, slice):
-        start, stop, step = item.indices(size)
+        try:
+            start, stop, step = item.indices(size)
+        except (TypeError, ValueError) as error:
+            raise refuse(f"{item} is no slice of {size} features: {error}") from None
         return (start, stop, step), len(range(start, stop, step))
     if is_integer(item) and not isinstance(item, bool):
         if not -size <= item < size:

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from stepnet.arguments import shown
 from stepnet.trace import ROWS_AXIS, Traced, apply, builder_of, lifted, refuse, reshaped, transposed
 from stepnet.types import ROWS, is_integer
 from stepnet.ufuncs import matmul
@@ -149,8 +150,9 @@ def reshape(x: Traced, shape: Any, order: str = "C") -> Traced:
 def transpose(x: Traced, axes: Sequence[int] | None = None) -> Traced:
     """The axes in another order; the rows stay first."""
     rank = x.ndim
-    order = [axis % rank for axis in (axes if axes is not None else range(rank - 1, -1, -1))]
-    if sorted(order) != list(range(rank)):
+    given = listed(axes) if axes is not None else list(range(rank - 1, -1, -1))
+    order = [axis % rank for axis in given if is_integer(axis) and -rank <= axis < rank]
+    if len(given) != rank or sorted(order) != list(range(rank)):
         raise refuse(f"transpose of {rank} axes wants each of them once, not {axes}")
     lead = 0 if x.is_constant else 1
     if lead and order[0] != 0:
@@ -209,15 +211,21 @@ def stack(arrays: Sequence[Any], axis: int = 0) -> Traced:
     return concatenate([np.expand_dims(value, axis) for value in arrays], axis)
 
 
-def expand_dims(x: Traced, axis: int) -> Traced:
-    """The value with a new feature axis of size one."""
-    rank = x.ndim + 1
-    if not -rank <= axis < rank or (not x.is_constant and axis % rank == 0):
-        raise refuse(f"np.expand_dims at axis {axis} would stand before the rows")
+def expand_dims(x: Traced, axis: Any) -> Traced:
+    """The value with a new feature axis of size one, or several of them."""
+    axes = listed(axis)
+    rank = x.ndim + len(axes)
+    for one in axes:
+        if not is_integer(one) or not -rank <= one < rank:
+            raise refuse(f"np.expand_dims: axis {one} is none of the {rank} axes that there would be")
+        if not x.is_constant and one % rank == 0:
+            raise refuse(f"np.expand_dims at axis {one} would stand before the rows")
+    new = {one % rank for one in axes}
+    if len(new) < len(axes):
+        raise refuse(f"np.expand_dims: axis {axis} has one of the axes twice")
+    sizes = iter(x.type.shape)
     lead = 0 if x.is_constant else 1
-    shape = list(x.type.shape)
-    shape.insert(axis % rank - lead, 1)
-    return reshaped(x, tuple(shape))
+    return reshaped(x, tuple(1 if place in new else next(sizes) for place in range(lead, rank)))
 
 
 def squeeze(x: Traced, axis: Any = None) -> Traced:
@@ -241,7 +249,10 @@ def split(x: Traced, parts: Any, axis: int = 0) -> list[Traced]:
             raise refuse(f"np.split: {size} features do not divide into {parts} equal parts")
         cuts = list(range(0, size + 1, size // int(parts))) if size else [0] * (int(parts) + 1)
     else:
-        cuts = [0, *(int(cut) for cut in parts), size]
+        places = np.asarray(parts)
+        if places.ndim != 1 or (places.dtype.kind not in "iu" and places.size):
+            raise refuse(f"np.split takes a number of parts, or the places to cut at, not {shown(parts)}")
+        cuts = [0, *places.tolist(), size]
     index = [slice(None)] * x.ndim
     pieces: list[Traced] = []
     for start, stop in pairwise(cuts):
@@ -255,6 +266,8 @@ def array_split(x: Traced, parts: Any, axis: int = 0) -> list[Traced]:
     if not is_integer(parts):
         return split(x, parts, axis)
     size = x.type.shape[feature_axis(x, axis, "np.array_split")]
+    if parts < 1:
+        raise refuse(f"np.array_split: {size} features do not divide into {parts} parts")
     lengths = [size // int(parts) + (place < size % int(parts)) for place in range(int(parts))]
     return split(x, [sum(lengths[:place]) for place in range(1, int(parts))], axis)
 

@@ -6,7 +6,8 @@ net it is. The same step runs unchanged on NumPy arrays, which is what the resul
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import numpy as np
@@ -104,7 +105,8 @@ class Traced(NDArrayOperatorsMixin):
         rule = UFUNCS.get(ufunc)
         if rule is None:
             raise refuse(f"np.{ufunc.__name__} is not an operation of a step")
-        return rule(*inputs) if callable(rule) else apply(rule, *inputs)
+        with as_refused(f"np.{ufunc.__name__}"):
+            return rule(*inputs) if callable(rule) else apply(rule, *inputs)
 
     def __array_function__(self, function: Callable[..., Any], types: Any, inputs: Any, options: Any) -> Any:
         from stepnet.numpy_functions import FUNCTIONS
@@ -117,7 +119,8 @@ class Traced(NDArrayOperatorsMixin):
             inspect.signature(rule).bind(*inputs, **options)
         except TypeError as error:
             raise refuse(f"np.{function.__name__} in a step: {error}") from None
-        return rule(*inputs, **options)
+        with as_refused(f"np.{function.__name__}"):
+            return rule(*inputs, **options)
 
     def __getitem__(self, index: Any) -> "Traced":
         from stepnet.indexing import indexed
@@ -215,6 +218,15 @@ class Traced(NDArrayOperatorsMixin):
         if name.startswith("__"):
             raise AttributeError(name)
         raise refuse(f"array method .{name} is not an operation of a step")
+
+
+@contextmanager
+def as_refused(name: str) -> Generator[None]:
+    """Inside it, what NumPy and Python say of wrong arguments is said of the user's line."""
+    try:
+        yield
+    except (TypeError, ValueError, IndexError, OverflowError) as error:
+        raise refuse(f"{name} in a step: {error}") from None
 
 
 # ---- applying one operation --------------------------------------------------------------------------------

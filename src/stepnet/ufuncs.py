@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.ops import OPERATIONS
-from stepnet.trace import Traced, apply, builder_of, lifted, refuse, reshaped
+from stepnet.trace import Traced, apply, array_of, builder_of, lifted, refuse, reshaped
 
 
 def matmul(left: Any, right: Any) -> Traced:
@@ -61,7 +61,7 @@ def power(x: Any, exponent: Any) -> Traced:
     """x to a constant power."""
     if isinstance(exponent, Traced):
         raise refuse("a power by a value is not an operation of a step; use np.exp(b * np.log(a))")
-    if np.ndim(exponent) != 0:
+    if np.ndim(exponent) != 0 or array_of(exponent, "the exponent").dtype.kind not in "biuf":
         raise refuse("the exponent of a power is one constant number")
     if not isinstance(x, Traced):  # pragma: no cover - NumPy calls only for a traced operand
         raise refuse("the base of a power is a step's value")

@@ -10,7 +10,9 @@ guessed: both are given, and who needs one asks for it.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any, cast
 
+from stepnet.arguments import instance, mapping, whole
 from stepnet.errors import LayoutError
 from stepnet.layout.record import Record
 from stepnet.layout.registry import records
@@ -51,6 +53,7 @@ def find(shapes: Mapping[str, Shape], among: Iterable[Record] | None = None) -> 
     >>> find({"rnn.weight_ih_l0": (9, 2), "rnn.weight_hh_l0": (9, 3), "head.weight": (5, 3)})
     (Found(prefix='rnn.', names={...}, layouts=('torch.gru',)),)
     """
+    check_shapes(shapes)
     fits: dict[tuple[str, frozenset[str]], list[Record]] = {}
     for record, prefix, names in candidates(shapes, among):
         if why_not(record, {own: shapes[name] for own, name in names.items()}) is None:
@@ -64,6 +67,14 @@ def find(shapes: Mapping[str, Shape], among: Iterable[Record] | None = None) -> 
             names = {name[len(prefix) :]: name for name in sorted(held, key=order.__getitem__)}
             found.append(Found(prefix, names, distinct(fits[prefix, held])))
     return tuple(sorted(found, key=lambda one: min(order[name] for name in one.names.values())))
+
+
+def check_shapes(shapes: Any) -> None:
+    """Raises `InputError` for what is no shapes by name."""
+    for name, shape in mapping(shapes, "shapes are tuples of whole numbers by the names of arrays").items():
+        meaning = f"the shape of {name} is a tuple of whole numbers"
+        for size in cast("tuple[Any, ...]", instance(shape, tuple, meaning)):
+            whole(size, meaning)
 
 
 def candidates(

@@ -3,12 +3,11 @@
 import inspect
 from typing import Any, cast
 
-import numpy as np
-
+from stepnet.arguments import array_of
 from stepnet.errors import InputError, StepError
 from stepnet.recurrence import RNN
 from stepnet.step import Spec
-from stepnet.structure import leaves, skeleton, transform
+from stepnet.structure import arranged, leaves, skeleton, transform
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.replay import Function, TorchStep
 from stepnet.types import DTYPES
@@ -59,7 +58,7 @@ def trace(step: Any, example: Any, *, statics: Any = None, **options: Any) -> RN
     )
     return RNN(
         TorchStep(of_module(step, memory) if module else of_function(step), called, name_of(step)),
-        transform(array_of, params),
+        transform(parameter, params),
         memory=memories,
         inputs=inputs,
         statics=static_specs,
@@ -122,10 +121,10 @@ def dtype_of(tensor: Any, what: str) -> str:
     return name
 
 
-def array_of(leaf: Any) -> Any:
+def parameter(leaf: Any) -> Any:
     """A parameter as an array of its own."""
     if not isinstance(leaf, torch.Tensor):
-        return np.array(leaf)
+        return array_of(leaf, "a parameter").copy()
     dtype_of(leaf, "a parameter")
     return leaf.detach().cpu().numpy().copy()
 
@@ -154,10 +153,10 @@ def of_module(module: Any, state: Any) -> Function:
     def called(x: Any, memory: Any, params: Any, **further: Any) -> tuple[Any, Any]:
         given = {name: params[first] for name, first in names.items()}
         found = torch.func.functional_call(module, given, (x, memory), further, tie_weights=False)
-        if skeleton(found) == wanted:
-            return leaves(found)[0], found
+        if skeleton(arranged(found, state)) == wanted:
+            return leaves(arranged(found, state))[0], found
         pair = cast("tuple[Any, ...]", found)
-        if isinstance(found, tuple) and len(pair) == 2 and skeleton(pair[1]) == wanted:
+        if isinstance(found, tuple) and len(pair) == 2 and skeleton(arranged(pair[1], state)) == wanted:
             return pair
         raise StepError(
             f"{type(module).__name__} is given the state {wanted} and gives {skeleton(found)}; "
