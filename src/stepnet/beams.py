@@ -79,6 +79,11 @@ class Search:
         self.beams, self.most, self.stops, self.penalty = beams, most, stops, penalty
         self.found: list[tuple[float, float, Array]] = []
 
+    def weight(self, length: int) -> float:
+        """What a log is divided by for its length; infinite beyond all floats."""
+        with np.errstate(over="ignore"):
+            return float(np.float_power(length, self.penalty))
+
     def grown(self, live: Beginnings, logs: Array) -> tuple[Array, Beginnings]:
         """The beginnings one symbol longer, and which of the old ones each comes from."""
         total = live.logs[:, None] + logs
@@ -93,12 +98,12 @@ class Search:
         possible = total > -np.inf
         for place in np.flatnonzero(stopped & possible)[: self.beams]:
             log = float(total[place])
-            self.found.append((log / longer.shape[1] ** self.penalty, log, longer[place]))
+            self.found.append((log / self.weight(longer.shape[1]), log, longer[place]))
         self.found = sorted(self.found, key=lambda one: -one[0])[: self.beams]
         kept = np.flatnonzero(~stopped & possible)[: self.beams]
         if len(self.found) == self.beams:
             # No continuation has a higher log, nor is it longer than the longest.
-            kept = kept[total[kept] / self.most**self.penalty >= self.found[-1][0]]
+            kept = kept[total[kept] / self.weight(self.most) >= self.found[-1][0]]
         return parents[kept], Beginnings(total[kept], longer[kept])
 
 

@@ -8,14 +8,14 @@ None stands for none, of the whole or of a part. A mask, and how many steps were
 Inside a step they run over its inner sequences; there `initial="zeros"` says that all memories begin anew.
 """
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Set
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Unpack, cast
 
 import numpy as np
 
-from stepnet.arguments import choice, kind, shown
+from stepnet.arguments import choice, flag, kind, shown
 from stepnet.batch import ZEROS
 from stepnet.control import Controls
 from stepnet.errors import InputError, StepnetError
@@ -128,7 +128,7 @@ class Stack:
     layers: tuple["Layer", ...]
 
     def __init__(self, layers: Any) -> None:
-        if not isinstance(layers, Iterable) or isinstance(layers, Set | Mapping | str):
+        if not isinstance(layers, list | tuple | Iterator):
             raise InputError(
                 f"layers of a Stack are a list of RNNs, Bidirectionals and Stacks, not {kind(layers)}"
             )
@@ -150,7 +150,7 @@ class Stack:
     ) -> tuple[Any, tuple[Any, ...]]:
         """The last layer's outputs, and each layer's final memories. See `RNN`."""
         given, still = self.by_layer(initial, "initial"), self.by_layer(statics, "statics")
-        outputs, top = sequences, len(self.layers) - 1
+        outputs, top, last_only = sequences, len(self.layers) - 1, flag(last_only, "last_only")
         final: list[Any] = []
         for place, layer in enumerate(self.layers):
             with named(f"layer {place}"):

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepnet.trace import Traced, apply, refuse, reshaped
+from stepnet.trace import Traced, apply, array_of, refuse, reshaped
 from stepnet.types import is_integer
 
 
@@ -75,7 +75,7 @@ def one_slice(item: Any, size: int) -> tuple[tuple[int, int, int], int | None]:
             raise refuse(f"index {item} is outside {size} features")
         return (int(item) % size, int(item) % size + 1, 1), None
     if is_list(item):
-        places: np.ndarray = np.asarray(item)
+        places = array_of(item, "a list of features")
         if places.ndim != 1 or places.dtype.kind != "i" or np.any(places < -size) or np.any(places >= size):
             raise refuse(f"a list of features holds integers from {-size} to {size - 1}")
         return (0, size, 1), len(places)

@@ -12,13 +12,18 @@ from typing import Any, cast
 import numpy as np
 
 from stepnet.arguments import shown
-from stepnet.trace import ROWS_AXIS, Traced, apply, builder_of, lifted, refuse, reshaped, transposed
-from stepnet.types import ROWS, is_integer
+from stepnet.trace import ROWS_AXIS, Traced, apply, array_of, builder_of, lifted, refuse, reshaped, transposed
+from stepnet.types import DTYPES, ROWS, is_integer
 from stepnet.ufuncs import matmul
+
+MOST_PARTS = 2**12
+"""Into how many parts features are split where most of them may be empty."""
 
 
 def feature_axis(x: Traced, axis: Any, doing: str) -> int:
     """An axis as the step sees it, counted from the end of the features; refuses the rows."""
+    if not isinstance(cast("Any", x), Traced):
+        raise refuse(f"{doing} takes a value of the step, not {shown(x)}")
     rank = x.ndim
     if not is_integer(axis) or not -rank <= axis < rank:
         raise refuse(f"{doing}: axis {axis} is none of the {rank} axes")
@@ -105,7 +110,7 @@ def deviation(x: Traced, axis: Any = None, *, ddof: int = 0, keepdims: bool = Fa
 
 def where(condition: Any, chosen: Any, other: Any) -> Traced:
     """One of two values, by a condition."""
-    values = (chosen, other)
+    values = tuple(value_or_number(value) for value in (chosen, other))
     dtype = np.result_type(*(value.dtype if isinstance(value, Traced) else value for value in values))
     builder = builder_of((condition, *values))
     numbers = [Traced(builder, lifted(builder, value, values)).astype(dtype) for value in values]
@@ -114,6 +119,16 @@ def where(condition: Any, chosen: Any, other: Any) -> Traced:
     if condition.dtype != np.bool_:
         condition = condition != 0
     return apply("where", condition, *numbers)
+
+
+def value_or_number(value: Any) -> Any:
+    """A step's value, or a number, which is weak, as they are; anything else as an array of numbers."""
+    if isinstance(value, Traced | bool | int | float):
+        return value
+    array = array_of(value, "a constant")
+    if array.dtype.name not in DTYPES:
+        raise refuse(f"a constant of dtype {array.dtype} cannot enter a step; use one of {', '.join(DTYPES)}")
+    return array
 
 
 def clip(
@@ -245,11 +260,11 @@ def split(x: Traced, parts: Any, axis: int = 0) -> list[Traced]:
     place = feature_axis(x, axis, "np.split")
     size = x.type.shape[place]
     if is_integer(parts):
-        if parts < 1 or size % int(parts):
+        if not 1 <= parts <= max(size, MOST_PARTS) or size % int(parts):
             raise refuse(f"np.split: {size} features do not divide into {parts} equal parts")
         cuts = list(range(0, size + 1, size // int(parts))) if size else [0] * (int(parts) + 1)
     else:
-        places = np.asarray(parts)
+        places = array_of(parts, "the places to cut at")
         if places.ndim != 1 or (places.dtype.kind not in "iu" and places.size):
             raise refuse(f"np.split takes a number of parts, or the places to cut at, not {shown(parts)}")
         cuts = [0, *places.tolist(), size]
@@ -266,7 +281,7 @@ def array_split(x: Traced, parts: Any, axis: int = 0) -> list[Traced]:
     if not is_integer(parts):
         return split(x, parts, axis)
     size = x.type.shape[feature_axis(x, axis, "np.array_split")]
-    if parts < 1:
+    if not 1 <= parts <= MOST_PARTS:
         raise refuse(f"np.array_split: {size} features do not divide into {parts} parts")
     lengths = [size // int(parts) + (place < size % int(parts)) for place in range(int(parts))]
     return split(x, [sum(lengths[:place]) for place in range(1, int(parts))], axis)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from stepnet import levels, nested
-from stepnet.arguments import array_of, checked_dtype, choice, flag, function, is_array, whole
+from stepnet.arguments import array_of, choice, dtype_name, flag, function, is_array, whole
 from stepnet.batch import Batch, begun_steps, checked_array, initial_arrays, row_arrays
 from stepnet.control import MASKED, Control, Until, mask_array, run_until
 from stepnet.engines import Call, checked_engine
@@ -305,7 +305,7 @@ def check_masked(masked: Any) -> None:
 def parameter(value: Any) -> Array:
     """A parameter as an array; raises `InputError` for what is none."""
     array = array_of(value, "a parameter")
-    checked_dtype(array, "a parameter")
+    dtype_name(array.dtype, "a parameter")
     return array
 
 

@@ -11,9 +11,7 @@ from functools import cached_property
 from math import prod
 from typing import Any, cast
 
-import numpy as np
-
-from stepnet.arguments import dtype_name, shown, whole
+from stepnet.arguments import dtype_name, is_array, shown, whole
 from stepnet.errors import InputError
 from stepnet.ir import Builder, Net
 from stepnet.lines import NamingLine, defined_at, refuse, written_at
@@ -64,7 +62,8 @@ def axis_name(axis: Any) -> str:
 
 def sizes_of(shape: Any) -> tuple[int, ...]:
     """The sizes of a feature shape: a whole number, or several."""
-    sizes = tuple(cast("Any", shape)) if isinstance(shape, tuple | list | np.ndarray) else (shape,)
+    several = isinstance(shape, tuple | list) or (is_array(shape) and shape.ndim == 1)
+    sizes = tuple(cast("tuple[Any, ...]", shape if several else (shape,)))
     if any(not is_integer(size) or size < 0 for size in sizes):
         raise InputError(f"a feature shape is made of whole numbers, not {shown(shape)}")
     if max(prod(map(int, sizes)), *sizes, 0) > MOST_FEATURES or len(sizes) > MOST_AXES:

@@ -125,7 +125,8 @@ class Traced(NDArrayOperatorsMixin):
     def __getitem__(self, index: Any) -> "Traced":
         from stepnet.indexing import indexed
 
-        return indexed(self, index)
+        with as_refused("an index"):
+            return indexed(self, index)
 
     # ---- methods of arrays
 
@@ -144,7 +145,7 @@ class Traced(NDArrayOperatorsMixin):
     def transpose(self, *axes: Any) -> "Traced":
         """The feature axes in another order."""
         whole = len(axes) == 1 and not isinstance(axes[0], int)
-        return numpy.transpose(self, (axes[0] if whole else axes) or None)
+        return numpy.transpose(self, (axes[0] if whole else axes) if axes else None)
 
     def swapaxes(self, first: int, second: int) -> "Traced":
         """Two feature axes exchanged."""
@@ -225,7 +226,7 @@ def as_refused(name: str) -> Generator[None]:
     """Inside it, what NumPy and Python say of wrong arguments is said of the user's line."""
     try:
         yield
-    except (TypeError, ValueError, IndexError, OverflowError) as error:
+    except (TypeError, ValueError, IndexError, OverflowError, RuntimeError) as error:
         raise refuse(f"{name} in a step: {error}") from None
 
 

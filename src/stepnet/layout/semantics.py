@@ -132,7 +132,8 @@ class Semantics:
     def changed(self) -> dict[str, Any]:
         """The fields that have not their usual value."""
         usual = {field.name: field.default for field in fields(self)}
-        return {name: value for name, value in vars(self).items() if name != "cell" and value != usual[name]}
+        fields_ = {name: value for name, value in vars(self).items() if name != "cell"}
+        return {name: value for name, value in fields_.items() if not is_among(value, [usual[name]])}
 
     def shown(self) -> dict[str, Any]:
         """The fields worth saying: those that a GRU always says, and those that are not usual."""

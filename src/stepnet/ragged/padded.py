@@ -71,6 +71,8 @@ def _checked_fill(fill: Any, dtype: np.dtype[Any]) -> Array:
     refusal = f"fill {shown(fill)} does not fit {dtype}"
     if array_of(fill, "fill").ndim or (whole and array_of(fill, "fill").dtype.kind not in "biu"):
         raise InputError(refusal)
+    if array_of(fill, "fill").dtype.kind == "c" and dtype.kind != "c":
+        raise InputError(refusal)
     try:
         filled = np.full((), fill, dtype)
     except (ValueError, OverflowError, TypeError) as error:
