@@ -270,14 +270,14 @@ def test_reset_after_a_call_of_another_dtype(beside: bool, engine: str) -> None:
         static = np.ones((2, 3), dtype)
         return {"statics": sn.Ragged.from_padded(static[:, None]) if beside else static, "engine": engine}
 
-    rnn, x = sn.RNN(step, memory=3), np.ones((2, 3), np.float32)
-    stream = rnn.stream(2, **given(np.float32))
+    rnn, x = sn.RNN(step, memory=3), np.ones((2, 3))
+    stream = rnn.stream(2, **given(np.float64))
     stream.step(x)
-    rnn(np.ones((2, 4, 3)), **given(np.float64))
-    initial = np.full((2, 3), 5, np.float32)
+    rnn(np.ones((2, 4, 3), np.float32), **given(np.float32))
+    initial = np.full((2, 3), 0.1)
     stream.reset(initial=initial)
-    assert stream.state.dtype == np.float32
-    np.testing.assert_array_equal(stream.step(x), initial + 2)
+    np.testing.assert_array_equal(stream.state, initial)
+    np.testing.assert_array_equal(stream.step(x), initial + x + 1)
 
 
 @pytest.mark.parametrize("beside", [False, True])

@@ -27,6 +27,7 @@ from stepnet.structure import arranged, leaves, named_leaves, rebuild, skeleton,
 
 Array = np.ndarray
 MOST_UNROLLED = 64
+MASKED_IS = f"masked is {' or '.join(map(repr, MASKED))}"
 
 
 class RNN:
@@ -299,7 +300,7 @@ def scan(step: Step, initial: Any, xs: Any, params: Any = None, *, engine: Asked
 
 def check_masked(masked: Any) -> None:
     """Raises `InputError` for what is no answer of a masked step."""
-    choice(masked, f"masked is {' or '.join(map(repr, MASKED))}", MASKED)
+    choice(masked, MASKED_IS, MASKED)
 
 
 def parameter(value: Any) -> Array:
