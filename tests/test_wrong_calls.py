@@ -482,6 +482,18 @@ WRONG: list[tuple[str, Callable[[], Any], type[StepnetError], str]] = [
         InputError,
         "parameters of gru are arrays by name, not None",
     ),
+    (
+        "a cell without parameters",
+        lambda: sn.RNN(sn.cells.gru, {}, memory=4)(X),
+        InputError,
+        "the parameters of this cell are arrays by name, 'W' among them, not {}",
+    ),
+    (
+        "a cell of one memory",
+        lambda: sn.RNN(sn.cells.lstm, sn.cells.CELLS["lstm"].parameters(3, 4), memory={"h": 4})(X),
+        InputError,
+        "the memory of this cell are arrays by name, 'c' among them",
+    ),
     # arrays
     ("an input in words", lambda: RNN("abc"), InputError, "has dtype str"),
     ("nothing", lambda: RNN(None), InputError, "there are no input sequences"),

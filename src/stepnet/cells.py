@@ -15,7 +15,7 @@ They are functions of arrays as much as steps of a recurrence: x [rows, inputs],
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -28,15 +28,24 @@ from stepnet.step import Step
 Parameters = Mapping[str, Any]
 
 
+def part(whole: Any, name: str, what: str) -> Any:
+    """One of a cell's parameters or memories; raises `InputError` where there is none of that name."""
+    if not isinstance(whole, Mapping) or name not in whole:
+        raise InputError(
+            f"the {what} of this cell are arrays by name, {name!r} among them, not {shown(whole)}"
+        )
+    return cast("Parameters", whole)[name]
+
+
 def from_input(x: Any, params: Parameters) -> Any:
     """The product x W + b, all gates side by side."""
-    product = x @ params["W"]
+    product = x @ part(params, "W", "parameters")
     return product + params["b"] if "b" in params else product
 
 
 def from_state(h: Any, params: Parameters) -> Any:
     """The product h R + d, all gates side by side."""
-    product = h @ params["R"]
+    product = h @ part(params, "R", "parameters")
     return product + params["d"] if "d" in params else product
 
 
@@ -110,7 +119,7 @@ def lstm(x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
     S. Hochreiter and J. Schmidhuber, "Long short-term memory", Neural Computation 9 (1997), with the forget
     gate of F. A. Gers, J. Schmidhuber and F. Cummins, "Learning to forget", Neural Computation 12 (2000).
     """
-    h, c = memory["h"], memory["c"]
+    h, c = (part(memory, name, "memory") for name in "hc")
     i, f, g, o = np.split(from_input(x, params) + from_state(h, params), 4, axis=-1)
     c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
     h = sigmoid(o) * np.tanh(c)
@@ -122,8 +131,9 @@ def lstm_peephole(x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
 
     F. A. Gers and J. Schmidhuber, "Recurrent nets that time and count", IJCNN 2000.
     """
-    h, c = memory["h"], memory["c"]
-    p_i, p_f, p_o = params["p"][0], params["p"][1], params["p"][2]
+    h, c = (part(memory, name, "memory") for name in "hc")
+    p = part(params, "p", "parameters")
+    p_i, p_f, p_o = p[0], p[1], p[2]
     i, f, g, o = np.split(from_input(x, params) + from_state(h, params), 4, axis=-1)
     c = sigmoid(f + p_f * c) * c + sigmoid(i + p_i * c) * np.tanh(g)
     h = sigmoid(o + p_o * c) * np.tanh(c)
@@ -136,10 +146,10 @@ def lstm_projection(x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
     H. Sak, A. Senior and F. Beaufays, "Long short-term memory recurrent neural network architectures for
     large scale acoustic modeling", Interspeech 2014.
     """
-    h, c = memory["h"], memory["c"]
+    h, c = (part(memory, name, "memory") for name in "hc")
     i, f, g, o = np.split(from_input(x, params) + from_state(h, params), 4, axis=-1)
     c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
-    h = (sigmoid(o) * np.tanh(c)) @ params["P"]
+    h = (sigmoid(o) * np.tanh(c)) @ part(params, "P", "parameters")
     return h, {"h": h, "c": c}
 
 
