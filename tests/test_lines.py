@@ -360,6 +360,8 @@ def check(caught: pytest.ExceptionInfo[Exception], line: str) -> None:
 
 
 SAID = {
+    "filled_with_a_list": "np.full_like in a step: could not broadcast",
+    "bad_axis_of_a_split": "np.split takes a number of parts, or the places to cut at, not ['a']",
     "mixes_rows": "np.mean over all axes mixes rows: every row is a sequence of its own; give axis=-1",
     "product": "`x` f32[4] @ a value f32[3, 4] does not fit: the last size of the left must be the first of",
     "product_by_name": "`x` f32[4] @ a value f32[3, 2] does not fit: the last size of the left must be the",
