@@ -482,3 +482,23 @@ def test_structures_come_back_as_the_step_gave_them(engine: str) -> None:
     assert final[1]["n"].dtype == np.int32
     assert outputs[0].lengths.tolist() == [3, 3]
     assert rebuild(final, [0, 0]) == (0, {"n": 0})
+
+
+@pytest.mark.parametrize(
+    "output",
+    [lambda params: params, lambda params: np.full(2, 3.0), lambda params: 3.0, lambda params: params[0] + 1],
+)
+def test_until_on_what_is_the_same_in_every_row(output: Any, engine: str) -> None:
+    def step(x: Any, h: Any, params: Any) -> Any:
+        return output(params), h + x
+
+    def until(output: Any, memory: Any) -> Any:
+        return (output if output.ndim == 1 else output[:, 1]) + memory > 6
+
+    rnn = sn.RNN(step, np.full(2, 3.0), memory=(), until=until)
+    outputs, final = rnn(np.array([[1.0, 3, 2, 1], [0, 0, 0, 1]]), engine=engine)
+    assert outputs.lengths.tolist() == [2, 4]
+    assert final.tolist() == [4, 1]
+    np.testing.assert_array_equal(
+        outputs.values, np.broadcast_to(output(np.full(2, 3.0)), outputs.values.shape)
+    )

@@ -310,11 +310,10 @@ WRONG: dict[str, tuple[Any, Any, type[Exception]]] = {
             ),
             *(another_shape_as_it_came, another_dtype, text_for_an_output, output_of_another_step),
             object_for_a_memory,
-            no_such_dtype,
-            filled_with_a_list,
+            *(no_such_dtype, filled_with_a_list, bad_axis_of_a_split),
         ],
         StepnetError: [filled_with_halves, bad_spec, bad_ragged],
-        ValueError: [product_of_arrays, bad_axis_of_a_split, raises_elsewhere],
+        ValueError: [product_of_arrays, raises_elsewhere],
         TypeError: [no_such_option, too_few_arguments],
         KeyError: [no_such_parameter],
         NameError: [no_such_name],
@@ -362,6 +361,7 @@ def check(caught: pytest.ExceptionInfo[Exception], line: str) -> None:
 
 SAID = {
     "filled_with_a_list": "[1, 2, 3] does not broadcast to features (4,)",
+    "bad_axis_of_a_split": "np.split takes a number of parts, or the places to cut at, not ['a']",
     "mixes_rows": "np.mean over all axes mixes rows: every row is a sequence of its own; give axis=-1",
     "product": "`x` f32[4] @ a value f32[3, 4] does not fit: the last size of the left must be the first of",
     "product_by_name": "`x` f32[4] @ a value f32[3, 2] does not fit: the last size of the left must be the",

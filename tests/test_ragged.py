@@ -399,7 +399,7 @@ BAD_LISTS = {
         lambda: Ragged.from_list([[1], 2.0]),
         "sequence 1 is a single number, and must have one entry per step",
     ),
-    "uneven": (lambda: Ragged.from_list([[1], [[1], [2, 3]]]), "sequence 1 does not make an array: "),
+    "uneven": (lambda: Ragged.from_list([[1], [[1], [2, 3]]]), "sequence 1 is a list that is no array: "),
     "floats to integers": (
         lambda: Ragged.from_list([np.zeros(2)], np.int64),
         "sequence 0 is float64, which int64 cannot hold; cast it with .astype first",
@@ -408,7 +408,10 @@ BAD_LISTS = {
         lambda: Ragged.from_list([np.array([300])], np.uint8),
         "sequence 0 is int64, which uint8 cannot hold; cast it with .astype first",
     ),
-    "too large": (lambda: Ragged.from_list([[1], [300]], np.uint8), "sequence 1 does not make an array: "),
+    "too large": (
+        lambda: Ragged.from_list([[1], [300]], np.uint8),
+        "sequence 1 does not make an array: ",
+    ),
     "no common dtype": (
         lambda: Ragged.from_list([np.zeros(1, ml_dtypes.bfloat16), np.zeros(1, ml_dtypes.float8_e5m2)]),
         "the sequences have no common dtype; give dtype=",

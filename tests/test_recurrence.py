@@ -405,3 +405,25 @@ def test_inputs_other_than_those_it_was_made_for() -> None:
         rnn(np.zeros((1, 4, 5)))
     with pytest.raises(sn.StepnetError, match=r"the inputs are \{a: \*\}; this recurrence was made for \*"):
         rnn({"a": np.zeros((1, 4, 2))})
+
+
+@pytest.mark.parametrize("last_only", [False, True])
+@pytest.mark.parametrize("steps", [0, 1, 4])
+@pytest.mark.parametrize("beside", [False, True])
+def test_results_may_be_written_to_and_are_nobody_elses(
+    beside: bool, steps: int, last_only: bool, engine: str
+) -> None:
+    def step(x: Any, h: Any, params: Any, statics: Any) -> Any:
+        return (x, params), {"as it was": h["as it was"], "constant": params}
+
+    xs, params = np.ones((2, steps, 3)), np.ones(3)
+    initial = {"as it was": np.ones((2, 3)), "constant": np.ones((2, 3))}
+    statics: Any = sn.Ragged.from_list([np.ones((2, 3))] * 2) if beside else np.ones((2, 3))
+    rnn = sn.RNN(step, params, memory={"as it was": 3, "constant": 3})
+    given = (xs, params, *initial.values(), statics.values if beside else statics)
+    results = rnn(xs, initial, statics, last_only=last_only, engine=engine)
+    for array in leaves(results):
+        assert array.flags.writeable
+        assert not any(np.shares_memory(array, other) for other in given)
+        array[...] = 7
+    np.testing.assert_array_equal(initial["as it was"], np.ones((2, 3)))

@@ -258,3 +258,39 @@ def test_a_stream_of_sequences_that_were_begun(engine: str):
     assert stream.step(np.ones((2, 2))).tolist() == [0, 2]
     with pytest.raises(InputError, match="begun is a whole number from 0, or 2 of them"):
         sn.RNN(step, memory=2).stream(rows=2, begun=-1)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_reset_after_a_call_of_another_dtype(beside: bool, engine: str) -> None:
+    def step(x: Any, h: Any, params: Any, statics: Any) -> Any:
+        h = h + x + (sn.reduce(statics, "sum") if beside else statics)
+        return h, h
+
+    def given(dtype: Any) -> dict[str, Any]:
+        static = np.ones((2, 3), dtype)
+        return {"statics": sn.Ragged.from_padded(static[:, None]) if beside else static, "engine": engine}
+
+    rnn, x = sn.RNN(step, memory=3), np.ones((2, 3))
+    stream = rnn.stream(2, **given(np.float64))
+    stream.step(x)
+    rnn(np.ones((2, 4, 3), np.float32), **given(np.float32))
+    initial = np.full((2, 3), 0.1)
+    stream.reset(initial=initial)
+    np.testing.assert_array_equal(stream.state, initial)
+    np.testing.assert_array_equal(stream.step(x), initial + x + 1)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_step_that_was_refused_leaves_a_stream_as_it_was(beside: bool, engine: str) -> None:
+    def step(x: Any, h: Any, params: Any, statics: Any) -> Any:
+        h = h + x + (sn.reduce(statics, "sum") if beside else statics)
+        return h, h
+
+    static = np.ones((2, 3), np.float32)
+    given = sn.Ragged.from_padded(static[:, None]) if beside else static
+    stream = sn.RNN(step, memory=3).stream(2, statics=given, engine=engine)
+    with pytest.raises(sn.StepnetError):
+        stream.step(np.ones((2, 7), np.float32))
+    with pytest.raises(InputError, match="nothing was stepped yet"):
+        stream.state  # noqa: B018
+    np.testing.assert_array_equal(stream.step(static), 2 * static)

@@ -5,15 +5,17 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.arguments import LARGEST, array_of, checked_dtype, shown
 from stepnet.errors import InputError
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import path_of
-from stepnet.step import TracedStep, dtype_name
-from stepnet.structure import leaves, named_leaves, skeleton
+from stepnet.structure import arranged, leaves, named_leaves, skeleton
 from stepnet.types import native
 
 Array = np.ndarray
 ZEROS = "zeros"
+MOST_BEGUN = LARGEST // 2
+"""How many steps may be before a call, so that the number of those behind it is an int64 too."""
 
 
 @dataclass(frozen=True)
@@ -122,47 +124,48 @@ def checked_array(value: Any, what: str) -> Array:
     """The value as a C-contiguous array of a dtype that stepnet knows."""
     if isinstance(value, Ragged):
         raise InputError(f"{what} is a Ragged among arrays; give all inputs as Raggeds or all as arrays")
-    array = np.asarray(value)
-    if array.dtype == object:
-        raise InputError(
-            f"{what} is an array of Python objects; sequences of different lengths go in a "
-            "Ragged: sn.Ragged.from_list(sequences)"
-        )
-    dtype_name(array.dtype, what)
+    array = array_of(value, what)
+    checked_dtype(array, what)
     return array if array.flags.c_contiguous and array.dtype.isnative else native(array)
 
 
 def checked_lengths(lengths: Any, count: int, time: int) -> Array:
     """The lengths as int64, one per sequence, none beyond the array."""
-    array = np.asarray(lengths)
-    if array.shape != (count,) or array.dtype.kind not in "iu":
+    array = array_of(lengths, "lengths")
+    if array.shape != (count,) or (array.dtype.kind not in "iu" and count):
         raise InputError(
             f"lengths are {count} whole numbers, one per sequence, not {array.dtype}{list(array.shape)}"
         )
-    found = array.astype(np.int64)
-    wrong = np.flatnonzero((found < 0) | (found > time))
+    if not count:
+        return np.zeros(0, np.int64)
+    wrong = np.flatnonzero((array < 0) | (array > time))
     if len(wrong):
-        raise InputError(f"lengths[{wrong[0]}] is {found[wrong[0]]}; the array has {time} steps")
-    return found
+        raise InputError(f"lengths[{wrong[0]}] is {array[wrong[0]]}; the array has {time} steps")
+    return array.astype(np.int64)
 
 
 def begun_steps(begun: Any, count: int) -> Array:
     """How many steps of each sequence were run before, as int64."""
-    array = np.asarray(begun)
-    if array.shape not in ((), (count,)) or array.dtype.kind not in "iu" or (array < 0).any():
+    array = array_of(begun, "begun")
+    if not array.size and array.shape == (count,):
+        return np.zeros(0, np.int64)
+    whole = array.shape in ((), (count,)) and array.dtype.kind in "iu"
+    if not whole or ((array < 0) | (array > MOST_BEGUN)).any():
         raise InputError(
-            f"begun is a whole number from 0, or {count} of them, one per sequence, not {begun!r}"
+            f"begun is a whole number from 0, or {count} of them, one per sequence, not {shown(begun)}; "
+            f"the most is {MOST_BEGUN}"
         )
     return np.ascontiguousarray(np.broadcast_to(array, count), np.int64)
 
 
-def initial_arrays(initial: Any, traced: TracedStep, count: int) -> list[Array | None]:
-    """The initial memories, checked against what the step expects; None for zeros."""
-    expected = list(named_leaves(traced.memory))
+def initial_arrays(initial: Any, memory: Any, count: int) -> list[Array | None]:
+    """The initial memories, checked against the `Spec`s of the memory; None for zeros."""
+    expected = list(named_leaves(memory))
     if initial is None or (isinstance(initial, str) and initial == ZEROS):
         return [None] * len(expected)
-    if skeleton(initial) != skeleton(traced.memory):
-        raise InputError(f"initial is {skeleton(initial)}, the memory is {skeleton(traced.memory)}")
+    initial = arranged(initial, memory)
+    if skeleton(initial) != skeleton(memory):
+        raise InputError(f"initial is {skeleton(initial)}, the memory is {skeleton(memory)}")
     found: list[Array | None] = []
     for (name, spec), leaf in zip(expected, leaves(initial), strict=True):
         what = f"the initial memory {name}".strip()

@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.arguments import number, whole
 from stepnet.compose import Stack
-from stepnet.errors import InputError
 from stepnet.generate import Writer, checked_most, checked_stops, log_softmax
 from stepnet.prepared import Asked
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
 from stepnet.recurrence import RNN
-from stepnet.types import is_integer
 
 Array = np.ndarray
 
@@ -43,13 +42,11 @@ def beam_search(
     `generate` for the rest.
     """
     most, stops = checked_most(max_steps), checked_stops(stop)
-    if not is_integer(beams) or beams < 1:
-        raise InputError(f"beams is how many sequences are kept, 1 or more, not {beams!r}")
-    if not 0 <= length_penalty < math.inf:
-        raise InputError(f"length_penalty is 0 or more, not {length_penalty!r}")
+    beams = whole(beams, "beams is how many sequences are kept, 1 or more", 1)
+    penalty = number(length_penalty, "length_penalty is 0 or more", lambda value: 0 <= value < math.inf)
     writer = Writer.of(rnn, feed, scores, engine)
     front = writer.begin(start, initial, statics, stops)
-    searches = [Search(int(beams), most, stops, length_penalty) for _ in front.scores]
+    searches = [Search(beams, most, stops, penalty) for _ in front.scores]
     live = [Beginnings(np.zeros(1), np.zeros((1, 0), np.int64)) for _ in searches]
     for step in range(most):
         logs = np.split(log_softmax(front.scores), np.cumsum([len(one.logs) for one in live])[:-1])
@@ -82,6 +79,11 @@ class Search:
         self.beams, self.most, self.stops, self.penalty = beams, most, stops, penalty
         self.found: list[tuple[float, float, Array]] = []
 
+    def weight(self, length: int) -> float:
+        """What a log is divided by for its length; infinite beyond all floats."""
+        with np.errstate(over="ignore"):
+            return float(np.float_power(length, self.penalty))
+
     def grown(self, live: Beginnings, logs: Array) -> tuple[Array, Beginnings]:
         """The beginnings one symbol longer, and which of the old ones each comes from."""
         total = live.logs[:, None] + logs
@@ -96,12 +98,12 @@ class Search:
         possible = total > -np.inf
         for place in np.flatnonzero(stopped & possible)[: self.beams]:
             log = float(total[place])
-            self.found.append((log / longer.shape[1] ** self.penalty, log, longer[place]))
+            self.found.append((log / self.weight(longer.shape[1]), log, longer[place]))
         self.found = sorted(self.found, key=lambda one: -one[0])[: self.beams]
         kept = np.flatnonzero(~stopped & possible)[: self.beams]
         if len(self.found) == self.beams:
             # No continuation has a higher log, nor is it longer than the longest.
-            kept = kept[total[kept] / self.most**self.penalty >= self.found[-1][0]]
+            kept = kept[total[kept] / self.weight(self.most) >= self.found[-1][0]]
         return parents[kept], Beginnings(total[kept], longer[kept])
 
 

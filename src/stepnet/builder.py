@@ -43,8 +43,10 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.arguments import flag, function, shown, whole
 from stepnet.batch import Batch, checked_array
 from stepnet.block import REDUCE, Block, Memory, Replay, numbered
+from stepnet.engines import checked_engine
 from stepnet.errors import InputError
 from stepnet.ir import Builder
 from stepnet.levels import common_offsets, is_deep
@@ -73,9 +75,7 @@ class RNNOp:
     """
 
     def __init__(self, output_num: int = 1) -> None:
-        if not is_integer(output_num) or output_num < 1:
-            raise InputError(f"output_num is how many outputs there are, 1 or more, not {output_num!r}")
-        self.output_num = int(output_num)
+        self.output_num = whole(output_num, "output_num is how many outputs there are, 1 or more", 1)
         self._block = Block(self._finish)
         self._inputs: dict[str, Any] = {}
         self._specs: dict[str, Spec] = {}
@@ -244,6 +244,8 @@ class RNNOp:
         recurrence, around = self.recurrence, self._block.around
         if isinstance(around, Block) and around.ended:
             raise refuse("this rnn takes values of a block that has ended; call it in that block")
+        every = flag(output_all_steps, "output_all_steps")
+        engine = checked_engine(engine)
         if around is not None and engine != "auto":
             raise refuse("an rnn inside a block runs where the outer one does; give engine= to that one")
 
@@ -252,9 +254,7 @@ class RNNOp:
         if around is not None:
             given = [{name: in_net(around, value) for name, value in values.items()} for values in given]
         inputs, initial, statics = given
-        outputs, _ = recurrence(
-            inputs, initial, statics or None, last_only=not output_all_steps, engine=engine
-        )
+        outputs, _ = recurrence(inputs, initial, statics or None, last_only=not every, engine=engine)
         return outputs
 
     def __array__(self, *_: Any, **__: Any) -> Any:
@@ -288,7 +288,7 @@ def check_level(X: Any, level: Any) -> None:
     if not is_integer(level) or level != levels - 1:
         has = f"{levels} levels" if levels > 1 else "one level"
         raise InputError(
-            f"add_input got level={level!r} of sequences of {has}; a block runs over the outermost, "
+            f"add_input got level={shown(level)} of sequences of {has}; a block runs over the outermost, "
             f"level={levels - 1}: levels are counted from the innermost, 0, which rnns inside the block reach"
         )
 
@@ -377,8 +377,7 @@ def foreach(body: Callable[[Any, Any], Any], inputs: Any, state: Any, *, engine:
     >>> outputs.tolist(), state[0].tolist()
     ([[1.0, 2.0, 3.0]], [3.0])
     """
-    if not callable(body):
-        raise InputError(f"body is a function body(x, state), not a {type(body).__name__}")
+    function(body, "body is a function body(x, state)")
     if not leaves(state):
         raise InputError("a loop carries a state from step to step; give its arrays [batch, features...]")
 

@@ -15,10 +15,11 @@ They are functions of arrays as much as steps of a recurrence: x [rows, inputs],
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from stepnet.arguments import array_of, dtype_name, flag, is_one_of, mapping, shown, whole
 from stepnet.errors import InputError
 from stepnet.functions import relu, sigmoid
 from stepnet.recurrence import RNN
@@ -27,15 +28,24 @@ from stepnet.step import Step
 Parameters = Mapping[str, Any]
 
 
+def part(whole: Any, name: str, what: str) -> Any:
+    """One of a cell's parameters or memories; raises `InputError` where there is none of that name."""
+    if not isinstance(whole, Mapping) or name not in whole:
+        raise InputError(
+            f"the {what} of this cell are arrays by name, {name!r} among them, not {shown(whole)}"
+        )
+    return cast("Parameters", whole)[name]
+
+
 def from_input(x: Any, params: Parameters) -> Any:
     """The product x W + b, all gates side by side."""
-    product = x @ params["W"]
+    product = x @ part(params, "W", "parameters")
     return product + params["b"] if "b" in params else product
 
 
 def from_state(h: Any, params: Parameters) -> Any:
     """The product h R + d, all gates side by side."""
-    product = h @ params["R"]
+    product = h @ part(params, "R", "parameters")
     return product + params["d"] if "d" in params else product
 
 
@@ -109,7 +119,7 @@ def lstm(x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
     S. Hochreiter and J. Schmidhuber, "Long short-term memory", Neural Computation 9 (1997), with the forget
     gate of F. A. Gers, J. Schmidhuber and F. Cummins, "Learning to forget", Neural Computation 12 (2000).
     """
-    h, c = memory["h"], memory["c"]
+    h, c = (part(memory, name, "memory") for name in "hc")
     i, f, g, o = np.split(from_input(x, params) + from_state(h, params), 4, axis=-1)
     c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
     h = sigmoid(o) * np.tanh(c)
@@ -121,8 +131,9 @@ def lstm_peephole(x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
 
     F. A. Gers and J. Schmidhuber, "Recurrent nets that time and count", IJCNN 2000.
     """
-    h, c = memory["h"], memory["c"]
-    p_i, p_f, p_o = params["p"][0], params["p"][1], params["p"][2]
+    h, c = (part(memory, name, "memory") for name in "hc")
+    p = part(params, "p", "parameters")
+    p_i, p_f, p_o = p[0], p[1], p[2]
     i, f, g, o = np.split(from_input(x, params) + from_state(h, params), 4, axis=-1)
     c = sigmoid(f + p_f * c) * c + sigmoid(i + p_i * c) * np.tanh(g)
     h = sigmoid(o + p_o * c) * np.tanh(c)
@@ -135,10 +146,10 @@ def lstm_projection(x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
     H. Sak, A. Senior and F. Beaufays, "Long short-term memory recurrent neural network architectures for
     large scale acoustic modeling", Interspeech 2014.
     """
-    h, c = memory["h"], memory["c"]
+    h, c = (part(memory, name, "memory") for name in "hc")
     i, f, g, o = np.split(from_input(x, params) + from_state(h, params), 4, axis=-1)
     c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
-    h = (sigmoid(o) * np.tanh(c)) @ params["P"]
+    h = (sigmoid(o) * np.tanh(c)) @ part(params, "P", "parameters")
     return h, {"h": h, "c": c}
 
 
@@ -160,12 +171,15 @@ class Cell:
 
     def memory(self, hidden: int, projected: int | None = None) -> Any:
         """The memory as `RNN` takes it: 64, or {"h": 64, "c": 64} for more than one."""
+        hidden, projected = whole(hidden, HIDDEN), projection(projected)
         if self.memories == "h":
             return hidden
         return {"h": hidden if projected is None else projected, "c": hidden}
 
     def shapes(self, inputs: int, hidden: int, projected: int | None = None) -> dict[str, tuple[int, ...]]:
         """The shape of each parameter by name."""
+        inputs, hidden = whole(inputs, INPUTS), whole(hidden, HIDDEN)
+        projected = projection(projected)
         if projected is not None and "P" not in self.further:
             raise InputError(f"{self.step.__name__} has no projection; leave projected= out")
         gates, output = len(self.gates) * hidden, hidden if projected is None else projected
@@ -184,14 +198,18 @@ class Cell:
         dtype: Any = "float32",
     ) -> dict[str, np.ndarray]:
         """Random parameters by name, uniform from -1 / sqrt(hidden) to 1 / sqrt(hidden), as in PyTorch."""
+        shapes = self.shapes(inputs, whole(hidden, HIDDEN, 1), projected).items()
+        if not isinstance(seed, np.random.Generator):
+            seed = whole(seed, "seed is a whole number from 0 on, or a generator of NumPy's")
+        wanted, bias = dtype_name(dtype, "the parameters"), flag(bias, "bias")
         random, most = np.random.default_rng(seed), 1 / math.sqrt(hidden)
-        shapes = self.shapes(inputs, hidden, projected).items()
-        drawn = {name: random.uniform(-most, most, shape).astype(dtype) for name, shape in shapes}
+        drawn = {name: random.uniform(-most, most, shape).astype(wanted) for name, shape in shapes}
         return {name: value for name, value in drawn.items() if bias or name not in BIASES}
 
     def sizes(self, params: Parameters) -> tuple[int, int, int | None]:
         """The sizes: inputs, hidden and projected. Raises `InputError` for parameters that do not fit."""
-        shapes = {name: tuple(np.shape(value)) for name, value in params.items()}
+        given = mapping(params, f"parameters of {self.step.__name__} are arrays by name")
+        shapes = {name: array_of(value, name).shape for name, value in given.items()}
         needed = self.shapes(0, 0)
         missing = [name for name in needed if name not in shapes and name not in BIASES]
         unknown = [name for name in shapes if name not in needed]
@@ -215,6 +233,13 @@ class Cell:
 
 
 BIASES = ("b", "d")
+INPUTS, HIDDEN = "inputs is how many inputs there are", "hidden is how many units there are"
+
+
+def projection(projected: Any) -> int | None:
+    """The size of a projection; None for none."""
+    return None if projected is None else whole(projected, "projected is the size of the projection, or None")
+
 
 CELLS: dict[str, Cell] = {
     "simple_rnn": Cell(simple_rnn, "n"),
@@ -230,8 +255,8 @@ CELLS: dict[str, Cell] = {
 
 def cell(name: str) -> Cell:
     """The cell of that name; raises `InputError` for any other."""
-    if name not in CELLS:
-        raise InputError(f"no cell is called {name!r}; there are {', '.join(CELLS)}")
+    if not is_one_of(name, CELLS):
+        raise InputError(f"no cell is called {shown(name)}; there are {', '.join(CELLS)}")
     return CELLS[name]
 
 

@@ -8,13 +8,14 @@ None stands for none, of the whole or of a part. A mask, and how many steps were
 Inside a step they run over its inner sequences; there `initial="zeros"` says that all memories begin anew.
 """
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Unpack, cast
 
 import numpy as np
 
+from stepnet.arguments import choice, flag, kind, shown
 from stepnet.batch import ZEROS
 from stepnet.control import Controls
 from stepnet.errors import InputError, StepnetError
@@ -23,7 +24,7 @@ from stepnet.prepared import Asked
 from stepnet.ragged import Ragged
 from stepnet.recurrence import RNN
 from stepnet.stream import Stream
-from stepnet.structure import leaves, rebuild, skeleton
+from stepnet.structure import arranged, leaves, rebuild, skeleton
 
 Array = np.ndarray
 
@@ -49,8 +50,7 @@ class Bidirectional:
     merge: str | None = "concat"
 
     def __post_init__(self) -> None:
-        if self.merge is not None and self.merge not in MERGES:
-            raise InputError(f"merge is {', '.join(map(repr, MERGES))} or None, not {self.merge!r}")
+        checked_merge(self.merge)
         for name, layer, reverse in (("forward", self.forward, False), ("backward", self.backward, True)):
             for rnn in recurrences(layer, name):
                 if rnn.reverse != reverse:
@@ -128,7 +128,11 @@ class Stack:
     layers: tuple["Layer", ...]
 
     def __init__(self, layers: Any) -> None:
-        object.__setattr__(self, "layers", tuple(layers))
+        if not isinstance(layers, list | tuple | Iterator):
+            raise InputError(
+                f"layers of a Stack are a list of RNNs, Bidirectionals and Stacks, not {kind(layers)}"
+            )
+        object.__setattr__(self, "layers", tuple(cast("Iterable[Any]", layers)))
         if not self.layers:
             raise InputError("a Stack has at least one layer")
         for place, layer in enumerate(self.layers):
@@ -146,7 +150,7 @@ class Stack:
     ) -> tuple[Any, tuple[Any, ...]]:
         """The last layer's outputs, and each layer's final memories. See `RNN`."""
         given, still = self.by_layer(initial, "initial"), self.by_layer(statics, "statics")
-        outputs, top = sequences, len(self.layers) - 1
+        outputs, top, last_only = sequences, len(self.layers) - 1, flag(last_only, "last_only")
         final: list[Any] = []
         for place, layer in enumerate(self.layers):
             with named(f"layer {place}"):
@@ -208,7 +212,9 @@ class Stack:
         if value is None or is_zeros(value):
             return (value,) * count
         if not isinstance(value, tuple | list) or len(cast("list[Any]", value)) != count:
-            raise InputError(f"{what} of a Stack is a tuple, one entry for each of its {count} layers")
+            raise InputError(
+                f"{what} of a Stack is a tuple, one entry for each of its {count} layers, not {kind(value)}"
+            )
         return tuple(cast("list[Any]", value))
 
 
@@ -258,7 +264,9 @@ def by_direction(value: Any, what: str) -> Mapping[str, Any]:
     if value is None or is_zeros(value):
         return dict.fromkeys(DIRECTIONS, value)
     if not isinstance(value, Mapping) or set(cast("Mapping[str, Any]", value)) != set(DIRECTIONS):
-        raise InputError(f"{what} of a Bidirectional is {{'forward': ..., 'backward': ...}}")
+        raise InputError(
+            f"{what} of a Bidirectional is {{'forward': ..., 'backward': ...}}, not {shown(value)}"
+        )
     return cast("Mapping[str, Any]", value)
 
 
@@ -273,7 +281,7 @@ def recurrences(layer: Any, what: str) -> list[RNN]:
         return [layer]
     if isinstance(layer, Bidirectional | Stack):
         return [rnn for one in layer.layers for rnn in recurrences(one, what)]
-    raise InputError(f"{what} is an RNN, a Bidirectional or a Stack, not a {type(layer).__name__}")
+    raise InputError(f"{what} is an RNN, a Bidirectional or a Stack, not {kind(layer)}")
 
 
 @contextmanager
@@ -310,8 +318,16 @@ MERGES: dict[str, Callable[[Array, Array, int], Array]] = {
 }
 
 
+def checked_merge(merge: Any) -> str | None:
+    """How two outputs become one, or None; raises `InputError` for what is neither."""
+    return (
+        None if merge is None else choice(merge, f"merge is {', '.join(map(repr, MERGES))} or None", MERGES)
+    )
+
+
 def merged(forward: Any, backward: Any, how: str, last_only: bool) -> Any:
     """The outputs of both directions as one, leaf by leaf."""
+    backward = arranged(backward, forward)
     if skeleton(forward) != skeleton(backward):
         raise InputError(
             f"outputs of the two directions do not merge: {skeleton(forward)} and {skeleton(backward)}"

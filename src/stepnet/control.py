@@ -12,13 +12,15 @@ from typing import Any, TypedDict, cast
 
 import numpy as np
 
+from stepnet.arguments import array_of, kind
 from stepnet.engines import Call, Results
 from stepnet.errors import InputError
+from stepnet.ir import Builder
 from stepnet.lines import defined_at, refuse
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import ends_of, offsets_of, positions_of
-from stepnet.step import Spec, Step, TracedStep, trace_step
-from stepnet.structure import leaves, rebuild, transform
+from stepnet.step import Spec, Step, TracedStep, row_value, trace_step
+from stepnet.structure import arranged, leaves, rebuild, transform
 from stepnet.trace import Traced
 from stepnet.types import ROWS
 
@@ -90,17 +92,24 @@ def ending(step: Step, until: Until) -> Step:
 
     @wraps(step)
     def run(x: Any, memory: Any, params: Any, **extras: Any) -> tuple[Any, Any]:
-        output, after = step(x, memory["memory"], params, **extras)
+        ended = memory["done"]
+        output, after = (
+            in_every_row(ended.builder, part) for part in step(x, memory["memory"], params, **extras)
+        )
         done = until(output, after)
         if not isinstance(done, Traced) or (done.type.extent, done.type.element) != (ROWS, "bool[]"):
             found = done.type if isinstance(done, Traced) else f"a {type(done).__name__}"
             raise refuse(f"until gives one bool per row, not {found}", defined_at(until))
-        ended = memory["done"]
         done = ended | done
         after = chosen(~ended, after, memory["memory"])
         return {"output": output, "done": done}, {"memory": after, "done": done}
 
     return run
+
+
+def in_every_row(builder: Builder, structure: Any) -> Any:
+    """The values of a step, one per row also of those that are the same in all: constants and parameters."""
+    return transform(lambda leaf: Traced(builder, row_value(builder, leaf, "a value")), structure)
 
 
 def chosen(condition: Any, one: Any, other: Any, shown: Any = None) -> Any:
@@ -111,7 +120,7 @@ def chosen(condition: Any, one: Any, other: Any, shown: Any = None) -> Any:
     ]
     values: list[Any] = [
         np.where(condition[(slice(None), *[None] * rank)], a, b)
-        for rank, a, b in zip(ranks, leaves(one), leaves(other), strict=True)
+        for rank, a, b in zip(ranks, leaves(arranged(one, other)), leaves(other), strict=True)
     ]
     return rebuild(other, values)
 
@@ -132,12 +141,12 @@ def mask_array(mask: Any, like: Any) -> Array:
     """A mask as one flat array of bools, laid out as the inputs are: a Ragged, or (batch, time)."""
     if isinstance(like, Ragged) != isinstance(mask, Ragged):
         wanted = "a Ragged, as the inputs are" if isinstance(like, Ragged) else "an array [batch, time]"
-        raise InputError(f"mask is a {type(mask).__name__}; it should be {wanted}")
+        raise InputError(f"mask is {kind(mask)}; it should be {wanted}")
     if isinstance(mask, Ragged):
         check_lengths(mask, like)
         found, shape = mask.values, (like.total,)
     else:
-        found, shape = np.asarray(mask), cast("tuple[int, int]", like)
+        found, shape = array_of(mask, "mask"), cast("tuple[int, int]", like)
     if found.dtype != bool or found.shape != shape:
         raise InputError(
             f"mask is {found.dtype}{list(found.shape)}; it should be bool{list(shape)}, True at the steps "

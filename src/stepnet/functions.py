@@ -5,12 +5,17 @@ except the two that are operations of their own: sigmoid and erf.
 """
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from stepnet.arguments import array_of, dtype_name, flag, shown, whole
+from stepnet.errors import InputError
 from stepnet.ops import OPERATIONS
 from stepnet.trace import Traced, apply
+from stepnet.types import is_integer
+
+MOST_SIZE = 2**24
 
 # Of a traced value it gives a traced one, which NumPy's stubs do not know.
 where: Any = np.where
@@ -36,59 +41,71 @@ def hard_sigmoid(x: Any, slope: float = 1 / 6) -> Any:
     >>> float(hard_sigmoid(np.float32(3))), float(hard_sigmoid(np.float32(1), slope=0.2))
     (1.0, 0.699999988079071)
     """
+    x, slope = numbers("hard_sigmoid", x), numbers("hard_sigmoid", slope)
     return np.clip(x * slope + 0.5, 0.0, 1.0)
 
 
 def relu(x: Any) -> Any:
     """max(x, 0)."""
+    x = numbers("relu", x)
     return np.maximum(x, 0)
 
 
 def leaky_relu(x: Any, slope: float = 0.01) -> Any:
     """x where it is positive, slope x elsewhere."""
+    x, slope = numbers("leaky_relu", x), numbers("leaky_relu", slope)
     return where(x >= 0, x, x * slope)
 
 
 def elu(x: Any, alpha: float = 1.0) -> Any:
     """x where it is positive, alpha (exp(x) - 1) elsewhere (Clevert and others, 2015)."""
+    x, alpha = numbers("elu", x), numbers("elu", alpha)
     return where(x > 0, x, np.expm1(np.minimum(x, 0)) * alpha)
 
 
 def selu(x: Any) -> Any:
     """The self-normalising elu (Klambauer and others, 2017)."""
+    x = numbers("selu", x)
     return elu(x, 1.6732632423543772848170429916717) * 1.0507009873554804934193349852946
 
 
 def softplus(x: Any) -> Any:
     """log(1 + exp(x)), without overflow."""
+    x = numbers("softplus", x)
     return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
 
 
 def softsign(x: Any) -> Any:
     """x / (1 + |x|)."""
+    x = numbers("softsign", x)
     return x / (1 + np.abs(x))
 
 
 def silu(x: Any) -> Any:
     """x sigmoid(x), also called swish."""
+    x = numbers("silu", x)
     return x * sigmoid(x)
 
 
 def gelu(x: Any, approximate: bool = False) -> Any:
     """x times the normal distribution at x (Hendrycks and Gimpel, 2016); `approximate` is their tanh form."""
-    if approximate:
+    x = numbers("gelu", x)
+    if flag(approximate, "approximate"):
         return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
     return 0.5 * x * (1 + erf(x * math.sqrt(0.5)))
 
 
 def softmax(x: Any, axis: int = -1) -> Any:
     """exp(x) over its sum, along a feature axis."""
+    x = along("softmax", x, axis)
     powers = np.exp(x - np.max(x, axis=axis, keepdims=True))
     return powers / np.sum(powers, axis=axis, keepdims=True)
 
 
 def layer_norm(x: Any, scale: Any = 1, shift: Any = 0, epsilon: float = 1e-5, axis: int = -1) -> Any:
     """x with mean 0 and variance 1 along a feature axis, scaled and shifted (Ba, Kiros and Hinton, 2016)."""
+    x = along("layer_norm", x, axis)
+    scale, shift, epsilon = (numbers("layer_norm", one) for one in (scale, shift, epsilon))
     away = x - np.mean(x, axis=axis, keepdims=True)
     return away / np.sqrt(np.mean(away * away, axis=axis, keepdims=True) + epsilon) * scale + shift
 
@@ -99,10 +116,49 @@ def one_hot(index: Any, size: int, dtype: Any = np.float32) -> Any:
     >>> one_hot(np.array([2, 0]), 3).tolist()
     [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
     """
-    return (np.expand_dims(index, -1) == np.arange(size)).astype(dtype)
+    index = numbers("one_hot", index)
+    count = whole(size, f"size is how many numbers there are, from 0 to {MOST_SIZE}", 0, MOST_SIZE)
+    wanted = dtype_name(dtype, "a one-hot vector")
+    return (np.expand_dims(index, -1) == np.arange(count)).astype(wanted)
+
+
+# ---- what they are given -----------------------------------------------------------------------------------
+
+
+def numbers(name: str, value: Any) -> Any:
+    """A value of a step, an array, or a Python number, which takes the dtype of what it meets.
+
+    Raises `InputError` for anything else.
+    """
+    if isinstance(value, Traced | float):
+        return value
+    array = array_of(value, f"what {name} is given")
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"{name} takes a value of a step, or an array of numbers, not {shown(value)}")
+    if array.dtype.kind == "b":
+        return array.astype(np.int64)
+    return value if isinstance(value, int) else array
+
+
+def along(name: str, x: Any, axis: Any) -> Any:
+    """What a function takes along an axis; raises `InputError` where it has none such, or no numbers there.
+
+    Of a step's values NumPy's functions see to that.
+    """
+    x = numbers(name, x)
+    if isinstance(x, Traced):
+        return x
+    shape: tuple[int, ...] = np.shape(x)
+    axes = cast("tuple[Any, ...]", axis if isinstance(axis, tuple) else (axis,))
+    if not all(is_integer(one) and -len(shape) <= one < len(shape) for one in axes):
+        raise InputError(f"axis of {name} is one of the {len(shape)} axes, as -1, not {shown(axis)}")
+    if len({one % len(shape) for one in axes}) < len(axes) or any(not shape[one] for one in axes):
+        raise InputError(f"{name} over axis {shown(axis)} of {shown(x)}: each once, and none of no numbers")
+    return x
 
 
 def _operation(name: str, x: Any) -> Any:
+    x = numbers(name, x)
     if isinstance(x, Traced):
         return apply(name, x if x.type.is_float else x.astype(np.float64))
     array = np.asarray(x)

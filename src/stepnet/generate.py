@@ -13,17 +13,19 @@ from typing import Any, cast
 
 import numpy as np
 
+from stepnet.arguments import LARGEST, array_of, function, number, shown, whole, whole_numbers
 from stepnet.compose import Bidirectional, Stack, recurrences
+from stepnet.engines import checked_engine
 from stepnet.errors import InputError
 from stepnet.functions import one_hot
-from stepnet.masks import numbers_at, whole_numbers
+from stepnet.masks import MOST_SEED, SEED, identified, numbers_at
 from stepnet.prepared import Asked
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
 from stepnet.recurrence import RNN, with_dtypes
 from stepnet.step import Spec
 from stepnet.structure import leaves, transform
-from stepnet.types import is_integer
+from stepnet.types import DTYPES, is_integer
 
 Array = np.ndarray
 Feed = Callable[[Array], Any]
@@ -65,10 +67,13 @@ def generate(
     [array([1, 2, 3]), array([3]), array([0, 1, 2, 3])]
     """
     most, stops = checked_most(max_steps), checked_stops(stop)
+    if sampler is not None:
+        function(sampler, "sampler is a function sampler(scores, random)")
+    whole(seed, SEED, 0, MOST_SEED)
     writer = Writer.of(rnn, feed, scores, engine)
     front = writer.begin(start, initial, statics, stops)
     rows, ahead = np.arange(len(front.scores)), front.scores
-    names = whole_numbers(rows if identities is None else identities, len(rows), "identities")
+    names = identified(identities, len(rows))
     count, written = len(rows), list[tuple[Array, Array]]()
     live: Live | None = None
     for step in range(most):
@@ -97,17 +102,21 @@ def sampling(temperature: float = 1.0, top_k: int | None = None, top_p: float | 
     >>> sampling(top_k=2)(np.log([[0.5, 0.25, 0.25], [0.1, 0.2, 0.7]]), np.array([0.6, 0.8])).tolist()
     [0, 1]
     """
-    if not 0 < temperature < math.inf:
-        raise InputError(f"temperature is above 0, not {temperature!r}; without a sampler the best is taken")
-    if top_k is not None and (not is_integer(top_k) or top_k < 1):
-        raise InputError(f"top_k is how many symbols may be drawn, 1 or more, not {top_k!r}")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise InputError(f"top_p is a probability above 0, not {top_p!r}")
+    warm = number(
+        temperature,
+        "temperature is above 0",
+        lambda value: 0 < value < math.inf,
+        "; without a sampler the best is taken",
+    )
+    if top_k is not None:
+        top_k = whole(top_k, "top_k is how many symbols may be drawn, 1 or more", 1)
+    if top_p is not None:
+        top_p = number(top_p, "top_p is a probability above 0", lambda value: 0 < value <= 1)
 
     def sample(scores: Array, random: Array) -> Array:
         order = np.argsort(-scores, axis=-1, kind="stable")
         ordered = np.take_along_axis(scores, order, axis=-1).astype(np.float64)
-        weights = np.exp(log_softmax(ordered / temperature))
+        weights = np.exp(log_softmax(ordered / warm))
         if top_p is not None:
             weights = np.where(np.cumsum(weights, axis=-1) - weights < top_p, weights, 0)
         sums = np.cumsum(weights[:, :top_k], axis=-1)
@@ -200,7 +209,9 @@ class Writer:
             )
         if any(one.until is not None for one in recurrences(layer, "rnn")):
             raise InputError("generated sequences end by stop=; make the recurrence without until=")
-        return cls(layer, feeder(layer, feed), scores, engine)
+        if scores is not None:
+            function(scores, "scores is a function of a step's output")
+        return cls(layer, feeder(layer, feed), scores, checked_engine(engine))
 
     def begin(self, start: Any, initial: Any, statics: Any, stops: Array) -> Front:
         """The front behind the start of each sequence."""
@@ -224,12 +235,12 @@ class Writer:
     def inputs(self, symbols: Ragged) -> Any:
         """The input sequences that symbols are."""
         fed = self.feed(symbols.values)
-        return transform(lambda array: symbols.with_values(np.asarray(array)), fed)
+        return transform(lambda array: symbols.with_values(array_of(array, "what feed gives")), fed)
 
     def scored(self, output: Any, rows: int) -> Array:
         """The scores [rows, symbols] of an output; raises `InputError` for what are none."""
         given = output if self.scores is None else self.scores(output)
-        array: Array = np.asarray(given) if len(leaves(given)) == 1 else np.zeros(())
+        array: Array = array_of(given, "the output") if len(leaves(given)) == 1 else np.zeros(())
         if array.ndim != 2 or len(array) != rows or not array.shape[1] or array.dtype.kind not in "fi":
             found = f"{array.dtype}{list(array.shape)}" if array.ndim else f"a {type(given).__name__}"
             raise InputError(
@@ -246,7 +257,12 @@ def feeder(layer: Any, feed: Any) -> Feed:
     if callable(feed):
         return cast("Feed", feed)
     if feed is not None:
-        table = np.asarray(feed)
+        table = array_of(feed, "feed")
+        if table.ndim < 1 or table.dtype.name not in DTYPES:
+            raise InputError(
+                "feed is a function of symbols [rows], or a table [symbols, features] of numbers, not "
+                f"{shown(feed)}"
+            )
         return lambda symbols: table[within(symbols, len(table))]
     while isinstance(layer, Stack):
         layer = layer.layers[0]
@@ -272,10 +288,10 @@ def within(symbols: Array, count: int) -> Array:
 
 def said_so_far(start: Any) -> Ragged:
     """The start of each sequence as a Ragged of symbols, none of them empty."""
-    given = start if isinstance(start, Ragged) else np.asarray(start)
+    given = start if isinstance(start, Ragged) else array_of(start, "start")
     values = given.values if isinstance(given, Ragged) else given
     axes = values.ndim + (given.levels if isinstance(given, Ragged) else 0)
-    if (values.size and values.dtype.kind not in "iu") or axes not in (1, 2) or (values < 0).any():
+    if (values.size and values.dtype.kind not in "iu") or axes not in (1, 2) or not is_symbols(values):
         found = given if isinstance(given, Ragged) else f"{values.dtype}{list(values.shape)}"
         raise InputError(
             "start is whole numbers from 0: one symbol per sequence [batch], or a Ragged or an array "
@@ -292,13 +308,16 @@ def said_so_far(start: Any) -> Ragged:
     return said
 
 
+def is_symbols(values: Array) -> bool:
+    """Whether whole numbers can be symbols."""
+    return not values.size or not ((values < 0) | (values > LARGEST)).any()
+
+
 def checked_most(max_steps: Any) -> int:
     """The most steps there may be; raises `InputError` where they are not given."""
     if max_steps is None:
         raise InputError("max_steps= is missing: a sequence that never stops has to end somewhere")
-    if not is_integer(max_steps) or max_steps < 1:
-        raise InputError(f"max_steps is the most symbols of a sequence, 1 or more, not {max_steps!r}")
-    return int(max_steps)
+    return whole(max_steps, "max_steps is the most symbols of a sequence, 1 or more", 1)
 
 
 def checked_stops(stop: Any) -> Array:
@@ -309,7 +328,7 @@ def checked_stops(stop: Any) -> Array:
 
 def checked_symbols(symbols: Any, shape: tuple[int, ...]) -> Array:
     """What a sampler gave, as int64; raises `InputError` for what are no symbols."""
-    array = np.asarray(symbols)
+    array = array_of(symbols, "what the sampler gave")
     if array.shape != shape[:1] or array.dtype.kind not in "iu":
         raise InputError(
             f"a sampler gives {shape[0]} whole numbers, one per row, not {array.dtype}{list(array.shape)}"

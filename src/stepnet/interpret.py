@@ -74,11 +74,14 @@ def within(node: Node, operands: list[Array]) -> Any:
 
 
 def materialised(net: Net, number: int, value: Array, segments: Segments) -> Array:
-    """A result with its full leading axis, also where it is the same in every row."""
+    """A result with its full leading axis, also where it is the same in every row; one that may be written to
+    where the value may be.
+    """
     type_ = net.nodes[number].type
+    shape = (segments.count(type_.extent), *type_.shape)
     if type_.extent == CONST:
         return value
-    return np.ascontiguousarray(np.broadcast_to(value, (segments.count(type_.extent), *type_.shape)))
+    return np.ascontiguousarray(value) if value.shape == shape else np.array(np.broadcast_to(value, shape))
 
 
 def widened(net: Net) -> Net:

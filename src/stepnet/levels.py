@@ -19,11 +19,11 @@ from stepnet.batch import (
     initial_arrays,
 )
 from stepnet.control import Control, Until, mask_array, run_until
-from stepnet.engines import Call, Results
+from stepnet.engines import Call, Order, Results
 from stepnet.errors import InputError
 from stepnet.interpret import Segments, interpret, of_rows, within_steps
 from stepnet.nested import NO_LAST
-from stepnet.prepared import Asked, Prepared
+from stepnet.prepared import Prepared
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import ends_of, offsets_of
 from stepnet.running import Running
@@ -69,7 +69,7 @@ def over_levels(
     statics: Any,
     lengths: Any,
     last_only: bool,
-    engine: Asked,
+    engine: Order,
     masking: Masking,
 ) -> tuple[Any, Any]:
     """The outputs and the last memory of a recurrence over the outermost level of Raggeds.
@@ -106,7 +106,7 @@ def over_levels(
 
 
 def by_pieces(
-    called: "LevelsCall", last_only: bool, reverse: bool, engine: Asked
+    called: "LevelsCall", last_only: bool, reverse: bool, engine: Order
 ) -> tuple[Callable[[Call], Results], Call]:
     """What runs some steps of some sequences, and the call of all of them, which says of each step where it
     is, and of each sequence which row.
@@ -166,7 +166,7 @@ def levels_call(rnn: "RNN", sequences: Any, initial: Any, statics: Any, masking:
     if masking.mask is not None:
         arrays.append(mask_array(masking.mask, Ragged(np.empty(int(offsets[0][-1])), offsets[:1])))
     found = rnn.under(masking.control, prepared)
-    given = initial_arrays(initial, prepared.traced, count)
+    given = initial_arrays(initial, prepared.traced.memory, count)
     wanted = leaves(found.traced.memory)
     memories = [
         np.zeros((count, *spec.shape), spec.dtype) if array is None else array
@@ -230,17 +230,18 @@ def common_offsets(named: list[tuple[str, Any]]) -> tuple[Array, ...]:
     return deepest.offsets
 
 
-def run(found: Prepared, given: list[Array], segments: Segments, engine: Asked) -> list[Array]:
+def run(found: Prepared, given: list[Array], segments: Segments, engine: Order) -> list[Array]:
     """The results of a net of several levels: by the interpreter, or by its schedule on engines."""
     net, parameters = found.net, leaves(found.traced.params)
     if engine == "interpret":
         return interpret(net, [*given, *parameters], segments)
-    asked = engine if isinstance(engine, str) else tuple(engine)
     values = dict(zip(net.inputs, [*given, *parameters], strict=True))
     fixed = {number: value for number, value in values.items() if net.type_of(number).extent == CONST}
-    if asked not in found.running:
-        found.running[asked] = Running(found.schedule, asked, renamed(found, fixed))
-    return found.running[asked](renamed(found, {n: v for n, v in values.items() if n not in fixed}), segments)
+    if engine not in found.running:
+        found.running[engine] = Running(found.schedule, engine, renamed(found, fixed))
+    return found.running[engine](
+        renamed(found, {n: v for n, v in values.items() if n not in fixed}), segments
+    )
 
 
 def renamed(found: Prepared, values: dict[int, Array]) -> dict[int, Array]:

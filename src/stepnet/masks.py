@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.errors import InputError
+from stepnet.arguments import array_of, choice, dtype_name, number, whole, whole_numbers
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of, positions_of
-from stepnet.step import dtype_name, specs
-from stepnet.types import is_integer
+from stepnet.step import Spec
 
 Array = np.ndarray
 
@@ -24,6 +23,9 @@ WHOLE_SEQUENCE = 2**32 - 1
 """The step of what a sequence has once."""
 
 PER = ("sequence", "step")
+
+MOST_SEED = 2**64 - 1
+SEED = "a seed is a whole number from 0 to 2**64 - 1"
 
 
 def dropout(
@@ -50,8 +52,7 @@ def dropout(
     >>> dropout(0.5, [2, 3], 4, seed=1, per="step")
     Ragged(2 sequences of 2 to 3 steps, 4 features, float32)
     """
-    if not 0 <= rate <= 1:
-        raise InputError(f"a dropout rate is from 0 to 1, not {rate!r}")
+    rate = number(rate, "a dropout rate is from 0 to 1", lambda value: 0 <= value <= 1)
     name = dtype_name(dtype, "a dropout mask")
     scale = np.asarray(0 if rate == 1 else 1 / (1 - rate), name)
 
@@ -76,25 +77,31 @@ def uniform(
     >>> uniform([2, 3], seed=1).round(3)
     array([0.019, 0.208])
     """
-    if per not in PER:
-        raise InputError(f"per is {' or '.join(map(repr, PER))}, not {per!r}")
+    choice(per, f"per is {' or '.join(map(repr, PER))}", PER)
     offsets = like.offsets[-1] if isinstance(like, Ragged) else offsets_of(whole_numbers(like, None, "like"))
     count = len(offsets) - 1
-    names = whole_numbers(np.arange(count) if identities is None else identities, count, "identities")
-    shape = specs(features).shape
+    names = identified(identities, count)
+    shape = Spec(features).shape
     if per == "sequence":
         return numbers_at(seed, names, np.full(count, WHOLE_SEQUENCE), shape)
-    skipped = np.broadcast_to(np.asarray(before), count) if np.ndim(before) == 0 else before
-    lengths, skipped = np.diff(offsets), whole_numbers(skipped, count, "before")
+    given = array_of(before, "before")
+    given = np.broadcast_to(given, count) if given.ndim == 0 else given
+    lengths, skipped = np.diff(offsets), whole_numbers(given, count, "before", WHOLE_SEQUENCE - 1)
     steps = positions_of(skipped, lengths)
     drawn = numbers_at(seed, np.repeat(names, lengths), steps, shape)
     return like.with_values(drawn) if isinstance(like, Ragged) else Ragged(drawn, (offsets,))
 
 
+def identified(identities: Any, count: int) -> Array:
+    """The whole numbers that name sequences, of 64 bits; their places by default."""
+    return whole_numbers(
+        np.arange(count) if identities is None else identities, count, "identities", 2**64 - 1
+    )
+
+
 def numbers_at(seed: int, identities: Array, steps: Array, shape: tuple[int, ...] = ()) -> Array:
     """The numbers [len(steps), *shape] from 0 up to 1 that belong to these sequences at these steps."""
-    if not is_integer(seed) or not 0 <= seed < 2**64:
-        raise InputError(f"a seed is a whole number from 0 to 2**64 - 1, not {seed!r}")
+    seed = whole(seed, SEED, 0, MOST_SEED)
     size = int(np.prod(shape, dtype=np.int64))
     # A number of 53 bits takes two of the four words that a counter gives.
     blocks = np.arange((size + 1) // 2, dtype=np.uint64)[None, :]
@@ -105,8 +112,8 @@ def numbers_at(seed: int, identities: Array, steps: Array, shape: tuple[int, ...
         step, name = low(steps[rows, None].astype(np.uint64)), identities[rows, None].astype(np.uint64)
         words = np.stack(philox((blocks, step, low(name), name >> THIRTY_TWO), key), axis=-1)
         upper, lower = words[..., 0::2] >> np.uint64(5), words[..., 1::2] >> np.uint64(6)
-        whole = (upper << np.uint64(26)) | lower
-        drawn[rows] = whole.reshape(len(step), -1)[:, :size] * 2.0**-53
+        bits = (upper << np.uint64(26)) | lower
+        drawn[rows] = bits.reshape(len(step), -1)[:, :size] * 2.0**-53
     return drawn.reshape(len(steps), *shape)
 
 
@@ -135,17 +142,3 @@ def philox(counter: tuple[Array, ...], key: tuple[int, int]) -> tuple[Array, Arr
 def low(words: Array) -> Array:
     """The lower 32 bits."""
     return words & np.uint64(0xFFFFFFFF)
-
-
-def whole_numbers(given: Any, count: int | None, what: str) -> Array:
-    """The numbers as int64 along one axis, none negative; raises `InputError` for others."""
-    array = np.asarray(given)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu") or count not in (None, len(array)):
-        many = "" if count is None else f"{count} "
-        raise InputError(
-            f"{what} is {many}whole numbers, one per sequence, not {array.dtype}{list(array.shape)}"
-        )
-    if (array < 0).any():
-        place = int((array < 0).argmax())
-        raise InputError(f"{what}[{place}] is {array[place]}, and must not be negative")
-    return array.astype(np.int64)

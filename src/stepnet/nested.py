@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepnet.batch import (
-    ZEROS,
-)
+from stepnet.arguments import is_one_of, shown
+from stepnet.batch import ZEROS
 from stepnet.lines import refuse
 from stepnet.ops import REDUCTIONS
 from stepnet.step import Spec, TracedStep, way
-from stepnet.structure import leaves, named_leaves, rebuild, skeleton, transform
+from stepnet.structure import arranged, leaves, named_leaves, rebuild, skeleton, transform
 from stepnet.trace import Traced, apply, builder_of, lifted
 from stepnet.types import CONST, DTYPES, ROWS
 from stepnet.watch import as_watched
@@ -108,6 +107,7 @@ def memory_values(builder: Any, initial: Any, traced: TracedStep) -> list[Traced
             raise refuse(f"initial is 'zeros' or values of the step, not {initial!r}")
         zeros = [builder.constant(np.zeros(spec.shape, spec.dtype)) for _, spec in expected]
         return [Traced(builder, builder.add("expand", number, extent=ROWS)) for number in zeros]
+    initial = arranged(initial, traced.memory)
     if skeleton(initial) != skeleton(traced.memory):
         raise refuse(f"initial is {skeleton(initial)}, the memory is {skeleton(traced.memory)}")
     found: list[Traced] = []
@@ -130,8 +130,8 @@ def reduce(sequence: Any, how: str) -> Traced:
     """
     if not isinstance(sequence, Traced) or len(sequence.type.extent) < 2:
         raise refuse("reduce takes inner sequences: values of a step that are sequences there")
-    if how not in REDUCTIONS:
-        raise refuse(f"how is one of {', '.join(REDUCTIONS)}, not {how!r}")
+    if not is_one_of(how, REDUCTIONS):
+        raise refuse(f"how is one of {', '.join(REDUCTIONS)}, not {shown(how)}")
     wanted = REDUCTIONS[how](np.zeros((1, 1), sequence.dtype)).dtype
     return apply("reduce", sequence.astype(wanted), how=how)
 

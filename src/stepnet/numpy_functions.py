@@ -11,10 +11,12 @@ from typing import Any, cast
 
 import numpy as np
 
+from stepnet.arguments import shown
 from stepnet.trace import (
     ROWS_AXIS,
     Traced,
     apply,
+    array_of,
     builder_of,
     filled,
     is_weak,
@@ -24,15 +26,20 @@ from stepnet.trace import (
     reshaped,
     transposed,
 )
-from stepnet.types import ROWS, is_integer
+from stepnet.types import DTYPES, ROWS, is_integer
 from stepnet.ufuncs import dot
 
 # What NumPy makes of a traced value is a traced value, which its stubs do not know.
 numpy: Any = np
 
+MOST_PARTS = 2**12
+"""Into how many parts features are split where most of them may be empty."""
+
 
 def feature_axis(x: Traced, axis: Any, doing: str) -> int:
     """An axis as the step sees it, counted from the end of the features; refuses the rows."""
+    if not isinstance(cast("Any", x), Traced):
+        raise refuse(f"{doing} takes a value of the step, not {shown(x)}")
     rank = x.ndim
     if not is_integer(axis) or isinstance(axis, bool) or not -rank <= axis < rank:
         raise refuse(f"{doing}: axis {axis} is none of the {rank} axes")
@@ -136,7 +143,7 @@ def deviation(x: Traced, axis: Any = None, *, ddof: int = 0, keepdims: bool = Fa
 
 def where(condition: Any, chosen: Any, other: Any) -> Traced:
     """One of two values, by a condition."""
-    values = (chosen, other)
+    values = tuple(value_or_number(value) for value in (chosen, other))
     dtype = np.result_type(*(value if is_weak(value) else kind_of(value) for value in values))
     builder = builder_of((condition, *values))
     numbers = [Traced(builder, lifted(builder, value, values)).astype(dtype) for value in values]
@@ -145,6 +152,16 @@ def where(condition: Any, chosen: Any, other: Any) -> Traced:
     if condition.dtype != np.bool_:
         condition = condition != 0
     return apply("where", condition, *numbers)
+
+
+def value_or_number(value: Any) -> Any:
+    """A step's value, or a number, which is weak, as they are; anything else as an array of numbers."""
+    if isinstance(value, Traced | bool | int | float):
+        return value
+    array = array_of(value, "a constant")
+    if array.dtype.name not in DTYPES:
+        raise refuse(f"a constant of dtype {array.dtype} cannot enter a step; use one of {', '.join(DTYPES)}")
+    return array
 
 
 def clip(
@@ -284,11 +301,14 @@ def split(x: Traced, parts: Any, axis: int = 0) -> list[Traced]:
     place = feature_axis(x, axis, "np.split")
     size = x.type.shape[place]
     if is_integer(parts):
-        if parts < 1 or size % int(parts):
+        if not 1 <= parts <= max(size, MOST_PARTS) or size % int(parts):
             raise refuse(f"np.split: {size} features do not divide into {parts} equal parts")
         cuts = list(range(0, size + 1, size // int(parts))) if size else [0] * (int(parts) + 1)
     else:
-        cuts = [0, *(int(cut) for cut in parts), size]
+        places = array_of(parts, "the places to cut at")
+        if places.ndim != 1 or (places.dtype.kind not in "iu" and places.size):
+            raise refuse(f"np.split takes a number of parts, or the places to cut at, not {shown(parts)}")
+        cuts = [0, *places.tolist(), size]
     index = [slice(None)] * x.ndim
     pieces: list[Traced] = []
     for start, stop in pairwise(cuts):
@@ -301,9 +321,9 @@ def array_split(x: Traced, parts: Any, axis: int = 0) -> list[Traced]:
     """The features in parts along one axis, the first ones larger by one where they do not divide."""
     if not is_integer(parts):
         return split(x, parts, axis)
-    if parts < 1:
-        raise refuse(f"np.array_split makes at least one part, not {parts}")
     size = x.type.shape[feature_axis(x, axis, "np.array_split")]
+    if not 1 <= parts <= MOST_PARTS:
+        raise refuse(f"np.array_split makes from 1 to {MOST_PARTS} parts, not {parts}")
     lengths = [size // int(parts) + (place < size % int(parts)) for place in range(int(parts))]
     return split(x, [sum(lengths[:place]) for place in range(1, int(parts))], axis)
 

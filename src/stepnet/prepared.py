@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stepnet.engines import Bound, choose
+from stepnet.engines import Bound, Order, choose
 from stepnet.ir import Net
 from stepnet.once import computed_once
 from stepnet.plan import Plan, plan
@@ -24,8 +24,8 @@ class Prepared:
     traced: TracedStep
     reverse: bool
     unroll: int
-    runners: dict[Asked, Bound] = field(default_factory=dict[Asked, Bound])
-    running: dict[Asked, Running] = field(default_factory=dict[Asked, Running])
+    runners: dict[Order, Bound] = field(default_factory=dict[Order, Bound])
+    running: dict[Order, Running] = field(default_factory=dict[Order, Running])
     controlled: "dict[str | None, Prepared]" = field(default_factory=dict[str | None, "Prepared"])
 
     @computed_once
@@ -43,7 +43,7 @@ class Prepared:
         """What is run one after the other, where recurrences are nested."""
         return schedule(self.net)
 
-    def runner(self, asked: Asked, parameters: list[Array]) -> Bound:
+    def runner(self, asked: Order, parameters: list[Array]) -> Bound:
         """What runs a call on the engine asked for."""
         if asked not in self.runners:
             engine, _ = choose(self.plan, asked)

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from stepnet import levels, nested
+from stepnet.arguments import array_of, choice, dtype_name, flag, function, is_array, whole
 from stepnet.batch import Batch, begun_steps, checked_array, initial_arrays, row_arrays
 from stepnet.control import MASKED, Control, Until, mask_array, run_until
-from stepnet.engines import Call
+from stepnet.engines import Call, checked_engine
 from stepnet.errors import InputError
 from stepnet.ir import Net
 from stepnet.lines import refuse
@@ -20,13 +21,14 @@ from stepnet.report.explain import explain
 from stepnet.report.nesting import explain_nesting
 from stepnet.schedule import is_nested
 from stepnet.scopes import Scopes, step_scopes
-from stepnet.step import Spec, Step, TracedStep, dtype_name, specs, trace_step
+from stepnet.step import Spec, Step, TracedStep, specs, trace_step
 from stepnet.stream import Stream
-from stepnet.structure import leaves, named_leaves, rebuild, skeleton, transform
-from stepnet.types import is_integer, own_copy
+from stepnet.structure import arranged, leaves, named_leaves, rebuild, skeleton, transform
+from stepnet.types import own_copy
 
 Array = np.ndarray
 MOST_UNROLLED = 64
+MASKED_IS = f"masked is {' or '.join(map(repr, MASKED))}"
 
 
 class RNN:
@@ -71,17 +73,18 @@ class RNN:
         unroll: int = 1,
         until: Until | None = None,
     ) -> None:
-        if not callable(step):
-            raise InputError(f"step is a function step(x, memory, params), not a {type(step).__name__}")
-        if until is not None and not callable(until):
-            raise InputError(f"until is a function until(output, memory), not a {type(until).__name__}")
+        function(step, "step is a function step(x, memory, params)")
+        if until is not None:
+            function(until, "until is a function until(output, memory)")
         self.step = step
         self.params = transform(parameter, params)
         self.memory = specs(memory)
         if not leaves(self.memory):
             raise InputError("a recurrence carries a memory from step to step; give its features: memory=64")
-        self.reverse = reverse
-        self.unroll = unrolled(unroll)
+        self.reverse = flag(reverse, "reverse")
+        self.unroll = whole(
+            unroll, f"unroll is a number of steps from 1 to {MOST_UNROLLED}", 1, MOST_UNROLLED
+        )
         self.until = until
         self._parameters: list[Array] = leaves(self.params)
         self._prepared: dict[Any, Prepared] = {}
@@ -112,6 +115,7 @@ class RNN:
 
     def explain(self, engine: Asked = "auto") -> str:
         """The plan as text for people: what runs when, its flops and bytes, and the engine."""
+        engine = checked_engine(engine)
         if is_nested(self.net):
             return explain_nesting(self.prepared.schedule, engine)
         return explain(self.plan, engine)
@@ -161,19 +165,26 @@ class RNN:
         it (zeros where none is), or "zero". begun: how many steps of each sequence were run before, which
         `index` counts on from; a whole number, or an array [batch].
         """
+        asked, last_only = checked_engine(engine), flag(last_only, "last_only")
         check_masked(masked)
+        sequences = self.as_declared(sequences)
         if nested.is_traced(sequences):
             if mask is not None or begun is not None or self.until is not None:
                 raise refuse("mask=, begun= and until= are not for a recurrence inside a step")
+            if lengths is not None or asked != "auto":
+                raise refuse(
+                    "lengths= and engine= are not for a recurrence inside a step: its sequences know their "
+                    "lengths, and it runs where the outer one does; give engine= to that one"
+                )
             return nested.in_step(self, sequences, initial, statics, last_only)
         if levels.is_deep(sequences) or levels.is_ragged(statics):
             control = levels.Masking(mask, masked, begun, self.until)
-            return levels.over_levels(self, sequences, initial, statics, lengths, last_only, engine, control)
+            return levels.over_levels(self, sequences, initial, statics, lengths, last_only, asked, control)
         batch = Batch.of(sequences, lengths)
         static_arrays = transform(lambda leaf: checked_array(leaf, "a static"), statics)
         found = self.prepare_for(batch, static_arrays)
         controlled = self.under(Control(None if mask is None else masked, self.until), found)
-        memories = initial_arrays(initial, found.traced, batch.count)
+        memories = initial_arrays(initial, found.traced.memory, batch.count)
         call = Call(
             batch.arrays if mask is None else [*batch.arrays, mask_array(mask, batch.like)],
             batch.starts,
@@ -185,7 +196,6 @@ class RNN:
             self.reverse,
             None if begun is None else begun_steps(begun, batch.count),
         )
-        asked = engine if isinstance(engine, str) else tuple(engine)
         run, laid_out = controlled.runner(asked, self._parameters), batch.laid_out
         if self.until is None:
             results = run(call)
@@ -245,6 +255,10 @@ class RNN:
         masking = levels.Masking(mask, masked, begun, self.until)
         return step_scopes(self, sequences, initial, statics, lengths, masking)
 
+    def as_declared(self, inputs: Any) -> Any:
+        """Inputs with their dicts in the order in which the recurrence was told of them."""
+        return inputs if self.inputs is None or is_array(inputs) else arranged(inputs, self.inputs)
+
     def prepare_for(self, batch: "Batch", statics: Any) -> Prepared:
         """The trace for inputs like these, found again by their dtypes and features."""
         key = (batch.skeleton, *((a.dtype, a.shape[1:]) for a in batch.arrays))
@@ -261,6 +275,7 @@ class RNN:
     def traced_for(self, inputs: Any, statics: Any) -> TracedStep:
         """The step traced for such inputs and statics."""
         latest = self._latest
+        check_inputs(self.inputs, inputs)
         found = self._prepare(inputs, statics).traced
         self._latest = latest or self._latest
         return found
@@ -299,22 +314,14 @@ def scan(step: Step, initial: Any, xs: Any, params: Any = None, *, engine: Asked
 # ---- what a recurrence is told -----------------------------------------------------------------------------
 
 
-def unrolled(unroll: Any) -> int:
-    """How many steps to lay out in code; raises `InputError` for what is none of 1 to 64."""
-    if isinstance(unroll, bool) or not is_integer(unroll) or not 1 <= unroll <= MOST_UNROLLED:
-        raise InputError(f"unroll is a number of steps from 1 to {MOST_UNROLLED}, not {unroll!r}")
-    return int(unroll)
-
-
 def check_masked(masked: Any) -> None:
     """Raises `InputError` for what is no answer of a masked step."""
-    if masked not in MASKED:
-        raise InputError(f"masked is {' or '.join(map(repr, MASKED))}, not {masked!r}")
+    choice(masked, MASKED_IS, MASKED)
 
 
 def parameter(value: Any) -> Array:
     """A copy of a parameter as an array; raises `InputError` for what is none."""
-    array = np.asarray(value)
+    array = array_of(value, "a parameter")
     dtype_name(array.dtype, "a parameter")
     return own_copy(array)
 
@@ -323,6 +330,7 @@ def check_inputs(declared: Any, given: Any) -> None:
     """Raises `InputError` where inputs have other features than those the recurrence was made for."""
     if declared is None:
         return
+    given = arranged(given, declared)
     if skeleton(declared) != skeleton(given):
         raise InputError(
             f"the inputs are {skeleton(given)}; this recurrence was made for {skeleton(declared)}"

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.engines import Bound, Call, Results, choose
+from stepnet.engines import Bound, Call, Order, Results, choose
 from stepnet.interpret import Segments, by_steps, expand
 from stepnet.ir import Net
 from stepnet.passes.lift import is_constant
@@ -23,13 +23,12 @@ from stepnet.types import CONST, STEPS, Type
 
 Array = np.ndarray
 Values = dict[int, Array]
-Asked = str | Sequence[str]
 
 
 class Running:
     """A schedule with its parameters, on engines: `running(values, segments)` gives the net's results."""
 
-    def __init__(self, plan: Schedule, asked: Asked, parameters: Mapping[int, Array]) -> None:
+    def __init__(self, plan: Schedule, asked: Order, parameters: Mapping[int, Array]) -> None:
         self.net, self.parts = plan.net, plan.parts
         self.constants = constant_values(plan.net, parameters)
         self.bound: list[Bound | Running | None] = []

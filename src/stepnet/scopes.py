@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from stepnet import levels, nested
+from stepnet.arguments import is_one_of, shown
 from stepnet.batch import Batch, check_no_lengths
 from stepnet.errors import InputError
 from stepnet.interpret import Segments, by_steps, interpret
@@ -67,8 +68,8 @@ class Scopes:
     values: dict[str, Ragged]
 
     def __getitem__(self, name: str) -> Ragged:
-        if name not in self.values:
-            raise InputError(f"no value is called {name!r}; there are {', '.join(self.values)}")
+        if not is_one_of(name, self.values):
+            raise InputError(f"no value is called {shown(name)}; there are {', '.join(self.values)}")
         return self.values[name]
 
     def __contains__(self, name: object) -> bool:
@@ -87,10 +88,10 @@ class Scopes:
         """
         lengths = next(iter(self.values.values())).lengths
         if not is_integer(row) or not -len(lengths) <= row < len(lengths):
-            raise InputError(f"there is no sequence {row}: there are {len(lengths)}")
+            raise InputError(f"there is no sequence {shown(row)}: there are {len(lengths)}")
         steps = int(lengths[row])
         if not is_integer(number) or not -steps <= number < steps:
-            raise InputError(f"sequence {row} has no step {number}: it has {steps}")
+            raise InputError(f"sequence {row} has no step {shown(number)}: it has {steps}")
         return {name: value[row][number] for name, value in self.values.items()}
 
     def __repr__(self) -> str:
@@ -137,6 +138,7 @@ def step_scopes(
             "trace_steps is not for a recurrence inside a step: trace the steps of the one around it, whose "
             "scopes have the values of this one too"
         )
+    sequences = rnn.as_declared(sequences)
     sequences, masking = as_sequences(sequences, lengths, masking)
     # What is wrong is told here, where nobody watches.
     levels.levels_call(like(rnn, rnn.step), sequences, initial, statics, masking)

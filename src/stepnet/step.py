@@ -7,19 +7,23 @@ then each memory's next value.
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import Any, cast
 
-import numpy as np
-
+from stepnet.arguments import dtype_name, is_array, shown, whole
 from stepnet.errors import InputError
 from stepnet.ir import Builder, Net
 from stepnet.lines import NamingLine, defined_at, refuse, written_at
 from stepnet.once import computed_once
-from stepnet.structure import leaves, named_leaves, rebuild, skeleton, transform
+from stepnet.structure import arranged, leaves, named_leaves, rebuild, skeleton, transform
 from stepnet.trace import Traced, array_of
-from stepnet.types import CONST, DTYPES, ROWS, Type, dtype_text, extent_of, is_beside, is_integer
+from stepnet.types import AXES, CONST, DTYPES, ROWS, Type, extent_of, is_beside, is_integer
 
 Step = Callable[..., Any]
+
+MOST_LEVELS = len(AXES) - 2
+LEVELS = f"levels is how many levels of inner sequences there are at each step, from 0 to {MOST_LEVELS}"
+MOST_FEATURES, MOST_AXES = 2**28, 32
 
 
 @dataclass(frozen=True)
@@ -41,22 +45,32 @@ class Spec:
     def __init__(
         self, shape: int | tuple[int, ...] = (), dtype: Any = None, levels: int = 0, axis: str = ""
     ) -> None:
-        given: Any = shape
-        sizes: tuple[Any, ...] = tuple(given) if np.iterable(given) else (given,)
-        if any(not is_integer(size) or size < 0 for size in sizes):
-            raise InputError(f"a feature shape is made of whole numbers, not {shape!r}")
-        object.__setattr__(self, "shape", tuple(int(size) for size in sizes))
+        object.__setattr__(self, "shape", sizes_of(shape))
         object.__setattr__(self, "dtype", None if dtype is None else dtype_name(dtype, "a spec"))
-        object.__setattr__(self, "levels", levels)
-        object.__setattr__(self, "axis", axis)
+        object.__setattr__(self, "levels", whole(levels, LEVELS, 0, MOST_LEVELS))
+        object.__setattr__(self, "axis", axis_name(axis))
 
 
-def dtype_name(dtype: Any, what: str) -> str:
-    """The name of a dtype that stepnet knows; raises `InputError` for any other."""
-    name = dtype_text(dtype)
-    if name not in DTYPES:
-        raise InputError(f"{what} has dtype {name}; use one of {', '.join(DTYPES)}")
-    return name
+def axis_name(axis: Any) -> str:
+    """A name for the steps of a static; raises `InputError` for what is none, and for one that is taken."""
+    if not isinstance(axis, str) or axis in AXES:
+        raise InputError(
+            f"axis is a name for the steps of a static, other than {', '.join(AXES)}, not {shown(axis)}"
+        )
+    return axis
+
+
+def sizes_of(shape: Any) -> tuple[int, ...]:
+    """The sizes of a feature shape: a whole number, or several."""
+    several = isinstance(shape, tuple | list) or (is_array(shape) and shape.ndim == 1)
+    sizes = tuple(cast("tuple[Any, ...]", shape if several else (shape,)))
+    if any(not is_integer(size) or size < 0 for size in sizes):
+        raise InputError(f"a feature shape is made of whole numbers, not {shown(shape)}")
+    if max(prod(map(int, sizes)), *sizes, 0) > MOST_FEATURES or len(sizes) > MOST_AXES:
+        raise InputError(
+            f"a feature shape has at most {MOST_FEATURES} numbers along {MOST_AXES} axes, not {shown(shape)}"
+        )
+    return tuple(map(int, sizes))
 
 
 def specs(structure: Any) -> Any:
@@ -68,7 +82,7 @@ def specs(structure: Any) -> Any:
         if is_integer(leaf) or is_shape(leaf):
             return Spec(leaf)
         raise InputError(
-            f"a feature shape is a whole number, a tuple of them or a structure of these, not {leaf!r}"
+            f"a feature shape is a whole number, a tuple of them or a structure of these, not {shown(leaf)}"
         )
 
     return transform(spec, structure, is_leaf=is_shape)
@@ -78,7 +92,7 @@ def is_shape(value: Any) -> bool:
     """Whether a value is a tuple of whole numbers, rather than a structure."""
     if hasattr(value, "_fields") or not isinstance(value, tuple):
         return False
-    return all(isinstance(size, int) for size in cast("tuple[Any, ...]", value))
+    return all(is_integer(size) for size in cast("tuple[Any, ...]", value))
 
 
 @dataclass(frozen=True)
@@ -198,6 +212,7 @@ def row_value(builder: Builder, leaf: Any, what: str) -> int:
 
 def next_memories(specs: Any, before: Any, after: Any) -> list[int]:
     """The numbers of the next memories, which have the structure, shape and dtype they came in with."""
+    after = arranged(after, before)
     if skeleton(before) != skeleton(after):
         raise refuse(
             f"the memory enters the step as {skeleton(before)} and leaves as {skeleton(after)}; "

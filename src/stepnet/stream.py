@@ -10,20 +10,21 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from stepnet.arguments import array_of, shown, whole
 from stepnet.batch import Batch, begun_steps, checked_array, initial_arrays, row_arrays
-from stepnet.engines import Bound, Call, Results
+from stepnet.engines import Bound, Call, Results, checked_engine
 from stepnet.errors import InputError
 from stepnet.prepared import Asked
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
-from stepnet.step import TracedStep
-from stepnet.structure import leaves, named_leaves, rebuild, skeleton, transform
-from stepnet.types import is_integer
+from stepnet.step import Spec, TracedStep
+from stepnet.structure import arranged, leaves, named_leaves, rebuild, skeleton, transform
 
 if TYPE_CHECKING:
     from stepnet.recurrence import RNN
 
 Array = np.ndarray
+MOST_ROWS = 2**24
 
 
 class Stream:
@@ -43,8 +44,7 @@ class Stream:
     def __init__(
         self, rnn: "RNN", rows: int, initial: Any, statics: Any, engine: Asked, begun: Any = None
     ) -> None:
-        if not is_integer(rows) or rows < 1:
-            raise InputError(f"rows is how many sequences are stepped side by side, from 1 on, not {rows!r}")
+        count = whole(rows, "rows is how many sequences are stepped side by side, from 1 on", 1, MOST_ROWS)
         if rnn.reverse:
             raise InputError(
                 "a recurrence with reverse=True begins at a sequence's last step: it has no stream"
@@ -53,7 +53,7 @@ class Stream:
             raise InputError(
                 "a stream runs on: it has no until=; look at each step's output, and reset the row"
             )
-        self.rnn, self.rows, self.engine = rnn, int(rows), engine
+        self.rnn, self.rows, self.engine = rnn, count, checked_engine(engine)
         self._given = initial, statics
         self._begun = begun_steps(0 if begun is None else begun, self.rows)
         self._step: Laid | Called | None = None
@@ -64,8 +64,12 @@ class Stream:
         An input that is a sequence at each step is a Ragged of as many sequences as there are rows. Raises
         `InputError` for another number of rows, or other features or dtypes, than those before.
         """
-        step = self._step or self._begin(x)
-        return step(x)
+        if self._step is not None:
+            return self._step(x)
+        step = self._begin(x)
+        found = step(x)
+        self._step = step
+        return found
 
     @property
     def state(self) -> Any:
@@ -94,19 +98,18 @@ class Stream:
 
     def _begin(self, x: Any) -> "Laid | Called":
         if any(isinstance(leaf, Ragged) for leaf in (*leaves(x), *leaves(self._given[1]))):
-            self._step = Called(self.rnn, self._begun, *self._given, self.engine)
-            return self._step
-        first = transform(lambda leaf: checked_array(leaf, "an input of a step"), x)
+            return Called(self.rnn, self._begun, *self._given, self.engine)
+        first = step_inputs(self.rnn.as_declared(x))
         for name, leaf in named_leaves(first):
             check_rows(name, leaf, self.rows)
         batch = Batch.of(transform(lambda leaf: leaf[:, None], first), None)
         initial, statics = self._given
         still = transform(lambda leaf: checked_array(leaf, "a static"), statics)
         found = self.rnn.prepare_for(batch, still)
-        memory = initial_arrays(initial, found.traced, self.rows)
+        memory = initial_arrays(initial, found.traced.memory, self.rows)
         bound = found.runner(self.engine, leaves(self.rnn.params))
-        self._step = Laid(found.traced, bound, first, memory, row_arrays(still, self.rows), self._begun)
-        return self._step
+        row_arrays(still, self.rows)
+        return Laid(found.traced, bound, first, memory, still, self._begun)
 
 
 class Laid:
@@ -118,12 +121,12 @@ class Laid:
         bound: Bound,
         x: Any,
         initial: Sequence[Array | None],
-        statics: Sequence[Array],
+        statics: Any,
         begun: Array,
     ) -> None:
         self.traced, self.bound = traced, bound
         self.inputs = [np.empty_like(leaf) for leaf in leaves(x)]
-        self.skeleton = skeleton(x)
+        self.structure, self.still = rebuild(x, self.inputs), transform(np.copy, statics)
         rows = len(self.inputs[0])
         specs = leaves(self.traced.memory)
         self.first = [
@@ -131,7 +134,7 @@ class Laid:
             for one, spec in zip(initial, specs, strict=True)
         ]
         self.memory = [one.copy() for one in self.first]
-        self.statics = [one.copy() for one in statics]
+        self.statics: list[Array] = leaves(self.still)
         results = self.traced.body.results[: len(self.traced.body.results) - len(self.memory)]
         types = [self.traced.body.type_of(result) for result in results]
         self.outputs = [np.empty((rows, *type_.shape), type_.dtype) for type_ in types]
@@ -164,12 +167,15 @@ class Laid:
 
     def take(self, x: Any) -> None:
         """Copies inputs that are to be looked at first."""
-        if skeleton(x) != self.skeleton:
-            raise InputError(f"a step's inputs are {skeleton(x)}; those before were {self.skeleton}")
+        x = arranged(x, self.structure)
+        if skeleton(x) != skeleton(self.structure):
+            raise InputError(
+                f"a step's inputs are {skeleton(x)}; those before were {skeleton(self.structure)}"
+            )
         for (name, leaf), kept in zip(named_leaves(x), self.inputs, strict=True):
-            array = np.asarray(leaf)
+            array = checked_array(leaf, titled(name))
             check_rows(name, array, len(kept))
-            if array.shape != kept.shape or array.dtype.newbyteorder("=") != kept.dtype:
+            if array.shape != kept.shape or array.dtype != kept.dtype:
                 raise InputError(
                     f"{titled(name)} is {array.dtype}{list(array.shape)}; those before were "
                     f"{kept.dtype}{list(kept.shape)}"
@@ -182,8 +188,8 @@ class Laid:
 
     def reset(self, rows: Array, initial: Any, statics: Any) -> None:
         """Sets the memory of these rows; see `Stream.reset`."""
-        given = initial_arrays(initial, self.traced, len(rows))
-        still = transform(lambda leaf: checked_array(leaf, "a static"), statics)
+        given = initial_arrays(initial, self.traced.memory, len(rows))
+        still = same_statics(transform(lambda leaf: checked_array(leaf, "a static"), statics), self.still)
         new = row_arrays(still, len(rows))
         if statics is not None:
             old = [(one.shape[1:], one.dtype) for one in self.statics]
@@ -207,18 +213,19 @@ class Called:
 
     def __call__(self, x: Any) -> Any:
         """One step."""
+        x = step_inputs(x)
         deep = any(isinstance(leaf, Ragged) for leaf in leaves(x))
         for name, leaf in named_leaves(x):
             if isinstance(leaf, Ragged) and len(leaf) != self.rows:
                 raise InputError(f"{titled(name)} has {len(leaf)} sequences; the stream has {self.rows} rows")
             if not isinstance(leaf, Ragged):
-                check_rows(name, np.asarray(leaf), self.rows)
+                check_rows(name, leaf, self.rows)
         one = np.ones(self.rows, np.int64)
 
         def sequence(leaf: Any) -> Any:
             if isinstance(leaf, Ragged):
                 return leaf.group(one)
-            return Ragged(np.asarray(leaf), (offsets_of(one),)) if deep else np.asarray(leaf)[:, None]
+            return Ragged(leaf, (offsets_of(one),)) if deep else leaf[:, None]
 
         def step(output: Any) -> Any:
             if isinstance(output, Ragged):
@@ -237,9 +244,9 @@ class Called:
 
     def reset(self, rows: Array, initial: Any, statics: Any) -> None:
         """Sets the memory of these rows; see `Stream.reset`."""
-        traced = self.rnn.prepared.traced
-        first = initial_arrays(self.first, traced, self.rows)
-        given = initial_arrays(initial, traced, len(rows))
+        specs = transform(lambda one: Spec(one.shape[1:], one.dtype), self.memory)
+        first = initial_arrays(self.first, specs, self.rows)
+        given = initial_arrays(initial, specs, len(rows))
         if statics is not None:
             self.statics = self.with_statics(rows, statics)
         memory: list[Array] = [one.copy() for one in leaves(self.memory)]
@@ -250,9 +257,7 @@ class Called:
 
     def with_statics(self, rows: Array, statics: Any) -> Any:
         """The statics with those of some rows replaced."""
-        if skeleton(statics) != skeleton(self.statics):
-            raise InputError(f"the statics are {skeleton(statics)}; they were {skeleton(self.statics)}")
-        found: list[Any] = []
+        statics, found = same_statics(statics, self.statics), list[Any]()
         for (name, kept), new in zip(named_leaves(self.statics), leaves(statics), strict=True):
             if not isinstance(new, type(kept)) or len(new) != len(rows):
                 raise InputError(
@@ -267,6 +272,25 @@ class Called:
         return rebuild(self.statics, found)
 
 
+def step_inputs(x: Any) -> Any:
+    """The inputs of a step, those that are no Raggeds as arrays."""
+    return rebuild(
+        x,
+        [
+            leaf if isinstance(leaf, Ragged) else checked_array(leaf, titled(name))
+            for name, leaf in named_leaves(x)
+        ],
+    )
+
+
+def same_statics(statics: Any, before: Any) -> Any:
+    """Statics in the order of those before; raises `InputError` for another structure. None stays None."""
+    statics = arranged(statics, before)
+    if statics is not None and skeleton(statics) != skeleton(before):
+        raise InputError(f"the statics are {skeleton(statics)}; they were {skeleton(before)}")
+    return statics
+
+
 def described(value: Any) -> str:
     """What to call statics that do not fit."""
     return repr(value) if isinstance(value, Ragged) else f"a {type(value).__name__} {list(np.shape(value))}"
@@ -274,11 +298,13 @@ def described(value: Any) -> str:
 
 def chosen(rows: Any, count: int) -> Array:
     """The indices that an index, indices or a mask mean; raises `InputError` for rows there are not."""
-    given = np.atleast_1d(np.asarray(rows))
+    given = np.atleast_1d(array_of(rows, "rows"))
     if given.dtype == bool and given.shape == (count,):
         return np.flatnonzero(given)
     if given.dtype.kind not in "iu" or given.ndim != 1 or ((given < 0) | (given >= count)).any():
-        raise InputError(f"rows is an index from 0 to {count - 1}, several of them or a mask, not {rows!r}")
+        raise InputError(
+            f"rows is an index from 0 to {count - 1}, several of them or a mask, not {shown(rows)}"
+        )
     return cast("Array", given.astype(np.int64))
 
 

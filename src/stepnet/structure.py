@@ -1,6 +1,7 @@
 """Nested dicts, tuples, lists and namedtuples of leaves: taken apart, put together, and named for people.
 
-`None` is an empty structure, so a step may return `None` for "no output".
+`None` is an empty structure, so a step may return `None` for "no output". Dicts with the same keys are the
+same structure in whatever order: see `arranged`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,7 +9,12 @@ from typing import Any, cast
 
 import numpy as np
 
+from stepnet.errors import InputError
+
 Structure = Any
+
+DEEPEST = 64
+"""How deep structures nest: one that contains itself has no end."""
 
 
 def leaves(structure: Structure) -> list[Any]:
@@ -20,18 +26,18 @@ def leaves(structure: Structure) -> list[Any]:
     return [leaf for _, leaf in named_leaves(structure)]
 
 
-def named_leaves(structure: Structure, name: str = "") -> Iterator[tuple[str, Any]]:
+def named_leaves(structure: Structure, name: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
     """Each leaf with the name a person would give it.
 
     >>> list(named_leaves({"h": 1, "c": (2, 3)}))
     [('h', 1), ('c.0', 2), ('c.1', 3)]
     """
-    children = _children(structure)
+    children = _children(structure, depth)
     if children is None:
         yield name, structure
         return
     for key, child in children:
-        yield from named_leaves(child, f"{name}.{key}" if name else str(key))
+        yield from named_leaves(child, f"{name}.{key}" if name else str(key), depth + 1)
 
 
 def rebuild(structure: Structure, values: Sequence[Any]) -> Structure:
@@ -45,13 +51,33 @@ def rebuild(structure: Structure, values: Sequence[Any]) -> Structure:
 
 
 def transform(
-    function: Callable[[Any], Any], structure: Structure, is_leaf: Callable[[Any], bool] | None = None
+    function: Callable[[Any], Any],
+    structure: Structure,
+    is_leaf: Callable[[Any], bool] | None = None,
+    depth: int = 0,
 ) -> Structure:
     """The same structure with `function` applied to every leaf; `is_leaf` may name more of them."""
-    children = None if is_leaf is not None and is_leaf(structure) else _children(structure)
+    children = None if is_leaf is not None and is_leaf(structure) else _children(structure, depth)
     if children is None:
         return function(structure)
-    return _like(structure, {key: transform(function, child, is_leaf) for key, child in children})
+    inside = depth + 1
+    return _like(structure, {key: transform(function, child, is_leaf, inside) for key, child in children})
+
+
+def arranged(structure: Structure, like: Structure) -> Structure:
+    """The structure with its dicts in the order of those of `like`, where they have the same keys.
+
+    >>> arranged({"c": 1, "h": {"b": 2, "a": 3}}, {"h": {"a": 0, "b": 0}, "c": 0})
+    {'h': {'a': 3, 'b': 2}, 'c': 1}
+    """
+    mine, its = _children(structure), _children(like)
+    if not mine or not its or len(mine) != len(its):
+        return structure
+    held, same = dict(mine), isinstance(structure, Mapping) and isinstance(like, Mapping)
+    if same and held.keys() == dict(its).keys():
+        return {key: arranged(held[key], child) for key, child in its}
+    pairs = zip(mine, its, strict=True)
+    return _like(structure, {key: arranged(child, other) for (key, child), (_, other) in pairs})
 
 
 def _like(structure: Structure, children: dict[Any, Any]) -> Structure:
@@ -66,28 +92,34 @@ def _like(structure: Structure, children: dict[Any, Any]) -> Structure:
     return type(structure)(*items) if hasattr(structure, "_fields") else tuple(items)
 
 
-def skeleton(structure: Structure) -> str:
+def skeleton(structure: Structure, depth: int = 0) -> str:
     """The structure as text with its leaves left out: what two structures are compared by.
 
     >>> skeleton({"h": 1, "c": (2, 3)})
     '{h: *, c: (*, *)}'
     """
-    children = _children(structure)
+    children = _children(structure, depth)
     if children is None:
         return "*"
+    inside = depth + 1
     if isinstance(structure, Mapping):
-        return "{" + ", ".join(f"{key}: {skeleton(child)}" for key, child in children) + "}"
+        return "{" + ", ".join(f"{key}: {skeleton(child, inside)}" for key, child in children) + "}"
     if structure is None:
         return "None"
-    return "(" + ", ".join(skeleton(child) for _, child in children) + ")"
+    return "(" + ", ".join(skeleton(child, inside) for _, child in children) + ")"
 
 
-def _children(structure: Structure) -> list[tuple[Any, Any]] | None:
-    """The named children of one level, or None for a leaf."""
+def _children(structure: Structure, depth: int = 0) -> list[tuple[Any, Any]] | None:
+    """The named children of one level, or None for a leaf; raises `InputError` too deep down."""
     if structure is None:
         return []
     if isinstance(structure, np.ndarray):  # by far the most common, and slow to tell from an abstract class
         return None
+    if depth > DEEPEST:
+        raise InputError(
+            f"a {type(structure).__name__} is given that nests more than {DEEPEST} deep, or contains itself; "
+            "give arrays in dicts, lists and tuples that end"
+        )
     if isinstance(structure, Mapping):
         return list(cast("Mapping[Any, Any]", structure).items())
     if isinstance(structure, tuple | list):

@@ -3,8 +3,7 @@
 import os
 from functools import cache
 
-from stepnet.errors import InputError
-from stepnet.types import is_integer
+from stepnet.arguments import whole
 
 _threads: list[int] = []
 
@@ -16,9 +15,8 @@ def set_threads(count: int | None) -> None:
     1
     >>> set_threads(None)
     """
-    if count is not None and (isinstance(count, bool) or not is_integer(count) or count < 1):
-        raise InputError(f"the number of threads is a whole number from 1 on, not {count!r}")
-    _threads[:] = [] if count is None else [int(count)]
+    meaning = "the number of threads is a whole number from 1 on"
+    _threads[:] = [] if count is None else [whole(count, meaning, 1)]
 
 
 def threads() -> int:

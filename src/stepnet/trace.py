@@ -6,13 +6,15 @@ net it is. The same step runs unchanged on NumPy arrays, which is what the resul
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from stepnet.errors import NetError
+from stepnet import arguments
+from stepnet.errors import InputError, NetError
 from stepnet.ir import Builder
 from stepnet.lines import refuse as refuse
 from stepnet.lines import user_line as user_line
@@ -103,7 +105,8 @@ class Traced(NDArrayOperatorsMixin):
         rule = UFUNCS.get(ufunc)
         if rule is None:
             raise refuse(f"np.{ufunc.__name__} is not an operation of a step")
-        return rule(*inputs) if callable(rule) else apply(rule, *inputs)
+        with as_refused(f"np.{ufunc.__name__}"):
+            return rule(*inputs) if callable(rule) else apply(rule, *inputs)
 
     def __array_function__(self, function: Callable[..., Any], types: Any, inputs: Any, options: Any) -> Any:
         from stepnet.numpy_functions import FUNCTIONS
@@ -116,12 +119,14 @@ class Traced(NDArrayOperatorsMixin):
             inspect.signature(rule).bind(*inputs, **options)
         except TypeError as error:
             raise refuse(f"np.{function.__name__} in a step: {error}") from None
-        return rule(*inputs, **options)
+        with as_refused(f"np.{function.__name__}"):
+            return rule(*inputs, **options)
 
     def __getitem__(self, index: Any) -> "Traced":
         from stepnet.indexing import indexed
 
-        return indexed(self, index)
+        with as_refused("an index"):
+            return indexed(self, index)
 
     # ---- methods of arrays
 
@@ -140,7 +145,7 @@ class Traced(NDArrayOperatorsMixin):
     def transpose(self, *axes: Any) -> "Traced":
         """The feature axes in another order."""
         whole = len(axes) == 1 and not isinstance(axes[0], int)
-        return numpy.transpose(self, (axes[0] if whole else axes) or None)
+        return numpy.transpose(self, (axes[0] if whole else axes) if axes else None)
 
     def swapaxes(self, first: int, second: int) -> "Traced":
         """Two feature axes exchanged."""
@@ -216,6 +221,15 @@ class Traced(NDArrayOperatorsMixin):
         raise refuse(f"array method .{name} is not an operation of a step")
 
 
+@contextmanager
+def as_refused(name: str) -> Generator[None]:
+    """Inside it, what NumPy and Python say of wrong arguments is said of the user's line."""
+    try:
+        yield
+    except (TypeError, ValueError, IndexError, OverflowError, RuntimeError) as error:
+        raise refuse(f"{name} in a step: {error}") from None
+
+
 # ---- applying one operation --------------------------------------------------------------------------------
 
 
@@ -280,9 +294,9 @@ def filled(shape: tuple[int, ...], value: Any, dtype: Any) -> np.ndarray:
 def array_of(value: Any, what: str) -> np.ndarray:
     """The value as an array, which lists of different lengths are not."""
     try:
-        return np.asarray(value)
-    except ValueError as error:
-        raise refuse(f"{what} is a {type(value).__name__} that is no array: {error}") from None
+        return arguments.array_of(value, what)
+    except InputError as error:
+        raise refuse(str(error)) from None
 
 
 def align(builder: Builder, numbers: list[int]) -> None:

@@ -113,8 +113,8 @@ def own_copy(array: np.ndarray) -> np.ndarray:
 
 
 def is_integer(value: Any) -> bool:
-    """Whether a value is a whole number of Python's or NumPy's."""
-    return isinstance(value, int | np.integer)
+    """Whether a value is a whole number of Python's or NumPy's; a bool is none."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def dtype_text(dtype: Any) -> str:
@@ -123,9 +123,11 @@ def dtype_text(dtype: Any) -> str:
     >>> dtype_text(np.float32), dtype_text("half a float")
     ('float32', "'half a float'")
     """
+    if isinstance(dtype, np.dtype):
+        return dtype.name
     try:
         return np.dtype(dtype).name
-    except TypeError:
+    except (TypeError, ValueError, SyntaxError, DeprecationWarning):  # NumPy's ways to say that it is none
         return repr(dtype)
 
 

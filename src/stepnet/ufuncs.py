@@ -7,7 +7,17 @@ from typing import Any
 import numpy as np
 
 from stepnet.ops import OPERATIONS
-from stepnet.trace import Traced, apply, builder_of, filled, kind_of, lifted, refuse, reshaped
+from stepnet.trace import (
+    Traced,
+    apply,
+    array_of,
+    builder_of,
+    filled,
+    kind_of,
+    lifted,
+    refuse,
+    reshaped,
+)
 from stepnet.types import DTYPES
 
 # What NumPy makes of a traced value is a traced value, which its stubs do not know.
@@ -97,7 +107,7 @@ def power(x: Any, exponent: Any) -> Traced:
     """x to a constant power."""
     if isinstance(exponent, Traced):
         raise refuse("a power by a value is not an operation of a step; use np.exp(b * np.log(a))")
-    if np.ndim(exponent) != 0:
+    if np.ndim(exponent) != 0 or array_of(exponent, "the exponent").dtype.kind not in "biuf":
         raise refuse("the exponent of a power is one constant number")
     dtype, dtype_of_exponent = loop_dtypes(np.power, x, exponent)
     number: Any = filled((), exponent, dtype_of_exponent).item()

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from functools import cache
+from typing import Any, cast
 
+from stepnet.arguments import shown
 from stepnet.engines.base import Bound, Call, Engine, Kernel, Results
 from stepnet.errors import InputError, RefusedError
 from stepnet.plan import Plan
@@ -10,7 +12,21 @@ from stepnet.plan import Plan
 # The order of engine="auto". The interpreter is not in it: who wants the slow path says so.
 AUTO = ("llvm",)
 
-__all__ = ["AUTO", "Bound", "Call", "Engine", "Kernel", "Results", "choose", "engine_named", "engine_names"]
+Order = str | tuple[str, ...]
+
+__all__ = [
+    "AUTO",
+    "Bound",
+    "Call",
+    "Engine",
+    "Kernel",
+    "Order",
+    "Results",
+    "checked_engine",
+    "choose",
+    "engine_named",
+    "engine_names",
+]
 
 
 @cache
@@ -34,17 +50,33 @@ def engine_named(name: str) -> Engine:
     return engines()[name]
 
 
-def order_of(asked: str | Sequence[str]) -> tuple[str, ...]:
-    """The names in the order to try."""
+def checked_engine(asked: Any) -> Order:
+    """What a caller asks for, as what compiled code is kept by; raises `InputError` for what is no engine."""
     if isinstance(asked, str):
-        return AUTO if asked == "auto" else (asked,)
-    return tuple(asked)
+        if asked != "auto":
+            engine_named(asked)
+        return asked
+    names = tuple(cast("Sequence[Any]", asked)) if isinstance(asked, list | tuple) else ()
+    if not names or not all(isinstance(name, str) for name in names):
+        raise InputError(
+            f"engine is a name, or several in the order in which to try them, of {', '.join(engines())} and "
+            f"'auto', not {shown(asked)}"
+        )
+    for name in names:
+        checked_engine(name)
+    return names
+
+
+def order_of(asked: Order) -> tuple[str, ...]:
+    """The names in the order to try."""
+    names = (asked,) if isinstance(asked, str) else asked
+    return tuple(one for name in names for one in (AUTO if name == "auto" else (name,)))
 
 
 def choose(plan: Plan, asked: str | Sequence[str] = "auto") -> tuple[Engine, dict[str, str]]:
     """The first engine that does not refuse, and why each before it did; raises `RefusedError` if all do."""
     reasons: dict[str, str] = {}
-    for name in order_of(asked):
+    for name in order_of(checked_engine(asked)):
         engine = engine_named(name)
         reason = engine.refuse(plan)
         if reason is None:

@@ -7,11 +7,12 @@ the cache. Nothing else is held in memory.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from stepnet.arguments import array_of, flag, instance, is_one_of, is_tensor, mapping, shown
 from stepnet.errors import ConversionError, LayoutError
 from stepnet.layout import registry
 from stepnet.layout.moves import KINDS, Demand, Move, differences, target_sizes
@@ -32,6 +33,10 @@ class Conversion:
 
     arrays: dict[str, Array]
     report: Report
+
+    def __post_init__(self) -> None:
+        mapping(self.arrays, "a conversion has arrays by name")
+        instance(self.report, Report, "the report of a conversion is a Report")
 
     def __repr__(self) -> str:
         return f"Conversion({', '.join(self.arrays)}; {self.report.source} -> {self.report.target})"
@@ -67,14 +72,14 @@ def convert(
     >>> found.report.exact
     True
     """
-    if kind not in KINDS:
-        raise LayoutError(f"kind is one of {', '.join(KINDS)}, not {kind!r}")
-    source, target = registry.record(source), registry.record(target)
-    given = {name: as_array(name, value) for name, value in arrays.items()}
+    if not is_one_of(kind, KINDS):
+        raise LayoutError(f"kind is one of {', '.join(KINDS)}, not {shown(kind)}")
+    source, target, exact = registry.record(source), registry.record(target), flag(exact, "exact")
+    given = given_arrays(arrays)
     dtype = one_dtype(given)
     found = told(source, {name: array.shape for name, array in given.items()}, size_mapping(sizes))
-    open_fields = dict(semantics or {})
-    asked = dict(cast("Mapping[str, Any]", open_fields.pop("target", {})))
+    open_fields = given_semantics(semantics)
+    asked = given_semantics(open_fields.pop("target", None))
     meaning = source.settled(open_fields)
     here = {region.block: region for region in regions(source, found) if region.array in given}
     to = target_sizes(found, target)
@@ -108,15 +113,26 @@ def refused(source: Record, target: Record, kind: str, reasons: Iterable[str]) -
 # ---- what is given -----------------------------------------------------------------------------------------
 
 
+def given_arrays(arrays: Mapping[str, Any]) -> dict[str, Array]:
+    """A caller's arrays and tensors by name as NumPy's."""
+    named = mapping(arrays, "weights are arrays by name, as a state dict has them")
+    return {name: as_array(name, value) for name, value in named.items()}
+
+
+def given_semantics(semantics: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a caller says of semantics, by field."""
+    return {} if semantics is None else dict(mapping(semantics, "semantics are values by field"))
+
+
 def as_array(name: str, value: Any) -> Array:
     """An array or tensor as a NumPy array in the machine's byte order, not copied unless it has to be."""
-    if hasattr(value, "detach"):
+    if is_tensor(value):
         value = value.detach().cpu()
         if str(value.dtype) == "torch.bfloat16":
             import torch
 
             value = value.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
-    array = np.asarray(value)
+    array = array_of(value, name)
     if array.dtype.name not in FLOATS:
         floats = ", ".join(FLOATS)
         raise LayoutError(f"{name} holds {array.dtype.name}; weights are one of {floats}: cast them")
@@ -136,7 +152,9 @@ def one_dtype(arrays: Mapping[str, Array]) -> np.dtype[Any]:
 
 def size_mapping(sizes: Mapping[str, int] | Sizes | None) -> Mapping[str, int | None]:
     """Sizes by name."""
-    return vars(sizes) if isinstance(sizes, Sizes) else dict(sizes or {})
+    if sizes is None:
+        return {}
+    return vars(sizes) if isinstance(sizes, Sizes) else mapping(sizes, "sizes are whole numbers by name")
 
 
 def wanted(entry: Entry, target: Record, held: Mapping[Block, Region], forget_bias: float) -> bool:

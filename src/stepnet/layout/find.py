@@ -13,8 +13,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
+from stepnet.arguments import instance, mapping, whole
 from stepnet.errors import LayoutError
 from stepnet.layout import registry
 from stepnet.layout.record import Record
@@ -59,6 +60,7 @@ def find(
     >>> find({"rnn.weight_ih_l0": (9, 2), "rnn.weight_hh_l0": (9, 3), "head.weight": (5, 3)})
     (Found(prefix='rnn.', names={...}, layouts=('torch.gru',)),)
     """
+    check_shapes(shapes)
     fits: dict[tuple[str, frozenset[str]], list[Record]] = {}
     for record, prefix, names in candidates(shapes, among):
         if why_not(record, {own: shapes[name] for own, name in names.items()}) is None:
@@ -81,6 +83,14 @@ def last_part(prefix: str) -> str:
     'basic_lstm_cell'
     """
     return re.split(r"[./]", prefix.rstrip("./_"))[-1].lower()
+
+
+def check_shapes(shapes: Any) -> None:
+    """Raises `InputError` for what is no shapes by name."""
+    for name, shape in mapping(shapes, "shapes are tuples of whole numbers by the names of arrays").items():
+        meaning = f"the shape of {name} is a tuple of whole numbers"
+        for size in cast("tuple[Any, ...]", instance(shape, tuple, meaning)):
+            whole(size, meaning)
 
 
 def candidates(

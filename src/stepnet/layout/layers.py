@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 
 from stepnet import cells
-from stepnet.compose import Bidirectional, Layer, Stack
+from stepnet.arguments import dtype_name, flag
+from stepnet.compose import Bidirectional, Layer, Stack, checked_merge
 from stepnet.errors import LayoutError
 from stepnet.layout import registry
-from stepnet.layout.convert import as_array, one_dtype, read, size_mapping
+from stepnet.layout.convert import given_arrays, given_semantics, one_dtype, read, size_mapping
 from stepnet.layout.equations import step_of
 from stepnet.layout.places import Array, Block, regions
 from stepnet.layout.record import Record
@@ -44,11 +45,17 @@ def layers(
     RNN(gru, ...)
     """
     record = registry.record(layout)
-    given = {name: as_array(name, value) for name, value in arrays.items()}
+    given = given_arrays(arrays)
     found = told(record, {name: array.shape for name, array in given.items()}, size_mapping(sizes))
-    meaning = record.settled(dict(semantics or {}))
+    meaning = record.settled(given_semantics(semantics))
     kept = one_dtype(given)
-    wanted = np.dtype(dtype or (kept if kept.itemsize >= 4 else np.float32))
+    wanted = np.dtype(
+        dtype_name(dtype, "the layers") if dtype is not None else kept if kept.itemsize >= 4 else np.float32
+    )
+    if wanted.kind != "f":
+        raise LayoutError(f"layers run in a floating dtype, not {wanted}")
+    reverse = flag(reverse, "reverse")
+    checked_merge(merge)
     grid = blocks(record, found, given, wanted)
     if reverse and found.directions > 1:
         raise LayoutError("reverse is for layers of one direction")

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from stepnet.arguments import instance, mapping
 from stepnet.errors import LayoutError
 from stepnet.layout.notation import OF_ALL_GATES, PARAMETERS, Flat, Loop, Pattern, Stack, Term, parse, terms
 from stepnet.layout.semantics import GATES, Semantics, Setting, check_semantics
@@ -74,6 +75,10 @@ class Record:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        instance(self.name, str, "a record is called framework.cell")
+        for name, text in mapping(self.arrays, f"{self.name}: arrays are texts by name").items():
+            instance(text, str, f"{self.name}: {name} is a text in the notation")
+        mapping(self.semantics, f"{self.name}: semantics are values by field")
         check_semantics(self.name, self.cell, self.semantics)
         held = [(term.parameter, gate) for term in self.terms() for gate in self.gates_of(term)]
         for parameter, gate in held:

@@ -4,6 +4,7 @@ from functools import cache
 from importlib import import_module
 
 import stepnet.layout.records as folder  # here, so that it is loaded before the function takes its name
+from stepnet.arguments import instance
 from stepnet.errors import LayoutError
 from stepnet.layout.record import Record
 
@@ -57,7 +58,7 @@ def record(name: str | Record) -> Record:
     """
     if isinstance(name, Record):
         return name
-    if name in records():
+    if instance(name, str, "a layout is a name, as 'torch.gru', or a Record") in records():
         return records()[name]
     from difflib import get_close_matches
 

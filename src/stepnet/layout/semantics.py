@@ -13,11 +13,12 @@ What a framework lets one choose is a `Setting` in its record. One with no usual
 nothing in the arrays tells it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Any
 
+from stepnet.arguments import is_one_of, shown
 from stepnet.errors import LayoutError
 
 GATES = {"rnn": "n", "gru": "rzn", "lstm": "ifgo", "mgu": "fn"}
@@ -72,7 +73,7 @@ class Setting:
 
     def allows(self, value: Any) -> bool:
         """Whether the framework can be set to this value of ours."""
-        return self.values is None or value in self.values
+        return self.values is None or is_among(value, self.values)
 
     def ours(self, name: str, value: Any) -> Any:
         """Our value for one of the framework's; raises `LayoutError`, in the name of a record, for an
@@ -131,7 +132,8 @@ class Semantics:
     def changed(self) -> dict[str, Any]:
         """The fields that have not their usual value."""
         usual = {field.name: field.default for field in fields(self)}
-        return {name: value for name, value in vars(self).items() if name != "cell" and value != usual[name]}
+        fields_ = {name: value for name, value in vars(self).items() if name != "cell"}
+        return {name: value for name, value in fields_.items() if not is_among(value, [usual[name]])}
 
     def shown(self) -> dict[str, Any]:
         """The fields worth saying: those that a GRU always says, and those that are not usual."""
@@ -177,15 +179,22 @@ def chosen(name: str, field: str, setting: Setting, given: Mapping[str, Any]) ->
 
 def check_semantics(name: str, cell: str, values: Mapping[str, Any]) -> None:
     """Raises `LayoutError` for no cell, for fields that it has not, and for values that are none."""
-    if cell not in GATES:
-        raise LayoutError(f"{name}: cell is one of {', '.join(GATES)}, not {cell!r}")
+    if not is_one_of(cell, GATES):
+        raise LayoutError(f"{name}: cell is one of {', '.join(GATES)}, not {shown(cell)}")
     for field, value in values.items():
         if field not in FIELDS[cell]:
             raise LayoutError(f"{name}: a {cell} has no {field!r}; it has {', '.join(FIELDS[cell])}")
         if isinstance(value, Setting):
             continue
         allowed = VALUES.get(field)
-        if allowed is not None and value not in allowed:
-            raise LayoutError(f"{name}: {field} is one of {', '.join(map(repr, allowed))}, not {value!r}")
+        if allowed is not None and not is_among(value, allowed):
+            raise LayoutError(
+                f"{name}: {field} is one of {', '.join(map(repr, allowed))}, not {shown(value)}"
+            )
         if allowed is None and (isinstance(value, bool) or not isinstance(value, Real)):
-            raise LayoutError(f"{name}: {field} is a number, not {value!r}")
+            raise LayoutError(f"{name}: {field} is a number, not {shown(value)}")
+
+
+def is_among(value: Any, allowed: Collection[Any]) -> bool:
+    """Whether a value is one of several words, flags or numbers; what cannot be looked up is none."""
+    return isinstance(value, str | int | float) and value in allowed

@@ -4,6 +4,7 @@ from dataclasses import dataclass, fields
 from math import prod
 from numbers import Integral
 
+from stepnet.arguments import shown
 from stepnet.errors import LayoutError
 from stepnet.layout.notation import Axis, Loop, Pattern, Stack, Term
 
@@ -30,7 +31,7 @@ class Sizes:
             value = getattr(self, field.name)
             optional = value is None and field.name == "projected"
             if not optional and (isinstance(value, bool) or not isinstance(value, Integral) or value < 1):
-                raise LayoutError(f"{field.name} is a whole number from 1 on, not {value!r}")
+                raise LayoutError(f"{field.name} is a whole number from 1 on, not {shown(value)}")
         if self.directions > 2:
             raise LayoutError(f"directions is 1 or 2, not {self.directions}")
 

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
+from stepnet.arguments import array_of, instance, is_one_of, is_tensor, mapping, shown
 from stepnet.compose import Layer
 from stepnet.errors import LayoutError
 from stepnet.layout.convert import as_array
@@ -31,10 +30,13 @@ def from_torch(state: Mapping[str, Any], prefix: str | None = None, cell: str | 
     >>> from_torch(weights)
     RNN(gru, ...)
     """
-    if cell is not None and cell not in CELLS:
-        raise LayoutError(f"cell is one of {', '.join(CELLS)}, not {cell!r}")
+    if cell is not None and not is_one_of(cell, CELLS):
+        raise LayoutError(f"cell is one of {', '.join(CELLS)}, not {shown(cell)}")
+    mapping(state, "a state is arrays by name, as module.state_dict() has them")
+    if prefix is not None:
+        instance(prefix, str, "prefix is what stands before the names")
     named = [record(name) for name in LAYOUTS if cell is None or record(name).cell == CELLS[cell]]
-    shapes = {name: tuple(np.shape(value)) for name, value in state.items()}
+    shapes = {name: shape_of(name, value) for name, value in state.items()}
     found = find(shapes, named)
     if not found:
         raise nearest(shapes, named)
@@ -42,6 +44,11 @@ def from_torch(state: Mapping[str, Any], prefix: str | None = None, cell: str | 
     held = {own: as_array(name, state[name]) for own, name in one.names.items()}
     relu = {"candidate_activation": "relu"} if cell == "simple_rnn_relu" else {}
     return layers(held, one.layout, semantics=relu)
+
+
+def shape_of(name: str, value: Any) -> tuple[int, ...]:
+    """The shape of an array or tensor."""
+    return tuple(value.shape) if is_tensor(value) else array_of(value, name).shape
 
 
 def chosen(found: tuple[Found, ...], prefix: str | None) -> Found:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.arguments import flag, instance, whole
 from stepnet.compose import Layer, recurrences
 from stepnet.errors import LayoutError
 from stepnet.layout.convert import as_array, one_dtype, size_mapping
@@ -143,6 +144,9 @@ def verify(one: Weights, other: Weights, *, seed: int = 0, frameworks: bool = Fa
     0.0
     """
     sides = one, other
+    for side in sides:
+        instance(side, Weights, "a side is Weights(arrays, layout)")
+    seed, frameworks = whole(seed, "seed is a whole number from 0 on"), flag(frameworks, "frameworks")
     sequences = random_sequences(inputs(one.layers(np.float64)), seed)
     outputs = [outputs_of(side.layers(np.float64), sequences) for side in sides]
     if outputs[0].features != outputs[1].features:

@@ -6,11 +6,12 @@ form of the same thing, as two plain functions between that form and (values, of
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn, SupportsIndex, overload
+from typing import Any, NoReturn, SupportsIndex, cast, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from stepnet.arguments import array_of, kind
 from stepnet.errors import InputError
 from stepnet.ragged import arrow, lists, padded, torch
 from stepnet.ragged.offsets import (
@@ -23,6 +24,7 @@ from stepnet.ragged.offsets import (
     narrow,
     offsets_of,
     positions_of,
+    slice_of,
     turned_positions_of,
 )
 
@@ -110,7 +112,7 @@ class Ragged:
     def __getitem__(self, index: slice) -> "Ragged": ...
     def __getitem__(self, index: SupportsIndex | slice) -> "Array | Ragged":
         if isinstance(index, slice):
-            start, stop, stride = index.indices(len(self))
+            start, stop, stride = slice_of(index, len(self))
             if stride != 1:
                 return self.take(range(start, stop, stride))
             return Ragged(*narrow(self.values, self.offsets, start, max(start, stop)))
@@ -184,7 +186,7 @@ class Ragged:
         >>> Ragged.from_list([[1, 2], [], [3]]).group([1, 2])
         Ragged(2 sequences of 1 to 2 sequences of 0 to 2 steps, int64)
         """
-        groups = np.asarray(counts).size
+        groups = array_of(counts, "the counts").size
         outer = offsets_of(checked_lengths(counts, groups, len(self), "group", "the number of sequences"))
         if outer[-1] != len(self):
             raise InputError(
@@ -199,6 +201,8 @@ class Ragged:
         >>> Ragged.from_list([[1, 2], [3]]).equal(Ragged.from_list([[1], [2, 3]]))
         False
         """
+        if not isinstance(cast("Any", other), Ragged):
+            raise InputError(f"equal compares with another Ragged, not {kind(other)}")
         if (self.levels, self.dtype, self.values.shape) != (other.levels, other.dtype, other.values.shape):
             return False
         if not all(np.array_equal(mine, its) for mine, its in zip(self.offsets, other.offsets, strict=True)):

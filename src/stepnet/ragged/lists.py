@@ -6,8 +6,11 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from stepnet.arguments import array_of, whole
 from stepnet.errors import InputError
-from stepnet.ragged.offsets import Array, Parts, offsets_of, path_of
+from stepnet.ragged.offsets import Array, Parts, checked_features, number_dtype, offsets_of, path_of
+
+MOST_LEVELS = 32
 
 
 def from_list(
@@ -20,8 +23,7 @@ def from_list(
     items = list(cast("Sequence[Any]", sequences))
     if levels is None:
         levels = max(_levels_above_arrays(items), 1)
-    if levels < 1:
-        raise InputError(f"a Ragged has one level or more, not {levels}")
+    levels = whole(levels, "a Ragged has one level or more", 1, MOST_LEVELS)
     offsets: list[NDArray[np.int64]] = []
     for _ in range(levels - 1):
         for position, item in enumerate(items):
@@ -33,7 +35,7 @@ def from_list(
         offsets.append(offsets_of([len(item) for item in items]))
         items: list[Any] = [inner for item in items for inner in item]
 
-    wanted = None if dtype is None else np.dtype(dtype)
+    wanted = None if dtype is None else number_dtype(dtype, "dtype")
     lengths = np.zeros(len(items), np.int64)
     arrays: dict[str, Array] = {}
     blanks: dict[str, Array] = {}  # of shape [0], as np.array([]) is, which tells nothing where another does
@@ -46,7 +48,7 @@ def from_list(
         (blanks if array.shape == (0,) else arrays)[name] = array
     offsets.append(offsets_of(lengths))
 
-    expected = (features,) if isinstance(features, int) else features
+    expected = None if features is None else checked_features(features)
     if not arrays and expected in (None, ()):
         arrays = blanks
     source = "expected are"
@@ -74,7 +76,7 @@ def _sequence(item: Any, name: str, wanted: np.dtype[Any] | None) -> Array:
     Python's whole numbers go into any dtype that they fit, all else where NumPy's same_kind rule lets it.
     """
     try:
-        array = np.asarray(item)
+        array = array_of(item, name)
         if wanted is not None and array.dtype.kind == "i" and isinstance(item, list | tuple):
             array = np.asarray(item, wanted)
     except (ValueError, OverflowError) as error:
@@ -88,13 +90,15 @@ def _sequence(item: Any, name: str, wanted: np.dtype[Any] | None) -> Array:
     return array
 
 
-def _levels_above_arrays(item: Any) -> int:
+def _levels_above_arrays(item: Any, depth: int = 0) -> int:
     """How many lists are around the deepest array; 0 around none."""
     if not isinstance(item, list | tuple):
         return 0
+    if depth > MOST_LEVELS:
+        raise InputError(f"the lists nest more than {MOST_LEVELS} deep, or one of them contains itself")
     levels = 0
     for inner in cast("Sequence[Any]", item):
-        below = _levels_above_arrays(inner)
+        below = _levels_above_arrays(inner, depth + 1)
         levels = max(levels, below + 1 if below or _is_array(inner) else 0)
     return levels
 

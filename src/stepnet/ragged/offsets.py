@@ -7,6 +7,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from stepnet.arguments import array_of, shown, whole
 from stepnet.errors import InputError
 
 Array: TypeAlias = NDArray[Any]
@@ -110,6 +111,21 @@ def _checked_numbers(values: Array, name: str) -> Array:
     return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
 
 
+def number_dtype(dtype: Any, name: str) -> np.dtype[Any]:
+    """A dtype of numbers; raises `InputError` for what is none."""
+    try:
+        found = np.dtype(dtype)
+    except (TypeError, ValueError, SyntaxError, DeprecationWarning):  # NumPy's ways to say that it is none
+        raise InputError(f"{name} is a dtype of numbers, not {shown(dtype)}") from None
+    return _checked_numbers(np.zeros(1, found), name).dtype
+
+
+def checked_features(features: Any) -> tuple[int, ...]:
+    """A shape of features: a whole number, or several."""
+    sizes = tuple(cast("Any", features)) if isinstance(features, tuple | list) else (features,)
+    return tuple(whole(size, "features are whole numbers, the shape of one step") for size in sizes)
+
+
 def checked_offsets(offsets: Any, total: int) -> Offsets:
     """Copies of the offsets that nobody can write to.
 
@@ -162,7 +178,7 @@ def checked_lengths(lengths: Any, count: int, limit: int, entry: str, limit_name
     Raises `InputError`, naming the first bad one, unless each is a whole number from 0 to `limit`. `entry`
     and `limit_name` are its words for what has a length and for the limit.
     """
-    given = np.asarray(lengths)
+    given = array_of(lengths, "the lengths")
     if given.ndim != 1 or len(given) != count:
         raise InputError(
             f"the lengths have shape {given.shape}, and must have ({count},), one for each {entry}"
@@ -185,27 +201,37 @@ def checked_indices(indices: Any, count: int) -> NDArray[np.int64]:
 
     Raises `InputError` for what is no whole number, naming the first that is beyond `count`.
     """
-    given = np.asarray(indices)
+    given = array_of(indices, "indices")
     if given.ndim != 1 or (given.dtype.kind not in "iu" and given.size):
         hint = "; np.flatnonzero(mask) makes them of a mask" if given.dtype == bool else ""
         raise InputError(f"indices must be whole numbers [count], not {_kind(given)}{hint}")
+    if not given.size:
+        return np.zeros(0, np.int64)
     bad = (given < -count) | (given >= count)
     if bad.any():
         raise InputError(f"there is no sequence {given[bad.argmax()]}: there are {count}")
-    whole = given.astype(np.int64)
-    return np.where(whole < 0, whole + count, whole)
+    found = given.astype(np.int64)
+    return np.where(found < 0, found + count, found)
 
 
 def checked_index(index: Any, count: int) -> int:
     """One index from 0 on. Raises `InputError` for what is no whole number, and beyond `count`."""
     try:
-        whole = operator.index(index)
+        place = operator.index(index)
     except TypeError:
         hint = "take(indices) takes several"
         raise InputError(
             f"a Ragged is indexed by a whole number or a slice, not {_kind(index)}; {hint}"
         ) from None
-    return int(checked_indices([whole], count)[0])
+    return int(checked_indices([place], count)[0])
+
+
+def slice_of(index: slice, count: int) -> tuple[int, int, int]:
+    """The start, stop and stride that a slice has of so many; raises `InputError` for what is none."""
+    try:
+        return index.indices(count)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{index} is no slice of sequences: {error}") from None
 
 
 def _kind(given: Any) -> str:

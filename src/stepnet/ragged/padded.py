@@ -5,15 +5,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stepnet.arguments import array_of, flag, shown
 from stepnet.errors import InputError
 from stepnet.ragged.offsets import Array, Parts, checked_lengths, checked_values, offsets_of, positions_of
+from stepnet.types import is_integer
+
+MOST_STEPS = 2**40
 
 
 def from_padded(x: Any, lengths: Any, time_major: bool) -> Parts:
     """The values and offsets of a padded array. See `Ragged.from_padded`."""
+    time_major = flag(time_major, "time_major")
     try:
-        x = checked_values(np.asanyarray(x), "the padded array")
-    except ValueError as error:
+        x = checked_values(array_of(x, "the padded array"), "the padded array")
+    except InputError as error:
+        if not isinstance(x, list | tuple):
+            raise
         raise InputError("the padded array has rows of unequal length; give those to from_list") from error
     axes = "[time, batch, *features]" if time_major else "[batch, time, *features]"
     if x.ndim < 2:
@@ -35,9 +42,11 @@ def to_padded(
 ) -> Array:
     """The padded array. See `Ragged.to_padded`."""
     lengths = np.diff(offsets)
-    steps = int(lengths.max(initial=0)) if length is None else length
-    if steps < 0:
-        raise InputError(f"length is {steps}, and must be 0 or more")
+    time_major, steps = flag(time_major, "time_major"), int(lengths.max(initial=0))
+    if length is not None:
+        if not is_integer(length) or not 0 <= length <= MOST_STEPS:
+            raise InputError(f"length is {shown(length)}, and must be 0 or more, a whole number")
+        steps = int(length)
     if (lengths > steps).any():
         first = int((lengths > steps).argmax())
         raise InputError(
@@ -59,8 +68,10 @@ def _rows_and_times(offsets: NDArray[np.int64]) -> tuple[Array, Array]:
 
 def _checked_fill(fill: Any, dtype: np.dtype[Any]) -> Array:
     whole = dtype.kind in "biu"
-    refusal = f"fill {fill!r} does not fit {dtype}"
-    if whole and np.asarray(fill).dtype.kind not in "biu":
+    refusal = f"fill {shown(fill)} does not fit {dtype}"
+    if array_of(fill, "fill").ndim or (whole and array_of(fill, "fill").dtype.kind not in "biu"):
+        raise InputError(refusal)
+    if array_of(fill, "fill").dtype.kind == "c" and dtype.kind != "c":
         raise InputError(refusal)
     try:
         filled = np.full((), fill, dtype)

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from stepnet.arguments import flag
 from stepnet.errors import InputError
 from stepnet.ragged.offsets import Array, Parts, offsets_of, positions_of
 
@@ -46,7 +47,7 @@ def from_packed(packed: Any) -> Parts:
 
 def to_packed(values: Array, offsets: NDArray[np.int64], enforce_sorted: bool) -> Any:
     """The `PackedSequence`. See `Ragged.to_packed`."""
-    torch = _torch()
+    torch, enforce_sorted = _torch(), flag(enforce_sorted, "enforce_sorted")
     lengths = np.diff(offsets)
     if not len(lengths):
         raise InputError("a torch PackedSequence holds one sequence or more, and here is none")

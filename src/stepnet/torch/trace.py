@@ -4,12 +4,11 @@ import inspect
 from dataclasses import dataclass
 from typing import Any, cast
 
-import numpy as np
-
+from stepnet.arguments import array_of
 from stepnet.errors import InputError, StepError
 from stepnet.recurrence import RNN
 from stepnet.step import Spec
-from stepnet.structure import leaves, skeleton, transform
+from stepnet.structure import arranged, leaves, skeleton, transform
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.replay import Function, TorchStep
 from stepnet.types import DTYPES
@@ -59,8 +58,8 @@ def trace(step: Any, example: Any, *, statics: Any = None, **options: Any) -> RN
         for kind, part in (("an input", x), ("a memory", memory), ("a static", statics))
     )
     return RNN(
-        TorchStep(OfModule(step, skeleton(memory)) if module else OfFunction(step), called, name_of(step)),
-        transform(array_of, params),
+        TorchStep(OfModule(step, memories) if module else OfFunction(step), called, name_of(step)),
+        transform(parameter, params),
         memory=memories,
         inputs=inputs,
         statics=static_specs,
@@ -123,10 +122,10 @@ def dtype_of(tensor: Any, what: str) -> str:
     return name
 
 
-def array_of(leaf: Any) -> Any:
+def parameter(leaf: Any) -> Any:
     """A parameter as an array of its own."""
     if not isinstance(leaf, torch.Tensor):
-        return np.array(leaf)
+        return array_of(leaf, "a parameter").copy()
     dtype_of(leaf, "a parameter")
     return leaf.detach().cpu().numpy().copy()
 
@@ -152,22 +151,23 @@ class OfFunction:
 
 @dataclass(frozen=True)
 class OfModule:
-    """The function that a cell module is: it gives (output, state). state: the skeleton of its state."""
+    """The function that a cell module is: it gives (output, state). state: a structure like its state."""
 
     module: Any
-    state: str
+    state: Any
 
     def __call__(self, x: Any, memory: Any, params: Any, **further: Any) -> tuple[Any, Any]:
         """The output and the next state."""
+        wanted = skeleton(self.state)
         given = {name: params[first] for name, first in first_names(self.module).items()}
         found = torch.func.functional_call(self.module, given, (x, memory), further, tie_weights=False)
-        if skeleton(found) == self.state:
-            return leaves(found)[0], found
+        if skeleton(arranged(found, self.state)) == wanted:
+            return leaves(arranged(found, self.state))[0], found
         pair = cast("tuple[Any, ...]", found)
-        if isinstance(found, tuple) and len(pair) == 2 and skeleton(pair[1]) == self.state:
+        if isinstance(found, tuple) and len(pair) == 2 and skeleton(arranged(pair[1], self.state)) == wanted:
             return pair
         raise StepError(
-            f"{type(self.module).__name__} is given the state {self.state} and gives {skeleton(found)}; "
+            f"{type(self.module).__name__} is given the state {wanted} and gives {skeleton(found)}; "
             "a cell gives the new state, or (output, state)"
         )
 
