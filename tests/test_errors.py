@@ -191,7 +191,10 @@ MISTAKES: dict[str, tuple[str, Step]] = {
         lambda o: np.max(o.x[:, :0], axis=1),
     ),
     "an axis twice": (r"np.sum: \(1, -1\) names an axis twice", lambda o: np.sum(o.x, axis=(1, -1))),
-    "no parts": ("np.array_split makes from 1 to 4096 parts, not 0", lambda o: np.array_split(o.x, 0, axis=1)),
+    "no parts": (
+        "np.array_split makes from 1 to 4096 parts",
+        lambda o: np.array_split(o.x, 0, axis=1),
+    ),
     "clip twice": ("np.clip takes two bounds by place or by the names", lambda o: np.clip(o.x, 0, 1, min=0)),
     "moved to one place": (
         "np.moveaxis wants one place for each axis, each once",

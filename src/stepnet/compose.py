@@ -236,10 +236,21 @@ class StackStream:
 
     def step(self, x: Any) -> Any:
         """The top layer's outputs [rows, features...] of the next step."""
+        outputs = self.look(x)
+        self.go_on()
+        return outputs
+
+    def look(self, x: Any) -> Any:
+        """The outputs of the next step, which no layer takes before `go_on` is called."""
         for place, stream in enumerate(self.streams):
             with named(f"layer {place}"):
-                x = stream.step(x)
+                x = stream.look(x)
         return x
+
+    def go_on(self) -> None:
+        """Takes the step that was looked at, in every layer."""
+        for stream in self.streams:
+            stream.go_on()
 
     @property
     def state(self) -> tuple[Any, ...]:

@@ -1,5 +1,6 @@
 """A step run over sequences of any length: `RNN`, and `scan`."""
 
+from collections import OrderedDict
 from functools import partial
 from typing import Any
 
@@ -28,6 +29,8 @@ from stepnet.types import own_copy
 
 Array = np.ndarray
 MOST_UNROLLED = 64
+MOST_TRACES = 32
+"""How many kinds of inputs a recurrence keeps the traces of."""
 MASKED_IS = f"masked is {' or '.join(map(repr, MASKED))}"
 
 
@@ -87,8 +90,8 @@ class RNN:
         )
         self.until = until
         self._parameters: list[Array] = leaves(self.params)
-        self._prepared: dict[Any, Prepared] = {}
-        self._seen: dict[Any, Prepared] = {}
+        self._prepared: OrderedDict[Any, Prepared] = OrderedDict()
+        self._seen: OrderedDict[Any, Prepared] = OrderedDict()
         self._latest: Prepared | None = None
         self.inputs, self.statics = specs(inputs), specs(statics)
         if inputs is not None:
@@ -264,13 +267,16 @@ class RNN:
         key = (batch.skeleton, *((a.dtype, a.shape[1:]) for a in batch.arrays))
         if statics is not None:
             key += (skeleton(statics), *((a.dtype, a.shape[1:]) for a in leaves(statics)))
-        if key not in self._seen:
+        # Locals, as other threads may trace other kinds of inputs meanwhile.
+        prepared = self._seen.get(key)
+        if prepared is None:
             inputs = rebuild(batch.structure, [Spec(a.shape[1:], a.dtype) for a in batch.arrays])
             check_inputs(self.inputs, inputs)
             given = transform(lambda array: Spec(array.shape[1:], array.dtype), statics)
-            self._seen[key] = self._prepare(inputs, given)
-        self._latest = self._seen[key]
-        return self._latest
+            prepared = self._prepare(inputs, given)
+            keep(self._seen, key, prepared)
+        self._latest = prepared
+        return prepared
 
     def traced_for(self, inputs: Any, statics: Any) -> TracedStep:
         """The step traced for such inputs and statics."""
@@ -288,16 +294,25 @@ class RNN:
     def _prepare(self, inputs: Any, statics: Any) -> Prepared:
         inputs = with_dtypes(inputs, leaves(self.params))
         key = (skeleton(inputs), *leaves(inputs), skeleton(statics), *leaves(statics))
-        if key not in self._prepared:
+        prepared = self._prepared.get(key)
+        if prepared is None:
             default = default_dtype(
                 [*(s.dtype for s in leaves(inputs)), *(p.dtype for p in leaves(self.params))]
             )
             memory = transform(lambda spec: Spec(spec.shape, spec.dtype or default), self.memory)
             statics = transform(lambda spec: Spec(spec.shape, spec.dtype or default, 0, spec.axis), statics)
             traced = trace_step(self.step, inputs, memory, statics, self.params)
-            self._prepared[key] = Prepared(traced, self.reverse, self.unroll)
-        self._latest = self._prepared[key]
-        return self._latest
+            prepared = Prepared(traced, self.reverse, self.unroll)
+            keep(self._prepared, key, prepared)
+        self._latest = prepared
+        return prepared
+
+
+def keep(traces: OrderedDict[Any, Prepared], key: Any, prepared: Prepared) -> None:
+    """Keeps a trace for the next inputs of its kind, and lets the oldest of too many go."""
+    traces[key] = prepared
+    if len(traces) > MOST_TRACES:
+        traces.popitem(last=False)
 
 
 def scan(step: Step, initial: Any, xs: Any, params: Any = None, *, engine: Asked = "auto") -> tuple[Any, Any]:

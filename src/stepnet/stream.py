@@ -6,6 +6,7 @@ statics, there is something else to lay out at every step, and each is a call of
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -57,6 +58,7 @@ class Stream:
         self._given = initial, statics
         self._begun = begun_steps(0 if begun is None else begun, self.rows)
         self._step: Laid | Called | None = None
+        self._ahead: Laid | Called | None = None
 
     def step(self, x: Any) -> Any:
         """The outputs [rows, features...] of the next step, for its inputs [rows, features...].
@@ -64,12 +66,21 @@ class Stream:
         An input that is a sequence at each step is a Ragged of as many sequences as there are rows. Raises
         `InputError` for another number of rows, or other features or dtypes, than those before.
         """
-        if self._step is not None:
-            return self._step(x)
-        step = self._begin(x)
-        found = step(x)
+        outputs = self.look(x)
+        self.go_on()
+        return outputs
+
+    def look(self, x: Any) -> Any:
+        """The outputs of the next step, which is not taken before `go_on` is called."""
+        step = self._ahead = self._step or self._begin(x)
+        return step.look(x)
+
+    def go_on(self) -> None:
+        """Takes the step that was looked at."""
+        step = self._ahead
+        assert step is not None
+        step.go_on()
         self._step = step
-        return found
 
     @property
     def state(self) -> Any:
@@ -112,8 +123,21 @@ class Stream:
         return Laid(found.traced, bound, first, memory, still, self._begun)
 
 
+@dataclass
+class Turn:
+    """The memory ahead of a step and how many steps were before it, and what runs the step: into another."""
+
+    memory: list[Array]
+    begun: Array
+    run: Callable[[], None] = lambda: None
+
+
 class Laid:
-    """A step laid out: its arrays, and what runs it on them."""
+    """A step laid out: its arrays, and what runs it on them.
+
+    There are two turns, and a step goes from one to the other. It is taken by exchanging them, at once: one
+    that is interrupted, or refused, leaves all as it was.
+    """
 
     def __init__(
         self,
@@ -133,37 +157,42 @@ class Laid:
             np.zeros((rows, *spec.shape), spec.dtype) if one is None else one.copy()
             for one, spec in zip(initial, specs, strict=True)
         ]
-        self.memory = [one.copy() for one in self.first]
         self.statics: list[Array] = leaves(self.still)
-        results = self.traced.body.results[: len(self.traced.body.results) - len(self.memory)]
+        results = self.traced.body.results[: len(self.traced.body.results) - len(self.first)]
         types = [self.traced.body.type_of(result) for result in results]
         self.outputs = [np.empty((rows, *type_.shape), type_.dtype) for type_ in types]
-        self.begun = begun.copy()
         self.counts = any(node.operation == "index" for node in self.traced.body.nodes)
-        self.run = self.laid_out()
+        self.turns = tuple(Turn([one.copy() for one in self.first], begun.copy()) for _ in range(2))
+        self.lay_out()
         self.one = self.inputs[0] if isinstance(x, np.ndarray) else None
         self.plain = len(self.outputs) == 1 and skeleton(self.traced.output) == skeleton(0)
 
-    def laid_out(self) -> Callable[[], None]:
-        """What runs one step on the arrays."""
-        rows = len(self.begun)
-        ones, places = np.ones(rows, np.int64), np.arange(rows, dtype=np.int64)
-        call = Call(self.inputs, places, ones, rows, self.memory, self.statics, begun=self.begun)
-        return self.bound.again(call, Results(self.outputs, self.memory))
+    def lay_out(self) -> None:
+        """Lays a step out, from either turn to the other."""
+        for turn, other in (self.turns, self.turns[::-1]):
+            rows = len(turn.begun)
+            ones, places = np.ones(rows, np.int64), np.arange(rows, dtype=np.int64)
+            call = Call(self.inputs, places, ones, rows, turn.memory, self.statics, begun=turn.begun)
+            turn.run = self.bound.again(call, Results(self.outputs, other.memory), whole=True)
 
-    def __call__(self, x: Any) -> Any:
-        """One step."""
+    def look(self, x: Any) -> Any:
+        """The outputs of the next step, which is not taken yet."""
         one = self.one
         if one is not None and type(x) is np.ndarray and x.shape == one.shape and x.dtype == one.dtype:
             one[...] = x
         else:
             self.take(x)
-        self.run()
+        before, after = self.turns
+        before.run()
         if self.counts:
-            self.begun += 1
+            np.add(before.begun, 1, out=after.begun)
         if self.plain:
             return self.outputs[0].copy()
         return rebuild(self.traced.output, [output.copy() for output in self.outputs])
+
+    def go_on(self) -> None:
+        """Takes the step that was looked at."""
+        self.turns = self.turns[::-1]
 
     def take(self, x: Any) -> None:
         """Copies inputs that are to be looked at first."""
@@ -184,7 +213,7 @@ class Laid:
 
     def state(self) -> Any:
         """A copy of the memory in its structure."""
-        return rebuild(self.traced.memory, [one.copy() for one in self.memory])
+        return rebuild(self.traced.memory, [one.copy() for one in self.turns[0].memory])
 
     def reset(self, rows: Array, initial: Any, statics: Any) -> None:
         """Sets the memory of these rows; see `Stream.reset`."""
@@ -197,10 +226,10 @@ class Laid:
                 raise InputError("the statics have other features or dtypes than those the stream began with")
             for kept, one in zip(self.statics, new, strict=True):
                 kept[rows] = one
-            self.run = self.laid_out()
-        for memory, first, one in zip(self.memory, self.first, given, strict=True):
+            self.lay_out()
+        for memory, first, one in zip(self.turns[0].memory, self.first, given, strict=True):
             memory[rows] = first[rows] if one is None else one
-        self.begun[rows] = 0
+        self.turns[0].begun[rows] = 0
 
 
 class Called:
@@ -208,11 +237,11 @@ class Called:
 
     def __init__(self, rnn: "RNN", begun: Array, initial: Any, statics: Any, engine: Asked) -> None:
         self.rnn, self.rows, self.engine = rnn, len(begun), engine
-        self.first, self.memory, self.statics = initial, initial, statics
-        self.begun = begun.copy()
+        self.first, self.statics = initial, statics
+        self.now = self.ahead = initial, begun.copy()
 
-    def __call__(self, x: Any) -> Any:
-        """One step."""
+    def look(self, x: Any) -> Any:
+        """The outputs of the next step, which is not taken yet."""
         x = step_inputs(x)
         deep = any(isinstance(leaf, Ragged) for leaf in leaves(x))
         for name, leaf in named_leaves(x):
@@ -232,11 +261,25 @@ class Called:
                 return output.inner() if output.levels > 1 else output.values
             return output[:, 0]
 
-        outputs, self.memory = self.rnn(
+        outputs, memory = self.rnn(
             transform(sequence, x), self.memory, self.statics, engine=self.engine, begun=self.begun
         )
-        self.begun += 1
+        self.ahead = memory, self.begun + 1
         return transform(step, outputs)
+
+    def go_on(self) -> None:
+        """Takes the step that was looked at."""
+        self.now = self.ahead
+
+    @property
+    def memory(self) -> Any:
+        """The memory ahead of the next step."""
+        return self.now[0]
+
+    @property
+    def begun(self) -> Array:
+        """How many steps were before it."""
+        return self.now[1]
 
     def state(self) -> Any:
         """A copy of the memory in its structure."""
@@ -252,8 +295,9 @@ class Called:
         memory: list[Array] = [one.copy() for one in leaves(self.memory)]
         for kept, old, new in zip(memory, first, given, strict=True):
             kept[rows] = new if new is not None else 0 if old is None else old[rows]
-        self.memory = rebuild(self.memory, memory)
-        self.begun[rows] = 0
+        begun = self.begun.copy()
+        begun[rows] = 0
+        self.now = rebuild(self.memory, memory), begun
 
     def with_statics(self, rows: Array, statics: Any) -> Any:
         """The statics with those of some rows replaced."""

@@ -132,13 +132,14 @@ def watching() -> Generator[tuple[dict[CodeType, Names], Told]]:
             own = {*code.co_varnames, *code.co_cellvars} - {"_"}
             found[code] = {name: value for name, value in frame.f_locals.items() if name in own}
 
-    token, before = TOLD.set(inside), sys.getprofile()
-    sys.setprofile(look)
+    before, outside = sys.getprofile(), TOLD.get()
     try:
+        TOLD.set(inside)
+        sys.setprofile(look)
         yield found, inside
     finally:
         sys.setprofile(before)
-        TOLD.reset(token)
+        TOLD.set(outside)
 
 
 def tell(values: Names) -> None:

@@ -195,8 +195,7 @@ def test_a_worker_wakes_away_from_the_processor_that_hands_out_work():
         pytest.skip("there is one processor; two are missing")
     crew = crew_of(1)
     all_asleep(crew)
-    thread = crew.workers[0].thread.native_id
-    assert thread is not None
+    thread = crew.workers[0].thread
     assert os.sched_getaffinity(thread) == everywhere
     crew.workers[0].rouse()
     assert len(os.sched_getaffinity(thread)) == len(everywhere) - 1
@@ -252,7 +251,7 @@ def inputs(rows: int, steps: int, seed: int = 0) -> Array:
 
 def laid_out(stream: Any) -> Any:
     """What runs a stream's steps."""
-    return stream._step.run
+    return stream._step.turns[0].run
 
 
 def test_shared_steps_are_bit_for_bit_those_of_one_thread(shared: sn.RNN, monkeypatch: pytest.MonkeyPatch):

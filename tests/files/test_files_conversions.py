@@ -16,7 +16,7 @@ from tolerance import assert_close
 from torch import nn
 
 from stepnet.files.formats import read
-from stepnet.files.interchange import weights
+from stepnet.files.verified import weights
 
 DATA = Path(__file__).parent / "data"
 TENSORFLOW, KERAS = np.load(DATA / "checkpoints.npz"), np.load(DATA / "keras.npz")

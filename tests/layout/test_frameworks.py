@@ -12,7 +12,8 @@ import pytest
 import torch
 from test_cli import stepnet
 
-from stepnet.files.interchange import Choice, weights
+from stepnet.files.interchange import Choice
+from stepnet.files.verified import weights
 from stepnet.layout import frameworks, verify
 from stepnet.layout.frameworks import FRAMEWORKS, KERAS, ONNX, TORCH
 from stepnet.layout.registry import record

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, cast
 
+from stepnet.apart import undivided
 from stepnet.arguments import shown
 from stepnet.engines.base import Bound, Call, Engine, Kernel, Results
 from stepnet.errors import InputError, RefusedError
@@ -32,10 +33,14 @@ __all__ = [
 @cache
 def engines() -> dict[str, Engine]:
     """Every engine by name; llvmlite is slow to import, so it is not until an engine is asked for."""
-    from stepnet.engines.interpreter import Interpreter
-    from stepnet.engines.llvm.engine import LlvmEngine
 
-    return {engine.name: engine for engine in (LlvmEngine(), Interpreter())}
+    def imported() -> dict[str, Engine]:
+        from stepnet.engines.interpreter import Interpreter
+        from stepnet.engines.llvm.engine import LlvmEngine
+
+        return {engine.name: engine for engine in (LlvmEngine(), Interpreter())}
+
+    return undivided(imported)
 
 
 def engine_names() -> tuple[str, ...]:

@@ -52,9 +52,9 @@ class Bound(Protocol):
         """The results of a call, in new arrays."""
         ...
 
-    def again(self, call: Call, results: Results) -> Callable[[], None]:
+    def again(self, call: Call, results: Results, whole: bool = False) -> Callable[[], None]:
         """What runs this call as often as it is called, on whatever its arrays hold then, into the arrays of
-        `results`. The arrays of the initial and of the final memories may be the same.
+        `results`. whole: it is not interrupted in its midst.
         """
         ...
 

@@ -49,7 +49,7 @@ class BoundNet:
         """The results of a call."""
         return run(self.net, self.parameters, call)
 
-    def again(self, call: Call, results: Results) -> Callable[[], None]:
+    def again(self, call: Call, results: Results, whole: bool = False) -> Callable[[], None]:
         """What runs this call whenever it is called."""
 
         def once() -> None:

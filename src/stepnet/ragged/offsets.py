@@ -152,7 +152,8 @@ def checked_offsets(offsets: Any, total: int) -> Offsets:
 
 def _checked_level(given: Any, name: str) -> NDArray[np.int64]:
     level = cast("NDArray[np.int64]", given)
-    if not isinstance(given, np.ndarray) or level.ndim != 1 or level.dtype != np.int64 or not level.size:
+    kind = level.dtype.newbyteorder("=") if isinstance(given, np.ndarray) else None
+    if kind != np.int64 or level.ndim != 1 or not level.size:
         raise InputError(
             f"{name} must be a one-dimensional int64 array that starts with 0, and is {_kind(given)}"
         )
@@ -167,7 +168,7 @@ def _checked_level(given: Any, name: str) -> NDArray[np.int64]:
             f"{name} falls from {level[entry]} to {level[entry + 1]} at entry {entry}; offsets never fall"
         )
     # Compiled code trusts offsets, so nobody else may hold them after this check.
-    level = np.array(level)
+    level = np.array(level, np.int64)
     level.flags.writeable = False
     return level
 

@@ -1,11 +1,10 @@
 """LLVM text to machine code.
 
-A process may fork while another of its threads compiles. The child has what that thread left half done, and
-the lock that llvmlite takes around each call of LLVM for ever taken. So a fork waits for the call to end.
+LLVM is called apart (see `apart`): its library has a lock around each call, and objects that are to be freed
+once.
 """
 
 import ctypes
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -13,21 +12,12 @@ from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite import ir
-from llvmlite.binding import ffi
 
+from stepnet.apart import apart
 from stepnet.engines.llvm.target import Target
 
 llvm.initialize_native_target()
 llvm.initialize_native_asmprinter()
-
-if hasattr(os, "register_at_fork"):
-    lock = ffi.lib._lock  # pyright: ignore[reportPrivateUsage] - it has no public name
-
-    def release() -> None:
-        """Lets LLVM be called again."""
-        lock.__exit__(None, None, None)
-
-    os.register_at_fork(before=lock.__enter__, after_in_parent=release, after_in_child=release)
 
 
 def target_machine(target: Target) -> llvm.TargetMachine:
@@ -58,20 +48,40 @@ class MachineCode:
     """A compiled module; it stays loaded as long as this object lives. bytes: those of its instructions."""
 
     def __init__(self, module: ir.Module, target: Target) -> None:
-        parsed = llvm.parse_assembly(str(module), llvm.create_context())
-        # LLVM's optimiser is left out: the code is written as it should run. On a GRU it took 40% of the
-        # compile time and changed the speed by less than its spread.
-        parsed.verify()
-        compiled = emitter(target).emit_object(parsed)
-        # What LLVM knows of a module is a hundred times as large as its code, and goes here.
-        parsed.close()
-        self.engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine(target))
-        file = llvm.ObjectFileRef.from_data(compiled)
-        self.bytes = sum(section.size() for section in file.sections() if section.is_text())
-        self.engine.add_object_file(file)
-        self.engine.finalize_object()
+        text, names = str(module), [f.name for f in module.functions if is_public(f)]
+        self.engine, self.addresses, self.bytes = apart(lambda: loaded(text, names, target))
+
+    def __del__(self) -> None:
+        # This may be any thread, in the midst of anything: the next that compiles frees it.
+        DISCARDED.append(self.__dict__.pop("engine", None))
 
     def function(self, name: str, result: Any = None) -> "NativeFunction":
         """A function that takes one pointer."""
-        address = self.engine.get_function_address(name)
+        address = self.addresses[name]
         return NativeFunction(address, ctypes.CFUNCTYPE(result, ctypes.c_void_p)(address), self)
+
+
+DISCARDED: list[Any] = []
+
+
+def is_public(function: ir.Function) -> bool:
+    """Whether a function is called from outside its module."""
+    return not function.is_declaration and function.linkage != "internal"
+
+
+def loaded(text: str, names: list[str], target: Target) -> tuple[llvm.ExecutionEngine, dict[str, int], int]:
+    """A module as machine code: what keeps it loaded, the addresses of functions, and the bytes of all."""
+    DISCARDED.clear()
+    parsed = llvm.parse_assembly(text, llvm.create_context())
+    # LLVM's optimiser is left out: the code is written as it should run. On a GRU it took 40% of the
+    # compile time and changed the speed by less than its spread.
+    parsed.verify()
+    compiled = emitter(target).emit_object(parsed)
+    # What LLVM knows of a module is a hundred times as large as its code, and goes here.
+    parsed.close()
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine(target))
+    file = llvm.ObjectFileRef.from_data(compiled)
+    size = sum(section.size() for section in file.sections() if section.is_text())
+    engine.add_object_file(file)
+    engine.finalize_object()
+    return engine, {name: engine.get_function_address(name) for name in names}, size

@@ -15,7 +15,6 @@ worker still uses, and no worker is lost.
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from functools import cache
 from typing import Any, Literal
 
 from llvmlite import ir
@@ -65,9 +64,16 @@ class Signals:
     lead: NativeFunction
 
 
-@cache
+SIGNALS: dict[None, Signals] = {}
+
+
 def signals() -> Signals:
-    """The compiled functions."""
+    """The compiled functions, the same for all, also where several threads ask at once."""
+    return SIGNALS.get(None) or SIGNALS.setdefault(None, compiled_signals())
+
+
+def compiled_signals() -> Signals:
+    """The functions, compiled."""
     module = ir.Module("handover")
     look, say = write_look(module), write_say(module)
     write_rouse(module)

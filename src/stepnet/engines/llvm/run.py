@@ -35,6 +35,8 @@ HANDOVER_BYTES = 768 * 1024
 CLOSELY, SELDOM = 100e-6, 2e-3
 # Machine code runs for so many seconds at a time, so that an interrupt arrives; and over so many sequences.
 SLICE, SEQUENCES = 0.05, 256
+# A block, between whose ends it does not pause, reads no more than so many bytes of parameters.
+PAUSE_BYTES = 600 * 2**20
 OUTSIDE = "an integer is outside the rows of the parameter that it indexes"
 WORD = {name: place for place, name in enumerate(WORDS)}
 START = [int(name == "threads") for name in PROGRESS]
@@ -89,7 +91,8 @@ class Workspace:
         strides = runner.compiled.strides
         rows = max(min(BLOCK_ROWS, BLOCK_BYTES // strides["block"]), 32)
         self.lanes, self.together = lanes, together
-        block_steps = max(1, rows // lanes)
+        slowest = PAUSE_BYTES // max(1, runner.compiled.weights)
+        block_steps = max(1, min(rows // lanes, slowest))
         rows, slots = block_steps * lanes + SLACK, lanes + SLACK
         parts = {
             "now": slots * strides["now"],
@@ -149,16 +152,13 @@ class Runner:
         del self.spare[:-SPARE]
         return results
 
-    def again(self, call: Call, results: Results) -> Callable[[], None]:
-        """What runs this call whenever it is called, with everything about it laid out once.
-
-        A single step, as a stream's, is done whole or not at all: it does not pause for interrupts.
-        """
-        one = call.lengths.max(initial=0) <= 1
-        spaces, held = self.laid_out(call, results, 0 if one else SLICE)
-        together = one and bool(spaces) and spaces[0].together > 1
+    def again(self, call: Call, results: Results, whole: bool = False) -> Callable[[], None]:
+        """What runs this call whenever it is called, with everything about it laid out once."""
+        spaces, held = self.laid_out(call, results, 0 if whole else SLICE)
+        step = call.lengths.max(initial=0) <= 1
+        together = step and bool(spaces) and spaces[0].together > 1
         kind = Together if together else Again
-        return kind(self.compiled.run, spaces, [call, results, held], pauses=not one)
+        return kind(self.compiled.run, spaces, [call, results, held], pauses=not whole)
 
     def laid_out(self, call: Call, results: Results, seconds: float) -> "tuple[list[Workspace], list[Any]]":
         """The memory that the lanes of a call work in, which says all of it; and what has to stay alive.
@@ -256,10 +256,16 @@ class Again:
         """The orders for more than one task."""
         return Orders(CREW, self.run, tasks, progress)
 
-    def __call__(self) -> None:
-        """Runs it; raises `InputError` where an integer does not fit a table."""
+    def begin(self) -> None:
+        """Forgets what an interrupted call left."""
         for space in self.pausing:
             space.begin()
+        for status in self.statuses:
+            status[0] = 0
+
+    def __call__(self) -> None:
+        """Runs it; raises `InputError` where an integer does not fit a table."""
+        self.begin()
         if self.only is not None:
             while self.run.call(self.only):
                 pass
@@ -271,8 +277,6 @@ class Again:
         """Raises `InputError` where an integer did not fit a table."""
         for status in self.statuses:
             if status[0]:
-                for each in self.statuses:
-                    each[0] = 0
                 raise InputError(OUTSIDE)
 
 
@@ -291,7 +295,9 @@ class Together(Again):
 
     def __call__(self) -> None:
         """Runs it; raises `InputError` where an integer does not fit a table."""
-        self.orders.lead()
+        self.begin()
+        while self.orders.lead():
+            pass
         if self.orders.came < self.orders.count:
             now = time.perf_counter()
             if now - self.ended < CLOSELY and now - self.roused > SELDOM:

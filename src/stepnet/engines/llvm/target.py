@@ -10,6 +10,8 @@ from functools import cache
 
 import llvmlite.binding as llvm
 
+from stepnet.apart import apart
+
 
 @dataclass(frozen=True)
 class Target:
@@ -49,14 +51,19 @@ def host_target() -> Target:
 @cache
 def available_targets() -> tuple[Target, ...]:
     """Every target that this processor runs, the widest first."""
+    return apart(targets)
+
+
+def targets() -> tuple[Target, ...]:
+    """The same, by asking LLVM."""
     features = host_features()
-    targets: list[Target] = []
+    found: list[Target] = []
     if all(features.get(name) for name in AVX512_FEATURES):
         # LLVM uses half the width on these processors unless it is told not to.
         flags = llvm.get_host_cpu_features().flatten() + ",-prefer-256-bit"
-        targets.append(Target("avx512", llvm.get_host_cpu_name(), flags, 64, 32))
+        found.append(Target("avx512", llvm.get_host_cpu_name(), flags, 64, 32))
     if all(features.get(name) for name in AVX2_FEATURES):
-        targets.append(Target("avx2", "haswell", "", 32, 16))
+        found.append(Target("avx2", "haswell", "", 32, 16))
     generic = "x86-64" if llvm.get_process_triple().startswith(("x86_64", "amd64")) else ""
-    targets.append(Target("generic", generic, "", 16, 16))
-    return tuple(targets)
+    found.append(Target("generic", generic, "", 16, 16))
+    return tuple(found)

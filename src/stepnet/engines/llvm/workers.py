@@ -1,11 +1,13 @@
 """Threads that wait for work: the machine code runs without the interpreter's lock, so they run at once."""
 
+import _thread
 import ctypes
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 
 import numpy as np
@@ -45,17 +47,17 @@ def current_processor() -> Callable[[], int] | None:
     return ctypes.CDLL(None)["sched_getcpu"]
 
 
-def keep_away(thread: threading.Thread) -> None:
+def keep_away(thread: int) -> None:
     """Keeps a thread that is about to wake away from the processor that the caller runs on.
 
     Linux wakes it on the one that it ran on before, and where there are few does not look for an idle one: so
     the thread that hands out work, and cannot wait, and the one that is to help it would take turns.
     """
     current = current_processor()
-    if current is not None and thread.native_id is not None:
-        others = os.sched_getaffinity(0) - {current()}
-        if others:
-            os.sched_setaffinity(thread.native_id, others)
+    others = set[int]() if current is None else os.sched_getaffinity(0) - {current()}
+    if others:
+        with suppress(OSError):  # a hint, which a system may forbid
+            os.sched_setaffinity(thread, others)
 
 
 class Worker:
@@ -73,11 +75,13 @@ class Worker:
 
     def start(self, crew: "Crew") -> None:
         """Starts the thread; raises `RuntimeError` where the system has no more of them."""
-        self.thread = threading.Thread(target=self._work, args=(crew,), daemon=True, name="stepnet")
-        self.thread.start()
+        # Not by `threading`, whose start waits until the thread runs: for ever, if an exception or a fork out
+        # of a signal's handler comes in between.
+        _thread.start_new_thread(self._work, (crew,))
 
     def _work(self, crew: "Crew") -> None:
         # A method, so that the memory lives as long as the thread that looks at it.
+        self.thread = threading.get_native_id()
         crew.join(self)
         self.joined.set()
         self._signals.serve.call(self.address)
@@ -131,15 +135,15 @@ class Orders:
             0,
         )
         self.address: int = self.words.ctypes.data
-        self._lead = signals().lead.call
+        self._lead = signals().lead
 
     def lead(self) -> bool:
         """Does every task, by as many threads as there are; gives whether there is more to do."""
         if self.progress is None:
-            return bool(self._lead(self.address))
+            return bool(self._lead.call(self.address))
         lateness = self.crew.lateness
         self.words[MOST] = lateness.allowed(self.count)
-        more = bool(self._lead(self.address))
+        more = bool(self._lead.call(self.address))
         asked, came = self.words[ASKED : CAME + 1]
         stayed = self.progress[0]
         if stayed < came or (self.wake and came < asked):
@@ -192,12 +196,14 @@ class Crew:
         self.first[0] = 0
         self.workers.clear()
         self._joining = threading.Lock()
+        self._starting: list[float] = []
         self._refused = -REFUSED
         self.lateness = Lateness()
 
     def join(self, worker: Worker) -> None:
         """Puts a worker first, in its own thread."""
         with self._joining:
+            del self._starting[:1]
             worker.follow(int(self.first[0]))
             self.workers.append(worker)
             self.first[0] = worker.address
@@ -215,14 +221,18 @@ class Crew:
 
     def grow(self, wanted: int) -> None:
         """Starts the threads that are missing, as far as the system has them: the work is done with fewer."""
-        if time.monotonic() - self._refused < REFUSED:
+        now = time.monotonic()
+        if now - self._refused < REFUSED:
             return
-        for _ in range(wanted - len(self.workers)):
+        # Those that another thread has started, and that have not joined yet.
+        self._starting = [begun for begun in self._starting if now - begun < BEGINS]
+        for _ in range(wanted - len(self.workers) - len(self._starting)):
+            self._starting.append(now)
             worker = Worker()
             try:
                 worker.start(self)
             except RuntimeError:
-                self._refused = time.monotonic()
+                self._refused = now
                 return
             worker.joined.wait(BEGINS)
 
