@@ -34,20 +34,22 @@ def apart(work: Callable[[], Value]) -> Value:
     """
     if threading.current_thread() is not threading.main_thread():
         return undivided(work)
-    done, results, process = threading.Event(), list[Any](), os.getpid()
+    # A bare lock: an exception in the midst of an `Event`'s wait leaves that broken.
+    done, results, process = _thread.allocate_lock(), list[Any](), os.getpid()
+    done.acquire()
 
     def run() -> None:
         try:
             results.append((undivided(work), None))
         except BaseException as error:  # for whoever waits
             results.append((None, error))
-        done.set()
+        done.release()
 
     try:
         _thread.start_new_thread(run, ())
     except RuntimeError:  # the system has no thread to spare
         return undivided(work)
-    while not done.wait(LOOK):
+    while not done.acquire(timeout=LOOK):
         if os.getpid() != process:  # forked by a signal's handler: the thread is the parent's
             return undivided(work)
     value, error = results[0]

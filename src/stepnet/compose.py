@@ -10,7 +10,7 @@ Inside a step they run over its inner sequences; there `initial="zeros"` says th
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Unpack, cast
 
 import numpy as np
@@ -23,7 +23,7 @@ from stepnet.nested import is_traced
 from stepnet.prepared import Asked
 from stepnet.ragged import Ragged
 from stepnet.recurrence import RNN
-from stepnet.stream import Stream
+from stepnet.stream import Stream, Turn
 from stepnet.structure import arranged, leaves, rebuild, skeleton
 
 Array = np.ndarray
@@ -233,6 +233,10 @@ class StackStream:
 
     stack: Stack
     streams: tuple["Stream | StackStream", ...]
+    turn: Turn = field(default_factory=Turn, repr=False)
+
+    def __post_init__(self) -> None:
+        self.share(self.turn)
 
     def step(self, x: Any) -> Any:
         """The top layer's outputs [rows, features...] of the next step."""
@@ -248,9 +252,20 @@ class StackStream:
         return x
 
     def go_on(self) -> None:
-        """Takes the step that was looked at, in every layer."""
+        """Takes the step that was looked at, in every layer at once."""
+        self.settle()
+        self.turn.number += 1
+
+    def settle(self) -> None:
+        """Keeps what the first step laid out."""
         for stream in self.streams:
-            stream.go_on()
+            stream.settle()
+
+    def share(self, turn: Turn) -> None:
+        """Steps when others do."""
+        object.__setattr__(self, "turn", turn)
+        for stream in self.streams:
+            stream.share(turn)
 
     @property
     def state(self) -> tuple[Any, ...]:

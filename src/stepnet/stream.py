@@ -59,6 +59,7 @@ class Stream:
         self._begun = begun_steps(0 if begun is None else begun, self.rows)
         self._step: Laid | Called | None = None
         self._ahead: Laid | Called | None = None
+        self.turn = Turn()
 
     def step(self, x: Any) -> Any:
         """The outputs [rows, features...] of the next step, for its inputs [rows, features...].
@@ -77,10 +78,16 @@ class Stream:
 
     def go_on(self) -> None:
         """Takes the step that was looked at."""
-        step = self._ahead
-        assert step is not None
-        step.go_on()
-        self._step = step
+        self.settle()
+        self.turn.number += 1
+
+    def settle(self) -> None:
+        """Keeps what the first step laid out."""
+        self._step = self._ahead
+
+    def share(self, turn: "Turn") -> None:
+        """Steps when others do."""
+        self.turn = turn
 
     @property
     def state(self) -> Any:
@@ -109,7 +116,7 @@ class Stream:
 
     def _begin(self, x: Any) -> "Laid | Called":
         if any(isinstance(leaf, Ragged) for leaf in (*leaves(x), *leaves(self._given[1]))):
-            return Called(self.rnn, self._begun, *self._given, self.engine)
+            return Called(self.rnn, self.turn, self._begun, *self._given, self.engine)
         first = step_inputs(self.rnn.as_declared(x))
         for name, leaf in named_leaves(first):
             check_rows(name, leaf, self.rows)
@@ -120,12 +127,22 @@ class Stream:
         memory = initial_arrays(initial, found.traced.memory, self.rows)
         bound = found.runner(self.engine, leaves(self.rnn.params))
         row_arrays(still, self.rows)
-        return Laid(found.traced, bound, first, memory, still, self._begun)
+        return Laid(found.traced, bound, self.turn, first, memory, still, self._begun)
 
 
 @dataclass
 class Turn:
-    """The memory ahead of a step and how many steps were before it, and what runs the step: into another."""
+    """Whose turn it is: the number of steps that were taken, the same for all layers of a stack.
+
+    A step is taken by counting on, at once: one that is interrupted, or refused, leaves all as it was.
+    """
+
+    number: int = 0
+
+
+@dataclass
+class Side:
+    """The memory ahead of a step and how many steps were before it, and what runs the step, into another."""
 
     memory: list[Array]
     begun: Array
@@ -135,20 +152,20 @@ class Turn:
 class Laid:
     """A step laid out: its arrays, and what runs it on them.
 
-    There are two turns, and a step goes from one to the other. It is taken by exchanging them, at once: one
-    that is interrupted, or refused, leaves all as it was.
+    There are two sides, and a step goes from one to the other.
     """
 
     def __init__(
         self,
         traced: TracedStep,
         bound: Bound,
+        turn: Turn,
         x: Any,
         initial: Sequence[Array | None],
         statics: Any,
         begun: Array,
     ) -> None:
-        self.traced, self.bound = traced, bound
+        self.traced, self.bound, self.turn = traced, bound, turn
         self.inputs = [np.empty_like(leaf) for leaf in leaves(x)]
         self.structure, self.still = rebuild(x, self.inputs), transform(np.copy, statics)
         rows = len(self.inputs[0])
@@ -162,18 +179,19 @@ class Laid:
         types = [self.traced.body.type_of(result) for result in results]
         self.outputs = [np.empty((rows, *type_.shape), type_.dtype) for type_ in types]
         self.counts = any(node.operation == "index" for node in self.traced.body.nodes)
-        self.turns = tuple(Turn([one.copy() for one in self.first], begun.copy()) for _ in range(2))
+        sides = [Side([one.copy() for one in self.first], begun.copy()) for _ in range(2)]
+        self.sides = sides if turn.number % 2 == 0 else sides[::-1]
         self.lay_out()
         self.one = self.inputs[0] if isinstance(x, np.ndarray) else None
         self.plain = len(self.outputs) == 1 and skeleton(self.traced.output) == skeleton(0)
 
     def lay_out(self) -> None:
         """Lays a step out, from either turn to the other."""
-        for turn, other in (self.turns, self.turns[::-1]):
-            rows = len(turn.begun)
+        for side, other in (self.sides, self.sides[::-1]):
+            rows = len(side.begun)
             ones, places = np.ones(rows, np.int64), np.arange(rows, dtype=np.int64)
-            call = Call(self.inputs, places, ones, rows, turn.memory, self.statics, begun=turn.begun)
-            turn.run = self.bound.again(call, Results(self.outputs, other.memory), whole=True)
+            call = Call(self.inputs, places, ones, rows, side.memory, self.statics, begun=side.begun)
+            side.run = self.bound.again(call, Results(self.outputs, other.memory), whole=True)
 
     def look(self, x: Any) -> Any:
         """The outputs of the next step, which is not taken yet."""
@@ -182,17 +200,19 @@ class Laid:
             one[...] = x
         else:
             self.take(x)
-        before, after = self.turns
+        number = self.turn.number
+        before = self.sides[number % 2]
         before.run()
         if self.counts:
-            np.add(before.begun, 1, out=after.begun)
+            np.add(before.begun, 1, out=self.sides[(number + 1) % 2].begun)
         if self.plain:
             return self.outputs[0].copy()
         return rebuild(self.traced.output, [output.copy() for output in self.outputs])
 
-    def go_on(self) -> None:
-        """Takes the step that was looked at."""
-        self.turns = self.turns[::-1]
+    @property
+    def now(self) -> Side:
+        """The side ahead of the next step."""
+        return self.sides[self.turn.number % 2]
 
     def take(self, x: Any) -> None:
         """Copies inputs that are to be looked at first."""
@@ -213,7 +233,7 @@ class Laid:
 
     def state(self) -> Any:
         """A copy of the memory in its structure."""
-        return rebuild(self.traced.memory, [one.copy() for one in self.turns[0].memory])
+        return rebuild(self.traced.memory, [one.copy() for one in self.now.memory])
 
     def reset(self, rows: Array, initial: Any, statics: Any) -> None:
         """Sets the memory of these rows; see `Stream.reset`."""
@@ -227,18 +247,21 @@ class Laid:
             for kept, one in zip(self.statics, new, strict=True):
                 kept[rows] = one
             self.lay_out()
-        for memory, first, one in zip(self.turns[0].memory, self.first, given, strict=True):
+        for memory, first, one in zip(self.now.memory, self.first, given, strict=True):
             memory[rows] = first[rows] if one is None else one
-        self.turns[0].begun[rows] = 0
+        self.now.begun[rows] = 0
 
 
 class Called:
     """Steps that have to do with sequences: each is a call, of one step more."""
 
-    def __init__(self, rnn: "RNN", begun: Array, initial: Any, statics: Any, engine: Asked) -> None:
+    def __init__(
+        self, rnn: "RNN", turn: Turn, begun: Array, initial: Any, statics: Any, engine: Asked
+    ) -> None:
+        self.turn = turn
         self.rnn, self.rows, self.engine = rnn, len(begun), engine
         self.first, self.statics = initial, statics
-        self.now = self.ahead = initial, begun.copy()
+        self.sides = [(initial, begun.copy())] * 2
 
     def look(self, x: Any) -> Any:
         """The outputs of the next step, which is not taken yet."""
@@ -264,22 +287,18 @@ class Called:
         outputs, memory = self.rnn(
             transform(sequence, x), self.memory, self.statics, engine=self.engine, begun=self.begun
         )
-        self.ahead = memory, self.begun + 1
+        self.sides[(self.turn.number + 1) % 2] = memory, self.begun + 1
         return transform(step, outputs)
-
-    def go_on(self) -> None:
-        """Takes the step that was looked at."""
-        self.now = self.ahead
 
     @property
     def memory(self) -> Any:
         """The memory ahead of the next step."""
-        return self.now[0]
+        return self.sides[self.turn.number % 2][0]
 
     @property
     def begun(self) -> Array:
         """How many steps were before it."""
-        return self.now[1]
+        return self.sides[self.turn.number % 2][1]
 
     def state(self) -> Any:
         """A copy of the memory in its structure."""
@@ -297,7 +316,7 @@ class Called:
             kept[rows] = new if new is not None else 0 if old is None else old[rows]
         begun = self.begun.copy()
         begun[rows] = 0
-        self.now = rebuild(self.memory, memory), begun
+        self.sides[self.turn.number % 2] = rebuild(self.memory, memory), begun
 
     def with_statics(self, rows: Array, statics: Any) -> Any:
         """The statics with those of some rows replaced."""

@@ -251,7 +251,7 @@ def inputs(rows: int, steps: int, seed: int = 0) -> Array:
 
 def laid_out(stream: Any) -> Any:
     """What runs a stream's steps."""
-    return stream._step.turns[0].run
+    return stream._step.now.run
 
 
 def test_shared_steps_are_bit_for_bit_those_of_one_thread(shared: sn.RNN, monkeypatch: pytest.MonkeyPatch):

@@ -44,6 +44,9 @@ class NativeFunction:
     code: "MachineCode"
 
 
+DISCARDED: list[Any] = []
+
+
 class MachineCode:
     """A compiled module; it stays loaded as long as this object lives. bytes: those of its instructions."""
 
@@ -51,17 +54,15 @@ class MachineCode:
         text, names = str(module), [f.name for f in module.functions if is_public(f)]
         self.engine, self.addresses, self.bytes = apart(lambda: loaded(text, names, target))
 
-    def __del__(self) -> None:
-        # This may be any thread, in the midst of anything: the next that compiles frees it.
-        DISCARDED.append(self.__dict__.pop("engine", None))
+    def __del__(self, discarded: list[Any] = DISCARDED) -> None:
+        # This may be any thread, in the midst of anything: the next that compiles frees it. (At the end of the
+        # process the names of this module may be gone.)
+        discarded.append(self.__dict__.pop("engine", None))
 
     def function(self, name: str, result: Any = None) -> "NativeFunction":
         """A function that takes one pointer."""
         address = self.addresses[name]
         return NativeFunction(address, ctypes.CFUNCTYPE(result, ctypes.c_void_p)(address), self)
-
-
-DISCARDED: list[Any] = []
 
 
 def is_public(function: ir.Function) -> bool:

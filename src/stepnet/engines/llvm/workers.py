@@ -71,7 +71,9 @@ class Worker:
         for number, place in enumerate((BEGIN, END)):
             handle = semaphores().make(self.address + SEMAPHORES + number * SEMAPHORE)
             self._words[(place + HANDLE) // 8] = handle
-        self.joined = threading.Event()
+        # Released once it has joined. A bare lock: an exception in an `Event`'s wait leaves that broken.
+        self.joined = _thread.allocate_lock()
+        self.joined.acquire()
 
     def start(self, crew: "Crew") -> None:
         """Starts the thread; raises `RuntimeError` where the system has no more of them."""
@@ -83,7 +85,7 @@ class Worker:
         # A method, so that the memory lives as long as the thread that looks at it.
         self.thread = threading.get_native_id()
         crew.join(self)
-        self.joined.set()
+        self.joined.release()
         self._signals.serve.call(self.address)
 
     def follow(self, following: int) -> None:
@@ -234,7 +236,7 @@ class Crew:
             except RuntimeError:
                 self._refused = now
                 return
-            worker.joined.wait(BEGINS)
+            worker.joined.acquire(timeout=BEGINS)
 
     def rouse(self, count: int) -> None:
         """Wakes so many workers, for work that is about to come."""
