@@ -354,6 +354,12 @@ def test_pointing_from_the_top_of_the_page_shows_both(browser: Any, tmp_path: Pa
         assert browser.execute_script("return scrollY") > 0
         assert inside(browser, one(browser, "td.linked"))
         assert "is W_i[0, 0];" in told(browser), "what came below the pointer by scrolling is not pointed at"
+        assert many(browser, "td.shown") == [cell]
+        assert many(browser, "td:hover") != [cell]
+        solid = [
+            each for each in many(browser, "td.cell") if "solid" in each.value_of_css_property("outline")
+        ]
+        assert solid == [cell]
 
 
 def test_the_pair_of_what_keys_reach_comes_into_view(browser: Any, tmp_path: Path):

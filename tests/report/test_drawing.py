@@ -186,7 +186,7 @@ def test_wide_tables_go_on_below_with_all_their_rows():
     assert lines[begin + 1 : begin + 7] == [
         "  columns 0 to 5",
         "  z  0.0000  z  1.0000  z  2.0000  r  3.0000  r  4.0000  r  5.0000",
-        "  z  9.0000  z     10  z     11  r     12  r     13  r     14".replace("     1", "      1"),
+        "  z  9.0000  z      10  z      11  r      12  r      13  r      14",
         "  columns 6 to 8",
         "  n  6.0000  n  7.0000  n  8.0000",
         "  n      15  n      16  n      17",

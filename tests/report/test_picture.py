@@ -15,7 +15,7 @@ from stepnet.cli import app
 from stepnet.layout import registry
 from stepnet.layout.convert import Conversion
 from stepnet.layout.record import Record
-from stepnet.report.picture import Shown, picture, resource
+from stepnet.report.picture import Left, Shown, picture, resource
 
 RANDOM = np.random.default_rng(5)
 
@@ -242,17 +242,18 @@ def test_a_page_is_of_all_modules(tmp_path: Path):
 
 
 def test_a_module_of_which_something_is_open_is_named_on_the_page(tmp_path: Path):
-    onnx = sn.convert(gru(), "keras.gru", "onnx.gru").arrays
-    both = {f"a/{name}": array for name, array in gru().items()}
-    both |= {f"b/{name}": array for name, array in onnx.items()}
-    np.savez(tmp_path / "two.npz", **both)
-    assert stepnet("show", tmp_path / "two.npz", "--html", tmp_path / "two.html")[0] == 0
-    found = Page((tmp_path / "two.html").read_text(encoding="utf-8"))
-    assert "b is not drawn: onnx.gru: the arrays do not tell reset" in found.text
+    arrays = gru()
+    drawn = Shown("a", arrays, registry.record("keras.gru"), sn.convert(arrays, "keras.gru", "keras.gru"))
+    found = Page(picture([drawn, Left("b", "63 numbers fit <several> sizes")], "two.pt"))
+    assert "b is not drawn: 63 numbers fit <several> sizes" in found.text
+    np.savez(tmp_path / "open.npz", weight_space=np.ones(63))
+    code, said = stepnet("show", tmp_path / "open.npz", "--html", tmp_path / "open.html")
+    assert (code, "there is nothing to draw: weight_space fits cudnn.rnn and" in said) == (1, True), said
+    assert not (tmp_path / "open.html").exists()
 
 
 def test_the_terminal_draws_both_sides(tmp_path: Path):
-    lstm = {
+    lstm: dict[str, Any] = {
         name: np.full(shape, 2.5)
         for name, shape in {"kernel": (2, 12), "recurrent_kernel": (3, 12), "bias": (12,)}.items()
     }

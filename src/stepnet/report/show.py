@@ -48,6 +48,8 @@ def shown(
                 if html is not None:
                     found = conversion or itself(module)
                     parts.append(Shown(title(module), module.arrays, module.record, found))
+        if html is not None and all(isinstance(part, Left) for part in parts):
+            raise LayoutError(f"there is nothing to draw: {parts[0].reason}")
     if said:
         console.print(legend(said))
     if html is not None:

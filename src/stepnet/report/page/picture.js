@@ -18,10 +18,11 @@ function tied(cell) {
 }
 
 function show(cell) {
-  for (const other of document.querySelectorAll("td.linked, td.held")) other.classList.remove("linked", "held");
+  for (const other of document.querySelectorAll("td.linked, td.shown")) other.classList.remove("linked", "shown", "held");
   if (!cell) { tells.innerHTML = hint; return; }
   tells.textContent = cell.dataset.tells;
-  if (cell === held) cell.classList.add("held");
+  cell.classList.add("shown");
+  cell.classList.toggle("held", cell === held);
   for (const other of tied(cell)) other.classList.add("linked");
   if (tied(cell)[0]) { frame(cell); reveal(tied(cell)[0]); }
 }
