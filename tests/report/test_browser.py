@@ -1,163 +1,37 @@
-"""The page in a real browser: pointing, keys, finding, and whether it can be read, in light and dark.
+"""The page in a real browser: pointing, keys, finding, room, and several modules.
 
 `make pictures` keeps the screenshots in docs/pictures.
 """
 
-import re
-import shutil
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from colours import pixels
+from pages import (
+    PHONE,
+    SCHEMES,
+    SEEN,
+    cues,
+    deep,
+    focused,
+    inside,
+    large,
+    many,
+    of_conversion,
+    of_seed,
+    one,
+    page,
+    press,
+    shown,
+    told,
+    until,
+    window,
+)
 from seeds import SEEDS
 
-import stepnet as sn
-from stepnet.layout.registry import record
-from stepnet.report.picture import Shown, picture
-
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
-SCHEMES = ("light", "dark")
-SEEN = 1560, 1560
-PHONE = 400, 800
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """A headless Chromium."""
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is missing: pip install selenium")
-    service = pytest.importorskip("selenium.webdriver.chrome.service")
-    found = {name: shutil.which(name) for name in ("chromium", "chromedriver")}
-    missing = [name for name, path in found.items() if path is None]
-    if missing:
-        pytest.skip(f"{' and '.join(missing)} missing: apt-get install chromium chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = found["chromium"]
-    for flag in (
-        "headless=new",
-        "no-sandbox",
-        "disable-gpu",
-        "hide-scrollbars",
-        "force-device-scale-factor=1",
-    ):
-        options.add_argument(f"--{flag}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options, service.Service(found["chromedriver"]))
-    driver.set_window_size(*SEEN)
-    yield driver
-    driver.quit()
-
-
-def shown(browser: Any, folder: Path, text: str, scheme: str = "light") -> None:
-    """Opens a page."""
-    path = folder / "page.html"
-    path.write_text(text, encoding="utf-8")
-    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-    browser.get(path.as_uri())
-    browser.get_log("browser")
-
-
-def of_conversion(arrays: Any, source: str, target: str, name: str = "the weights") -> Shown:
-    """A module to draw, in two layouts."""
-    return Shown(name, arrays, record(source), sn.convert(arrays, source, target))
-
-
-def page(*modules: Shown) -> str:
-    """The page of modules."""
-    return picture(modules, "model.pt")
-
-
-def of_seed(cell: str) -> str:
-    """The page of a seed's layer, from Keras to cuDNN."""
-    arrays = SEEDS[cell]["keras"]
-    return page(of_conversion(arrays, f"keras.{cell}", f"cudnn.{cell}"))
-
-
-def large() -> str:
-    """The page of two layers in both directions."""
-    torch = pytest.importorskip("torch")
-    state = torch.nn.LSTM(100, 256, 2, bidirectional=True).state_dict()
-    arrays = {name: value.numpy() for name, value in state.items()}
-    return page(of_conversion(arrays, "torch.lstm", "keras.lstm"))
-
-
-def deep() -> str:
-    """The page of two small layers in both directions."""
-    torch = pytest.importorskip("torch")
-    state = torch.nn.LSTM(2, 3, 2, bidirectional=True).state_dict()
-    arrays = {name: value.numpy() for name, value in state.items()}
-    return page(of_conversion(arrays, "torch.lstm", "onnx.lstm"))
-
-
-@contextmanager
-def window(browser: Any, size: tuple[int, int]) -> Iterator[None]:
-    """A window of another size."""
-    metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": False}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    try:
-        yield
-    finally:
-        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-
-
-def until(happens: Callable[[], bool]) -> None:
-    """Waits until something happens in the page."""
-    end = time.monotonic() + 10
-    while not happens():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
-def cues(browser: Any, box: Any) -> list[str]:
-    """What stands at the start and at the end of a box that scrolls."""
-    return browser.execute_script(
-        """const holder = arguments[0].parentElement;
-        return ["::before", "::after"].map((end) => getComputedStyle(holder, end).content);""",
-        box,
-    )
-
-
-def inside(browser: Any, cell: Any) -> bool:
-    """Whether the middle of a cell is seen: in the window, and covered by nothing."""
-    return browser.execute_script(
-        """const box = arguments[0].getBoundingClientRect();
-        const top = document.elementFromPoint(box.left + box.width / 2, box.top + box.height / 2);
-        return arguments[0].contains(top);""",
-        cell,
-    )
-
-
-def one(browser: Any, selector: str) -> Any:
-    """The element of a selector."""
-    return browser.find_element("css selector", selector)
-
-
-def many(browser: Any, selector: str) -> list[Any]:
-    """All elements of a selector."""
-    return browser.find_elements("css selector", selector)
-
-
-def told(browser: Any) -> str:
-    """What the page tells at the moment."""
-    return one(browser, "#tells").text
-
-
-def press(browser: Any, *keys: str) -> None:
-    """Presses keys one after the other, wherever the focus is."""
-    from selenium.webdriver.common.action_chains import ActionChains
-
-    for key in keys:
-        ActionChains(browser).send_keys(key).perform()
-
-
-def focused(browser: Any) -> Any:
-    """The element that has the focus."""
-    return browser.switch_to.active_element
 
 
 def test_pointing_at_a_number_shows_where_it_goes(browser: Any, tmp_path: Path):
@@ -215,64 +89,6 @@ def test_finding_a_parameter(browser: Any, tmp_path: Path):
     press(browser, Keys.ESCAPE)
     assert one(browser, "#matches").text == ""
     assert len(clear("data-what")) == 2 * 84 - 12, "the biases that are filled are on one side"
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_every_text_can_be_read(browser: Any, tmp_path: Path, scheme: str):
-    for text in (of_seed("gru"), of_seed("lstm")):
-        shown(browser, tmp_path, text, scheme)
-        pairs = browser.execute_script(COLOURS, "body *:not(script)")
-        assert len(pairs) > 100
-        for ink, paper, what in pairs:
-            assert contrast(ink, paper) >= 4.5, (what, ink, paper)  # WCAG 2.2, 1.4.3, level AA
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("sight", ["all", "protanopia", "deuteranopia"])
-def test_gates_are_told_apart_by_any_eyes(browser: Any, tmp_path: Path, scheme: str, sight: str):
-    for cell in ("gru", "lstm"):
-        shown(browser, tmp_path, of_seed(cell), scheme)
-        for parameter in "WRb":
-            pairs = browser.execute_script(COLOURS, f"main td.{parameter}:not(.filled)")
-            colours = {tuple(paper) for _, paper, _ in pairs}
-            assert len(colours) == (3 if cell == "gru" else 4)
-            for a, b in combinations(colours, 2):
-                assert difference(seen(a, sight), seen(b, sight)) > 5, (parameter, a, b)
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("sight", ["all", "protanopia", "deuteranopia"])
-def test_parameters_are_told_apart_by_their_shades(browser: Any, tmp_path: Path, scheme: str, sight: str):
-    shown(browser, tmp_path, of_seed("gru"), scheme)
-    assert [item.text.split()[0] for item in many(browser, "[aria-label*='shade'] li")] == list("WRbd")
-    for place in (*(f"td.{gate}.%s" for gate in "rzn"), ".legend .%s.shade"):
-        pairs = [browser.execute_script(COLOURS, place % parameter)[0] for parameter in "WRbd"]
-        colours = [seen(paper, sight) for _, paper, _ in pairs]
-        for lighter, darker in pairwise(colours):
-            assert difference(lighter, darker) > 5, place
-    first = one(browser, "[data-key='target.Rr.0.0.0.0']")
-    assert first.value_of_css_property("border-top-width") == "3px", "a thick line where R begins"
-
-
-# ---- what was done -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_filled_zeros_do_not_look_like_moved_numbers(browser: Any, tmp_path: Path, scheme: str):
-    arrays = {name: np.zeros_like(array) for name, array in SEEDS["lstm"]["keras"].items()}
-    shown(browser, tmp_path, page(of_conversion(arrays, "keras.lstm", "torch.lstm")), scheme)
-    moved = one(browser, "[data-key='target.bf.0.0.0']")
-    filled = one(browser, "[data-key='target.df.0.0.0']")
-    assert moved.value_of_css_property("background-image") == "none"
-    hatch = filled.value_of_css_property("background-image")
-    assert "repeating-linear-gradient" in hatch
-    line = [255 * float(part) for part in re.findall(r"color\(srgb ([\d. ]+)\)", hatch)[0].split()]
-    ((ink, paper, _),) = browser.execute_script(COLOURS, "[data-key='target.df.0.0.0']")
-    assert contrast(ink[:3], line) >= 4.5
-    assert difference(seen(line, "all"), seen(paper[:3], "all")) > 5
-    assert ("∅" in filled.text, "∅" in moved.text) == (True, False)
-    legend = one(browser, "[aria-label*='mark']").text
-    assert legend.replace("\n", " ") == "∅ filled: from no number of the source"
 
 
 def test_what_was_done_is_above_the_numbers(browser: Any, tmp_path: Path):
@@ -419,72 +235,3 @@ def test_screenshots(browser: Any, tmp_path: Path, cell: str, scheme: str, reque
     path = folder / f"{cell}_keras_cudnn_{scheme}.png"
     assert browser.save_screenshot(str(path))
     assert len(np.unique(pixels(path).reshape(-1, 3), axis=0)) > 100
-
-
-# ---- colours -----------------------------------------------------------------------------------------------
-
-COLOURS = """
-function rgb(text) {
-  rgb.canvas = rgb.canvas || new OffscreenCanvas(1, 1).getContext("2d", {willReadFrequently: true});
-  const canvas = rgb.canvas;
-  canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = text; canvas.fillRect(0, 0, 1, 1);
-  return [...canvas.getImageData(0, 0, 1, 1).data];
-}
-function over(top, under) {
-  return under.map((value, place) => (top[place] * top[3] + value * (255 - top[3])) / 255);
-}
-function paper(element) {
-  if (!element) return [255, 255, 255];
-  return over(rgb(getComputedStyle(element).backgroundColor), paper(element.parentElement));
-}
-return [...document.querySelectorAll(arguments[0])].filter((e) => e.textContent.trim()).map((e) => {
-  const back = paper(e);
-  return [over(rgb(getComputedStyle(e).color), back), back, e.className || e.tagName];
-});
-"""
-# G. M. Machado, M. M. Oliveira, L. A. F. Fernandes, "A Physiologically-based Model for Simulation of Color
-# Vision Deficiency", IEEE TVCG 15 (2009), severity 1.0, for linear RGB.
-SIGHTS = {
-    "all": np.eye(3),
-    "protanopia": [
-        [0.152286, 1.052583, -0.204868],
-        [0.114503, 0.786281, 0.099216],
-        [-0.003882, -0.048116, 1.051998],
-    ],
-    "deuteranopia": [
-        [0.367322, 0.860646, -0.227968],
-        [0.280085, 0.672501, 0.047413],
-        [-0.011820, 0.042940, 0.968881],
-    ],
-}
-XYZ = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]  # IEC 61966-2-1
-
-
-def linear(colour: Any) -> np.ndarray:
-    """Linear RGB of sRGB in bytes."""
-    unit = np.asarray(colour, float) / 255
-    return np.where(unit <= 0.04045, unit / 12.92, ((unit + 0.055) / 1.055) ** 2.4)
-
-
-def contrast(a: Any, b: Any) -> float:
-    """The contrast of WCAG 2.2."""
-    low, high = sorted(float(linear(colour) @ [0.2126, 0.7152, 0.0722]) for colour in (a, b))
-    return (high + 0.05) / (low + 0.05)
-
-
-def seen(colour: Any, sight: str) -> np.ndarray:
-    """CIE L*a*b* of a colour as it is seen."""
-    light = np.clip(np.asarray(SIGHTS[sight]) @ linear(colour), 0, 1)
-    x, y, z = np.cbrt(np.asarray(XYZ) @ light / np.asarray(XYZ).sum(1))
-    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
-
-
-def difference(a: np.ndarray, b: np.ndarray) -> float:
-    """The difference of two colours, CIE 1976; 2.3 is just noticed."""
-    return float(np.linalg.norm(a - b))
-
-
-def pixels(path: Path) -> np.ndarray:
-    """The pixels of a picture."""
-    image = pytest.importorskip("matplotlib.image")
-    return image.imread(path)[..., :3]

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
 from stepnet.compose import named
 from stepnet.errors import LayoutError
@@ -48,19 +49,25 @@ def shown(
                 if html is not None:
                     found = conversion or itself(module)
                     parts.append(Shown(title(module), module.arrays, module.record, found))
-        if html is not None and all(isinstance(part, Left) for part in parts):
-            raise LayoutError(f"there is nothing to draw: {parts[0].reason}")
     if said:
         console.print(legend(said))
     if html is not None:
-        page = picture(parts, file.name)
-        with new_file(html, force) as partial:
-            partial.write_text(page, encoding="utf-8")
+        write_page(parts, file, html, force)
         console.print(f"{html}: the picture", markup=False)
     if model.rest:
         some = ", ".join(list(model.rest)[:MOST_SHOWN]) + (", ..." if len(model.rest) > MOST_SHOWN else "")
         console.print(f"{len(model.rest)} other arrays: {some}", markup=False)
     return {"file": str(file), "modules": plain, "rest": list(model.rest)}
+
+
+def write_page(parts: list[Shown | Left], file: Path, html: Path, force: bool) -> None:
+    """Writes the page with the modules of a file; raises `LayoutError` where none of them can be drawn."""
+    reasons = [part.reason for part in parts if isinstance(part, Left)]
+    if len(reasons) == len(parts):
+        raise LayoutError(f"{file}: there is nothing to draw: {reasons[0]}")
+    page = picture(parts, file.name)
+    with new_file(html, force) as partial:
+        partial.write_text(page, encoding="utf-8")
 
 
 def title(module: Module) -> str:
@@ -116,7 +123,7 @@ def known(module: Module, conversion: Conversion | None) -> dict[str, Any]:
 
 def printed(module: Module, conversion: Conversion | None, console: Console) -> dict[str, str]:
     """What the signs say of a module that was printed, and of what it becomes."""
-    console.rule(title(module), align="left")
+    console.rule(Text(title(module)), align="left")
     semantics = module.record.settled(module.semantics)
     side = Side("source", module.arrays, module.record, module.told(), semantics)
     drawn: list[tuple[Side, dict[Block, str]]] = [(side, {})]
