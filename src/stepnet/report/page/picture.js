@@ -9,7 +9,8 @@ const tells = document.getElementById("tells");
 const search = document.getElementById("search");
 const matches = document.getElementById("matches");
 const hint = tells.innerHTML;
-const MARGIN = 30; // what the cue of a box covers along its edge
+const LABELS = 30; // what the numbers of rows cover at the left
+const MARGIN = 38; // what the cue of a box covers along its edge
 let held = null;
 
 function tied(cell) {
@@ -39,7 +40,7 @@ function frame(cell) {
 function reveal(cell) {
   const scroll = cell.closest(".scroll"), pane = cell.closest(".pane");
   const box = scroll.getBoundingClientRect(), view = pane.getBoundingClientRect();
-  scroll.scrollLeft += missing(cell, "left", "right", box.left + MARGIN, box.right - MARGIN);
+  scroll.scrollLeft += missing(cell, "left", "right", box.left + MARGIN + LABELS, box.right - MARGIN);
   pane.scrollTop += missing(cell, "top", "bottom", view.top + MARGIN, view.bottom - MARGIN);
 }
 
