@@ -207,11 +207,22 @@ def test_large_blocks_are_said_once():
     assert max(len(line.rstrip()) for line in cudnn.splitlines()[6:]) <= 80
 
 
+@pytest.mark.parametrize("value", ["9.9999", "-0.5000", "12.34", "-9876", "-1e+07", "nan", "inf"])
+def test_a_number_takes_seven_characters_whatever_it_is(value: str):
+    rnn = records()["keras.rnn"]
+    arrays = {"kernel": np.full((1, 1), float(value)), "recurrent_kernel": np.ones((1, 1))}
+    text = weights_text(Side("source", arrays, rnn, Sizes(1, 1), Semantics("rnn"))).plain
+    assert f"\n  n {value:>7}\n" in text
+
+
 def test_numbers_that_were_not_moved_have_a_mark():
     lstm = records()["cudnn.lstm"]
     side = Side("target", arrays_of(lstm, Sizes(1, 1)), lstm, Sizes(1, 1), Semantics("lstm"))
     kinds = dict.fromkeys(side.places, "moved") | {Block("b", "i"): "filled", Block("b", "f"): "summed"}
     assert "i∅ 8.0000  fΣ 9.0000  g      10" in weights_text(side, 100, kinds).plain.replace("\n", "")
+    sizes = Sizes(100, 64)
+    large = Side("target", arrays_of(lstm, sizes), lstm, sizes, Semantics("lstm"))
+    assert " b_i∅ 64   b_fΣ 64   b_g 64 " in weights_text(large, 100, kinds).plain.replace("\n ", "")
     assert signs(side, kinds)["∅"] == "filled: from no number of the source"
     assert set(signs(side, dict.fromkeys(kinds, "moved"))) & {"∅", "Σ", "✗"} == set()
 

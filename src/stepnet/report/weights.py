@@ -68,7 +68,8 @@ def weights_text(side: Side, width: int = 100, kinds: Mapping[Block, str] | None
         shown.append(drawing.name, style="bold")
         shown.append(f" {list(drawing.shape)} {drawing.dtype}  {drawing.pattern}\n", style="dim")
         large = any(is_large(cell.block, side.sizes) for cell in drawing.cells)
-        lines = blocks(drawing, side, width) if large else numbers(drawing, room, kinds or {})
+        marks = {block: MARKS[kind][0] for block, kind in (kinds or {}).items()}
+        lines = blocks(drawing, side, width, marks) if large else numbers(drawing, room, marks)
         for line in lines:
             shown.append_text(line).append("\n")
     shown.rstrip()
@@ -80,7 +81,7 @@ def is_large(block: Block, sizes: Sizes) -> bool:
     return max(block.shape(sizes)) > ALL
 
 
-def numbers(drawing: Drawing, room: int, kinds: Mapping[Block, str]) -> Iterator[Text]:
+def numbers(drawing: Drawing, room: int, marks: Mapping[Block, str]) -> Iterator[Text]:
     """The numbers of an array, with `room` for so many on a line: of a wider table the first columns, then
     the next ones below.
     """
@@ -93,18 +94,20 @@ def numbers(drawing: Drawing, room: int, kinds: Mapping[Block, str]) -> Iterator
             if across > room:
                 yield Text(f"{INDENT}columns {start} to {end - 1}", style="dim")
             for line in panel.lines:
-                shown = [piece(cell, kinds) for cell in line.cells[start:end] if cell is not None]
+                shown = [piece(cell, marks) for cell in line.cells[start:end] if cell is not None]
                 yield Text(INDENT) + Text("  ").join(shown)
 
 
-def piece(cell: Cell, kinds: Mapping[Block, str]) -> Text:
+def piece(cell: Cell, marks: Mapping[Block, str]) -> Text:
     """A number with the letter of its gate, and the mark of what became of it."""
-    block, mark = cell.block, MARKS[kinds.get(cell.block, "moved")][0]
-    value = f"{cell.value:.4f}" if abs(cell.value) < 10 else f"{cell.value:.2g}"
-    return Text(f"{block.gate or block.parameter}{mark or ' '}{value:>7}", STYLES[block.gate])
+    block, size = cell.block, abs(cell.value)
+    value = (
+        f"{cell.value:.4f}" if size < 10 else f"{cell.value:.4g}" if size < 10_000 else f"{cell.value:.0e}"
+    )
+    return Text(f"{block.gate or block.parameter}{marks.get(block) or ' '}{value:>7}", STYLES[block.gate])
 
 
-def blocks(drawing: Drawing, side: Side, width: int) -> Iterator[Text]:
+def blocks(drawing: Drawing, side: Side, width: int, marks: Mapping[Block, str]) -> Iterator[Text]:
     """The blocks of an array in their order, a line for those that begin on a line of a table; what is too
     long goes on below.
     """
@@ -120,7 +123,8 @@ def blocks(drawing: Drawing, side: Side, width: int) -> Iterator[Text]:
                 continue
             seen.add(block)
             said = str(block) if len(places) > 1 else str(replace(block, layer=0, direction=0))
-            text = Text(f" {said} {' x '.join(map(str, block.shape(side.sizes)))} ", STYLES[block.gate])
+            shape = " x ".join(map(str, block.shape(side.sizes)))
+            text = Text(f" {said}{marks.get(block, '')} {shape} ", STYLES[block.gate])
             if len(row) + len(text) > width and len(row) > len(INDENT):
                 yield row
                 row = Text(INDENT)
