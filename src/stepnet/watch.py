@@ -5,8 +5,7 @@ become values of the step, as those have their own steps.
 """
 
 import sys
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import wraps
@@ -48,8 +47,7 @@ def watched(step: Step, names: Names) -> Step:
     def run(x: Any, memory: Any, params: Any, **extras: Any) -> Any:
         first = roles(inputs=x, before=memory, statics=extras.get("statics"))
         builder = leaves(memory)[0].builder
-        with watching() as (returned, inside):
-            found: Any = step(x, memory, params, **extras)
+        found, returned, inside = watching(lambda: step(x, memory, params, **extras))
         if not isinstance(found, tuple) or len(cast("tuple[Any, ...]", found)) != 2:
             return cast("Any", found)  # which is refused, as it is where nobody watches
         output, after = cast("tuple[Any, Any]", found)
@@ -118,10 +116,9 @@ def children(value: Any) -> list[tuple[Any, Any]]:
     return [*zip(keys, held, strict=True)]
 
 
-@contextmanager
-def watching() -> Generator[tuple[dict[CodeType, Names], Told]]:
-    """Inside it, each of the user's functions leaves its local variables as it returns, the last ones of
-    each, and each recurrence inside the step its values.
+def watching(trace: Callable[[], Any]) -> tuple[Any, dict[CodeType, Names], Told]:
+    """What a trace gives, the local variables that each of the user's functions left as it returned, the last
+    ones of each, and what recurrences inside the step said.
     """
     found: dict[CodeType, Names] = {}
     inside = Told()
@@ -132,11 +129,12 @@ def watching() -> Generator[tuple[dict[CodeType, Names], Told]]:
             own = {*code.co_varnames, *code.co_cellvars} - {"_"}
             found[code] = {name: value for name, value in frame.f_locals.items() if name in own}
 
+    # No context manager: an interrupt on the way into or out of one would leave the profile function there.
     before, outside = sys.getprofile(), TOLD.get()
     try:
         TOLD.set(inside)
         sys.setprofile(look)
-        yield found, inside
+        return trace(), found, inside
     finally:
         sys.setprofile(before)
         TOLD.set(outside)

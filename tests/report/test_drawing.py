@@ -4,15 +4,19 @@ from math import prod
 
 import numpy as np
 import pytest
+from rich.text import Text
 
-from stepnet.layout.places import index_map
+from stepnet.layout.notation import axes_text, parse, terms
+from stepnet.layout.places import Block, index_map
 from stepnet.layout.record import Record
 from stepnet.layout.registry import records
 from stepnet.layout.semantics import Semantics
 from stepnet.layout.sizes import Sizes, shape_of
 from stepnet.report.drawing import ALL, SOME, Drawing, drawings, numbers_left_out
 from stepnet.report.equations import equations
-from stepnet.report.weights import weights_text
+from stepnet.report.ties import Side
+from stepnet.report.weights import signs, weights_text
+from stepnet.report.words import explained
 
 ALL_RECORDS = [pytest.param(record, id=name) for name, record in records().items()]
 
@@ -95,7 +99,25 @@ def test_blocks_between_one_another_are_wrapped():
     mine = Record("mine.lstm", "lstm", {"w": "W[(h g:ifgo) x]; R[(h g:ifgo) k]; b[(h g:ifgo)]"})
     (drawing,) = drawn(mine, Sizes(1, 3))
     assert len(drawing.cells) == 12 + 36 + 12
-    assert max(len(line.cells) for line in drawing.panels[0].lines) <= ALL
+    assert {len(line.cells) for line in drawing.panels[0].lines} == {12}
+
+
+def test_a_vector_has_as_many_numbers_on_a_line_as_all_gates_have_units():
+    """Nine for a GRU of 3 hidden units, as the drawings have it that the layouts were first written from."""
+    (drawing,) = drawn(records()["cudnn.gru"], Sizes(2, 3))
+    (panel,) = drawing.panels
+    assert [len(line.cells) for line in panel.lines] == [9] * 7
+    assert [line.label for line in panel.lines] == ["0", "9", "18", "27", "36", "45", "54"]
+    assert panel.columns == tuple("012345678")
+    whats = [[str(cell.block) for cell in line.cells if cell] for line in panel.lines]
+    assert whats[1] == ["W_z"] * 3 + ["W_n"] * 6
+    assert whats[5] == ["b_r"] * 3 + ["b_z"] * 3 + ["b_n"] * 3
+    (wide,) = drawn(records()["cudnn.lstm"], Sizes(8, 8))
+    assert {len(line.cells) for line in wide.panels[0].lines} == {16}, "two of four gates: more is too wide"
+    (large,) = drawn(records()["cudnn.gru"], Sizes(100, 64))
+    assert [cell.place if cell else None for cell in large.panels[0].lines[0].cells] == [
+        *((0, 0), (0, 1), (0, 2), None, (0, 99)),
+    ]
 
 
 # ---- equations ---------------------------------------------------------------------------------------------
@@ -133,11 +155,17 @@ def test_equations_of_unusual_functions():
 # ---- the terminal ------------------------------------------------------------------------------------------
 
 
+def text_of(record: Record, sizes: Sizes, width: int = 100) -> Text:
+    """Such arrays in the terminal."""
+    side = Side("source", arrays_of(record, sizes), record, sizes, Semantics(record.cell))
+    return weights_text(side, width)
+
+
 def test_numbers_of_small_arrays_and_blocks_of_large_ones():
     torch = records()["torch.gru"]
-    small = weights_text(arrays_of(torch, Sizes(1, 2)), torch, Sizes(1, 2), Semantics("gru")).plain
-    assert "weight_ih_l0 [6, 1] float64  W[(g:rzn h) x]\n  r  0.0000  \n  r  1.0000  \n  z  2.0000" in small
-    large = weights_text(arrays_of(torch, Sizes(30, 20)), torch, Sizes(30, 20), Semantics("gru"))
+    small = text_of(torch, Sizes(1, 2)).plain
+    assert "weight_ih_l0 [6, 1] float64  W[(g:rzn h) x]\n  r  0.0000\n  r  1.0000\n  z  2.0000\n" in small
+    large = text_of(torch, Sizes(30, 20))
     shown = [line.strip() for line in large.plain.splitlines()]
     assert shown[6:9] == ["W_r 20 x 30", "W_z 20 x 30", "W_n 20 x 30"]
     colours = {span.style for span in large.spans if "on #" in str(span.style)}
@@ -146,6 +174,85 @@ def test_numbers_of_small_arrays_and_blocks_of_large_ones():
 
 def test_lines_are_folded():
     keras = records()["keras.lstm"]
-    text = weights_text(arrays_of(keras, Sizes(8, 8)), keras, Sizes(8, 8), Semantics("lstm"), width=60)
+    text = text_of(keras, Sizes(8, 8), width=60)
     assert max(len(line.rstrip()) for line in text.plain.splitlines()) <= 60
     assert text.plain.count("g ") >= 8 * 8
+
+
+def test_wide_tables_go_on_below_with_all_their_rows():
+    keras = records()["keras.gru"]
+    lines = text_of(keras, Sizes(2, 3), width=80).plain.splitlines()
+    begin = lines.index("kernel [2, 9] float64  W[x (g:zrn h)]")
+    assert lines[begin + 1 : begin + 7] == [
+        "  columns 0 to 5",
+        "  z  0.0000  z  1.0000  z  2.0000  r  3.0000  r  4.0000  r  5.0000",
+        "  z  9.0000  z      10  z      11  r      12  r      13  r      14",
+        "  columns 6 to 8",
+        "  n  6.0000  n  7.0000  n  8.0000",
+        "  n      15  n      16  n      17",
+    ]
+    wide = text_of(keras, Sizes(2, 3), width=120).plain
+    assert "columns" not in wide
+    vector = text_of(records()["cudnn.gru"], Sizes(2, 3), width=80).plain
+    assert "columns" not in vector
+    assert vector.splitlines()[6].split()[::2] == ["r"] * 6
+
+
+def test_large_blocks_are_said_once():
+    keras = text_of(records()["keras.gru"], Sizes(100, 8), width=80).plain
+    assert "  W_z 8 x 100   W_r 8 x 100   W_n 8 x 100 " in keras
+    assert keras.count("W_z 8 x 100") == 1
+    cudnn = text_of(records()["cudnn.gru"], Sizes(100, 64, layers=2), width=80).plain
+    assert cudnn.count("W_z 64 x 100 ") == cudnn.count("W_z of layer 1 64 x 64 ") == 1
+    assert max(len(line.rstrip()) for line in cudnn.splitlines()[6:]) <= 80
+
+
+@pytest.mark.parametrize("value", ["9.9999", "-0.5000", "12.34", "-9876", "-1e+07", "nan", "inf"])
+def test_a_number_takes_seven_characters_whatever_it_is(value: str):
+    rnn = records()["keras.rnn"]
+    arrays = {"kernel": np.full((1, 1), float(value)), "recurrent_kernel": np.ones((1, 1))}
+    text = weights_text(Side("source", arrays, rnn, Sizes(1, 1), Semantics("rnn"))).plain
+    assert f"\n  n {value:>7}\n" in text
+
+
+def test_numbers_that_were_not_moved_have_a_mark():
+    lstm = records()["cudnn.lstm"]
+    side = Side("target", arrays_of(lstm, Sizes(1, 1)), lstm, Sizes(1, 1), Semantics("lstm"))
+    kinds = dict.fromkeys(side.places, "moved") | {Block("b", "i"): "filled", Block("b", "f"): "summed"}
+    assert "i∅ 8.0000  fΣ 9.0000  g      10" in weights_text(side, 100, kinds).plain.replace("\n", "")
+    sizes = Sizes(100, 64)
+    large = Side("target", arrays_of(lstm, sizes), lstm, sizes, Semantics("lstm"))
+    assert " b_i∅ 64   b_fΣ 64   b_g 64 " in weights_text(large, 100, kinds).plain.replace("\n ", "")
+    assert signs(side, kinds)["∅"] == "filled: from no number of the source"
+    assert set(signs(side, dict.fromkeys(kinds, "moved"))) & {"∅", "Σ", "✗"} == set()
+
+
+# ---- the notation in words ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("record", ALL_RECORDS)
+def test_every_sign_of_the_notation_is_explained(record: Record):
+    for pattern in record.patterns.values():
+        said = explained(pattern)
+        assert all(said.values())
+        for term in terms(pattern):
+            assert any(sign.startswith(term.parameter) for sign in said)
+            assert all(axes_text((axis,)) in said for axis in term.axes)
+        for sign in ("{L D:", "{L:", "{D:", ";", " / ", " | ", "~"):
+            if sign in str(pattern):
+                assert any(known.startswith(sign.strip()) for known in said), sign
+
+
+def test_what_the_notation_says_of_several_buffers():
+    assert explained(parse("R[k (g:zr h)]; R_n[k h] : k (3 h)")) == {
+        ";": "one buffer behind the other",
+        "R": "recurrent weights",
+        "k": "outputs of the step before",
+        "(g:zr h)": "along one axis: gates z, r, and in each of them hidden units",
+        "R_n": "recurrent weights of gate n",
+        "h": "hidden units",
+        ": k (3 h)": "the shape that the array is declared with",
+    }
+    assert explained(parse("W[x (g:zrn h) ~ h x]"))["~ h x"] == (
+        "in the place of each gate lies the buffer of an array [h x]"
+    )

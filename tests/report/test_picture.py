@@ -12,8 +12,10 @@ from typer.testing import CliRunner
 
 import stepnet as sn
 from stepnet.cli import app
-from stepnet.layout.registry import record
-from stepnet.report.picture import picture, resource
+from stepnet.layout import registry
+from stepnet.layout.convert import Conversion
+from stepnet.layout.record import Record
+from stepnet.report.picture import Left, Shown, picture, resource
 
 RANDOM = np.random.default_rng(5)
 
@@ -52,13 +54,18 @@ def gru(inputs: int = 2, hidden: int = 3) -> dict[str, Any]:
 
 def page(arrays: dict[str, Any], source: str, target: str, **options: Any) -> str:
     """The page of a conversion."""
-    return picture(arrays, record(source), sn.convert(arrays, source, target, **options))
+    return of_conversion(arrays, source, sn.convert(arrays, source, target, **options))
+
+
+def of_conversion(arrays: dict[str, Any], source: str | Record, conversion: Conversion) -> str:
+    """The page of a conversion that was done."""
+    return picture([Shown("the weights", arrays, registry.record(source), conversion)])
 
 
 def test_every_number_tells_where_it_goes():
     arrays = gru()
     conversion = sn.convert(arrays, "keras.gru", "cudnn.gru")
-    found = Page(picture(arrays, record("keras.gru"), conversion)).cells
+    found = Page(of_conversion(arrays, "keras.gru", conversion)).cells
     assert len(found) == 2 * 63
     for given in found.values():
         said = re.fullmatch(
@@ -101,7 +108,7 @@ def test_negations():
         "w_h": RANDOM.normal(size=(3, 9)).astype("float32"),
         "b": RANDOM.normal(size=9).astype("float32"),
     }
-    assert set(haiku) == set(record("haiku.gru").names())
+    assert set(haiku) == set(registry.record("haiku.gru").names())
     text = page(haiku, "haiku.gru", "keras.gru_reset_before")
     negated = [one["data-tells"] for one in Page(text).cells.values() if "negated" in one["data-tells"]]
     moved = [one["data-tells"] for one in Page(text).cells.values() if "moved" in one["data-tells"]]
@@ -166,12 +173,10 @@ def test_nothing_is_loaded_and_only_its_own_script_runs():
 
 
 def test_names_out_of_files_are_text():
-    from stepnet.layout.record import Record
-
     name = '</td><script>alert(1)</script>" onload="x'
     hostile = Record("mine.rnn", "rnn", {name: "W[h x]", "u": "R[h k]"})
     arrays = {name: np.ones((3, 2)), "u": np.ones((3, 3))}
-    text = picture(arrays, hostile, sn.convert(arrays, hostile, "keras.rnn"))
+    text = of_conversion(arrays, hostile, sn.convert(arrays, hostile, "keras.rnn"))
     assert "alert(1)" in text
     found = Page(text)
     assert "<script>alert" not in text
@@ -211,7 +216,7 @@ def test_show_writes_a_page_of_a_file(tmp_path: Path):
     path = tmp_path / "gru.html"
     command = ["show", tmp_path / "gru.npz", "--from", "keras.gru", "--to", "cudnn.gru", "--html", path]
     assert stepnet(*command)[0] == 0
-    expected = picture(arrays, record("keras.gru"), sn.convert(arrays, "keras.gru", "cudnn.gru"))
+    expected = page(arrays, "keras.gru", "cudnn.gru")
     assert path.read_text(encoding="utf-8") == expected
     code, said = stepnet(*command)
     assert (code, "the file is there already; --force replaces it" in said) == (1, True)
@@ -221,9 +226,44 @@ def test_show_writes_a_page_of_a_file(tmp_path: Path):
     assert len(Page(alone.read_text(encoding="utf-8")).cells) == 63
 
 
-def test_a_page_is_of_one_module(tmp_path: Path):
+def test_a_page_is_of_all_modules(tmp_path: Path):
     both = {f"{layer}/{name}": array for layer in ("first", "second") for name, array in gru().items()}
     np.savez(tmp_path / "two.npz", **both)
-    code, said = stepnet("show", tmp_path / "two.npz", "--from", "keras.gru", "--html", tmp_path / "two.html")
-    assert (code, "there are 2 recurrent modules: name one of 'first/', 'second/'" in said) == (1, True)
-    assert not (tmp_path / "two.html").exists()
+    command = ["show", tmp_path / "two.npz", "--from", "keras.gru", "--html", tmp_path / "two.html"]
+    assert stepnet(*command)[0] == 0
+    found = Page((tmp_path / "two.html").read_text(encoding="utf-8"))
+    value = both["second/kernel"][0, 3]
+    assert found.cells["source.Wr.0.0.0.0"]["data-tells"].startswith(f"{value:.6g} at ")
+    assert [value for name, value in found.attributes if name == "href"] == ["#module-1", "#module-2"]
+    assert "two.npz" in found.text
+    assert stepnet(*command, "--module", "first", "--force")[0] == 0
+    alone = Page((tmp_path / "two.html").read_text(encoding="utf-8"))
+    assert not [value for name, value in alone.attributes if name == "href"]
+
+
+def test_a_module_of_which_something_is_open_is_named_on_the_page(tmp_path: Path):
+    arrays = gru()
+    drawn = Shown("a", arrays, registry.record("keras.gru"), sn.convert(arrays, "keras.gru", "keras.gru"))
+    found = Page(picture([drawn, Left("b", "63 numbers fit <several> sizes")], "two.pt"))
+    assert "b is not drawn: 63 numbers fit <several> sizes" in found.text
+    np.savez(tmp_path / "open.npz", weight_space=np.ones(63))
+    code, said = stepnet("show", tmp_path / "open.npz", "--html", tmp_path / "open.html")
+    assert (code, "there is nothing to draw: weight_space fits cudnn.rnn and" in said) == (1, True), said
+    assert not (tmp_path / "open.html").exists()
+
+
+def test_the_terminal_draws_both_sides(tmp_path: Path):
+    lstm: dict[str, Any] = {
+        name: np.full(shape, 2.5)
+        for name, shape in {"kernel": (2, 12), "recurrent_kernel": (3, 12), "bias": (12,)}.items()
+    }
+    np.savez(tmp_path / "lstm.npz", **lstm)
+    code, said = stepnet("show", tmp_path / "lstm.npz", "--from", "keras.lstm", "--to", "cudnn.lstm")
+    assert code == 0
+    source, target = said.split("cudnn.lstm: 2 inputs, 3 hidden\n")[-2:]
+    assert "kernel [2, 12] float64" in source
+    assert "weight_space [84] float64" in target
+    assert target.count("∅ 0.0000") == 12
+    assert target.count("  2.5000") == 72
+    assert re.search(r"∅ +filled: from no number of the source", target)
+    assert re.search(r"\{L D: \.\.\.\} +for every layer, and in it for every direction", target)

@@ -1,10 +1,11 @@
 """Arrays of a layout as what is drawn of them: lines of numbers, each with its place and what it is.
 
     kernel [2, 9]      r | z | n beside one another      a table as the array is, gaps where sizes are large
-    weight_space [63]  W_r, W_z, ... behind one another  a line for each row of a block, in memory's order
+    weight_space [63]  W_r, W_z, ... behind one another  nine on a line, as many as a row of all gates has
 
 Of an axis of more than `ALL` units some at both ends are drawn, the same on both sides of a conversion, as
-they are chosen among the units of a block and not among places of an array.
+they are chosen among the units of a block and not among places of an array. A vector of which not all is
+drawn has a line for each row of a block, in memory's order.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,14 +14,14 @@ from itertools import groupby, pairwise, product
 from math import prod
 from typing import Any
 
-from stepnet.layout.notation import Flat, Stack
+from stepnet.layout.notation import Pattern, Stack
 from stepnet.layout.places import Array, Block, Region, entry_regions
 from stepnet.layout.record import Record
 from stepnet.layout.sizes import Shape, Sizes, shape_of
 
 ALL = 8  # units of an axis that are all drawn
 SOME = (0, 1, 2, -1)  # those drawn of a longer one
-WRAPPED = 8  # numbers on a line of a vector whose blocks lie between one another
+WIDEST = 16  # numbers at most on a line of a vector
 
 Place = tuple[int, ...]
 
@@ -73,7 +74,7 @@ class Drawing:
     name: str
     shape: Shape
     dtype: str
-    notation: str
+    pattern: Pattern
     panels: tuple[Panel, ...]
 
     @property
@@ -84,11 +85,12 @@ class Drawing:
 
 
 def drawings(
-    arrays: Mapping[str, Array], record: Record, sizes: Sizes, some: Place = SOME
+    arrays: Mapping[str, Array], record: Record, sizes: Sizes, some: Place = SOME, widest: int = WIDEST
 ) -> Iterator[Drawing]:
     """What is drawn of the arrays of a layout, one after the other.
 
-    some: the units of an axis of more than `ALL` that are drawn, negative ones from its end.
+    some: the units of an axis of more than `ALL` that are drawn, negative ones from its end. widest: how many
+    numbers of a vector are on a line, at most.
 
     >>> import numpy as np
     >>> from stepnet.layout.registry import record
@@ -97,13 +99,17 @@ def drawings(
     >>> [cell.what for cell in kernel.panels[0].lines[0].cells[:4]]
     ['W_z[0, 0]', 'W_z[1, 0]', 'W_z[2, 0]', 'W_r[0, 0]']
     """
+    across = line_length(sizes.hidden, len(record.gates), widest)
     for entry in record.entries(sizes):
         if entry.name in arrays:
             array = arrays[entry.name]
             shape = shape_of(entry.pattern, sizes, entry.layer or 0)
             drawn = [cell for region in entry_regions(entry, sizes) for cell in spots(region, array, some)]
-            panels = vector(drawn) if isinstance(entry.pattern, Flat) else table(entry.pattern, drawn, shape)
-            yield Drawing(entry.name, shape, array.dtype.name, str(entry.pattern), tuple(panels))
+            if isinstance(entry.pattern, Stack):
+                panels = tuple(table(entry.pattern, drawn, shape))
+            else:
+                panels = (vector(drawn, prod(shape), across),)
+            yield Drawing(entry.name, shape, array.dtype.name, entry.pattern, panels)
 
 
 def samples(size: int, some: Place = SOME) -> Place:
@@ -175,9 +181,8 @@ def place_in(region: Region, place: Place, shape: Shape) -> Place:
 # ---- tables ------------------------------------------------------------------------------------------------
 
 
-def table(pattern: Stack | Flat, spots: list[Spot], shape: Shape) -> Iterator[Panel]:
+def table(pattern: Stack, spots: list[Spot], shape: Shape) -> Iterator[Panel]:
     """An array as a table, or one for each layer and direction."""
-    assert isinstance(pattern, Stack)
     outer = leading(pattern, len(shape))
     across = outer + 1 if len(shape) > outer + 1 else outer  # the axes from here on make the columns
     found: dict[Place, dict[tuple[int, int], Cell]] = {}
@@ -228,19 +233,33 @@ def spaced(places: list[int]) -> list[int | None]:
 # ---- vectors -----------------------------------------------------------------------------------------------
 
 
-def vector(spots: list[Spot]) -> Iterator[Panel]:
-    """A vector, whatever its shape, as the rows of its blocks in memory's order."""
+def line_length(hidden: int, gates: int, widest: int = WIDEST) -> int:
+    """How many numbers of a vector are on a line: all gates of all units, as in a row of a matrix beside it,
+    or of as many gates as there is room for.
+
+    >>> line_length(3, 3), line_length(3, 4), line_length(8, 4), line_length(8, 4, widest=7)
+    (9, 12, 16, 7)
+    """
+    return min(hidden * max(min(gates, widest // hidden), 1), widest)
+
+
+def vector(spots: list[Spot], size: int, across: int) -> Panel:
+    """A vector of that size, whatever its shape, in memory's order: so many `across`, or by the rows of its
+    blocks, where some of their numbers are left out between those that are drawn.
+    """
     ordered = sorted(spots, key=lambda spot: spot.number)
     rows = [list(row) for _, row in groupby(ordered, key=lambda spot: spot.row)]
-    if 2 * len(rows) > len(ordered):  # blocks lie between one another
-        rows = [ordered[start : start + WRAPPED] for start in range(0, len(ordered), WRAPPED)]
+    whole = len(ordered) == size
+    if whole or 2 * len(rows) > len(ordered):  # blocks lie between one another
+        rows = [ordered[start : start + across] for start in range(0, len(ordered), across)]
     lines: list[Line] = []
     for row in rows:
         drawn: list[Cell | None] = [row[0].cell]
         for before, spot in pairwise(row):
-            drawn += [None, spot.cell] if spot.number > before.number + before.step else [spot.cell]
+            gap = not whole and spot.number > before.number + before.step
+            drawn += [None, spot.cell] if gap else [spot.cell]
         lines.append(Line(str(row[0].number), tuple(drawn)))
-    yield Panel("", tuple(lines))
+    return Panel("", tuple(lines), tuple(map(str, range(min(across, size)))) if whole else ())
 
 
 def numbers_left_out(drawing: Drawing) -> int:

@@ -1,15 +1,16 @@
-"""One self-contained page that draws the arrays of two layouts, and tells of every number where it goes.
+"""One self-contained page that draws the arrays of recurrent modules in two layouts, and tells of every
+number where it goes.
 
-    kernel [2, 9]   z z z r r r n n n        weight_space [63]   r r z z n n ...
+    kernel [2, 9]   z z z r r r n n n        weight_space [63]   r r r r r r z z z
                           ^ W_r[1, 0]  ------------------------>   ^ moved
 
 Nothing is loaded from anywhere: style and script are in the page, and its policy allows these alone, by
-their hashes. Names of arrays come out of files and are text in it.
+their hashes. Names of modules and arrays come out of files and are text in it.
 """
 
 import re
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import files
@@ -19,81 +20,62 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from stepnet.layout.convert import Conversion
-from stepnet.layout.moves import Move
-from stepnet.layout.places import Array, Block, Region, regions
+from stepnet.layout.places import Array, Block
 from stepnet.layout.record import Record
-from stepnet.layout.registry import record as record_of
-from stepnet.layout.semantics import GATES, Semantics
-from stepnet.layout.sizes import Sizes
-from stepnet.report.drawing import Cell, Drawing, Line, Panel, drawings, numbers_left_out, place_in
+from stepnet.report.drawing import Drawing, Line, Panel, drawings, numbers_left_out
 from stepnet.report.equations import equations
-
-NAMES = {
-    "rnn": {"n": "new memory"},
-    "gru": {"r": "reset gate", "z": "update gate", "n": "candidate"},
-    "mgu": {"f": "gate", "n": "candidate"},
-    "lstm": {"i": "input gate", "f": "forget gate", "g": "candidate", "o": "output gate"},
-}
-PARAMETERS = {
-    "W": "weights of the input",
-    "R": "recurrent weights",
-    "b": "input bias",
-    "d": "recurrent bias",
-    "p": "peepholes",
-    "P": "projection",
-    "q": "its bias",
-}
-DONE = {"moved": "moved", "negated": "negated", "summed": "summed", "filled": "filled"}
+from stepnet.report.ties import MARKS, Side, Ties, key
+from stepnet.report.words import GATES, PARAMETERS, explained
 
 
 @dataclass(frozen=True)
-class Side:
-    """One side of a conversion: its arrays, the record and sizes they are of, and what they parametrise."""
+class Shown:
+    """A module on the page: its name, its arrays and their record, and what they were converted to; a layout
+    that becomes itself is drawn alone.
+    """
 
-    key: str
+    name: str
     arrays: Mapping[str, Array]
     record: Record
-    sizes: Sizes
-    semantics: Semantics
+    conversion: Conversion
 
     @property
-    def places(self) -> dict[Block, Region]:
-        """Where each of its blocks is."""
-        found = regions(self.record, self.sizes)
-        return {region.block: region for region in found if region.array in self.arrays}
-
-    def where(self, region: Region, place: tuple[int, ...]) -> str:
-        """The place in an array of a number of a block."""
-        shape = self.arrays[region.array].shape
-        return f"{region.array}{list(place_in(region, place, shape))}"
+    def title(self) -> str:
+        """From which layout to which."""
+        report = self.conversion.report
+        return report.source if report.source == report.target else f"{report.source} → {report.target}"
 
 
-def picture(arrays: Mapping[str, Array], record: Record, conversion: Conversion) -> str:
-    """The page, as HTML: one side where a layout becomes itself, both sides and what was done otherwise.
+@dataclass(frozen=True)
+class Left:
+    """A module that is not drawn, as something of it is not known: its name, and what is asked for."""
 
-    arrays: those that were converted, of that record.
-    """
-    report = conversion.report
-    source = Side("source", arrays, record, report.sizes, report.source_semantics)
-    target = Side(
-        "target", conversion.arrays, record_of(report.target), report.target_sizes, report.target_semantics
-    )
-    several = report.source != report.target
-    sides = (source, target) if several else (source,)
-    moves = [move for step in report.steps for move in step.moves]
-    tied = Ties(source, target, moves, several)
+    name: str
+    reason: str
+    title = "not drawn"
+
+
+def picture(modules: Sequence[Shown | Left], title: str = "") -> str:
+    """The page, as HTML. title: what stands above several modules, such as the file's name."""
     style, script = resource("picture.css"), resource("picture.js")
+    drawn = [module for module in modules if isinstance(module, Shown)]
+    ties = [Ties(module.arrays, module.record, module.conversion) for module in drawn]
+    sides = [side for tied in ties for side in tied.sides]
+    cells = {side.record.cell for side in sides}
+    parameters = {block.parameter for side in sides for block in side.places}
+    kinds = {kind for tied in ties for side in tied.sides for kind in tied.kinds(side).values()}
+    left = [module for module in modules if isinstance(module, Left)]
     return template().render(
-        title=f"{report.source} → {report.target}" if several else report.source,
-        several=several,
-        sizes=str(report.sizes),
-        example=f"W_{GATES[record.cell][0]}, bias, ...",
-        gates=[(gate, NAMES[record.cell][gate]) for gate in GATES[record.cell]],
-        parameters=[(name, PARAMETERS[name]) for name in parameters(sides)],
-        sides=[shown(side, tied) for side in sides],
-        steps=report.steps,
-        settings=[(name, repr(value)) for name, value in report.settings.items()],
-        notes=report.notes,
+        title=modules[0].title if len(modules) == 1 else title,
+        goes=any(tied.several for tied in ties),
+        example=f"W_{next(iter(GATES[drawn[0].record.cell]))}, bias, ..." if drawn else "",
+        gates=dict.fromkeys(
+            (gate, name) for cell in GATES if cell in cells for gate, name in GATES[cell].items()
+        ),
+        parameters=[(name, PARAMETERS[name]) for name in PARAMETERS if name in parameters],
+        marks=[(kind, *MARKS[kind]) for kind in MARKS if kind in kinds and kind != "moved"],
+        modules=[module_shown(module, tied) for module, tied in zip(drawn, ties, strict=True)],
+        left=left,
         style=Markup(style),
         script=Markup(script),
         style_hash=digest(style),
@@ -119,90 +101,32 @@ def digest(text: str) -> str:
     return "sha256-" + b64encode(sha256(text.encode()).digest()).decode()
 
 
-def parameters(sides: tuple[Side, ...]) -> list[str]:
-    """The parameters that there are."""
-    held = {block.parameter for side in sides for block in side.places}
-    return [name for name in PARAMETERS if name in held]
-
-
-# ---- what is said of a number ------------------------------------------------------------------------------
-
-
-class Ties:
-    """What became of every block, and the sentences that say so of its numbers."""
-
-    def __init__(self, source: Side, target: Side, moves: list[Move], several: bool) -> None:
-        self.source, self.target = source, target
-        self.here, self.there = source.places, target.places
-        self.several = several
-        self.made = {move.target: move for move in moves}
-        self.used: dict[Block, list[Move]] = {}
-        for move in moves:
-            for block, _ in move.terms:
-                self.used.setdefault(block, []).append(move)
-
-    def to(self, side: Side, cell: Cell) -> list[str]:
-        """The keys of the numbers of the other side that this one is tied to."""
-        if not self.several:
-            return []
-        if side is self.source:
-            return [key("target", move.target, cell.place) for move in self.used.get(cell.block, [])]
-        return [key("source", block, cell.place) for block, _ in self.made[cell.block].terms]
-
-    def tells(self, side: Side, cell: Cell) -> str:
-        """What a number is, and where it goes or comes from."""
-        said = f"{cell.value:.6g} at {cell.where} is {cell.what}"
-        if not self.several:
-            return f"{said}."
-        return f"{said}; {self.goes(cell) if side is self.source else self.comes(cell)}."
-
-    def goes(self, cell: Cell) -> str:
-        """Where a number of the source goes."""
-        moves = self.used.get(cell.block, [])
-        if not moves:
-            return f"{self.target.record.name} has no place for it, and the function is the same without it"
-        return ", and ".join(self.went(move, cell) for move in moves)
-
-    def went(self, move: Move, cell: Cell) -> str:
-        """One place that a number goes to."""
-        where = self.target.where(self.there[move.target], cell.place)
-        sign = next(sign for block, sign in move.terms if block == cell.block)
-        others = [
-            self.source.where(self.here[block], cell.place) for block, _ in move.terms if block != cell.block
-        ]
-        others += [f"{move.constant:g}"] if move.constant else []
-        what = f"summed with {' and '.join(others)}" if others else DONE[move.kind]
-        return f"it is {'negated and ' if others and sign < 0 else ''}{what}, to {where}"
-
-    def comes(self, cell: Cell) -> str:
-        """Where a number of the target comes from."""
-        move = self.made[cell.block]
-        if not move.terms:
-            return f"it is filled with {move.constant:g}"
-        parts = [
-            f"{'' if sign > 0 else '-'}{self.source.where(self.here[block], cell.place)}"
-            for block, sign in move.terms
-        ]
-        parts += [f"{move.constant:g}"] if move.constant else []
-        return f"it comes from {' + '.join(parts)}, {DONE[move.kind]}"
-
-
-def key(side: str, block: Block, place: tuple[int, ...]) -> str:
-    """What a number is called in the page, by what it is."""
-    return f"{side}.{block.parameter}{block.gate}.{block.layer}.{block.direction}.{'.'.join(map(str, place))}"
-
-
 # ---- what the template draws -------------------------------------------------------------------------------
+
+
+def module_shown(module: Shown, tied: Ties) -> dict[str, Any]:
+    """A module as the template takes it."""
+    report = module.conversion.report
+    return {
+        "name": module.name,
+        "title": module.title,
+        "sizes": str(report.sizes),
+        "sides": [shown(side, tied) for side in tied.sides],
+        "steps": report.steps if tied.several else (),
+        "settings": [(name, repr(value)) for name, value in report.settings.items()],
+        "notes": report.notes,
+    }
 
 
 def shown(side: Side, tied: Ties) -> dict[str, Any]:
     """One side as the template takes it."""
+    kinds = tied.kinds(side)
     return {
         "key": side.key,
         "layout": side.record.name,
         "equations": [list(parted(line)) for line in equations(side.semantics, side.places)],
         "drawings": [
-            drawn(drawing, side, tied) for drawing in drawings(side.arrays, side.record, side.sizes)
+            drawn(drawing, side, tied, kinds) for drawing in drawings(side.arrays, side.record, side.sizes)
         ],
     }
 
@@ -220,7 +144,7 @@ def parted(line: str) -> Iterator[tuple[str, str, str]]:
             yield piece, "", ""
 
 
-def drawn(drawing: Drawing, side: Side, tied: Ties) -> dict[str, Any]:
+def drawn(drawing: Drawing, side: Side, tied: Ties, kinds: Mapping[Block, str]) -> dict[str, Any]:
     """An array as the template takes it."""
     seen: set[Block] = set()
     left_out = numbers_left_out(drawing)
@@ -229,14 +153,15 @@ def drawn(drawing: Drawing, side: Side, tied: Ties) -> dict[str, Any]:
         "search": drawing.name,
         "shape": ", ".join(map(str, drawing.shape)),
         "dtype": drawing.dtype,
-        "notation": drawing.notation,
+        "notation": str(drawing.pattern),
+        "signs": explained(drawing.pattern),
         "left_out": f"{left_out:,}" if left_out else "",
         "panels": [
             {
                 "title": panel.title,
                 "columns": panel.columns,
                 "lines": [
-                    {"label": line.label, "cells": list(cells(panel, number, side, tied, seen))}
+                    {"label": line.label, "cells": list(cells(panel, number, side, tied, kinds, seen))}
                     for number, line in enumerate(panel.lines)
                 ],
             }
@@ -246,37 +171,42 @@ def drawn(drawing: Drawing, side: Side, tied: Ties) -> dict[str, Any]:
 
 
 def cells(
-    panel: Panel, number: int, side: Side, tied: Ties, seen: set[Block]
+    panel: Panel, number: int, side: Side, tied: Ties, kinds: Mapping[Block, str], seen: set[Block]
 ) -> Iterator[dict[str, Any] | None]:
     """The numbers of a line; the first of each block has its name."""
     line = panel.lines[number]
+    above = panel.lines[number - 1] if number else None
     for place, cell in enumerate(line.cells):
         if cell is None:
             yield None
             continue
-        block = cell.block
-        above = panel.lines[number - 1] if number else None
-        edges = " top" if differs(above, place, block) else ""
-        edges += " start" if differs(line, place - 1, block) else ""
+        block, kind = cell.block, kinds[cell.block]
+        edges = (edge(above, place, block, "top"), edge(line, place - 1, block, "start"))
         yield {
             "key": key(side.key, block, cell.place),
             "to": " ".join(tied.to(side, cell)),
             "what": cell.what,
             "tells": tied.tells(side, cell),
-            "gate": block.gate or "none",
+            "classes": " ".join(filter(None, [block.gate or "none", block.parameter, kind, *edges])),
+            "mark": MARKS[kind][0],
             "letter": block.gate or block.parameter,
-            "parameter": block.parameter,
             "name": f"{block.parameter}{'_' if block.gate else ''}{block.gate}",
             "number": f"{cell.value:.6f}" if abs(cell.value) < 1e4 else f"{cell.value:.5g}",
             "first": block not in seen,
-            "edges": edges,
         }
         seen.add(block)
 
 
-def differs(line: Line | None, place: int, block: Block) -> bool:
-    """Whether the number at a place of a line is of another block, or none."""
+def edge(line: Line | None, place: int, block: Block, where: str) -> str:
+    """How a number of a block is set apart from the one at a place of a line: by a line where that is of
+    another block, by a thick one where it is of another parameter.
+
+    >>> edge(None, 0, Block("W", "r"), "top")
+    'top'
+    """
     if line is None or not 0 <= place < len(line.cells):
-        return True
+        return where
     cell = line.cells[place]
-    return cell is not None and cell.block != block
+    if cell is None or cell.block == block:
+        return ""
+    return where if cell.block.parameter == block.parameter else f"{where} {where}most"

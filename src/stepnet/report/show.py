@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
 from stepnet.compose import named
 from stepnet.errors import LayoutError
@@ -12,8 +13,10 @@ from stepnet.files.interchange import Choice, converted
 from stepnet.files.model import Module
 from stepnet.files.paths import new_file
 from stepnet.layout.convert import Conversion, convert
-from stepnet.report.picture import picture
-from stepnet.report.weights import weights_text
+from stepnet.layout.places import Block
+from stepnet.report.picture import Left, Shown, picture
+from stepnet.report.ties import Side, Ties
+from stepnet.report.weights import legend, signs, weights_text
 
 MOST_SHOWN = 8
 
@@ -23,33 +26,63 @@ def shown(
 ) -> dict[str, Any]:
     """The recurrent modules of a file as plain values, after they were printed, unless `quiet`.
 
-    target: where their numbers go in this layout too. html: writes a page with the picture of the one module.
+    target: where their numbers go in this layout too. html: writes a page with the picture of all modules.
     A module of which something is left open is listed with what is asked for.
     """
     model = read(file, choice.layout, choice.layouts)
-    found: list[dict[str, Any]] = []
-    console = Console(highlight=False)
+    console = Console(highlight=False, quiet=quiet)
+    plain: list[dict[str, Any]] = []
+    parts: list[Shown | Left] = []
+    said: dict[str, str] = {}
     with named(str(file)):
-        modules = choice.modules(model)
-        if html is not None and len(modules) != 1:
-            model.chosen(choice.module)
-        for module in modules:
-            with named(module.name or "the weights"):
-                if target is None and html is None:
-                    found.append(described(module, console, quiet))
-                else:
-                    conversion = converted(module, target, exact=False) if target else itself(module)
-                    found.append(described(module, console, quiet, conversion if target else None))
-                    if html is not None:
-                        page = picture(module.arrays, module.record, conversion)
-                        with new_file(html, force) as partial:
-                            partial.write_text(page, encoding="utf-8")
-                        if not quiet:
-                            console.print(f"{html}: the picture", markup=False)
-    if not quiet and model.rest:
+        for module in choice.modules(model):
+            with named(title(module)):
+                if target is None and (reason := unsettled(module)):
+                    console.print(f"{title(module)}: {reason}", style="yellow", markup=False)
+                    plain.append(listed(module) | {"open": reason})
+                    parts.append(Left(title(module), reason))
+                    continue
+                conversion = converted(module, target, exact=False) if target else None
+                if not quiet:
+                    said |= printed(module, conversion, console)
+                plain.append(listed(module) | known(module, conversion))
+                if html is not None:
+                    found = conversion or itself(module)
+                    parts.append(Shown(title(module), module.arrays, module.record, found))
+    if said:
+        console.print(legend(said))
+    if html is not None:
+        write_page(parts, file, html, force)
+        console.print(f"{html}: the picture", markup=False)
+    if model.rest:
         some = ", ".join(list(model.rest)[:MOST_SHOWN]) + (", ..." if len(model.rest) > MOST_SHOWN else "")
         console.print(f"{len(model.rest)} other arrays: {some}", markup=False)
-    return {"file": str(file), "modules": found, "rest": list(model.rest)}
+    return {"file": str(file), "modules": plain, "rest": list(model.rest)}
+
+
+def write_page(parts: list[Shown | Left], file: Path, html: Path, force: bool) -> None:
+    """Writes the page with the modules of a file; raises `LayoutError` where none of them can be drawn."""
+    reasons = [part.reason for part in parts if isinstance(part, Left)]
+    if len(reasons) == len(parts):
+        raise LayoutError(f"{file}: there is nothing to draw: {reasons[0]}")
+    page = picture(parts, file.name)
+    with new_file(html, force) as partial:
+        partial.write_text(page, encoding="utf-8")
+
+
+def title(module: Module) -> str:
+    """What a module is called: by its name without the dot or stroke that its arrays have behind it."""
+    return module.name.rstrip("./") or "the weights"
+
+
+def unsettled(module: Module) -> str:
+    """What of a module is left open, and how it is said; nothing where all is known."""
+    try:
+        module.told()
+        module.record.settled(module.semantics)
+    except LayoutError as error:  # said, and the arrays are listed all the same: this is how one finds out
+        return str(error)
+    return ""
 
 
 def itself(module: Module) -> Conversion:
@@ -64,11 +97,9 @@ def itself(module: Module) -> Conversion:
     )
 
 
-def described(
-    module: Module, console: Console, quiet: bool, conversion: Conversion | None = None
-) -> dict[str, Any]:
-    """A module as plain values, after it was printed."""
-    plain: dict[str, Any] = {
+def listed(module: Module) -> dict[str, Any]:
+    """What a module says of itself, as plain values."""
+    return {
         "name": module.name,
         "layouts": list(module.layouts),
         "arrays": {
@@ -81,20 +112,27 @@ def described(
         },
         "notes": list(module.notes),
     }
-    try:
-        sizes = module.told()
-        semantics = module.record.settled(module.semantics)
-    except LayoutError as error:  # said, and the arrays are shown all the same: this is how one finds out
-        plain["open"] = str(error)
-        if not quiet:
-            console.print(f"{module.name or 'the weights'}: {error}", style="yellow", markup=False)
-        return plain
-    plain |= {"sizes": vars(sizes), "semantics": semantics.shown()}
-    if not quiet:
-        console.rule(module.name or "the weights", align="left")
-        console.print(weights_text(module.arrays, module.record, sizes, semantics, console.width))
+
+
+def known(module: Module, conversion: Conversion | None) -> dict[str, Any]:
+    """The sizes and semantics of a module, and the report of its conversion, as plain values."""
+    semantics = module.record.settled(module.semantics)
+    plain: dict[str, Any] = {"sizes": vars(module.told()), "semantics": semantics.shown()}
+    return plain | {"report": conversion.report.as_json()} if conversion else plain
+
+
+def printed(module: Module, conversion: Conversion | None, console: Console) -> dict[str, str]:
+    """What the signs say of a module that was printed, and of what it becomes."""
+    console.rule(Text(title(module)), align="left")
+    semantics = module.record.settled(module.semantics)
+    side = Side("source", module.arrays, module.record, module.told(), semantics)
+    drawn: list[tuple[Side, dict[Block, str]]] = [(side, {})]
     if conversion is not None:
-        plain["report"] = conversion.report.as_json()
-        if not quiet:
-            console.print(str(conversion.report), markup=False)
-    return plain
+        ties = Ties(module.arrays, module.record, conversion)
+        drawn = [(side, ties.kinds(side)) for side in ties.sides]
+        console.print(str(conversion.report), markup=False)
+    said: dict[str, str] = {}
+    for side, kinds in drawn:
+        console.print(weights_text(side, console.width, kinds))
+        said |= signs(side, kinds)
+    return said
