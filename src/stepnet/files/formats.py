@@ -1,6 +1,8 @@
-"""The kinds of files that stepnet reads and writes, by the endings of their names.
+"""The kinds of files that stepnet reads and writes.
 
 A kind is a row of the table `FORMATS`: its endings, how it is read to a `Model`, and how modules are written.
+What is read is known by its content, and by its ending where that does not tell; what is written, by its
+ending alone.
 """
 
 import os
@@ -9,10 +11,11 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from zipfile import is_zipfile
 
 from stepnet.errors import FileError
+from stepnet.files import shards
 from stepnet.files.checkpoint.file import is_checkpoint
+from stepnet.files.contents import title_of
 from stepnet.files.model import Array, Model, Module, among
 from stepnet.files.paths import existing, free
 
@@ -67,8 +70,13 @@ class Format:
         self.code.write(path, arrays, force)
 
 
+TORCH = (".pt", ".pth", ".bin", ".pth.tar", ".th", ".tar", ".pkl", ".model")
 FORMATS = (
-    Format("PyTorch", (".pt", ".pth", ".bin"), "pickles.torch", ("torch",)),
+    Format("model in shards", (".index.json",), "shards", ("torch", "candle", "mlx")),
+    Format("PyTorch", TORCH, "pickles.torch", ("torch",)),
+    Format("PyTorch export", (".pt2",), "pickles.exported", ("torch",)),
+    Format("PyTorch distributed checkpoint", (".distcp", ".metadata"), "pickles.distributed", ("torch",)),
+    Format("NeMo", (".nemo",), "pickles.nemo", ("torch",)),
     Format("safetensors", (".safetensors",), "safetensors", ("torch", "candle", "mlx")),
     Format("Keras", (".keras", ".h5", ".hdf5"), "keras.modules"),
     Format("ONNX", (".onnx",), "onnx.modules"),
@@ -88,22 +96,34 @@ FORMATS = (
     ),
     Format("raw buffers", (".json",), "raw"),
 )
+BY_TITLE = {form.title: form for form in FORMATS}
 NAME = 1000  # characters of an array's name
 
 
 def kind(path: Path) -> Format:
-    """The kind of a file, by its name; raises `FileError` for an ending that is none."""
+    """The kind of a file that is read: by its content, or by its ending where that does not tell.
+
+    Raises `FileError` where neither does.
+    """
+    if shards.index_of(path) is not None:
+        return BY_TITLE["model in shards"]
+    if path.name.endswith(BY_TITLE["PyTorch distributed checkpoint"].endings):  # each looks like a file alone
+        return BY_TITLE["PyTorch distributed checkpoint"]
+    title = title_of(path) if path.exists() else None
+    return BY_TITLE[title] if title else by_ending(path)
+
+
+def by_ending(path: Path) -> Format:
+    """The kind of a file by its name; raises `FileError` for an ending that is none."""
     name = path.name.lower()
     if name.endswith(".bin") and path.with_suffix(".json").exists():
-        return FORMATS[-1]
-    if name.endswith(".ckpt") and is_zipfile(path):  # PyTorch Lightning calls its checkpoints so
-        return FORMATS[0]
-    for one in FORMATS:
-        if name.endswith(one.endings):
-            return one
+        return BY_TITLE["raw buffers"]
+    for form in FORMATS:
+        if name.endswith(form.endings):
+            return form
     if ".ckpt" in name or is_checkpoint(path):
-        return next(one for one in FORMATS if one.title == "TensorFlow checkpoint")
-    known = ", ".join(ending for one in FORMATS for ending in one.endings)
+        return BY_TITLE["TensorFlow checkpoint"]
+    known = ", ".join(ending for form in FORMATS for ending in form.endings)
     raise FileError(f"{path}: what kind of file this is tells its ending, which is one of {known}")
 
 
@@ -118,7 +138,8 @@ def read(path: str | Path, layout: str | None = None) -> Model:
     stepnet.errors.FileError: model.pt: there is no such file
     """
     path = Path(path)
-    if not os.path.exists(f"{path}.index"):  # a checkpoint is several files
+    is_model = path.is_dir() and title_of(path)
+    if not is_model and not os.path.exists(f"{path}.index"):  # a checkpoint is several files
         path = existing(path)
     return kind(path).read(path, layout)
 
@@ -136,7 +157,7 @@ def write(
 
 def writable(path: str | Path, force: bool = False) -> Format:
     """The kind of a file that is to be written; raises `FileError` where that cannot be."""
-    one = kind(free(path, force))
+    one = by_ending(free(path, force))
     if not hasattr(one.code, "write"):
         raise FileError(f"{path}: a {one.title} is read, and not written")
     return one

@@ -9,7 +9,6 @@ Sources: keras/src/saving/saving_lib.py and legacy/saving/legacy_h5_format.py of
 keras/engine/topology.py of 1.2.2.
 """
 
-import json
 import os
 import re
 import zlib
@@ -36,6 +35,7 @@ from stepnet.files.keras.config import (
     snake,
     table,
 )
+from stepnet.files.jsons import parsed
 from stepnet.files.paths import existing
 
 Array = np.ndarray
@@ -136,17 +136,6 @@ def checked(stream: BufferedReader, place: zips.Place) -> None:
         left, checksum = left - len(data) if data else 0, zlib.crc32(data, checksum)
     if checksum != place.checksum:
         raise FileError(f"its {WEIGHTS} is damaged: its checksum is wrong")
-
-
-def parsed(data: bytes, what: str) -> Config:
-    """A JSON object."""
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise FileError(f"its {what} is no JSON ({error})") from error
-    if not isinstance(value, dict):
-        raise FileError(f"its {what} is no JSON object")
-    return cast(Config, value)
 
 
 def version_of(value: object) -> str | None:
