@@ -135,6 +135,9 @@ def convert(
     size: SizeOptions = None,
     semantics: SemanticsOptions = None,
     stack: StackOption = False,
+    dtype: Annotated[
+        str | None, typer.Option("--dtype", help="Of the new file: float64, float32, float16 or bfloat16.")
+    ] = None,
     exact: Annotated[bool, typer.Option("--exact", help="Refuse what is not bit-exact.")] = False,
     rest: Annotated[
         str, typer.Option(help="What becomes of the other arrays: drop, or copy under their own names.")
@@ -160,6 +163,7 @@ def convert(
             rest=rest,
             force=force,
             check=verify,
+            dtype=dtype,
             advance=advance,
         )
     if as_json:
