@@ -88,8 +88,10 @@ def test_other_endings_are_refused(tmp_path: Path, model: Path, name: str):
     known = ", ".join(ending for one in FORMATS for ending in one.endings)
     expected = f"{tmp_path / name}: what kind of file this is tells its ending, which is one of {known}"
     assert refusal("convert", model, "--to", "keras", "-o", tmp_path / name) == expected
-    (tmp_path / name).write_bytes(model.read_bytes())
+    (tmp_path / name).write_bytes(b"what is this?")
     assert refusal("show", tmp_path / name) == expected
+    (tmp_path / name).write_bytes(model.read_bytes())
+    assert len(read(tmp_path / name).modules) == 1  # the content tells
 
 
 @pytest.mark.parametrize("name", ["a.ckpt", "a.index"])
@@ -334,13 +336,6 @@ def as_objects(value: Any, path: Path) -> None:
 
 
 HOSTILE: dict[str, tuple[str, Callable[[Any, Path], None], str]] = {
-    "torch": ("a.pt", as_torch, "the file asks to run posix.mkdir, which stepnet never does"),
-    "torch as it was": ("a.pth", as_old_torch, "the file asks to run posix.mkdir, which stepnet never does"),
-    "torch by another name": (
-        "a.bin",
-        as_torch,
-        "the file asks to run posix.mkdir, which stepnet never does",
-    ),
     "paddle": ("a.pdparams", as_pickle, "the file asks to run posix.mkdir, which stepnet never does"),
     "objects": ("a.npz", as_objects, "its member 'weights.npy' holds '|O', and not numbers"),
     **{
@@ -359,6 +354,18 @@ def test_a_pickle_that_wants_to_run_code_runs_nothing(tmp_path: Path, name: str)
         said = refusal(command, source, *options)
         assert said.startswith(f"{source}: {expected}")
         assert files(tmp_path) == [called]
+
+
+@pytest.mark.parametrize("save", [as_torch, as_old_torch])
+@pytest.mark.parametrize("ending", [".pt", ".bin", ".pth.tar", ".th", ".ckpt", ".model", ".pkl", ".onnx", ""])
+def test_what_a_torch_file_wants_to_run_is_passed_over(
+    tmp_path: Path, save: Callable[[Any, Path], None], ending: str
+):
+    source, out, mark = tmp_path / f"a{ending}", tmp_path / "out.npz", tmp_path / "ran"
+    save({"rnn": GRU, "x": Runs(mark)}, source)
+    assert stepnet("convert", source, "--to", "torch", "-o", out)[0] == 0
+    assert_same(dict(np.load(out)), GRU)
+    assert not mark.exists()
 
 
 @pytest.mark.parametrize("ending", WRITTEN)
@@ -406,7 +413,10 @@ def test_every_bit_of_the_weights_is_kept(tmp_path: Path, dtype: Any, ending: st
     target = "cudnn.gru" if ending == ".json" else "haste.gru"
     arguments = ("convert", source, "--to", target, "-o", out)
     if (dtype, ending) == (ml_dtypes.bfloat16, ".npz"):
-        assert refusal(*arguments) == f"{out}: 'kernel' holds bfloat16, which .npz files do not have"
+        assert refusal(*arguments) == (
+            f"{out}: these weights are bfloat16, and a NumPy file holds float32 or float16 or float64: "
+            "--dtype float32 converts them"
+        )
         assert files(tmp_path) == ["source.safetensors"]
         return
     assert stepnet(*arguments)[0] == 0

@@ -18,6 +18,7 @@ from stepnet.files.checkpoint.file import is_checkpoint
 from stepnet.files.contents import title_of
 from stepnet.files.model import Array, Model, Module, among
 from stepnet.files.paths import existing, free
+from stepnet.layout.convert import FLOATS
 
 Arrays = Mapping[str, Array]
 
@@ -27,7 +28,7 @@ class Format:
     """A kind of file: its title, the endings of its names, and its module in this package.
 
     frameworks: for a file of arrays by name, those whose layouts it has, the likeliest first; a kind without
-    reads and writes modules itself. suffix, mark: as for `among`.
+    reads and writes modules itself. suffix, mark: as for `among`. dtypes: of the weights that it can hold.
     """
 
     title: str
@@ -37,6 +38,7 @@ class Format:
     prefix: str = "."  # between the name of a module and those of its arrays
     suffix: str = ""
     mark: str = ""
+    dtypes: tuple[str, ...] = FLOATS
 
     @property
     def code(self) -> Any:
@@ -58,6 +60,12 @@ class Format:
 
     def write(self, path: Path, modules: tuple[Module, ...], rest: Arrays, force: bool) -> None:
         """Writes modules, and other arrays under their own names."""
+        for name in {array.dtype.name for module in modules for array in module.arrays.values()}:
+            if name in FLOATS and name not in self.dtypes:
+                raise FileError(
+                    f"{path}: these weights are {name}, and a {self.title} file holds {' or '.join(self.dtypes)}: "
+                    f"--dtype {self.dtypes[0]} converts them"
+                )
         if not self.frameworks:
             self.code.write(path, modules, dict(rest), force)
             return
@@ -70,6 +78,7 @@ class Format:
         self.code.write(path, arrays, force)
 
 
+VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # behind each name that TensorFlow 2 saves
 TORCH = (".pt", ".pth", ".bin", ".pth.tar", ".th", ".tar", ".pkl", ".model")
 FORMATS = (
     Format("model in shards", (".index.json",), "shards", ("torch", "candle", "mlx")),
@@ -78,10 +87,11 @@ FORMATS = (
     Format("PyTorch distributed checkpoint", (".distcp", ".metadata"), "pickles.distributed", ("torch",)),
     Format("NeMo", (".nemo",), "pickles.nemo", ("torch",)),
     Format("safetensors", (".safetensors",), "safetensors", ("torch", "candle", "mlx")),
-    Format("Keras", (".keras", ".h5", ".hdf5"), "keras.modules"),
-    Format("ONNX", (".onnx",), "onnx.modules"),
-    Format("TFLite", (".tflite",), "tflite.modules"),
-    Format("NumPy", (".npz",), "npz", ("stepnet", "torch", "keras", "chainer"), "/"),
+    Format("Keras", (".keras", ".h5", ".hdf5"), "keras.modules", dtypes=("float32", "float16", "float64")),
+    Format("ONNX", (".onnx",), "onnx.modules", dtypes=("float32", "float64")),
+    Format("TFLite", (".tflite",), "tflite.modules", dtypes=("float32",)),
+    Format("OpenVINO", (".xml",), "openvino.modules"),
+    Format("NumPy", (".npz",), "npz", ("stepnet", "torch", "keras", "chainer"), "/", dtypes=("float32", "float16", "float64")),
     Format("Flax", (".msgpack",), "flax", ("flax", "nnx"), "/"),
     Format("PaddlePaddle", (".pdparams",), "pickles.paddle", ("paddle",)),
     Format("MXNet", (".params",), "mxnet", ("mxnet",), "_"),
@@ -91,9 +101,10 @@ FORMATS = (
         "checkpoint.file",
         ("tf1", "keras2"),
         "/",
-        "/.ATTRIBUTES/VARIABLE_VALUE",  # behind each name that TensorFlow 2 saves
+        VALUE,
         "cell",  # kernel and bias are names of many other layers too
     ),
+    Format("TensorFlow SavedModel", (".pb",), "checkpoint.saved_model", ("keras2", "tf1"), "/", VALUE, "cell"),
     Format("raw buffers", (".json",), "raw"),
 )
 BY_TITLE = {form.title: form for form in FORMATS}
@@ -118,6 +129,8 @@ def by_ending(path: Path) -> Format:
     name = path.name.lower()
     if name.endswith(".bin") and path.with_suffix(".json").exists():
         return BY_TITLE["raw buffers"]
+    if name.endswith(".bin") and path.with_suffix(".xml").exists():
+        return BY_TITLE["OpenVINO"]
     for form in FORMATS:
         if name.endswith(form.endings):
             return form

@@ -151,7 +151,7 @@ def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) ->
     codes = {dtype.newbyteorder("="): code for code, dtype in DTYPES.items()}
     for name, array in arrays.items():
         if array.dtype.newbyteorder("=") not in codes:
-            raise FileError(f"{path}: {name!r} holds {array.dtype.name}, which MXNet does not have; convert with --dtype float32")
+            raise FileError(f"{path}: {name!r} holds {array.dtype.name}, which MXNet does not have")
         if not array.ndim:
             raise FileError(f"{path}: {name!r} has no axes, which an array of MXNet 1 has")
     with new_file(path, force) as partial, open(partial, "wb") as stream:

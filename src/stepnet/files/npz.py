@@ -134,7 +134,7 @@ def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) ->
     for name, array in arrays.items():
         own = issubclass(array.dtype.type, np.number | np.bool_)  # unlike bfloat16, which has no name there
         if array.dtype.kind not in NUMBERS or not own:
-            raise FileError(f"{path}: {name!r} holds {array.dtype.name}, which .npz files do not have; convert with --dtype float32")
+            raise FileError(f"{path}: {name!r} holds {array.dtype.name}, which .npz files do not have")
     with new_file(path, force) as partial, zipfile.ZipFile(partial, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:

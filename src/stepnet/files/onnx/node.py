@@ -137,5 +137,5 @@ def misfit(op: str, arrays: Mapping[str, Array], attributes: Mapping[str, Any]) 
             wanted = ", ".join("any" if size is None else str(size) for size in sizes)
             return f"its {name} is of {array.shape}, and with {D} x {H} units it would be of ({wanted})"
         if array.dtype.name not in ("float32", "float64"):
-            return f"its {name} holds {array.dtype}, and not float32 or float64; convert with --dtype float32"
+            return f"its {name} holds {array.dtype}, and not float32 or float64"
     return None

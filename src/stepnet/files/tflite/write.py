@@ -177,7 +177,7 @@ def checked(node: TfliteNode) -> TfliteNode:
     if kind is None or "SEQUENCE" not in kind.name:
         reason = f"only {', '.join(name for name in CODES if 'SEQUENCE' in name)} can"
     elif wrong:
-        reason = f"its {wrong[0]} holds {node.arrays[wrong[0]].dtype}, and not float32; convert with --dtype float32"
+        reason = f"its {wrong[0]} holds {node.arrays[wrong[0]].dtype}, and not float32; cast it"
     else:
         defaults = {name: default for name, _, default in kind.options} | {ACTIVATION: "TANH"}
         options = defaults | dict(node.options)
