@@ -93,6 +93,7 @@ FORMATS = (
     Format("OpenVINO", (".xml",), "openvino.modules"),
     Format("NumPy", (".npz",), "npz", ("stepnet", "torch", "keras", "chainer"), "/", dtypes=("float32", "float16", "float64")),
     Format("Flax", (".msgpack",), "flax", ("flax", "nnx"), "/"),
+    Format("Orbax", (), "orbax.file", ("flax", "nnx"), "/", "/value"),
     Format("PaddlePaddle", (".pdparams",), "pickles.paddle", ("paddle",)),
     Format("MXNet", (".params",), "mxnet", ("mxnet",), "_"),
     Format(
