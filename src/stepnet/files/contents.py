@@ -44,7 +44,9 @@ FOLDERS = {
 def title_of(path: Path) -> str | None:
     """The title of a file's or a folder's kind; None where it does not tell, or is not whole."""
     if path.is_dir():
-        return next((title for title, names in FOLDERS.items() if any(is_in(path, name) for name in names)), None)
+        return next(
+            (title for title, names in FOLDERS.items() if any(is_in(path, name) for name in names)), None
+        )
     try:
         with open(path, "rb") as stream:
             head = stream.read(HEAD)

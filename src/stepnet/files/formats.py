@@ -90,8 +90,16 @@ FORMATS = (
     Format("Keras", (".keras", ".h5", ".hdf5"), "keras.modules", dtypes=("float32", "float16", "float64")),
     Format("ONNX", (".onnx",), "onnx.modules", dtypes=("float32", "float64")),
     Format("TFLite", (".tflite",), "tflite.modules", dtypes=("float32",)),
+    Format("Core ML", (".mlpackage", ".mlmodel"), "coreml"),
     Format("OpenVINO", (".xml",), "openvino.modules"),
-    Format("NumPy", (".npz",), "npz", ("stepnet", "torch", "keras", "chainer"), "/", dtypes=("float32", "float16", "float64")),
+    Format(
+        "NumPy",
+        (".npz",),
+        "npz",
+        ("stepnet", "torch", "keras", "chainer"),
+        "/",
+        dtypes=("float32", "float16", "float64"),
+    ),
     Format("Flax", (".msgpack",), "flax", ("flax", "nnx"), "/"),
     Format("Orbax", (), "orbax.file", ("flax", "nnx"), "/", "/value"),
     Format("PaddlePaddle", (".pdparams",), "pickles.paddle", ("paddle",)),
@@ -105,7 +113,9 @@ FORMATS = (
         VALUE,
         "cell",  # kernel and bias are names of many other layers too
     ),
-    Format("TensorFlow SavedModel", (".pb",), "checkpoint.saved_model", ("keras2", "tf1"), "/", VALUE, "cell"),
+    Format(
+        "TensorFlow SavedModel", (".pb",), "checkpoint.saved_model", ("keras2", "tf1"), "/", VALUE, "cell"
+    ),
     Format("raw buffers", (".json",), "raw"),
 )
 BY_TITLE = {form.title: form for form in FORMATS}

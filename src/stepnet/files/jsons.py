@@ -45,7 +45,12 @@ def within(folder: Path, name: Any) -> Path:
     Traceback (most recent call last):
     stepnet.errors.FileError: it names the file '../secrets', which is no name in its folder
     """
-    if not isinstance(name, str) or name in ("", ".", "..") or not name.isprintable() or set(name) & set("/\\"):
+    if (
+        not isinstance(name, str)
+        or name in ("", ".", "..")
+        or not name.isprintable()
+        or set(name) & set("/\\")
+    ):
         raise FileError(f"it names the file {str(name)[:100]!a}, which is no name in its folder")
     path = folder / name
     if path.is_symlink() and path.resolve().parent not in (folder.resolve(), blobs(folder)):

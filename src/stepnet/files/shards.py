@@ -21,7 +21,9 @@ from stepnet.files.pickles import torch
 from stepnet.files.safetensors import is_safetensors
 
 INDEX = re.compile(r"\.index(\.\w+)?\.json$")  # of a variant: model.safetensors.index.fp16.json
-SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5,})-of-(?P<count>\d{5,})\.(?P<ending>safetensors|bin|pt|pth)$")
+SHARD = re.compile(
+    r"(?P<stem>.+)-(?P<number>\d{5,})-of-(?P<count>\d{5,})\.(?P<ending>safetensors|bin|pt|pth)$"
+)
 SHARDS = 1 << 12  # of one model
 MAP = "weight_map"
 

@@ -99,7 +99,9 @@ def convert(
     refusals = list(plan.refusals) or unmet(plan.demands, here, given, exact)
     if refusals:
         raise refused(source, target, kind, refusals)
-    made = {entry.name: np.empty(shape_of(entry.pattern, to, entry.layer or 0), to_dtype) for entry in entries}
+    made = {
+        entry.name: np.empty(shape_of(entry.pattern, to, entry.layer or 0), to_dtype) for entry in entries
+    }
     roundings = {move: done(move, here, given, there[move.target], made) for move in plan.moves}
     overflows = [overflow(there[move.target], made) for move in plan.moves if np.isinf(roundings[move])]
     if overflows:

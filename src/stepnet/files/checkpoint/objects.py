@@ -42,7 +42,11 @@ def text_of(prefix: str, count: int, said: Message) -> bytes:
     shard, start, size = said.number(3), said.number(4), said.number(5)
     file = existing(f"{prefix}.data-{shard:05d}-of-{count:05d}")
     length = file.stat().st_size
-    if said.number(1) != 7 or math.prod(one.number(1) for one in said.one(2).messages(1)) != 1 or size > LARGEST:
+    if (
+        said.number(1) != 7
+        or math.prod(one.number(1) for one in said.one(2).messages(1)) != 1
+        or size > LARGEST
+    ):
         raise FileError("its graph of objects is not one text")
     if start + size > length:
         raise FileError(f"its graph of objects is cut off: it ends at {start + size} of {length} bytes")

@@ -55,7 +55,10 @@ class Graph:
     def joined(self) -> list[Layer]:
         """The layers, each with those behind its inputs."""
         for edge in self.edges:
-            source, target = self.layers.get(edge.get("from-layer", "")), self.layers.get(edge.get("to-layer", ""))
+            source, target = (
+                self.layers.get(edge.get("from-layer", "")),
+                self.layers.get(edge.get("to-layer", "")),
+            )
             port = edge.get("to-port", "")
             if source is None or target is None or not port.isdecimal() or len(port) > 9:
                 raise FileError("an edge in it leads from or to a layer that it does not have")
@@ -82,8 +85,12 @@ class Reader:
             self.count += 1
             identity = attributes.get("id", "")
             if identity in graph.layers or self.count > LAYERS:
-                raise FileError(f"it has two layers of the id {identity[:50]!a}, or more than {LAYERS} layers")
-            graph.last = graph.layers[identity] = Layer(attributes.get("name", ""), attributes.get("type", ""))
+                raise FileError(
+                    f"it has two layers of the id {identity[:50]!a}, or more than {LAYERS} layers"
+                )
+            graph.last = graph.layers[identity] = Layer(
+                attributes.get("name", ""), attributes.get("type", "")
+            )
         elif element == "data" and graph.last is not None and not graph.last.data:
             graph.last.data = attributes
         elif element == "edge":
@@ -134,4 +141,6 @@ def constant(layer: Layer, data: Array) -> Array:
     if size != math.prod(shape) * kind.itemsize or offset + size > len(data):
         raise FileError(f"{layer.name[:100]!a} has not the bytes that its shape says, or they are cut off")
     # offsets need not be multiples of the size of a number
-    return np.ndarray(tuple(shape), kind.newbyteorder("<"), data.data, offset) if size else np.empty(shape, kind)
+    return (
+        np.ndarray(tuple(shape), kind.newbyteorder("<"), data.data, offset) if size else np.empty(shape, kind)
+    )

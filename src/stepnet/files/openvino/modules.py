@@ -29,7 +29,13 @@ OPERATORS = {
     "LSTMCell": (3, "openvino.lstm"),
 }
 WEIGHTS = ("W", "R", "B")
-STRAIGHT = {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Convert"}  # numbers pass through them as they are
+STRAIGHT = {
+    "Transpose",
+    "Reshape",
+    "Squeeze",
+    "Unsqueeze",
+    "Convert",
+}  # numbers pass through them as they are
 FED = {"Parameter", "ReadValue"}
 USUAL = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}
 
@@ -47,7 +53,9 @@ def read(path: Path) -> Model:
         rest = {
             names[id(layer)]: ir.constant(layer, data)
             for layer in layers
-            if layer.type == CONST and layer.data.get("element_type") in ir.KINDS and names[id(layer)] not in taken
+            if layer.type == CONST
+            and layer.data.get("element_type") in ir.KINDS
+            and names[id(layer)] not in taken
         }
         return Model(str(path), modules, rest)
     except FileError as error:
@@ -62,7 +70,9 @@ def unique(layers: list[Layer]) -> Iterator[tuple[int, str]]:
     known: dict[str, int] = {}
     for layer in layers:
         if not layer.name.isprintable() or len(layer.name) > 1000:
-            raise FileError(f"a layer has the name {layer.name[:100]!a}, which cannot be printed or is too long")
+            raise FileError(
+                f"a layer has the name {layer.name[:100]!a}, which cannot be printed or is too long"
+            )
         count = known[layer.name] = known.get(layer.name, 0) + 1
         yield id(layer), layer.name if count == 1 else f"{layer.name}#{count}"
 

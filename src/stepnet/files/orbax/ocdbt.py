@@ -86,14 +86,17 @@ class Cursor:
         paths = [text.decode("utf-8", "backslashreplace") for text in self.texts(shared, own)]
         return [(base + path[:length], base + path) for path, length in zip(paths, bases, strict=True)]
 
-    def references(self, files: list[tuple[str, str]], count: int, sizes: list[int] | None = None) -> list[Reference]:
+    def references(
+        self, files: list[tuple[str, str]], count: int, sizes: list[int] | None = None
+    ) -> list[Reference]:
         """References into files; their sizes are there too unless they are known."""
         which, starts = self.numbers(count), self.numbers(count)
         sizes = self.numbers(count) if sizes is None else sizes
         if any(index >= len(files) for index in which):
             raise FileError("a node in it refers to a file that it does not list")
         return [
-            Reference(*files[index], start, size) for index, start, size in zip(which, starts, sizes, strict=True)
+            Reference(*files[index], start, size)
+            for index, start, size in zip(which, starts, sizes, strict=True)
         ]
 
 
@@ -170,7 +173,9 @@ def newest(manifest: Cursor) -> tuple[Reference | None, int]:
     """The root of the newest version, None where that has no keys, and its height."""
     manifest.take(16)  # an identity
     if manifest.number() != 0:
-        raise FileError("its manifest is of the kind that has versions in files of their own, which is not read")
+        raise FileError(
+            "its manifest is of the kind that has versions in files of their own, which is not read"
+        )
     manifest.numbers(2)
     manifest.take(1)
     if manifest.number():

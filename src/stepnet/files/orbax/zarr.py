@@ -30,7 +30,11 @@ KINDS = {
     "bfloat16": BFLOAT16,
     "bool": np.dtype(np.bool_),
     **{f"float{bits}": np.dtype(f"f{bits // 8}") for bits in (16, 32, 64)},
-    **{f"{kind}int{bits}": np.dtype(f"{kind or 'i'}{bits // 8}") for kind in ("", "u") for bits in (8, 16, 32, 64)},
+    **{
+        f"{kind}int{bits}": np.dtype(f"{kind or 'i'}{bits // 8}")
+        for kind in ("", "u")
+        for bits in (8, 16, 32, 64)
+    },
 }
 CODES = {kind.str[1:]: kind for name, kind in KINDS.items() if name != "bfloat16"} | {"bfloat16": BFLOAT16}
 Get = Callable[[str], bytes | None]
@@ -113,8 +117,15 @@ def second(said: Object) -> Form:
     """What a description of Zarr 2 says."""
     code, compressor = said.get("dtype"), said.get("compressor")
     kind = CODES.get(code.lstrip("<|") if isinstance(code, str) else "")
-    if said.get("zarr_format") != 2 or said.get("filters") or kind is None or said.get("order") not in ("C", "F"):
-        raise FileError(f"it has an array of {str(code)[:50]!a} that is filtered, or of no dtype that is read")
+    if (
+        said.get("zarr_format") != 2
+        or said.get("filters")
+        or kind is None
+        or said.get("order") not in ("C", "F")
+    ):
+        raise FileError(
+            f"it has an array of {str(code)[:50]!a} that is filtered, or of no dtype that is read"
+        )
     packing = () if compressor is None else (str(fields(compressor).get("id")),)
     separator = str(said.get("dimension_separator", "."))
     zero(said.get("fill_value"))
@@ -127,7 +138,9 @@ def third(said: Object) -> Form:
     grid, encoding = fields(said.get("chunk_grid")), fields(said.get("chunk_key_encoding"))
     kind = KINDS.get(str(said.get("data_type")))
     if kind is None or grid.get("name") != "regular" or encoding.get("name") not in ("default", "v2"):
-        raise FileError(f"it has an array of {str(said.get('data_type'))[:50]!a} or in chunks that are not read")
+        raise FileError(
+            f"it has an array of {str(said.get('data_type'))[:50]!a} or in chunks that are not read"
+        )
     shape, chunks = shapes(said.get("shape"), fields(grid.get("configuration")).get("chunk_shape"))
     zero(said.get("fill_value"))
     codecs, inner = said.get("codecs"), None
@@ -136,11 +149,16 @@ def third(said: Object) -> Form:
         if shard.get("name") == "sharding_indexed":
             inside = fields(shard.get("configuration"))
             _, inner = shapes(chunks, inside.get("chunk_shape"))
-            if inside.get("index_location", "end") != "end" or any(a % b for a, b in zip(chunks, inner, strict=True)):
+            if inside.get("index_location", "end") != "end" or any(
+                a % b for a, b in zip(chunks, inner, strict=True)
+            ):
                 raise FileError("it has shards of a form that is not read")
             codecs = inside.get("codecs")
     names = [fields(codec) for codec in cast("list[Any]", codecs)] if isinstance(codecs, list) else [{}]
-    if names[0].get("name") != "bytes" or fields(names[0].get("configuration")).get("endian", "little") != "little":
+    if (
+        names[0].get("name") != "bytes"
+        or fields(names[0].get("configuration")).get("endian", "little") != "little"
+    ):
         raise FileError("it has an array whose numbers are not plain bytes, the lowest first")
     separator = str(fields(encoding.get("configuration")).get("separator", "/"))
     front = f"c{separator}" if encoding["name"] == "default" and shape else "c" if not shape else ""
@@ -161,7 +179,9 @@ def zero(fill: Any) -> None:
 
 def shapes(shape: Any, chunks: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The shape of an array, and that of its chunks."""
-    sizes = [list(cast("list[Any]", one)) if isinstance(one, list | tuple) else [None] for one in (shape, chunks)]
+    sizes = [
+        list(cast("list[Any]", one)) if isinstance(one, list | tuple) else [None] for one in (shape, chunks)
+    ]
     whole = all(type(size) is int and 0 <= size < 1 << 48 for size in (*sizes[0], *sizes[1]))
     if not whole or len(sizes[0]) != len(sizes[1]) or len(sizes[0]) > AXES or 0 in sizes[1]:
         raise FileError("it has an array without a shape and chunks that fit")

@@ -53,7 +53,9 @@ def read(path: str | Path) -> dict[str, Array]:
             offsets = index.get("offset") or (0,) * len(shapes[name] or ())
             pieces[name][counts(name, offsets)] = piece(folder, name, place, store)
         return {
-            name: whole(name, shape, pieces[name], store) for name, shape in shapes.items() if shape is not None
+            name: whole(name, shape, pieces[name], store)
+            for name, shape in shapes.items()
+            if shape is not None
         }
     except FileError as error:
         raise FileError(f"{path}: {error}") from error

@@ -45,7 +45,12 @@ def everything() -> Inside:
         if value.name.startswith(TYPED):
             return children(value.arguments[0]) if value.arguments else []
         others = [(name, item) for name, item in attributes(value) if name not in REGISTERED]
-        return [*registered(value), *enumerate(value.arguments), *value.items, *unless(others, registered(value))]
+        return [
+            *registered(value),
+            *enumerate(value.arguments),
+            *value.items,
+            *unless(others, registered(value)),
+        ]
 
     return inside
 
@@ -64,4 +69,3 @@ def attributes(value: Call) -> list[tuple[object, object]]:
     if all(state is None or isinstance(state, Pairs) for state in states):
         return [pair for state in states if isinstance(state, Pairs) for pair in state.items]
     return children(value.state)
-

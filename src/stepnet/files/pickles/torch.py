@@ -82,6 +82,7 @@ def zipped(stream: BufferedIOBase, size: int) -> dict[str, Array]:
     if len(roots) != 1:
         raise FileError("this zip is none of torch.save's: it holds no data.pkl in one folder")
     root = roots[0]
+
     def data(name: str) -> Array:
         return bytes_at(stream, place_of(stream, found[name], size))
 

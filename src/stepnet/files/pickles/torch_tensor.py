@@ -147,7 +147,9 @@ def is_tensor(value: object) -> bool:
     """Whether a value of a pickle stands for a tensor, be it one that is refused."""
     if isinstance(value, Call):
         return (
-            value.name in WRAPPERS or value.name == SUBCLASS or value.name.startswith("torch._utils._rebuild_")
+            value.name in WRAPPERS
+            or value.name == SUBCLASS
+            or value.name.startswith("torch._utils._rebuild_")
         )
     return isinstance(value, Tensor)
 
