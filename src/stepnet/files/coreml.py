@@ -4,10 +4,11 @@
     Data/com.apple.CoreML/model.mlmodel        a message of Protocol Buffers: a program of operations
     Data/com.apple.CoreML/weights/weight.bin   the constants that are not in the program itself
 
-Programs (ML Program, iOS 15 on) are read; the neural networks of older models are not, and no GRU is, as two of
-Apple's documents disagree on when it resets.
+Programs (ML Program, iOS 15 on) are read; the neural networks of older models are not, and no GRU is, as two
+of Apple's documents disagree on when it resets.
 
-Source: mlmodel/format/Model.proto and MIL.proto, and mlmodel/src/MILBlob/Blob/StorageFormat.hpp, of coremltools 9.0.
+Source: mlmodel/format/Model.proto and MIL.proto, and mlmodel/src/MILBlob/Blob/StorageFormat.hpp, of
+coremltools 9.0.
 """
 
 import math
@@ -43,16 +44,26 @@ KINDS = {
     31: np.dtype(np.uint8),
     32: np.dtype(np.uint16),
 }
-IMMEDIATE = {11: 1, 12: 6, 23: 2, 24: 5}  # the field of a TensorValue for each kind; the others lie in `bytes`
+IMMEDIATE = {
+    11: 1,
+    12: 6,
+    23: 2,
+    24: 5,
+}  # the field of a TensorValue for each kind; the others lie in `bytes`
 BYTES, TEXTS = 7, 4
 STRING = 2
 BLOB = struct.Struct("<2I2Q")  # a mark, the kind, the size and the place of a constant
 MARK = 0xDEADBEEF
 FRONT = "@model_path/"
-WEIGHTS = tuple(f"{name}{way}" for way in ("", "_back") for name in ("weight_ih", "weight_hh", "bias", "peephole"))
+WEIGHTS = tuple(
+    f"{name}{way}" for way in ("", "_back") for name in ("weight_ih", "weight_hh", "bias", "peephole")
+)
 SETTINGS = ("recurrent_activation", "cell_activation", "activation", "clip")
 STRAIGHT = {"transpose", "reshape", "squeeze", "expand_dims", "cast", "identity"}
-OTHERS = {"gru": "whose reset two of Apple's documents tell differently", "rnn": "for which there is no layout"}
+OTHERS = {
+    "gru": "whose reset two of Apple's documents tell differently",
+    "rnn": "for which there is no layout",
+}
 
 
 @dataclass(frozen=True)
@@ -94,7 +105,7 @@ def read(path: Path) -> Model:
             for array in [constant(program, one)]
             if isinstance(array, np.ndarray)
         }
-        return Model(str(path), modules, cast("dict[str, Array]", rest))
+        return Model(str(path), modules, rest)
     except FileError as error:
         said = str(error).startswith(str(path))
         raise FileError(str(error) if said else f"{path}: {error}") from None
@@ -108,7 +119,9 @@ def model_file(path: Path) -> Path:
         return existing(path)
     manifest = jsons.read(path / "Manifest.json")
     entries: Any = manifest.get("itemInfoEntries")
-    root: Any = cast("dict[str, Any]", entries).get(str(manifest.get("rootModelIdentifier"))) if entries else None
+    root: Any = (
+        cast("dict[str, Any]", entries).get(str(manifest.get("rootModelIdentifier"))) if entries else None
+    )
     place = cast("dict[str, Any]", root).get("path") if isinstance(root, dict) else None
     if not isinstance(place, str):
         raise FileError("its Manifest.json does not say which file is the model")
@@ -128,7 +141,9 @@ def program_of(file: Path) -> Program:
     """The program in a .mlmodel."""
     model = message(memoryview(file.read_bytes()))
     if PROGRAM not in model.fields:
-        raise FileError("it is no ML Program; convert it with convert_to='mlprogram', or take the model it is made of")
+        raise FileError(
+            "it is no ML Program; convert it with convert_to='mlprogram', or take the model it is made of"
+        )
     functions = [entry.one(2) for entry in model.one(PROGRAM).messages(2)]
     blocks = [entry.one(2) for function in functions for entry in function.messages(3)]
     operations = tuple(one for block in blocks for one in operations_in(block))
@@ -169,7 +184,9 @@ def module(program: Program, one: Operation) -> Module:
     for setting in SETTINGS:
         if setting in one.inputs:
             value = constant(program, maker_of(program, one.inputs[setting]))
-            given[setting] = float(value.reshape(-1)[0]) if isinstance(value, np.ndarray) and value.size else value
+            given[setting] = (
+                float(value.reshape(-1)[0]) if isinstance(value, np.ndarray) and value.size else value
+            )
     direction = one.inputs.get("direction")
     way = constant(program, maker_of(program, direction)) if direction else "forward"
     try:

@@ -63,8 +63,8 @@ class Format:
         for name in {array.dtype.name for module in modules for array in module.arrays.values()}:
             if name in FLOATS and name not in self.dtypes:
                 raise FileError(
-                    f"{path}: these weights are {name}, and a {self.title} file holds {' or '.join(self.dtypes)}: "
-                    f"--dtype {self.dtypes[0]} converts them"
+                    f"{path}: these weights are {name}, and a {self.title} file holds "
+                    f"{' or '.join(self.dtypes)}: --dtype {self.dtypes[0]} converts them"
                 )
         if not self.frameworks:
             self.code.write(path, modules, dict(rest), force)

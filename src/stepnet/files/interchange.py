@@ -79,7 +79,8 @@ def convert_file(
 
     target: a layout, or a framework, of which the first layout is taken that each module can become. rest:
     "copy" passes the other arrays on, under their own names. check: read the new file and compare what both
-    compute. dtype: of the new arrays, where it is not to be that of the file's. advance is told of modules when done. The output has its name only when it is whole.
+    compute. dtype: of the new arrays, where it is not to be that of the file's. advance is told of modules
+    when done. The output has its name only when it is whole.
 
     Raises `LayoutError` for what is not told or does not fit, `ConversionError` for what cannot be,
     `FileError` for files that are not what they should be.

@@ -41,11 +41,14 @@ def index_of(path: Path) -> Path | None:
     """
     if is_index(path):
         return path
-    indices = sorted(one for one in path.parent.iterdir() if is_index(one)) if path.parent.is_dir() else []
-    for index in indices:
-        if path.name in weight_map(index).values():
-            return index
     shard = SHARD.match(path.name)
+    for index in indices_in(path.parent):
+        try:
+            if path.name in weight_map(index).values():
+                return index
+        except FileError:
+            if shard:  # of a file that is not called a shard, a broken index says nothing
+                raise
     if shard and path.exists():
         expected = f"{shard['stem']}.{shard['ending']}.index.json"
         raise FileError(
@@ -53,6 +56,14 @@ def index_of(path: Path) -> Path | None:
             "it, which says what is in the others; put it and all of them into one folder"
         )
     return None
+
+
+def indices_in(folder: Path) -> list[Path]:
+    """The indices in a folder."""
+    try:
+        return sorted(path for path in folder.iterdir() if is_index(path)) if folder.is_dir() else []
+    except OSError as error:
+        raise FileError(f"{folder}: the folder cannot be read ({error.strerror or error})") from error
 
 
 def weight_map(index: Path) -> Mapping[str, str]:

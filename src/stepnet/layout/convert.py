@@ -56,8 +56,8 @@ def convert(
     """The weights as those of another layout, with a report of every step.
 
     arrays: arrays or tensors by the source framework's own names, all of one floating dtype, which the result
-    has too, unless `dtype` names another: float64, float32, float16 or bfloat16; a layout that is one vector has it under "weight_space" or the name that its record says.
-    source, target: names of layouts such as "torch.gru"; `stepnet layouts` lists them. sizes: inputs, hidden,
+    has too, unless `dtype` names another: float64, float32, float16 or bfloat16; a layout that is one vector
+    has it under "weight_space" or the name that its record says. source, target: names of layouts such as "torch.gru"; `stepnet layouts` lists them. sizes: inputs, hidden,
     projected, layers and directions, as far as the shapes leave them open. semantics: what the source's
     layout leaves open, by field of `Semantics`; under "target" the same for the target, which otherwise takes
     what the source has. exact: refuse what is not bit-exact. kind: "weights", "gradient" (of these, or any
@@ -216,9 +216,10 @@ def overflow(region: Region, made: Mapping[str, Array]) -> str:
     steps = zip(index, view.strides, strict=True)
     away = address(view) + sum(int(number) * stride for number, stride in steps) - address(array)
     place = [int(number) for number in np.unravel_index(away // array.itemsize, array.shape)]
+    largest = float(cast(Any, ml_dtypes.finfo(array.dtype)).max)
     return (
         f"{region.array}{place} ({region.block}) would be beyond the largest {array.dtype.name}, "
-        f"{float(ml_dtypes.finfo(array.dtype).max):.6g}: convert to a wider dtype (dtype='float32', --dtype float32)"
+        f"{largest:.6g}: convert to a wider dtype (dtype='float32', --dtype float32)"
     )
 
 

@@ -17,12 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 
 from stepnet.errors import FileError
 from stepnet.files import zips
+from stepnet.files.jsons import parsed
 from stepnet.files.keras import hdf5
 from stepnet.files.keras.config import (
     KERNELS,
@@ -35,7 +35,6 @@ from stepnet.files.keras.config import (
     snake,
     table,
 )
-from stepnet.files.jsons import parsed
 from stepnet.files.paths import existing
 
 Array = np.ndarray

@@ -1,10 +1,12 @@
 """The layers of an OpenVINO IR: a graph in an .xml, whose constants lie in the .bin beside it.
 
-    <layer id="18" name="encoder/W" type="Const"><data element_type="f32" shape="1, 9, 2" offset="0" size="72"/>
+    <layer id="18" name="encoder/W" type="Const"><data element_type="f32" shape="1, 9, 2" offset="0" .../>
     <layer id="21" name="encoder" type="GRUSequence"><data direction="forward" .../>
     <edge from-layer="18" from-port="0" to-layer="21" to-port="3"/>
 
-The body of a loop is a graph within a layer, with ids of its own. Source: OpenVINO's docs/ir-format, IR 10 and 11.
+The body of a loop is a graph within a layer, with ids of its own.
+
+Source: OpenVINO's docs on its IR, versions 10 and 11.
 """
 
 import math
@@ -36,7 +38,7 @@ KINDS = {
 
 @dataclass
 class Layer:
-    """A layer of a graph: what it is called, what it does, how it is set, and the layers behind its inputs."""
+    """A layer of a graph: its name, what it does, how it is set, and the layers behind its inputs."""
 
     name: str
     type: str

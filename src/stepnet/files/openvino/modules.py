@@ -4,7 +4,8 @@
     LSTMSequence    X, both initial states, sequence lengths, W, R, B
     GRUCell ...     the same without sequence lengths, and without the axis of directions
 
-Source: OpenVINO's docs/ops/sequence: GRUSequence_5, LSTMSequence_5, RNNSequence_5, and the cells of opset 3 and 4.
+Source: OpenVINO's docs/ops/sequence: GRUSequence_5, LSTMSequence_5, RNNSequence_5, GRUCell_3, LSTMCell_4 and
+RNNCell_3.
 """
 
 from collections.abc import Iterator

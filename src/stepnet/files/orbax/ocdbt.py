@@ -65,7 +65,7 @@ class Cursor:
         return bytes(self.data[self.at - count : self.at])
 
     def shared(self, count: int) -> tuple[list[int], list[int]]:
-        """Of so many texts, how many bytes each shares with the one before, and how many it has of its own."""
+        """Of so many texts, how many bytes each shares with the one before, and how many are its own."""
         return [0, *self.numbers(count - 1)] if count else [], self.numbers(count)
 
     def texts(self, shared: list[int], own: list[int]) -> list[bytes]:

@@ -8,7 +8,8 @@ from stepnet.files.paths import library
 
 
 def unpacked(data: bytes, method: str, most: int) -> bytes:
-    """The bytes that were packed; raises `FileError`, without the path, for more than `most` and for broken ones.
+    """The bytes that were packed; raises `FileError`, without the path, for more than `most`, and for broken
+    ones.
 
     >>> import zlib
     >>> unpacked(zlib.compress(b"aaaa"), "zlib", 4)

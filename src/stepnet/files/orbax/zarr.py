@@ -154,7 +154,8 @@ def third(said: Object) -> Form:
             ):
                 raise FileError("it has shards of a form that is not read")
             codecs = inside.get("codecs")
-    names = [fields(codec) for codec in cast("list[Any]", codecs)] if isinstance(codecs, list) else [{}]
+    listed = cast("list[Any]", codecs) if isinstance(codecs, list) and codecs else [None]
+    names = [fields(codec) for codec in listed]
     if (
         names[0].get("name") != "bytes"
         or fields(names[0].get("configuration")).get("endian", "little") != "little"
@@ -179,8 +180,9 @@ def zero(fill: Any) -> None:
 
 def shapes(shape: Any, chunks: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The shape of an array, and that of its chunks."""
-    sizes = [
-        list(cast("list[Any]", one)) if isinstance(one, list | tuple) else [None] for one in (shape, chunks)
+    sizes: list[list[Any]] = [
+        list(cast("list[Any]", given)) if isinstance(given, list | tuple) else [None]
+        for given in (shape, chunks)
     ]
     whole = all(type(size) is int and 0 <= size < 1 << 48 for size in (*sizes[0], *sizes[1]))
     if not whole or len(sizes[0]) != len(sizes[1]) or len(sizes[0]) > AXES or 0 in sizes[1]:

@@ -133,7 +133,7 @@ def tensor_of(name: str, key: str, size: int, meta: Any) -> Tensor:
     offset = numbers([fields.get("storage_offset")])
     if not is_shape(shape) or not are_counts(strides) or not are_counts(offset):
         raise FileError(f"{name[:100]!a} has no shape, strides and offset")
-    return Tensor(Storage(key, dtype, size // SIZES[dtype]), dtype, cast(Any, offset)[0], shape, strides)
+    return Tensor(Storage(key, dtype, size // SIZES[dtype]), dtype, offset[0], shape, strides)
 
 
 def numbers(values: Any) -> Any:

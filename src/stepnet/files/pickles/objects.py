@@ -1,4 +1,4 @@
-"""Where tensors lie in the objects of a program's own classes: what torch.save(model) writes, and TorchScript.
+"""Where tensors lie in objects of a program's own classes: what torch.save(model) writes, and TorchScript.
 
 1  An object is a `Call` with a state: its attributes by name. Its class is a name, which nobody looks up.
 2  A module of torch.nn holds `_parameters`, `_buffers` and `_modules`; the keys in these are the names that a
@@ -19,8 +19,9 @@ AGAIN = "_flat_weights"  # where torch.nn.GRU, LSTM and RNN hold their parameter
 def registered(value: object) -> list[tuple[object, object]]:
     """What a state dict of a value has: of a module, what is registered in it; of any other object, nothing.
 
-    >>> linear = Pairs([("_parameters", Pairs([("weight", 1)])), ("_buffers", Pairs([])), ("_modules", Pairs([]))])
-    >>> registered(Call("torch.nn.modules.linear.Linear", (), linear))
+    >>> none = Pairs([])
+    >>> state = Pairs([("_parameters", Pairs([("weight", 1)])), ("_buffers", none), ("_modules", none)])
+    >>> registered(Call("torch.nn.modules.linear.Linear", (), state))
     [('weight', 1)]
     """
     if not isinstance(value, Call):
@@ -33,7 +34,7 @@ def registered(value: object) -> list[tuple[object, object]]:
 
 
 def everything() -> Inside:
-    """A walk's `inside` that gives all that objects hold, of each object once: they often hold one another."""
+    """What gives all that objects hold, of each object once, as they often hold one another."""
     seen: set[int] = set()
 
     def inside(value: object) -> list[tuple[object, object]]:

@@ -282,14 +282,13 @@ def line_number(machine: Machine) -> int:
 
 def extend(machine: Machine, values: list[object]) -> None:
     """Puts values behind those of a list or a set."""
-    target = machine.pop()
+    target = machine.top()
     if isinstance(target, Call):  # of a class made of lists
         target.items.extend(enumerate(values, len(target.items)))
     elif isinstance(target, list):
         cast(list[object], target).extend(values)
     else:
         raise FileError(f"its pickle has type {type(target).__name__} where list must be")
-    machine.stack.append(target)
 
 
 def update(machine: Machine, values: list[object]) -> None:

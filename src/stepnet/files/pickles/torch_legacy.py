@@ -29,8 +29,8 @@ from stepnet.files.pickles.torch_tensor import (
     Storage,
     Tensor,
     arrays,
-    rebuilt,
     outside,
+    rebuilt,
 )
 from stepnet.files.pickles.values import Name, parts
 from stepnet.files.zips import Place

@@ -29,8 +29,8 @@ class Name:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """What a pickle asks to be called, with the state it wants set afterwards, and the items it wants put into
-    a class made of lists or dictionaries; nothing is called.
+    """What a pickle asks to be called, with the state it wants set afterwards, and the items it wants put
+    into a class made of lists or dictionaries; nothing is called.
     """
 
     name: str

@@ -65,8 +65,8 @@ def nodes_of(path: Path, module: Module) -> list[TfliteNode]:
         raise FileError(f"{path}: a TFLite model takes the layouts tflite.*, not {module.layout}")
     if module.layout == "tflite.basic_lstm":
         raise FileError(
-            f"{path}: a new TFLite model runs whole sequences, and {module.layout} is the operator of one step; "
-            "convert to tflite.lstm"
+            f"{path}: a new TFLite model runs whole sequences, and {module.layout} is the operator of one "
+            "step; convert to tflite.lstm"
         )
     if module.merge != "concat":
         raise FileError(
