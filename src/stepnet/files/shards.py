@@ -52,8 +52,8 @@ def index_of(path: Path) -> Path | None:
     if shard and path.exists():
         expected = f"{shard['stem']}.{shard['ending']}.index.json"
         raise FileError(
-            f"{path}: this is one of {int(shard['count'])} files of a model, and there is no {expected} beside "
-            "it, which says what is in the others; put it and all of them into one folder"
+            f"{path}: this is one of {int(shard['count'])} files of a model, and there is no {expected} "
+            "beside it, which says what is in the others; put it and all of them into one folder"
         )
     return None
 

@@ -57,11 +57,11 @@ def convert(
 
     arrays: arrays or tensors by the source framework's own names, all of one floating dtype, which the result
     has too, unless `dtype` names another: float64, float32, float16 or bfloat16; a layout that is one vector
-    has it under "weight_space" or the name that its record says. source, target: names of layouts such as "torch.gru"; `stepnet layouts` lists them. sizes: inputs, hidden,
-    projected, layers and directions, as far as the shapes leave them open. semantics: what the source's
-    layout leaves open, by field of `Semantics`; under "target" the same for the target, which otherwise takes
-    what the source has. exact: refuse what is not bit-exact. kind: "weights", "gradient" (of these, or any
-    moment linear in it) or "second_moment".
+    has it under "weight_space" or the name that its record says. source, target: names of layouts such as
+    "torch.gru"; `stepnet layouts` lists them. sizes: inputs, hidden, projected, layers and directions, as far
+    as the shapes leave them open. semantics: what the source's layout leaves open, by field of `Semantics`;
+    under "target" the same for the target, which otherwise takes what the source has. exact: refuse what is
+    not bit-exact. kind: "weights", "gradient" (of these, or any moment linear in it) or "second_moment".
 
     Raises `LayoutError` for arrays that do not fit and for what is left open, `ConversionError`, with all
     reasons, for what cannot be without changing the function, and for numbers beyond the dtype's largest.

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 import coremltools as ct
 import numpy as np
-from coremltools.converters.mil import Builder as mb
+from coremltools.converters.mil import Builder
 from packing import pack
 
 STEPS, INPUTS, HIDDEN = 5, 2, 3
@@ -28,10 +28,10 @@ FIRST, SECOND = drawn(INPUTS), {**drawn(HIDDEN), **drawn(HIDDEN, "_back")}
 def lstm(x: object, weights: dict[str, np.ndarray], direction: str, name: str, width: int) -> object:
     state = np.zeros((1, width), "f4")
     options = {"direction": direction, "output_sequence": True, "name": name}
-    return mb.lstm(x=x, initial_h=state, initial_c=state, **weights, **options)[0]
+    return Builder.lstm(x=x, initial_h=state, initial_c=state, **weights, **options)[0]
 
 
-@mb.program(input_specs=[mb.TensorSpec(shape=(STEPS, 1, INPUTS))], opset_version=ct.target.iOS15)
+@Builder.program(input_specs=[Builder.TensorSpec(shape=(STEPS, 1, INPUTS))], opset_version=ct.target.iOS15)
 def program(x: object) -> object:
     y = lstm(x, FIRST, "reverse", "encoder", HIDDEN)
     return lstm(y, SECOND, "bidirectional", "both", 2 * HIDDEN)

@@ -1,4 +1,4 @@
-"""Makes openvino.tar.xz: a model of three recurrent layers and one of three cells, and what OpenVINO computes.
+"""Makes openvino.tar.xz: a model of three layers, one of three cells, and what OpenVINO computes.
 
 Needs OpenVINO, which the tests do not: python make_openvino.py
 """

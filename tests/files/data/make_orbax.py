@@ -40,7 +40,9 @@ with TemporaryDirectory() as folder:
     wide = jax.random.normal(jax.random.key(2), (40, 30))
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_ocdbt=True, use_zarr3=True)) as writer:
         small = ocp.SaveArgs(chunk_byte_size=1024)
-        writer.save(Path(folder) / "chunks", {"wide": wide}, ocp.args.PyTreeSave({"wide": wide}, {"wide": small}))
+        writer.save(
+            Path(folder) / "chunks", {"wide": wide}, ocp.args.PyTreeSave({"wide": wide}, {"wide": small})
+        )
     outputs = Net().apply(variables, inputs)
     np.savez(f"{folder}/outputs.npz", inputs=inputs, outputs=np.asarray(outputs), wide=wide)
     pack("orbax", Path(folder))

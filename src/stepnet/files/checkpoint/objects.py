@@ -1,7 +1,8 @@
 """What the variables of a TensorFlow 2 checkpoint were called, by its graph of objects.
 
-A checkpoint of objects names a variable by its place among them, "_operations/1/cell/kernel" or "variables/0".
-The graph beside the variables, a text, has the names that these had in the program: "encoder/gru_cell/kernel".
+A checkpoint of objects names a variable by its place among them, "_operations/1/cell/kernel" or
+"variables/0". The graph beside the variables, a text, has the names that these had in the program:
+"encoder/gru_cell/kernel".
 
 Source: core/protobuf/trackable_object_graph.proto and core/util/tensor_bundle/tensor_bundle.cc
 (WriteStringTensor) of TensorFlow 2.21.

@@ -23,8 +23,8 @@ def read(path: str | Path) -> dict[str, Array]:
     prefix = folder / "variables" / "variables"
     if not Path(f"{prefix}.index").is_file():
         raise FileError(
-            f"{path}: it has no variables/variables.index: its numbers are constants of the graph, which is not "
-            "read; save the model before it is frozen"
+            f"{path}: it has no variables/variables.index: its numbers are constants of the graph, which is "
+            "not read; save the model before it is frozen"
         )
     arrays = file.read(prefix)
     return renamed(Path(path), arrays, program_names(str(prefix)))

@@ -77,8 +77,8 @@ def array(description: bytes, get: Get, store: Store) -> Array:
                 slice(at + more, at + more + length)
                 for at, more, length in zip(start, corner, piece.shape, strict=True)
             )
-            target = made[where]
-            target[...] = piece[tuple(slice(0, length) for length in target.shape)]
+            target = made[(*where, ...)]
+            target[...] = piece[(*(slice(0, length) for length in target.shape), ...)]
     return made
 
 
