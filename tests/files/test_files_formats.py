@@ -1,5 +1,6 @@
 """Kinds of files through the command line: what is refused, in one line, with nothing left behind."""
 
+import io
 import json
 import os
 import pickle
@@ -103,11 +104,18 @@ def test_kinds_that_are_only_read(tmp_path: Path, model: Path, name: str):
 CONTENTS = {
     "PyTorch": lambda path: torch.save({"a": torch.ones(2)}, path),
     "safetensors": lambda path: save_file({"a": np.ones(2)}, path),
-    "NumPy": lambda path: savez(path, {"a": np.ones(2)}),
+    "NumPy": lambda path: path.write_bytes(zipped({"a": np.ones(2)})),
     "MXNet": lambda path: converted(path, "mxnet", ".params"),
     "TFLite": lambda path: converted(path, "tflite", ".tflite"),
     "Keras": lambda path: converted(path, "keras", ".h5"),
 }
+
+
+def zipped(arrays: dict[str, Array]) -> bytes:
+    """The bytes of a .npz file."""
+    stream = io.BytesIO()
+    np.savez(stream, **arrays)
+    return stream.getvalue()
 
 
 def converted(path: Path, target: str, ending: str) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import struct
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from containers import Array, assert_same, cut
+from containers import Array, assert_same, changed, cut, unpacked
 from test_cli import refusal, stepnet
 from tolerance import assert_close
 
@@ -20,9 +19,7 @@ from stepnet.files.formats import read
 from stepnet.files.orbax import zarr
 from stepnet.files.store import Store
 
-sys.path.insert(0, str(Path(__file__).parent / "data"))
-from packing import unpack
-
+DATA = Path(__file__).parent / "data"
 INPUTS, HIDDEN, STEPS = 2, 3, 5
 Chain = dict[str, tuple[Callable[..., torch.nn.RNNBase], int, dict[str, Any]]]
 
@@ -34,7 +31,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
     def folder(name: str) -> Path:
         if name not in known:
-            known[name] = unpack(name, tmp_path_factory.mktemp(name))
+            known[name] = unpacked(DATA / f"{name}.tar.xz", tmp_path_factory.mktemp(name))
         return known[name]
 
     return folder
@@ -79,6 +76,33 @@ def broken(source: Path, path: Path, copies: Any) -> None:
             assert str(caught.value).isprintable()
     finally:
         path.write_bytes(whole)
+
+
+SPOILT = {
+    "openvino/layers.xml": ["layers.xml"],
+    "coreml/layers.mlpackage": [
+        "layers.mlpackage/Data/com.apple.CoreML/model.mlmodel",
+        "layers.mlpackage/Manifest.json",
+    ],
+    "orbax/ocdbt": ["ocdbt/manifest.ocdbt", "ocdbt/_METADATA"],
+    "orbax/zarr3": ["zarr3/gru.hn.bias/zarr.json", "zarr3/gru.hn.kernel/c/0/0"],
+    "orbax/zarr2": ["zarr2/gru.hn.bias/.zarray"],
+    "saved_model/exported": ["exported/variables/variables.index"],
+}
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_bytes_that_were_changed_at_random(made: Callable[[str], Path], name: str):
+    """They are read as something else, or refused by a `FileError`; nothing else happens."""
+    framework, _, source = name.partition("/")
+    for file in SPOILT[name]:
+        path = made(framework) / file
+        whole = path.read_bytes()
+        try:
+            for data in changed(whole, 60):
+                wrong(made(framework) / source, path, data)
+        finally:
+            path.write_bytes(whole)
 
 
 # ---- OpenVINO ----------------------------------------------------------------------------------------------

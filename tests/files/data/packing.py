@@ -1,4 +1,4 @@
-"""Model folders that frameworks wrote, as one small archive each, with what the framework computed."""
+"""Packs what a framework wrote, and what it computed, into one small archive."""
 
 import tarfile
 from pathlib import Path
@@ -11,10 +11,3 @@ def pack(name: str, folder: Path) -> None:
     with tarfile.open(FOLDER / f"{name}.tar.xz", "w:xz") as archive:
         for path in sorted(folder.iterdir()):
             archive.add(path, path.name)
-
-
-def unpack(name: str, folder: Path) -> Path:
-    """The folder, with what NAME.tar.xz holds."""
-    with tarfile.open(FOLDER / f"{name}.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
-    return folder
