@@ -46,8 +46,9 @@ Model = Annotated[
     Path,
     typer.Argument(
         metavar="FILE",
-        help="A model: .pt .pth .safetensors .keras .h5 .onnx .npz .tflite .msgpack .params .pdparams, a "
-        "TensorFlow checkpoint, or a buffer with its .json.",
+        help="A model: .pt .pth .pt2 .nemo .safetensors .keras .h5 .onnx .npz .tflite .msgpack .params "
+        ".pdparams .xml .mlpackage, an index of shards, a folder of Orbax, of torch.distributed or a SavedModel, "
+        "a TensorFlow checkpoint, or a buffer with its .json.",
     ),
 ]
 Part = Annotated[

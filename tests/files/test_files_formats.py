@@ -114,7 +114,7 @@ CONTENTS = {
 def zipped(arrays: dict[str, Array]) -> bytes:
     """The bytes of a .npz file."""
     stream = io.BytesIO()
-    np.savez(stream, **arrays)
+    np.savez(stream, *arrays.values())
     return stream.getvalue()
 
 

@@ -4,13 +4,13 @@ import json
 import os
 import tarfile
 import warnings
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
 from containers import Array, assert_same, cut
 from safetensors.torch import save_file
 from test_cli import refusal, stepnet
@@ -128,6 +128,9 @@ INDICES: dict[str, tuple[str, str]] = {
     ),
     "from the root": ('{"weight_map": {"a": "/etc/passwd"}}', "it names the file '/etc/passwd'"),
     "the folder": ('{"weight_map": {"a": ".."}}', "it names the file '..'"),
+    "no text": ('{"weight_map": {"a": "a\\u0000b"}}', "it names the file 'a\\x00b', which is no name"),
+    "half a character": ('{"weight_map": {"a": "\\ud800"}}', "it names the file '\\ud800', which is no name"),
+    "long": (json.dumps({"weight_map": {"a": "a" * 300}}), "it names the file 'aaaaa"),
     "backwards": ('{"weight_map": {"a": "..\\\\a"}}', "it names the file"),
     "a link": (
         '{"weight_map": {"a": "link"}}',
@@ -192,7 +195,7 @@ def exported(path: Path, net: Net) -> Path:
 def distributed(path: Path, state: dict[str, Any]) -> Path:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a single process
-        dcp.save(state, checkpoint_id=path, no_dist=True)
+        import_module("torch.distributed.checkpoint").save(state, checkpoint_id=path, no_dist=True)
     return path
 
 

@@ -162,7 +162,7 @@ def read(path: str | Path, layout: str | None = None) -> Model:
     stepnet.errors.FileError: model.pt: there is no such file
     """
     path = Path(path)
-    is_model = path.is_dir() and title_of(path)
+    is_model = os.path.isdir(path) and title_of(path)
     if not is_model and not os.path.exists(f"{path}.index"):  # a checkpoint is several files
         path = existing(path)
     return kind(path).read(path, layout)

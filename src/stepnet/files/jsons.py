@@ -8,6 +8,7 @@ from stepnet.errors import FileError
 from stepnet.files.paths import existing
 
 Object = dict[str, Any]
+NAME = 255  # bytes that a file's name can have
 LARGEST = 1 << 26  # bytes: the index of a model of a million arrays has fewer
 
 
@@ -45,12 +46,8 @@ def within(folder: Path, name: Any) -> Path:
     Traceback (most recent call last):
     stepnet.errors.FileError: it names the file '../secrets', which is no name in its folder
     """
-    if (
-        not isinstance(name, str)
-        or name in ("", ".", "..")
-        or not name.isprintable()
-        or set(name) & set("/\\")
-    ):
+    plain = isinstance(name, str) and name.isprintable() and not set(name) & set("/\\")
+    if not plain or name in ("", ".", "..") or len(name.encode()) > NAME:
         raise FileError(f"it names the file {str(name)[:100]!a}, which is no name in its folder")
     path = folder / name
     if path.is_symlink() and path.resolve().parent not in (folder.resolve(), blobs(folder)):

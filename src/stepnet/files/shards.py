@@ -9,6 +9,7 @@ The index or any shard stands for the whole model, and a shard is never read as 
 Source: huggingface_hub/serialization/_torch.py and transformers/utils/hub.py (get_checkpoint_shard_files).
 """
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -61,7 +62,7 @@ def index_of(path: Path) -> Path | None:
 def indices_in(folder: Path) -> list[Path]:
     """The indices in a folder."""
     try:
-        return sorted(path for path in folder.iterdir() if is_index(path)) if folder.is_dir() else []
+        return sorted(path for path in folder.iterdir() if is_index(path)) if os.path.isdir(folder) else []
     except OSError as error:
         raise FileError(f"{folder}: the folder cannot be read ({error.strerror or error})") from error
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepnet.errors import FileError
+from stepnet.files import jsons
 from stepnet.files.checkpoint.sstable import crc32c, varint
 from stepnet.files.orbax.packed import unpacked
 from stepnet.files.store import Store
@@ -139,10 +140,9 @@ class Tree:
         """The bytes of a value."""
         if isinstance(value, bytes):
             return value
-        parts = value.path.split("/")
-        path = self.folder.joinpath(*parts)
-        if not all(parts) or ".." in parts or not path.resolve().is_relative_to(self.folder.resolve()):
-            raise FileError(f"it names the file {value.path[:100]!a}, which is not in its folder")
+        path = self.folder
+        for part in value.path.split("/"):
+            path = jsons.within(path, part)
         if not path.is_file():
             raise FileError(f"its file {value.path} is missing")
         size = path.stat().st_size
