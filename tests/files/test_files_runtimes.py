@@ -136,8 +136,8 @@ class Backwards(torch.nn.RNN):
     def __init__(self, *sizes: int, **options: Any) -> None:
         super().__init__(*sizes, nonlinearity="relu", **options)
 
-    def forward(self, *inputs: Any) -> Any:
-        outputs, states = super().forward(inputs[0].flip(1))
+    def forward(self, input: torch.Tensor, hx: Any = None) -> Any:  # noqa: A002 (as torch calls it)
+        outputs, states = super().forward(input.flip(1), hx)
         return outputs.flip(1), states
 
 
