@@ -47,8 +47,8 @@ Model = Annotated[
     typer.Argument(
         metavar="FILE",
         help="A model: .pt .pth .pt2 .nemo .safetensors .keras .h5 .onnx .npz .tflite .msgpack .params "
-        ".pdparams .xml .mlpackage, an index of shards, a folder of Orbax or torch.distributed, a SavedModel, "
-        "a TensorFlow checkpoint, or a buffer with its .json.",
+        ".pdparams .xml .mlpackage, an index of shards, a folder of Orbax or torch.distributed, a SavedModel,"
+        " a TensorFlow checkpoint, or a buffer with its .json.",
     ),
 ]
 Part = Annotated[

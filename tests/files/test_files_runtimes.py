@@ -21,7 +21,7 @@ from stepnet.files.store import Store
 
 DATA = Path(__file__).parent / "data"
 INPUTS, HIDDEN, STEPS = 2, 3, 5
-Chain = dict[str, tuple[Callable[..., torch.nn.RNNBase], int, dict[str, Any]]]
+Chain = dict[str, tuple[Callable[..., torch.nn.Module], int, dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
@@ -130,14 +130,18 @@ def test_openvino_in_torch(made: Callable[[str], Path], tmp_path: Path):
     assert torch.load(tmp_path / "half.pt")["both.weight_hh_l0"].dtype == torch.float16
 
 
-class Backwards(torch.nn.RNN):
+class Backwards(torch.nn.Module):
     """A layer of torch that runs from the end, and relu."""
 
     def __init__(self, *sizes: int, **options: Any) -> None:
-        super().__init__(*sizes, nonlinearity="relu", **options)
+        super().__init__()
+        self.layer = torch.nn.RNN(*sizes, nonlinearity="relu", **options)
 
-    def forward(self, input: torch.Tensor, hx: Any = None) -> Any:  # noqa: A002 (as torch calls it)
-        outputs, states = super().forward(input.flip(1), hx)
+    def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
+        return self.layer.load_state_dict(state_dict, strict, assign)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        outputs, states = self.layer(x.flip(1))
         return outputs.flip(1), states
 
 
