@@ -1,6 +1,7 @@
 """Arrays of every bit pattern and arrangement, and files spoilt in every way, for tests of kinds of files."""
 
 import random
+import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,13 @@ Reader = Callable[[Path], Any]
 def savez(path: Path, arrays: Mapping[str, Any], **more: Any) -> None:
     """Writes arrays by name as NumPy does."""
     np.savez(path, **arrays, **more)
+
+
+def unpacked(archive: Path, folder: Path) -> Path:
+    """The folder, with what an archive holds."""
+    with tarfile.open(archive) as packed:
+        packed.extractall(folder, filter="data")
+    return folder
 
 
 def samples(dtype: Any) -> dict[str, Array]:

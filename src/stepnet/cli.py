@@ -45,8 +45,9 @@ Model = Annotated[
     Path,
     typer.Argument(
         metavar="FILE",
-        help="A model: .pt .pth .safetensors .keras .h5 .onnx .npz .tflite .msgpack .params .pdparams, a "
-        "TensorFlow checkpoint, or a buffer with its .json.",
+        help="A model: .pt .pth .pt2 .nemo .safetensors .keras .h5 .onnx .npz .tflite .msgpack .params "
+        ".pdparams .xml .mlpackage, an index of shards, a folder of Orbax or torch.distributed, a SavedModel,"
+        " a TensorFlow checkpoint, or a buffer with its .json.",
     ),
 ]
 Part = Annotated[
@@ -141,6 +142,9 @@ def convert(
     size: SizeOptions = None,
     semantics: SemanticsOptions = None,
     stack: StackOption = False,
+    dtype: Annotated[
+        str | None, typer.Option("--dtype", help="Of the new file: float64, float32, float16 or bfloat16.")
+    ] = None,
     exact: Annotated[bool, typer.Option("--exact", help="Refuse what is not bit-exact.")] = False,
     rest: Annotated[
         str, typer.Option(help="What becomes of the other arrays: drop, or copy under their own names.")
@@ -171,6 +175,7 @@ def convert(
             drop=drop or (),
             force=force,
             check=verify,
+            dtype=dtype,
             advance=advance,
         )
     if as_json:

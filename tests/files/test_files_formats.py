@@ -1,5 +1,6 @@
 """Kinds of files through the command line: what is refused, in one line, with nothing left behind."""
 
+import io
 import json
 import os
 import pickle
@@ -88,14 +89,120 @@ def test_other_endings_are_refused(tmp_path: Path, model: Path, name: str):
     known = ", ".join(ending for one in FORMATS for ending in one.endings)
     expected = f"{tmp_path / name}: what kind of file this is tells its ending, which is one of {known}"
     assert refusal("convert", model, "--to", "keras", "-o", tmp_path / name) == expected
-    (tmp_path / name).write_bytes(model.read_bytes())
+    (tmp_path / name).write_bytes(b"what is this?")
     assert refusal("show", tmp_path / name) == expected
+    (tmp_path / name).write_bytes(model.read_bytes())
+    assert len(read(tmp_path / name).modules) == 1  # the content tells
 
 
 @pytest.mark.parametrize("name", ["a.ckpt", "a.index"])
 def test_kinds_that_are_only_read(tmp_path: Path, model: Path, name: str):
     said = refusal("convert", model, "--to", "torch", "-o", tmp_path / name)
     assert said == f"{tmp_path / name}: a TensorFlow checkpoint is read, and not written"
+
+
+CONTENTS = {
+    "PyTorch": lambda path: torch.save({"a": torch.ones(2)}, path),
+    "safetensors": lambda path: save_file({"a": np.ones(2)}, path),
+    "NumPy": lambda path: path.write_bytes(zipped({"a": np.ones(2)})),
+    "MXNet": lambda path: converted(path, "mxnet", ".params"),
+    "TFLite": lambda path: converted(path, "tflite", ".tflite"),
+    "Keras": lambda path: converted(path, "keras", ".h5"),
+}
+
+
+def zipped(arrays: dict[str, Array]) -> bytes:
+    """The bytes of a .npz file."""
+    stream = io.BytesIO()
+    np.savez(stream, *arrays.values())
+    return stream.getvalue()
+
+
+def converted(path: Path, target: str, ending: str) -> None:
+    """Writes a small LSTM as a file of a kind."""
+    source, out = path.parent / "lstm.pt", path.parent / f"out{ending}"
+    torch.save(torch.nn.LSTM(INPUTS, HIDDEN).state_dict(), source)
+    assert stepnet("convert", source, "--to", target, "-o", out)[0] == 0
+    out.rename(path)
+    source.unlink()
+
+
+@pytest.mark.parametrize("title", CONTENTS)
+@pytest.mark.parametrize("ending", ["", ".pt", ".safetensors", ".npz", ".bin", ".ckpt", ".onnx", ".pdparams"])
+def test_the_content_tells_before_the_ending(tmp_path: Path, title: str, ending: str):
+    path = tmp_path / f"file{ending}"
+    CONTENTS[title](path)
+    assert kind(path).title == title
+    read(path)
+
+
+# ---- the dtype ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def halves(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    path = tmp_path / "halves.pt"
+    torch.save(torch.nn.LSTM(INPUTS, HIDDEN).bfloat16().state_dict(), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("target", "ending", "has"),
+    [
+        ("tflite", ".tflite", "TFLite file holds float32"),
+        ("onnx", ".onnx", "ONNX file holds float32 or float64"),
+        ("keras", ".h5", "Keras file holds float32 or float16 or float64"),
+        ("torch", ".npz", "NumPy file holds float32 or float16 or float64"),
+    ],
+)
+def test_a_dtype_that_the_target_lacks_is_asked_for(
+    tmp_path: Path, halves: Path, target: str, ending: str, has: str
+):
+    out = tmp_path / f"out{ending}"
+    options = ("convert", halves, "--to", target, "-o", out)
+    said = refusal(*options)
+    assert said == f"{out}: these weights are bfloat16, and a {has}: --dtype float32 converts them"
+    assert files(tmp_path) == ["halves.pt"]
+    code, stdout, _ = stepnet(*options, "--dtype", "float32", "--verify")
+    assert code == 0
+    assert "largest difference" in stdout
+    assert {a.dtype.name for module in read(out).modules for a in module.arrays.values()} == {"float32"}
+
+
+def test_a_dtype_that_the_target_has_is_kept(tmp_path: Path, halves: Path):
+    out = tmp_path / "out.safetensors"
+    assert stepnet("convert", halves, "--to", "mlx", "-o", out)[0] == 0
+    assert {array.dtype.name for array in load_file(out).values()} == {"bfloat16"}
+
+
+def test_numbers_beyond_the_dtype_are_refused(tmp_path: Path):
+    source, out = tmp_path / "source.pt", tmp_path / "out.h5"
+    state = torch.nn.LSTM(INPUTS, HIDDEN).half().state_dict()
+    state["bias_ih_l0"][4] = state["bias_hh_l0"][4] = 60000
+    torch.save(state, source)
+    said = refusal("convert", source, "--to", "keras", "-o", out)
+    assert "bias[4] (b_f) would be beyond the largest float16, 65504" in said
+    assert "--dtype float32" in said
+    assert files(tmp_path) == ["source.pt"]
+    assert stepnet("convert", source, "--to", "keras", "-o", out, "--dtype", "float32", "--verify")[0] == 0
+    said = refusal("convert", source, "--to", "keras", "-o", out, "--dtype", "int8", "--force")
+    assert said.endswith("dtype is one of float16, bfloat16, float32, float64, not 'int8'")
+
+
+def test_the_framework_alone_names_a_layout_that_can_be_written(tmp_path: Path):
+    """The first LSTM of TFLite was the operator of one step, of which no model is written."""
+    source, out = tmp_path / "source.pt", tmp_path / "out.tflite"
+    torch.save(torch.nn.LSTM(INPUTS, HIDDEN).state_dict(), source)
+    code, stdout, _ = stepnet("convert", source, "--to", "tflite", "-o", out, "--verify")
+    assert code == 0
+    assert stdout.startswith("torch.lstm -> tflite.lstm")
+    assert read(out).modules[0].layouts == ("tflite.lstm",)
+    said = refusal("convert", source, "--to", "tflite.basic_lstm", "-o", out, "--force")
+    assert said == (
+        f"{out}: a new TFLite model runs whole sequences, and tflite.basic_lstm is the operator of one step; "
+        "convert to tflite.lstm"
+    )
 
 
 # ---- several modules, and other arrays ---------------------------------------------------------------------
@@ -339,13 +446,6 @@ def as_objects(value: Any, path: Path) -> None:
 
 
 HOSTILE: dict[str, tuple[str, Callable[[Any, Path], None], str]] = {
-    "torch": ("a.pt", as_torch, "the file asks to run posix.mkdir, which stepnet never does"),
-    "torch as it was": ("a.pth", as_old_torch, "the file asks to run posix.mkdir, which stepnet never does"),
-    "torch by another name": (
-        "a.bin",
-        as_torch,
-        "the file asks to run posix.mkdir, which stepnet never does",
-    ),
     "paddle": ("a.pdparams", as_pickle, "the file asks to run posix.mkdir, which stepnet never does"),
     "objects": ("a.npz", as_objects, "its member 'weights.npy' holds '|O', and not numbers"),
     **{
@@ -364,6 +464,18 @@ def test_a_pickle_that_wants_to_run_code_runs_nothing(tmp_path: Path, name: str)
         said = refusal(command, source, *options)
         assert said.startswith(f"{source}: {expected}")
         assert files(tmp_path) == [called]
+
+
+@pytest.mark.parametrize("save", [as_torch, as_old_torch])
+@pytest.mark.parametrize("ending", [".pt", ".bin", ".pth.tar", ".th", ".ckpt", ".model", ".pkl", ".onnx", ""])
+def test_what_a_torch_file_wants_to_run_is_passed_over(
+    tmp_path: Path, save: Callable[[Any, Path], None], ending: str
+):
+    source, out, mark = tmp_path / f"a{ending}", tmp_path / "out.npz", tmp_path / "ran"
+    save({"rnn": GRU, "x": Runs(mark)}, source)
+    assert stepnet("convert", source, "--to", "torch", "-o", out)[0] == 0
+    assert_same(dict(np.load(out)), GRU)
+    assert not mark.exists()
 
 
 @pytest.mark.parametrize("ending", WRITTEN)
@@ -411,7 +523,10 @@ def test_every_bit_of_the_weights_is_kept(tmp_path: Path, dtype: Any, ending: st
     target = "cudnn.gru" if ending == ".json" else "haste.gru"
     arguments = ("convert", source, "--to", target, "-o", out)
     if (dtype, ending) == (ml_dtypes.bfloat16, ".npz"):
-        assert refusal(*arguments) == f"{out}: 'kernel' holds bfloat16, which .npz files do not have"
+        assert refusal(*arguments) == (
+            f"{out}: these weights are bfloat16, and a NumPy file holds float32 or float16 or float64: "
+            "--dtype float32 converts them"
+        )
         assert files(tmp_path) == ["source.safetensors"]
         return
     assert stepnet(*arguments)[0] == 0

@@ -18,8 +18,9 @@ from memory import memory
 
 from stepnet.errors import FileError
 from stepnet.files.pickles import opcodes as pickles
+from stepnet.files.pickles.objects import attributes
 from stepnet.files.pickles.opcodes import ACTIONS, Source, load
-from stepnet.files.pickles.values import Call, Name, Pairs, Reference, dump, leaves
+from stepnet.files.pickles.values import Call, Name, Pairs, Reference, children, dump, leaves
 
 PROTOCOLS = range(6)
 LEAVES = st.one_of(
@@ -183,14 +184,60 @@ def test_names_outside_the_table_are_refused(name: str):
     assert refusal(pickle.dumps(module)[:-1] + pickle.dumps(text)[:-1] + b"\x93.") == expected
 
 
+def anything(data: bytes) -> object:
+    """The value of a pickle that may name anything."""
+    return load(Source(io.BytesIO(data), 0, len(data)))
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_without_a_table_names_are_no_more_than_names(name: str):
+    module, _, text = name.partition("\n")
+    full = f"{'builtins' if module == '__builtin__' else module}.{text}"
+    for data in (f"c{name}\n(K\x01tR.", f"(c{name}\nK\x01o.", f"(K\x01i{name}\n."):
+        made = anything(data.encode())
+        assert isinstance(made, Call)
+        assert made.name == full
+
+
+class Own:
+    """An object of a class that nobody has but this file."""
+
+    def __init__(self, **fields: object) -> None:
+        self.__dict__.update(fields)
+
+
+class Words(dict[str, object]):
+    """A dictionary of a class of its own."""
+
+
+class Row(list[object]):
+    """A list of a class of its own."""
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_objects_are_their_attributes(protocol: int):
+    words, row = Words(a=1, b=2), Row([3, 4])
+    words.note, row.note = "w", "r"  # type: ignore[attr-defined]
+    own = Own(text="here", words=words, row=row)
+    made = anything(pickle.dumps(own, protocol))
+    assert isinstance(made, Call)
+    held = dict(attributes(made))
+    assert held["text"] == "here"
+    for name, items in {"words": [("a", 1), ("b", 2)], "row": [(0, 3), (1, 4)]}.items():
+        inner = held[name]
+        assert isinstance(inner, Call)
+        pairs = [*inner.items, *(pair for part in inner.arguments for pair in children(part))]
+        assert pairs == items
+        assert attributes(inner) == [("note", name[0])]
+
+
 UNNEEDED = [info for info in pickletools.opcodes if info.code.encode("latin-1") not in {*ACTIONS, b"."}]
 
 
 def test_opcodes_that_arrays_do_without():
     names = {info.name for info in UNNEEDED}
     assert names == {
-        "STRING", "LONG4", "NEXT_BUFFER", "READONLY_BUFFER", "POP", "DUP", "POP_MARK", "INST", "OBJ",
-        "NEWOBJ_EX", "EXT1", "EXT2", "EXT4", "PERSID",
+        "STRING", "LONG4", "NEXT_BUFFER", "READONLY_BUFFER", "EXT1", "EXT2", "EXT4", "PERSID",
     }  # fmt: skip
     for info in UNNEEDED:
         message = refusal(b"N" + info.code.encode("latin-1") + b"\0" * 20)

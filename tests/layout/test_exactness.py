@@ -204,16 +204,55 @@ def test_exact_takes_sums_that_happen_to_be():
     assert done.report.exact
 
 
-def test_a_sum_past_the_largest_number_is_infinity_and_said():
+def test_a_sum_past_the_largest_number_is_refused():
     arrays = {name: array.astype("float16") for name, array in drawn("torch.lstm").items()}
-    arrays["bias_ih_l0"][:] = arrays["bias_hh_l0"][:] = 6e4
-    done = convert(arrays, "torch.lstm", "keras.lstm")
-    assert np.isposinf(done.arrays["bias"]).all()
-    assert said(done)[-1].endswith("rounded once, by inf at most")
+    arrays["bias_ih_l0"][4] = arrays["bias_hh_l0"][4] = 6e4
+    with pytest.raises(ConversionError) as caught:
+        convert(arrays, "torch.lstm", "keras.lstm")
+    assert str(caught.value) == (
+        "torch.lstm cannot become keras.lstm: bias[4] (b_f) would be beyond the largest float16, 65504: "
+        "convert to a wider dtype (dtype='float32', --dtype float32)"
+    )
+    wide = convert(arrays, "torch.lstm", "keras.lstm", dtype="float32").arrays["bias"]
+    assert wide[4] == 120000
     largest = {name: np.full_like(array, 1e308, np.float64) for name, array in arrays.items()}
-    done = convert(largest, "torch.lstm", "keras.lstm")
-    assert np.isposinf(done.arrays["bias"]).all()
-    assert done.report.rounding == np.inf
+    with pytest.raises(ConversionError, match=r"bias\[0\] \(b_i\) would be beyond the largest float64"):
+        convert(largest, "torch.lstm", "keras.lstm")
+
+
+@pytest.mark.parametrize("source", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("target", ["float16", "bfloat16", "float32", "float64"])
+def test_another_dtype_is_rounded_to_once(source: str, target: str):
+    """Moved numbers are the nearest of the dtype; the report says whether any was rounded, and how far."""
+    arrays = {name: array.astype(source) for name, array in drawn("torch.gru").items()}
+    done = convert(arrays, "torch.gru", "keras.gru", dtype=target)
+    assert {array.dtype.name for array in done.arrays.values()} == {target}
+    wide = {name: array.astype("float64") for name, array in arrays.items()}
+    exactly = convert(wide, "torch.gru", "keras.gru").arrays
+    rounding = 0.0
+    for name, array in done.arrays.items():
+        assert same_bits(array, exactly[name].astype(target))
+        rounding = max(rounding, np.abs(array.astype("float64") - exactly[name]).max())
+    assert done.report.rounding == rounding
+    assert done.report.exact == (rounding == 0)
+    if rounding:
+        with pytest.raises(ConversionError, match="exact=True"):
+            convert(arrays, "torch.gru", "keras.gru", dtype=target, exact=True)
+
+
+def test_a_number_past_the_largest_of_a_narrower_dtype_is_refused():
+    arrays = drawn("torch.lstm")
+    arrays["weight_ih_l0"][5, 1] = 1e6
+    with pytest.raises(ConversionError, match=r"kernel\[1, 5\] \(W_f\) would be beyond .* float16, 65504"):
+        convert(arrays, "torch.lstm", "keras.lstm", dtype="float16")
+    arrays["weight_ih_l0"][5, 1] = np.inf
+    kernel = convert(arrays, "torch.lstm", "keras.lstm", dtype="float16").arrays["kernel"]
+    assert np.isposinf(kernel[1, 5])
+
+
+def test_a_dtype_that_is_none():
+    with pytest.raises(LayoutError, match="dtype is one of float16, bfloat16, float32, float64, not 'int8'"):
+        convert(drawn("torch.lstm"), "torch.lstm", "keras.lstm", dtype="int8")
 
 
 def test_zeros_beside_a_bias_leave_its_bits():

@@ -1,6 +1,8 @@
-"""The kinds of files that stepnet reads and writes, by the endings of their names.
+"""The kinds of files that stepnet reads and writes.
 
 A kind is a row of the table `FORMATS`: its endings, how it is read to a `Model`, and how modules are written.
+What is read is known by its content, and by its ending where that does not tell; what is written, by its
+ending alone.
 """
 
 import os
@@ -9,12 +11,14 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from zipfile import is_zipfile
 
 from stepnet.errors import FileError
+from stepnet.files import shards
 from stepnet.files.checkpoint.file import is_checkpoint
+from stepnet.files.contents import title_of
 from stepnet.files.model import Array, Model, Module, among
 from stepnet.files.paths import existing, free
+from stepnet.layout.convert import FLOATS
 
 Arrays = Mapping[str, Array]
 
@@ -24,7 +28,7 @@ class Format:
     """A kind of file: its title, the endings of its names, and its module in this package.
 
     frameworks: for a file of arrays by name, those whose layouts it has, the likeliest first; a kind without
-    reads and writes modules itself. suffix: as for `among`.
+    reads and writes modules itself. suffix: as for `among`. dtypes: of the weights that it can hold.
     """
 
     title: str
@@ -33,6 +37,7 @@ class Format:
     frameworks: tuple[str, ...] = ()
     prefix: str = "."  # between the name of a module and those of its arrays
     suffix: str = ""
+    dtypes: tuple[str, ...] = FLOATS
 
     @property
     def code(self) -> Any:
@@ -54,6 +59,12 @@ class Format:
 
     def write(self, path: Path, modules: tuple[Module, ...], rest: Arrays, force: bool) -> None:
         """Writes modules, and other arrays under their own names."""
+        for name in {array.dtype.name for module in modules for array in module.arrays.values()}:
+            if name in FLOATS and name not in self.dtypes:
+                raise FileError(
+                    f"{path}: these weights are {name}, and a {self.title} file holds "
+                    f"{' or '.join(self.dtypes)}: --dtype {self.dtypes[0]} converts them"
+                )
         if not self.frameworks:
             self.code.write(path, modules, dict(rest), force)
             return
@@ -66,14 +77,30 @@ class Format:
         self.code.write(path, arrays, force)
 
 
+VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # behind each name that TensorFlow 2 saves
+TORCH = (".pt", ".pth", ".bin", ".pth.tar", ".th", ".tar", ".pkl", ".model")
 FORMATS = (
-    Format("PyTorch", (".pt", ".pth", ".bin"), "pickles.torch", ("torch",)),
+    Format("model in shards", (".index.json",), "shards", ("torch", "candle", "mlx")),
+    Format("PyTorch", TORCH, "pickles.torch", ("torch",)),
+    Format("PyTorch export", (".pt2",), "pickles.exported", ("torch",)),
+    Format("PyTorch distributed checkpoint", (".distcp", ".metadata"), "pickles.distributed", ("torch",)),
+    Format("NeMo", (".nemo",), "pickles.nemo", ("torch",)),
     Format("safetensors", (".safetensors",), "safetensors", ("torch", "candle", "mlx")),
-    Format("Keras", (".keras", ".h5", ".hdf5"), "keras.modules"),
-    Format("ONNX", (".onnx",), "onnx.modules"),
-    Format("TFLite", (".tflite",), "tflite.modules"),
-    Format("NumPy", (".npz",), "npz", ("stepnet", "torch", "keras", "chainer"), "/"),
+    Format("Keras", (".keras", ".h5", ".hdf5"), "keras.modules", dtypes=("float32", "float16", "float64")),
+    Format("ONNX", (".onnx",), "onnx.modules", dtypes=("float32", "float64")),
+    Format("TFLite", (".tflite",), "tflite.modules", dtypes=("float32",)),
+    Format("Core ML", (".mlpackage", ".mlmodel"), "coreml"),
+    Format("OpenVINO", (".xml",), "openvino.modules"),
+    Format(
+        "NumPy",
+        (".npz",),
+        "npz",
+        ("stepnet", "torch", "keras", "chainer"),
+        "/",
+        dtypes=("float32", "float16", "float64"),
+    ),
     Format("Flax", (".msgpack",), "flax", ("flax", "nnx"), "/"),
+    Format("Orbax", (), "orbax.file", ("flax", "nnx"), "/", "/value"),
     Format("PaddlePaddle", (".pdparams",), "pickles.paddle", ("paddle",)),
     Format("MXNet", (".params",), "mxnet", ("mxnet",), "_"),
     Format(
@@ -82,26 +109,41 @@ FORMATS = (
         "checkpoint.file",
         ("tf1", "keras2"),
         "/",
-        "/.ATTRIBUTES/VARIABLE_VALUE",  # behind each name that TensorFlow 2 saves
+        VALUE,
     ),
+    Format("TensorFlow SavedModel", (".pb",), "checkpoint.saved_model", ("keras2", "tf1"), "/", VALUE),
     Format("raw buffers", (".json",), "raw"),
 )
+BY_TITLE = {form.title: form for form in FORMATS}
 NAME = 1000  # characters of an array's name
 
 
 def kind(path: Path) -> Format:
-    """The kind of a file, by its name; raises `FileError` for an ending that is none."""
+    """The kind of a file that is read: by its content, or by its ending where that does not tell.
+
+    Raises `FileError` where neither does.
+    """
+    if shards.index_of(path) is not None:
+        return BY_TITLE["model in shards"]
+    if path.name.endswith(BY_TITLE["PyTorch distributed checkpoint"].endings):  # each looks like a file alone
+        return BY_TITLE["PyTorch distributed checkpoint"]
+    title = title_of(path) if path.exists() else None
+    return BY_TITLE[title] if title else by_ending(path)
+
+
+def by_ending(path: Path) -> Format:
+    """The kind of a file by its name; raises `FileError` for an ending that is none."""
     name = path.name.lower()
     if name.endswith(".bin") and path.with_suffix(".json").exists():
-        return FORMATS[-1]
-    if name.endswith(".ckpt") and is_zipfile(path):  # PyTorch Lightning calls its checkpoints so
-        return FORMATS[0]
-    for one in FORMATS:
-        if name.endswith(one.endings):
-            return one
+        return BY_TITLE["raw buffers"]
+    if name.endswith(".bin") and path.with_suffix(".xml").exists():
+        return BY_TITLE["OpenVINO"]
+    for form in FORMATS:
+        if name.endswith(form.endings):
+            return form
     if ".ckpt" in name or is_checkpoint(path):
-        return next(one for one in FORMATS if one.title == "TensorFlow checkpoint")
-    known = ", ".join(ending for one in FORMATS for ending in one.endings)
+        return BY_TITLE["TensorFlow checkpoint"]
+    known = ", ".join(ending for form in FORMATS for ending in form.endings)
     raise FileError(f"{path}: what kind of file this is tells its ending, which is one of {known}")
 
 
@@ -117,7 +159,8 @@ def read(path: str | Path, layout: str | None = None, layouts: Mapping[str, str]
     stepnet.errors.FileError: model.pt: there is no such file
     """
     path = Path(path)
-    if not os.path.exists(f"{path}.index"):  # a checkpoint is several files
+    is_model = os.path.isdir(path) and title_of(path)
+    if not is_model and not os.path.exists(f"{path}.index"):  # a checkpoint is several files
         path = existing(path)
     return kind(path).read(path, layout, layouts or {})
 
@@ -135,7 +178,7 @@ def write(
 
 def writable(path: str | Path, force: bool = False) -> Format:
     """The kind of a file that is to be written; raises `FileError` where that cannot be."""
-    one = kind(free(path, force))
+    one = by_ending(free(path, force))
     if not hasattr(one.code, "write"):
         raise FileError(f"{path}: a {one.title} is read, and not written")
     return one

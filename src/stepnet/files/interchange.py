@@ -14,7 +14,7 @@ from stepnet.files.account import Account, check_nothing_is_lost, check_row
 from stepnet.files.formats import Format, kind, read, writable, write
 from stepnet.files.model import Array, Model, Module, family, stacked
 from stepnet.files.verified import verify_file, weights
-from stepnet.layout.convert import Conversion, convert
+from stepnet.layout.convert import Conversion, RangeError, convert
 from stepnet.layout.find import nearest
 from stepnet.layout.record import Record
 from stepnet.layout.registry import record, records
@@ -81,14 +81,16 @@ def convert_file(
     drop: Collection[str] = (),
     force: bool = False,
     check: bool = False,
+    dtype: str | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Written:
     """What was written to `output`: the recurrent modules of a file in another layout.
 
     target: a layout, or a framework, of which the first layout is taken that each module can become. rest:
     "copy" passes the other arrays on, under their own names. drop: names of arrays of a recurrent layer that
-    may be left, which is an error otherwise. check: run the new file and compare. advance is called with the
-    number of modules when they are done. The output has its name only when it is whole.
+    may be left, which is an error otherwise. check: run the new file and compare. dtype: of the new arrays,
+    where it is not to be that of the file's. advance is called with the number of modules when they are done.
+    The output has its name only when it is whole.
 
     Raises `LayoutError` for what is not told or does not fit, `ConversionError` for what cannot be,
     `FileError` for files that are not what they should be.
@@ -109,7 +111,7 @@ def convert_file(
         done: list[tuple[Module, Conversion]] = []
         for module in modules:
             with named(module.name or "the weights"):
-                done.append((module, converted(module, target, exact)))
+                done.append((module, converted(module, target, exact, dtype)))
             advance(1)
     made = tuple(result(module, conversion) for module, conversion in done)
     others: Mapping[str, Array] = model.rest if rest == "copy" else {}
@@ -168,13 +170,15 @@ def targets(target: str, module: Module) -> list[Record]:
     return of_cell
 
 
-def converted(module: Module, target: str, exact: bool) -> Conversion:
+def converted(module: Module, target: str, exact: bool, dtype: str | None = None) -> Conversion:
     """A module in the first layout that it can become; `exact` refuses where numbers are rounded there."""
     refusals: list[ConversionError] = []
-    options: Any = {"sizes": module.sizes, "semantics": module.semantics}
+    options: Any = {"sizes": module.sizes, "semantics": module.semantics, "dtype": dtype}
     for one in targets(target, module):
         try:
             found = convert(module.arrays, module.record, one, **options)
+        except RangeError:  # another layout is no way round the dtype
+            raise
         except ConversionError as error:
             refusals.append(error)
             continue

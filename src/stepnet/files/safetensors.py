@@ -29,6 +29,8 @@ DTYPES: dict[str, Any] = {
     "BOOL": np.bool_,
 }
 
+LENGTH = 8  # bytes of the length of the description
+DESCRIPTION = 100_000_000  # bytes that it may have, as the library has it
 METADATA = "__metadata__"  # stands among the names of arrays for what a file says of itself
 
 
@@ -50,6 +52,21 @@ def read(path: str | Path) -> dict[str, Array]:
         raise FileError(f"{path}: this is no whole .safetensors file ({reason(error)})") from error
     except OSError as error:
         raise FileError(f"{path}: the file cannot be read ({error.strerror or reason(error)})") from error
+
+
+def is_safetensors(path: Path) -> bool:
+    """Whether a file begins as .safetensors files do."""
+    with open(path, "rb") as stream:
+        return begins_as_safetensors(stream.read(LENGTH + 1))
+
+
+def begins_as_safetensors(head: bytes) -> bool:
+    """Whether bytes begin with the length of a description, and the description.
+
+    >>> begins_as_safetensors(b"\\x40" + bytes(7) + b'{"weight"')
+    True
+    """
+    return head[LENGTH : LENGTH + 1] == b"{" and int.from_bytes(head[:LENGTH], "little") <= DESCRIPTION
 
 
 def array_of(file: Any, name: str, path: Path) -> Array:

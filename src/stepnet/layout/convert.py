@@ -5,9 +5,10 @@ does them: each block straight from its place in the source to its place in the 
 the cache. Nothing else is held in memory.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
@@ -25,6 +26,10 @@ from stepnet.layout.solve import told
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 TILE = 256  # numbers along each side of a piece that is transposed: two of these fit the second cache
 GAP = 16  # numbers between the rows of a piece that is held
+
+
+class RangeError(ConversionError):
+    """Numbers would be beyond the largest that the target's dtype has."""
 
 
 @dataclass(frozen=True)
@@ -51,19 +56,20 @@ def convert(
     semantics: Mapping[str, Any] | None = None,
     exact: bool = False,
     kind: str = "weights",
+    dtype: str | None = None,
 ) -> Conversion:
     """The weights as those of another layout, with a report of every step.
 
     arrays: arrays or tensors by the source framework's own names, all of one floating dtype, which the result
-    has too; a layout that is one vector has it under "weight_space" or the name that its record says.
-    source, target: names of layouts such as "torch.gru"; `stepnet layouts` lists them. sizes: inputs, hidden,
-    projected, layers and directions, as far as the shapes leave them open. semantics: what the source's
-    layout leaves open, by field of `Semantics`; under "target" the same for the target, which otherwise takes
-    what the source has. exact: refuse what is not bit-exact. kind: "weights", "gradient" (of these, or any
-    moment linear in it) or "second_moment".
+    has too, unless `dtype` names another: float64, float32, float16 or bfloat16; a layout that is one vector
+    has it under "weight_space" or the name that its record says. source, target: names of layouts such as
+    "torch.gru"; `stepnet layouts` lists them. sizes: inputs, hidden, projected, layers and directions, as far
+    as the shapes leave them open. semantics: what the source's layout leaves open, by field of `Semantics`;
+    under "target" the same for the target, which otherwise takes what the source has. exact: refuse what is
+    not bit-exact. kind: "weights", "gradient" (of these, or any moment linear in it) or "second_moment".
 
     Raises `LayoutError` for arrays that do not fit and for what is left open, `ConversionError`, with all
-    reasons, for what cannot be without changing the function.
+    reasons, for what cannot be without changing the function, and for numbers beyond the dtype's largest.
 
     >>> weights = {"kernel": np.ones((2, 9)), "recurrent_kernel": np.ones((3, 9)), "bias": np.ones((2, 9))}
     >>> found = convert(weights, "keras.gru", "torch.gru")
@@ -71,12 +77,17 @@ def convert(
     {'weight_ih_l0': (9, 2), 'weight_hh_l0': (9, 3), 'bias_ih_l0': (9,), 'bias_hh_l0': (9,)}
     >>> found.report.exact
     True
+    >>> convert(weights, "keras.gru", "torch.gru", dtype="bfloat16").arrays["bias_ih_l0"].dtype.name
+    'bfloat16'
     """
     if not is_one_of(kind, KINDS):
         raise LayoutError(f"kind is one of {', '.join(KINDS)}, not {shown(kind)}")
+    if dtype is not None and not is_one_of(dtype, FLOATS):
+        raise LayoutError(f"dtype is one of {', '.join(FLOATS)}, not {shown(dtype)}")
     source, target, exact = registry.record(source), registry.record(target), flag(exact, "exact")
     given = given_arrays(arrays)
-    dtype = one_dtype(given)
+    own = one_dtype(given)
+    to_dtype = np.dtype(dtype) if dtype else own
     found = told(source, {name: array.shape for name, array in given.items()}, size_mapping(sizes))
     open_fields = given_semantics(semantics)
     asked = given_semantics(open_fields.pop("target", None))
@@ -93,8 +104,13 @@ def convert(
     refusals = list(plan.refusals) or unmet(plan.demands, here, given, exact)
     if refusals:
         raise refused(source, target, kind, refusals)
-    made = {entry.name: np.empty(shape_of(entry.pattern, to, entry.layer or 0), dtype) for entry in entries}
+    made = {
+        entry.name: np.empty(shape_of(entry.pattern, to, entry.layer or 0), to_dtype) for entry in entries
+    }
     roundings = {move: done(move, here, given, there[move.target], made) for move in plan.moves}
+    overflows = [overflow(there[move.target], made) for move in plan.moves if np.isinf(roundings[move])]
+    if overflows:
+        raise RangeError(str(refused(source, target, kind, overflows)))
     functions = meaning, plan.semantics
     report = Report(source.name, target.name, found, *functions, kind, steps(roundings), target)
     if exact and not report.exact:
@@ -205,6 +221,26 @@ def same_gradient(one: Array, other: Array) -> bool:
     return np.allclose(a, b, rtol=0, atol=away, equal_nan=True)
 
 
+def address(array: Array) -> int:
+    """Where the first number of an array lies in memory."""
+    return array.__array_interface__["data"][0]
+
+
+def overflow(region: Region, made: Mapping[str, Array]) -> str:
+    """Where a number became infinity that was none, in words."""
+    array = made[region.array]
+    view = region.view(array)
+    index = np.unravel_index(int(np.argmax(np.isinf(view))), view.shape)
+    steps = zip(index, view.strides, strict=True)
+    away = address(view) + sum(int(number) * stride for number, stride in steps) - address(array)
+    place = [int(number) for number in np.unravel_index(away // array.itemsize, array.shape)]
+    largest = float(cast(Any, ml_dtypes.finfo(array.dtype)).max)
+    return (
+        f"{region.array}{place} ({region.block}) would be beyond the largest {array.dtype.name}, "
+        f"{largest:.6g}: convert to a wider dtype (dtype='float32', --dtype float32)"
+    )
+
+
 # ---- the moving --------------------------------------------------------------------------------------------
 
 
@@ -214,7 +250,7 @@ def read(region: Region, arrays: Mapping[str, Array]) -> Array:
     return view.reshape(view.shape[::-1]) if region.raw and view.ndim == 2 else view
 
 
-@np.errstate(over="ignore", invalid="ignore")  # to round to infinity is to round, and is in the report
+@np.errstate(over="ignore", invalid="ignore")  # what became infinity is told by the rounding, and refused
 def done(
     move: Move,
     regions: Mapping[Block, Region],
@@ -222,7 +258,7 @@ def done(
     target: Region,
     made: Mapping[str, Array],
 ) -> float:
-    """The largest rounding that a move made, after it is made."""
+    """The largest rounding that a move made, after it is made; infinity where a number became that."""
     place = target.view(made[target.array])
     if move.kind == "filled":
         place[...] = number = np.float64(move.constant).astype(place.dtype)
@@ -235,13 +271,13 @@ def done(
     region = regions[block]
     source = region.view(arrays[region.array])
     if source.shape == place.shape:
-        copy(place, source, sign)
-        return 0.0
+        return copy(place, source, sign)
     rows = max(1, TILE * TILE // place.shape[1])
+    rounding = 0.0
     for row in range(0, place.shape[0], rows):
         piece = place[row : row + rows]
-        copy(piece, reshaped(source, place.shape, row, len(piece)), sign)
-    return 0.0
+        rounding = max(rounding, copy(piece, reshaped(source, place.shape, row, len(piece)), sign))
+    return rounding
 
 
 def summed(blocks: list[tuple[Array, int]], constant: float, dtype: np.dtype[Any]) -> tuple[Array, float]:
@@ -294,16 +330,32 @@ def reshaped(array: Array, shape: Shape, start: int, count: int) -> Array:
     return numbers.reshape(count, shape[1])
 
 
-def copy(place: Array, block: Array, sign: int) -> None:
-    """Writes a block, negated or not, to its place; one that is transposed in square pieces.
+def cast_into(place: Array, block: Array, sign: int) -> float:
+    """Writes a block, negated or not, to its place of another dtype; gives the largest rounding."""
+    rounding = 0.0
+    rows = max(1, TILE * TILE // max(1, math.prod(place.shape[1:])))
+    for row in range(0, len(place), rows):
+        exactly = block[row : row + rows].astype(np.float64) * sign
+        piece = place[row : row + rows]
+        piece[...] = exactly.astype(place.dtype)
+        away = np.abs(piece.astype(np.float64) - exactly)
+        away[np.isinf(exactly)] = 0
+        rounding = max(rounding, float(np.nanmax(away, initial=0.0)))
+    return rounding
+
+
+def copy(place: Array, block: Array, sign: int) -> float:
+    """Writes a block, negated or not, to its place; gives the largest rounding, 0 where the dtype stays.
 
     A piece is read and written row by row, and turned in between: columns of widths that are powers of two
     fall on the same lines of a cache, but for the gap behind each row of what holds the piece.
     """
+    if place.dtype != block.dtype:
+        return cast_into(place, block, sign)
     change = np.negative if sign < 0 else np.positive
     if place.ndim < 2 or runs_along(place) == runs_along(block):
         change(block, out=place)
-        return
+        return 0.0
     if runs_along(place) == 0:
         place, block = place.T, block.T
     rows, columns = place.shape
@@ -315,6 +367,7 @@ def copy(place: Array, block: Array, sign: int) -> None:
             part = held[: turned.shape[0], : turned.shape[1]]
             change(turned, out=part)
             place[piece] = part.T
+    return 0.0
 
 
 def runs_along(array: Array) -> int:

@@ -55,8 +55,8 @@ class MachineCode:
         self.engine, self.addresses, self.bytes = apart(lambda: loaded(text, names, target))
 
     def __del__(self, discarded: list[Any] = DISCARDED) -> None:
-        # This may be any thread, in the midst of anything: the next that compiles frees it. (At the end of the
-        # process the names of this module may be gone.)
+        # Any thread may be here, in the midst of anything: the next one that compiles frees it. (At the end
+        # of the process the names of this module may be gone.)
         discarded.append(self.__dict__.pop("engine", None))
 
     def function(self, name: str, result: Any = None) -> "NativeFunction":

@@ -9,7 +9,6 @@ Sources: keras/src/saving/saving_lib.py and legacy/saving/legacy_h5_format.py of
 keras/engine/topology.py of 1.2.2.
 """
 
-import json
 import os
 import re
 import zlib
@@ -18,12 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 
 from stepnet.errors import FileError
 from stepnet.files import zips
+from stepnet.files.jsons import parsed
 from stepnet.files.keras import hdf5
 from stepnet.files.keras.config import (
     KERNELS,
@@ -136,17 +135,6 @@ def checked(stream: BufferedReader, place: zips.Place) -> None:
         left, checksum = left - len(data) if data else 0, zlib.crc32(data, checksum)
     if checksum != place.checksum:
         raise FileError(f"its {WEIGHTS} is damaged: its checksum is wrong")
-
-
-def parsed(data: bytes, what: str) -> Config:
-    """A JSON object."""
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise FileError(f"its {what} is no JSON ({error})") from error
-    if not isinstance(value, dict):
-        raise FileError(f"its {what} is no JSON object")
-    return cast(Config, value)
 
 
 def version_of(value: object) -> str | None:

@@ -1,8 +1,8 @@
 """What a pickle holds, read with nothing run: PyTorch's and Paddle's files are pickles of arrays.
 
 1  A pickle is a program for a machine with a stack, and Python's own reader imports and calls whatever it
-   names. This one imports nothing and calls nothing: a name must be in a fixed table, and a call of one
-   becomes a `Call`, a record that whoever reads the file takes apart.
+   names. This one imports nothing and calls nothing: a name is a text, and a call of one becomes a `Call`, a
+   record that whoever reads the file takes apart. Where a kind of file needs few names, others are refused.
 2  Dictionaries become `Pairs`: keys of a hostile file are never hashed, so they cannot be made to collide.
 3  Every count is compared with the bytes that are left before memory is taken; the number of opcodes and of
    open marks has a limit.
@@ -42,6 +42,7 @@ INERT = frozenset(
 OPCODE_NAMES = {opcode.code.encode("latin-1"): opcode.name for opcode in pickletools.opcodes}
 
 Kind = TypeVar("Kind")
+Container = TypeVar("Container", bound="Pairs | Call")
 
 
 @dataclass
@@ -88,7 +89,7 @@ class Machine:
     """What a pickle runs on: a stack with marks in it, and the memo of values that come again."""
 
     source: Source
-    names: frozenset[str]
+    names: frozenset[str] | None
     advice: str
     encoding: str
     persistent: Callable[[object], object]
@@ -102,6 +103,12 @@ class Machine:
         if len(self.stack) <= (self.marks[-1] if self.marks else 0):
             raise FileError("its pickle takes a value where there is none")
         return self.stack.pop()
+
+    def top(self) -> object:
+        """The value at the top, which stays."""
+        value = self.pop()
+        self.stack.append(value)
+        return value
 
     def pop_kind(self, kind: type[Kind]) -> Kind:
         """The value at the top, which must be of a kind."""
@@ -137,8 +144,8 @@ def refuse(identity: object) -> object:
 
 def load(
     source: Source,
-    names: frozenset[str],
-    advice: str,
+    names: frozenset[str] | None = None,
+    advice: str = "",
     persistent: Callable[[object], object] = refuse,
     encoding: str = "utf-8",
 ) -> object:
@@ -146,14 +153,16 @@ def load(
     `Name` or `Call`; `source` is left behind the pickle.
 
     names: what the pickle may name, beside containers and `INERT`; any other name is refused, with `advice`
-    on what to do about it.
+    on what to do about it. None: whatever it names, as what classes of a program's own hold is data as well.
     persistent: what becomes of the identity of a value that lies outside; without it such are refused.
     encoding: of the strings of Python 2.
 
     Raises `FileError`, a short sentence without the path, whatever the bytes.
 
-    >>> load(Source(io.BytesIO(b"(K\x01X\x01\x00\x00\x00at."), 0, 11), frozenset(), "")
+    >>> load(Source(io.BytesIO(b"(K\x01X\x01\x00\x00\x00at."), 0, 11))
     (1, 'a')
+    >>> load(Source(io.BytesIO(b"cos\nsystem\n."), 0, 12))
+    Name(text='os.system')
     >>> load(Source(io.BytesIO(b"cos\nsystem\n."), 0, 12), frozenset(), "save the arrays alone")
     Traceback (most recent call last):
     stepnet.errors.FileError: the file asks to run os.system, which stepnet never does; save the arrays alone
@@ -228,6 +237,10 @@ def tuple_of(count: int) -> Action:
     return push(lambda machine: tuple([machine.pop() for _ in range(count)][::-1]))
 
 
+def drop(value: object) -> None:
+    """Nothing: a value that was taken from the stack is left out."""
+
+
 def mark(machine: Machine) -> None:
     """Marks a place in the stack."""
     if len(machine.marks) == MARKS:
@@ -269,17 +282,24 @@ def line_number(machine: Machine) -> int:
 
 def extend(machine: Machine, values: list[object]) -> None:
     """Puts values behind those of a list or a set."""
-    target = cast(list[object], machine.pop_kind(list))
-    target.extend(values)
-    machine.stack.append(target)
+    target = machine.top()
+    if isinstance(target, Call):  # of a class made of lists
+        target.items.extend(enumerate(values, len(target.items)))
+    elif isinstance(target, list):
+        cast(list[object], target).extend(values)
+    else:
+        raise FileError(f"its pickle has type {type(target).__name__} where list must be")
 
 
 def update(machine: Machine, values: list[object]) -> None:
     """Puts keys and values, in turn, into a dictionary."""
-    machine.stack.append(add(machine.pop_kind(Pairs), values))
+    target = machine.pop()
+    if not isinstance(target, Pairs | Call):  # a call of a class made of dictionaries
+        raise FileError(f"its pickle has type {type(target).__name__} where Pairs must be")
+    machine.stack.append(add(target, values))
 
 
-def add(target: Pairs, values: Sequence[object]) -> Pairs:
+def add(target: Container, values: Sequence[object]) -> Container:
     """A dictionary with keys and values, in turn, put into it."""
     if len(values) % 2:
         raise FileError("its pickle has a key without a value")
@@ -290,7 +310,7 @@ def add(target: Pairs, values: Sequence[object]) -> Pairs:
 def name(machine: Machine, module: str, text: str) -> None:
     """Pushes a name that is in the table. Up to protocol 2 `builtins` is written `__builtin__`."""
     full = f"{'builtins' if module == '__builtin__' else module}.{text}"
-    if full not in machine.names and full not in INERT and full not in MAKERS:
+    if machine.names is not None and full not in machine.names and full not in INERT and full not in MAKERS:
         shown = full if full.isprintable() and len(full) <= 100 else ascii(full[:100])
         raise FileError(f"the file asks to run {shown}, which stepnet never does; {machine.advice}")
     machine.stack.append(Name(full))
@@ -311,9 +331,40 @@ def name_on_stack(machine: Machine) -> None:
 def call(machine: Machine) -> None:
     """Pushes the record of a call, or the container that it makes."""
     arguments = cast(Arguments, machine.pop_kind(tuple))
-    named = machine.pop_kind(Name).text
-    make = MAKERS.get(named)
-    machine.stack.append(make(machine, arguments) if make else Call(named, arguments))
+    machine.stack.append(called(machine, arguments))
+
+
+def call_with_names(machine: Machine) -> None:
+    """Pushes the record of a call of a class, with arguments that have names."""
+    named = machine.pop_kind(Pairs)
+    arguments = cast(Arguments, machine.pop_kind(tuple))
+    made = called(machine, arguments)
+    machine.stack.append(Call(made.name, made.arguments, named) if isinstance(made, Call) else made)
+
+
+def call_marked(machine: Machine) -> None:
+    """Pushes the record of a call whose function and arguments lie above a mark."""
+    function, *arguments = machine.pop_marked() or [None]
+    machine.stack.append(function)
+    machine.stack.append(called(machine, tuple(arguments)))
+
+
+def call_in_lines(machine: Machine) -> None:
+    """Pushes the record of a call of the name in the next two lines, whose arguments lie above a mark."""
+    arguments = tuple(machine.pop_marked())
+    name_in_lines(machine)
+    machine.stack.append(called(machine, arguments))
+
+
+def called(machine: Machine, arguments: Arguments) -> object:
+    """The record of a call of the value at the top, or the container that it makes."""
+    function = machine.pop()
+    if isinstance(function, Call) and machine.names is None:  # what a call gives is called
+        return Call(function.name, (function, *arguments))
+    if not isinstance(function, Name):
+        raise FileError(f"its pickle has type {type(function).__name__} where Name must be")
+    make = MAKERS.get(function.text)
+    return make(machine, arguments) if make else Call(function.text, arguments)
 
 
 def build(machine: Machine) -> None:
@@ -435,6 +486,12 @@ ACTIONS: dict[bytes, Action] = {
     b"\x93": name_on_stack,
     b"R": call,
     b"\x81": call,
+    b"\x92": call_with_names,
+    b"o": call_marked,
+    b"i": call_in_lines,
+    b"0": lambda machine: drop(machine.pop()),
+    b"1": lambda machine: drop(machine.pop_marked()),
+    b"2": push(Machine.top),
     b"b": build,
     b"Q": push(lambda machine: machine.persistent(machine.pop())),
 }

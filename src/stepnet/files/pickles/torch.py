@@ -2,8 +2,10 @@
 
 1  A file is a zip of a pickle and of storages (PyTorch 1.6 and later, 2020), or one of two older formats,
    which `stepnet.files.pickles.torch_legacy` reads. Only zips are written.
-2  Nothing that a file names is run or imported; `stepnet.files.pickles.torch_tensor` has the known names.
-3  A whole module (torch.save(model)) and TorchScript hold code beside numbers and are refused.
+2  Nothing that a file names is run or imported: tensors are found by the names of what rebuilds them, which
+   `stepnet.files.pickles.torch_tensor` has, and objects of other classes are their attributes alone.
+3  A whole module (torch.save(model)) and TorchScript (torch.jit.save) give the names of their state dict; the
+   code in them is passed over.
 
 Source: torch/serialization.py and caffe2/serialize/inline_container.cc of PyTorch 2.13.
 """
@@ -23,7 +25,7 @@ from stepnet.errors import FileError
 from stepnet.files.paths import existing, new_file
 from stepnet.files.pickles import torch_legacy
 from stepnet.files.pickles.opcodes import Source, load
-from stepnet.files.pickles.torch_tensor import ADVICE, DTYPES, NAMES, STORAGES, UNTYPED, arrays, storage_of
+from stepnet.files.pickles.torch_tensor import DTYPES, STORAGES, UNTYPED, arrays, outside
 from stepnet.files.pickles.values import Call, Name, Pairs, Reference, dump, memory
 from stepnet.files.zips import RECORD, Place, bytes_at, members, place_of
 
@@ -80,8 +82,6 @@ def zipped(stream: BufferedIOBase, size: int) -> dict[str, Array]:
     if len(roots) != 1:
         raise FileError("this zip is none of torch.save's: it holds no data.pkl in one folder")
     root = roots[0]
-    if f"{root}constants.pkl" in found:
-        raise FileError(f"this is TorchScript, which holds code beside numbers; {ADVICE}")
 
     def data(name: str) -> Array:
         return bytes_at(stream, place_of(stream, found[name], size))
@@ -90,7 +90,7 @@ def zipped(stream: BufferedIOBase, size: int) -> dict[str, Array]:
     if order not in (b"little", b"big"):
         raise FileError(f"its byte order is {order[:20]!r} in place of little or big")
     pickle = data(f"{root}data.pkl").tobytes()
-    value = load(Source(BytesIO(pickle), 0, len(pickle)), NAMES, ADVICE, storage_of)
+    value = load(Source(BytesIO(pickle), 0, len(pickle)), persistent=outside)
 
     def place(key: str) -> Place | None:
         member = found.get(f"{root}data/{key}")

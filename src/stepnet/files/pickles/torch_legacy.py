@@ -24,15 +24,13 @@ import numpy as np
 from stepnet.errors import FileError
 from stepnet.files.pickles.opcodes import Source, load
 from stepnet.files.pickles.torch_tensor import (
-    ADVICE,
-    NAMES,
     SIZES,
     TYPES,
     Storage,
     Tensor,
     arrays,
+    outside,
     rebuilt,
-    storage_of,
 )
 from stepnet.files.pickles.values import Name, parts
 from stepnet.files.zips import Place
@@ -60,16 +58,17 @@ def streamed(stream: BufferedIOBase, size: int) -> dict[str, Array]:
     source = Source(stream, 0, size)
     storages: dict[str, Storage] = {}
 
-    def storage(identity: object) -> Storage:
-        found = storage_of(identity)
-        storages.setdefault(found.key, found)
+    def storage(identity: object) -> Storage | Name:
+        found = outside(identity)
+        if isinstance(found, Storage):
+            storages.setdefault(found.key, found)
         return found
 
-    if (load(source, NAMES, ADVICE), load(source, NAMES, ADVICE)) != (MAGIC, PROTOCOL):
+    if (load(source), load(source)) != (MAGIC, PROTOCOL):
         raise FileError("this is no file of torch.save's protocol 1001")
-    load(source, NAMES, ADVICE)
-    value = load(source, NAMES, ADVICE, storage)
-    keys = load(source, NAMES, ADVICE)
+    load(source)
+    value = load(source, persistent=storage)
+    keys = load(source)
     if not isinstance(keys, list):
         raise FileError("it has no list of its storages' keys")
     places: dict[str, Place] = {}
@@ -106,7 +105,7 @@ def tarred(stream: BufferedIOBase, size: int) -> dict[str, Array]:
             raise FileError("its pickle asks for a tensor that it does not hold")
         return tensors.get(key) or storages[key]
 
-    value = load(part(stream, files["pickle"]), NAMES, ADVICE, persistent)
+    value = load(part(stream, files["pickle"]), persistent=persistent)
     return arrays(stream, size, value, places.get, big=False)
 
 
@@ -141,14 +140,14 @@ def storages_in(source: Source) -> tuple[dict[str, Storage], dict[str, Place]]:
     storages: dict[str, Storage] = {}
     places: dict[str, Place] = {}
     for _ in range(count_in(source)):
-        match parts(load(source, NAMES, ADVICE)):
+        match parts(load(source)):
             case (str() | int() as key, _, Name(text=kind)) if kind in TYPES and str(key) not in storages:
                 places[str(key)] = numbers(source, TYPES[kind])
                 count = places[str(key)].size // SIZES[TYPES[kind]]
                 storages[str(key)] = Storage(str(key), TYPES[kind], count)
             case _:
                 raise FileError("its tar has a storage without a key or of a type that stepnet does not read")
-    views = load(source, NAMES, ADVICE)
+    views = load(source)
     for view in cast(list[object], views) if isinstance(views, list) else [views]:
         match parts(view):
             case (str() | int() as key, str() | int() as whole, int(start), int(count)) if (
@@ -164,7 +163,7 @@ def tensors_in(source: Source, storages: Mapping[str, Storage]) -> dict[str, Ten
     """The tensors of a tar by key."""
     tensors: dict[str, Tensor] = {}
     for _ in range(count_in(source)):
-        match parts(load(source, NAMES, ADVICE)):
+        match parts(load(source)):
             case (str() | int() as key, str() | int() as storage, _) if str(storage) in storages:
                 (axes,) = struct.unpack("<i4x", source.take(8))
                 numbers = (
@@ -180,7 +179,7 @@ def tensors_in(source: Source, storages: Mapping[str, Storage]) -> dict[str, Ten
 
 def count_in(source: Source) -> int:
     """How many storages or tensors a file in a tar says that it has."""
-    count = load(source, NAMES, ADVICE)
+    count = load(source)
     if not isinstance(count, int) or not 0 <= count <= source.end:
         raise FileError("its tar does not say how many storages or tensors it has")
     return count

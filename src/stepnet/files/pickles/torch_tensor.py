@@ -8,7 +8,7 @@ Source: torch/_utils.py, torch/_tensor.py and torch/serialization.py of PyTorch 
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import BufferedIOBase
 from typing import cast
@@ -17,6 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from stepnet.errors import FileError
+from stepnet.files.pickles.objects import everything, registered
 from stepnet.files.pickles.values import Call, Name, Pairs, are_counts, is_shape, leaves, parts
 from stepnet.files.zips import Place, bytes_at
 
@@ -95,19 +96,6 @@ REFUSED = {
     "torch._utils._rebuild_wrapper_subclass": "is of a class of its own; save it as a torch.Tensor",
     "torch._utils._rebuild_device_tensor_from_numpy": "is of an accelerator; save tensor.cpu()",
 }
-# Names that stand for nothing, or that a tensor which is refused brings along.
-BESIDE = """
-    Size Tensor device nn.parameter.Buffer serialization._get_layout
-    complex32 float8_e8m0fnu float4_e2m1fn_x2 bits8 bits16 bits1x8 bits2x4 bits4x2
-    qint8 qint32 quint8 quint4x2 quint2x4
-    per_tensor_affine per_tensor_symmetric per_channel_affine per_channel_symmetric
-    per_channel_affine_float_qparams
-"""
-NAMES = frozenset(
-    {*TYPES, *TENSORS, *WRAPPERS, *REFUSED, SUBCLASS}
-    | {f"torch.{name}" for name in (*BESIDE.split(), *DTYPES)}
-    | {name.replace("Storage", "Tensor") for name in TYPES}
-)
 ADVICE = "save model.state_dict() on its own, which holds tensors only"
 SHARING = 64  # times the file's size that tensors which share storages may have together
 
@@ -133,12 +121,15 @@ class Tensor:
     strides: tuple[int, ...]
 
 
-def storage_of(identity: object) -> Storage:
-    """The storage that a pickle means: ("storage", type, key, device, count) and, in old files, its view.
+def outside(identity: object) -> Storage | Name:
+    """What a pickle means that lies outside it: ("storage", type, key, device, count) and, in old files, the
+    view of it, or the name of a class.
 
     Raises `FileError`, short and without the path.
     """
     match parts(identity):
+        case ("module", Name() as module, str(), str()):  # a class with its source code, in old files
+            return module
         case ("storage", Name(text=kind), str(key), _, int(count), *view) if kind in TYPES and count >= 0:
             storage = Storage(key, TYPES[kind], count)
         case _:
@@ -156,7 +147,9 @@ def is_tensor(value: object) -> bool:
     """Whether a value of a pickle stands for a tensor, be it one that is refused."""
     if isinstance(value, Call):
         return (
-            value.name in TENSORS or value.name in WRAPPERS or value.name in REFUSED or value.name == SUBCLASS
+            value.name in WRAPPERS
+            or value.name == SUBCLASS
+            or value.name.startswith("torch._utils._rebuild_")
         )
     return isinstance(value, Tensor)
 
@@ -214,8 +207,7 @@ def arrays(
     found: dict[str, Array] = {}
     buffers: dict[tuple[str, int], Array] = {}
     total = 0
-    for name, value in leaves(Pairs([("tensor", root)]) if is_tensor(root) else root, is_tensor):
-        tensor = tensor_of(name, value)
+    for name, tensor in tensors_in(root):
         extent, bytes_taken = extents(name, tensor)
         total += bytes_taken
         if total > SHARING * size:
@@ -232,6 +224,24 @@ def arrays(
             buffers[key] = turned(bytes_at(stream, place), word, big)
         found[name] = array_of(name, tensor, buffers[key])
     return found
+
+
+def tensors_in(root: object) -> Iterator[tuple[str, Tensor]]:
+    """The tensors in a pickle's value by name: those of its state dicts, then what else its objects hold."""
+    if is_tensor(root):
+        root = Pairs([("tensor", root)])
+    found: dict[str, Tensor] = {}
+    for name, value in leaves(root, is_tensor, registered):
+        found[name] = tensor_of(name, value)
+        yield name, found[name]
+    known = set(found.values())
+    for name, value in leaves(root, is_tensor, everything()):
+        tensor = tensor_of(name, value)
+        if tensor in known:
+            continue
+        if name in found:
+            raise FileError(f"it holds two arrays of the name {name!r}")
+        yield name, tensor
 
 
 def extents(name: str, tensor: Tensor) -> tuple[int, int]:

@@ -8,7 +8,7 @@ hold themselves: so `leaves` counts its steps.
 import math
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 import numpy as np
@@ -29,11 +29,14 @@ class Name:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """What a pickle asks to be called, with the state it wants set afterwards; nothing is called."""
+    """What a pickle asks to be called, with the state it wants set afterwards, and the items it wants put
+    into a class made of lists or dictionaries; nothing is called.
+    """
 
     name: str
     arguments: tuple[object, ...]
     state: object = None
+    items: list[tuple[object, object]] = field(default_factory=list[tuple[object, object]])
 
 
 @dataclass(slots=True, eq=False)
@@ -51,12 +54,16 @@ class Reference:
 
 
 Write = Callable[[bytes | memoryview], object]
+Inside = Callable[[object], list[tuple[object, object]]]
 
 
-def leaves(root: object, wanted: Callable[[object], bool]) -> Iterator[tuple[str, object]]:
+def leaves(
+    root: object, wanted: Callable[[object], bool], inside: Inside | None = None
+) -> Iterator[tuple[str, object]]:
     """The wanted values of a tree with their names: the keys and numbers that lead to them, joined by dots.
 
-    What else a tree holds is passed over. Raises `FileError`, a short sentence without the path, where two
+    inside: the values in one, with their keys; without it, those of dictionaries, lists and tuples. What else
+    a tree holds is passed over. Raises `FileError`, a short sentence without the path, where two
     have one name, a key is no text or number, or the tree is too deep or too large.
 
     >>> tree = Pairs([("epoch", 3), ("model", Pairs([("weight", 1.5)])), ("list", [2.5, 3.5])])
@@ -77,12 +84,14 @@ def leaves(root: object, wanted: Callable[[object], bool]) -> Iterator[tuple[str
             continue
         if len(place) > DEPTH:
             raise FileError(f"its dictionaries and lists nest deeper than {DEPTH}")
-        inner = children(value)
+        inner = (inside or children)(value)
         steps += (1 + len(inner)) * (1 + len(place))  # places are as long as they are deep
         if steps > STEPS:
             raise FileError("its dictionaries and lists share too many parts, or are too many")
         waiting.extend(
-            ((*place, key), child) for key, child in reversed(inner) if wanted(child) or holds(child)
+            ((*place, key), child)
+            for key, child in reversed(inner)
+            if wanted(child) or holds(child) or (inside and isinstance(child, Call))
         )
 
 

@@ -63,6 +63,11 @@ def nodes_of(path: Path, module: Module) -> list[TfliteNode]:
     """An operator for each layer of a module."""
     if not module.layout.startswith("tflite."):
         raise FileError(f"{path}: a TFLite model takes the layouts tflite.*, not {module.layout}")
+    if module.layout == "tflite.basic_lstm":
+        raise FileError(
+            f"{path}: a new TFLite model runs whole sequences, and {module.layout} is the operator of one "
+            "step; convert to tflite.lstm"
+        )
     if module.merge != "concat":
         raise FileError(
             f"{path}: {module.name!r} merges its directions by {module.merge!r}, and TFLite does not"

@@ -34,6 +34,9 @@ RECORDS = (
         EVIDENCE,
         WAYS,
     ),
+    Record("tflite.lstm", "lstm", arrays("ifgo"), CLIPS, EVIDENCE, WAYS),
+    Record("tflite.lstm_projection", "lstm", arrays("ifgo") | PROJECTION, CLIPS, READ, WAYS),
+    Record("tflite.lstm_coupled", "lstm", arrays("fgo"), {"coupled": True, **CLIPS}, EVIDENCE, WAYS),
     Record(
         "tflite.basic_lstm",
         "lstm",
@@ -43,7 +46,4 @@ RECORDS = (
         WAYS,
         notes=("the LSTM of five inputs, kernel_type BASIC, whose weights take [x, h]",),
     ),
-    Record("tflite.lstm", "lstm", arrays("ifgo"), CLIPS, EVIDENCE, WAYS),
-    Record("tflite.lstm_projection", "lstm", arrays("ifgo") | PROJECTION, CLIPS, READ, WAYS),
-    Record("tflite.lstm_coupled", "lstm", arrays("fgo"), {"coupled": True, **CLIPS}, EVIDENCE, WAYS),
 )

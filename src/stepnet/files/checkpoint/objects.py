@@ -1,0 +1,80 @@
+"""What the variables of a TensorFlow 2 checkpoint were called, by its graph of objects.
+
+A checkpoint of objects names a variable by its place among them, "_operations/1/cell/kernel" or
+"variables/0". The graph beside the variables, a text, has the names that these had in the program:
+"encoder/gru_cell/kernel".
+
+Source: core/protobuf/trackable_object_graph.proto and core/util/tensor_bundle/tensor_bundle.cc
+(WriteStringTensor) of TensorFlow 2.21.
+"""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from stepnet.errors import FileError
+from stepnet.files.checkpoint.file import Array, named
+from stepnet.files.checkpoint.protobuf import Message, message
+from stepnet.files.checkpoint.sstable import table, varint
+from stepnet.files.paths import existing
+
+GRAPH = b"_CHECKPOINTABLE_OBJECT_GRAPH"
+LARGEST = 1 << 28  # bytes of the graph
+CHECKSUM = 4  # bytes, between the length of a text and the text
+
+
+def program_names(prefix: str) -> dict[str, str]:
+    """The names that variables had in the program, by those in a checkpoint; none where it has no graph."""
+    index = existing(f"{prefix}.index")
+    with named(index):
+        found = dict(table(memoryview(index.read_bytes())))
+        if GRAPH not in found:
+            return {}
+        count = message(found.get(b"", memoryview(b""))).number(1)
+        graph = message(memoryview(text_of(prefix, count, message(found[GRAPH]))))
+    attributes = (attribute for node in graph.messages(1) for attribute in node.messages(2))
+    return {attribute.text(3): attribute.text(2) for attribute in attributes if attribute.text(2)}
+
+
+def text_of(prefix: str, count: int, said: Message) -> bytes:
+    """The one text that a BundleEntryProto points to: its length, a checksum, and its bytes."""
+    shard, start, size = said.number(3), said.number(4), said.number(5)
+    file = existing(f"{prefix}.data-{shard:05d}-of-{count:05d}")
+    length = file.stat().st_size
+    if (
+        said.number(1) != 7
+        or math.prod(one.number(1) for one in said.one(2).messages(1)) != 1
+        or size > LARGEST
+    ):
+        raise FileError("its graph of objects is not one text")
+    if start + size > length:
+        raise FileError(f"its graph of objects is cut off: it ends at {start + size} of {length} bytes")
+    data = memoryview(np.fromfile(file, np.uint8, size, offset=start).data)
+    many, at = varint(data, 0)
+    if at + CHECKSUM + many != size:
+        raise FileError("its graph of objects is not as long as it says")
+    return bytes(data[at + CHECKSUM :])
+
+
+def renamed(path: Path, arrays: Mapping[str, Array], names: Mapping[str, str]) -> dict[str, Array]:
+    """Variables by the names that they had in the program, where each of these is that of one variable.
+
+    A model that was exported has its variables twice: of two with one name and the same bits one is left out.
+    """
+    made: dict[str, Array] = {}
+    for key, array in arrays.items():
+        name = names.get(key, key)
+        if name in made and same_bits(made[name], array):
+            continue
+        name = key if name in made else name
+        if name in made:
+            raise FileError(f"{path}: two variables in it have the name {name!a}")
+        made[name] = array
+    return made
+
+
+def same_bits(one: Array, other: Array) -> bool:
+    """Whether two arrays are the same."""
+    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()

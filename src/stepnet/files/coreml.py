@@ -1,0 +1,267 @@
+"""The LSTMs of a Core ML model as modules: a .mlpackage folder, or the .mlmodel in it or without one.
+
+    Manifest.json                              which of the files below is the model
+    Data/com.apple.CoreML/model.mlmodel        a message of Protocol Buffers: a program of operations
+    Data/com.apple.CoreML/weights/weight.bin   the constants that are not in the program itself
+
+Programs (ML Program, iOS 15 on) are read; the neural networks of older models are not, and no GRU is, as two
+of Apple's documents disagree on when it resets.
+
+Source: mlmodel/format/Model.proto and MIL.proto, and mlmodel/src/MILBlob/Blob/StorageFormat.hpp, of
+coremltools 9.0.
+"""
+
+import math
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import ml_dtypes
+import numpy as np
+
+from stepnet.errors import FileError, LayoutError
+from stepnet.files import jsons
+from stepnet.files.checkpoint.file import varints
+from stepnet.files.checkpoint.protobuf import Message, message
+from stepnet.files.model import Array, Model, Module
+from stepnet.files.paths import existing
+from stepnet.layout.registry import record
+
+LARGEST = 1 << 31  # bytes of a message
+DEPTH = 20  # blocks within blocks
+PROGRAM = 502  # the field of a model that is a program
+KINDS = {
+    10: np.dtype(np.float16),
+    11: np.dtype(np.float32),
+    12: np.dtype(np.float64),
+    13: np.dtype(ml_dtypes.bfloat16),
+    21: np.dtype(np.int8),
+    22: np.dtype(np.int16),
+    23: np.dtype(np.int32),
+    24: np.dtype(np.int64),
+    31: np.dtype(np.uint8),
+    32: np.dtype(np.uint16),
+}
+IMMEDIATE = {
+    11: 1,
+    12: 6,
+    23: 2,
+    24: 5,
+}  # the field of a TensorValue for each kind; the others lie in `bytes`
+BYTES, TEXTS = 7, 4
+STRING = 2
+BLOB = struct.Struct("<2I2Q")  # a mark, the kind, the size and the place of a constant
+MARK = 0xDEADBEEF
+FRONT = "@model_path/"
+WEIGHTS = tuple(
+    f"{name}{way}" for way in ("", "_back") for name in ("weight_ih", "weight_hh", "bias", "peephole")
+)
+SETTINGS = ("recurrent_activation", "cell_activation", "activation", "clip")
+STRAIGHT = {"transpose", "reshape", "squeeze", "expand_dims", "cast", "identity"}
+OTHERS = {
+    "gru": "whose reset two of Apple's documents tell differently",
+    "rnn": "for which there is no layout",
+}
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation of a program: the names of what it takes and gives, and its value if it is a constant."""
+
+    type: str
+    inputs: dict[str, str]
+    outputs: tuple[str, ...]
+    value: Message | None = None
+
+
+@dataclass(frozen=True)
+class Program:
+    """The operations of a model in order, by which of them each name is made, and where its numbers lie."""
+
+    folder: Path
+    operations: tuple[Operation, ...]
+    makers: dict[str, Operation] = field(default_factory=dict[str, Operation])
+    blobs: dict[Path, Array] = field(default_factory=dict[Path, Array])
+
+
+def read(path: Path) -> Model:
+    """The LSTMs of a model, each a module, and its other constants; raises `FileError`, with the path."""
+    try:
+        file = model_file(path)
+        if file.stat().st_size > LARGEST:
+            raise FileError(f"it has more than {LARGEST} bytes")
+        program = program_of(file)
+        modules = tuple(module(program, one) for one in program.operations if one.type == "lstm")
+        for one in program.operations:
+            if one.type in OTHERS:
+                raise FileError(f"it has a {one.type} {one.outputs[0]!r}, {OTHERS[one.type]}")
+        taken = {name for one in modules for name in one.names.values()}
+        rest = {
+            one.outputs[0]: array
+            for one in program.operations
+            if one.type == "const" and one.outputs[0] not in taken
+            for array in [constant(program, one)]
+            if isinstance(array, np.ndarray)
+        }
+        return Model(str(path), modules, rest)
+    except FileError as error:
+        said = str(error).startswith(str(path))
+        raise FileError(str(error) if said else f"{path}: {error}") from None
+    except OSError as error:
+        raise FileError(f"{path}: it cannot be read ({error.strerror or error})") from error
+
+
+def model_file(path: Path) -> Path:
+    """The .mlmodel of a package, or the file itself."""
+    if not path.is_dir():
+        return existing(path)
+    manifest = jsons.read(path / "Manifest.json")
+    entries: Any = manifest.get("itemInfoEntries")
+    root: Any = (
+        cast("dict[str, Any]", entries).get(str(manifest.get("rootModelIdentifier"))) if entries else None
+    )
+    place = cast("dict[str, Any]", root).get("path") if isinstance(root, dict) else None
+    if not isinstance(place, str):
+        raise FileError("its Manifest.json does not say which file is the model")
+    return inside(path, f"Data/{place}")
+
+
+def inside(folder: Path, place: str) -> Path:
+    """A file that lies below a folder."""
+    for part in place.split("/"):
+        folder = jsons.within(folder, part)
+    if not folder.is_file():
+        raise FileError(f"its file {place[:200]} is missing")
+    return folder
+
+
+def program_of(file: Path) -> Program:
+    """The program in a .mlmodel."""
+    model = message(memoryview(file.read_bytes()))
+    if PROGRAM not in model.fields:
+        raise FileError(
+            "it is no ML Program; convert it with convert_to='mlprogram', or take the model it is made of"
+        )
+    functions = [entry.one(2) for entry in model.one(PROGRAM).messages(2)]
+    blocks = [entry.one(2) for function in functions for entry in function.messages(3)]
+    operations = tuple(one for block in blocks for one in operations_in(block))
+    makers: dict[str, Operation] = {}
+    for one in operations:
+        for name in one.outputs:
+            if name in makers or not name.isprintable() or len(name) > 1000:
+                raise FileError(f"two values are called {name[:100]!a}, or it cannot be printed")
+            makers[name] = one
+    return Program(file.parent, operations, makers)
+
+
+def operations_in(block: Message, depth: int = 0) -> Iterator[Operation]:
+    """The operations of a block, and of the blocks in them."""
+    if depth > DEPTH:
+        raise FileError(f"its blocks nest deeper than {DEPTH}")
+    for said in block.messages(3):
+        attributes = {entry.text(1): entry.one(2) for entry in said.messages(5)}
+        inputs = {entry.text(1): entry.one(2).one(1).text(1) for entry in said.messages(2)}
+        outputs = tuple(output.text(1) for output in said.messages(3))
+        if outputs:
+            yield Operation(said.text(1), inputs, outputs, attributes.get("val"))
+        for inner in said.messages(4):
+            yield from operations_in(inner, depth + 1)
+
+
+def module(program: Program, one: Operation) -> Module:
+    """An LSTM as a module; raises `FileError` for one whose weights are no constants."""
+    name = one.outputs[0]
+    taken = {weight: one.inputs[weight] for weight in WEIGHTS if weight in one.inputs}
+    arrays: dict[str, Array] = {}
+    for weight, source in taken.items():
+        value = constant(program, maker_of(program, source))
+        if not isinstance(value, np.ndarray):
+            raise FileError(f"lstm {name!r} takes {weight} from {source!r}, which is no constant of numbers")
+        arrays[weight] = value
+    given: dict[str, Any] = {}
+    for setting in SETTINGS:
+        if setting in one.inputs:
+            value = constant(program, maker_of(program, one.inputs[setting]))
+            given[setting] = (
+                float(value.reshape(-1)[0]) if isinstance(value, np.ndarray) and value.size else value
+            )
+    direction = one.inputs.get("direction")
+    way = constant(program, maker_of(program, direction)) if direction else "forward"
+    try:
+        semantics = record("coreml.lstm").translated(given)
+    except LayoutError as error:
+        raise FileError(f"lstm {name!r}: {error}") from error
+    below = maker_of(program, one.inputs.get("x", ""))
+    for _ in range(64):
+        if below is None or below.type not in STRAIGHT:
+            break
+        below = maker_of(program, below.inputs.get("x", ""))
+    return Module(
+        name,
+        ("coreml.lstm",),
+        arrays,
+        taken,
+        semantics=semantics,
+        follows=below.outputs[0] if below and below.type == "lstm" else None,
+        reverse=way == "reverse",
+        notes=tuple(states(program, one)),
+    )
+
+
+def maker_of(program: Program, name: str) -> Operation | None:
+    """The operation that makes a value; None for an input of the model."""
+    return program.makers.get(name)
+
+
+def states(program: Program, one: Operation) -> Iterator[str]:
+    """What is to be known of initial states that are no zeros."""
+    for name in ("initial_h", "initial_c"):
+        source = one.inputs.get(name)
+        value = constant(program, maker_of(program, source)) if source else None
+        if source and not isinstance(value, np.ndarray):
+            yield f"{name} is given when the model runs"
+        elif isinstance(value, np.ndarray) and value.any():
+            yield f"{name} is a constant other than zeros"
+
+
+def constant(program: Program, one: Operation | None) -> Array | str | None:
+    """The numbers or the text of a constant; None for what is none, or of a kind that is not read."""
+    if one is None or one.type != "const" or one.value is None:
+        return None
+    said = one.value.one(2).one(1)
+    kind, tensor = said.number(1), one.value.one(3).one(1)
+    if kind == STRING:
+        return tensor.one(TEXTS).text(1)
+    if kind not in KINDS:
+        return None
+    shape = tuple(dimension.one(1).number(1) for dimension in said.messages(3))
+    size = math.prod(shape) * KINDS[kind].itemsize
+    if 5 in one.value.fields:
+        data = blob(program, one.value.one(5))
+    elif kind in IMMEDIATE:
+        held = b"".join(bytes(piece) for piece in tensor.one(IMMEDIATE[kind]).pieces(1))
+        data = held if KINDS[kind].kind == "f" else varints(held).astype(KINDS[kind]).tobytes()
+    else:
+        data = b"".join(bytes(piece) for piece in tensor.one(BYTES).pieces(1))
+    if len(data) != size:
+        raise FileError(f"{one.outputs[0]!r} of {shape} has {len(data)} bytes in place of {size}")
+    return np.frombuffer(data, KINDS[kind].newbyteorder("<") if kind != 13 else KINDS[kind]).reshape(shape)
+
+
+def blob(program: Program, said: Message) -> memoryview:
+    """The bytes of a constant in a file of weights: a mark, and where they are."""
+    name, place = said.text(1), said.number(2)
+    if not name.startswith(FRONT):
+        raise FileError(f"it names the file {name[:100]!a}, which is not below the model")
+    path = inside(program.folder, name.removeprefix(FRONT))
+    if path not in program.blobs:
+        program.blobs[path] = np.fromfile(path, np.uint8)
+    data = program.blobs[path].data
+    if place + BLOB.size > len(data):
+        raise FileError(f"its file {path.name} is cut off")
+    mark, _, size, start = BLOB.unpack_from(data, place)
+    if mark != MARK or start + size > len(data):
+        raise FileError(f"its file {path.name} is cut off, or has no constant at byte {place}")
+    return data[start : start + size]

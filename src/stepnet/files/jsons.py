@@ -1,0 +1,61 @@
+"""Objects of JSON out of files, of bounded size."""
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+from stepnet.errors import FileError
+from stepnet.files.paths import existing
+
+Object = dict[str, Any]
+NAME = 255  # bytes that a file's name can have
+LARGEST = 1 << 26  # bytes: the index of a model of a million arrays has fewer
+
+
+def parsed(data: bytes, what: str) -> Object:
+    """A JSON object; raises `FileError`, short and without the path, for what is none.
+
+    >>> parsed(b'{"a": 1}', "index")
+    {'a': 1}
+    """
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise FileError(f"its {what} is no JSON ({str(error)[:200]})") from error
+    if not isinstance(value, dict):
+        raise FileError(f"its {what} is no JSON object")
+    return cast(Object, value)
+
+
+def read(path: Path) -> Object:
+    """The object of a .json file; raises `FileError`, with the path."""
+    try:
+        if existing(path).stat().st_size > LARGEST:
+            raise FileError(f"{path}: it is larger than any index or description ({LARGEST} bytes)")
+        return parsed(path.read_bytes(), "text")
+    except OSError as error:
+        raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
+    except FileError as error:
+        raise FileError(str(error) if str(error).startswith(str(path)) else f"{path}: {error}") from None
+
+
+def within(folder: Path, name: Any) -> Path:
+    """The path of a file that lies in a folder; raises `FileError`, without the path, where it does not.
+
+    >>> within(Path("models"), "../secrets")
+    Traceback (most recent call last):
+    stepnet.errors.FileError: it names the file '../secrets', which is no name in its folder
+    """
+    plain = isinstance(name, str) and name.isprintable() and not set(name) & set("/\\")
+    if not plain or name in ("", ".", "..") or len(name.encode()) > NAME:
+        raise FileError(f"it names the file {str(name)[:100]!a}, which is no name in its folder")
+    path = folder / name
+    if path.is_symlink() and path.resolve().parent not in (folder.resolve(), blobs(folder)):
+        raise FileError(f"it names the file {name!r}, which is a link out of its folder")
+    return path
+
+
+def blobs(folder: Path) -> Path | None:
+    """Where the files of a folder lie that Hugging Face's cache made of links: snapshots/NAME and blobs."""
+    snapshots = folder.resolve().parent
+    return snapshots.parent / "blobs" if snapshots.name == "snapshots" else None

@@ -1,0 +1,1 @@
+"""Models of OpenVINO: an .xml that says what is computed, and a .bin of numbers."""

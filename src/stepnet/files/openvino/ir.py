@@ -1,0 +1,148 @@
+"""The layers of an OpenVINO IR: a graph in an .xml, whose constants lie in the .bin beside it.
+
+    <layer id="18" name="encoder/W" type="Const"><data element_type="f32" shape="1, 9, 2" offset="0" .../>
+    <layer id="21" name="encoder" type="GRUSequence"><data direction="forward" .../>
+    <edge from-layer="18" from-port="0" to-layer="21" to-port="3"/>
+
+The body of a loop is a graph within a layer, with ids of its own.
+
+Source: OpenVINO's docs on its IR, versions 10 and 11.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.parsers import expat
+
+import ml_dtypes
+import numpy as np
+
+from stepnet.errors import FileError
+from stepnet.files.model import Array
+from stepnet.files.paths import existing
+
+LARGEST = 1 << 28  # bytes of an .xml
+LAYERS = 1 << 20
+AXES = 32
+CONST = "Const"
+KINDS = {
+    "f64": np.dtype(np.float64),
+    "f32": np.dtype(np.float32),
+    "f16": np.dtype(np.float16),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "boolean": np.dtype(np.bool_),
+    **{f"{kind}{bits}": np.dtype(f"{kind}{bits // 8}") for kind in "iu" for bits in (8, 16, 32, 64)},
+}
+
+
+@dataclass
+class Layer:
+    """A layer of a graph: its name, what it does, how it is set, and the layers behind its inputs."""
+
+    name: str
+    type: str
+    data: Mapping[str, str] = field(default_factory=dict[str, str])
+    inputs: dict[int, "Layer"] = field(default_factory=dict[int, "Layer"])
+
+
+@dataclass
+class Graph:
+    """A graph while it is read: its layers by id, and its edges."""
+
+    layers: dict[str, Layer] = field(default_factory=dict[str, Layer])
+    edges: list[Mapping[str, str]] = field(default_factory=list[Mapping[str, str]])
+    last: Layer | None = None
+
+    def joined(self) -> list[Layer]:
+        """The layers, each with those behind its inputs."""
+        for edge in self.edges:
+            source, target = (
+                self.layers.get(edge.get("from-layer", "")),
+                self.layers.get(edge.get("to-layer", "")),
+            )
+            port = edge.get("to-port", "")
+            if source is None or target is None or not port.isdecimal() or len(port) > 9:
+                raise FileError("an edge in it leads from or to a layer that it does not have")
+            target.inputs[int(port)] = source
+        return list(self.layers.values())
+
+
+class Reader:
+    """What expat tells of an .xml, one element after the other."""
+
+    def __init__(self) -> None:
+        self.graphs: list[Graph] = []  # those that are open, the innermost last
+        self.layers: list[Layer] = []
+        self.count = 0
+
+    def start(self, element: str, attributes: dict[str, str]) -> None:
+        """Takes the beginning of an element."""
+        if element in ("net", "body", "then_body", "else_body"):
+            self.graphs.append(Graph())
+        if not self.graphs:
+            raise FileError(f"it begins with <{element[:50]}>, and not with <net>")
+        graph = self.graphs[-1]
+        if element == "layer":
+            self.count += 1
+            identity = attributes.get("id", "")
+            if identity in graph.layers or self.count > LAYERS:
+                raise FileError(
+                    f"it has two layers of the id {identity[:50]!a}, or more than {LAYERS} layers"
+                )
+            graph.last = graph.layers[identity] = Layer(
+                attributes.get("name", ""), attributes.get("type", "")
+            )
+        elif element == "data" and graph.last is not None and not graph.last.data:
+            graph.last.data = attributes
+        elif element == "edge":
+            graph.edges.append(attributes)
+
+    def end(self, element: str) -> None:
+        """Takes the end of an element."""
+        if element in ("net", "body", "then_body", "else_body"):
+            self.layers += self.graphs.pop().joined()
+
+    def entity(self, *_: object) -> None:
+        """Refuses a definition of what texts stand for, of which a small file makes a large one."""
+        raise FileError("it defines entities, which no model needs")
+
+
+def read(path: Path) -> tuple[list[Layer], Array]:
+    """The layers of a model and the bytes of its constants; path is the .xml, or the .bin beside it.
+
+    Raises `FileError`, without the path where it is the .xml that is wrong.
+    """
+    described = existing(path.with_suffix(".xml"))
+    numbers = path.with_suffix(".bin")
+    if described.stat().st_size > LARGEST:
+        raise FileError(f"it has more than {LARGEST} bytes")
+    reader, parser = Reader(), expat.ParserCreate()
+    parser.StartElementHandler, parser.EndElementHandler = reader.start, reader.end
+    parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = reader.entity
+    try:
+        parser.Parse(described.read_bytes(), True)
+    except (expat.ExpatError, UnicodeError) as error:
+        raise FileError(f"this is no whole .xml file ({error})") from error
+    if not numbers.exists() and any(layer.type == CONST for layer in reader.layers):
+        raise FileError(f"its numbers are in {numbers.name}, which is not beside it")
+    return reader.layers, np.fromfile(numbers, np.uint8) if numbers.exists() else np.empty(0, np.uint8)
+
+
+def constant(layer: Layer, data: Array) -> Array:
+    """The numbers of a constant, as a view of the bytes; raises `FileError` where they do not lie there."""
+    said = {name: layer.data.get(name, "") for name in ("element_type", "shape", "offset", "size")}
+    sizes = [size.strip() for size in said["shape"].split(",") if size.strip()]
+    listed = [*sizes, said["offset"], said["size"]]
+    kind = KINDS.get(said["element_type"])
+    if kind is None:
+        raise FileError(f"{layer.name[:100]!a} holds {said['element_type'][:20]!a}, which is not read")
+    if len(sizes) > AXES or not all(number.isdecimal() and len(number) < 19 for number in listed):
+        raise FileError(f"{layer.name[:100]!a} has no shape, offset and size")
+    *shape, offset, size = map(int, listed)
+    if size != math.prod(shape) * kind.itemsize or offset + size > len(data):
+        raise FileError(f"{layer.name[:100]!a} has not the bytes that its shape says, or they are cut off")
+    # offsets need not be multiples of the size of a number
+    return (
+        np.ndarray(tuple(shape), kind.newbyteorder("<"), data.data, offset) if size else np.empty(shape, kind)
+    )

@@ -1,0 +1,153 @@
+"""The recurrent operators of an OpenVINO model as modules.
+
+    GRUSequence     X, initial state, sequence lengths, W, R, B
+    LSTMSequence    X, both initial states, sequence lengths, W, R, B
+    GRUCell ...     the same without sequence lengths, and without the axis of directions
+
+Source: OpenVINO's docs/ops/sequence: GRUSequence_5, LSTMSequence_5, RNNSequence_5, GRUCell_3, LSTMCell_4 and
+RNNCell_3.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stepnet.errors import FileError, LayoutError
+from stepnet.files.model import Array, Model, Module
+from stepnet.files.openvino import ir
+from stepnet.files.openvino.ir import CONST, Layer
+from stepnet.layout.registry import record
+
+# The place of the first weight among the inputs, and the layout.
+OPERATORS = {
+    "RNNSequence": (3, "openvino.rnn"),
+    "GRUSequence": (3, "openvino.gru"),
+    "LSTMSequence": (4, "openvino.lstm"),
+    "RNNCell": (2, "openvino.rnn"),
+    "GRUCell": (2, "openvino.gru"),
+    "LSTMCell": (3, "openvino.lstm"),
+}
+WEIGHTS = ("W", "R", "B")
+STRAIGHT = {
+    "Transpose",
+    "Reshape",
+    "Squeeze",
+    "Unsqueeze",
+    "Convert",
+}  # numbers pass through them as they are
+FED = {"Parameter", "ReadValue"}
+USUAL = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}
+
+
+def read(path: Path) -> Model:
+    """The recurrent operators of a model, each a module, and its other constants.
+
+    Raises `FileError`, with the path.
+    """
+    try:
+        layers, data = ir.read(path)
+        names = dict(unique(layers))
+        modules = tuple(module(layer, names, data) for layer in layers if layer.type in OPERATORS)
+        taken = {name for one in modules for name in one.names.values()}
+        rest = {
+            names[id(layer)]: ir.constant(layer, data)
+            for layer in layers
+            if layer.type == CONST
+            and layer.data.get("element_type") in ir.KINDS
+            and names[id(layer)] not in taken
+        }
+        return Model(str(path), modules, rest)
+    except FileError as error:
+        said = str(error).startswith(str(path.parent / path.stem))
+        raise FileError(str(error) if said else f"{path}: {error}") from None
+    except OSError as error:
+        raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
+
+
+def unique(layers: list[Layer]) -> Iterator[tuple[int, str]]:
+    """The layers' names, each of which is there once, and can be printed."""
+    known: dict[str, int] = {}
+    for layer in layers:
+        if not layer.name.isprintable() or len(layer.name) > 1000:
+            raise FileError(
+                f"a layer has the name {layer.name[:100]!a}, which cannot be printed or is too long"
+            )
+        count = known[layer.name] = known.get(layer.name, 0) + 1
+        yield id(layer), layer.name if count == 1 else f"{layer.name}#{count}"
+
+
+def module(layer: Layer, names: dict[int, str], data: Array) -> Module:
+    """A recurrent operator as a module; raises `FileError` for a function that no layout says."""
+    start, layout = OPERATORS[layer.type]
+    name = names[id(layer)]
+    where = f"{layer.type} {name!r}"
+    after = layer.data.get("linear_before_reset", "false").lower() in ("true", "1")
+    layout = "openvino.gru_reset_before" if layout == "openvino.gru" and not after else layout
+    arrays: dict[str, Array] = {}
+    called: dict[str, str] = {}
+    for place, weight in enumerate(WEIGHTS, start):
+        source = behind(layer.inputs.get(place), {"Convert"})
+        if source is None or source.type != CONST:
+            kind = source.type if source else "nothing"
+            raise FileError(f"{where} takes {weight} from {kind}, and not from a constant")
+        array = ir.constant(source, data)
+        arrays[weight] = array if layer.type.endswith("Sequence") else array[None]
+        called[weight] = names[id(source)]
+    try:
+        semantics = record(layout).translated(settings(layer, where))
+    except LayoutError as error:
+        raise FileError(f"{where}: {error}") from error
+    below = behind(layer.inputs.get(0), STRAIGHT)
+    direction = layer.data.get("direction", "forward").lower()
+    return Module(
+        name,
+        (layout,),
+        arrays,
+        called,
+        semantics=semantics,
+        follows=names[id(below)] if below and below.type in OPERATORS else None,
+        reverse=direction == "reverse",
+        notes=tuple(states(layer, start, data)),
+    )
+
+
+def settings(layer: Layer, where: str) -> dict[str, Any]:
+    """What an operator says of its function, by the names that layouts have."""
+    data = layer.data
+    if data.get("input_forget", "false").lower() in ("true", "1"):
+        raise FileError(f"{where} has input_forget=true, which is not read")
+    if data.get("weights_format", "fico") != "fico" or len(layer.inputs) > OPERATORS[layer.type][0] + 3:
+        raise FileError(f"{where} is of opset 1, whose peepholes and orders of gates are not read")
+    for name in ("activations_alpha", "activations_beta", "activation_alpha", "activation_beta"):
+        if data.get(name, "").strip():
+            raise FileError(f"{where} has {name}={data[name][:50]!a}, which is not read")
+    given = [part.strip().lower() for part in data.get("activations", "").split(",") if part.strip()]
+    usual = USUAL[layer.type.removesuffix("Sequence").removesuffix("Cell")]
+    try:
+        clip = float(data.get("clip", "0"))
+    except ValueError:
+        raise FileError(f"{where} has the clip {data['clip'][:50]!a}, which is no number") from None
+    names = (*given, *usual[len(given) :])
+    return {**{f"activations[{place}]": name for place, name in enumerate(names)}, "clip": clip}
+
+
+def behind(layer: Layer | None, kinds: set[str]) -> Layer | None:
+    """The layer that feeds an input, seen through those of some kinds."""
+    for _ in range(64):
+        if layer is None or layer.type not in kinds:
+            return layer
+        layer = layer.inputs.get(0)
+    return None
+
+
+def states(layer: Layer, start: int, data: Array) -> Iterator[str]:
+    """What is to be known of the initial states, where they are no zeros."""
+    count = 2 if layer.type.startswith("LSTM") else 1
+    for place in range(1, 1 + count):
+        source = behind(layer.inputs.get(place), STRAIGHT | {"Broadcast"})
+        if source is not None and source.type in FED:
+            yield f"the initial state {source.name!r} is given when the model runs"
+        elif source is not None and source.type == CONST and np.any(ir.constant(source, data)):
+            yield f"the initial state {source.name!r} is a constant other than zeros"

@@ -1,0 +1,1 @@
+"""Checkpoint folders of Orbax, as JAX programs save them."""

@@ -1,0 +1,133 @@
+"""The arrays of a checkpoint folder of Orbax by name, without JAX.
+
+    _METADATA                           the tree: the keys that lead to every array
+    manifest.ocdbt, d/...               arrays in one store (`stepnet.files.orbax.ocdbt`), as is usual, or
+    encoder.cell.hn.kernel/.zarray      in a folder each (`stepnet.files.orbax.zarr`)
+
+A step of a CheckpointManager holds such folders, each an item such as "default" or "state".
+
+Source: orbax/checkpoint of Orbax 0.12: _src/metadata/tree.py, _src/serialization/ and checkpointers.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+from stepnet.errors import FileError
+from stepnet.files import jsons
+from stepnet.files.model import Array
+from stepnet.files.orbax import zarr
+from stepnet.files.orbax.ocdbt import MANIFEST, Tree
+from stepnet.files.store import Store
+
+METADATA = "_METADATA"
+OLDER = "checkpoint"  # what Orbax before 0.4 kept beside or in place of the arrays
+KEYS = 1 << 20
+
+
+def read(path: str | Path) -> dict[str, Array]:
+    """The arrays of a checkpoint by name, the keys that lead to them joined by "/"; path is its folder.
+
+    Raises `FileError`, with the path, for what is missing, truncated or no such folder.
+    """
+    folder = Path(path)
+    try:
+        if is_item(folder):
+            return arrays(folder)
+        items = sorted(inner for inner in folder.iterdir() if inner.is_dir() and is_item(inner))
+        if not items:
+            older = f"; the file {OLDER} is of an older Orbax" if (folder / OLDER).exists() else ""
+            raise FileError(f"this folder of Orbax holds no {MANIFEST} and no {METADATA}{older}")
+        found = {inner.name: arrays(inner) for inner in items}
+        if len(found) == 1:
+            return next(iter(found.values()))
+        return {f"{item}/{name}": array for item, held in found.items() for name, array in held.items()}
+    except FileError as error:
+        said = str(error).startswith(str(path))
+        raise FileError(str(error) if said else f"{path}: {error}") from None
+    except OSError as error:
+        raise FileError(f"{path}: it cannot be read ({error.strerror or error})") from error
+
+
+def is_item(folder: Path) -> bool:
+    """Whether a folder holds a tree of arrays."""
+    return (folder / MANIFEST).is_file() or (folder / METADATA).is_file()
+
+
+def arrays(folder: Path) -> dict[str, Array]:
+    """The arrays of one tree."""
+    names, wanted = tree(folder)
+    store = Store(folder, 0)
+    get = in_store(folder, store) if (folder / MANIFEST).is_file() else in_folders(folder, store)
+    made: dict[str, Array] = {}
+    for place, description, chunk in get:
+        name = names.get(place, place.replace(".", "/"))
+        if name in made:
+            raise FileError(f"it has two arrays of the name {name[:100]!a}")
+        made[name] = zarr.array(description, chunk, store)
+    missing = wanted - made.keys()
+    if missing:
+        raise FileError(f"it does not hold the array {min(missing)[:100]!a} that its {METADATA} tells of")
+    return made
+
+
+def tree(folder: Path) -> tuple[dict[str, str], set[str]]:
+    """The names of arrays by where they lie, and those that must be there, as the metadata tells."""
+    if not (folder / METADATA).is_file():
+        return {}, set()
+    told = zarr.fields(jsons.read(folder / METADATA).get("tree_metadata"))
+    names: dict[str, str] = {}
+    wanted: set[str] = set()
+    for said in told.values():
+        listed = zarr.fields(said).get("key_metadata")
+        keys = [str(zarr.fields(key).get("key")) for key in cast("list[Any]", listed)] if listed else []
+        names[".".join(keys)] = "/".join(keys)
+        kind = zarr.fields(zarr.fields(said).get("value_metadata")).get("value_type")
+        if kind in ("jax.Array", "np.ndarray"):
+            wanted.add("/".join(keys))
+    return names, wanted
+
+
+Stored = Iterator[tuple[str, bytes, Callable[[str], bytes | None]]]
+
+
+def in_store(folder: Path, store: Store) -> Stored:
+    """The arrays of an OCDBT store: where each lies, its description, and its chunks by their keys."""
+    held = Tree(folder, store)
+    items = dict(held.items())
+
+    def getter(place: str) -> Callable[[str], bytes | None]:
+        def get(key: str) -> bytes | None:
+            value = items.get(f"{place}/{key}")
+            return None if value is None else held.value(value)
+
+        return get
+
+    for key, value in sorted(items.items()):
+        place, _, file = key.rpartition("/")
+        if file in zarr.DESCRIPTIONS:
+            yield place, held.value(value), getter(place)
+
+
+def in_folders(folder: Path, store: Store) -> Stored:
+    """The same of a folder for each array."""
+
+    def getter(place: Path) -> Callable[[str], bytes | None]:
+        def get(key: str) -> bytes | None:
+            path = place
+            for part in key.split("/"):
+                path = jsons.within(path, part)
+            if not path.is_file():
+                return None
+            size = path.stat().st_size
+            store.beside(str(path), size)
+            store.take(size, f"{path.name}")
+            return path.read_bytes()
+
+        return get
+
+    for inner in sorted(folder.iterdir()):
+        described = [inner / name for name in zarr.DESCRIPTIONS if (inner / name).is_file()]
+        if inner.is_dir() and described:
+            data = getter(inner)(described[0].name)
+            yield inner.name, data or b"", getter(inner)

@@ -1,0 +1,198 @@
+"""What lies under which key in a folder of TensorStore's OCDBT: a B+tree, whose nodes lie in files beside it.
+
+    manifest.ocdbt    where the root of the newest version is
+    d/NAME            nodes, and values that are too long to be in one
+
+A node, and the manifest, begin with a magic number, their length, a version and how they are packed, and end
+with a checksum. Keys are written without what they share with the one before.
+
+Source: tensorstore/kvstore/ocdbt/index.rst ("Storage format"), and format/data_file_id_codec.cc.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepnet.errors import FileError
+from stepnet.files import jsons
+from stepnet.files.checkpoint.sstable import crc32c, varint
+from stepnet.files.orbax.packed import unpacked
+from stepnet.files.store import Store
+
+MANIFEST = "manifest.ocdbt"
+MAGIC_MANIFEST, MAGIC_NODE = bytes.fromhex("0cdb3a2a"), bytes.fromhex("0cdb20de")
+HEAD = struct.Struct("<4sQ")
+LARGEST = 1 << 26  # bytes of an unpacked node
+HEIGHT = 32
+MISSING = (1 << 64) - 1  # the offset of a root that has no keys
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Bytes in a file of the folder; the paths in a node at them begin with `base`."""
+
+    base: str
+    path: str
+    start: int
+    size: int
+
+
+Value = bytes | Reference
+
+
+class Cursor:
+    """The fields of a node, taken one after the other."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = memoryview(data), 0
+
+    def number(self) -> int:
+        """The next number."""
+        value, self.at = varint(self.data, self.at)
+        return value
+
+    def numbers(self, count: int) -> list[int]:
+        """So many numbers, each of which takes a byte at least."""
+        if count > len(self.data) - self.at:
+            raise FileError("a node in it lists more than it holds")
+        return [self.number() for _ in range(count)]
+
+    def take(self, count: int) -> bytes:
+        """The next bytes."""
+        if count > len(self.data) - self.at:
+            raise FileError("a node in it is cut off")
+        self.at += count
+        return bytes(self.data[self.at - count : self.at])
+
+    def shared(self, count: int) -> tuple[list[int], list[int]]:
+        """Of so many texts, how many bytes each shares with the one before, and how many are its own."""
+        return [0, *self.numbers(count - 1)] if count else [], self.numbers(count)
+
+    def texts(self, shared: list[int], own: list[int]) -> list[bytes]:
+        """Texts that were written without what each shares with the one before."""
+        made: list[bytes] = []
+        for front, back in zip(shared, own, strict=True):
+            before = made[-1] if made else b""
+            if front > len(before) or front + back > 1 << 16:
+                raise FileError("a node in it has a key or a path that cannot be")
+            made.append(before[:front] + self.take(back))
+        return made
+
+    def files(self, base: str) -> list[tuple[str, str]]:
+        """The table of files: of each what its children's paths begin with, and its path."""
+        count = self.number()
+        shared, own = self.shared(count)
+        bases = self.numbers(count)
+        paths = [text.decode("utf-8", "backslashreplace") for text in self.texts(shared, own)]
+        return [(base + path[:length], base + path) for path, length in zip(paths, bases, strict=True)]
+
+    def references(
+        self, files: list[tuple[str, str]], count: int, sizes: list[int] | None = None
+    ) -> list[Reference]:
+        """References into files; their sizes are there too unless they are known."""
+        which, starts = self.numbers(count), self.numbers(count)
+        sizes = self.numbers(count) if sizes is None else sizes
+        if any(index >= len(files) for index in which):
+            raise FileError("a node in it refers to a file that it does not list")
+        return [
+            Reference(*files[index], start, size)
+            for index, start, size in zip(which, starts, sizes, strict=True)
+        ]
+
+
+class Tree:
+    """The keys and values of a folder."""
+
+    def __init__(self, folder: Path, store: Store) -> None:
+        self.folder, self.store = folder, store
+        self.seen: set[tuple[str, int]] = set()
+
+    def items(self) -> Iterator[tuple[str, Value]]:
+        """Every key with its value, or where that lies."""
+        size = (self.folder / MANIFEST).stat().st_size
+        root, height = newest(self.body(Reference("", MANIFEST, 0, size), MAGIC_MANIFEST))
+        if root is not None:
+            yield from self.below(root, height, b"")
+
+    def below(self, place: Reference, height: int, front: bytes) -> Iterator[tuple[str, Value]]:
+        """What a node holds, and those below it."""
+        if (place.path, place.start) in self.seen or not 0 <= height <= HEIGHT:
+            raise FileError("its tree leads to a node twice, or is too high")
+        self.seen.add((place.path, place.start))
+        node = self.body(place, MAGIC_NODE)
+        if node.take(1)[0] != height:
+            raise FileError("its tree has a node at another height than it says")
+        files = node.files(place.base)
+        count = node.number()
+        shared, own = node.shared(count)
+        if height == 0:
+            keys = node.texts(shared, own)
+            for key, value in zip(keys, values(node, files, count), strict=True):
+                yield (front + key).decode("utf-8", "backslashreplace"), value
+            return
+        common = node.numbers(count)
+        keys = node.texts(shared, own)
+        for key, length, child in zip(keys, common, node.references(files, count), strict=True):
+            yield from self.below(child, height - 1, front + key[:length])
+
+    def value(self, value: Value) -> bytes:
+        """The bytes of a value."""
+        if isinstance(value, bytes):
+            return value
+        path = self.folder
+        for part in value.path.split("/"):
+            path = jsons.within(path, part)
+        if not path.is_file():
+            raise FileError(f"its file {value.path} is missing")
+        size = path.stat().st_size
+        if value.start + value.size > size:
+            raise FileError(f"its file {value.path} is cut off")
+        self.store.beside(value.path, size)
+        self.store.take(value.size, f"a value in {value.path}")
+        with open(path, "rb") as stream:
+            stream.seek(value.start)
+            return stream.read(value.size)
+
+    def body(self, place: Reference, magic: bytes) -> Cursor:
+        """The inner part of a node, or of the manifest."""
+        data = self.value(place)
+        if len(data) < HEAD.size + 6 or HEAD.unpack_from(data) != (magic, len(data)):
+            raise FileError(f"its file {place.path} is not one of OCDBT, or cut off, at byte {place.start}")
+        if crc32c(data[:-4]) != int.from_bytes(data[-4:], "little"):
+            raise FileError(f"its file {place.path} is damaged: its checksum is wrong")
+        version, at = varint(memoryview(data), HEAD.size)
+        method, at = varint(memoryview(data), at)
+        if version != 0 or method not in (0, 1):
+            raise FileError(f"its file {place.path} is of a version of OCDBT that is not read")
+        inner = data[at:-4]
+        return Cursor(unpacked(inner, "zstd", LARGEST) if method else inner)
+
+
+def newest(manifest: Cursor) -> tuple[Reference | None, int]:
+    """The root of the newest version, None where that has no keys, and its height."""
+    manifest.take(16)  # an identity
+    if manifest.number() != 0:
+        raise FileError(
+            "its manifest is of the kind that has versions in files of their own, which is not read"
+        )
+    manifest.numbers(2)
+    manifest.take(1)
+    if manifest.number():
+        manifest.take(4)  # how hard it is packed
+    files = manifest.files("")
+    count = manifest.number()
+    manifest.numbers(count)
+    heights = manifest.take(count)
+    roots = manifest.references(files, count)
+    if not roots:
+        raise FileError("its manifest has no version")
+    return (None if roots[-1].start == MISSING else roots[-1]), heights[-1]
+
+
+def values(node: Cursor, files: list[tuple[str, str]], count: int) -> list[Value]:
+    """The values of a leaf: those within it lie behind the references to the others."""
+    sizes, kinds = node.numbers(count), node.numbers(count)
+    outside = [size for size, kind in zip(sizes, kinds, strict=True) if kind]
+    references = iter(node.references(files, len(outside), outside))
+    return [next(references) if kind else node.take(size) for size, kind in zip(sizes, kinds, strict=True)]

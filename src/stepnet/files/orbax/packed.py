@@ -1,0 +1,48 @@
+"""Bytes that are packed with Zstandard or gzip, and no more of them than there may be."""
+
+import zlib
+from typing import Any, cast
+
+from stepnet.errors import FileError
+from stepnet.files.paths import library
+
+
+def unpacked(data: bytes, method: str, most: int) -> bytes:
+    """The bytes that were packed; raises `FileError`, without the path, for more than `most`, and for broken
+    ones.
+
+    >>> import zlib
+    >>> unpacked(zlib.compress(b"aaaa"), "zlib", 4)
+    b'aaaa'
+    """
+    if method in ("zlib", "gzip"):
+        made = inflated(data, most)
+    elif method == "zstd":
+        made = from_zstandard(data, most)
+    else:
+        raise FileError(f"it is packed with {method[:50]!a}, which is not read")
+    if len(made) > most:
+        raise FileError(f"a part of it unpacks to more than the {most} bytes that it may have")
+    return made
+
+
+def inflated(data: bytes, most: int) -> bytes:
+    """The bytes of a zlib or gzip stream, at most one more than may be."""
+    machine = zlib.decompressobj(wbits=47)  # either of the two
+    try:
+        made = machine.decompress(data, most + 1)
+    except zlib.error as error:
+        raise FileError(f"a part of it is damaged ({error})") from error
+    if not machine.eof and len(made) <= most:
+        raise FileError("a part of it is cut off")
+    return made
+
+
+def from_zstandard(data: bytes, most: int) -> bytes:
+    """The bytes of a Zstandard frame, at most one more than may be."""
+    arrow: Any = library("pyarrow", "an Orbax checkpoint", "arrow")
+    try:
+        with arrow.CompressedInputStream(arrow.BufferReader(data), "zstd") as stream:
+            return cast(bytes, stream.read(most + 1))
+    except OSError as error:  # which is what Arrow raises
+        raise FileError(f"a part of it is damaged ({str(error)[:100]})") from error

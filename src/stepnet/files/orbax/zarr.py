@@ -1,0 +1,190 @@
+"""An array in the forms of Zarr 2 and 3: a description, and chunks, each under a key of its own.
+
+    NAME/.zarray, NAME/0.1         Zarr 2
+    NAME/zarr.json, NAME/c/0/1     Zarr 3, whose chunks can be shards of smaller ones, with a list at the end
+
+Source: zarr-specs.readthedocs.io: v2, v3 core, and the codecs bytes, zstd, gzip, crc32c and sharding_indexed.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, cast
+
+import ml_dtypes
+import numpy as np
+
+from stepnet.errors import FileError
+from stepnet.files.jsons import Object, parsed
+from stepnet.files.model import Array
+from stepnet.files.orbax.packed import unpacked
+from stepnet.files.store import Store
+
+DESCRIPTIONS = (".zarray", "zarr.json")
+AXES = 32
+CHUNKS = 1 << 20
+NO_CHUNK = (1 << 64) - 1
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+KINDS = {
+    "bfloat16": BFLOAT16,
+    "bool": np.dtype(np.bool_),
+    **{f"float{bits}": np.dtype(f"f{bits // 8}") for bits in (16, 32, 64)},
+    **{
+        f"{kind}int{bits}": np.dtype(f"{kind or 'i'}{bits // 8}")
+        for kind in ("", "u")
+        for bits in (8, 16, 32, 64)
+    },
+}
+CODES = {kind.str[1:]: kind for name, kind in KINDS.items() if name != "bfloat16"} | {"bfloat16": BFLOAT16}
+Get = Callable[[str], bytes | None]
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a description says: shape, chunks, dtype, how a chunk is packed, and how its key is made."""
+
+    shape: tuple[int, ...]
+    chunks: tuple[int, ...]
+    inner: tuple[int, ...] | None  # of the chunks in a shard
+    kind: np.dtype[Any]
+    packing: tuple[str, ...]
+    order: str = "C"
+    front: str = ""
+    separator: str = "."
+
+    def key(self, place: tuple[int, ...]) -> str:
+        """The key of a chunk."""
+        return self.front + self.separator.join(map(str, place)) if place or self.front else "0"
+
+
+def array(description: bytes, get: Get, store: Store) -> Array:
+    """The array of a description, whose chunks `get` gives by their keys, None for one that is zeros."""
+    said = parsed(description, "description of an array")
+    form = third(said) if said.get("zarr_format") == 3 else second(said)
+    counts = [-(-length // chunk) for length, chunk in zip(form.shape, form.chunks, strict=True)]
+    if math.prod(counts) > CHUNKS:
+        raise FileError(f"it has an array in more than {CHUNKS} chunks")
+    store.take(math.prod(form.shape) * form.kind.itemsize, f"an array of {form.shape}")
+    made = np.zeros(form.shape, form.kind)
+    for place in product(*map(range, counts)):
+        data = get(form.key(place))
+        if data is None:
+            continue
+        start = [index * chunk for index, chunk in zip(place, form.chunks, strict=True)]
+        for corner, piece in pieces(form, data, store):
+            where = tuple(
+                slice(at + more, at + more + length)
+                for at, more, length in zip(start, corner, piece.shape, strict=True)
+            )
+            target = made[(*where, ...)]
+            target[...] = piece[(*(slice(0, length) for length in target.shape), ...)]
+    return made
+
+
+def pieces(form: Form, data: bytes, store: Store) -> Iterator[tuple[tuple[int, ...], Array]]:
+    """The chunks in a chunk's bytes, each with where it begins: itself, or those in a shard."""
+    if form.inner is None:
+        yield (0,) * len(form.shape), chunk(form, form.chunks, data, store)
+        return
+    counts = [outer // inner for outer, inner in zip(form.chunks, form.inner, strict=True)]
+    size = 16 * math.prod(counts) + 4
+    if math.prod(counts) > CHUNKS or size > len(data):
+        raise FileError("a shard in it is cut off")
+    listed = np.frombuffer(data, "<u8", (size - 4) // 8, len(data) - size).reshape(-1, 2)
+    for place, (start, length) in zip(product(*map(range, counts)), listed.tolist(), strict=True):
+        if start == length == NO_CHUNK:
+            continue
+        if start + length > len(data) - size:
+            raise FileError("a shard in it lists a chunk beyond its end")
+        corner = tuple(index * inner for index, inner in zip(place, form.inner, strict=True))
+        yield corner, chunk(form, form.inner, data[start : start + length], store)
+
+
+def chunk(form: Form, shape: tuple[int, ...], data: bytes, store: Store) -> Array:
+    """The numbers of one chunk."""
+    size = math.prod(shape) * form.kind.itemsize
+    store.take(size, f"a chunk of {shape}")
+    for method in reversed(form.packing):
+        data = data[:-4] if method == "crc32c" else unpacked(data, method, size + 64)
+    if len(data) != size:
+        raise FileError(f"a chunk in it has {len(data)} bytes in place of {size}")
+    numbers = np.frombuffer(data, form.kind if form.kind == BFLOAT16 else form.kind.newbyteorder("<"))
+    return numbers.reshape(shape, order=cast(Any, form.order))
+
+
+def second(said: Object) -> Form:
+    """What a description of Zarr 2 says."""
+    code, compressor = said.get("dtype"), said.get("compressor")
+    kind = CODES.get(code.lstrip("<|") if isinstance(code, str) else "")
+    if (
+        said.get("zarr_format") != 2
+        or said.get("filters")
+        or kind is None
+        or said.get("order") not in ("C", "F")
+    ):
+        raise FileError(
+            f"it has an array of {str(code)[:50]!a} that is filtered, or of no dtype that is read"
+        )
+    packing = () if compressor is None else (str(fields(compressor).get("id")),)
+    separator = str(said.get("dimension_separator", "."))
+    zero(said.get("fill_value"))
+    shape, chunks = shapes(said.get("shape"), said.get("chunks"))
+    return Form(shape, chunks, None, kind, packing, str(said["order"]), separator=separator)
+
+
+def third(said: Object) -> Form:
+    """What a description of Zarr 3 says."""
+    grid, encoding = fields(said.get("chunk_grid")), fields(said.get("chunk_key_encoding"))
+    kind = KINDS.get(str(said.get("data_type")))
+    if kind is None or grid.get("name") != "regular" or encoding.get("name") not in ("default", "v2"):
+        raise FileError(
+            f"it has an array of {str(said.get('data_type'))[:50]!a} or in chunks that are not read"
+        )
+    shape, chunks = shapes(said.get("shape"), fields(grid.get("configuration")).get("chunk_shape"))
+    zero(said.get("fill_value"))
+    codecs, inner = said.get("codecs"), None
+    if isinstance(codecs, list) and len(cast("list[Any]", codecs)) == 1:
+        shard = fields(cast("list[Any]", codecs)[0])
+        if shard.get("name") == "sharding_indexed":
+            inside = fields(shard.get("configuration"))
+            _, inner = shapes(chunks, inside.get("chunk_shape"))
+            if inside.get("index_location", "end") != "end" or any(
+                a % b for a, b in zip(chunks, inner, strict=True)
+            ):
+                raise FileError("it has shards of a form that is not read")
+            codecs = inside.get("codecs")
+    listed = cast("list[Any]", codecs) if isinstance(codecs, list) and codecs else [None]
+    names = [fields(codec) for codec in listed]
+    if (
+        names[0].get("name") != "bytes"
+        or fields(names[0].get("configuration")).get("endian", "little") != "little"
+    ):
+        raise FileError("it has an array whose numbers are not plain bytes, the lowest first")
+    separator = str(fields(encoding.get("configuration")).get("separator", "/"))
+    front = f"c{separator}" if encoding["name"] == "default" and shape else "c" if not shape else ""
+    packing = tuple(str(codec.get("name")) for codec in names[1:])
+    return Form(shape, chunks, inner, kind, packing, front=front, separator=separator)
+
+
+def fields(value: Any) -> Mapping[str, Any]:
+    """A JSON object; an empty one for any other value."""
+    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def zero(fill: Any) -> None:
+    """Raises `FileError` where chunks that are left out are not zeros."""
+    if fill not in (None, 0, False):
+        raise FileError(f"it has an array filled with {str(fill)[:50]!a}, and only zeros are read")
+
+
+def shapes(shape: Any, chunks: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shape of an array, and that of its chunks."""
+    sizes: list[list[Any]] = [
+        list(cast("list[Any]", given)) if isinstance(given, list | tuple) else [None]
+        for given in (shape, chunks)
+    ]
+    whole = all(type(size) is int and 0 <= size < 1 << 48 for size in (*sizes[0], *sizes[1]))
+    if not whole or len(sizes[0]) != len(sizes[1]) or len(sizes[0]) > AXES or 0 in sizes[1]:
+        raise FileError("it has an array without a shape and chunks that fit")
+    return tuple(sizes[0]), tuple(sizes[1])

@@ -1,0 +1,44 @@
+"""A part of an open file as a file of its own: a checkpoint lies in an archive, and is read where it lies."""
+
+from io import BufferedIOBase, BufferedReader, RawIOBase
+from typing import Any
+
+from stepnet.files.zips import Place
+
+
+class Part(RawIOBase):
+    """The bytes at a place of an open file, which are sought and read as a file's are."""
+
+    def __init__(self, stream: BufferedIOBase, place: Place) -> None:
+        self.stream, self.place, self.position = stream, place, 0
+
+    def readable(self) -> bool:
+        """Whether it can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Whether it can be sought in."""
+        return True
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        """The new position, counted from the beginning, from here or from the end."""
+        self.position = max(0, position + (0, self.position, self.place.size)[whence])
+        return self.position
+
+    def readinto(self, buffer: Any) -> int:
+        """How many of the next bytes were read."""
+        view = memoryview(buffer).cast("B")[: max(0, self.place.size - self.position)]
+        self.stream.seek(self.place.start + self.position)
+        count = self.stream.readinto(view)
+        self.position += count
+        return count
+
+
+def part(stream: BufferedIOBase, place: Place) -> BufferedReader:
+    r"""The bytes at a place of an open file, as a file.
+
+    >>> from io import BytesIO
+    >>> part(BytesIO(b"one two three"), Place(4, 3)).read()
+    b'two'
+    """
+    return BufferedReader(Part(stream, place))

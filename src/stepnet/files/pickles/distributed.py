@@ -1,0 +1,142 @@
+"""The tensors of a folder of torch.distributed.checkpoint.save by name, without PyTorch.
+
+    .metadata        a pickle: the shape of every tensor, and where each piece of it lies
+    __0_0.distcp     pieces one behind the other, each a file of torch.save with one tensor
+    __1_0.distcp     those of the next process
+
+Source: torch/distributed/checkpoint/metadata.py and filesystem.py of PyTorch 2.13.
+"""
+
+import math
+from io import BytesIO
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from stepnet.errors import FileError
+from stepnet.files import jsons
+from stepnet.files.model import Array
+from stepnet.files.part import part
+from stepnet.files.pickles.objects import attributes
+from stepnet.files.pickles.opcodes import Source, load
+from stepnet.files.pickles.torch import arrays_in
+from stepnet.files.pickles.values import Call, Pairs, are_counts, is_shape, joined, parts
+from stepnet.files.store import Store
+from stepnet.files.zips import Place
+
+METADATA = ".metadata"
+LARGEST = 1 << 28  # bytes of it
+Offsets = tuple[int, ...]
+
+
+def read(path: str | Path) -> dict[str, Array]:
+    """The tensors of a checkpoint by name; path is its folder, or its file .metadata.
+
+    Raises `FileError`, with the path, for what is missing, truncated or no such checkpoint.
+    """
+    folder = Path(path) if Path(path).is_dir() else Path(path).parent
+    try:
+        metadata = jsons.within(folder, METADATA)
+        size = metadata.stat().st_size
+        if size > LARGEST:
+            raise FileError(f"its {METADATA} has more than {LARGEST} bytes")
+        root = fields(load(Source(BytesIO(metadata.read_bytes()), 0, size)))
+        shapes = {joined((name,)): shape_of(name, told) for name, told in items(root, "state_dict_metadata")}
+        pieces: dict[str, dict[Offsets, Array]] = {name: {} for name in shapes}
+        store = Store(folder, size)
+        for key, told in items(root, "storage_data"):
+            index, place = fields(key), fields(told)
+            name = joined((index.get("fqn"),))
+            if shapes.get(name) is None:  # what is no tensor is a pickle of its own
+                continue
+            offsets = index.get("offset") or (0,) * len(shapes[name] or ())
+            pieces[name][counts(name, offsets)] = piece(folder, name, place, store)
+        return {
+            name: whole(name, shape, pieces[name], store)
+            for name, shape in shapes.items()
+            if shape is not None
+        }
+    except FileError as error:
+        raise FileError(f"{path}: {error}") from error
+    except OSError as error:
+        raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
+
+
+def fields(value: object) -> dict[str, object]:
+    """The attributes of an object by name; a torch.Size, which is called with a tuple, is that tuple."""
+    if not isinstance(value, Call):
+        raise FileError(f"its {METADATA} has type {type(value).__name__} where an object must be")
+    return {name: sized(item) for name, item in attributes(value) if isinstance(name, str)}
+
+
+def sized(value: object) -> object:
+    """The numbers of a torch.Size; any other value as it is."""
+    return value.arguments[0] if isinstance(value, Call) and value.name == "torch.Size" else value
+
+
+def items(root: dict[str, object], name: str) -> list[tuple[object, object]]:
+    """The items of a dictionary of the metadata."""
+    value = root.get(name)
+    if not isinstance(value, Pairs):
+        raise FileError(f"its {METADATA} has no {name}, as those of torch.distributed.checkpoint have")
+    return value.items
+
+
+def shape_of(name: object, told: object) -> Offsets | None:
+    """The shape of a tensor; None for what is none."""
+    size = fields(told).get("size")
+    if isinstance(told, Call) and told.name.endswith(".BytesStorageMetadata"):
+        return None
+    if not is_shape(size):
+        raise FileError(f"{name!a} has a shape that no array can have")
+    return cast(Offsets, size)
+
+
+def counts(name: str, value: object) -> Offsets:
+    """Where a piece of a tensor begins along each axis."""
+    if not are_counts(value):
+        raise FileError(f"a piece of {name!r} begins nowhere")
+    return cast(Offsets, parts(value))
+
+
+def piece(folder: Path, name: str, place: dict[str, object], store: Store) -> Array:
+    """The numbers of one piece of a tensor, out of the file that holds it."""
+    match place:
+        case {"relative_path": file, "offset": int(start), "length": int(length)} if start >= 0 <= length:
+            path = jsons.within(folder, file)
+        case _:
+            raise FileError(f"{name!r} is not said to lie in a file")
+    if place.get("transform_descriptors"):
+        raise FileError(f"{name!r} is compressed or transformed; save the checkpoint without")
+    if not path.is_file():
+        raise FileError(f"its file {path.name} is missing")
+    size = path.stat().st_size
+    if start + length > size:
+        raise FileError(f"its file {path.name} is cut off")
+    store.beside(path.name, size)
+    with open(path, "rb") as stream:
+        arrays = arrays_in(part(stream, Place(start, length)), length)
+    if list(arrays) != ["tensor"]:
+        raise FileError(f"a piece of {name!r} is no tensor")
+    store.take(arrays["tensor"].nbytes, f"{name!r}")
+    return arrays["tensor"]
+
+
+def whole(name: str, shape: Offsets, pieces: dict[Offsets, Array], store: Store) -> Array:
+    """A tensor put together from all of its pieces."""
+    if len(pieces) == 1 and next(iter(pieces.values())).shape == shape:
+        return next(iter(pieces.values()))
+    if sum(array.size for array in pieces.values()) != math.prod(shape) or not pieces:
+        raise FileError(f"not all pieces of {name!r} are there")
+    dtype = next(iter(pieces.values())).dtype
+    store.take(math.prod(shape) * (dtype.itemsize + 1), f"{name!r}")
+    made, there = np.empty(shape, dtype), np.zeros(shape, np.bool_)
+    for offsets, array in pieces.items():
+        place = tuple(slice(at, at + length) for at, length in zip(offsets, array.shape, strict=False))
+        if len(offsets) != len(shape) or made[place].shape != array.shape or there[place].any():
+            raise FileError(f"a piece of {name!r} does not lie in it, or on another one")
+        if array.dtype != dtype:
+            raise FileError(f"the pieces of {name!r} are of several dtypes")
+        made[place], there[place] = array, True
+    return made

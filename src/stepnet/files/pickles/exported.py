@@ -1,0 +1,143 @@
+"""The weights of a .pt2 archive of torch.export.save by the names of the state dict, without PyTorch.
+
+    model/data/weights/model_weights_config.json    {"config": {"gru.weight_ih_l0": {"path_name": "weight_0",
+                                                     "use_pickle": false, "tensor_meta": {...}}}}
+    model/data/weights/weight_0                     the bytes of a storage
+    model/data/constants/...                        the same for tensors that are no parameters
+
+PyTorch before 2.8 wrote serialized_state_dict.pt, which is a file of torch.save, and the same for constants.
+
+Source: torch/export/pt2_archive/_package.py and torch/_export/serde/schema.py of PyTorch 2.13.
+"""
+
+import os
+from io import BufferedIOBase
+from pathlib import Path
+from typing import Any, cast
+
+from stepnet.errors import FileError
+from stepnet.files import jsons, zips
+from stepnet.files.model import Array
+from stepnet.files.part import part
+from stepnet.files.paths import existing
+from stepnet.files.pickles.torch import arrays_in
+from stepnet.files.pickles.torch_tensor import SIZES, Storage, Tensor, arrays
+from stepnet.files.pickles.values import Pairs, are_counts, is_shape
+from stepnet.files.zips import Member, Place, bytes_at
+
+CONFIGS = ("_weights_config.json", "_constants_config.json")
+OLDER = ("serialized_state_dict.pt", "serialized_constants.pt")
+DTYPES = {  # torch/_export/serde/schema.py: ScalarType
+    1: "uint8",
+    2: "int8",
+    3: "int16",
+    4: "int32",
+    5: "int64",
+    6: "float16",
+    7: "float32",
+    8: "float64",
+    10: "complex64",
+    11: "complex128",
+    12: "bool",
+    13: "bfloat16",
+    28: "uint16",
+    29: "float8_e4m3fn",
+    30: "float8_e5m2",
+    31: "float8_e4m3fnuz",
+    32: "float8_e5m2fnuz",
+    34: "uint32",
+    35: "uint64",
+}
+
+
+def read(path: str | Path) -> dict[str, Array]:
+    """The weights and constants of a .pt2 file by name; raises `FileError`, with the path.
+
+    >>> read("model.pt2")
+    Traceback (most recent call last):
+    stepnet.errors.FileError: model.pt2: there is no such file
+    """
+    path = existing(path)
+    try:
+        with open(path, "rb") as stream:
+            return in_archive(stream, os.fstat(stream.fileno()).st_size)
+    except FileError as error:
+        raise FileError(f"{path}: {error}") from error
+    except OSError as error:
+        raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
+
+
+def in_archive(stream: BufferedIOBase, size: int) -> dict[str, Array]:
+    """The weights of an open archive of `size` bytes."""
+    members = zips.members(stream, size)
+    listed = [member for name, member in members.items() if name.endswith(CONFIGS)]
+    older = [member for name, member in members.items() if name.endswith(OLDER)]
+    if not listed and not older:
+        raise FileError("this zip is none of torch.export.save's: it holds no list of weights")
+    found: dict[str, Array] = {}
+    for member in older:
+        place = zips.place_of(stream, member, size)
+        found |= new(found, arrays_in(part(stream, place), place.size))
+    for member in listed:
+        folder, _, file = member.name.rpartition("/")
+        configs = [one.name for one in listed if one.name.endswith(file.partition("_")[2])]
+        model = f"{file.removesuffix(CONFIGS[0]).removesuffix(CONFIGS[1])}." if len(configs) > 1 else ""
+        data = bytes_at(stream, zips.place_of(stream, member, size)).tobytes()
+        config = jsons.parsed(data, file).get("config")
+        entries = cast("dict[str, Any]", config) if isinstance(config, dict) else {}
+        inner = weights(stream, size, members, folder, entries)
+        found |= new(found, {f"{model}{name}": array for name, array in inner.items()})
+    return found
+
+
+def new(found: dict[str, Array], more: dict[str, Array]) -> dict[str, Array]:
+    """More arrays, none of which has the name of another."""
+    for name in more.keys() & found.keys():
+        raise FileError(f"it holds two arrays of the name {name!a}")
+    return more
+
+
+def weights(
+    stream: BufferedIOBase, size: int, members: dict[str, Member], folder: str, entries: dict[str, Any]
+) -> dict[str, Array]:
+    """The tensors that a list of weights says lie in its folder."""
+    tensors: list[tuple[object, object]] = []
+    places: dict[str, Place] = {}
+    found: dict[str, Array] = {}
+    for name, said in entries.items():
+        entry = cast("dict[str, Any]", said) if isinstance(said, dict) else {}
+        member = members.get(f"{folder}/{entry.get('path_name')}")
+        if member is None:
+            raise FileError(f"it does not hold the numbers of {name[:100]!a}")
+        if entry.get("use_pickle") and entry.get("tensor_meta") is None:
+            continue  # an object of a class of its own, which is no tensor
+        place = zips.place_of(stream, member, size)
+        if entry.get("use_pickle"):
+            found |= {
+                name if key == "tensor" else f"{name}.{key}": array
+                for key, array in arrays_in(part(stream, place), place.size).items()
+            }
+            continue
+        places[member.name] = place
+        tensors.append((name, tensor_of(name, member.name, place.size, entry.get("tensor_meta"))))
+    return {**arrays(stream, size, Pairs(tensors), places.get, big=False), **found}
+
+
+def tensor_of(name: str, key: str, size: int, meta: Any) -> Tensor:
+    """A tensor as a part of a storage of `size` bytes, by what its tensor_meta says."""
+    fields = cast("dict[str, Any]", meta) if isinstance(meta, dict) else {}
+    dtype = DTYPES.get(cast(Any, fields.get("dtype")))
+    if dtype is None:
+        raise FileError(f"{name[:100]!a} holds numbers of kind {fields.get('dtype')!a}, which is not read")
+    shape, strides = numbers(fields.get("sizes")), numbers(fields.get("strides"))
+    offset = numbers([fields.get("storage_offset")])
+    if not is_shape(shape) or not are_counts(strides) or not are_counts(offset):
+        raise FileError(f"{name[:100]!a} has no shape, strides and offset")
+    return Tensor(Storage(key, dtype, size // SIZES[dtype]), dtype, offset[0], shape, strides)
+
+
+def numbers(values: Any) -> Any:
+    """Numbers that are written [{"as_int": 9}, ...]; None for what is written in another way."""
+    listed = cast("list[Any]", values) if isinstance(values, list) else [None]
+    fields = [cast("dict[str, Any]", value) if isinstance(value, dict) else {} for value in listed]
+    return tuple(field["as_int"] for field in fields) if all("as_int" in field for field in fields) else None

@@ -1,0 +1,105 @@
+"""One model in several files: shards, and an index beside them that says which array is in which.
+
+    model.safetensors.index.json        {"metadata": ..., "weight_map": {"encoder.weight": "model-0...", ...}}
+    model-00001-of-00002.safetensors
+    model-00002-of-00002.safetensors    the same with pytorch_model.bin.index.json and .bin
+
+The index or any shard stands for the whole model, and a shard is never read as if it were whole.
+
+Source: huggingface_hub/serialization/_torch.py and transformers/utils/hub.py (get_checkpoint_shard_files).
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from stepnet.errors import FileError
+from stepnet.files import jsons, safetensors
+from stepnet.files.model import Array
+from stepnet.files.pickles import torch
+from stepnet.files.safetensors import is_safetensors
+
+INDEX = re.compile(r"\.index(\.\w+)?\.json$")  # of a variant: model.safetensors.index.fp16.json
+SHARD = re.compile(
+    r"(?P<stem>.+)-(?P<number>\d{5,})-of-(?P<count>\d{5,})\.(?P<ending>safetensors|bin|pt|pth)$"
+)
+SHARDS = 1 << 12  # of one model
+MAP = "weight_map"
+
+
+def is_index(path: Path) -> bool:
+    """Whether a name is that of an index."""
+    return bool(INDEX.search(path.name))
+
+
+def index_of(path: Path) -> Path | None:
+    """The index of a shard, or an index itself; None for a file that is no shard by its name or an index
+    beside it.
+
+    Raises `FileError` where the name is a shard's and the index is not there.
+    """
+    if is_index(path):
+        return path
+    shard = SHARD.match(path.name)
+    for index in indices_in(path.parent):
+        try:
+            if path.name in weight_map(index).values():
+                return index
+        except FileError:
+            if shard:  # of a file that is not called a shard, a broken index says nothing
+                raise
+    if shard and path.exists():
+        expected = f"{shard['stem']}.{shard['ending']}.index.json"
+        raise FileError(
+            f"{path}: this is one of {int(shard['count'])} files of a model, and there is no {expected} "
+            "beside it, which says what is in the others; put it and all of them into one folder"
+        )
+    return None
+
+
+def indices_in(folder: Path) -> list[Path]:
+    """The indices in a folder."""
+    try:
+        return sorted(path for path in folder.iterdir() if is_index(path)) if os.path.isdir(folder) else []
+    except OSError as error:
+        raise FileError(f"{folder}: the folder cannot be read ({error.strerror or error})") from error
+
+
+def weight_map(index: Path) -> Mapping[str, str]:
+    """Which file each array is in, by name; raises `FileError`, with the path, for what is no index."""
+    found: Any = jsons.read(index).get(MAP)
+    places = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    if not places or not all(isinstance(place, str) for place in places.values()):
+        raise FileError(f'{index}: this is no index of shards: it has no "{MAP}" from arrays to files')
+    if len(set(places.values())) > SHARDS:
+        raise FileError(f"{index}: it names more than {SHARDS} files")
+    return places
+
+
+def read(path: Path) -> dict[str, Array]:
+    """The arrays of all shards by name, in the order of the index; path is the index or a shard.
+
+    Raises `FileError`, with the path, where a shard is missing, lacks an array of the index or has others.
+    """
+    index = index_of(path)
+    if index is None:
+        raise FileError(f"{path}: this is no shard of a model, and no index")
+    places = weight_map(index)
+    found: dict[str, Array] = {}
+    for file in dict.fromkeys(places.values()):
+        try:
+            shard = jsons.within(index.parent, file)
+        except FileError as error:
+            raise FileError(f"{index}: {error}") from None
+        if not shard.exists():
+            raise FileError(f"{index}: the model is in several files, and {file} is not beside it")
+        arrays = safetensors.read(shard) if is_safetensors(shard) else torch.read(shard)
+        told = {name for name, place in places.items() if place == file}
+        if told != arrays.keys():
+            name = min(told ^ arrays.keys())
+            which = "has no" if name in told else "does not tell of the"
+            raise FileError(f"{index}: {'the file ' + file if name in told else 'it'} {which} array {name!a}")
+        found |= arrays
+    return {name: found[name] for name in places}

@@ -1,0 +1,366 @@
+"""OpenVINO, Core ML, Orbax and SavedModel: what they wrote is read, and computes the same in PyTorch."""
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from containers import Array, assert_same, changed, cut, unpacked
+from test_cli import refusal, stepnet
+from tolerance import assert_close
+
+from stepnet.errors import FileError
+from stepnet.files.formats import read
+from stepnet.files.orbax import zarr
+from stepnet.files.store import Store
+
+DATA = Path(__file__).parent / "data"
+INPUTS, HIDDEN, STEPS = 2, 3, 5
+Chain = dict[str, tuple[Callable[..., torch.nn.Module], int, dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folders that frameworks wrote, unpacked once."""
+    known: dict[str, Path] = {}
+
+    def folder(name: str) -> Path:
+        if name not in known:
+            known[name] = unpacked(DATA / f"{name}.tar.xz", tmp_path_factory.mktemp(name))
+        return known[name]
+
+    return folder
+
+
+def torch_chain(source: Path, out: Path, layers: Chain, x: Array, *options: object) -> Array:
+    """What layers of torch make of an input, one after the other, with the weights of a converted file."""
+    code, _, stderr = stepnet("convert", source, "--to", "torch", "-o", out, "--force", "--verify", *options)
+    assert code == 0, stderr
+    state = torch.load(out, weights_only=True)
+    y = torch.from_numpy(x)
+    taken = 0
+    for front, (make, width, settings) in layers.items():
+        layer = make(width, HIDDEN, batch_first=True, **settings)
+        held = {
+            name.removeprefix(front): value.float() for name, value in state.items() if name.startswith(front)
+        }
+        layer.load_state_dict(held)
+        taken += len(held)
+        y = layer(y)[0]
+    assert taken == len(state)
+    return y.detach().numpy()
+
+
+def close(found: Array, expected: Array, dtype: Any = np.float32) -> None:
+    assert_close(found, expected, length=3 * STEPS, width=3 * HIDDEN, dtype=dtype)
+
+
+def gru(**options: Any) -> tuple[Any, int, dict[str, Any]]:
+    return torch.nn.GRU, INPUTS, options
+
+
+def broken(source: Path, path: Path, copies: Any) -> None:
+    """Every copy of a file that is spoilt gives a `FileError` that names it."""
+    whole = path.read_bytes()
+    try:
+        for data in copies(whole):
+            path.write_bytes(data)
+            with pytest.raises(FileError) as caught:
+                read(source)
+            assert str(caught.value).startswith(str(source))
+            assert str(caught.value).isprintable()
+    finally:
+        path.write_bytes(whole)
+
+
+SPOILT = {
+    "openvino/layers.xml": ["layers.xml"],
+    "coreml/layers.mlpackage": [
+        "layers.mlpackage/Data/com.apple.CoreML/model.mlmodel",
+        "layers.mlpackage/Manifest.json",
+    ],
+    "orbax/ocdbt": ["ocdbt/manifest.ocdbt", "ocdbt/_METADATA"],
+    "orbax/zarr3": ["zarr3/gru.hn.bias/zarr.json", "zarr3/gru.hn.kernel/c/0/0"],
+    "orbax/zarr2": ["zarr2/gru.hn.bias/.zarray"],
+    "saved_model/exported": ["exported/variables/variables.index"],
+}
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_bytes_that_were_changed_at_random(made: Callable[[str], Path], name: str):
+    """They are read as something else, or refused by a `FileError`; nothing else happens."""
+    framework, _, source = name.partition("/")
+    for file in SPOILT[name]:
+        path = made(framework) / file
+        whole = path.read_bytes()
+        try:
+            for data in changed(whole, 60):
+                wrong(made(framework) / source, path, data)
+        finally:
+            path.write_bytes(whole)
+
+
+# ---- OpenVINO ----------------------------------------------------------------------------------------------
+
+
+def test_openvino_in_torch(made: Callable[[str], Path], tmp_path: Path):
+    folder = made("openvino")
+    given = np.load(folder / "outputs.npz")
+    model = read(folder / "layers.xml")
+    assert [(one.name, one.layouts, one.follows, one.reverse) for one in model.modules] == [
+        ("encoder", ("openvino.gru",), None, False),
+        ("both", ("openvino.lstm",), "encoder", False),
+        ("last", ("openvino.rnn",), "both", True),
+    ]
+    x, expected = given["inputs"], given["outputs"]
+    for file in ("layers.xml", "layers.bin"):
+        layers: Chain = {"encoder.": gru(), "both.": (torch.nn.LSTM, HIDDEN, {"bidirectional": True})}
+        out = tmp_path / "out.pt"
+        y = torch_chain(folder / file, out, {**layers, "last.": (Backwards, 2 * HIDDEN, {})}, x)
+        close(y, expected)
+    half = torch_chain(
+        folder / "halves.xml", tmp_path / "half.pt", {**layers, "last.": (Backwards, 2 * HIDDEN, {})}, x
+    )
+    close(half, expected, np.float16)
+    assert torch.load(tmp_path / "half.pt")["both.weight_hh_l0"].dtype == torch.float16
+
+
+class Backwards(torch.nn.Module):
+    """A layer of torch that runs from the end, and relu."""
+
+    def __init__(self, *sizes: int, **options: Any) -> None:
+        super().__init__()
+        self.layer = torch.nn.RNN(*sizes, nonlinearity="relu", **options)
+
+    def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
+        return self.layer.load_state_dict(state_dict, strict, assign)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        outputs, states = self.layer(x.flip(1))
+        return outputs.flip(1), states
+
+
+def test_openvinos_cells(made: Callable[[str], Path]):
+    folder = made("openvino")
+    given = np.load(folder / "outputs.npz")
+    for module in read(folder / "cells.xml").modules:
+        from stepnet.files.verified import weights
+
+        outputs = weights(module).layers()(given["inputs"][:, :1])[0]
+        close(outputs[:, 0], given[module.name])
+
+
+def spoilt_xml(whole: bytes) -> list[bytes]:
+    """Copies of an .xml, each with one thing wrong."""
+    bomb = b'<!DOCTYPE net [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]>'
+    return [
+        *(whole[:end] for end in range(0, len(whole) - 10, 997)),
+        whole.replace(b"?>", b"?>" + bomb, 1),
+        whole.replace(b'offset="0"', b'offset="99999999"', 1),
+        whole.replace(b'offset="0"', b'offset="-1"', 1),
+        whole.replace(b'from-layer="0"', b'from-layer="9999"', 1),
+        whole.replace(b'id="1"', b'id="0"', 1),
+        whole.replace(b'activations_alpha=""', b'activations_alpha="2"', 1),
+        whole.replace(b'shape="1, 9', b'shape="' + b"9" * 30 + b", 9", 1),
+        whole.replace(b"<net ", b"<nets ", 1),
+    ]
+
+
+def test_broken_openvino_models(made: Callable[[str], Path]):
+    source = made("openvino") / "layers.xml"
+    broken(source, source, spoilt_xml)
+    numbers = source.with_suffix(".bin")
+    broken(source, numbers, lambda whole: (whole[:end] for end in range(0, len(whole), 50)))
+    data = numbers.read_bytes()
+    numbers.unlink()
+    assert refusal("show", source) == f"{source}: its numbers are in layers.bin, which is not beside it"
+    numbers.write_bytes(data)
+
+
+# ---- Core ML -----------------------------------------------------------------------------------------------
+
+
+def test_core_ml_has_the_weights_that_it_was_given(made: Callable[[str], Path], tmp_path: Path):
+    folder = made("coreml")
+    given = np.load(folder / "weights.npz")
+    package = folder / "layers.mlpackage"
+    for source in (package, package / "Data" / "com.apple.CoreML" / "model.mlmodel"):
+        model = read(source)
+        assert [(one.name, one.reverse, one.follows) for one in model.modules] == [
+            ("encoder_0", True, None),
+            ("both_0", False, "encoder_0"),
+        ]
+        for module, name in zip(model.modules, ("encoder", "both"), strict=True):
+            front = f"{name}/"
+            expected = {key.removeprefix(front): given[key] for key in given.files if key.startswith(front)}
+            assert_same({key: module.arrays[key] for key in expected}, expected)
+            assert len(module.arrays) == len(expected)
+    options = ("--to", "torch", "-o", tmp_path / "out.pt", "--verify")
+    assert stepnet("convert", package, *options)[0] == 0
+    said = refusal("show", folder / "older.mlmodel")
+    assert said.startswith(
+        f"{folder}/older.mlmodel: it is no ML Program; convert it with convert_to='mlprogram'"
+    )
+
+
+def test_broken_core_ml_models(made: Callable[[str], Path]):
+    package = made("coreml") / "layers.mlpackage"
+    model = package / "Data" / "com.apple.CoreML" / "model.mlmodel"
+    blob = model.parent / "weights" / "weight.bin"
+    broken(package, model, lambda whole: (whole[:end] for end in range(1, len(whole) - 1, 37)))
+    broken(package, blob, lambda whole: (whole[:end] for end in range(0, len(whole) - 64, 97)))
+    broken(package, blob, lambda whole: [whole.replace(struct.pack("<I", 0xDEADBEEF), bytes(4))])
+    away = [b"@model_path/../../../../../../etc/abc", b"/etc/weights/weight.bin-and-so-on----"]
+    name = b"@model_path/weights/weight.bin"
+    broken(package, model, lambda whole: [whole.replace(name, other[: len(name)]) for other in away])
+    manifest = package / "Manifest.json"
+    place = b"com.apple.CoreML/model.mlmodel"
+    broken(package, manifest, lambda whole: [b"{}", b"[" * 100000, whole.replace(place, b"../../../x"), b""])
+
+
+# ---- Orbax -------------------------------------------------------------------------------------------------
+
+FLAX = {"gru/": ("flax.gru", gru()), "lstm/": ("flax.optimized_lstm", (torch.nn.LSTM, HIDDEN, {}))}
+
+
+@pytest.mark.parametrize("form", ["ocdbt", "ocdbt_zarr3", "zarr2", "zarr3", "manager/3"])
+def test_orbax_in_torch(made: Callable[[str], Path], tmp_path: Path, form: str):
+    folder = made("orbax")
+    given = np.load(folder / "outputs.npz")
+    model = read(folder / form)
+    front = "params/" if form == "manager/3" else ""
+    assert [module.name for module in model.modules] == [f"{front}gru/", f"{front}lstm/"]
+    options = ("--semantics", "gate_activation=sigmoid", "--semantics", "candidate_activation=tanh")
+    layers: Chain = {f"{front}gru.": gru(), f"{front}lstm.": (torch.nn.LSTM, HIDDEN, {})}
+    y = torch_chain(folder / form, tmp_path / "out.pt", layers, given["inputs"], *options)
+    close(y, given["outputs"])
+    if not front:
+        halves = np.arange(6).reshape(2, 3).astype(ml_dtypes.bfloat16)
+        assert_same(dict(model.rest), {"halves": halves, "step": np.array(7, model.rest["step"].dtype)})
+
+
+def test_arrays_in_many_chunks(made: Callable[[str], Path]):
+    given = np.load(made("orbax") / "outputs.npz")
+    assert_same(dict(read(made("orbax") / "chunks").rest), {"wide": given["wide"]})
+
+
+def test_broken_orbax_checkpoints(made: Callable[[str], Path]):
+    for form in ("ocdbt", "zarr2", "zarr3"):
+        folder = made("orbax") / form
+        files = [
+            path for path in folder.rglob("*") if path.is_file() and path.parent.name != "array_metadatas"
+        ]
+        unread = {"_CHECKPOINT_METADATA", "_sharding", "commit_success.txt"}
+        held = [path for path in files if path.name not in unread and "process_0/manifest" not in str(path)]
+        assert len(held) > 5
+        for path in held:
+            if form != "ocdbt" and path.name == "_METADATA":
+                continue
+            whole = path.read_bytes()
+            said = [wrong(folder, path, data) for data in (b"", whole[: len(whole) // 2], whole[:-1])]
+            path.write_bytes(whole)
+            # files of a process that the newest manifest does not lead to are never read
+            assert all(text.startswith(str(folder)) for text in said) or "ocdbt.process_0" in str(path), path
+
+
+def wrong(folder: Path, path: Path, data: bytes) -> str:
+    """What is wrong with a folder in which a file has other bytes; nothing where that is not read."""
+    path.write_bytes(data)
+    try:
+        read(folder)
+    except FileError as error:
+        return str(error)
+    return ""
+
+
+def test_an_orbax_array_that_is_missing(made: Callable[[str], Path]):
+    folder = made("orbax") / "zarr2"
+    (folder / "gru.hn.bias").rename(folder.parent / "away")
+    try:
+        assert refusal("show", folder).endswith(
+            "it does not hold the array 'gru/hn/bias' that its _METADATA tells of"
+        )
+    finally:
+        (folder.parent / "away").rename(folder / "gru.hn.bias")
+
+
+def described(**fields: Any) -> bytes:
+    """A description of Zarr 2 with other fields."""
+    usual: dict[str, Any] = {"zarr_format": 2, "shape": [3], "chunks": [3], "dtype": "<f4", "order": "C"}
+    return json.dumps(usual | fields).encode()
+
+
+HOSTILE = {
+    "large": described(shape=[9999999, 9999999], chunks=[1000000, 1000000]),
+    "many chunks": described(shape=[9999999], chunks=[1]),
+    "no chunks": described(chunks=[0]),
+    "less than none": described(shape=[-3]),
+    "other axes": described(chunks=[3, 3]),
+    "objects": described(dtype="|O"),
+    "filtered": described(filters=[{"id": "delta"}]),
+    "filled": described(fill_value=1),
+    "packed": described(compressor={"id": "blosc"}),
+    "no such order": described(order="A"),
+    "no JSON": b"{",
+    "deep": b"[" * 100000,
+    "nothing": b"{}",
+    "third": b'{"zarr_format":3}',
+}
+
+
+def test_an_array_of_zarr(tmp_path: Path):
+    found = zarr.array(described(), lambda key: b"xxxxyyyyzzzz" if key == "0" else None, Store(tmp_path, 0))
+    assert found.tobytes() == b"xxxxyyyyzzzz"
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_arrays_of_zarr(tmp_path: Path, name: str):
+    with pytest.raises(FileError):
+        zarr.array(HOSTILE[name], lambda _: b"x" * 12, Store(tmp_path, 0))
+
+
+# ---- SavedModel --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["exported", "saved", "saved/saved_model.pb"])
+def test_a_saved_model_in_torch(made: Callable[[str], Path], tmp_path: Path, form: str):
+    folder = made("saved_model")
+    given = np.load(folder / "outputs.npz")
+    model = read(folder / form)
+    names = ["encoder/gru_cell/", "both/forward_lstm/lstm_cell/", "both/backward_lstm/lstm_cell/"]
+    assert sorted(module.name for module in model.modules) == sorted(names)
+    head = {name: model.rest[name] for name in ("head/kernel", "head/bias")}
+    assert_same(head, {name: given[name] for name in head})
+    fields = {"gate_activation": "sigmoid", "candidate_activation": "tanh"}
+    lstm = {**fields, "output_activation": "tanh"}
+    parts: dict[str, Array] = {}
+    for name, cell in zip(names, (torch.nn.GRU, torch.nn.LSTM, torch.nn.LSTM), strict=True):
+        out = tmp_path / "out.pt"
+        x = parts["encoder/gru_cell/"] if parts else np.asarray(given["inputs"])
+        x = x[:, ::-1].copy() if "backward" in name else x
+        told = fields if cell is torch.nn.GRU else lstm
+        options = (
+            "--module",
+            name,
+            *(word for field in told for word in ("--semantics", f"{field}={told[field]}")),
+        )
+        y = torch_chain(folder / form, out, {"": (cell, x.shape[-1], {})}, x, *options)
+        parts[name] = y[:, ::-1] if "backward" in name else y
+    close(np.concatenate([parts[name] for name in names[1:]], axis=-1), given["outputs"])
+
+
+def test_broken_saved_models(made: Callable[[str], Path]):
+    folder = made("saved_model") / "exported"
+    for file in (folder / "variables").iterdir():
+        broken(folder, file, lambda whole: cut(whole, 40))
+    (folder / "variables").rename(folder / "away")
+    try:
+        said = refusal("show", folder)
+        assert said.startswith(f"{folder}: it has no variables/variables.index: its numbers are constants")
+    finally:
+        (folder / "away").rename(folder / "variables")
