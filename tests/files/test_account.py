@@ -32,6 +32,11 @@ def saved(path: Path, module: nn.Module) -> Path:
     return path
 
 
+def savez(path: Path, **arrays: Any) -> None:
+    """Writes a .npz file."""
+    np.savez(path, **arrays)
+
+
 def account(*arguments: object) -> dict[str, Any]:
     """The account of a conversion."""
     code, stdout, stderr = stepnet("convert", *arguments, "--json")
@@ -101,20 +106,20 @@ def test_what_other_frameworks_call_alike_is_told_by_all_its_names(tmp_path: Pat
         "recurrent_kernel": random.normal(size=(HIDDEN, 3 * HIDDEN)),
         "bias": random.normal(size=3 * HIDDEN),
     }
-    np.savez(tmp_path / "haste.npz", **arrays, recurrent_bias=random.normal(size=3 * HIDDEN))
+    savez(tmp_path / "haste.npz", **arrays, recurrent_bias=random.normal(size=3 * HIDDEN))
     assert read(tmp_path / "haste.npz").modules[0].layout == "haste.gru"
-    np.savez(tmp_path / "keras.npz", **arrays)
+    savez(tmp_path / "keras.npz", **arrays)
     assert read(tmp_path / "keras.npz").modules[0].layout == "keras.gru_reset_before"
 
 
 def test_dense_layers_are_no_recurrent_ones(tmp_path: Path):
     dense = {"dense/kernel": np.ones((7, 3)), "dense/bias": np.ones(3)}
-    np.savez(tmp_path / "dense.npz", **dense)
+    savez(tmp_path / "dense.npz", **dense)
     assert read(tmp_path / "dense.npz").modules == ()
     mlp = nn.Sequential(nn.Linear(7, 12), nn.ReLU(), nn.Linear(12, 3))
     assert read(saved(tmp_path / "mlp.pt", mlp)).modules == ()
     gru = {f"gru/{name}": array for name, array in GRU.items()}
-    np.savez(tmp_path / "both.npz", **dense, **gru)
+    savez(tmp_path / "both.npz", **dense, **gru)
     assert [module.name for module in read(tmp_path / "both.npz").modules] == ["gru/"]
 
 
@@ -208,7 +213,7 @@ def test_layers_in_a_row_are_one_model_which_runs_as_keras_runs_it(tmp_path: Pat
     made.save(source)
     stated = account(source, "--to", "onnx", "-o", out, "--verify")
     assert [name.partition(" ")[2] for name in stated["layers"]] == ["(Dense)"]  # Dropout changes nothing
-    inner = keras.Model(made.inputs, made.layers[2].output)
+    inner = keras.Model(made.inputs[0], made.layers[2].output)
     session = onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
     found = np.asarray(session.run(["output"], {"input": X})[0])
     right = keras.ops.convert_to_numpy(inner(X))
@@ -240,7 +245,7 @@ def test_verification_is_of_the_file_that_was_written(
 def test_layouts_are_said_by_module_and_by_family(tmp_path: Path):
     arrays = {f"a/{name}": array for name, array in GRU.items()}
     arrays |= {"b/linear/w": np.ones((7, 16)), "b/linear/b": np.ones(16)}
-    np.savez(tmp_path / "two.npz", **arrays)
+    savez(tmp_path / "two.npz", **arrays)
     assert [module.name for module in read(tmp_path / "two.npz").modules] == ["a/"]
     both = read(tmp_path / "two.npz", None, {"b": "haiku.lstm"}).modules
     assert [module.name for module in both] == ["b/", "a/"]
@@ -252,5 +257,5 @@ def test_layouts_are_said_by_module_and_by_family(tmp_path: Path):
     options = (*options, "--semantics", "recurrent_activation=sigmoid")
     assert account(tmp_path / "two.npz", *options)["left"] == ["b/linear/w", "b/linear/b"]
     assert "no framework is called 'kreas'" in refusal(
-        "convert", tmp_path / "two.npz", "--to", "torch", "-o", out, "--from", "kreas"
+        "convert", tmp_path / "two.npz", "--to", "torch", "-o", tmp_path / "other.npz", "--from", "kreas"
     )
