@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
 
 import stepnet as sn
-from stepnet.errors import InputError
+from stepnet.errors import InputError, LayoutError
 from stepnet.layout import from_torch
 from stepnet.structure import leaves
 
@@ -43,7 +43,7 @@ def module(kind: str, dtype: str, **options: Any) -> Any:
 
 def ours(theirs: Any, kind: str, engine: str, given: Any, **options: Any) -> tuple[Any, list[np.ndarray]]:
     """Our outputs, and our final memories in torch's order: all h by layer and direction, then all c."""
-    layers = from_torch(theirs.state_dict(), cell="simple_rnn_relu" if kind == "relu" else None)
+    layers = from_torch(theirs.state_dict(), cell={"relu": "simple_rnn_relu", "tanh": "simple_rnn"}.get(kind))
     outputs, final = layers(given, engine=engine, **options)
     memories = leaves(final)
     return outputs, memories[::2] + memories[1::2] if kind in ("lstm", "projected") else memories
@@ -168,7 +168,11 @@ def test_one_module_is_found_wherever_it_is():
 def test_cell_is_told_by_the_shapes(kind: str, cell: str, hidden: int):
     made = {"tanh": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}.get(kind, nn.LSTM)
     options = {"proj_size": 1} if kind == "projected" and hidden > 1 else {}
-    found = from_torch(made(3, hidden, **options).state_dict())
+    state = made(3, hidden, **options).state_dict()
+    if kind == "tanh":
+        with pytest.raises(LayoutError, match="does not tell whether a simple RNN has tanh"):
+            from_torch(state)
+    found = from_torch(state, cell="simple_rnn" if kind == "tanh" else None)
     assert repr(found).startswith(f"RNN({cell if options or kind != 'projected' else 'lstm'}, ")
 
 

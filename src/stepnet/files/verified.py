@@ -27,6 +27,7 @@ from stepnet.layout.verify import (
     distance,
     inputs,
     outputs_of,
+    own,
     random_sequences,
     rounding,
     stored,
@@ -59,14 +60,16 @@ def verify_file(
     right, found = outputs_of(here, sequences), outputs_of(there, sequences)
     largest = float(np.abs(right.values).max(initial=0))
     sides = [weights(module) for module in (*made_of, *written)]
-    own = by_its_runtime(Path(output), sequences, found, sides)
+    asked = [by_its_runtime(Path(output), written, sequences, found, sides)]
+    if len(made_of) == 1:
+        asked.insert(0, own(sides[0], sequences, right))
     return Verdict(
         distance(right.values, found.values),
         largest,
         len(sequences),
         len(sequences.values),
         max(1.0, largest) * sum(map(stored, sides)),
-        () if own is None else (own,),
+        tuple(answer for answer in asked if answer is not None),
     )
 
 
@@ -126,12 +129,14 @@ def in_keras(path: Path) -> Callable[[Array], Array]:
 RUNTIMES = (Runtime("onnxruntime", ".onnx", in_onnxruntime), Runtime("keras", ".keras", in_keras))
 
 
-def by_its_runtime(path: Path, sequences: Ragged, outputs: Ragged, sides: Sequence[Weights]) -> Own | None:
+def by_its_runtime(
+    path: Path, written: Sequence[Module], sequences: Ragged, outputs: Ragged, sides: Sequence[Weights]
+) -> Own | None:
     """How far the outputs of a file are from what its runtime gives; None where it has none."""
     runtime = next((one for one in RUNTIMES if path.name.lower().endswith(one.ending)), None)
     if runtime is None:
         return None
-    title = kind(path).title
+    title = " + ".join(dict.fromkeys(module.layout for module in written))
     if find_spec(runtime.module) is None:
         return Own(title, runtime.module, reason=NOT_INSTALLED)
     with warnings.catch_warnings():

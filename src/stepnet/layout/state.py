@@ -12,6 +12,7 @@ from stepnet.layout.layers import layers
 from stepnet.layout.registry import record
 
 LAYOUTS = ("torch.rnn", "torch.gru", "torch.lstm", "torch.lstm_projection")
+ACTIVATIONS = {"simple_rnn": "tanh", "simple_rnn_relu": "relu"}
 CELLS = {"simple_rnn": "rnn", "simple_rnn_relu": "rnn", "gru": "gru", "lstm": "lstm"}
 
 
@@ -20,8 +21,8 @@ def from_torch(state: Mapping[str, Any], prefix: str | None = None, cell: str | 
 
     state: arrays or tensors by name, as `module.state_dict()` or a safetensors file has them; it is copied,
     and halves become float32. prefix: what stands before `weight_ih_l0`, needed where the state holds several
-    recurrent modules. cell: one of "simple_rnn", "simple_rnn_relu", "gru" and "lstm"; by default the shapes
-    tell which, and a simple RNN is taken to have tanh. The other layers of a model are the caller's.
+    recurrent modules. cell: one of "simple_rnn" (of tanh), "simple_rnn_relu", "gru" and "lstm"; by default
+    the shapes tell which, but for a simple RNN's activation. The other layers of a model are the caller's.
 
     Raises `LayoutError` where the state holds no recurrent module or several, and for arrays that are
     missing, do not fit one another or are no floats, by their names in the state.
@@ -42,8 +43,13 @@ def from_torch(state: Mapping[str, Any], prefix: str | None = None, cell: str | 
         raise nearest(shapes, named)
     one = chosen(found, prefix)
     held = {own: as_array(name, state[name]) for own, name in one.names.items()}
-    relu = {"candidate_activation": "relu"} if cell == "simple_rnn_relu" else {}
-    return layers(held, one.layout, semantics=relu)
+    if one.layout == "torch.rnn" and cell is None:
+        raise LayoutError(
+            "a state does not tell whether a simple RNN has tanh or relu: say cell='simple_rnn' for tanh, or "
+            "cell='simple_rnn_relu'"
+        )
+    activation = ACTIVATIONS.get(cell or "")
+    return layers(held, one.layout, semantics=activation and {"candidate_activation": activation})
 
 
 def shape_of(name: str, value: Any) -> tuple[int, ...]:
