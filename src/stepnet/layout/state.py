@@ -48,8 +48,8 @@ def from_torch(state: Mapping[str, Any], prefix: str | None = None, cell: str | 
             "a state does not tell whether a simple RNN has tanh or relu: say cell='simple_rnn' for tanh, or "
             "cell='simple_rnn_relu'"
         )
-    activation = ACTIVATIONS.get(cell or "")
-    return layers(held, one.layout, semantics=activation and {"candidate_activation": activation})
+    said = {"candidate_activation": ACTIVATIONS[cell]} if cell in ACTIVATIONS else {}
+    return layers(held, one.layout, semantics=said)
 
 
 def shape_of(name: str, value: Any) -> tuple[int, ...]:
