@@ -8,6 +8,8 @@ from stepnet.errors import LayoutError
 from stepnet.layout.notation import Axis, Loop, Pattern, Stack, Term
 
 Shape = tuple[int, ...]
+MOST = {"layers": 1024, "directions": 2}  # and of all others:
+MOST_UNITS = 1 << 24  # whose squares, times gates and layers, are numbers of 64 bits
 LETTERS = {"inputs": "x", "hidden": "h", "projected": "y", "layers": "L", "directions": "D"}
 
 
@@ -17,6 +19,9 @@ class Sizes:
 
     >>> Sizes(inputs=2, hidden=3, layers=2, directions=2).inputs_of(layer=1)
     6
+    >>> Sizes(inputs=2, hidden=3, layers=10**9)
+    Traceback (most recent call last):
+    stepnet.errors.LayoutError: layers is 1024 at most, not 1000000000
     """
 
     inputs: int
@@ -31,8 +36,10 @@ class Sizes:
             optional = value is None and field.name == "projected"
             if not optional and (isinstance(value, bool) or not isinstance(value, Integral) or value < 1):
                 raise LayoutError(f"{field.name} is a whole number from 1 on, not {value!r}")
-        if self.directions > 2:
-            raise LayoutError(f"directions is 1 or 2, not {self.directions}")
+            most = MOST.get(field.name, MOST_UNITS)
+            if not optional and value > most:
+                said = "1 or 2" if most == 2 else f"{most} at most"
+                raise LayoutError(f"{field.name} is {said}, not {value if value < 1 << 64 else 'more'}")
 
     def __str__(self) -> str:
         said = f"{self.inputs} inputs, {self.hidden} hidden"

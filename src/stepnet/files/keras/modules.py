@@ -46,8 +46,8 @@ def of_layer(path: Path, file: KerasFile, layer: KerasLayer) -> Module | None:
     class_name, config, merge = layer.class_name, layer.config, "concat"
     if class_name == "Bidirectional":
         mode = config.get("merge_mode", "concat")
-        if mode not in MERGES:
-            raise FileError(f"{path}: {layer.name!r} has merge_mode {mode!r}, which gives no one output")
+        if not isinstance(mode, str) or mode not in MERGES:
+            raise FileError(f"{path}: {layer.name!r} has merge_mode {str(mode)[:100]!r}, which gives no one output")
         merge = MERGES[mode]
         class_name, config = inner(config)
     if class_name not in CELLS:

@@ -267,6 +267,13 @@ class Given:
             raise ValueError("an input is missing")
         return array
 
+    def tensor(self, attribute: str) -> Array:
+        """An attribute that must be a tensor."""
+        array = self.attributes.get(attribute)
+        if not isinstance(array, np.ndarray):
+            raise ValueError(f"its {attribute} is no tensor")
+        return array
+
     def numbers(self, index: int, attribute: str, default: Any = None) -> Any:
         """Whole numbers, which an input gives, or in old models an attribute."""
         if index >= len(self.inputs) or self.inputs[index] is None:
@@ -285,7 +292,7 @@ class Given:
 def constant(given: Given) -> Array:
     """The array or the numbers that a Constant says."""
     if "value" in given.attributes:
-        return given.attributes["value"]
+        return given.tensor("value")
     for name, dtype in (
         ("value_float", "f4"),
         ("value_floats", "f4"),
@@ -368,7 +375,7 @@ def shape(given: Given) -> Array:
 def full(given: Given) -> Array:
     """The shape that the input says, filled with one number."""
     sizes = given.numbers(0, "")
-    value: Array = given.attributes.get("value", np.zeros(1, np.float32))
+    value = given.tensor("value") if "value" in given.attributes else np.zeros(1, np.float32)
     given.room(math.prod(sizes), value.dtype)
     return np.broadcast_to(value.reshape(()), sizes).copy()
 
