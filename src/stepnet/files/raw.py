@@ -17,9 +17,12 @@ from typing import Any, cast
 import ml_dtypes
 import numpy as np
 
+from stepnet.compose import named
 from stepnet.errors import FileError
+from stepnet.files import jsons
 from stepnet.files.model import Array, Model, Module
 from stepnet.files.paths import existing, new_file
+from stepnet.files.store import Store
 from stepnet.layout.registry import records
 
 FORMAT = "stepnet raw 1"
@@ -120,11 +123,11 @@ def description(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > JSON_BYTES:
             raise FileError(f"{path}: a description of a raw buffer is smaller than this")
-        found = json.loads(path.read_text(encoding="utf-8"))
+        data = path.read_bytes()
     except OSError as error:
         raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
-    except (ValueError, RecursionError) as error:
-        raise FileError(f"{path}: this is no JSON ({str(error)[:200]})") from error
+    with named(str(path)):
+        found = jsons.parsed(data, Store(None, len(data)), "this")
     if not isinstance(found, dict) or cast("dict[str, Any]", found).get("format") != FORMAT:
         raise FileError(f'{path}: this is no description of a raw buffer: it has no "format": "{FORMAT}"')
     return cast("dict[str, Any]", found)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from stepnet.errors import FileError
+from stepnet.files.onnx import messages
 from stepnet.files.onnx.graph import (
     DOMAINS,
     FOLDS,
@@ -69,14 +70,16 @@ def opened(path: str | Path) -> tuple[Proto, Store]:
         size = path.stat().st_size
         if size > LIMIT:
             raise FileError(f"{path}: no ONNX file has {size} bytes; keep its weights in a file beside it")
-        model = onnx.ModelProto.FromString(path.read_bytes())
+        data, store = path.read_bytes(), Store(path, size)
+        messages.count(data, onnx.ModelProto.DESCRIPTOR, store)
+        model = onnx.ModelProto.FromString(data)
     except protobuf.DecodeError as error:
         raise FileError(f"{path}: this is no whole ONNX model ({' '.join(str(error).split())})") from error
     except OSError as error:
         raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
     if not model.ir_version or not model.HasField("graph"):
         raise FileError(f"{path}: this is no whole ONNX model (it has no graph)")
-    return model, Store(path, size)
+    return model, store
 
 
 def recurrent(model: Proto, store: Store) -> tuple[tuple[OnnxNode, ...], Walk, Folder]:
@@ -112,7 +115,7 @@ def layer(node: Node, name: str, folder: Folder) -> OnnxNode:
             array = folder.value(node.scope, value)
             if array is None:
                 raise FileError(f"{folder.store.path}: {node.op} {name!r}: {no_constant(node, slot, value)}")
-            arrays[slot] = np.ascontiguousarray(array)
+            arrays[slot] = in_order(array, folder.store, f"{slot} of {node.op} {name[:100]!r}")
     try:
         missing = [slot for slot in ("W", "R") if slot not in arrays]
         if missing:
@@ -127,13 +130,22 @@ def layer(node: Node, name: str, folder: Folder) -> OnnxNode:
     return OnnxNode(name, node.op, arrays, attributes, fed=tuple(fed))
 
 
+def in_order(array: Array, store: Store, what: str) -> Array:
+    """An array as C order has it; a copy takes memory of its own, for every node that is made of the same."""
+    if not array.flags.c_contiguous:
+        store.take(array.nbytes, what)
+    return np.ascontiguousarray(array)
+
+
 def initial(scope: Scope, name: str, folder: Folder) -> Array | None:
     """An initial state that is a constant, and not zeros; one for all sequences is of a batch of one."""
     array = folder.value(scope, name) if name else None
     source = find(scope, name)[2]
     if array is None and isinstance(source, Output) and source.node.op == "Expand" and source.node.inputs:
         array = folder.value(source.node.scope, source.node.inputs[0])
-    return np.ascontiguousarray(array) if array is not None and array.any() else None
+    if array is None or not array.any():
+        return None
+    return in_order(array, folder.store, f"the initial state {name[:100]!r}")
 
 
 def no_constant(node: Node, slot: str, value: str) -> str:
@@ -180,11 +192,14 @@ def follows_on(node: Node, before: Node, layers: Mapping[Node, OnnxNode], walk: 
     D, H = one.directions, int(one.attributes["hidden_size"])
     if min(T, N) < 1 or T * N * D * H > LABELS:
         return False
+    folder.follow(T * N * D * H)
     labels = np.arange(T * N * D * H).reshape(T, N, D, H)
     Y = labels.transpose((1, 0, 2, 3) if by_batch else (0, 2, 1, 3))
     X = labels.reshape(T, N, D * H).swapaxes(0, two.attributes["layout"])
+    left = folder.store.left
     labelled = Folder(folder.store, {(before.scope, before.outputs[0]): Y})
     seen = labelled.value(node.scope, node.inputs[0])
+    folder.store.give_back(left - folder.store.left)  # no labels are kept
     follows = seen is not None and np.array_equal(seen, X)
     folder.used |= labelled.used if follows else set()
     return follows

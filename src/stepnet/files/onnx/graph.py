@@ -21,12 +21,14 @@ from stepnet.files.store import Store
 
 DOMAINS = ("", "ai.onnx")
 DEPTH = 100  # of constants computed from constants, and of bodies and functions in each other
+NODE, NAME = 512, 64  # bytes of a node, and of one of its names, about
 NODES = 1 << 18  # of one model, those of a function as often as it is called
+LABELS = 1 << 26  # of all outputs that are followed into the next node
 LISTED = 1 << 16  # numbers of one attribute
 FLOAT, INT, STRING, TENSOR, GRAPH, FLOATS, INTS, STRINGS, _, GRAPHS = range(1, 11)  # types of attributes
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Scope:
     """What makes each value of a graph; None where that is known only when the model runs.
 
@@ -38,7 +40,7 @@ class Scope:
     attributes: dict[str, Proto] = field(default_factory=dict[str, Proto])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Node:
     """A node, its name led by those of the calls it lies in. A missing input is ''."""
 
@@ -51,14 +53,14 @@ class Node:
     scope: Scope
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Constant:
     """A value that is a tensor of the file."""
 
     tensor: Proto
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Output:
     """A value that a node makes, its output of that index."""
 
@@ -66,7 +68,7 @@ class Output:
     index: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Link:
     """A value that has another name in another scope."""
 
@@ -111,6 +113,9 @@ class Walk:
         for proto in protos:
             if len(self.nodes) == NODES:
                 raise FileError(f"{self.store.path}: the graph has more than {NODES} nodes")
+            names = len(proto.input) + len(proto.output) + len(proto.attribute)
+            size = NODE + NAME * names + len(path) + len(proto.name)
+            self.store.take(size, f"node {text(proto.name)[:100]!r}")  # those of a function are made often
             node = node_of(proto, scope, path)
             self.nodes.append(node)
             scope.sources.update({name: Output(node, i) for i, name in enumerate(node.outputs) if name})
@@ -185,6 +190,13 @@ class Folder:
         self.store = store
         self.values: dict[Key, Array | None] = dict(known or {})
         self.used: set[Key] = set()
+        self.labels = LABELS
+
+    def follow(self, count: int) -> None:
+        """Counts labels that are followed from one node to the next; raises `FileError` for too many."""
+        self.labels -= count
+        if self.labels < 0:
+            raise FileError(f"{self.store.path}: its recurrent nodes follow one another by too many numbers")
 
     def value(self, scope: Scope, name: str, depth: int = 0) -> Array | None:
         """A value as an array; None where it is no constant. Raises `FileError` for what cannot be read."""
