@@ -88,8 +88,20 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version.")
     ] = False,
+    most: Annotated[
+        int | None,
+        typer.Option(
+            "--most",
+            metavar="BYTES",
+            min=1,
+            help="Memory that a file may take; without it 64 MiB and 8 times its size.",
+        ),
+    ] = None,
 ) -> None:
     """What stands before any command."""
+    from stepnet.files.store import MOST
+
+    MOST.set(most)
 
 
 @app.command()

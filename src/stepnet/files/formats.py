@@ -15,6 +15,7 @@ from stepnet.errors import FileError
 from stepnet.files.checkpoint.file import is_checkpoint
 from stepnet.files.model import Array, Model, Module, among
 from stepnet.files.paths import existing, free
+from stepnet.files.store import at_most
 
 Arrays = Mapping[str, Array]
 
@@ -48,7 +49,11 @@ class Format:
     def read(self, path: Path, layout: str | None) -> Model:
         """What a file holds; `layout` is the only one to look for."""
         if not self.frameworks:
-            return self.code.read(path)
+            model: Model = self.code.read(path)
+            for module in model.modules:
+                printable(path, [module.name, *module.arrays, *module.names.values()], "a layer or an array")
+            printable(path, model.rest)
+            return model
         arrays = self.code.read(path)
         printable(path, arrays)
         return among(str(path), arrays, self.frameworks, layout, suffix=self.suffix, mark=self.mark)
@@ -107,11 +112,12 @@ def kind(path: Path) -> Format:
     raise FileError(f"{path}: what kind of file this is tells its ending, which is one of {known}")
 
 
-def read(path: str | Path, layout: str | None = None) -> Model:
+def read(path: str | Path, layout: str | None = None, *, most: int | None = None) -> Model:
     """The recurrent modules of a model file, and its other arrays.
 
-    layout: the layout to look for, where names and shapes fit several. Raises `FileError`, with the path,
-    for a file that is missing, truncated or foreign.
+    layout: the layout to look for, where names and shapes fit several. most: bytes of memory that the file may
+    take, where that is more than 64 MiB and 8 times its size. Raises `FileError`, with the path, for a file
+    that is missing, truncated or foreign.
 
     >>> read("model.pt")
     Traceback (most recent call last):
@@ -120,7 +126,8 @@ def read(path: str | Path, layout: str | None = None) -> Model:
     path = Path(path)
     if not os.path.exists(f"{path}.index"):  # a checkpoint is several files
         path = existing(path)
-    return kind(path).read(path, layout)
+    with at_most(most):
+        return kind(path).read(path, layout)
 
 
 def write(
@@ -150,13 +157,13 @@ def add(path: Path, arrays: dict[str, Array], more: Arrays) -> None:
         arrays[name] = array
 
 
-def printable(path: Path, names: Iterable[str]) -> None:
+def printable(path: Path, names: Iterable[str], what: str = "an array") -> None:
     """Raises `FileError` for a name that cannot be printed, or would fill the screen."""
     for name in names:
         if not name.isprintable():
-            raise FileError(f"{path}: an array has the name {name[:100]!a}, which cannot be printed")
+            raise FileError(f"{path}: {what} has the name {name[:100]!a}, which cannot be printed")
         if len(name) > NAME:
-            raise FileError(f"{path}: an array has a name of more than {NAME} characters")
+            raise FileError(f"{path}: {what} has a name of more than {NAME} characters")
 
 
 def prefix(module: Module, several: bool, separator: str) -> str:

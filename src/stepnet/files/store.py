@@ -51,12 +51,16 @@ class Store:
 
     def take(self, count: int, what: str) -> None:
         """Counts bytes before memory is taken; raises `FileError` for far more than the file has."""
+        self.room(count, what)
+        self.left -= count
+
+    def room(self, count: int, what: str) -> None:
+        """As `take`, for bytes that are taken for a moment only."""
         if count > self.left:
             raise FileError(
                 f"{f'{self.path}: ' if self.path else ''}with {what} it would fill more than {self.most} bytes "
                 "of memory, far more than the file has; --most BYTES allows more"
             )
-        self.left -= count
 
     def give_back(self, count: int) -> None:
         """Counts bytes that are taken no more."""

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
 from stepnet.compose import named
 from stepnet.errors import LayoutError
@@ -91,7 +92,7 @@ def described(
         return plain
     plain |= {"sizes": vars(sizes), "semantics": semantics.shown()}
     if not quiet:
-        console.rule(module.name or "the weights", align="left")
+        console.rule(Text(module.name or "the weights"), align="left")  # a str would be markup
         console.print(weights_text(module.arrays, module.record, sizes, semantics, console.width))
     if conversion is not None:
         plain["report"] = conversion.report.as_json()

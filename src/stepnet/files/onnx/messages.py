@@ -30,42 +30,43 @@ def count(data: bytes, description: Any, store: Store) -> None:
     Traceback (most recent call last):
     stepnet.errors.FileError: with its messages it would fill more than 83108896 bytes of memory, far more ...
     """
-    view, at = memoryview(data), 0
     around: list[tuple[int, Any]] = [(len(data), description.fields_by_number)]  # where each message ends
-    store.take(MESSAGE, "its messages")
-    while around:
+    at, left = 0, store.left - MESSAGE
+    while around and left >= 0:
         end, fields = around[-1]
         if at >= end:
             if at > end:
                 raise broken(store, "a message in it is cut off")
             around.pop()
             continue
-        tag, at = number(view, at, store)
+        tag, at = number(data, at, store)
         wire, field = tag & 7, fields.get(tag >> 3)
-        taken = FIELD
+        left -= FIELD
         if wire == VARINT:
-            _, at = number(view, at, store)
+            _, at = number(data, at, store)
         elif wire in FIXED:
             at += FIXED[wire]
         elif wire == BYTES:
-            size, at = number(view, at, store)
+            size, at = number(data, at, store)
             if at + size > end:
                 raise broken(store, "a message in it is cut off")
             if field is not None and field.message_type is not None:
                 around.append((at + size, field.message_type.fields_by_number))
-                taken += MESSAGE
+                left -= MESSAGE
             else:
-                taken += size if field is None or field.type in TEXTS else WIDE * size
+                left -= size if field is None or field.type in TEXTS else WIDE * size
                 at += size
         else:
             raise broken(store, f"a message in it has a field of wire type {wire}")
-        store.take(taken, "its messages")
+    store.take(store.left - left, "its messages")
 
 
-def number(view: memoryview, at: int, store: Store) -> tuple[int, int]:
+def number(data: bytes, at: int, store: Store) -> tuple[int, int]:
     """A number, and where the next thing is."""
+    if at < len(data) and data[at] < 0x80:  # as most are
+        return data[at], at + 1
     try:
-        return varint(view, at)
+        return varint(memoryview(data), at)
     except FileError as error:
         raise broken(store, str(error)) from None
 
