@@ -169,7 +169,12 @@ def test_snappy():
     for size in (0, 1, 59, 60, 61, 255, 256, 257, 70000):
         for letters in (1, 2, 256):
             data = bytes(draw.randrange(letters) for _ in range(size))
-            assert unsnapped(memoryview(pyarrow.Codec("snappy").compress(data, asbytes=True)), Store(None, len(data))) == data
+            assert (
+                unsnapped(
+                    memoryview(pyarrow.Codec("snappy").compress(data, asbytes=True)), Store(None, len(data))
+                )
+                == data
+            )
     far = b"\x0b\x18abcdefg\x0f\x07\0\0\0"  # as no packer writes it: 7 back in 4 bytes
     assert unsnapped(memoryview(far), Store(None, 8)) == b"abcdefgabcd"
 

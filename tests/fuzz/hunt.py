@@ -1,6 +1,6 @@
 """Reads many mutants in worker processes, and keeps those that fail.
 
-    python tests/fuzz/hunt.py --count 100000 --seed 0
+python tests/fuzz/hunt.py --count 100000 --seed 0
 """
 
 import argparse
@@ -57,7 +57,10 @@ def piece_of(
             command = [sys.executable, "-W", "error", HERE / "worker.py", file, folder, seed, start, end]
             path = os.pathsep.join(filter(None, sys.path))
             done = subprocess.run(
-                list(map(str, command)), capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}
+                list(map(str, command)),
+                capture_output=True,
+                text=True,
+                env={**os.environ, "PYTHONPATH": path},
             )
             if done.returncode == 0:
                 return
@@ -79,7 +82,7 @@ def main() -> int:
     options.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(3), "big"))
     options.add_argument("--first", type=int, default=0)
     options.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    options.add_argument("--keep", type=Path, default=Path("mutants"))
+    options.add_argument("--keep", type=Path, default=Path("build/mutants"))
     asked = options.parse_args()
     print(f"{asked.count} mutants from {asked.first} on, seed {asked.seed}", flush=True)
     failures = hunt(asked.count, asked.seed, asked.keep, asked.workers, asked.first)

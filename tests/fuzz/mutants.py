@@ -14,7 +14,9 @@ EXTREMES = (0, 1, -1, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 1 << 24, (1 << 31) - 1, 1 << 3
 def place(draw: random.Random, data: bytearray) -> int:
     """A place in the bytes; often one of the first or the last, where lengths and offsets lie."""
     spot = draw.randrange(len(data) + 1)
-    return draw.choice([spot, spot, min(spot, draw.randrange(256)), max(spot, len(data) - draw.randrange(256))])
+    return draw.choice(
+        [spot, spot, min(spot, draw.randrange(256)), max(spot, len(data) - draw.randrange(256))]
+    )
 
 
 def flip(draw: random.Random, data: bytearray, other: bytes) -> None:
@@ -68,9 +70,13 @@ def mutant(seed: int, number: int, originals: Sequence[Original]) -> Original:
     chosen = draw.choice([one for one in originals if one.kind == kinds[number % len(kinds)]])
     name = draw.choice([chosen.main, draw.choice(sorted(chosen.files))])
     other = draw.choice(sorted(draw.choice(originals).files.items()))[1]
-    spoilt = spoil_member if zipfile.is_zipfile(BytesIO(chosen.files[name])) and draw.random() < 0.7 else spoil
+    spoilt = (
+        spoil_member if zipfile.is_zipfile(BytesIO(chosen.files[name])) and draw.random() < 0.7 else spoil
+    )
     return Original(
-        f"{number}-{chosen.main}", chosen.main, {**chosen.files, name: spoilt(draw, chosen.files[name], other)}
+        f"{number}-{chosen.main}",
+        chosen.main,
+        {**chosen.files, name: spoilt(draw, chosen.files[name], other)},
     )
 
 

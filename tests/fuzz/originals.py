@@ -14,16 +14,26 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from stepnet.files.formats import FORMATS, kind, write
-from stepnet.files.interchange import converted, result
+from stepnet.files.interchange import Choice, converted, result
 from stepnet.files.model import Module
-from stepnet.report.verdicts import Choice, random_module
+from stepnet.layout.registry import record
+from stepnet.report.verdicts import random_module
 
 TESTS = Path(__file__).parent.parent
 LARGEST = 40_000  # bytes
 LAYOUTS = {
-    **{".pt": "torch.lstm", ".safetensors": "torch.gru", ".npz": "stepnet.gru", ".msgpack": "flax.gru"},
-    **{".keras": "keras.gru", ".weights.h5": "keras.lstm", ".h5": "keras2.gru", ".onnx": "onnx.lstm"},
-    **{".tflite": "tflite.lstm", ".pdparams": "paddle.gru", ".params": "mxnet.lstm", ".json": "cudnn.gru"},
+    ".pt": "torch.lstm",
+    ".safetensors": "torch.gru",
+    ".npz": "stepnet.gru",
+    ".msgpack": "flax.gru",
+    ".keras": "keras.gru",
+    ".weights.h5": "keras.lstm",
+    ".h5": "keras2.gru",
+    ".onnx": "onnx.lstm",
+    ".tflite": "tflite.lstm",
+    ".pdparams": "paddle.gru",
+    ".params": "mxnet.lstm",
+    ".json": "cudnn.gru",
 }
 
 
@@ -80,16 +90,10 @@ def written(folder: Path) -> Iterator[Original]:
 def small(layout: str) -> Module:
     """A module of random weights."""
     choice = Choice(sizes={"inputs": 2, "hidden": 3})
-    plain = random_module(registered(layout), choice, 0)
+    plain = random_module(record(layout), choice, 0)
     arrays = {name: array.astype(np.float32) for name, array in plain.arrays.items()}
     module = Module("layer", plain.layouts, arrays, sizes=plain.sizes, semantics=plain.semantics)
     return result(module, converted(module, layout, exact=False))
-
-
-def registered(layout: str):
-    from stepnet.layout.registry import record
-
-    return record(layout)
 
 
 def taken(path: Path) -> Original:

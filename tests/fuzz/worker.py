@@ -8,23 +8,26 @@ time, or by its traceback on stderr: nothing is caught but `StepnetError`.
 
 import faulthandler
 import importlib
-import json
 import pickle
 import resource
 import sys
+from io import StringIO
 from pathlib import Path
 
 from mutants import mutant
 from originals import Original
+from rich.console import Console
 
 from stepnet.errors import StepnetError
 from stepnet.files.checkpoint import sstable
-from stepnet.files.formats import FORMATS, kind, read
+from stepnet.files.formats import FORMATS, read
+from stepnet.report.show import described
 
 SECONDS = 10
 MEMORY = 1 << 30  # bytes of addresses beyond those that imports take
 RESIDENT = 1 << 27  # bytes that reading a small file may take, whatever it says
 CHECKED = sstable.CHECKED
+LONGEST = 20_000  # characters of an error
 LIBRARIES = ("onnx", "google.protobuf.message", "msgpack", "safetensors.numpy", "h5py")
 
 
@@ -41,38 +44,40 @@ def main(file: str, folder: str, seed: str, first: str, end: str) -> None:
     for number in range(int(first), int(end)):
         Path(folder, "number").write_text(str(number))
         faulthandler.dump_traceback_later(SECONDS, exit=True)
-        sstable.CHECKED = CHECKED * ((number // 20 % 2))  # behind a wrong checksum every other one is read all the same
+        sstable.CHECKED = CHECKED * (
+            number // 20 % 2
+        )  # behind a wrong checksum every other one is read all the same
         tried(mutant(int(seed), number, originals), Path(folder))
         faulthandler.cancel_dump_traceback_later()
     Path(folder, "number").write_text(end)
 
 
 def tried(spoilt: Original, folder: Path) -> None:
-    """Reads a mutant; whatever it is, an error is a `StepnetError` that can be printed."""
+    """Reads a mutant and shows it; whatever it is, an error is a `StepnetError` that can be printed."""
     for name, data in spoilt.files.items():
         (folder / name).write_bytes(data)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before, said = peak(), ""
     try:
-        model = read(folder / spoilt.main)
-        for module in model.modules:
-            describe(module)
+        for module in read(folder / spoilt.main).modules:
+            text = StringIO()
+            described(module, Console(file=text, width=100, highlight=False), quiet=False)
+            assert text.getvalue().replace("\n", "").isprintable(), (
+                f"{module} is shown as {text.getvalue()!r}"
+            )
     except StepnetError as error:
-        assert str(error).isprintable(), f"an error cannot be printed: {error!r}"
-        assert len(str(error)) < 20_000, f"an error of {len(str(error))} characters"
-    taken = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+        said = str(error)
+    assert said.isprintable(), f"an error cannot be printed: {said!r}"
+    assert len(said) < LONGEST, f"an error of {len(said)} characters"
+    taken = peak() - before
     assert taken < RESIDENT, f"{taken} bytes of memory for {len(spoilt.files[spoilt.main])} of a file"
     for name in spoilt.files:
         (folder / name).unlink()
 
 
-def describe(module) -> None:
-    """Asks a module for what `stepnet show` says of it."""
-    json.dumps([module.name, module.notes, module.reverse, module.merge])
-    try:
-        module.told()
-        module.record.settled(module.semantics)
-    except StepnetError as error:
-        assert len(str(error)) < 20_000
+def peak() -> int:
+    """The most bytes of memory that this process ever had."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
 
 
 if __name__ == "__main__":

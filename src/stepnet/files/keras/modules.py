@@ -47,7 +47,9 @@ def of_layer(path: Path, file: KerasFile, layer: KerasLayer) -> Module | None:
     if class_name == "Bidirectional":
         mode = config.get("merge_mode", "concat")
         if not isinstance(mode, str) or mode not in MERGES:
-            raise FileError(f"{path}: {layer.name!r} has merge_mode {str(mode)[:100]!r}, which gives no one output")
+            raise FileError(
+                f"{path}: {layer.name!r} has merge_mode {str(mode)[:100]!r}, which gives no one output"
+            )
         merge = MERGES[mode]
         class_name, config = inner(config)
     if class_name not in CELLS:

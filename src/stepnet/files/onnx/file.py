@@ -114,7 +114,9 @@ def layer(node: Node, name: str, folder: Folder) -> OnnxNode:
         elif value:
             array = folder.value(node.scope, value)
             if array is None:
-                raise FileError(f"{folder.store.path}: {node.op} {name!r}: {no_constant(node, slot, value)}")
+                raise FileError(
+                    f"{folder.store.path}: {node.op} {name!r}: {no_constant(node, slot, value, folder)}"
+                )
             arrays[slot] = in_order(array, folder.store, f"{slot} of {node.op} {name[:100]!r}")
     try:
         missing = [slot for slot in ("W", "R") if slot not in arrays]
@@ -148,9 +150,9 @@ def initial(scope: Scope, name: str, folder: Folder) -> Array | None:
     return in_order(array, folder.store, f"the initial state {name[:100]!r}")
 
 
-def no_constant(node: Node, slot: str, value: str) -> str:
+def no_constant(node: Node, slot: str, value: str, folder: Folder) -> str:
     """Why a weight is none, in words."""
-    names, source = origin(node.scope, value)
+    names, source = origin(node.scope, value, folder)
     if isinstance(source, Output) and source.node.op in QUANTIZED:
         return f"its {slot} is quantized; read the model it was quantized from"
     if isinstance(source, Output) and source.node.op not in FOLDS:
@@ -161,10 +163,11 @@ def no_constant(node: Node, slot: str, value: str) -> str:
     return f"its {slot} is made of {names[-1]!r} by nodes that cannot be computed here; simplify the model"
 
 
-def origin(scope: Scope, name: str) -> tuple[tuple[str, ...], Source]:
+def origin(scope: Scope, name: str, folder: Folder) -> tuple[tuple[str, ...], Source]:
     """A value and those it is made of by moving numbers alone, and what makes the last of them."""
     names = [name]
     for _ in range(STEPS):
+        folder.work()
         source = find(scope, names[-1])[2]
         if not isinstance(source, Output) or source.node.op not in MOVES or not source.node.inputs:
             return tuple(names), source
@@ -175,7 +178,7 @@ def origin(scope: Scope, name: str) -> tuple[tuple[str, ...], Source]:
 
 def placed(node: Node, layers: Mapping[Node, OnnxNode], walk: Walk, folder: Folder) -> OnnxNode:
     """A recurrent node that says what it is fed with."""
-    inputs, source = origin(node.scope, node.inputs[0])
+    inputs, source = origin(node.scope, node.inputs[0], folder)
     before = source.node if isinstance(source, Output) and source.node in layers else None
     if before is None or not follows_on(node, before, layers, walk, folder):
         return replace(layers[node], inputs=inputs)
@@ -192,7 +195,7 @@ def follows_on(node: Node, before: Node, layers: Mapping[Node, OnnxNode], walk: 
     D, H = one.directions, int(one.attributes["hidden_size"])
     if min(T, N) < 1 or T * N * D * H > LABELS:
         return False
-    folder.follow(T * N * D * H)
+    folder.work(T * N * D * H)
     labels = np.arange(T * N * D * H).reshape(T, N, D, H)
     Y = labels.transpose((1, 0, 2, 3) if by_batch else (0, 2, 1, 3))
     X = labels.reshape(T, N, D * H).swapaxes(0, two.attributes["layout"])

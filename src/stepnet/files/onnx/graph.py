@@ -23,7 +23,8 @@ DOMAINS = ("", "ai.onnx")
 DEPTH = 100  # of constants computed from constants, and of bodies and functions in each other
 NODE, NAME = 512, 64  # bytes of a node, and of one of its names, about
 NODES = 1 << 18  # of one model, those of a function as often as it is called
-LABELS = 1 << 26  # of all outputs that are followed into the next node
+WORK = 1 << 26  # labels that are followed into the next node, and for each step from a value to another:
+STEP = 64
 LISTED = 1 << 16  # numbers of one attribute
 FLOAT, INT, STRING, TENSOR, GRAPH, FLOATS, INTS, STRINGS, _, GRAPHS = range(1, 11)  # types of attributes
 
@@ -190,13 +191,13 @@ class Folder:
         self.store = store
         self.values: dict[Key, Array | None] = dict(known or {})
         self.used: set[Key] = set()
-        self.labels = LABELS
+        self.left = WORK
 
-    def follow(self, count: int) -> None:
-        """Counts labels that are followed from one node to the next; raises `FileError` for too many."""
-        self.labels -= count
-        if self.labels < 0:
-            raise FileError(f"{self.store.path}: its recurrent nodes follow one another by too many numbers")
+    def work(self, count: int = STEP) -> None:
+        """Counts what it takes to follow values; raises `FileError` for far more than a model needs."""
+        self.left -= count
+        if self.left < 0:
+            raise FileError(f"{self.store.path}: its values are made of one another in too many steps")
 
     def value(self, scope: Scope, name: str, depth: int = 0) -> Array | None:
         """A value as an array; None where it is no constant. Raises `FileError` for what cannot be read."""
@@ -235,6 +236,7 @@ class Folder:
         """Whether a value is made of zeros alone, of whatever shape; exporters write initial states so."""
         pending, seen = [(scope, name)], set[Key]()
         while pending:
+            self.work()
             where, called, source = find(*pending.pop())
             if (where, called) in seen:
                 continue
