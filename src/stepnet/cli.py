@@ -85,6 +85,7 @@ def show_version(asked: bool) -> None:
 
 @app.callback()
 def options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version.")
     ] = False,
@@ -99,9 +100,9 @@ def options(
     ] = None,
 ) -> None:
     """What stands before any command."""
-    from stepnet.files.store import MOST
+    from stepnet.files.store import at_most
 
-    MOST.set(most)
+    context.with_resource(at_most(most))
 
 
 @app.command()
@@ -180,8 +181,10 @@ def convert(
         said = {"verified": verdicts, "rest": list(done.rest), "notes": dict(done.notes)}
         write_json({"output": done.path, "modules": reports, **said})
     else:
+        said_before: set[str] = set()
         for name, report in done.reports.items():
-            typer.echo(f"{name}: {report}" if name else str(report))
+            typer.echo(f"{name}: {report.text(said_before)}" if name else report.text(said_before))
+            said_before.update(report.notes)
             for note in done.notes.get(name, ()):
                 typer.echo(f"  note: {note}")
             if name in done.verdicts:
@@ -237,7 +240,7 @@ def layouts(
     elif name:
         Console().print(report.full_text(record(name)))
     else:
-        Console().print(report.table())
+        Console(markup=False).print(report.table())
 
 
 @app.command()

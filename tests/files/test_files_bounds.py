@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_cli import stepnet
 
-from stepnet.errors import FileError
+from stepnet.errors import FileError, LayoutError
 from stepnet.files.checkpoint import sstable
 from stepnet.files.formats import read
 from stepnet.files.store import SPARE, TIMES
@@ -261,8 +262,67 @@ def test_what_would_take_for_ever_is_refused(tmp_path: Path):
 def test_the_limit_can_be_raised(tmp_path: Path):
     path = tmp_path / "model.npz"
     np.savez_compressed(path, kernel=np.zeros((1000, 20_000), "f4"))
-    with pytest.raises(FileError, match="with its array 'kernel.npy' it would fill more than"):
+    with pytest.raises(FileError, match=r"with its array 'kernel\.npy' it would fill more than"):
         read(path)
     assert read(path, most=1 << 28).rest["kernel"].shape == (1000, 20_000)
     with pytest.raises(FileError, match="fill more than 1000 bytes of memory"):
         read(path, most=1000)
+
+
+# ---- names -------------------------------------------------------------------------------------------------
+
+
+def named(path: Path, name: str) -> Path:
+    """A model of one GRU with a name."""
+    weights = {"W": np.zeros((1, 9, 2), "f4"), "R": np.zeros((1, 9, 3), "f4")}
+    node = onnx.helper.make_node("GRU", ["x", "W", "R"], ["y"], name=name, hidden_size=3)
+    return saved(path, [node], weights)
+
+
+@pytest.mark.parametrize("name", ["a\x1b[2Jb", "a\nb", "a\u202eb"])
+def test_a_name_that_a_terminal_obeys_is_refused(tmp_path: Path, name: str):
+    with pytest.raises(FileError) as caught:
+        read(named(tmp_path / "model.onnx", name))
+    assert str(caught.value).endswith(f"a layer or an array has the name {name!a}, which cannot be printed")
+
+
+@pytest.mark.parametrize("name", ["[red]gru[/red]", "[/]", "[link=file:///etc]x[/link]", ":smile:"])
+def test_a_name_that_is_markup_is_shown_as_it_is(tmp_path: Path, name: str):
+    path = named(tmp_path / "model.onnx", name)
+    for arguments in (["show"], ["--most", "100000000", "show"]):
+        code, shown, _ = stepnet(*arguments, path, "--semantics", "reset=after")
+        assert (code, name in shown) == (0, True), shown
+    assert "would fill more than 10 bytes of memory" in stepnet("--most", 10, "show", path)[2]
+    assert read(path).modules
+
+
+@pytest.mark.parametrize("layers", [2**70, 10**9, 1025])
+def test_more_layers_than_any_model_has_are_refused(tmp_path: Path, layers: int):
+    said = {"format": "stepnet raw 1", "layout": "cudnn.gru", "dtype": "float32", "byteorder": "little"}
+    arrays = [{"name": "weight_space", "shape": [63], "offset": 0}]
+    sizes = {"inputs": 2, "hidden": 3, "layers": layers}
+    (tmp_path / "model.bin").write_bytes(bytes(252))
+    (tmp_path / "model.json").write_text(json.dumps({**said, "sizes": sizes, "arrays": arrays}))
+    with pytest.raises(LayoutError, match="layers is 1024 at most, not "):
+        read(tmp_path / "model.json").modules[0].told()
+
+
+def test_constants_and_merges_that_are_none(tmp_path: Path):
+    node = onnx.helper.make_node
+    constant = node("Constant", [], ["W"], value=1.5)
+    gru = node("GRU", ["x", "W", "R"], ["y"], hidden_size=3)
+    path = saved(tmp_path / "model.onnx", [constant, gru], {"R": np.zeros((1, 9, 3), "f4")})
+    with pytest.raises(FileError, match="its W is made of 'W' by nodes that cannot be computed here"):
+        read(path)
+    inner = {"class_name": "LSTM", "config": {"name": "lstm", "units": 3}}
+    both = {"name": "both", "merge_mode": [], "layer": inner}
+    layer = {"class_name": "Bidirectional", "config": both}
+    config = {"class_name": "Sequential", "config": {"layers": [layer]}}
+    path = keras(tmp_path / "model.keras", json.dumps(config))
+    with h5py.File(tmp_path / "weights", "w") as file:
+        file["layers/bidirectional/forward_layer/cell/vars/0"] = np.zeros((2, 12), "f4")
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("config.json", json.dumps(config))
+        archive.write(tmp_path / "weights", "model.weights.h5")
+    with pytest.raises(FileError, match=r"'both' has merge_mode '\[\]', which gives no one output"):
+        read(path)

@@ -1,4 +1,4 @@
-"""Files spoilt at random, each from its number alone: flipped, cut, doubled, spliced, with extreme numbers."""
+"""Files spoilt at random, each from its number alone: flipped, cut, doubled, spliced, with extremes."""
 
 import random
 import zipfile

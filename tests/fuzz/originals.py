@@ -1,4 +1,4 @@
-"""The files that mutants are made of: small real ones that the tests keep, and one of every kind written here.
+"""The files that mutants are made of: small real ones that the tests keep, and one of each kind written here.
 
 An original is a folder's worth of files, as a checkpoint and a raw buffer are several.
 """

@@ -115,9 +115,9 @@ def kind(path: Path) -> Format:
 def read(path: str | Path, layout: str | None = None, *, most: int | None = None) -> Model:
     """The recurrent modules of a model file, and its other arrays.
 
-    layout: the layout to look for, where names and shapes fit several. most: bytes of memory that the file may
-    take, where that is more than 64 MiB and 8 times its size. Raises `FileError`, with the path, for a file
-    that is missing, truncated or foreign.
+    layout: the layout to look for, where names and shapes fit several. most: bytes of memory that the file
+    may take, in place of 64 MiB and 8 times its size. Raises `FileError`, with the path, for a file that is
+    missing, truncated or foreign.
 
     >>> read("model.pt")
     Traceback (most recent call last):

@@ -6,7 +6,7 @@ from typing import Any
 from stepnet.errors import FileError
 from stepnet.files.store import Store
 
-# Bytes of memory for what begins with a character, about: a dictionary, a list, a value, a key with its value.
+# Bytes of memory for what a character begins, about: a dictionary, a list, a value, a key with its value.
 COSTS = {b"{": 240, b"[": 96, b",": 64, b":": 96}
 
 

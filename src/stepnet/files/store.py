@@ -1,8 +1,8 @@
 """How much memory the files of a model may take: what a file says of itself is believed up to its size.
 
-Every reader counts bytes before it takes them, and objects that the file asks for by the bytes that one takes.
-Packed numbers, a name that many arrays begin with, a list of a million empty lists: all of them are small
-files and large models, and none is more than `SPARE` bytes and `TIMES` the file's size without `at_most`.
+Every reader counts bytes before it takes them, and objects that the file asks for by the bytes that one has.
+Zeros that are packed, a name that many arrays begin with, a list of a million empty lists: small files that
+fill a memory. None takes more than `SPARE` bytes and `TIMES` its size, unless `at_most` says otherwise.
 """
 
 from collections.abc import Generator
@@ -37,12 +37,13 @@ class Store:
     >>> store.take(8000, "tensor 'w'")
     >>> store.take(1 << 40, "tensor 'r'")
     Traceback (most recent call last):
-    stepnet.errors.FileError: model.onnx: with tensor 'r' it would fill more than 67116864 bytes of memory, far
-    more than the file has; --most BYTES allows more
+    stepnet.errors.FileError: model.onnx: with tensor 'r' it would fill more than 67116864 bytes of memory,
+    far more than the file has; --most BYTES allows more
     """
 
     def __init__(self, path: Path | None, size: int) -> None:
-        self.path = path
+        self.path = path or Path()
+        self.front = f"{path}: " if path else ""
         most = MOST.get()
         self.most = SPARE + TIMES * size if most is None else most
         self.left = self.most
@@ -58,8 +59,8 @@ class Store:
         """As `take`, for bytes that are taken for a moment only."""
         if count > self.left:
             raise FileError(
-                f"{f'{self.path}: ' if self.path else ''}with {what} it would fill more than {self.most} bytes "
-                "of memory, far more than the file has; --most BYTES allows more"
+                f"{self.front}with {what} it would fill more than {self.most} bytes of memory, far more "
+                "than the file has; --most BYTES allows more"
             )
 
     def give_back(self, count: int) -> None:

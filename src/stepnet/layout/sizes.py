@@ -33,13 +33,14 @@ class Sizes:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            optional = value is None and field.name == "projected"
-            if not optional and (isinstance(value, bool) or not isinstance(value, Integral) or value < 1):
+            if value is None and field.name == "projected":
+                continue
+            if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
                 raise LayoutError(f"{field.name} is a whole number from 1 on, not {value!r}")
-            most = MOST.get(field.name, MOST_UNITS)
-            if not optional and value > most:
+            count, most = int(value), MOST.get(field.name, MOST_UNITS)
+            if count > most:
                 said = "1 or 2" if most == 2 else f"{most} at most"
-                raise LayoutError(f"{field.name} is {said}, not {value if value < 1 << 64 else 'more'}")
+                raise LayoutError(f"{field.name} is {said}, not {count if count < 1 << 64 else 'more'}")
 
     def __str__(self) -> str:
         said = f"{self.inputs} inputs, {self.hidden} hidden"

@@ -72,7 +72,8 @@ def layers_of(model: Config, store: Store) -> list[Told]:
 
     >>> lstm = {"class_name": "LSTM", "config": {"name": "lstm", "units": 3}}
     >>> dense = {"class_name": "Dense", "config": {"name": "dense"}}
-    >>> for layer in layers_of({"class_name": "Sequential", "config": {"layers": [lstm, dense]}}, Store(None, 0)):
+    >>> model = {"class_name": "Sequential", "config": {"layers": [lstm, dense]}}
+    >>> for layer in layers_of(model, Store(None, 0)):
     ...     print(layer.name, layer.class_name, layer.inputs, layer.place)
     lstm LSTM () layers/lstm
     dense Dense ('lstm',) layers/dense

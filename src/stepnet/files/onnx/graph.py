@@ -283,10 +283,9 @@ class Given:
 
     def tensor(self, attribute: str) -> Array:
         """An attribute that must be a tensor."""
-        array = self.attributes.get(attribute)
-        if not isinstance(array, np.ndarray):
+        if not isinstance(self.attributes.get(attribute), np.ndarray):
             raise ValueError(f"its {attribute} is no tensor")
-        return array
+        return self.attributes[attribute]
 
     def numbers(self, index: int, attribute: str, default: Any = None) -> Any:
         """Whole numbers, which an input gives, or in old models an attribute."""
