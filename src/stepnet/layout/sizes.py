@@ -34,12 +34,12 @@ class Sizes:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value: Any = getattr(self, field.name)
-            if value is None and field.name == "projected":
+            if field.name == "projected" and self.projected is None:
                 continue
+            value: Any = getattr(self, field.name)
             most = MOST.get(field.name, MOST_UNITS)
             meaning = f"{field.name} is a whole number from 1 on"
-            if is_integer(value) and value > most:
+            if is_integer(value) and value >= 1:
                 meaning = f"{field.name} is {'1 or 2' if most == 2 else f'{most} at most'}"
             try:
                 whole(value, meaning, 1, most)
