@@ -238,12 +238,46 @@ def deflated_zeros(folder: Path) -> Path:
     return folder / "model.npz"
 
 
+# ---- OpenVINO, Core ML, shards and whole modules -----------------------------------------------------------
+
+
+def empty_layers(folder: Path) -> Path:
+    layers = "".join(f'<layer id="{n}"/>' for n in range(300_000))
+    (folder / "model.xml").write_text(f"<net><layers>{layers}</layers></net>")
+    return folder / "model.xml"
+
+
+def empty_operations(folder: Path) -> Path:
+    block = b"".join(delimited(3, delimited(3, delimited(1, b"%06d" % n))) for n in range(300_000))
+    function = delimited(3, delimited(2, block))
+    (folder / "model.mlmodel").write_bytes(delimited(502, delimited(2, delimited(2, function))))
+    return folder / "model.mlmodel"
+
+
+def empty_lists_in_an_index(folder: Path) -> Path:
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": [' + "[]," * 1_000_000 + "0]}")
+    return folder / "model.safetensors.index.json"
+
+
+def empty_dictionaries_beside_tensors(folder: Path) -> Path:
+    with zipfile.ZipFile(folder / "model.pt", "w") as archive:
+        archive.writestr("model/data.pkl", b"\x80\2(" + b"}" * 2_000_000 + b"t.")
+    return folder / "model.pt"
+
+
+def empty_dictionaries_in_metadata(folder: Path) -> Path:
+    (folder / ".metadata").write_bytes(b"\x80\2(" + b"}" * 2_000_000 + b"t.")
+    return folder / ".metadata"
+
+
 HOSTILE: tuple[Callable[[Path], Path], ...] = (
     *(empty_nodes, empty_names, one_weight_transposed_for_many, a_large_node_called_often),
     *(a_long_name_before_many, empty_objects, packed_zeros, short_texts),
     *(keys_that_share_a_beginning, many_fields, snappy),
     *(empty_dictionaries, one_array_under_many_names, dictionaries_in_a_dictionary),
     *(arrays_in_a_description, deflated_zeros),
+    *(empty_layers, empty_operations, empty_lists_in_an_index),
+    *(empty_dictionaries_beside_tensors, empty_dictionaries_in_metadata),
 )
 
 
