@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import stepnet as sn
-from stepnet import cells
+from stepnet import cells, recurrence
 from stepnet.engines.llvm import engine as llvm_engine
 from stepnet.engines.llvm.compiled import Kept
 from stepnet.errors import InputError
@@ -249,3 +249,15 @@ def test_a_plan_larger_than_all_that_is_kept_is_kept_alone(monkeypatch: pytest.M
     cells.rnn("gru", GRU)(X)
     sn.RNN(step, weights(), memory=4)(X)
     assert len(kept.entries) == 1
+
+
+def test_a_recurrence_keeps_the_traces_of_so_many_kinds_of_inputs(engine: str):
+    def any_width(x: Any, h: Any, params: Any) -> tuple[Any, Any]:
+        return x, h + x.sum(axis=-1)
+
+    rnn = sn.RNN(any_width, None, memory=())
+    for width in range(1, 40):
+        _, final = rnn(np.ones((1, 2, width), "float32"), engine=engine)
+        assert final.tolist() == [2 * width]
+    assert len(rnn._prepared) == len(rnn._seen) == recurrence.MOST_TRACES
+    assert rnn(np.ones((1, 2, 1), "float32"), engine=engine)[1].tolist() == [2]

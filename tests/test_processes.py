@@ -22,6 +22,12 @@ CASES = [
     ("interrupts.py", ["200", "3"], ["5000", "3"]),
     ("interrupts.py", ["200", "4"], ["5000", "4"]),
     ("interrupts.py", ["200", "3", "1e-5"], ["5000", "3", "1e-5"]),
+    ("interrupted_compiles.py", ["20"], ["500"]),
+    ("interrupted_streams.py", ["500"], ["20000"]),
+    ("first_calls.py", ["2"], ["2"]),
+    ("first_calls.py", ["8"], ["16"]),
+    ("fork_while_importing.py", ["0.02"], ["0.02"]),
+    ("fork_while_importing.py", ["0.1"], ["0.1"]),
     ("control_c.py", ["1"], ["5"]),
     ("no_threads.py", ["20"], ["400"]),
 ]

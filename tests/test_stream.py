@@ -294,3 +294,26 @@ def test_a_step_that_was_refused_leaves_a_stream_as_it_was(beside: bool, engine:
     with pytest.raises(InputError, match="nothing was stepped yet"):
         stream.state  # noqa: B018
     np.testing.assert_array_equal(stream.step(static), 2 * static)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_step_that_is_refused_is_not_taken(layers: int, engine: str):
+    def looked_up(x: Any, h: Any, params: Any) -> tuple[Any, Any]:
+        h = h + params["E"][x]
+        return h, h
+
+    def counted(x: Any, h: Any, params: Any) -> tuple[Any, Any]:
+        return x, h + 1
+
+    table = {"E": np.ones((3, 2), "float32")}
+    below = sn.RNN(counted, memory=1, inputs=sn.Spec((), "int64"))
+    above = sn.RNN(looked_up, table, memory=2, inputs=sn.Spec((), "int64"))
+    stream = (sn.Stack([below, above]) if layers == 2 else above).stream(engine=engine)
+    stream.step(np.array([1]))
+    before = leaves(stream.state)
+    with pytest.raises(InputError, match=r"outside|out of bounds"):
+        stream.step(np.array([3]))
+    for memory, kept in zip(leaves(stream.state), before, strict=True):
+        np.testing.assert_array_equal(memory, kept)
+    stream.step(np.array([2]))
+    assert leaves(stream.state)[-1].tolist() == [[2, 2]]

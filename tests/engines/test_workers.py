@@ -202,6 +202,18 @@ def test_a_worker_wakes_away_from_the_processor_that_hands_out_work():
     assert os.sched_getaffinity(0) == everywhere
 
 
+def test_a_system_that_keeps_threads_where_they_are(monkeypatch: pytest.MonkeyPatch):
+    def forbidden(*_: Any) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_setaffinity", forbidden, raising=False)
+    crew, words = crew_of(1), Words(2)
+    all_asleep(crew)
+    crew.rouse(1)
+    orders(crew, words).lead()
+    assert all(words.done)
+
+
 # ---- threads that are late ---------------------------------------------------------------------------------
 
 

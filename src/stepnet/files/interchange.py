@@ -11,9 +11,9 @@ from typing import Any
 from stepnet.compose import named
 from stepnet.errors import ConversionError, InputError, LayoutError
 from stepnet.files.account import Account, check_nothing_is_lost, check_row
-from stepnet.files.formats import Format, kind, read, writable, write
+from stepnet.files.formats import Format, read, writable, write
 from stepnet.files.model import Array, Model, Module, family, stacked
-from stepnet.files.verified import verify_file, weights
+from stepnet.files.verified import again, verify_file, weights
 from stepnet.layout.convert import Conversion, RangeError, convert
 from stepnet.layout.find import nearest
 from stepnet.layout.record import Record
@@ -132,7 +132,7 @@ def verified(
 ) -> dict[str, Verdict]:
     """What running the new file says: of each module, or of the whole file where it is a model."""
     if not form.of_arrays:
-        return {"": verify_file(modules, output)}
+        return {"": verify_file(modules, made, output)}
     pairs = zip(modules, again(output, made), strict=True)
     return {module.name: compare(module, new) for module, new in pairs}
 
@@ -202,28 +202,6 @@ def result(module: Module, conversion: Conversion) -> Module:
         merge=module.merge,
         notes=module.notes,
     )
-
-
-def again(output: str | Path, made: tuple[Module, ...]) -> list[Module]:
-    """The modules that were written, as the file has them; what it does not tell is as it was written."""
-    written = {old.layout for old in made}
-    found = tuple(
-        replace(new, layouts=tuple(one for one in new.layouts if one in written) or new.layouts)
-        for new in read(output, made[0].layout if len(made) == 1 else None).modules
-    )
-    if len(found) != len(made):
-        found = stacked(found, assumed=True)
-    if len(found) != len(made):
-        raise LayoutError(f"{output}: {len(made)} modules were written, and {len(found)} are found in it")
-    return [
-        replace(
-            new,
-            sizes={**old.sizes, **new.sizes},
-            semantics={**old.semantics, **new.semantics},
-            **({"reverse": old.reverse, "merge": old.merge} if kind(Path(output)).of_arrays else {}),
-        )
-        for old, new in zip(made, found, strict=True)
-    ]
 
 
 def compare(one: Module, other: Module) -> Verdict:

@@ -108,7 +108,9 @@ def among(
     if len(whole) != len(arrays):
         raise FileError(f"{path}: two arrays in it are called the same but for {suffix!r}")
     shapes = {name: arrays[given].shape for name, given in whole.items()}
-    places = said(shapes, layouts or {}) or find(shapes, family(layout) if layout else None, frameworks)
+    places = said(shapes, layouts or {}, frameworks) or find(
+        shapes, family(layout) if layout else None, frameworks
+    )
     modules = tuple(
         Module(
             one.prefix,
@@ -122,7 +124,9 @@ def among(
     return Model(path, modules, {name: array for name, array in arrays.items() if name not in taken})
 
 
-def said(shapes: Mapping[str, Shape], layouts: Mapping[str, str]) -> tuple[Found, ...]:
+def said(
+    shapes: Mapping[str, Shape], layouts: Mapping[str, str], frameworks: Iterable[str]
+) -> tuple[Found, ...]:
     """The layers among arrays where somebody says which layouts some modules have, by their names."""
     if not layouts:
         return ()
@@ -135,7 +139,7 @@ def said(shapes: Mapping[str, Shape], layouts: Mapping[str, str]) -> tuple[Found
             raise nearest(own, family(layout))
         places += found
         rest = {name: shape for name, shape in rest.items() if name not in found[0].names.values()}
-    return (*places, *find(rest))
+    return (*places, *find(rest, None, frameworks))
 
 
 def family(layout: str) -> list[Record]:

@@ -7,7 +7,7 @@ a model is run as a whole, by stepnet's own reading of it and by its own runtime
 import importlib
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from stepnet.compose import Layer, Stack
+from stepnet.errors import LayoutError
 from stepnet.files.account import check_row
 from stepnet.files.formats import kind, read
-from stepnet.files.model import Array, Module
+from stepnet.files.model import Array, Module, stacked
 from stepnet.layout.frameworks import NOT_INSTALLED
 from stepnet.layout.verify import (
     Own,
@@ -44,9 +45,14 @@ def in_a_row(modules: Sequence[Module]) -> Layer:
     return layers[0] if len(layers) == 1 else Stack(layers)
 
 
-def verify_file(made_of: Sequence[Module], output: str | Path, seed: int = 0) -> Verdict:
-    """The largest difference of the outputs of modules in a row, and of the file that was written of them."""
-    written = read(output).modules
+def verify_file(
+    made_of: Sequence[Module], made: tuple[Module, ...], output: str | Path, seed: int = 0
+) -> Verdict:
+    """The largest difference of the outputs of modules in a row, and of the file that was written of them.
+
+    made: the modules as they were written.
+    """
+    written = tuple(again(output, made))
     check_row(written, output, assumed=True)
     here, there = in_a_row(made_of), in_a_row(written)
     sequences = random_sequences(inputs(here), seed)
@@ -62,6 +68,28 @@ def verify_file(made_of: Sequence[Module], output: str | Path, seed: int = 0) ->
         max(1.0, largest) * sum(map(stored, sides)),
         () if own is None else (own,),
     )
+
+
+def again(output: str | Path, made: tuple[Module, ...]) -> list[Module]:
+    """The modules that were written, as the file has them; what it does not tell is as it was written."""
+    written = {old.layout for old in made}
+    found = tuple(
+        replace(new, layouts=tuple(one for one in new.layouts if one in written) or new.layouts)
+        for new in read(output, made[0].layout if len(made) == 1 else None).modules
+    )
+    if len(found) != len(made):
+        found = stacked(found, assumed=True)
+    if len(found) != len(made):
+        raise LayoutError(f"{output}: {len(made)} modules were written, and {len(found)} are found in it")
+    return [
+        replace(
+            new,
+            sizes={**old.sizes, **new.sizes},
+            semantics={**old.semantics, **new.semantics},
+            **({"reverse": old.reverse, "merge": old.merge} if kind(Path(output)).of_arrays else {}),
+        )
+        for old, new in zip(made, found, strict=True)
+    ]
 
 
 # ---- the runtimes of model files

@@ -1,0 +1,37 @@
+"""Exceptions out of a signal's handler while recurrences are compiled: others can compile after them."""
+
+import random
+import signal
+import threading
+
+from work import COUNT, compiles, new_recurrences
+
+from stepnet.engines.llvm import engine
+
+
+class Interrupt(BaseException):
+    pass
+
+
+def interrupt(*_: object) -> None:
+    raise Interrupt
+
+
+signal.signal(signal.SIGALRM, interrupt)
+engine.KEPT.most = 1  # so that code is freed all the time, too
+fresh, moments = new_recurrences(), random.Random(2)
+compiles(next(fresh))
+for _ in range(COUNT):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02 + 0.08 * moments.random())
+        while True:
+            compiles(next(fresh))
+    except Interrupt:
+        pass
+    except StopIteration:  # an interrupt came out of the generator
+        fresh = new_recurrences()
+done: list[bool] = []
+other = threading.Thread(target=lambda: done.append(compiles(next(new_recurrences())) is None))
+other.start()
+other.join(30)
+assert done == [True], "another thread cannot compile"
