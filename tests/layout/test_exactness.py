@@ -665,12 +665,12 @@ LINES: list[tuple[Callable[[], Any], str]] = [
     (
         lambda: convert(ONNX, "onnx.gru", "keras.gru"),
         "onnx.gru: the arrays do not tell reset, which is set there as linear_before_reset: "
-        "give semantics={'reset': 'after' or 'before'}",
+        "say --semantics reset=VALUE, or semantics={'reset': 'after' or 'before'}",
     ),
     (
         lambda: convert(drawn("tf1.basic_lstm"), "tf1.basic_lstm", "keras.lstm"),
         "tf1.basic_lstm: the arrays do not tell forget_bias, which is set there as forget_bias: "
-        "give semantics={'forget_bias': a number}",
+        "say --semantics forget_bias=VALUE, or semantics={'forget_bias': a number}",
     ),
     (
         lambda: convert(ONNX, "onnx.gru", "keras.gru", semantics={"reset": "inside"}),

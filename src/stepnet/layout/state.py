@@ -43,8 +43,9 @@ def from_torch(state: Mapping[str, Any], prefix: str | None = None, cell: str | 
         raise nearest(shapes, named)
     one = chosen(found, prefix)
     held = {own: as_array(name, state[name]) for own, name in one.names.items()}
-    relu = {"candidate_activation": "relu"} if cell == "simple_rnn_relu" else {}
-    return layers(held, one.layout, semantics=relu)
+    activation = "relu" if cell == "simple_rnn_relu" else "tanh"
+    semantics = {"candidate_activation": activation} if record(one.layout).cell == "rnn" else {}
+    return layers(held, one.layout, semantics=semantics)
 
 
 def shape_of(name: str, value: Any) -> tuple[int, ...]:
