@@ -13,7 +13,7 @@ PIP    = -m pip --disable-pip-version-check install --quiet
 .NOTPARALLEL:
 PEER_NAMES := openvino tensorflow jax paddle mlx ncnn chainer flashrnn
 
-.PHONY: help demo test test-long lint types format check bench bench-peers pictures peers test-peers
+.PHONY: help demo test test-long test-fuzz lint types format check bench bench-peers pictures peers test-peers
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -26,6 +26,9 @@ test: $(VENV)/test.stamp ## all tests, doctests and the examples in README and d
 
 test-long: $(VENV)/test.stamp ## what has a full length, at that: processes, forks and interrupts
 	$(BIN)/python -m pytest --long tests/test_processes.py $(ARGS)
+
+test-fuzz: $(VENV)/test.stamp ## files spoilt in a hundred thousand ways, against every reader
+	$(BIN)/python tests/fuzz/hunt.py --count 100000 --keep build/mutants $(ARGS)
 
 lint: $(VENV)/lint.stamp ## format and lint
 	$(BIN)/ruff format --check .

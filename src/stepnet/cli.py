@@ -92,11 +92,24 @@ def show_version(asked: bool) -> None:
 
 @app.callback()
 def options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version.")
     ] = False,
+    most: Annotated[
+        int | None,
+        typer.Option(
+            "--most",
+            metavar="BYTES",
+            min=1,
+            help="Memory that a file may take; without it 64 MiB and 8 times its size.",
+        ),
+    ] = None,
 ) -> None:
     """What stands before any command."""
+    from stepnet.files.store import at_most
+
+    context.with_resource(at_most(most))
 
 
 @app.command()
@@ -184,8 +197,10 @@ def convert(
         said = {"account": asdict(done.account), "verified": verdicts, "notes": dict(done.notes)}
         write_json({"output": done.path, "modules": reports, **said})
     else:
+        said_before: set[str] = set()
         for name, report in done.reports.items():
-            typer.echo(f"{name}: {report}" if name else str(report))
+            typer.echo(f"{name}: {report.text(said_before)}" if name else report.text(said_before))
+            said_before.update(report.notes)
             for note in done.notes.get(name, ()):
                 typer.echo(f"  note: {note}")
             if name in done.verdicts:
@@ -246,7 +261,7 @@ def layouts(
     elif name:
         Console().print(report.full_text(record(name)))
     else:
-        Console().print(report.table())
+        Console(markup=False).print(report.table())
 
 
 @app.command()

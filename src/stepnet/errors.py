@@ -6,7 +6,27 @@ else. Inner code raises the short local fact; the public function adds the user'
 
 
 class StepnetError(Exception):
-    """The base of every error that stepnet raises on purpose."""
+    r"""The base of every error that stepnet raises on purpose.
+
+    What it says may hold names out of a file: as text, what a terminal would obey is escaped.
+
+    >>> print(StepnetError("there is no \x1b[31mlayer"))
+    there is no \x1b[31mlayer
+    """
+
+    def __str__(self) -> str:
+        return printable(super().__str__(), "\n")
+
+
+def printable(text: str, kept: str = "") -> str:
+    r"""The text with every character that cannot be printed escaped, but for those kept.
+
+    >>> printable("lstm\x1b[2J"), printable("a\u202eb")
+    ('lstm\\x1b[2J', 'a\\u202eb')
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in kept else ascii(c)[1:-1] for c in text)
 
 
 class StepError(StepnetError):
@@ -28,9 +48,15 @@ class RefusedError(StepnetError):
 class FileError(StepnetError):
     """A file is not what it should be: truncated, foreign or hostile."""
 
+    def __str__(self) -> str:
+        return printable(super().__str__())
+
 
 class LayoutError(InputError):
     """Weights do not fit a layout, a layout cannot be told, or a layout is not written as one."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class ConversionError(LayoutError):

@@ -266,7 +266,7 @@ def test_what_is_no_whole_file_is_refused_in_one_sentence(path: Path, name: str)
 
 def test_lists_take_no_memory_before_they_are_there(path: Path):
     """A list of lists of lists, each of which claims to be as long as the file."""
-    path.write_bytes(b"\xdd" + (1 << 20).to_bytes(4, "big") + b"\0" * (1 << 20))
+    path.write_bytes(b"\xdd" + (1 << 18).to_bytes(4, "big") + b"\0" * (1 << 18))
     assert "exceeds max_array_len(4096)" in refusal(read, path)
     path.write_bytes((b"\xdd" + (1 << 12).to_bytes(4, "big")) * 500 + b"\0" * (1 << 20))
     with memory() as peak:

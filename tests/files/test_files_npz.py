@@ -254,9 +254,7 @@ def test_what_zeros_unpack_to_has_a_limit(path: Path, monkeypatch: pytest.Monkey
     assert_same(read(path), zeros)  # 8 MB, which anybody has
     monkeypatch.setattr(store, "SPARE", 5 << 20)
     with memory() as peak:
-        assert (
-            refusal(read, path) == "its array 'a2.npy' would fill 2097152 bytes, far more than the file has"
-        )
+        assert refusal(read, path).startswith("with its array 'a2.npy' it would fill more than ")
         assert peak() < 7 << 20
 
 

@@ -12,6 +12,7 @@ from containers import Array, assert_same, changed, cut, refusal, refused, sampl
 from memory import memory
 
 from stepnet.errors import LayoutError
+from stepnet.files.jsons import LARGEST
 from stepnet.files.model import Module
 from stepnet.files.raw import buffers, read, write, write_buffers
 
@@ -129,12 +130,12 @@ NO_NAME = "which is no name in its folder"
 NO_KIND = "it does not say dtype, byteorder and arrays as a raw buffer's description does"
 NO_WORDS = "sizes and semantics are numbers or words by name"
 FOREIGN = {
-    "empty": ("", "this is no JSON (Expecting value"),
-    "no JSON": ("{", "this is no JSON (Expecting property name"),
-    "deep": ("[" * 100_000, "this is no JSON (maximum recursion depth exceeded"),
-    "many digits": (said(offset=0).replace("0}", "9" * 5000 + "}"), "this is no JSON (Exceeds the limit"),
+    "empty": ("", "its text is no JSON (Expecting value"),
+    "no JSON": ("{", "its text is no JSON (Expecting property name"),
+    "deep": ("[" * 100_000, "its text is no JSON (maximum recursion depth exceeded"),
+    "many digits": (said(offset=0).replace("0}", "9" * 5000 + "}"), "its text is no JSON (Exceeds the limit"),
     "another JSON": ('{"format": "x"}', 'this is no description of a raw buffer: it has no "format"'),
-    "a list": ("[]", 'this is no description of a raw buffer: it has no "format"'),
+    "a list": ("[]", "its text is no JSON object"),
     "up": (said(file="../weights.bin"), f"its file is '../weights.bin', {NO_NAME}"),
     "absolute": (said(file="/etc/passwd"), f"its file is '/etc/passwd', {NO_NAME}"),
     "here": (said(file="."), f"its file is '.', {NO_NAME}"),
@@ -232,8 +233,8 @@ def test_files_that_are_not_there_or_none(path: Path):
     path.write_text(said(file="a\0b"))
     with pytest.raises(Exception, match="there is no such file"):
         read(path)
-    path.write_bytes(b" " * ((1 << 24) + 1))
-    assert refusal(read, path) == "a description of a raw buffer is smaller than this"
+    os.truncate(path, LARGEST + 1)
+    assert refusal(read, path) == f"it is larger than any index or description ({LARGEST} bytes)"
 
 
 def written(path: Path) -> bytes:

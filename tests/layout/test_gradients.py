@@ -238,7 +238,8 @@ def equal_biases(name: str) -> dict[str, np.ndarray]:
 def test_gradients_of_two_biases_that_are_not_those_of_one_sum():
     arrays = drawn("torch.lstm")
     said = (
-        "both biases add to one sum, so their gradients are equal, so d_i would have to be b_i, and it is not"
+        "both biases add to one sum, so their gradients are equal, so d_i = b_i, d_f = b_f, d_g = b_g and "
+        "d_o = b_o would have to hold, and they do not"
     )
     with pytest.raises(ConversionError, match=f"torch.lstm cannot become keras.lstm .gradient.: {said}"):
         convert(arrays, "torch.lstm", "keras.lstm", kind="gradient")
@@ -253,21 +254,21 @@ def test_gradients_of_two_biases_that_were_added_up_in_two_orders(dtype: str):
     arrays["bias_hh_l0"] = np.nextafter(arrays["bias_ih_l0"], np.array(np.inf, dtype))
     done = convert(arrays, "torch.lstm", "keras.lstm", kind="gradient")
     assert same_bits(done.arrays["bias"], arrays["bias_ih_l0"])
-    with pytest.raises(ConversionError, match="so d_i would have to be b_i, and it is not"):
+    with pytest.raises(ConversionError, match="so d_i = b_i, d_f = b_f, d_g = b_g and d_o = b_o would have"):
         convert(arrays, "torch.lstm", "keras.lstm", kind="gradient", exact=True)
     arrays["bias_hh_l0"] = arrays["bias_ih_l0"] + np.array(0.1, dtype)
-    with pytest.raises(ConversionError, match="so d_i would have to be b_i, and it is not"):
+    with pytest.raises(ConversionError, match="so d_i = b_i, d_f = b_f, d_g = b_g and d_o = b_o would have"):
         convert(arrays, "torch.lstm", "keras.lstm", kind="gradient")
 
 
 REFUSED = [
     ("nnx.gru", "torch.gru", "the source has no gradient of d_n, which the target has"),
     ("keras.lstm", "stepnet.lstm_peephole", "the source has no gradient of p_i, which the target has"),
-    ("stepnet.lstm_peephole", "keras.lstm", "the target has no place for p_i, so p_i would have to be 0"),
+    ("stepnet.lstm_peephole", "keras.lstm", "the target has no place for p_i, p_f and p_o, so p_i"),
     ("torch.gru", "nnx.gru", "the target has no place for d_n, so d_n would have to be 0"),
     ("torch.lstm", "tflite.lstm_coupled", "the gradient of i and f cannot be told apart where i is 1 - f"),
     ("tflite.lstm_coupled", "torch.lstm", "the gradient of i and f cannot be told apart where i is 1 - f"),
-    ("keras.gru", "haiku.gru", "the source resets after the recurrent product and haiku.gru before it"),
+    ("keras.gru", "haiku.gru", "the gradient of R_n is another where the reset is before it"),
 ]
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepnet.errors import LayoutError
+from stepnet.errors import LayoutError, printable
 from stepnet.layout.notation import OF_ALL_GATES, PARAMETERS, Atom, Flat, Loop, Stack, Term, parse, terms
 from stepnet.layout.record import Record
 from stepnet.layout.registry import record, records
@@ -97,7 +97,7 @@ def test_any_other_text_says_where_it_is_wrong(text: str):
     if said is None:
         assert parse(str(parse(text))) == parse(text)
         return
-    assert said.startswith(f"{text}: ")
+    assert said.startswith(f"{printable(text)}: ")
     found = re.search(r" \(at character (\d+)\)$", said)
     assert found is not None
     assert 0 <= int(found[1]) <= len(text)

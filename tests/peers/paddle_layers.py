@@ -33,7 +33,7 @@ if __name__ == "__main__":
     options = {"num_layers": 2, "direction": "bidirect"}
     save(
         [
-            from_layer("paddle.rnn", nn.SimpleRNN(INPUTS, HIDDEN)),
+            from_layer("paddle.rnn", nn.SimpleRNN(INPUTS, HIDDEN), candidate_activation="tanh"),
             from_layer(
                 "paddle.rnn", nn.SimpleRNN(INPUTS, HIDDEN, activation="relu"), candidate_activation="relu"
             ),

@@ -27,10 +27,12 @@ from stepnet.files.checkpoint.file import varints
 from stepnet.files.checkpoint.protobuf import Message, message
 from stepnet.files.model import Array, Model, Module
 from stepnet.files.paths import existing
+from stepnet.files.store import OBJECT, Store
 from stepnet.layout.registry import record
 
 LARGEST = 1 << 31  # bytes of a message
 DEPTH = 20  # blocks within blocks
+OPERATION, INPUT = 8 * OBJECT, 2 * OBJECT  # bytes of what is kept of them, about
 PROGRAM = 502  # the field of a model that is a program
 KINDS = {
     10: np.dtype(np.float16),
@@ -139,7 +141,8 @@ def inside(folder: Path, place: str) -> Path:
 
 def program_of(file: Path) -> Program:
     """The program in a .mlmodel."""
-    model = message(memoryview(file.read_bytes()))
+    data = memoryview(file.read_bytes())
+    model = message(data, Store(None, len(data)))
     if PROGRAM not in model.fields:
         raise FileError(
             "it is no ML Program; convert it with convert_to='mlprogram', or take the model it is made of"
@@ -164,6 +167,7 @@ def operations_in(block: Message, depth: int = 0) -> Iterator[Operation]:
         attributes = {entry.text(1): entry.one(2) for entry in said.messages(5)}
         inputs = {entry.text(1): entry.one(2).one(1).text(1) for entry in said.messages(2)}
         outputs = tuple(output.text(1) for output in said.messages(3))
+        block.store.take(OPERATION + INPUT * (len(inputs) + len(outputs)), "its operations")
         if outputs:
             yield Operation(said.text(1), inputs, outputs, attributes.get("val"))
         for inner in said.messages(4):
@@ -241,13 +245,23 @@ def constant(program: Program, one: Operation | None) -> Array | str | None:
     if 5 in one.value.fields:
         data = blob(program, one.value.one(5))
     elif kind in IMMEDIATE:
-        held = b"".join(bytes(piece) for piece in tensor.one(IMMEDIATE[kind]).pieces(1))
-        data = held if KINDS[kind].kind == "f" else varints(held).astype(KINDS[kind]).tobytes()
+        held = joined(tensor.one(IMMEDIATE[kind]))
+        data = held
+        if KINDS[kind].kind != "f":
+            data = b"".join(part.astype(KINDS[kind]).tobytes() for part in varints(held))
     else:
-        data = b"".join(bytes(piece) for piece in tensor.one(BYTES).pieces(1))
+        data = joined(tensor.one(BYTES))
     if len(data) != size:
         raise FileError(f"{one.outputs[0]!r} of {shape} has {len(data)} bytes in place of {size}")
     return np.frombuffer(data, KINDS[kind].newbyteorder("<") if kind != 13 else KINDS[kind]).reshape(shape)
+
+
+def joined(said: Message) -> bytes:
+    """The numbers of a constant that lie in the program: of small ones each byte can be 8."""
+    pieces = said.pieces(1)
+    said.store.room(8 * sum(map(len, pieces)), "a constant")
+    said.store.take(sum(map(len, pieces)), "its constants")
+    return b"".join(bytes(piece) for piece in pieces)
 
 
 def blob(program: Program, said: Message) -> memoryview:

@@ -16,7 +16,9 @@ import ml_dtypes
 import numpy as np
 
 from stepnet.errors import FileError
+from stepnet.files import msgpacks
 from stepnet.files.paths import existing, library, new_file
+from stepnet.files.store import OBJECT, Store
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Tree = dict[str, Any]
@@ -55,7 +57,9 @@ def read(path: str | Path) -> dict[str, Array]:
         raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
     try:
         found: dict[str, Array] = {}
-        for name, array in leaves(unpacked(data), ()):
+        store = Store(None, len(data))
+        for name, array in leaves(unpacked(data, store), ()):
+            store.take(OBJECT + len(name), "the names of its arrays")
             if name in found:
                 raise FileError(f"it has two arrays of the name {name!a}")
             found[name] = array
@@ -67,12 +71,13 @@ def read(path: str | Path) -> dict[str, Array]:
         raise FileError(f"{path}: this is no whole .msgpack file ({reason})") from error
 
 
-def unpacked(data: bytes, tuples: int = 0) -> Any:
+def unpacked(data: bytes, store: Store, tuples: int = 0) -> Any:
     """The tree that bytes are, within so many tuples."""
+    msgpacks.count(data, store)
 
     def extension(code: int, inner: bytes) -> Any:
         if code == TUPLE and tuples < DEEPEST_TUPLE:
-            return unpacked(inner, tuples + 1)
+            return unpacked(inner, store, tuples + 1)
         if code == TUPLE:
             raise FileError(f"its tuples are deeper than {DEEPEST_TUPLE}")
         return array_of(inner) if code in (ARRAY, SCALAR) else None

@@ -18,6 +18,7 @@ from stepnet.files.checkpoint.file import is_checkpoint
 from stepnet.files.contents import title_of
 from stepnet.files.model import Array, Model, Module, among
 from stepnet.files.paths import existing, free
+from stepnet.files.store import at_most
 from stepnet.layout.convert import FLOATS
 
 Arrays = Mapping[str, Array]
@@ -52,7 +53,11 @@ class Format:
     def read(self, path: Path, layout: str | None, layouts: Mapping[str, str]) -> Model:
         """What a file holds; `layout` is the only one to look for, `layouts` are those of modules by name."""
         if not self.frameworks:
-            return self.code.read(path)
+            model: Model = self.code.read(path)
+            for module in model.modules:
+                printable(path, [module.name, *module.arrays, *module.names.values()], "a layer or an array")
+            printable(path, model.rest)
+            return model
         arrays = self.code.read(path)
         printable(path, arrays)
         return among(str(path), arrays, self.frameworks, layout, layouts, suffix=self.suffix)
@@ -147,12 +152,19 @@ def by_ending(path: Path) -> Format:
     raise FileError(f"{path}: what kind of file this is tells its ending, which is one of {known}")
 
 
-def read(path: str | Path, layout: str | None = None, layouts: Mapping[str, str] | None = None) -> Model:
+def read(
+    path: str | Path,
+    layout: str | None = None,
+    layouts: Mapping[str, str] | None = None,
+    *,
+    most: int | None = None,
+) -> Model:
     """The recurrent modules of a model file, and its other arrays.
 
     layout: the layout to look for, or the framework that wrote the file, where names do not say that or fit
-    several. layouts: the same for modules by their names. Raises `FileError`, with the path,
-    for a file that is missing, truncated or foreign.
+    several. layouts: the same for modules by their names. most: bytes of memory that the file may take, in
+    place of 64 MiB and 8 times its size. Raises `FileError`, with the path, for a file that is missing,
+    truncated or foreign.
 
     >>> read("model.pt")
     Traceback (most recent call last):
@@ -162,7 +174,8 @@ def read(path: str | Path, layout: str | None = None, layouts: Mapping[str, str]
     is_model = os.path.isdir(path) and title_of(path)
     if not is_model and not os.path.exists(f"{path}.index"):  # a checkpoint is several files
         path = existing(path)
-    return kind(path).read(path, layout, layouts or {})
+    with at_most(most):
+        return kind(path).read(path, layout, layouts or {})
 
 
 def write(
@@ -192,13 +205,13 @@ def add(path: Path, arrays: dict[str, Array], more: Arrays) -> None:
         arrays[name] = array
 
 
-def printable(path: Path, names: Iterable[str]) -> None:
+def printable(path: Path, names: Iterable[str], what: str = "an array") -> None:
     """Raises `FileError` for a name that cannot be printed, or would fill the screen."""
     for name in names:
         if not name.isprintable():
-            raise FileError(f"{path}: an array has the name {name[:100]!a}, which cannot be printed")
+            raise FileError(f"{path}: {what} has the name {name[:100]!a}, which cannot be printed")
         if len(name) > NAME:
-            raise FileError(f"{path}: an array has a name of more than {NAME} characters")
+            raise FileError(f"{path}: {what} has a name of more than {NAME} characters")
 
 
 def prefix(module: Module, several: bool, separator: str) -> str:

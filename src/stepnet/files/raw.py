@@ -18,13 +18,13 @@ import ml_dtypes
 import numpy as np
 
 from stepnet.errors import FileError
+from stepnet.files import jsons
 from stepnet.files.model import Array, Model, Module
 from stepnet.files.paths import existing, new_file
 from stepnet.layout.registry import records
 
 FORMAT = "stepnet raw 1"
 ALIGNMENT = 64
-JSON_BYTES = 1 << 24  # a description is small
 MOST_AXES = 32
 MOST_NUMBERS = 1 << 56  # along the axes of an array that NumPy can have, empty or not
 DTYPES = {
@@ -117,17 +117,10 @@ def buffers(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
 
 def description(path: Path) -> dict[str, Any]:
     """What a .json says of the buffer beside it."""
-    try:
-        if path.stat().st_size > JSON_BYTES:
-            raise FileError(f"{path}: a description of a raw buffer is smaller than this")
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
-    except (ValueError, RecursionError) as error:
-        raise FileError(f"{path}: this is no JSON ({str(error)[:200]})") from error
-    if not isinstance(found, dict) or cast("dict[str, Any]", found).get("format") != FORMAT:
+    found = jsons.read(path)
+    if found.get("format") != FORMAT:
         raise FileError(f'{path}: this is no description of a raw buffer: it has no "format": "{FORMAT}"')
-    return cast("dict[str, Any]", found)
+    return found
 
 
 def place_of(path: Path, entry: Any, size: int, dtype: np.dtype[Any]) -> tuple[str, tuple[int, ...], int]:

@@ -17,10 +17,12 @@ from io import BufferedIOBase
 import numpy as np
 
 from stepnet.errors import FileError
+from stepnet.files.store import OBJECT, Store
 
 Array = np.ndarray
 
 MEMBERS = 1 << 20
+MEMBER = 8 * OBJECT  # bytes of what is kept of a member besides its bytes, about
 END = struct.Struct(
     "<4s4H2IH"
 )  # of a zip: disks, members, the length and place of their list, a comment's length
@@ -31,7 +33,7 @@ RECORD = struct.Struct("<4s5H3I2H")  # of a member before its bytes, before its 
 ELSEWHERE = 0xFFFFFFFF  # stands for a number that has its 64 bits in an extra field
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Place:
     """Where bytes lie in a file, and their CRC-32; 0 stands for none, as torch.save can leave it out."""
 
@@ -40,7 +42,7 @@ class Place:
     checksum: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Member:
     """A member of a zip as its list has it: `place` begins with its record, which lies before its bytes."""
 
@@ -54,6 +56,7 @@ def members(stream: BufferedIOBase, size: int) -> dict[str, Member]:
     start, length, count = directory(stream, size)
     if count > MEMBERS or count * ENTRY.size > length or start + length > size:
         raise FileError(f"its zip lists {count} members in {length} bytes at byte {start}, which cannot be")
+    Store(None, size).take(MEMBER * count, "its list of members")
     stream.seek(start)
     listed = stream.read(length)
     found: dict[str, Member] = {}

@@ -101,7 +101,9 @@ def convert(
     names = {entry.name for entry in entries}
     there = {region.block: region for region in regions(target, to) if region.array in names}
     plan = differences(source, meaning, here, target, asked, there, kind)
-    refusals = list(plan.refusals) or unmet(plan.demands, here, given, exact)
+    refusals = list(plan.refusals)
+    if source.cell == target.cell:
+        refusals += unmet(plan.demands, here, given, exact)
     if refusals:
         raise refused(source, target, kind, refusals)
     made = {
@@ -195,22 +197,57 @@ def unmet(
     demands: Iterable[Demand], regions: Mapping[Block, Region], arrays: Mapping[str, Array], exact: bool
 ) -> list[str]:
     """The reasons of those demands that the numbers do not meet."""
-    reasons: list[str] = []
+    missed: dict[tuple[str, str], dict[str, str]] = {}
     for demand in demands:
         block = read(regions[demand.block], arrays)
         if demand.other is not None:
             other, negative = read(regions[demand.other], arrays), demand.must_be == "negative"
             met = np.array_equal(block, -other if negative else other, equal_nan=True)
             met = met or (not (negative or exact) and same_gradient(block, other))
-            must = f"{'-' if negative else ''}{demand.other}"
-        elif demand.must_be == "identity":
-            met = block.shape[0] == block.shape[1] and np.array_equal(block, np.eye(len(block)))
-            must = "the identity"
+        elif demand.must_be in ("the identity", "diagonal"):
+            square = block.shape[0] == block.shape[1]
+            wanted = np.diag(np.diag(block)) if demand.must_be == "diagonal" else np.eye(len(block))
+            met = square and np.array_equal(block, wanted)
         else:
-            met, must = bool((block == demand.must_be).all()), f"{demand.must_be:g}"
+            terms = [block, *(read(regions[added], arrays) for added in demand.added)]
+            met = adds_up(terms, cast(float, demand.must_be), exact)
         if not met:
-            reasons.append(f"{demand.reason}, so {demand.block} would have to be {must}, and it is not")
-    return reasons
+            missed.setdefault((demand.reason, demand.advice), {})[demand.what] = demand.must
+    return [unmet_text(reason, advice, musts) for (reason, advice), musts in missed.items()]
+
+
+@np.errstate(invalid="ignore")  # infinities that cancel out add up to nothing
+def adds_up(terms: list[Array], total: float, exact: bool) -> bool:
+    """Whether numbers have a sum, or `exact` is not asked for and rounding alone keeps them from it."""
+    if len(terms) == 1:
+        return bool((terms[0] == total).all())
+    largest = [np.abs(term).max(where=np.isfinite(term), initial=0) for term in terms]
+    away = 0.0 if exact else sum(float(np.spacing(number)) for number in largest)
+    found: Array = np.sum([term.astype(np.float64) for term in terms], axis=0)
+    return bool((np.abs(found - total) <= away).all())
+
+
+def unmet_text(reason: str, advice: str, musts: Mapping[str, str]) -> str:
+    """A reason, said once for all that would have to be something else than it is.
+
+    >>> unmet_text("the target has no place for {}", "", {"p_i": "0", "p_f": "0"})
+    'the target has no place for p_i and p_f, so p_i and p_f would have to be 0, and they are not'
+    >>> unmet_text("i is 1 - f in the target", "", {"W_i": "-W_f", "R_i": "-R_f"})
+    'i is 1 - f in the target, so W_i = -W_f and R_i = -R_f would have to hold, and they do not'
+    """
+    names, values = listed(musts), list(dict.fromkeys(musts.values()))
+    if len(values) > 1:
+        wanted = listed(f"{what} = {must}" for what, must in musts.items())
+        so = f"{wanted} would have to hold, and they do not"
+    else:
+        so = f"{names} would have to be {values[0]}, and {'it is' if len(musts) == 1 else 'they are'} not"
+    return f"{reason.replace('{}', names)}, so {so}{f'; {advice}' if advice else ''}"
+
+
+def listed(words: Iterable[str]) -> str:
+    """Words with commas, and an "and" before the last."""
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def same_gradient(one: Array, other: Array) -> bool:

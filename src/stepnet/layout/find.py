@@ -137,7 +137,8 @@ def one_function(layouts: Sequence[str], arrays: Iterable[str], semantics: Mappi
     """The first of the layouts, if with these semantics all are the same function of arrays of these names;
     None where they are not, or do not say it all.
 
-    >>> one_function(("keras.gru", "keras2.gru"), ("kernel", "recurrent_kernel"), {})
+    >>> known = {"gate_activation": "sigmoid"}  # which keras2.gru leaves open
+    >>> one_function(("keras.gru", "keras2.gru"), ("kernel", "recurrent_kernel"), known)
     'keras.gru'
     """
     names = set(arrays)

@@ -7,6 +7,7 @@ moves, which are bit-exact, or rounded once, or cannot be.
     torch.lstm -> keras.lstm        b + d, rounded once
     tf1.basic_lstm -> torch.lstm    b moved, d_f filled with the forget bias
     torch.gru -> nnx.gru            d_n has no place: it must be zero, or this is refused
+    haiku.gru -> torch.gru          R_n must be diagonal, so that R_n (r h) = r (R_n h)
 """
 
 from collections.abc import Iterable, Iterator
@@ -53,14 +54,29 @@ class Move:
 
 @dataclass(frozen=True)
 class Demand:
-    """What must be true of numbers of the source, for a conversion to be possible: `block` is a number all
-    over, or the "identity", or "equal" to another block, or the "negative" of it.
+    """What must be true of numbers of the source, for a conversion to be possible: `block`, with those added
+    to it, is a number all over, or "the identity", or "diagonal", or "equal" to another block, or the
+    "negative" of it. reason: in which {} are the blocks that miss it. advice: what else can be done.
     """
 
     block: Block
     must_be: str | float
     reason: str
     other: Block | None = None
+    added: tuple[Block, ...] = ()
+    advice: str = ""
+
+    @property
+    def what(self) -> str:
+        """What must be something else than it is."""
+        return " + ".join(map(str, (self.block, *self.added)))
+
+    @property
+    def must(self) -> str:
+        """What that must be."""
+        if self.other is not None:
+            return f"{'-' if self.must_be == 'negative' else ''}{self.other}"
+        return self.must_be if isinstance(self.must_be, str) else f"{self.must_be:g}"
 
 
 @dataclass(frozen=True)
@@ -87,8 +103,8 @@ def differences(
     given: what the source's numbers parametrise. asked: what the target's shall, as far as that is to be
     chosen. kind: "weights"; "gradient" of them, or a moment that is linear in it; its "second_moment".
     """
-    semantics, refusals = target_semantics(source, given, target, asked)
-    making = Making(given, semantics, frozenset(held), frozenset(wanted), target.lone_bias, kind)
+    semantics, refusals = target_semantics(source, given, target, asked, kind)
+    making = Making(given, semantics, frozenset(held), frozenset(wanted), target, kind)
     moves = tuple(making.move(block) for block in sorted(making.wanted, key=Block.order))
     used = {block for move in moves for block, _ in move.terms}
     demands = tuple(making.demands(used))
@@ -100,7 +116,7 @@ def differences(
 
 
 def target_semantics(
-    source: Record, given: Semantics, target: Record, asked: dict[str, Any]
+    source: Record, given: Semantics, target: Record, asked: dict[str, Any], kind: str
 ) -> tuple[Semantics, list[str]]:
     """What the target's numbers are to parametrise, and the reasons why they cannot."""
     if source.cell != target.cell:
@@ -117,7 +133,7 @@ def target_semantics(
             known = value if known.allows(value) else nearest(name, known)
         found[name] = known
         if known != value:
-            reason = obstacle(name, value, known, given, target)
+            reason = obstacle(name, value, known, given, target, kind)
             refusals += [reason] if reason else []
     settings = target.settings()
     target.settled({name: value for name, value in found.items() if name in settings} | asked)
@@ -137,7 +153,7 @@ def nearest(name: str, setting: Setting) -> Any:
     return usual if usual in values else values[0]
 
 
-def obstacle(name: str, value: Any, known: Any, given: Semantics, target: Record) -> str:
+def obstacle(name: str, value: Any, known: Any, given: Semantics, target: Record, kind: str) -> str:
     """Why this difference is more than one of signs and biases; nothing where it is not."""
     if name == "update" and given.gate_activation not in SYMMETRIC:
         activation = given.gate_activation
@@ -147,17 +163,13 @@ def obstacle(name: str, value: Any, known: Any, given: Semantics, target: Record
     if name in ("update", "forget_bias"):
         return ""
     if name == "coupled":  # then i and f are made of one another, or have to be equal: see `demands`
-        symmetric = given.gate_activation in SYMMETRIC and not given.forget_bias
+        symmetric = given.gate_activation in SYMMETRIC and not (given.coupled and given.forget_bias)
         return "" if symmetric else f"i is 1 - f on one side, and {target.name} cannot have it so"
-    if name == "reset":
-        return (
-            f"the source resets {value} the recurrent product and {target.name} {known} it: "
-            "R_n (r h) and r (R_n h) are different functions, and no parameters make them equal; "
-            f"a target that resets {value} it can be converted to, any other has to be trained"
-        )
+    if name == "reset":  # then R_n has to be diagonal
+        return "" if kind == "weights" else f"the {kind} of R_n is another where the reset is {known} it"
     what = f"{value or 'none'}, and {target.name} has {known or 'none'}"
     unless = f", unless nothing ever reaches it: then say {name}=0" if name.endswith("clip") and value else ""
-    return f"the source's {name} is {what}: no parameters make them equal{unless}"
+    return f"the source's {name} is {what}: these are different functions{unless}"
 
 
 # ---- the blocks
@@ -172,7 +184,7 @@ class Making:
     semantics: Semantics
     held: frozenset[Block]
     wanted: frozenset[Block]
-    lone_bias: str
+    target: Record
     kind: str
 
     def move(self, block: Block) -> Move:
@@ -193,6 +205,11 @@ class Making:
         """Whether b and d of the block's gate add up before anything happens to them."""
         return self.given.cell not in SENSE or block.gate != "n" or self.given.reset == "before"
 
+    @property
+    def resets_differ(self) -> bool:
+        """Whether one side resets before the recurrent product, and the other after it."""
+        return self.given.reset != self.semantics.reset
+
     def sides(self, block: Block, among: frozenset[Block]) -> list[Block]:
         """Which of b and d of the block's gate there are."""
         both = (replace(block, parameter=parameter) for parameter in BIASES)
@@ -211,11 +228,13 @@ class Making:
         here, there = self.sides(like, self.held), self.sides(block, self.wanted)
         if not self.adds(block):
             return Move(block, ((block, sign),) if block in self.held else ())
+        if block.gate == "n" and self.resets_differ:  # what is reset in the target adds to nothing
+            return Move(block, tuple((one, sign) for one in here) if block.parameter == "b" else ())
         offset = sign * self.offset(block)
         if len(there) == 1:
             taken = here[:1] if self.kind != "weights" else here
             return Move(block, tuple((one, sign) for one in taken), offset)
-        lone = block.parameter == self.lone_bias
+        lone = block.parameter == self.target.lone_bias
         if len(here) == 2:
             return Move(block, ((like, sign),), 0.0 if lone else offset)
         if self.kind != "weights":  # each bias adds to the same sum, so each has its gradient
@@ -223,27 +242,59 @@ class Making:
         return Move(block, tuple((one, sign) for one in here) if lone else (), 0.0 if lone else offset)
 
     def demands(self, used: set[Block]) -> Iterator[Demand]:
-        """What must hold for numbers that have no place in the target."""
+        """What must hold for numbers that have no place in the target, or another one."""
+        if self.resets_differ:
+            yield from self.of_reset()
         for block in sorted(self.held - used, key=Block.order):
             other = next((one for one in self.sides(block, self.held) if one in used), None)
             if block.gate == "i" and self.semantics.coupled:
-                reason = "i is 1 - f in the target"
-                yield Demand(block, "negative", reason, replace(block, gate="f"))
+                yield from self.of_coupling(block)
             elif block.parameter == "P" and self.kind == "weights":
-                yield Demand(block, "identity", "the target has no projection")
+                yield Demand(block, "the identity", "the target has no projection")
             elif self.kind != "weights" and block.parameter in BIASES and other and self.adds(block):
                 yield Demand(
                     block, "equal", "both biases add to one sum, so their gradients are equal", other
                 )
+            elif self.kind == "weights" and block.parameter in BIASES and self.adds(block):
+                yield from self.of_bias(block)
             else:
-                offset = self.offset(block) if block.parameter in BIASES else 0.0
-                yield Demand(block, 0.0 - offset, f"the target has no place for {block}")
+                yield Demand(block, 0.0, "the target has no place for {}")
+
+    def of_bias(self, block: Block) -> Iterator[Demand]:
+        """What must hold of the biases of a gate where the target has none: of their sum alone."""
+        first, *others = self.sides(block, self.held)
+        reason = "the target has no place for {}"
+        if block.gate == "n" and self.resets_differ:
+            reason = "the target has no bias of n that it does not reset"
+        if block == first:
+            yield Demand(block, 0.0 - self.offset(block), reason, added=tuple(others))
+
+    def of_reset(self) -> Iterator[Demand]:
+        """What must hold where one side resets before the recurrent product, and the other after it."""
+        value, known = self.given.reset, self.semantics.reset
+        how = f"the source resets {value} the recurrent product and {self.target.name} {known} it"
+        reason = f"{how}: R_n (r h) and r (R_n h) are different functions unless R_n is diagonal"
+        advice = f"a target that resets {value} it can be converted to, any other has to be trained"
+        for block in sorted(self.held, key=Block.order):
+            if (block.parameter, block.gate) == ("R", "n"):
+                yield Demand(block, "diagonal", reason, advice=advice)
+            if (block.parameter, block.gate, value) == ("d", "n", "after") and block in self.wanted:
+                yield Demand(block, 0.0, f"{self.target.name} resets no bias")
+
+    def of_coupling(self, block: Block) -> Iterator[Demand]:
+        """What must hold of a parameter of the input gate, where the target makes that of the forget gate."""
+        reason, like = "i is 1 - f in the target", replace(block, gate="f")
+        ours, theirs = self.sides(block, self.held), self.sides(like, self.held)
+        if block.parameter not in BIASES or (len(ours) == len(theirs) == 1 and not self.given.forget_bias):
+            yield Demand(block, "negative", reason, like)
+        elif block == ours[0]:  # only the sums of all biases are of consequence
+            yield Demand(block, 0.0 - self.given.forget_bias, reason, added=(*ours[1:], *theirs))
 
     def unknown(self, moves: tuple[Move, ...]) -> Iterator[str]:
         """Why numbers that the target needs, or cannot hold, are not to be had."""
         for block in {replace(block, parameter="b", gate="f") for block in self.held}:
             here, there = self.sides(block, self.held), self.sides(block, self.wanted)
-            if self.offset(block) and not there and len(here) != 1:
+            if self.offset(block) and not there and not here:
                 yield f"the target has no bias for f that takes {self.offset(block):+g}"
         if self.kind == "weights":
             return

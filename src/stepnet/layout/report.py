@@ -1,6 +1,6 @@
 """What a conversion did, step by step: a value that prints."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -119,6 +119,10 @@ class Report:
         }
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, known: Container[str] = ()) -> str:
+        """All lines, but for notes that are known: what several reports say is said once."""
         kind = "" if self.kind == "weights" else f" ({self.kind})"
         lines = [f"{self.source} -> {self.target}{kind}: {self.sizes}"]
         lines += [f"  {step}" for step in self.steps]
@@ -126,7 +130,7 @@ class Report:
             lines.append(
                 "  set there: " + ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
             )
-        lines += [f"  note: {note}" for note in self.notes]
+        lines += [f"  note: {note}" for note in self.notes if note not in known]
         return "\n".join(lines)
 
 

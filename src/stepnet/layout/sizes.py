@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass, fields
 from math import prod
-from numbers import Integral
+from typing import Any
 
-from stepnet.arguments import shown
-from stepnet.errors import LayoutError
+from stepnet.arguments import whole
+from stepnet.errors import InputError, LayoutError
 from stepnet.layout.notation import Axis, Loop, Pattern, Stack, Term
+from stepnet.types import is_integer
 
 Shape = tuple[int, ...]
+MOST = {"layers": 1024, "directions": 2}  # and of all others:
+MOST_UNITS = 1 << 24  # whose squares, times gates and layers, are numbers of 64 bits
 LETTERS = {"inputs": "x", "hidden": "h", "projected": "y", "layers": "L", "directions": "D"}
 
 
@@ -18,6 +21,9 @@ class Sizes:
 
     >>> Sizes(inputs=2, hidden=3, layers=2, directions=2).inputs_of(layer=1)
     6
+    >>> Sizes(inputs=2, hidden=3, layers=10**9)
+    Traceback (most recent call last):
+    stepnet.errors.LayoutError: layers is 1024 at most, not 1000000000
     """
 
     inputs: int
@@ -28,12 +34,17 @@ class Sizes:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            optional = value is None and field.name == "projected"
-            if not optional and (isinstance(value, bool) or not isinstance(value, Integral) or value < 1):
-                raise LayoutError(f"{field.name} is a whole number from 1 on, not {shown(value)}")
-        if self.directions > 2:
-            raise LayoutError(f"directions is 1 or 2, not {self.directions}")
+            if field.name == "projected" and self.projected is None:
+                continue
+            value: Any = getattr(self, field.name)
+            most = MOST.get(field.name, MOST_UNITS)
+            meaning = f"{field.name} is a whole number from 1 on"
+            if is_integer(value) and value >= 1:
+                meaning = f"{field.name} is {'1 or 2' if most == 2 else f'{most} at most'}"
+            try:
+                whole(value, meaning, 1, most)
+            except InputError as error:
+                raise LayoutError(str(error)) from None
 
     def __str__(self) -> str:
         said = f"{self.inputs} inputs, {self.hidden} hidden"

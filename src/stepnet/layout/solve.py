@@ -247,7 +247,8 @@ def projections(known: Unknowns, length: int) -> Iterable[int | None]:
     """The sizes of the projection to consider: none where the layout has none."""
     if known.get("y") or "y" not in known:
         return [known.get("y")]
-    return range(1, length // (known["h"] or 1) + 1)
+    hidden = known["h"] or 1  # a projection is never to more than there are
+    return range(1, min(hidden, length // hidden) + 1)
 
 
 def monomials(

@@ -27,6 +27,7 @@ def from_torch(state: Mapping[str, Any], prefix: str | None = None, cell: str | 
     Raises `LayoutError` where the state holds no recurrent module or several, and for arrays that are
     missing, do not fit one another or are no floats, by their names in the state.
 
+    >>> import numpy as np
     >>> weights = {"rnn.weight_ih_l0": np.ones((12, 2)), "rnn.weight_hh_l0": np.ones((12, 4))}
     >>> from_torch(weights)
     RNN(gru, ...)

@@ -224,9 +224,9 @@ the inputs, R the recurrent ones, b the bias of the inputs and d the recurrent b
 units, K what recurs (H, or P where there is a projection), L layers, D directions.
 
 A GRU that resets *after* the recurrent product computes n = tanh(W x + b + r (R h + d)), one that resets
-*before* n = tanh(W x + b + R (r h) + d): these are different functions, and weights of one cannot become
-weights of the other. With an update gate that *keeps*, h' = z h + (1 - z) n; with one that *writes*, h' =
-(1 - z) h + z n: the signs of the row of z turn one into the other, bit for bit.
+*before* n = tanh(W x + b + R (r h) + d): these are different functions, and weights of one become weights
+of the other only where R is diagonal. With an update gate that *keeps*, h' = z h + (1 - z) n; with one that
+*writes*, h' = (1 - z) h + z n: the signs of the row of z turn one into the other, bit for bit.
 
 The notation: `W[(g:rzn h) x]` is an array whose first axis is the gates r, z and n, in each the hidden
 units, and whose second is the inputs; `/` puts one array on top of another, `|` beside it, `;` behind it in

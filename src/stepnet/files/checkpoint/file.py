@@ -17,7 +17,7 @@ core/lib/strings/ordered_code.cc.
 import math
 import os
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ from stepnet.errors import FileError
 from stepnet.files.checkpoint.protobuf import Message, message
 from stepnet.files.checkpoint.sstable import FOOTER, is_table, table
 from stepnet.files.paths import existing
+from stepnet.files.store import OBJECT, Store
 
 Array = np.ndarray
 Kind = np.dtype[Any]
@@ -59,6 +60,9 @@ HALVES = {np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)}
 PLAIN = {1: 5, 2: 6, 8: 9, 18: 12}
 VARINTS = {3: 7, 4: 7, 5: 7, 6: 7, 17: 7, 9: 10, 10: 11, 14: 13, 19: 13, 22: 16, 23: 17}
 
+VARIABLE = 8 * OBJECT  # bytes of what is kept of a variable besides its numbers and its name, about
+PIECE = 1 << 16  # bytes of small numbers that are taken apart at a time
+
 OF_DATA = re.compile(r"\.(index|data-\d{5,}-of-\d{5,})$")
 
 
@@ -83,7 +87,8 @@ def read(path: str | Path) -> dict[str, Array]:
             beside = "" if two else f", and there is no {prefix}.index"
             raise FileError(f"this is no TensorFlow checkpoint: it does not end as one{beside}")
         data = memoryview(file.read_bytes())
-        variables = bundle(prefix, data) if two else single(data)
+        store = Store(None, len(data))
+        variables = bundle(prefix, data, store) if two else single(data, store)
         return {name: native(variable) for name, variable in sorted(variables.items())}
 
 
@@ -184,10 +189,10 @@ def joined(name: str, whole: Entry, pieces: list[tuple[Piece, Array]]) -> Array:
 # Checkpoints of several files
 
 
-def bundle(prefix: str, data: memoryview) -> dict[str, Array]:
+def bundle(prefix: str, data: memoryview, store: Store) -> dict[str, Array]:
     """The variables of a checkpoint whose index is `data`."""
-    found = dict(table(data))
-    header = message(found.pop(b"", memoryview(b"")))
+    found = dict(table(data, store))
+    header = message(found.pop(b"", memoryview(b"")), store)
     if header.one(3).number(2) > 1 or not header.number(1):
         raise FileError("it is no index of a checkpoint, or one of a newer kind")
     shards = Shards(prefix, header.number(1), ">" if header.number(2) else "<", {})
@@ -195,7 +200,7 @@ def bundle(prefix: str, data: memoryview) -> dict[str, Array]:
     for key, value in found.items():
         if key.startswith(b"\0"):  # a piece, which its variable's own entry names
             continue
-        name, said = key.decode("utf-8", "backslashreplace"), message(value)
+        name, said = key.decode("utf-8", "backslashreplace"), message(value, store)
         whole = entry(name, said.number(1), said.one(2), said.messages(7))
         if whole.kind is None:
             continue
@@ -207,7 +212,7 @@ def bundle(prefix: str, data: memoryview) -> dict[str, Array]:
             there = piece_key(key, piece)
             if there not in found:
                 raise FileError(f"a piece of {name!a} is missing")
-            part = message(found[there])
+            part = message(found[there], store)
             what = entry(name, part.number(1), part.one(2), ())
             if what.kind != whole.kind:
                 raise FileError(f"a piece of {name!a} holds another kind of numbers")
@@ -279,15 +284,17 @@ def signed_code(number: int) -> bytes:
 # Checkpoints of one file
 
 
-def single(data: memoryview) -> dict[str, Array]:
+def single(data: memoryview, store: Store) -> dict[str, Array]:
     """The variables of a checkpoint that is one table."""
     listed: dict[str, Entry] = {}
     pieces: dict[str, list[tuple[Piece, Array]]] = {}
-    for _, value in table(data):
-        for said in message(value).one(1).messages(1):
+    for _, value in table(data, store):
+        whole = message(value, store)
+        for said in whole.one(1).messages(1):
             name = said.text(1)
+            store.take(VARIABLE + len(name), "its variables")
             listed[name] = entry(name, said.number(3), said.one(2), said.messages(4))
-        for said in message(value).messages(2):
+        for said in whole.messages(2):
             name = said.text(1)
             if name not in listed:
                 raise FileError(f"it does not list {name!a}, of which it has numbers")
@@ -308,24 +315,30 @@ def values(name: str, kind: Kind, said: Message) -> Array:
         if len(data) % kind.itemsize:
             raise FileError(f"{name!a} ends within a number")
         return np.frombuffer(data, kind.newbyteorder("<"), len(data) // kind.itemsize)
-    found = varints(b"".join(said.pieces(VARINTS[number])))
-    if kind in HALVES:
-        return found.astype(np.uint16).view(kind)
-    return found.astype(kind)
+    data = b"".join(said.pieces(VARINTS[number]))
+    stored = np.dtype(np.uint16) if kind in HALVES else kind
+    said.store.take(len(data) * (1 + stored.itemsize), f"the numbers of {name!a}")
+    found = np.concatenate([np.empty(0, stored), *(part.astype(stored) for part in varints(data))])
+    return found.view(kind) if kind in HALVES else found
 
 
-def varints(data: bytes) -> Array:
-    """Numbers in groups of seven bits, one after the other, as int64."""
-    groups = np.frombuffer(data, np.uint8)
-    ends = np.flatnonzero(groups < 0x80)
-    starts = np.concatenate([[0], ends[:-1] + 1])[: len(ends)]
-    lengths = ends - starts + 1
-    if len(data) != lengths.sum() or lengths.max(initial=0) > 10:
-        raise FileError("a number in it does not end")
-    found = np.zeros(len(ends), np.uint64)
-    for place in range(lengths.max(initial=0)):
-        there = lengths > place
-        found[there] |= (groups[starts[there] + place] & np.uint8(0x7F)).astype(np.uint64) << np.uint64(
-            7 * place
-        )
-    return found.view(np.int64)
+def varints(data: bytes) -> Iterator[Array]:
+    """Numbers in groups of seven bits, one after the other, as int64, some at a time.
+
+    >>> [part.tolist() for part in varints(bytes.fromhex("01 9601"))]
+    [[1, 150]]
+    """
+    groups, start = np.frombuffer(data, np.uint8), 0
+    while start < len(groups):
+        piece = groups[start : start + PIECE]
+        ends = np.flatnonzero(piece < 0x80)
+        lengths = np.diff(ends, prepend=-1)
+        if not len(ends) or lengths.max() > 10:
+            raise FileError("a number in it does not end")
+        starts, found = ends - lengths + 1, np.zeros(len(ends), np.uint64)
+        for place in range(lengths.max()):
+            there = lengths > place
+            bits = (piece[starts[there] + place] & np.uint8(0x7F)).astype(np.uint64)
+            found[there] |= bits << np.uint64(7 * place)
+        yield found.view(np.int64)
+        start += int(ends[-1]) + 1

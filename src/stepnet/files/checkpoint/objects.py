@@ -19,6 +19,7 @@ from stepnet.files.checkpoint.file import Array, named
 from stepnet.files.checkpoint.protobuf import Message, message
 from stepnet.files.checkpoint.sstable import table, varint
 from stepnet.files.paths import existing
+from stepnet.files.store import Store
 
 GRAPH = b"_CHECKPOINTABLE_OBJECT_GRAPH"
 LARGEST = 1 << 28  # bytes of the graph
@@ -29,11 +30,13 @@ def program_names(prefix: str) -> dict[str, str]:
     """The names that variables had in the program, by those in a checkpoint; none where it has no graph."""
     index = existing(f"{prefix}.index")
     with named(index):
-        found = dict(table(memoryview(index.read_bytes())))
+        data = memoryview(index.read_bytes())
+        store = Store(None, len(data))
+        found = dict(table(data, store))
         if GRAPH not in found:
             return {}
-        count = message(found.get(b"", memoryview(b""))).number(1)
-        graph = message(memoryview(text_of(prefix, count, message(found[GRAPH]))))
+        count = message(found.get(b"", memoryview(b"")), store).number(1)
+        graph = message(memoryview(text_of(prefix, count, message(found[GRAPH], store))), store)
     attributes = (attribute for node in graph.messages(1) for attribute in node.messages(2))
     return {attribute.text(3): attribute.text(2) for attribute in attributes if attribute.text(2)}
 
@@ -51,6 +54,8 @@ def text_of(prefix: str, count: int, said: Message) -> bytes:
         raise FileError("its graph of objects is not one text")
     if start + size > length:
         raise FileError(f"its graph of objects is cut off: it ends at {start + size} of {length} bytes")
+    said.store.beside(file.name, length)
+    said.store.take(2 * size, "its graph of objects")
     data = memoryview(np.fromfile(file, np.uint8, size, offset=start).data)
     many, at = varint(data, 0)
     if at + CHECKSUM + many != size:

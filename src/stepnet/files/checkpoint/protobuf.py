@@ -8,15 +8,22 @@ from dataclasses import dataclass
 
 from stepnet.errors import FileError
 from stepnet.files.checkpoint.sstable import varint
+from stepnet.files.store import OBJECT, Store
 
+FIELD = 2 * OBJECT  # bytes of a field, be it a number or a view of bytes, about
+MESSAGE = 4 * OBJECT  # bytes of a message, about
 FIXED = {1: 8, 5: 4}  # bytes of a number of fixed size, by how the wire says it
 
 
 @dataclass(frozen=True)
 class Message:
-    """A message's fields by number: every value there was, a number or bytes, in their order."""
+    """A message's fields by number: every value there was, a number or bytes, in their order.
+
+    store: how much memory the messages in it may take.
+    """
 
     fields: Mapping[int, tuple[int | memoryview, ...]]
+    store: Store
 
     def number(self, field: int) -> int:
         """A field that is a number, the last one as the format asks, 0 where it is left out."""
@@ -34,26 +41,31 @@ class Message:
 
     def messages(self, field: int) -> tuple["Message", ...]:
         """A field that is a message, as often as it is there."""
-        return tuple(message(piece) for piece in self.pieces(field))
+        pieces = self.pieces(field)
+        self.store.room(MESSAGE * len(pieces), "its messages")
+        return tuple(message(piece, self.store) for piece in pieces)
 
     def one(self, field: int) -> "Message":
         """A field that is a message, an empty one where it is left out."""
-        return (self.messages(field) or (Message({}),))[-1]
+        pieces = self.pieces(field)
+        return message(pieces[-1], self.store) if pieces else Message({}, self.store)
 
     def text(self, field: int) -> str:
         """A field that is a text."""
         return bytes((self.pieces(field) or (memoryview(b""),))[-1]).decode("utf-8", "backslashreplace")
 
 
-def message(data: memoryview) -> Message:
+def message(data: memoryview, store: Store) -> Message:
     """The fields of a message; raises `FileError`, short and without the path, for what is none.
 
-    >>> message(memoryview(bytes.fromhex("089601 1203 616263"))).fields[1]
+    >>> message(memoryview(bytes.fromhex("089601 1203 616263")), Store(None, 8)).fields[1]
     (150,)
     """
     found: dict[int, list[int | memoryview]] = {}
-    at = 0
+    at = taken = 0
     while at < len(data):
+        taken += FIELD
+        store.room(taken, "the fields of its messages")
         tag, at = varint(data, at)
         field, wire = tag >> 3, tag & 7
         if wire == 0:
@@ -67,4 +79,4 @@ def message(data: memoryview) -> Message:
         else:
             raise FileError(f"a message in it has a field of wire type {wire}")
         found.setdefault(field, []).append(value)
-    return Message({field: tuple(values) for field, values in found.items()})
+    return Message({field: tuple(values) for field, values in found.items()}, store)

@@ -12,14 +12,15 @@ import struct
 from collections.abc import Iterator
 
 from stepnet.errors import FileError
+from stepnet.files.store import OBJECT, Store
 
 MAGIC = 0xDB4775248B80FB57
 FOOTER = 48
+ENTRY = 2 * OBJECT + 184  # bytes of a key and of the view of its value in a dictionary, about
 STORED, SNAPPY = 0, 1
 POLYNOMIAL = 0x82F63B78  # of CRC-32C, its bits from the lowest
 MASK = 0xA282EAD8  # what checksums are kept under, so that one of data with checksums in it is no weak one
 CHECKED = 1 << 19  # bytes of the largest block whose checksum is looked at; larger ones hold one array each
-KEYS = 100  # bytes of keys for every byte of the file at most: each may share all but one with the key before
 
 
 def crc_table() -> tuple[int, ...]:
@@ -57,26 +58,26 @@ def is_table(end: bytes) -> bool:
     return len(end) >= FOOTER and end[-8:] == MAGIC.to_bytes(8, "little")
 
 
-def table(data: memoryview) -> Iterator[tuple[bytes, memoryview]]:
+def table(data: memoryview, store: Store) -> Iterator[tuple[bytes, memoryview]]:
     """The keys and values of a table, in the order of its keys.
 
     data: the whole file. Raises `FileError`, short and without the path, for what is no sound table. Every
-    byte is read once at most.
+    byte is read once at most; keys, each of which may share all but one byte with the one before, and what
+    blocks unpack to are counted.
     """
     if not is_table(bytes(data[-FOOTER:])):
         raise FileError("it does not end as a table of keys and values")
     footer = data[-FOOTER:]
     _, at = varint(footer, 0)  # the place and length of a block about blocks, which has nothing in it
     _, at = varint(footer, at)
-    left, keys, before = len(data), KEYS * len(data), None
-    for _, handle in entries(block(data, *handle_of(footer[at:]))):
+    left, before = len(data), None
+    for _, handle in entries(block(data, *handle_of(footer[at:]), store), store):
         start, size = handle_of(handle)
         left -= size + 5
         if left < 0:
             raise FileError("its blocks overlap")
-        for key, value in entries(block(data, start, size)):
-            keys -= len(key)
-            if (before is not None and key <= before) or keys < 0:
+        for key, value in entries(block(data, start, size, store), store):
+            if before is not None and key <= before:
                 raise FileError("its keys are out of order")
             yield key, value
             before = key
@@ -88,7 +89,7 @@ def handle_of(data: memoryview) -> tuple[int, int]:
     return start, varint(data, at)[0]
 
 
-def block(data: memoryview, start: int, size: int) -> memoryview:
+def block(data: memoryview, start: int, size: int, store: Store) -> memoryview:
     """The content of a block, unpacked; its checksum is looked at where that is quick."""
     if start + size + 5 > len(data):
         raise FileError(f"it is cut off: {size} bytes at {start} are not in its {len(data)}")
@@ -98,10 +99,10 @@ def block(data: memoryview, start: int, size: int) -> memoryview:
     content = data[start : start + size]
     if kind not in (STORED, SNAPPY):
         raise FileError(f"a block is packed in way {kind}, which stepnet does not know")
-    return content if kind == STORED else memoryview(unsnapped(content))
+    return content if kind == STORED else memoryview(unsnapped(content, store))
 
 
-def entries(content: memoryview) -> Iterator[tuple[bytes, memoryview]]:
+def entries(content: memoryview, store: Store) -> Iterator[tuple[bytes, memoryview]]:
     """The keys and values of one block."""
     if len(content) < 4:
         raise FileError("a block of it is too short")
@@ -115,6 +116,7 @@ def entries(content: memoryview) -> Iterator[tuple[bytes, memoryview]]:
         length, at = varint(content, at)
         if shared > len(key) or at + fresh + length > end:
             raise FileError("an entry of it goes beyond its block")
+        store.take(ENTRY + shared + fresh, "its keys")
         key = key[:shared] + bytes(content[at : at + fresh])
         at += fresh + length
         yield key, content[at - length : at]
@@ -134,11 +136,16 @@ def varint(data: memoryview, at: int) -> tuple[int, int]:
     raise FileError("a number in it does not end")
 
 
-def unsnapped(data: memoryview) -> bytes:
-    """What Snappy packed."""
+def unsnapped(data: memoryview, store: Store) -> bytes:
+    """What Snappy packed.
+
+    >>> unsnapped(memoryview(b"\\x09\\x08abc\\x09\\x03\\x00"), Store(None, 8))
+    b'abcabcabc'
+    """
     size, at = varint(data, 0)
+    store.take(2 * size, "what a block unpacks to")
     out = bytearray()
-    while at < len(data):
+    while at < len(data) and len(out) <= size:
         tag = data[at]
         at += 1
         length, extra = (tag >> 2) + 1, tag & 3
@@ -148,16 +155,16 @@ def unsnapped(data: memoryview) -> bytes:
                 length = int.from_bytes(data[at : at + wide], "little") + 1
             at += wide + length
             out += data[at - length : at]
-        else:  # bytes that were there before
-            wide = (0, 1, 2, 4)[extra]
-            back = int.from_bytes(data[at : at + wide], "little")
-            at += wide
-            if extra == 1:
-                length, back = (tag >> 2 & 7) + 4, back | tag >> 5 << 8
-            if not 0 < back <= len(out):
-                raise FileError("a block of it is packed wrongly")
-            for _ in range(length):
-                out.append(out[-back])
+            continue
+        wide = (0, 1, 2, 4)[extra]  # bytes that were there before
+        back = int.from_bytes(data[at : at + wide], "little")
+        at += wide
+        if extra == 1:
+            length, back = (tag >> 2 & 7) + 4, back | tag >> 5 << 8
+        if not 0 < back <= len(out):
+            raise FileError("a block of it is packed wrongly")
+        piece = out[-back : len(out) - back + length]
+        out += (piece * -(-length // back))[:length]  # over and over, where that is shorter
     if len(out) != size:
         raise FileError("a block of it is packed wrongly")
     return bytes(out)

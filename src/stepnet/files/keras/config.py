@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from stepnet.errors import FileError
+from stepnet.files.store import OBJECT, Store
 
 Config = Mapping[str, Any]
 Names = tuple[str, ...]
@@ -66,20 +67,21 @@ class Around:
     depth: int = 0
 
 
-def layers_of(model: Config) -> list[Told]:
+def layers_of(model: Config, store: Store) -> list[Told]:
     """Every layer of a model, in its order; nothing for a model whose layers its configuration does not tell.
 
     >>> lstm = {"class_name": "LSTM", "config": {"name": "lstm", "units": 3}}
     >>> dense = {"class_name": "Dense", "config": {"name": "dense"}}
-    >>> for layer in layers_of({"class_name": "Sequential", "config": {"layers": [lstm, dense]}}):
+    >>> model = {"class_name": "Sequential", "config": {"layers": [lstm, dense]}}
+    >>> for layer in layers_of(model, Store(None, 0)):
     ...     print(layer.name, layer.class_name, layer.inputs, layer.place)
     lstm LSTM () layers/lstm
     dense Dense ('lstm',) layers/dense
     """
-    return inside(model, Around())[0]
+    return inside(model, Around(), store)[0]
 
 
-def inside(model: Config, around: Around) -> tuple[list[Told], list[Names]]:
+def inside(model: Config, around: Around, store: Store) -> tuple[list[Told], list[Names]]:
     """The layers of a model, and the names of what gives each of its outputs."""
     if around.depth > DEEPEST:
         raise FileError(f"its configuration has models in models more than {DEEPEST} deep")
@@ -91,6 +93,7 @@ def inside(model: Config, around: Around) -> tuple[list[Told], list[Names]]:
 
     def resolved(tensor: Tensor) -> Names:
         name, place = tensor
+        store.take(OBJECT + len(around.prefix), "what feeds its layers")
         if name not in given:
             return (around.prefix + name,)
         return given[name][place] if place < len(given[name]) else ()
@@ -105,11 +108,13 @@ def inside(model: Config, around: Around) -> tuple[list[Told], list[Names]]:
         inputs = union(feeds)
         place = f"{around.place}layers/{numbered(snake(class_name), counts)}"
         outermost = around.outermost or own
+        names = 2 * len(around.prefix) + len(own) + len(place)
+        store.take(4 * OBJECT + names + 8 * len(inputs), "its layers")
         if len(inputs) > MOST_INPUTS:
             raise FileError(f"its configuration has a layer that {len(inputs)} others feed")
         if nodes_of(node):
             deeper = Around(f"{around.prefix}{own}/", f"{place}/", outermost, feeds, around.depth + 1)
-            layers, given[own] = inside(node, deeper)
+            layers, given[own] = inside(node, deeper, store)
             found.extend(layers)
         elif class_name == "InputLayer" and around.depth:
             fed = entrances.get(own, 0)

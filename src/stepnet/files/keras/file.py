@@ -36,6 +36,7 @@ from stepnet.files.keras.config import (
     table,
 )
 from stepnet.files.paths import existing
+from stepnet.files.store import Store
 
 Array = np.ndarray
 Attributes = Mapping[str, hdf5.Attributes]
@@ -89,32 +90,33 @@ def read(path: str | Path) -> KerasFile:
         with open(existing(path), "rb") as stream:
             if stream.read(2) == b"PK":
                 return archive(stream)
-        arrays, attributes = hdf5.read(path)
+            store = Store(None, stream.seek(0, os.SEEK_END))
+            arrays, attributes = hdf5.content(stream, None, store)
         for group in ("model_weights", ""):
             if texts(attributes.get(group, {}), "layer_names") is not None:
-                return legacy(group, arrays, attributes)
+                return legacy(group, arrays, attributes, store)
         if not any(re.search(r"(^|/)vars/\d+$", name) for name in arrays):
             raise FileError("this HDF5 file is not one of Keras: it names no layers")
-        return KerasFile(None, arrays, tuple(modern(None, arrays, attributes)))
+        return KerasFile(None, arrays, tuple(modern(None, arrays, attributes, store)))
 
 
 def archive(stream: BufferedReader) -> KerasFile:
     """What an open .keras file holds."""
     size = stream.seek(0, os.SEEK_END)
-    members = zips.members(stream, size)
+    store, members = Store(None, size), zips.members(stream, size)
     for name in (CONFIG, WEIGHTS):
         if name not in members:
             raise FileError(f"this is no .keras file: its zip has no {name}")
-    config = parsed(zips.bytes_at(stream, place_of(stream, members[CONFIG], size)).tobytes(), CONFIG)
+    config = parsed(zips.bytes_at(stream, place_of(stream, members[CONFIG], size)).tobytes(), CONFIG, store)
     version = None
     if METADATA in members:
         said = zips.bytes_at(stream, place_of(stream, members[METADATA], size)).tobytes()
-        version = version_of(parsed(said, METADATA).get("keras_version"))
+        version = version_of(parsed(said, METADATA, store).get("keras_version"))
     weights = place_of(stream, members[WEIGHTS], size)
     checked(stream, weights)
     with hdf5.named(WEIGHTS):
-        arrays, attributes = hdf5.content(stream, weights)
-    return KerasFile(config, arrays, tuple(modern(config, arrays, attributes)), version)
+        arrays, attributes = hdf5.content(stream, weights, store)
+    return KerasFile(config, arrays, tuple(modern(config, arrays, attributes, store)), version)
 
 
 def place_of(stream: BufferedReader, member: zips.Member, size: int) -> zips.Place:
@@ -146,12 +148,12 @@ def version_of(value: object) -> str | None:
 
 
 def modern(
-    config: Config | None, arrays: Mapping[str, Array], attributes: Attributes
+    config: Config | None, arrays: Mapping[str, Array], attributes: Attributes, store: Store
 ) -> Iterator[KerasLayer]:
     """The layers of a file of Keras 3's form: those that the configuration tells of, and then the others."""
     paths = sorted(arrays)
     rest = dict.fromkeys(paths)
-    for told in layers_of(config) if config else ():
+    for told in layers_of(config, store) if config else ():
         place = told.place
         if not below(paths, place):  # as TensorFlow 2.12 wrote it
             place = place.replace("layers/", "_layer_checkpoint_dependencies/")
@@ -257,12 +259,12 @@ def title(place: str, attributes: Attributes) -> str:
 # Arrays by name, listed in attributes
 
 
-def legacy(group: str, arrays: Mapping[str, Array], attributes: Attributes) -> KerasFile:
+def legacy(group: str, arrays: Mapping[str, Array], attributes: Attributes, store: Store) -> KerasFile:
     """What a file of Keras 1's and 2's form holds, whose layers are in a group."""
     said = attributes.get("", {}).get("model_config")
-    config = parsed(said.encode(), "model_config") if isinstance(said, str) else None
+    config = parsed(said.encode(), "model_config", store) if isinstance(said, str) else None
     outermost: dict[str, list[Told]] = {}
-    for told in layers_of(config) if config else ():
+    for told in layers_of(config, store) if config else ():
         outermost.setdefault(told.outermost, []).append(told)
     here = attributes.get(group, {})
     layers: list[KerasLayer] = []

@@ -6,7 +6,7 @@
 2  Nothing outside the file is touched: links to other files, soft links, numbers that lie in other files and
    virtual arrays are refused.
 3  Every byte of the file is taken once at most, and memory only for what is there: as much as is stored, or
-   1032 times that for what deflate packed, which is its most.
+   1032 times that for what deflate packed, which is its most. All that it takes is counted (store.py).
 4  What holds no numbers (texts, references, records, bytes) is left out of the arrays, and what is neither
    text nor numbers out of the attributes.
 """
@@ -27,6 +27,7 @@ from stepnet.errors import FileError
 from stepnet.files.keras import hdf5_parts as parts
 from stepnet.files.keras.hdf5_parts import Bytes, Kind, Message, broken
 from stepnet.files.paths import existing
+from stepnet.files.store import OBJECT, Store
 from stepnet.files.zips import Place
 
 Array = np.ndarray
@@ -34,6 +35,7 @@ Attribute = str | tuple[str, ...] | Array
 Attributes = dict[str, Attribute]
 Content = tuple[dict[str, Array], dict[str, Attributes]]
 
+OBJECTS = 1024  # bytes of what is kept of a group or array besides its numbers and its path, about
 EXPANSION = 1032  # bytes that deflate makes of one at most (zlib's technical details)
 GZIP, SHUFFLE, CHECKSUM = 1, 2, 3  # the filters that are read, by their numbers (IV.A.2.l)
 HALVES = {np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)}
@@ -70,9 +72,9 @@ def named(path: str | Path) -> Generator[None]:
         raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
 
 
-def content(stream: BufferedReader, place: Place | None = None) -> Content:
+def content(stream: BufferedReader, place: Place | None = None, store: Store | None = None) -> Content:
     """As `read`, for the bytes at a place in an open file, such as a zip's member; errors have no path."""
-    file = parts.opened(stream, place)
+    file = parts.opened(stream, place, store)
     arrays: dict[str, Array] = {}
     attributes: dict[str, Attributes] = {}
     pending, seen = [("", parts.root(file))], set[int]()
@@ -85,6 +87,7 @@ def content(stream: BufferedReader, place: Place | None = None) -> Content:
                 f"its groups are nested more than {DEEPEST} deep or have paths over {LONGEST} long"
             )
         seen.add(at)
+        file.store.take(OBJECTS + 2 * len(path), "its groups and arrays")
         messages = parts.header(file, at)
         with within(path):
             found = attributes_of(file, messages)
@@ -96,6 +99,7 @@ def content(stream: BufferedReader, place: Place | None = None) -> Content:
         below = [
             (f"{path}/{name}".lstrip("/"), place) for name, place in parts.children(file, messages).items()
         ]
+        file.store.take(sum(len(one) for one, _ in below), "the paths of its arrays")
         pending.extend(reversed(below))
     return arrays, attributes
 
@@ -142,6 +146,7 @@ def attribute(file: Bytes, body: bytes) -> tuple[str, Attribute | None]:
     count = parts.count_of(shape, kind.size, len(data))
     if kind.text is None:
         return name, native(np.frombuffer(data, kind.dtype, count).reshape(shape))
+    file.store.take(count * OBJECT, "the texts of its attributes")
     texts = tuple(kind.text(file, data[at : at + kind.size]) for at in range(0, count * kind.size, kind.size))
     return name, texts if shape else texts[0]
 
@@ -184,6 +189,7 @@ def stored(
         return np.frombuffer(data, dtype, parts.count_of(shape, dtype.itemsize, len(data))).reshape(shape)
     at, size = struct.unpack_from("<QQ", body, 2)
     parts.count_of(shape, dtype.itemsize, 0 if at == parts.NOWHERE else min(size, file.left))
+    file.store.take(math.prod(shape) * dtype.itemsize, "its numbers")
     array = np.empty(shape, dtype)
     if array.size:
         file.fill(array, at)
@@ -203,11 +209,15 @@ def chunked(
     found: dict[tuple[int, ...], tuple[int, int, int]] = {}
     for leaf in parts.leaves(file, tree, 1, 8 + 8 * rank) if tree != parts.NOWHERE else ():
         size, mask, *corner = struct.unpack(f"<II{rank}Q", leaf.key)
+        file.store.take(2 * OBJECT + 8 * rank, "the blocks of its numbers")
         found[tuple(corner[:-1])] = (leaf.child, size, mask)
     factor = EXPANSION if GZIP in filters else 1
     parts.count_of(shape, width, factor * min(file.left, sum(size for _, size, _ in found.values())))
     if len(found) != math.prod(-(-n // step) for n, step in zip(shape, block, strict=True)):
         raise broken(f"it has {len(found)} blocks of {block}")
+    file.store.take(math.prod(shape) * width, "its numbers")
+    held = 4 * math.prod(block) * width  # a block is unpacked, put in order, and looked at
+    file.store.take(held, "a block of its numbers")
     array = np.empty(shape, dtype)
     for corner, (at, size, mask) in found.items():
         if any(start >= n or start % step for start, n, step in zip(corner, shape, block, strict=True)):
@@ -217,6 +227,7 @@ def chunked(
         data = unpacked(file.take(at, size), used, count * width, width)
         inside = array[tuple(slice(start, start + step) for start, step in zip(corner, block, strict=True))]
         inside[...] = np.frombuffer(data, dtype).reshape(block)[tuple(map(slice, inside.shape))]
+    file.store.give_back(held)
     return array
 
 

@@ -17,6 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from stepnet.errors import FileError
+from stepnet.files.store import OBJECT, Store
 from stepnet.files.zips import Place
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -40,7 +41,7 @@ LONGEST = 4096  # bytes of a name
 
 @dataclass
 class Bytes:
-    """A file's bytes, each of which can be taken once.
+    """A file's bytes, each of which can be taken once, and how much memory may be taken for what they say.
 
     Parts of a sound file do not overlap: who takes more than it holds was sent round in circles.
     """
@@ -49,6 +50,7 @@ class Bytes:
     start: int
     size: int
     left: int
+    store: Store
     texts: dict[int, dict[int, bytes]] = field(default_factory=dict[int, dict[int, bytes]])
 
     def take(self, at: int, length: int) -> bytes:
@@ -93,10 +95,10 @@ def broken(fact: str) -> FileError:
     return FileError(f"this is no whole HDF5 file ({fact})")
 
 
-def opened(stream: BufferedReader, place: Place | None = None) -> Bytes:
+def opened(stream: BufferedReader, place: Place | None = None, store: Store | None = None) -> Bytes:
     """The bytes of an open file, or of a place in it, nothing of them taken."""
     place = place or Place(0, stream.seek(0, os.SEEK_END))
-    return Bytes(stream, place.start, place.size, place.size)
+    return Bytes(stream, place.start, place.size, place.size, store or Store(None, place.size))
 
 
 def root(file: Bytes) -> int:
@@ -123,7 +125,7 @@ def root(file: Bytes) -> int:
 # Object headers
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Message:
     """One part of an object header: what it is about, its flags and what it says."""
 
@@ -144,6 +146,7 @@ def header(file: Bytes, at: int) -> list[Message]:
         data, here = file.take(*blocks.pop(0)), 0
         while here + 8 <= len(data):
             kind, size, flags = struct.unpack_from("<HHB", data, here)
+            file.store.take(OBJECT, "its headers")
             messages.append(Message(kind, flags, data[here + 8 : here + 8 + size]))
             if kind == MORE:
                 blocks.append(struct.unpack_from("<QQ", messages[-1].body))
@@ -163,6 +166,7 @@ def modern_header(file: Bytes, at: int) -> list[Message]:
         data, here = file.take(*blocks.pop(0)), 0
         while here + 4 + ordered <= len(data):
             kind, size, marks = struct.unpack_from("<BHB", data, here)
+            file.store.take(OBJECT, "its headers")
             here += 4 + ordered
             messages.append(Message(kind, marks, data[here : here + size]))
             if kind == MORE:
@@ -217,10 +221,11 @@ def entries(file: Bytes, tree: int, heap: int) -> Iterator[tuple[bytes, int]]:
             end = names.find(b"\0", name, name + LONGEST)
             if end < 0:
                 raise broken(f"there is no name at {name} of a group's names")
+            file.store.take(OBJECT + end - name, "its names")  # which may end in one another
             yield names[name:end], place
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Leaf:
     """One entry at the bottom of a tree."""
 
@@ -242,6 +247,7 @@ def leaves(file: Bytes, tree: int, kind: int, width: int) -> Iterator[Leaf]:
         data = file.take(at + 24, count * (width + 8))
         for here in range(0, len(data), width + 8):
             child = struct.unpack_from("<Q", data, here + width)[0]
+            file.store.take(OBJECT, "its trees")
             if level:
                 nodes.append(child)
             else:
@@ -357,6 +363,7 @@ def heap(file: Bytes, at: int) -> dict[int, bytes]:
         number, length = struct.unpack_from("<H6xQ", data, here)
         if number == 0:  # what is free
             break
+        file.store.take(OBJECT, "its texts")
         found[number] = data[here + 16 : here + 16 + length]
         here += 16 + length + -length % 8
     return found

@@ -15,6 +15,7 @@ from stepnet.files.keras.file import KerasFile, KerasLayer
 from stepnet.files.keras.file import read as read_layers
 from stepnet.files.keras.write import NewLayer
 from stepnet.files.model import Array, Model, Module, layer_arrays
+from stepnet.files.store import Store
 from stepnet.layout.find import find
 from stepnet.layout.registry import record, records
 
@@ -36,15 +37,16 @@ def read(path: Path) -> Model:
     taken = {name for module in modules for name in module.names.values()}
     rest = {name: array for name, array in file.arrays.items() if name not in taken}
     names = {module.name for module in modules}
-    return Model(str(path), tuple(modules), rest, tuple(others(file, names)))
+    store = Store(path, path.stat().st_size)
+    return Model(str(path), tuple(modules), rest, tuple(others(file, names, store)))
 
 
-def others(file: KerasFile, recurrent: Collection[str]) -> Iterator[str]:
+def others(file: KerasFile, recurrent: Collection[str], store: Store) -> Iterator[str]:
     """What the layers are called that are no recurrent modules; without a configuration those with arrays."""
     if file.config is None:
         yield from (layer.name for layer in file.layers if layer.name not in recurrent)
         return
-    for layer in layers_of(file.config):
+    for layer in layers_of(file.config, store):
         if layer.name not in recurrent and layer.class_name != "InputLayer":
             yield f"{layer.name} ({layer.class_name})"
 
@@ -59,8 +61,10 @@ def of_layer(path: Path, file: KerasFile, layer: KerasLayer) -> Module | None:
     class_name, config, merge = layer.class_name, layer.config, "concat"
     if class_name == "Bidirectional":
         mode = config.get("merge_mode", "concat")
-        if mode not in MERGES:
-            raise FileError(f"{path}: {layer.name!r} has merge_mode {mode!r}, which gives no one output")
+        if not isinstance(mode, str) or mode not in MERGES:
+            raise FileError(
+                f"{path}: {layer.name!r} has merge_mode {str(mode)[:100]!r}, which gives no one output"
+            )
         merge = MERGES[mode]
         class_name, config = inner(config)
     if class_name not in CELLS:

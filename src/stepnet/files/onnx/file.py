@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from stepnet.errors import FileError
+from stepnet.files.onnx import messages
 from stepnet.files.onnx.graph import (
     DOMAINS,
     FOLDS,
@@ -76,14 +77,16 @@ def opened(path: str | Path) -> tuple[Proto, Store]:
         size = path.stat().st_size
         if size > LIMIT:
             raise FileError(f"{path}: no ONNX file has {size} bytes; keep its weights in a file beside it")
-        model = onnx.ModelProto.FromString(path.read_bytes())
+        data, store = path.read_bytes(), Store(path, size)
+        messages.count(data, onnx.ModelProto.DESCRIPTOR, store)
+        model = onnx.ModelProto.FromString(data)
     except protobuf.DecodeError as error:
         raise FileError(f"{path}: this is no whole ONNX model ({' '.join(str(error).split())})") from error
     except OSError as error:
         raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
     if not model.ir_version or not model.HasField("graph"):
         raise FileError(f"{path}: this is no whole ONNX model (it has no graph)")
-    return model, Store(path, size)
+    return model, store
 
 
 def recurrent(model: Proto, store: Store) -> tuple[tuple[OnnxNode, ...], Walk, Folder]:
@@ -118,8 +121,10 @@ def layer(node: Node, name: str, folder: Folder) -> OnnxNode:
         elif value:
             array = folder.value(node.scope, value)
             if array is None:
-                raise FileError(f"{folder.store.path}: {node.op} {name!r}: {no_constant(node, slot, value)}")
-            arrays[slot] = np.ascontiguousarray(array)
+                raise FileError(
+                    f"{folder.store.path}: {node.op} {name!r}: {no_constant(node, slot, value, folder)}"
+                )
+            arrays[slot] = in_order(array, folder.store, f"{slot} of {node.op} {name[:100]!r}")
     try:
         missing = [slot for slot in ("W", "R") if slot not in arrays]
         if missing:
@@ -134,18 +139,27 @@ def layer(node: Node, name: str, folder: Folder) -> OnnxNode:
     return OnnxNode(name, node.op, arrays, attributes, fed=tuple(fed))
 
 
+def in_order(array: Array, store: Store, what: str) -> Array:
+    """An array as C order has it; a copy takes memory of its own, for every node that is made of the same."""
+    if not array.flags.c_contiguous:
+        store.take(array.nbytes, what)
+    return np.ascontiguousarray(array)
+
+
 def initial(scope: Scope, name: str, folder: Folder) -> Array | None:
     """An initial state that is a constant, and not zeros; one for all sequences is of a batch of one."""
     array = folder.value(scope, name) if name else None
     source = find(scope, name)[2]
     if array is None and isinstance(source, Output) and source.node.op == "Expand" and source.node.inputs:
         array = folder.value(source.node.scope, source.node.inputs[0])
-    return np.ascontiguousarray(array) if array is not None and array.any() else None
+    if array is None or not array.any():
+        return None
+    return in_order(array, folder.store, f"the initial state {name[:100]!r}")
 
 
-def no_constant(node: Node, slot: str, value: str) -> str:
+def no_constant(node: Node, slot: str, value: str, folder: Folder) -> str:
     """Why a weight is none, in words."""
-    names, source = origin(node.scope, value)
+    names, source = origin(node.scope, value, folder)
     if isinstance(source, Output) and source.node.op in QUANTIZED:
         return f"its {slot} is quantized; read the model it was quantized from"
     if isinstance(source, Output) and source.node.op not in FOLDS:
@@ -156,10 +170,11 @@ def no_constant(node: Node, slot: str, value: str) -> str:
     return f"its {slot} is made of {names[-1]!r} by nodes that cannot be computed here; simplify the model"
 
 
-def origin(scope: Scope, name: str) -> tuple[tuple[str, ...], Source]:
+def origin(scope: Scope, name: str, folder: Folder) -> tuple[tuple[str, ...], Source]:
     """A value and those it is made of by moving numbers alone, and what makes the last of them."""
     names = [name]
     for _ in range(STEPS):
+        folder.work()
         source = find(scope, names[-1])[2]
         if not isinstance(source, Output) or source.node.op not in MOVES or not source.node.inputs:
             return tuple(names), source
@@ -170,7 +185,7 @@ def origin(scope: Scope, name: str) -> tuple[tuple[str, ...], Source]:
 
 def placed(node: Node, layers: Mapping[Node, OnnxNode], walk: Walk, folder: Folder) -> OnnxNode:
     """A recurrent node that says what it is fed with."""
-    inputs, source = origin(node.scope, node.inputs[0])
+    inputs, source = origin(node.scope, node.inputs[0], folder)
     before = source.node if isinstance(source, Output) and source.node in layers else None
     if before is None or not follows_on(node, before, layers, walk, folder):
         return replace(layers[node], inputs=inputs)
@@ -187,11 +202,14 @@ def follows_on(node: Node, before: Node, layers: Mapping[Node, OnnxNode], walk: 
     D, H = one.directions, int(one.attributes["hidden_size"])
     if min(T, N) < 1 or T * N * D * H > LABELS:
         return False
+    folder.work(T * N * D * H)
     labels = np.arange(T * N * D * H).reshape(T, N, D, H)
     Y = labels.transpose((1, 0, 2, 3) if by_batch else (0, 2, 1, 3))
     X = labels.reshape(T, N, D * H).swapaxes(0, two.attributes["layout"])
+    left = folder.store.left
     labelled = Folder(folder.store, {(before.scope, before.outputs[0]): Y})
     seen = labelled.value(node.scope, node.inputs[0])
+    folder.store.give_back(left - folder.store.left)  # no labels are kept
     follows = seen is not None and np.array_equal(seen, X)
     folder.used |= labelled.used if follows else set()
     return follows

@@ -21,12 +21,15 @@ from stepnet.files.store import Store
 
 DOMAINS = ("", "ai.onnx")
 DEPTH = 100  # of constants computed from constants, and of bodies and functions in each other
+NODE, NAME = 512, 64  # bytes of a node, and of one of its names, about
 NODES = 1 << 18  # of one model, those of a function as often as it is called
+WORK = 1 << 26  # labels that are followed into the next node, and for each step from a value to another:
+STEP = 64
 LISTED = 1 << 16  # numbers of one attribute
 FLOAT, INT, STRING, TENSOR, GRAPH, FLOATS, INTS, STRINGS, _, GRAPHS = range(1, 11)  # types of attributes
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Scope:
     """What makes each value of a graph; None where that is known only when the model runs.
 
@@ -38,7 +41,7 @@ class Scope:
     attributes: dict[str, Proto] = field(default_factory=dict[str, Proto])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Node:
     """A node, its name led by those of the calls it lies in. A missing input is ''."""
 
@@ -51,14 +54,14 @@ class Node:
     scope: Scope
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Constant:
     """A value that is a tensor of the file."""
 
     tensor: Proto
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Output:
     """A value that a node makes, its output of that index."""
 
@@ -66,7 +69,7 @@ class Output:
     index: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Link:
     """A value that has another name in another scope."""
 
@@ -111,6 +114,9 @@ class Walk:
         for proto in protos:
             if len(self.nodes) == NODES:
                 raise FileError(f"{self.store.path}: the graph has more than {NODES} nodes")
+            names = len(proto.input) + len(proto.output) + len(proto.attribute)
+            size = NODE + NAME * names + len(path) + len(proto.name)
+            self.store.take(size, f"node {text(proto.name)[:100]!r}")  # those of a function are made often
             node = node_of(proto, scope, path)
             self.nodes.append(node)
             scope.sources.update({name: Output(node, i) for i, name in enumerate(node.outputs) if name})
@@ -185,6 +191,13 @@ class Folder:
         self.store = store
         self.values: dict[Key, Array | None] = dict(known or {})
         self.used: set[Key] = set()
+        self.left = WORK
+
+    def work(self, count: int = STEP) -> None:
+        """Counts what it takes to follow values; raises `FileError` for far more than a model needs."""
+        self.left -= count
+        if self.left < 0:
+            raise FileError(f"{self.store.path}: its values are made of one another in too many steps")
 
     def value(self, scope: Scope, name: str, depth: int = 0) -> Array | None:
         """A value as an array; None where it is no constant. Raises `FileError` for what cannot be read."""
@@ -223,6 +236,7 @@ class Folder:
         """Whether a value is made of zeros alone, of whatever shape; exporters write initial states so."""
         pending, seen = [(scope, name)], set[Key]()
         while pending:
+            self.work()
             where, called, source = find(*pending.pop())
             if (where, called) in seen:
                 continue
@@ -267,6 +281,12 @@ class Given:
             raise ValueError("an input is missing")
         return array
 
+    def tensor(self, attribute: str) -> Array:
+        """An attribute that must be a tensor."""
+        if not isinstance(self.attributes.get(attribute), np.ndarray):
+            raise ValueError(f"its {attribute} is no tensor")
+        return self.attributes[attribute]
+
     def numbers(self, index: int, attribute: str, default: Any = None) -> Any:
         """Whole numbers, which an input gives, or in old models an attribute."""
         if index >= len(self.inputs) or self.inputs[index] is None:
@@ -285,7 +305,7 @@ class Given:
 def constant(given: Given) -> Array:
     """The array or the numbers that a Constant says."""
     if "value" in given.attributes:
-        return given.attributes["value"]
+        return given.tensor("value")
     for name, dtype in (
         ("value_float", "f4"),
         ("value_floats", "f4"),
@@ -368,7 +388,7 @@ def shape(given: Given) -> Array:
 def full(given: Given) -> Array:
     """The shape that the input says, filled with one number."""
     sizes = given.numbers(0, "")
-    value: Array = given.attributes.get("value", np.zeros(1, np.float32))
+    value = given.tensor("value") if "value" in given.attributes else np.zeros(1, np.float32)
     given.room(math.prod(sizes), value.dtype)
     return np.broadcast_to(value.reshape(()), sizes).copy()
 

@@ -21,11 +21,13 @@ import numpy as np
 from stepnet.errors import FileError
 from stepnet.files.model import Array
 from stepnet.files.paths import existing
+from stepnet.files.store import OBJECT, Store
 
 LARGEST = 1 << 28  # bytes of an .xml
 LAYERS = 1 << 20
 AXES = 32
 CONST = "Const"
+KEPT = {"layer": 8 * OBJECT, "data": 2 * OBJECT, "edge": 2 * OBJECT}  # bytes of what is kept of them, about
 KINDS = {
     "f64": np.dtype(np.float64),
     "f32": np.dtype(np.float32),
@@ -71,7 +73,8 @@ class Graph:
 class Reader:
     """What expat tells of an .xml, one element after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: Store) -> None:
+        self.store = store
         self.graphs: list[Graph] = []  # those that are open, the innermost last
         self.layers: list[Layer] = []
         self.count = 0
@@ -83,6 +86,8 @@ class Reader:
         if not self.graphs:
             raise FileError(f"it begins with <{element[:50]}>, and not with <net>")
         graph = self.graphs[-1]
+        if element in KEPT:
+            self.store.take(KEPT[element] + OBJECT * len(attributes), "its layers and edges")
         if element == "layer":
             self.count += 1
             identity = attributes.get("id", "")
@@ -115,9 +120,10 @@ def read(path: Path) -> tuple[list[Layer], Array]:
     """
     described = existing(path.with_suffix(".xml"))
     numbers = path.with_suffix(".bin")
-    if described.stat().st_size > LARGEST:
+    size = described.stat().st_size
+    if size > LARGEST:
         raise FileError(f"it has more than {LARGEST} bytes")
-    reader, parser = Reader(), expat.ParserCreate()
+    reader, parser = Reader(Store(None, size)), expat.ParserCreate()
     parser.StartElementHandler, parser.EndElementHandler = reader.start, reader.end
     parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = reader.entity
     try:

@@ -18,13 +18,14 @@ from stepnet.errors import FileError
 from stepnet.files import jsons
 from stepnet.files.checkpoint.sstable import crc32c, varint
 from stepnet.files.orbax.packed import unpacked
-from stepnet.files.store import Store
+from stepnet.files.store import OBJECT, Store
 
 MANIFEST = "manifest.ocdbt"
 MAGIC_MANIFEST, MAGIC_NODE = bytes.fromhex("0cdb3a2a"), bytes.fromhex("0cdb20de")
 HEAD = struct.Struct("<4sQ")
 LARGEST = 1 << 26  # bytes of an unpacked node
 HEIGHT = 32
+NUMBER = OBJECT // 4  # bytes of a number in a list
 MISSING = (1 << 64) - 1  # the offset of a root that has no keys
 
 
@@ -44,8 +45,8 @@ Value = bytes | Reference
 class Cursor:
     """The fields of a node, taken one after the other."""
 
-    def __init__(self, data: bytes) -> None:
-        self.data, self.at = memoryview(data), 0
+    def __init__(self, data: bytes, store: Store) -> None:
+        self.data, self.at, self.store = memoryview(data), 0, store
 
     def number(self) -> int:
         """The next number."""
@@ -56,6 +57,7 @@ class Cursor:
         """So many numbers, each of which takes a byte at least."""
         if count > len(self.data) - self.at:
             raise FileError("a node in it lists more than it holds")
+        self.store.room(NUMBER * count, "the numbers of a node")
         return [self.number() for _ in range(count)]
 
     def take(self, count: int) -> bytes:
@@ -76,6 +78,7 @@ class Cursor:
             before = made[-1] if made else b""
             if front > len(before) or front + back > 1 << 16:
                 raise FileError("a node in it has a key or a path that cannot be")
+            self.store.take(4 * OBJECT + 2 * (front + back), "its keys and paths")
             made.append(before[:front] + self.take(back))
         return made
 
@@ -166,7 +169,10 @@ class Tree:
         if version != 0 or method not in (0, 1):
             raise FileError(f"its file {place.path} is of a version of OCDBT that is not read")
         inner = data[at:-4]
-        return Cursor(unpacked(inner, "zstd", LARGEST) if method else inner)
+        if method:
+            inner = unpacked(inner, "zstd", LARGEST)
+            self.store.take(len(inner), f"a node in {place.path}")
+        return Cursor(inner, self.store)
 
 
 def newest(manifest: Cursor) -> tuple[Reference | None, int]:

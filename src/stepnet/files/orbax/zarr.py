@@ -60,7 +60,7 @@ class Form:
 
 def array(description: bytes, get: Get, store: Store) -> Array:
     """The array of a description, whose chunks `get` gives by their keys, None for one that is zeros."""
-    said = parsed(description, "description of an array")
+    said = parsed(description, "description of an array", store)
     form = third(said) if said.get("zarr_format") == 3 else second(said)
     counts = [-(-length // chunk) for length, chunk in zip(form.shape, form.chunks, strict=True)]
     if math.prod(counts) > CHUNKS:

@@ -41,10 +41,12 @@ def read(path: str | Path) -> dict[str, Array]:
         size = metadata.stat().st_size
         if size > LARGEST:
             raise FileError(f"its {METADATA} has more than {LARGEST} bytes")
-        root = fields(load(Source(BytesIO(metadata.read_bytes()), 0, size)))
+        store = Store(None, size)
+        for file in folder.glob("*.distcp"):
+            store.beside(file.name, file.stat().st_size)
+        root = fields(load(Source(BytesIO(metadata.read_bytes()), 0, size), store=store))
         shapes = {joined((name,)): shape_of(name, told) for name, told in items(root, "state_dict_metadata")}
         pieces: dict[str, dict[Offsets, Array]] = {name: {} for name in shapes}
-        store = Store(folder, size)
         for key, told in items(root, "storage_data"):
             index, place = fields(key), fields(told)
             name = joined((index.get("fqn"),))

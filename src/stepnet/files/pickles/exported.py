@@ -23,6 +23,7 @@ from stepnet.files.paths import existing
 from stepnet.files.pickles.torch import arrays_in
 from stepnet.files.pickles.torch_tensor import SIZES, Storage, Tensor, arrays
 from stepnet.files.pickles.values import Pairs, are_counts, is_shape
+from stepnet.files.store import Store
 from stepnet.files.zips import Member, Place, bytes_at
 
 CONFIGS = ("_weights_config.json", "_constants_config.json")
@@ -83,7 +84,7 @@ def in_archive(stream: BufferedIOBase, size: int) -> dict[str, Array]:
         configs = [one.name for one in listed if one.name.endswith(file.partition("_")[2])]
         model = f"{file.removesuffix(CONFIGS[0]).removesuffix(CONFIGS[1])}." if len(configs) > 1 else ""
         data = bytes_at(stream, zips.place_of(stream, member, size)).tobytes()
-        config = jsons.parsed(data, file).get("config")
+        config = jsons.parsed(data, file, Store(None, size)).get("config")
         entries = cast("dict[str, Any]", config) if isinstance(config, dict) else {}
         inner = weights(stream, size, members, folder, entries)
         found |= new(found, {f"{model}{name}": array for name, array in inner.items()})

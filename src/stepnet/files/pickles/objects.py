@@ -8,6 +8,8 @@
 Source: torch/nn/modules/module.py and torch/jit/_pickle.py of PyTorch 2.13.
 """
 
+from collections.abc import Iterable
+
 from stepnet.files.pickles.values import Call, Inside, Pairs, children, parts
 
 REGISTERED = ("_parameters", "_buffers", "_modules")
@@ -16,7 +18,7 @@ TYPED = "torch.jit._pickle."  # a value of TorchScript with its type
 AGAIN = "_flat_weights"  # where torch.nn.GRU, LSTM and RNN hold their parameters a second time
 
 
-def registered(value: object) -> list[tuple[object, object]]:
+def registered(value: object) -> Iterable[tuple[object, object]]:
     """What a state dict of a value has: of a module, what is registered in it; of any other object, nothing.
 
     >>> none = Pairs([])
@@ -37,7 +39,7 @@ def everything() -> Inside:
     """What gives all that objects hold, of each object once, as they often hold one another."""
     seen: set[int] = set()
 
-    def inside(value: object) -> list[tuple[object, object]]:
+    def inside(value: object) -> Iterable[tuple[object, object]]:
         if id(value) in seen:
             return []
         seen.add(id(value))
@@ -57,14 +59,14 @@ def everything() -> Inside:
 
 
 def unless(
-    items: list[tuple[object, object]], already: list[tuple[object, object]]
+    items: list[tuple[object, object]], already: Iterable[tuple[object, object]]
 ) -> list[tuple[object, object]]:
     """The items that are not among others."""
     there = {id(item) for _, item in already}
     return [(name, item) for name, item in items if id(item) not in there]
 
 
-def attributes(value: Call) -> list[tuple[object, object]]:
+def attributes(value: Call) -> Iterable[tuple[object, object]]:
     """The attributes that an object's state sets: a dictionary, or one and another of its slots."""
     states = parts(value.state) or (value.state,)
     if all(state is None or isinstance(state, Pairs) for state in states):

@@ -5,7 +5,7 @@
    record that whoever reads the file takes apart. Where a kind of file needs few names, others are refused.
 2  Dictionaries become `Pairs`: keys of a hostile file are never hashed, so they cannot be made to collide.
 3  Every count is compared with the bytes that are left before memory is taken; the number of opcodes and of
-   open marks has a limit.
+   open marks has a limit, and every value is counted (store.py).
 4  An opcode that pickles of arrays do without is refused by its name.
 
 Source: CPython's Lib/pickletools.py, which documents every opcode of protocols 0 to 5.
@@ -20,8 +20,9 @@ from typing import NoReturn, TypeVar, cast
 
 from stepnet.errors import FileError
 from stepnet.files.pickles.values import Call, Name, Pairs
+from stepnet.files.store import OBJECT, Store
 
-OPCODES = 1 << 21  # in one pickle: a tensor takes about 35, and a hostile file 300 bytes of memory for one
+OPCODES = 1 << 21  # in one pickle: a tensor takes about 35
 MARKS = 1000  # containers within containers
 CHUNK = 1 << 16  # characters that become bytes at a time
 
@@ -93,6 +94,7 @@ class Machine:
     advice: str
     encoding: str
     persistent: Callable[[object], object]
+    store: Store
     stack: list[object] = field(default_factory=list[object])
     marks: list[int] = field(default_factory=list[int])
     memo: list[object] = field(default_factory=list[object])
@@ -148,6 +150,7 @@ def load(
     advice: str = "",
     persistent: Callable[[object], object] = refuse,
     encoding: str = "utf-8",
+    store: Store | None = None,
 ) -> object:
     r"""The value of a pickle: None, bool, int, float, str, bytearray, tuple, list (for sets too), `Pairs`,
     `Name` or `Call`; `source` is left behind the pickle.
@@ -156,6 +159,7 @@ def load(
     on what to do about it. None: whatever it names, as what classes of a program's own hold is data as well.
     persistent: what becomes of the identity of a value that lies outside; without it such are refused.
     encoding: of the strings of Python 2.
+    store: how much memory the values may take; without it as much as the source's size allows.
 
     Raises `FileError`, a short sentence without the path, whatever the bytes.
 
@@ -167,8 +171,10 @@ def load(
     Traceback (most recent call last):
     stepnet.errors.FileError: the file asks to run os.system, which stepnet never does; save the arrays alone
     """
-    machine = Machine(source, names, advice, encoding, persistent)
+    store = store or Store(None, source.end)
+    machine = Machine(source, names, advice, encoding, persistent, store)
     for _ in range(OPCODES):
+        store.take(OBJECT, "the values of its pickle")
         start = source.position
         code = source.take(1)
         if code == b".":

@@ -27,6 +27,7 @@ from stepnet.files.pickles import torch_legacy
 from stepnet.files.pickles.opcodes import Source, load
 from stepnet.files.pickles.torch_tensor import DTYPES, STORAGES, UNTYPED, arrays, outside
 from stepnet.files.pickles.values import Call, Name, Pairs, Reference, dump, memory
+from stepnet.files.store import Store
 from stepnet.files.zips import RECORD, Place, bytes_at, members, place_of
 
 Array = np.ndarray
@@ -90,7 +91,7 @@ def zipped(stream: BufferedIOBase, size: int) -> dict[str, Array]:
     if order not in (b"little", b"big"):
         raise FileError(f"its byte order is {order[:20]!r} in place of little or big")
     pickle = data(f"{root}data.pkl").tobytes()
-    value = load(Source(BytesIO(pickle), 0, len(pickle)), persistent=outside)
+    value = load(Source(BytesIO(pickle), 0, len(pickle)), persistent=outside, store=Store(None, size))
 
     def place(key: str) -> Place | None:
         member = found.get(f"{root}data/{key}")

@@ -7,16 +7,18 @@ hold themselves: so `leaves` counts its steps.
 
 import math
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import cast
 
 import numpy as np
 
 from stepnet.errors import FileError
+from stepnet.files.store import OBJECT, Store
 
 STEPS = 1 << 22  # of a walk
 DEPTH = 100  # containers within containers
+LEAF = 8 * OBJECT  # bytes of what is kept of an array besides its numbers and its name, about
 NAME = 1000  # characters of an array's name
 
 
@@ -54,7 +56,7 @@ class Reference:
 
 
 Write = Callable[[bytes | memoryview], object]
-Inside = Callable[[object], list[tuple[object, object]]]
+Inside = Callable[[object], Iterable[tuple[object, object]]]
 
 
 def leaves(
@@ -70,29 +72,36 @@ def leaves(
     >>> list(leaves(tree, lambda value: isinstance(value, float)))
     [('model.weight', 1.5), ('list.0', 2.5), ('list.1', 3.5)]
     """
-    waiting: list[tuple[tuple[object, ...], object]] = [((), root)]
+    around: list[Iterator[tuple[tuple[object, ...], object]]] = [iter([((), root)])]
     found: set[str] = set()
-    steps = 0
-    while waiting:
-        place, value = waiting.pop()
+    store, steps = Store(None, 0), 0
+    while around:
+        place, value = next(around[-1], (None, None))
+        if place is None:
+            around.pop()
+            continue
+        steps += 1 + len(place)  # places are as long as they are deep
+        if steps > STEPS:
+            raise FileError("its dictionaries and lists share too many parts, or are too many")
         if wanted(value):
             name = joined(place)
             if name in found:
                 raise FileError(f"it holds two arrays of the name {name!r}")
+            store.take(LEAF + len(name), "its arrays and their names")
             found.add(name)
             yield name, value
-            continue
-        if len(place) > DEPTH:
-            raise FileError(f"its dictionaries and lists nest deeper than {DEPTH}")
-        inner = (inside or children)(value)
-        steps += (1 + len(inner)) * (1 + len(place))  # places are as long as they are deep
-        if steps > STEPS:
-            raise FileError("its dictionaries and lists share too many parts, or are too many")
-        waiting.extend(
-            ((*place, key), child)
-            for key, child in reversed(inner)
-            if wanted(child) or holds(child) or (inside and isinstance(child, Call))
-        )
+        elif holds(value) or (inside and isinstance(value, Call)):
+            if len(place) > DEPTH:
+                raise FileError(f"its dictionaries and lists nest deeper than {DEPTH}")
+            around.append(below(place, (inside or children)(value)))
+
+
+def below(
+    place: tuple[object, ...], items: Iterable[tuple[object, object]]
+) -> Iterator[tuple[tuple[object, ...], object]]:
+    """The items of a container, each with its place in place of its key."""
+    for key, child in items:
+        yield (*place, key), child
 
 
 def holds(value: object) -> bool:
@@ -100,11 +109,11 @@ def holds(value: object) -> bool:
     return isinstance(value, Pairs | list | tuple)
 
 
-def children(value: object) -> list[tuple[object, object]]:
+def children(value: object) -> Iterable[tuple[object, object]]:
     """The values in a container with their keys."""
     if isinstance(value, Pairs):
         return value.items
-    return list(enumerate(cast(list[object], value))) if isinstance(value, list | tuple) else []
+    return enumerate(cast(list[object], value)) if isinstance(value, list | tuple) else ()
 
 
 def parts(value: object) -> tuple[object, ...]:

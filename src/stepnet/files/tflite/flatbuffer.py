@@ -20,7 +20,7 @@ LETTERS = 1000
 ALIGNMENT = 16  # of lists of numbers, which may be arrays that a runtime uses where they lie
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Table:
     """A table in the bytes of a file. Its fields are asked for by number; each has its own default."""
 
