@@ -44,7 +44,7 @@ def hunt(count: int, seed: int, keep: Path, workers: int, first: int = 0) -> lis
         file.write_bytes(pickle.dumps(made))
         pieces = [(start, min(start + PIECE, first + count)) for start in range(first, first + count, PIECE)]
         with ThreadPoolExecutor(workers) as pool:
-            found = pool.map(lambda piece: list(piece_of(file, made, seed, *piece, keep)), pieces)
+            found = pool.map(lambda piece: list(piece_of(file, made, seed, piece[0], piece[1], keep)), pieces)
             return [failure for some in found for failure in some]
 
 

@@ -4,6 +4,7 @@ import random
 import zipfile
 from collections.abc import Callable, Sequence
 from io import BytesIO
+from typing import Literal
 
 from originals import Original
 
@@ -30,7 +31,8 @@ def extreme(draw: random.Random, data: bytearray, other: bytes) -> None:
     width = draw.choice([1, 2, 4, 8])
     number = draw.choice([*EXTREMES, len(data), len(data) + 1, draw.randrange(len(data) + 1)])
     at = min(place(draw, data), max(0, len(data) - width)) // draw.choice([1, width]) * 1
-    order = draw.choice(["little", "little", "big"])
+    orders: list[Literal["little", "big"]] = ["little", "little", "big"]
+    order = draw.choice(orders)
     data[at : at + width] = (number % (1 << 8 * width)).to_bytes(width, order)
 
 

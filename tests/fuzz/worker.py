@@ -21,7 +21,7 @@ from rich.console import Console
 from stepnet.errors import StepnetError
 from stepnet.files.checkpoint import sstable
 from stepnet.files.formats import FORMATS, read
-from stepnet.report.show import described
+from stepnet.report.show import printed, unsettled
 
 SECONDS = 10
 MEMORY = 1 << 30  # bytes of addresses beyond those that imports take
@@ -60,7 +60,8 @@ def tried(spoilt: Original, folder: Path) -> None:
     try:
         for module in read(folder / spoilt.main).modules:
             text = StringIO()
-            described(module, Console(file=text, width=100, highlight=False), quiet=False)
+            if not unsettled(module):
+                printed(module, None, Console(file=text, width=100, highlight=False))
             assert text.getvalue().replace("\n", "").isprintable(), (
                 f"{module} is shown as {text.getvalue()!r}"
             )

@@ -169,19 +169,25 @@ Blocks = dict[Block, Array]
 Truth = Callable[[Case, Record, Blocks, re.Match[str]], bool]
 
 
+def block_of(name: str) -> Block:
+    """The block of a name as reports have it: W_i, or P."""
+    parameter, _, gate = name.partition("_")
+    return Block(parameter, gate)
+
+
 def missed(blocks: Blocks, text: str) -> bool:
     """Whether numbers are otherwise than "b_i + d_i = 0, W_i = -W_f and p_i = 0" has it, each of them."""
     for part in re.split(", | and ", text):
         what, must = part.split(" = ")
-        found = sum(blocks[Block(*name.partition("_")[::2])].astype("f8") for name in what.split(" + "))
-        wanted = -blocks[Block(*must[1:].split("_"))] if "_" in must else float(must)
+        found = sum(blocks[block_of(name)].astype("f8") for name in what.split(" + "))
+        wanted = -blocks[block_of(must[1:])] if "_" in must else float(must)
         if not np.any(found != wanted):
             return False
     return True
 
 
 def no_place(case: Case, target: Record, blocks: Blocks, match: re.Match[str]) -> bool:
-    named = [Block(*name.partition("_")[::2]) for name in re.split(r", | and | \+ ", match[1])]
+    named = [block_of(name) for name in re.split(r", | and | \+ ", match[1])]
     terms = [(term.parameter, gate) for term in target.terms() for gate in term.gates or ("",)]
     held = any((block.parameter, block.gate) in terms for block in named)
     each = re.split(", | and ", match[1])
@@ -225,7 +231,11 @@ def resets(case: Case, target: Record, blocks: Blocks, match: re.Match[str]) -> 
 
 
 def resets_no_bias(case: Case, target: Record, blocks: Blocks, match: re.Match[str]) -> bool:
-    return match[1] == target.name and target.semantics["reset"] == "before" and blocks[Block("d", "n")].any()
+    return (
+        match[1] == target.name
+        and target.semantics["reset"] == "before"
+        and bool(blocks[Block("d", "n")].any())
+    )
 
 
 def minimal(case: Case, target: Record, blocks: Blocks, match: re.Match[str]) -> bool:
