@@ -233,7 +233,7 @@ def test_late_threads_are_left_out_for_a_while_and_longer_if_they_are_late_again
     assert lateness.allowed(4) == 1, "late as soon as it is back: left out for twice as long"
     now[0] += 0.5 * first
     assert lateness.allowed(4) == 4
-    now[0] += 10 * first
+    now[0] += 2 * workers.FORGOTTEN
     lateness.note(2)
     now[0] += first
     assert lateness.allowed(4) == 4, "after a while of no lateness it begins anew"

@@ -5,7 +5,8 @@ from llvmlite import ir
 from stepnet.engines.llvm.code import I64, POINTER, Code
 from stepnet.engines.llvm.system import write_rest, write_ticks
 
-SPINS = 2000
+# Some 400 microseconds. A rest takes up to 150: were it longer than others spin, they would rest in turn.
+SPINS = 10000
 
 
 def internal(code: Code, name: str) -> tuple[ir.Function, Code | None]:

@@ -31,10 +31,11 @@ from stepnet.engines.llvm.system import semaphores
 Array = np.ndarray
 MOST, ASKED, CAME = (ORDERS.index(name) for name in ("most", "asked", "came"))
 # How often a shared task is looked at before its thread is left out: of a call (a thread that sleeps needs
-# some 50 microseconds to come), and of a single step.
-PATIENCE, STEP_PATIENCE = 5000, 40
-# Seconds for which threads that were late are left out, the first time and at most.
-LEFT_OUT, LONGEST_LEFT_OUT = 0.01, 1.28
+# 50 microseconds to come, and several times that where processors sleep too), and of a single step.
+PATIENCE, STEP_PATIENCE = 20000, 40
+# Seconds for which threads that were late are left out, the first time and at most; and after which being
+# late is the first time again.
+LEFT_OUT, LONGEST_LEFT_OUT, FORGOTTEN = 0.01, 1.28, 0.1
 # Seconds until another thread is asked for after the system refused one, and to wait for one to begin.
 REFUSED, BEGINS = 1.0, 1.0
 
@@ -174,7 +175,7 @@ class Lateness:
     def note(self, left: int) -> None:
         """Leaves out all but so many threads."""
         now = time.monotonic()
-        again = now < self._until + self._seconds
+        again = now < self._until + FORGOTTEN
         self._seconds = min(2 * self._seconds, LONGEST_LEFT_OUT) if again else LEFT_OUT
         self._until, self._left = now + self._seconds, left
 
