@@ -296,12 +296,12 @@ class Together(Again):
     def __call__(self) -> None:
         """Runs it; raises `InputError` where an integer does not fit a table."""
         self.begin()
+        begun = time.perf_counter()
         while self.orders.lead():
             pass
         if self.orders.came < self.orders.count:
-            now = time.perf_counter()
-            if now - self.ended < CLOSELY and now - self.roused > SELDOM:
-                self.roused = now
+            if begun - self.ended < CLOSELY and begun - self.roused > SELDOM:
+                self.roused = begun
                 CREW.rouse(self.orders.count - 1)
             self.ended = time.perf_counter()
         self.check()
