@@ -51,7 +51,7 @@ class Account:
 
 def is_part(one: Module, whole: Module) -> bool:
     """Whether a module is another, or one of those that it was stacked of."""
-    return one.name in whole.name.split(" + ") or one.name == whole.name
+    return one.name in whole.name.split(" + ")
 
 
 def listed(names: Collection[str]) -> str:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from importlib import import_module
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -77,3 +78,16 @@ def library(module: str, what: str, extra: str) -> Any:
     except ImportError as error:
         name = module.partition(".")[0]
         raise FileError(f'{what} needs {name}: pip install "stepnet[{extra}]"') from error
+
+
+@contextmanager
+def opened(path: str | Path) -> Generator[tuple[BufferedReader, int]]:
+    """An existing file that is open for reading, and its size; inside it errors get the path before them."""
+    path = existing(path)
+    try:
+        with open(path, "rb") as stream:
+            yield stream, os.fstat(stream.fileno()).st_size
+    except FileError as error:
+        raise FileError(f"{path}: {error}") from error
+    except OSError as error:
+        raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error

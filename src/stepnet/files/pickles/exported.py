@@ -10,7 +10,6 @@ PyTorch before 2.8 wrote serialized_state_dict.pt, which is a file of torch.save
 Source: torch/export/pt2_archive/_package.py and torch/_export/serde/schema.py of PyTorch 2.13.
 """
 
-import os
 from io import BufferedIOBase
 from pathlib import Path
 from typing import Any, cast
@@ -19,7 +18,7 @@ from stepnet.errors import FileError
 from stepnet.files import jsons, zips
 from stepnet.files.model import Array
 from stepnet.files.part import part
-from stepnet.files.paths import existing
+from stepnet.files.paths import opened
 from stepnet.files.pickles.torch import arrays_in
 from stepnet.files.pickles.torch_tensor import SIZES, Storage, Tensor, arrays
 from stepnet.files.pickles.values import Pairs, are_counts, is_shape
@@ -58,14 +57,8 @@ def read(path: str | Path) -> dict[str, Array]:
     Traceback (most recent call last):
     stepnet.errors.FileError: model.pt2: there is no such file
     """
-    path = existing(path)
-    try:
-        with open(path, "rb") as stream:
-            return in_archive(stream, os.fstat(stream.fileno()).st_size)
-    except FileError as error:
-        raise FileError(f"{path}: {error}") from error
-    except OSError as error:
-        raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
+    with opened(path) as (stream, size):
+        return in_archive(stream, size)
 
 
 def in_archive(stream: BufferedIOBase, size: int) -> dict[str, Array]:

@@ -3,13 +3,12 @@
 Source: nemo/core/connectors/save_restore_connector.py of NeMo 2.
 """
 
-import os
 from pathlib import Path, PurePosixPath
 
 from stepnet.errors import FileError
 from stepnet.files.model import Array
 from stepnet.files.part import part
-from stepnet.files.paths import existing
+from stepnet.files.paths import opened
 from stepnet.files.pickles import torch_legacy
 from stepnet.files.pickles.torch import arrays_in
 
@@ -24,18 +23,11 @@ def read(path: str | Path) -> dict[str, Array]:
     Traceback (most recent call last):
     stepnet.errors.FileError: model.nemo: there is no such file
     """
-    path = existing(path)
-    try:
-        with open(path, "rb") as stream:
-            size = os.fstat(stream.fileno()).st_size
-            if stream.read(len(GZIP)) == GZIP:
-                raise FileError("it is a compressed tar, as NeMo 1 wrote; unpack it with gunzip -S .nemo")
-            files = torch_legacy.members(stream, size)
-            weights = [place for name, place in files.items() if PurePosixPath(name).name == WEIGHTS]
-            if len(weights) != 1:
-                raise FileError(f"this is no .nemo file: it is a tar with {len(weights)} files {WEIGHTS}")
-            return arrays_in(part(stream, weights[0]), weights[0].size)
-    except FileError as error:
-        raise FileError(f"{path}: {error}") from error
-    except OSError as error:
-        raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
+    with opened(path) as (stream, size):
+        if stream.read(len(GZIP)) == GZIP:
+            raise FileError("it is a compressed tar, as NeMo 1 wrote; unpack it with gunzip -S .nemo")
+        files = torch_legacy.members(stream, size)
+        weights = [place for name, place in files.items() if PurePosixPath(name).name == WEIGHTS]
+        if len(weights) != 1:
+            raise FileError(f"this is no .nemo file: it is a tar with {len(weights)} files {WEIGHTS}")
+        return arrays_in(part(stream, weights[0]), weights[0].size)

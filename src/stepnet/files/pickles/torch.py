@@ -11,7 +11,6 @@ Source: torch/serialization.py and caffe2/serialize/inline_container.cc of PyTor
 """
 
 import math
-import os
 import struct
 import sys
 import zipfile
@@ -22,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from stepnet.errors import FileError
-from stepnet.files.paths import existing, new_file
+from stepnet.files.paths import new_file, opened
 from stepnet.files.pickles import torch_legacy
 from stepnet.files.pickles.opcodes import Source, load
 from stepnet.files.pickles.torch_tensor import DTYPES, STORAGES, UNTYPED, arrays, outside
@@ -52,14 +51,8 @@ def read(path: str | Path) -> dict[str, Array]:
     Traceback (most recent call last):
     stepnet.errors.FileError: model.pt: there is no such file
     """
-    path = existing(path)
-    try:
-        with open(path, "rb") as stream:
-            return arrays_in(stream, os.fstat(stream.fileno()).st_size)
-    except FileError as error:
-        raise FileError(f"{path}: {error}") from error
-    except OSError as error:
-        raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
+    with opened(path) as (stream, size):
+        return arrays_in(stream, size)
 
 
 def arrays_in(stream: BufferedIOBase, size: int) -> dict[str, Array]:
