@@ -3,6 +3,7 @@ stops where what it times gives wrong results.
 """
 
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -210,23 +211,36 @@ def test_last_only_takes_no_memory_for_its_steps():
     memory = one["memory"]
     assert (one["rows"], one["steps"], one["inputs"]) == (1, 50_000, 1_600_000)
     assert memory["last only"] < 1_000_000
-    assert 12_800_000 < memory["all outputs"] < 14_000_000
-    assert memory["torch"] > 12_800_000
+    assert 12_700_000 < memory["all outputs"] < 14_000_000  # less some pages that were there before
+    assert memory["torch"] > 12_700_000
     assert 1_000 < one["code"] < 1_000_000
     assert found["kept"]
 
 
+WATCHED = """
+import json
+import length
+import numpy as np
+
+def run():
+    for _ in range(3):
+        np.ones(40_000_000, np.uint8)
+    return np.ones(10, np.uint8)
+
+memory, outputs = length.watched(run)
+print(json.dumps([memory, int(outputs.sum()), length.watched(lambda: outputs)[0]]))
+"""
+
+
 @THERE
 def test_memory_is_the_peak_and_not_what_is_left():
-    def run() -> Array:
-        for _ in range(3):
-            np.ones(40_000_000, np.uint8)
-        return np.ones(10, np.uint8)
-
-    memory, outputs = length.watched(run)
-    assert outputs.sum() == 10
+    # in a process of its own, as the script does: here other threads may give memory back meanwhile
+    command = [sys.executable, "-c", WATCHED]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=BENCH)
+    memory, ones, nothing = json.loads(done.stdout)
+    assert ones == 10
     assert 39_000_000 < memory < 44_000_000
-    assert length.watched(lambda: outputs)[0] < 1_000_000
+    assert nothing < 1_000_000
 
 
 def test_all_ways_end_in_what_the_equations_give():

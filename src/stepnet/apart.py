@@ -9,6 +9,7 @@ runs, and the main one waits.
 """
 
 import _thread
+import logging  # noqa: F401 - has hooks for forks: were it imported while a fork waits, only half of them would run
 import os
 import threading
 from collections.abc import Callable

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.testing  # before there are threads: it brings hooks for forks with it
 
 import stepnet as sn
 from stepnet import cells
