@@ -67,8 +67,12 @@ class Stream:
         An input that is a sequence at each step is a Ragged of as many sequences as there are rows. Raises
         `InputError` for another number of rows, or other features or dtypes, than those before.
         """
-        outputs = self.look(x)
-        self.go_on()
+        if self._step is None:
+            outputs = self.look(x)
+            self.go_on()
+            return outputs
+        outputs = self._step.look(x)
+        self.turn.number += 1
         return outputs
 
     def look(self, x: Any) -> Any:
@@ -183,6 +187,7 @@ class Laid:
         self.sides = sides if turn.number % 2 == 0 else sides[::-1]
         self.lay_out()
         self.one = self.inputs[0] if isinstance(x, np.ndarray) else None
+        self.shape, self.dtype = self.inputs[0].shape, self.inputs[0].dtype
         self.plain = len(self.outputs) == 1 and skeleton(self.traced.output) == skeleton(0)
 
     def lay_out(self) -> None:
@@ -196,7 +201,7 @@ class Laid:
     def look(self, x: Any) -> Any:
         """The outputs of the next step, which is not taken yet."""
         one = self.one
-        if one is not None and type(x) is np.ndarray and x.shape == one.shape and x.dtype == one.dtype:
+        if one is not None and type(x) is np.ndarray and x.shape == self.shape and x.dtype == self.dtype:
             one[...] = x
         else:
             self.take(x)

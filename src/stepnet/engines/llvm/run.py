@@ -246,7 +246,7 @@ class Again:
     def __init__(self, run: NativeFunction, spaces: list[Workspace], held: list[Any], pauses: bool) -> None:
         self.run, self.held = run, (spaces, held)
         self.pausing = spaces if pauses else []
-        self.statuses = [space.status for space in spaces]
+        self.statuses = [memoryview(space.status) for space in spaces]
         tasks = [address for space in spaces for address in space.addresses]
         self.only = tasks[0] if len(tasks) == 1 else None
         if len(tasks) > 1:
@@ -256,28 +256,24 @@ class Again:
         """The orders for more than one task."""
         return Orders(CREW, self.run, tasks, progress)
 
-    def begin(self) -> None:
-        """Forgets what an interrupted call left."""
-        for space in self.pausing:
+    def __call__(self) -> None:
+        """Runs it; raises `InputError` where an integer does not fit a table."""
+        for space in self.pausing:  # what an interrupted call left is forgotten
             space.begin()
         for status in self.statuses:
             status[0] = 0
-
-    def __call__(self) -> None:
-        """Runs it; raises `InputError` where an integer does not fit a table."""
-        self.begin()
         if self.only is not None:
             while self.run.call(self.only):
                 pass
         elif self.statuses:
-            CREW.run(self.orders)
-        self.check()
-
-    def check(self) -> None:
-        """Raises `InputError` where an integer did not fit a table."""
+            self.share()
         for status in self.statuses:
             if status[0]:
                 raise InputError(OUTSIDE)
+
+    def share(self) -> None:
+        """Does all tasks, by several threads."""
+        CREW.run(self.orders)
 
 
 class Together(Again):
@@ -293,9 +289,8 @@ class Together(Again):
         """Orders that wake nobody."""
         return Orders(CREW, self.run, tasks, progress, wake=False)
 
-    def __call__(self) -> None:
-        """Runs it; raises `InputError` where an integer does not fit a table."""
-        self.begin()
+    def share(self) -> None:
+        """Does all tasks, by the threads that are awake."""
         begun = time.perf_counter()
         while self.orders.lead():
             pass
@@ -304,4 +299,3 @@ class Together(Again):
                 self.roused = begun
                 CREW.rouse(self.orders.count - 1)
             self.ended = time.perf_counter()
-        self.check()

@@ -138,25 +138,27 @@ class Orders:
             0,
         )
         self.address: int = self.words.ctypes.data
+        # To read a word of NumPy's takes twice as long, and a step is some microseconds.
+        self._view = memoryview(self.words)
+        self._stayed = None if progress is None else memoryview(progress)
         self._lead = signals().lead
 
     def lead(self) -> bool:
         """Does every task, by as many threads as there are; gives whether there is more to do."""
-        if self.progress is None:
+        if self._stayed is None:
             return bool(self._lead.call(self.address))
-        lateness = self.crew.lateness
-        self.words[MOST] = lateness.allowed(self.count)
+        lateness, view = self.crew.lateness, self._view
+        view[MOST] = lateness.allowed(self.count) if lateness.noted else self.count
         more = bool(self._lead.call(self.address))
-        asked, came = self.words[ASKED : CAME + 1]
-        stayed = self.progress[0]
-        if stayed < came or (self.wake and came < asked):
-            lateness.note(min(int(stayed), int(came)))
+        stayed, came = self._stayed[0], view[CAME]
+        if stayed < came or (self.wake and came < view[ASKED]):
+            lateness.note(min(stayed, came))
         return more
 
     @property
     def came(self) -> int:
         """How many threads there were for shared tasks."""
-        return int(self.words[CAME])
+        return self._view[CAME]
 
 
 class Lateness:
@@ -167,6 +169,7 @@ class Lateness:
     def __init__(self) -> None:
         self._until = self._seconds = 0.0
         self._left = 1
+        self.noted = False  # whether any was late at all
 
     def allowed(self, count: int) -> int:
         """How many of so many threads may share a call now."""
@@ -174,6 +177,7 @@ class Lateness:
 
     def note(self, left: int) -> None:
         """Leaves out all but so many threads."""
+        self.noted = True
         now = time.monotonic()
         again = now < self._until + FORGOTTEN
         self._seconds = min(2 * self._seconds, LONGEST_LEFT_OUT) if again else LEFT_OUT

@@ -1,0 +1,129 @@
+"""How long this checkout takes beside another revision of stepnet, for the same recurrences.
+
+    python bench/versions.py e90d6c7                              the sizes that a speed is promised for
+    python bench/versions.py main --cell lstm --batch 1,16        other cases: the options of `stepnet bench`
+    python bench/versions.py main --rounds 9 --json
+
+The revision is checked out in a folder of its own. The two take turns, this one first: `stepnet bench` runs
+the cases without any peer, and bench/stream.py steps of a stream, both from the checkout's own code. Each
+turn is a process of its own. A time is the median of all turns, a ratio that of each round's.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parents[1]
+COMMAND = "from stepnet.cli import main; main()"
+TARGETS = ["--preset", "targets"]
+UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
+OTHERS = {"allow_extra_args": True, "ignore_unknown_options": True}  # which are those of `stepnet bench`
+
+
+@dataclass(frozen=True)
+class Row:
+    """A case, and the seconds that it took in each round: in this checkout, and at the other revision."""
+
+    name: str
+    here: list[float]
+    there: list[float]
+
+    @property
+    def ratio(self) -> float:
+        """How many times the other revision's time this checkout takes."""
+        return median(here / there for here, there in zip(self.here, self.there, strict=True))
+
+
+def check_out(revision: str, folder: Path) -> Path:
+    """The folder in which a revision now lies."""
+    done = subprocess.run(
+        ["git", "archive", "--format=tar", revision], cwd=ROOT, capture_output=True, check=False
+    )
+    if done.returncode:
+        raise typer.BadParameter(done.stderr.decode().strip())
+    subprocess.run(["tar", "-x", "-C", str(folder)], input=done.stdout, check=True)
+    return folder
+
+
+def turn(tree: Path, options: Sequence[str]) -> dict[str, float]:
+    """The seconds of every case, by a checkout's code in processes of its own."""
+    bench = ["-c", COMMAND, "bench", "--peers", "stepnet", "--rounds", "1", "--json", *options]
+    stream = [str(tree / "bench" / "stream.py"), "--rounds", "5", "--json"]
+    ran, steps = said(tree, bench), said(tree, stream)
+    cases = {one["name"]: one["timings"]["stepnet"]["median"] for one in ran["cases"]}
+    streams = {stream_name(one): median(one["seconds"]["stepnet"]) for one in steps}
+    return {**cases, **streams, **ran["facts"]}
+
+
+def stream_name(case: dict) -> str:
+    return f"a step of {case['cell']} {case['inputs']}x{case['hidden']}"
+
+
+def said(tree: Path, command: Sequence[str]):
+    """What a process that runs a checkout's code writes, read as JSON."""
+    environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
+    done = subprocess.run(
+        [sys.executable, *command], cwd=tree, env=environment, stdout=subprocess.PIPE, check=True
+    )
+    return json.loads(done.stdout)
+
+
+def compared(trees: Sequence[Path], options: Sequence[str], rounds: int) -> list[Row]:
+    """All cases in so many rounds, each checkout having one turn in each."""
+    console = Console(stderr=True)
+    turns = [
+        [turn(tree, options) for tree in trees]
+        for _ in track(range(rounds), "rounds", console=console, transient=True)
+    ]
+    here, there = ([pair[side] for pair in turns] for side in (0, 1))
+    return [Row(name, [one[name] for one in here], [one[name] for one in there]) for name in here[0]]
+
+
+def text(seconds: float) -> str:
+    """Some time, in the unit that suits it."""
+    size, unit = next((unit for unit in UNITS if seconds >= unit[0]), UNITS[-1])
+    return f"{seconds / size:.3g} {unit}"
+
+
+def table(revision: str, rows: Sequence[Row]) -> Table:
+    """All cases, for people."""
+    shown = Table("case", "here", revision, "here / there", box=None)
+    for row in rows:
+        shown.add_row(row.name, text(median(row.here)), text(median(row.there)), f"{row.ratio:.2f}")
+    return shown
+
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command(context_settings=OTHERS)
+def main(
+    context: typer.Context,
+    revision: Annotated[str, typer.Argument(help="What git calls the other one.")],
+    rounds: Annotated[int, typer.Option(min=1, help="How often each has a turn.")] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+) -> None:
+    """Time this checkout beside another revision."""
+    with TemporaryDirectory() as folder:
+        trees = ROOT, check_out(revision, Path(folder))
+        rows = compared(trees, context.args or TARGETS, rounds)
+    if as_json:
+        typer.echo(json.dumps([{**asdict(row), "ratio": row.ratio} for row in rows], indent=1))
+    else:
+        Console().print(table(revision, rows))
+
+
+if __name__ == "__main__":
+    app()
