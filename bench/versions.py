@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -57,21 +57,22 @@ def check_out(revision: str, folder: Path) -> Path:
     return folder
 
 
-def turn(tree: Path, options: Sequence[str]) -> dict[str, float]:
+def turn(tree: Path, options: Sequence[str], steps: bool) -> dict[str, float]:
     """The seconds of every case, by a checkout's code in processes of its own."""
     bench = ["-c", COMMAND, "bench", "--peers", "stepnet", "--rounds", "1", "--json", *options]
-    stream = [str(tree / "bench" / "stream.py"), "--rounds", "5", "--json"]
-    ran, steps = said(tree, bench), said(tree, stream)
-    cases = {one["name"]: one["timings"]["stepnet"]["median"] for one in ran["cases"]}
-    streams = {stream_name(one): median(one["seconds"]["stepnet"]) for one in steps}
-    return {**cases, **streams, **ran["facts"]}
+    run = output(tree, bench)
+    cases = {case["name"]: case["timings"]["stepnet"]["median"] for case in run["cases"]}
+    return {**cases, **(stream_steps(tree) if steps else {}), **run["facts"]}
 
 
-def stream_name(case: dict) -> str:
-    return f"a step of {case['cell']} {case['inputs']}x{case['hidden']}"
+def stream_steps(tree: Path) -> dict[str, float]:
+    """The seconds of a step of each stream, by a checkout's code."""
+    cases = output(tree, [str(tree / "bench" / "stream.py"), "--rounds", "5", "--json"])
+    names = [f"a step of {case['cell']} {case['inputs']}x{case['hidden']}" for case in cases]
+    return {name: median(case["seconds"]["stepnet"]) for name, case in zip(names, cases, strict=True)}
 
 
-def said(tree: Path, command: Sequence[str]):
+def output(tree: Path, command: Sequence[str]) -> Any:
     """What a process that runs a checkout's code writes, read as JSON."""
     environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
     done = subprocess.run(
@@ -80,15 +81,15 @@ def said(tree: Path, command: Sequence[str]):
     return json.loads(done.stdout)
 
 
-def compared(trees: Sequence[Path], options: Sequence[str], rounds: int) -> list[Row]:
+def compared(trees: Sequence[Path], options: Sequence[str], rounds: int, steps: bool) -> list[Row]:
     """All cases in so many rounds, each checkout having one turn in each."""
     console = Console(stderr=True)
     turns = [
-        [turn(tree, options) for tree in trees]
-        for _ in track(range(rounds), "rounds", console=console, transient=True)
+        [turn(tree, options, steps) for tree in trees]
+        for _ in track(range(rounds), "rounds", console=console, disable=not console.is_terminal)
     ]
-    here, there = ([pair[side] for pair in turns] for side in (0, 1))
-    return [Row(name, [one[name] for one in here], [one[name] for one in there]) for name in here[0]]
+    here, there = zip(*turns, strict=True)
+    return [Row(name, [times[name] for times in here], [times[name] for times in there]) for name in here[0]]
 
 
 def text(seconds: float) -> str:
@@ -113,12 +114,13 @@ def main(
     context: typer.Context,
     revision: Annotated[str, typer.Argument(help="What git calls the other one.")],
     rounds: Annotated[int, typer.Option(min=1, help="How often each has a turn.")] = 5,
+    steps: Annotated[bool, typer.Option(help="Time single steps of streams too.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
     """Time this checkout beside another revision."""
     with TemporaryDirectory() as folder:
         trees = ROOT, check_out(revision, Path(folder))
-        rows = compared(trees, context.args or TARGETS, rounds)
+        rows = compared(trees, context.args or TARGETS, rounds, steps)
     if as_json:
         typer.echo(json.dumps([{**asdict(row), "ratio": row.ratio} for row in rows], indent=1))
     else:

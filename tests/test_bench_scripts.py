@@ -36,7 +36,8 @@ def script(name: str) -> Any:
     return module
 
 
-nested, stream, length, stolen, convert = map(script, ("nested", "stream", "length", "stolen", "convert"))
+SCRIPTS = ("nested", "stream", "length", "stolen", "convert", "versions")
+nested, stream, length, stolen, convert, versions = map(script, SCRIPTS)
 
 
 def ran(module: ModuleType, *arguments: str) -> str:
@@ -60,6 +61,51 @@ def refused(module: ModuleType, *arguments: str) -> str:
 @pytest.mark.parametrize("module", [nested, stream, stolen, convert])
 def test_no_rounds_are_refused(module: ModuleType):
     assert "--rounds" in refused(module, "--rounds", "0")
+
+
+# ---- two versions
+
+ONE_CASE = "--cell", "gru", "--batch", "1", "--hidden", "4", "--time", "3", "--ragged", "dense"
+IN_GIT = pytest.mark.skipif(not (BENCH.parent / ".git").exists(), reason="a checkout of git's is missing")
+
+
+def run_versions(*arguments: str) -> Any:
+    return CliRunner().invoke(versions.app, list(arguments), catch_exceptions=False)
+
+
+@IN_GIT
+def test_another_revision_takes_turns_with_this_checkout():
+    done = run_versions("HEAD", "--rounds", "2", "--no-steps", "--json", *ONE_CASE)
+    assert done.exit_code == 0, done.output
+    rows = {row["name"]: row for row in json.loads(done.stdout)}
+    assert "gru 1x4 dense T=3" in rows
+    for row in rows.values():
+        assert len(row["here"]) == len(row["there"]) == 2
+        assert min(*row["here"], *row["there"]) > 0
+        ratios = [here / there for here, there in zip(row["here"], row["there"], strict=True)]
+        assert row["ratio"] == pytest.approx(sum(ratios) / 2)
+
+
+def test_each_revision_is_timed_by_its_own_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    trees: list[Path] = []
+
+    def turn(tree: Path, options: list[str], steps: bool) -> dict[str, float]:
+        trees.append(tree)
+        assert (options, steps) == (["--quick"], True)
+        return {"case": 3e-3 if tree == BENCH.parent else 2e-3}
+
+    monkeypatch.setattr(versions, "turn", turn)
+    monkeypatch.setattr(versions, "check_out", lambda revision, folder: tmp_path / revision)
+    said = run_versions("old", "--rounds", "2", "--quick").stdout
+    assert trees == [BENCH.parent, tmp_path / "old"] * 2
+    assert [word for word in said.splitlines()[-1].split() if word] == ["case", "3", "ms", "2", "ms", "1.50"]
+
+
+@IN_GIT
+def test_a_revision_that_git_does_not_know_is_refused():
+    done = run_versions("no-such-revision")
+    assert done.exit_code == 2
+    assert "no-such-revision" in done.output
 
 
 # ---- one step of a stream
