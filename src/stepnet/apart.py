@@ -9,7 +9,7 @@ runs, and the main one waits.
 """
 
 import _thread
-import logging  # noqa: F401 - has hooks for forks: were it imported while a fork waits, only half of them would run
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -19,6 +19,8 @@ Value = TypeVar("Value")
 
 FORKS = threading.RLock()
 """Who holds it is in the midst of something: a fork waits for it."""
+HOOKED = (logging,)
+"""What registers hooks for forks when it is imported. While a fork waits, only half of them would run."""
 LOOK = 0.1  # seconds between looks at whether this is still the process that began to wait
 
 

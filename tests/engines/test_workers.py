@@ -233,10 +233,10 @@ def test_late_threads_are_left_out_for_a_while_and_longer_if_they_are_late_again
     assert lateness.allowed(4) == 1, "late as soon as it is back: left out for twice as long"
     now[0] += 0.5 * first
     assert lateness.allowed(4) == 4
-    now[0] += 2 * workers.FORGOTTEN
+    now[0] += 2.1 * first
     lateness.note(2)
     now[0] += first
-    assert lateness.allowed(4) == 4, "after a while of no lateness it begins anew"
+    assert lateness.allowed(4) == 4, "back for longer than it was left out: it begins anew"
     for _ in range(20):
         lateness.note(1)
     now[0] += workers.LONGEST_LEFT_OUT

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from stepnet.apart import undivided
 from stepnet.arguments import shown
-from stepnet.engines.base import Bound, Call, Engine, Kernel, Results
+from stepnet.engines.base import Bound, Call, Engine, FrozenCall, Kernel, Results
 from stepnet.errors import InputError, RefusedError
 from stepnet.plan import Plan
 
@@ -20,6 +20,7 @@ __all__ = [
     "Bound",
     "Call",
     "Engine",
+    "FrozenCall",
     "Kernel",
     "Order",
     "Results",

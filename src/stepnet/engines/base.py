@@ -45,6 +45,10 @@ class Results:
     final: list[Array]
 
 
+FrozenCall = Callable[[Sequence[Array], Sequence[Array | None]], Results]
+"""What runs a call that is laid out, for other sequences and initial memories of the same shapes."""
+
+
 class Bound(Protocol):
     """A kernel with its parameters."""
 
@@ -55,6 +59,12 @@ class Bound(Protocol):
     def again(self, call: Call, results: Results, whole: bool = False) -> Callable[[], None]:
         """What runs this call as often as it is called, on whatever its arrays hold then, into the arrays of
         `results`. whole: it is not interrupted in its midst.
+        """
+        ...
+
+    def frozen(self, call: Call) -> FrozenCall | None:
+        """What runs calls like this one, by one thread at a time; None where there is no quicker way than a
+        call. All that is not given again stays as it is: lengths, and that there are no statics.
         """
         ...
 

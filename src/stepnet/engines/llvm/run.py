@@ -1,7 +1,7 @@
 """A call on machine code: lanes shared out between threads, memory, and the words that describe it."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from stepnet.engines.base import Array, Call, Results
 from stepnet.engines.llvm.build import NativeFunction
 from stepnet.engines.llvm.compiled import Compiled
-from stepnet.engines.llvm.memory import aligned
+from stepnet.engines.llvm.memory import aligned, pointer, view
 from stepnet.engines.llvm.records import LINE
 from stepnet.engines.llvm.system import clock, rest_address
 from stepnet.engines.llvm.words import PROGRESS, WORDS
@@ -39,7 +39,7 @@ SLICE, SEQUENCES = 0.05, 256
 PAUSE_BYTES = 600 * 2**20
 OUTSIDE = "an integer is outside the rows of the parameter that it indexes"
 WORD = {name: place for place, name in enumerate(WORDS)}
-START = [int(name == "threads") for name in PROGRESS]
+START = np.array([name == "threads" for name in PROGRESS], np.int64)
 # What a call changes of the words, besides the pointers of the user's arrays.
 CALL_WORDS = (
     "steps",
@@ -79,11 +79,6 @@ def shared_out(lengths: Array, weights: int, other_weights: int, most: int) -> S
     return Share(tuple(all_lanes.part(thread, count) for thread in range(count)), 1)
 
 
-def pointer(array: Array | None) -> int:
-    """Where an array's numbers lie; 0 for none."""
-    return 0 if array is None else array.__array_interface__["data"][0]
-
-
 class Workspace:
     """The memory that one set of lanes works in, and a row of words for each thread that works there."""
 
@@ -117,10 +112,11 @@ class Workspace:
         for name, value in (fixed | {"lanes": lanes, "block_steps": block_steps}).items():
             self.words[:, WORD[name]] = value
         self.addresses = [pointer(row) for row in self.words]
+        self._begun = self.progress[: len(PROGRESS)]
 
     def begin(self) -> None:
         """Sets how far the call is to its beginning; for one thread, until more are known to be there."""
-        self.progress[: len(PROGRESS)] = START
+        self._begun[...] = START
 
 
 class Runner:
@@ -159,6 +155,11 @@ class Runner:
         together = step and bool(spaces) and spaces[0].together > 1
         kind = Together if together else Again
         return kind(self.compiled.run, spaces, [call, results, held], pauses=not whole)
+
+    def frozen(self, call: Call) -> "Frozen | None":
+        """What runs calls like this one; None where something is computed for each sequence, or for none."""
+        idle = self.compiled.sequences is not None or call.statics or not np.all(call.lengths)
+        return None if idle or not len(call.lengths) else Frozen(self, call)
 
     def laid_out(self, call: Call, results: Results, seconds: float) -> "tuple[list[Workspace], list[Any]]":
         """The memory that the lanes of a call work in, which says all of it; and what has to stay alive.
@@ -246,7 +247,7 @@ class Again:
     def __init__(self, run: NativeFunction, spaces: list[Workspace], held: list[Any], pauses: bool) -> None:
         self.run, self.held = run, (spaces, held)
         self.pausing = spaces if pauses else []
-        self.statuses = [memoryview(space.status) for space in spaces]
+        self.statuses = [view(space.status) for space in spaces]
         tasks = [address for space in spaces for address in space.addresses]
         self.only = tasks[0] if len(tasks) == 1 else None
         if len(tasks) > 1:
@@ -299,3 +300,27 @@ class Together(Again):
                 self.roused = begun
                 CREW.rouse(self.orders.count - 1)
             self.ended = time.perf_counter()
+
+
+class Frozen:
+    """A call laid out for sequences and initial memories that are still to come, into new arrays."""
+
+    def __init__(self, runner: Runner, call: Call) -> None:
+        results = Results(runner.new_outputs(call), runner.new_finals(call))
+        spaces, held = runner.laid_out(call, results, SLICE)
+        self.run = Again(runner.compiled.run, spaces, [call, held], pauses=True)
+        self.shapes = [(array.shape, array.dtype) for array in (*results.final, *results.outputs)]
+        self.finals = len(results.final)
+        self.places = runner.places[len(CALL_WORDS) :]
+        self.words = [(view(space.words), range(space.together)) for space in spaces]
+
+    def __call__(self, sequences: Sequence[Array], initial: Sequence[Array | None]) -> Results:
+        """The results."""
+        made = [np.empty(*shape) for shape in self.shapes]
+        for place, array in zip(self.places, (*sequences, *initial, *made), strict=True):
+            address = pointer(array)
+            for words, threads_ in self.words:
+                for thread in threads_:
+                    words[thread, place] = address
+        self.run()
+        return Results(made[self.finals :], made[: self.finals])

@@ -24,7 +24,7 @@ from stepnet.engines.llvm.handover import (
     SEMAPHORES,
     signals,
 )
-from stepnet.engines.llvm.memory import aligned
+from stepnet.engines.llvm.memory import aligned, view
 from stepnet.engines.llvm.system import BYTES as SEMAPHORE
 from stepnet.engines.llvm.system import semaphores
 
@@ -33,9 +33,8 @@ MOST, ASKED, CAME = (ORDERS.index(name) for name in ("most", "asked", "came"))
 # How often a shared task is looked at before its thread is left out: of a call (a thread that sleeps needs
 # 50 microseconds to come, and several times that where processors sleep too), and of a single step.
 PATIENCE, STEP_PATIENCE = 20000, 40
-# Seconds for which threads that were late are left out, the first time and at most; and after which being
-# late is the first time again.
-LEFT_OUT, LONGEST_LEFT_OUT, FORGOTTEN = 0.01, 1.28, 0.1
+# Seconds for which threads that were late are left out, the first time and at most.
+LEFT_OUT, LONGEST_LEFT_OUT = 0.01, 1.28
 # Seconds until another thread is asked for after the system refused one, and to wait for one to begin.
 REFUSED, BEGINS = 1.0, 1.0
 
@@ -139,19 +138,19 @@ class Orders:
         )
         self.address: int = self.words.ctypes.data
         # To read a word of NumPy's takes twice as long, and a step is some microseconds.
-        self._view = memoryview(self.words)
-        self._stayed = None if progress is None else memoryview(progress)
+        self._view = view(self.words)
+        self._stayed = None if progress is None else view(progress)
         self._lead = signals().lead
 
     def lead(self) -> bool:
         """Does every task, by as many threads as there are; gives whether there is more to do."""
         if self._stayed is None:
             return bool(self._lead.call(self.address))
-        lateness, view = self.crew.lateness, self._view
-        view[MOST] = lateness.allowed(self.count) if lateness.noted else self.count
+        lateness, words = self.crew.lateness, self._view
+        words[MOST] = lateness.allowed(self.count) if lateness.noted else self.count
         more = bool(self._lead.call(self.address))
-        stayed, came = self._stayed[0], view[CAME]
-        if stayed < came or (self.wake and came < view[ASKED]):
+        stayed, came = self._stayed[0], words[CAME]
+        if stayed < came or (self.wake and came < words[ASKED]):
             lateness.note(min(stayed, came))
         return more
 
@@ -162,8 +161,8 @@ class Orders:
 
 
 class Lateness:
-    """Threads that were late, because another process has a processor, are left out for a while: longer if
-    they are late again as soon as they are back.
+    """Threads that were late, because another process has a processor, are left out for a while: twice as
+    long if they are late again before they have been back for as long as they were left out.
     """
 
     def __init__(self) -> None:
@@ -179,7 +178,7 @@ class Lateness:
         """Leaves out all but so many threads."""
         self.noted = True
         now = time.monotonic()
-        again = now < self._until + FORGOTTEN
+        again = now < self._until + self._seconds
         self._seconds = min(2 * self._seconds, LONGEST_LEFT_OUT) if again else LEFT_OUT
         self._until, self._left = now + self._seconds, left
 

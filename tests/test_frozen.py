@@ -1,0 +1,217 @@
+"""Plain calls of shapes that were seen before: bit for bit what other calls give, in arrays of their own."""
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stepnet as sn
+from stepnet import cells
+from stepnet.frozen import MOST
+from stepnet.structure import leaves
+
+Array = np.ndarray
+RANDOM = np.random.default_rng(0)
+GRU = cells.CELLS["gru"].parameters(5, 7)
+LSTM = cells.CELLS["lstm"].parameters(5, 7)
+
+
+def inputs(rows: int = 3, steps: int = 6) -> Array:
+    return RANDOM.normal(size=(rows, steps, 5)).astype("f4")
+
+
+def general(rnn: sn.RNN, x: Array, initial: Any = None, last_only: bool = False) -> Any:
+    """The results by the way that all calls take."""
+    return rnn(x, initial, lengths=np.full(len(x), x.shape[1]), last_only=last_only)
+
+
+def is_frozen(rnn: sn.RNN) -> bool:
+    """Whether the shapes that were called last are frozen."""
+    return any(rnn._frozen.idle.values())
+
+
+def assert_same(one: Any, other: Any) -> None:
+    assert len(leaves(one)) == len(leaves(other)) > 0
+    for left, right in zip(leaves(one), leaves(other), strict=True):
+        assert left.dtype == right.dtype
+        assert left.shape == right.shape
+        assert left.tobytes() == right.tobytes()
+
+
+@pytest.mark.parametrize("last_only", [False, True])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(("cell", "params"), [("gru", GRU), ("lstm", LSTM)])
+def test_calls_of_a_shape_give_what_other_calls_give(cell: str, params: Any, reverse: bool, last_only: bool):
+    rnn = cells.rnn(cell, params, reverse=reverse)
+    for _ in range(4):
+        x = inputs()
+        assert_same(rnn(x, last_only=last_only), general(rnn, x, last_only=last_only))
+    assert is_frozen(rnn)
+
+
+def test_the_first_call_of_a_shape_freezes_nothing():
+    rnn = cells.rnn("gru", GRU)
+    rnn(inputs())
+    assert not is_frozen(rnn)
+
+
+def test_results_are_arrays_of_their_own():
+    rnn = cells.rnn("gru", GRU)
+    xs = [inputs() for _ in range(5)]
+    results = [rnn(x) for x in xs]
+    for x, result in zip(xs, results, strict=True):
+        assert_same(result, general(rnn, x))
+    assert all(array.flags.writeable for array in results[-1])
+
+
+def test_an_initial_memory_is_used_as_it_lies():
+    rnn, x = cells.rnn("gru", GRU), inputs()
+    for initial in (None, *(RANDOM.normal(size=(3, 7)).astype("f4") for _ in range(4))):
+        before = None if initial is None else initial.copy()
+        assert_same(rnn(x, initial), general(rnn, x, initial))
+        assert initial is None or np.array_equal(initial, before)
+
+
+ODD_MEMORIES = [
+    np.ones((3, 7), "f8"),
+    np.ones((3, 7), ">f4"),
+    np.ones((7, 3), "f4").T,
+    "zeros",
+]
+
+
+@pytest.mark.parametrize("initial", ODD_MEMORIES, ids=["f8", "big-endian", "transposed", "zeros"])
+def test_other_initial_memories_go_the_way_of_all_calls(initial: Any):
+    rnn, x = cells.rnn("gru", GRU), inputs()
+    rnn(x), rnn(x)
+    assert_same(rnn(x, initial), general(rnn, x, initial))
+
+
+def test_a_wrong_initial_memory_is_refused_as_before():
+    rnn, x = cells.rnn("gru", GRU), inputs()
+    rnn(x), rnn(x)
+    with pytest.raises(sn.errors.InputError, match=r"the initial memory is \[2, 7\]; it should be \[3, 7\]"):
+        rnn(x, np.ones((2, 7), "f4"))
+    assert_same(rnn(x), general(rnn, x))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x.astype(">f4"),
+        lambda x: np.asfortranarray(x),
+        lambda x: x[:, ::2],
+        lambda x: x.view(np.recarray),
+        lambda x: x[:0],
+        lambda x: x[:, :0],
+    ],
+    ids=["big-endian", "Fortran", "strided", "subclass", "no rows", "no steps"],
+)
+def test_other_arrays_of_the_shape_are_taken_too(change: Any):
+    rnn = cells.rnn("gru", GRU)
+    for _ in range(4):
+        x = inputs()
+        rnn(x)
+        assert_same(rnn(change(x)), general(rnn, np.ascontiguousarray(change(x), "f4")))
+
+
+def test_each_dtype_has_its_own():
+    rnn = cells.rnn("gru", GRU)
+    for _ in range(3):
+        x = inputs()
+        assert rnn(x)[0].dtype == np.float32
+        assert rnn(x.astype("f8"))[0].dtype == np.float64
+        assert_same(rnn(x), general(rnn, x))
+
+
+def test_read_only_inputs_are_read():
+    rnn = cells.rnn("gru", GRU)
+    for _ in range(3):
+        x = inputs()
+        x.flags.writeable = False
+        assert_same(rnn(x), general(rnn, x))
+
+
+def test_structures_come_back_as_ever():
+    def step(x, memory, params):
+        h = np.tanh(x @ params + memory["h"])
+        return {"h": h, "twice": (h + h, x)}, {"h": h, "count": memory["count"] + 1}
+
+    rnn = sn.RNN(step, np.ones((5, 4), "f4"), memory={"h": 4, "count": sn.Spec((), "int32")})
+    for _ in range(4):
+        x = inputs()
+        outputs, final = rnn(x)
+        assert_same((outputs, final), general(rnn, x))
+        assert list(outputs) == ["h", "twice"]
+        assert final["count"].tolist() == [6, 6, 6]
+
+
+def test_the_latest_trace_is_that_of_the_latest_call():
+    rnn = cells.rnn("gru", GRU)
+    x = inputs()
+    for _ in range(3):
+        rnn(x)
+    single = rnn.prepared
+    rnn(x.astype("f8"))
+    assert rnn.prepared is not single
+    rnn(x)
+    assert rnn.prepared is single
+
+
+def test_few_shapes_are_kept():
+    rnn = cells.rnn("gru", GRU)
+    for steps in range(1, 3 * MOST):
+        for _ in range(3):
+            x = inputs(steps=steps)
+            assert_same(rnn(x), general(rnn, x))
+    assert len(rnn._frozen.idle) == MOST
+
+
+def test_an_integer_outside_a_table_is_refused_and_then_forgotten():
+    rnn = sn.RNN(lambda x, h, p: (p[x], h), np.eye(3, dtype="f4"), memory=1, inputs=sn.Spec((), "int64"))
+    good, bad = np.array([[0, 2]]), np.array([[0, 3]])
+    for _ in range(3):
+        assert_same(rnn(good), general(rnn, good))
+        with pytest.raises(sn.errors.InputError, match="outside the rows"):
+            rnn(bad)
+
+
+def test_the_number_of_threads_may_change():
+    rnn, before = cells.rnn("gru", cells.CELLS["gru"].parameters(5, 300)), sn.threads.threads()
+    x = inputs(2, 40)
+    right = general(rnn, x)
+    try:
+        for count in (1, 2, 3, 1, 2):
+            sn.set_threads(count)
+            for _ in range(3):
+                assert_same(rnn(x), right)
+    finally:
+        sn.set_threads(before)
+
+
+def test_threads_of_the_caller_share_no_frozen_call():
+    rnn = cells.rnn("gru", GRU)
+    xs = [inputs(4, 30) for _ in range(4)]
+    right = [general(rnn, x) for x in xs]
+    wrong: list[int] = []
+
+    def call(place: int) -> None:
+        for _ in range(300):
+            outputs, final = rnn(xs[place])
+            if not (np.array_equal(outputs, right[place][0]) and np.array_equal(final, right[place][1])):
+                wrong.append(place)
+
+    threads = [threading.Thread(target=call, args=(place,)) for place in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_the_interpreter_has_no_quicker_way():
+    rnn, x = cells.rnn("gru", GRU), inputs()
+    results = [rnn(x, engine="interpret") for _ in range(3)]
+    assert not is_frozen(rnn)
+    assert_same(results[0], results[2])
