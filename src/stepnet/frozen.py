@@ -64,9 +64,13 @@ class FrozenCalls:
     def __init__(self) -> None:
         self.idle: OrderedDict[Key, list[Frozen]] = OrderedDict()
 
-    def key(self, sequences: Any, last_only: Any, engine: Any) -> Key | None:
+    def key(self, sequences: Any, last_only: Any, engine: Any, masked: Any) -> Key | None:
         """What frozen calls of these arguments are kept by; None for arguments that have none."""
         if type(sequences) is not np.ndarray or type(last_only) is not bool or type(engine) is not str:
+            return None
+        if (
+            type(masked) is not str or masked != "repeat"
+        ):  # which without a mask says nothing, but may be wrong
             return None
         if not (sequences.flags.c_contiguous and sequences.dtype.isnative):
             return None

@@ -171,8 +171,7 @@ class RNN:
         `index` counts on from; a whole number, or an array [batch].
         """
         plain = statics is None and lengths is None and mask is None and begun is None and self.until is None
-        usual = isinstance(masked, str) and masked == "repeat"
-        key = self._frozen.key(sequences, last_only, engine) if plain and usual else None
+        key = self._frozen.key(sequences, last_only, engine, masked) if plain else None
         if key is not None and (done := self._frozen.run(key, sequences, initial)) is not None:
             self._latest, results = done
             return results
