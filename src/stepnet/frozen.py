@@ -105,5 +105,5 @@ class FrozenCalls:
         specs, rows, net = leaves(prepared.traced.memory), len(call.lengths), prepared.net
         memory = ((rows, *specs[0].shape), np.dtype(specs[0].dtype)) if len(specs) == 1 else None
         lead = (rows,) if call.last_only else shape
-        results = net.results[: len(net.results) - len(specs)]
+        results = prepared.traced.recur().gives(net.results).outputs
         kept.append(Frozen(prepared, run, memory, tuple((*lead, *net.type_of(n).shape) for n in results)))

@@ -154,34 +154,34 @@ def by_steps(
     net: Net, node: Node, operands: list[Array], segments: Segments, run: RunBody
 ) -> tuple[Array, ...]:
     """A recurrence: `run` makes the body's results at every step, for the rows that have one."""
-    attributes: Mapping[str, Any] = node.attributes
-    body: Net = attributes["body"]
-    sequences, memories = attributes["sequences"], attributes["memories"]
-    deep = recur_extent([net.nodes[operand].type for operand in node.inputs[:1]], attributes)
+    recur = node.recur
+    body, given = recur.body, recur.given(operands)
+    deep = recur_extent([net.nodes[operand].type for operand in node.inputs[:1]], node.attributes)
     offsets = segments.into(deep)
     starts, lengths = offsets[:-1], np.diff(offsets)
     begun = segments.begun if deep == STEPS else None
-    state = [operand.copy() for operand in operands[sequences : sequences + memories]]
-    others = operands[sequences + memories :]
-    types = [body.type_of(number) for number in body.inputs]
-    results = [body.type_of(number) for number in body.results[: len(body.results) - memories]]
+    state = [memory.copy() for memory in given.memories]
+    types = recur.given([body.type_of(number) for number in body.inputs])
+    results = [body.type_of(number) for number in recur.outputs]
     outputs: list[Array] = []
     for type_ in node.types[: len(results)]:
         outputs.append(np.zeros((segments.count(type_.extent), *type_.shape), type_.dtype))
     for step in range(int(lengths.max(initial=0))):
         alive = np.flatnonzero(lengths > step)
-        at = starts[alive] + (lengths[alive] - 1 - step if attributes["reverse"] else step)
+        at = starts[alive] + (lengths[alive] - 1 - step if recur.reverse else step)
         places, inside = within_steps(at, () if is_beside(deep) else segments.offsets[len(deep) - 1 :])
-        inner = [o[places[len(t.extent) - 1]] for o, t in zip(operands[:sequences], types, strict=False)]
+        pairs = zip(given.sequences, types.sequences, strict=True)
+        inner = [sequence[places[len(type_.extent) - 1]] for sequence, type_ in pairs]
         inner += [memory[alive] for memory in state]
-        still, beside = others, segments.beside
+        still, beside = given.others, segments.beside
         if len(alive) < len(lengths):
-            still, beside = of_rows(others, types[sequences + memories :], segments, alive)
+            still, beside = of_rows(given.others, types.others, segments, alive)
         index = np.full(len(alive), step) + (begun[alive] if begun is not None else 0)
         found = run([*inner, *still], Segments(len(alive), inside, beside=beside), index)
-        for output, type_, value in zip(outputs, results, found, strict=False):
+        made = recur.gives(found)
+        for output, type_, value in zip(outputs, results, made.outputs, strict=True):
             output[places[len(type_.extent) - 1]] = value
-        for memory, value in zip(state, found[len(outputs) :], strict=True):
+        for memory, value in zip(state, made.memories, strict=True):
             memory[alive] = value
     return (*outputs, *state)
 

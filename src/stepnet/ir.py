@@ -13,6 +13,7 @@ from typing import Any
 
 from stepnet.errors import NetError
 from stepnet.ops import OPERATIONS, Operation
+from stepnet.recur import Recur
 from stepnet.types import Literal, Type
 
 
@@ -38,6 +39,11 @@ class Node:
     def attributes(self) -> Mapping[str, Any]:
         """What the operation is told besides its operands."""
         return MappingProxyType(dict(self.pairs))
+
+    @property
+    def recur(self) -> Recur:
+        """The recurrence that the node is, its parts by name."""
+        return Recur.of(self.attributes)
 
     @property
     def row(self) -> Operation:

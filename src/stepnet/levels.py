@@ -84,11 +84,11 @@ def over_levels(
         sequences, masking = as_raggeds(batch, masking)
     called = levels_call(rnn, sequences, initial, statics, masking)
     traced, found, offsets = called.traced, called.found, called.segments.offsets
-    memories = found.traced.counts[1]
-    extents = [found.net.type_of(number).extent for number in found.net.results[:-memories]]
+    recur = found.traced.recur()
+    extents = [found.net.type_of(number).extent for number in recur.gives(found.net.results).outputs]
     if masking.until is None:
         results = run(found, called.arrays, called.segments, engine)
-        outputs, final = results[:-memories], results[-memories:]
+        outputs, final = recur.gives(results)
         outputs = [
             laid_out(array, extent, offsets, last_only, rnn.reverse)
             for array, extent in zip(outputs, extents, strict=True)
@@ -112,28 +112,28 @@ def by_pieces(
     is, and of each sequence which row.
     """
     found, whole = called.found, called.segments
-    sequences, memories, _, _ = found.traced.counts
-    types = [found.net.type_of(number) for number in found.net.inputs[: len(called.arrays)]]
-    first = sequences + memories
+    recur = found.traced.recur()
+    given = recur.given(called.arrays)
+    types = recur.given([found.net.type_of(number) for number in found.net.inputs[: len(called.arrays)]])
     offsets = whole.offsets[0]
 
     def run_piece(call: Call) -> Results:
         (steps,), (rows,) = call.sequences, call.statics
         places, inside = within_steps(steps, whole.offsets[1:])
-        pairs = zip(called.arrays[:sequences], types, strict=False)
+        pairs = zip(given.sequences, types.sequences, strict=True)
         arrays = [array[places[len(type_.extent) - 2]] for array, type_ in pairs]
-        still, beside = of_rows(called.arrays[first:], types[first:], whole, rows)
+        still, beside = of_rows(given.others, types.others, whole, rows)
         segments = Segments(len(rows), (offsets_of(call.lengths), *inside), call.begun, beside)
         memory: list[Any] = list(call.initial)
         results = run(found, [*arrays, *memory, *still], segments, engine)
-        return Results(results[:-memories], results[-memories:])
+        return Results(*recur.gives(results))
 
     return run_piece, Call(
         [np.arange(int(offsets[-1]))],
         offsets[:-1],
         np.diff(offsets),
         int(offsets[-1]),
-        called.arrays[sequences:first],
+        given.memories,
         [np.arange(whole.rows)],
         last_only,
         reverse,

@@ -19,7 +19,7 @@ from stepnet.arguments import is_one_of, shown
 from stepnet.batch import ZEROS
 from stepnet.lines import refuse
 from stepnet.ops import REDUCTIONS
-from stepnet.step import Spec, TracedStep, way
+from stepnet.step import Spec, TracedStep
 from stepnet.structure import arranged, leaves, named_leaves, rebuild, skeleton, transform
 from stepnet.trace import Traced, apply, builder_of, lifted
 from stepnet.types import CONST, DTYPES, ROWS
@@ -68,23 +68,13 @@ def in_step(rnn: "RNN", sequences: Any, initial: Any, statics: Any, last_only: b
     operands += [value.number for value in memory_values(builder, initial, traced)]
     operands += [leaf.number for leaf in leaves(statics)]
     operands += [builder.constant(parameter) for parameter in leaves(rnn.params)]
-    sequences_, memories, _, _ = traced.counts
-    recur = builder.add(
-        "recur",
-        *operands,
-        body=traced.body,
-        sequences=sequences_,
-        memories=memories,
-        **way(rnn.reverse, rnn.unroll),
-    )
-    count = len(builder.nodes[recur].types)
-    found = [Traced(builder, builder.add("result", recur, of=place)) for place in range(count)]
-    outputs = output_of(rebuild(traced.output, found[: count - memories]))
+    gives = traced.recur(rnn.reverse, rnn.unroll).add_results(builder, operands)
+    outputs = output_of(rebuild(traced.output, [Traced(builder, number) for number in gives.outputs]))
     if last_only:
         if any(len(traced.body.type_of(number).extent) > 1 for number in traced.body.results):
             raise refuse(NO_LAST)
         outputs = transform(lambda output: reduce(output, "first" if rnn.reverse else "last"), outputs)
-    return outputs, rebuild(traced.memory, found[count - memories :])
+    return outputs, rebuild(traced.memory, [Traced(builder, number) for number in gives.memories])
 
 
 def row_value(leaf: Any) -> Traced:

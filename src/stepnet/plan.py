@@ -37,17 +37,17 @@ class Plan:
     @property
     def body(self) -> Net:
         """The step-net that is left in the loop."""
-        return self.recurrence.attributes["body"]
+        return self.recurrence.recur.body
 
     @property
     def reverse(self) -> bool:
         """Whether each sequence runs from its own last step."""
-        return self.recurrence.attributes["reverse"]
+        return self.recurrence.recur.reverse
 
     @property
     def unroll(self) -> int:
         """How many steps the loop's code holds one after the other."""
-        return self.recurrence.attributes.get("unroll", 1)
+        return self.recurrence.recur.unroll
 
     @property
     def stages(self) -> tuple[tuple[str, Net, tuple[tuple[int, ...], ...]], ...]:

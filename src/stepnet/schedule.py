@@ -8,8 +8,7 @@
 Nothing here knows an engine; each part has a plan, and whatever runs plans runs it.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from stepnet.ir import Builder, Net, Node, without_unused
 from stepnet.ops import recur_extent
 from stepnet.passes.lift import is_constant, is_inner, lift
 from stepnet.plan import Plan, plan
+from stepnet.recur import Recur
 from stepnet.types import CONST, ROWS, STEPS, Extent, Type
 
 Array = np.ndarray
@@ -223,7 +223,7 @@ def plain(net: Net, numbers: list[int], through: set[int], summed: set[int]) -> 
     operands += [outer.input(kind, f"sum{place}") for place, kind in enumerate(kinds)]
     operands += [outer.input(net.type_of(number).at(ROWS), f"value{number}") for number in rows]
     operands += [outer.input(net.type_of(number), f"value{number}") for number in body.parameters]
-    made = whole(outer, operands, inner, len(reads), len(kinds), reverse=False)
+    made = whole(outer, operands, Recur(inner, len(reads), len(kinds)))
     extent, parameters = net.nodes[numbers[0]].types[0].extent, tuple(body.parameters)
     if not rows and not sums:
         return Part("plain", tuple(reads), tuple(gives), extent, plan(made), 1, parameters=parameters)
@@ -240,25 +240,20 @@ def plain(net: Net, numbers: list[int], through: set[int], summed: set[int]) -> 
     )
 
 
-def whole(
-    builder: Builder, operands: list[int], body: Net, sequences: int, memories: int, **told: Any
-) -> Net:
+def whole(builder: Builder, operands: list[int], recur: Recur) -> Net:
     """The net of one recurrence, all of whose results it gives."""
-    recur = builder.add("recur", *operands, body=body, sequences=sequences, memories=memories, **told)
-    count = len(builder.nodes[recur].types)
-    return builder.net([builder.add("result", recur, of=place) for place in range(count)])
+    outputs, final = recur.add_results(builder, operands)
+    return builder.net([*outputs, *final])
 
 
 def recurrence(net: Net, number: int) -> Part:
     """A recurrence over flat sequences, wherever they lie, with those outputs that somebody picks."""
     node = net.nodes[number]
-    sequences, memories = node.attributes["sequences"], node.attributes["memories"]
-    gives = gives_of(net, number)
-    first = len(gives) - memories
-    body = with_outputs(
-        node.attributes["body"], [place for place in range(first) if gives[place] >= 0], first
-    )
-    gives = (*(one for one in gives[:first] if one >= 0), *gives[first:])
+    recur = node.recur
+    outputs, final = recur.gives(gives_of(net, number))
+    picked = [place for place, output in enumerate(outputs) if output >= 0]
+    body = without_unused(recur.body.nodes, (*(recur.outputs[place] for place in picked), *recur.following))
+    gives = (*(outputs[place] for place in picked), *final)
     extent = recur_extent([net.type_of(node.inputs[0])], node.attributes)
     outer = Inside(net)
     operands: list[int] = []
@@ -269,27 +264,20 @@ def recurrence(net: Net, number: int) -> Part:
             operands.append(outer.of(operand))
             continue
         reads.append(operand)
-        here = STEPS if place < sequences else ROWS
+        here = STEPS if place < recur.sequence_count else ROWS
         operands.append(outer.builder.input(type_.at(here), f"value{operand}"))
-    told = {name: value for name, value in node.pairs if name in ("reverse", "unroll")}
-    made = whole(outer.builder, operands, body, sequences, memories, **told)
+    made = whole(outer.builder, operands, replace(recur, body=body))
     return Part(
         "recurrence",
         tuple(reads),
         gives,
         extent,
         plan(made),
-        memories,
-        len(reads) - sequences - memories,
+        recur.memory_count,
+        len(reads) - recur.sequence_count - recur.memory_count,
         tuple(outer.parameters),
         node,
     )
-
-
-def with_outputs(body: Net, places: list[int], count: int) -> Net:
-    """A body that gives these of its `count` outputs alone, and its memories."""
-    outputs = (body.results[place] for place in places)
-    return without_unused(body.nodes, (*outputs, *body.results[count:]))
 
 
 def gives_of(net: Net, number: int) -> tuple[int, ...]:

@@ -253,9 +253,9 @@ def recorded(called: levels.LevelsCall, seen: Net, params: list[Array], ends: bo
     """
     net = called.found.net
     node = next(node for node in net.nodes if node.operation == "recur")
-    body: Net = node.attributes["body"]
-    memories = node.attributes["memories"]
-    done = len(body.results) - memories + len(leaves(called.traced.memory))  # which `control` puts there
+    recur = node.recur
+    body = recur.body
+    done = len(recur.outputs) + len(leaves(called.traced.memory))  # which `control` puts there
     lengths = np.diff(called.segments.offsets[0])
     ended = np.zeros(len(lengths), bool)
     steps: list[tuple[Segments, list[Array]]] = []
@@ -267,9 +267,7 @@ def recorded(called: levels.LevelsCall, seen: Net, params: list[Array], ends: bo
         found = interpret(body, arrays, inside, index)
         alive, number = np.flatnonzero(lengths > len(steps)), len(steps)
         rows.append(alive)
-        places.append(
-            lengths[alive] - 1 - number if node.attributes["reverse"] else np.full(len(alive), number)
-        )
+        places.append(lengths[alive] - 1 - number if recur.reverse else np.full(len(alive), number))
         counts.append(~ended[alive])
         if ends:
             ended[alive] = found[done]

@@ -15,6 +15,7 @@ from stepnet.errors import InputError
 from stepnet.ir import Builder, Net
 from stepnet.lines import NamingLine, defined_at, refuse, written_at
 from stepnet.once import computed_once
+from stepnet.recur import Recur
 from stepnet.structure import arranged, leaves, named_leaves, rebuild, skeleton, transform
 from stepnet.trace import Traced, array_of
 from stepnet.types import AXES, CONST, DTYPES, ROWS, Type, extent_of, is_beside, is_integer
@@ -116,22 +117,19 @@ class TracedStep:
     def net(self, reverse: bool = False, unroll: int = 1) -> Net:
         """The net of the whole recurrence: the step at every step of every sequence."""
         builder = Builder()
-        inputs, memories, _, _ = self.counts
+        inputs = self.counts[0]
         operands: list[int] = []
         for place, number in enumerate(self.body.inputs):
             node = self.body.nodes[number]
             extent = extent_of(len(node.type.extent) + 1) if place < inputs else node.type.extent
             operands.append(builder.input(node.type.at(extent), node.name))
-        recur = builder.add(
-            "recur", *operands, body=self.body, sequences=inputs, memories=memories, **way(reverse, unroll)
-        )
-        count = len(builder.nodes[recur].types)
-        return builder.net([builder.add("result", recur, of=place) for place in range(count)])
+        outputs, final = self.recur(reverse, unroll).add_results(builder, operands)
+        return builder.net([*outputs, *final])
 
-
-def way(reverse: bool, unroll: int) -> dict[str, Any]:
-    """What a recurrence is told of how it runs."""
-    return {"reverse": reverse} | ({"unroll": unroll} if unroll > 1 else {})
+    def recur(self, reverse: bool = False, unroll: int = 1) -> Recur:
+        """The recurrence of the step."""
+        inputs, memories, _, _ = self.counts
+        return Recur(self.body, inputs, memories, reverse, unroll)
 
 
 def trace_step(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) -> TracedStep:

@@ -179,8 +179,7 @@ class Laid:
             for one, spec in zip(initial, specs, strict=True)
         ]
         self.statics: list[Array] = leaves(self.still)
-        results = self.traced.body.results[: len(self.traced.body.results) - len(self.first)]
-        types = [self.traced.body.type_of(result) for result in results]
+        types = [self.traced.body.type_of(result) for result in self.traced.recur().outputs]
         self.outputs = [np.empty((rows, *type_.shape), type_.dtype) for type_ in types]
         self.counts = any(node.operation == "index" for node in self.traced.body.nodes)
         sides = [Side([one.copy() for one in self.first], begun.copy()) for _ in range(2)]

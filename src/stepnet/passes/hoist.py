@@ -8,11 +8,12 @@ depends on parameters alone leaves to be done once, on statics alone to be done 
 to be done before the loop. Views of inputs stay: they cost nothing where they are.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stepnet.ir import Builder, Net, Node
 from stepnet.passes.regroup import IN_LOOP, known_at
 from stepnet.passes.rewrite import rewritten, view_chain
+from stepnet.recur import Recur
 from stepnet.types import CONST, ROWS, STEPS, Extent
 
 
@@ -33,31 +34,32 @@ class Hoist:
     """One recurrence on its way out: what stays, and where the values outside are."""
 
     builder: Builder
-    node: Node
-    body: Net
+    recur: Recur
     operands: list[int]
-    sequences: int
-    memories: int
     stays: list[bool]
     outside: dict[int, int]
 
     @classmethod
     def of(cls, builder: Builder, node: Node, operands: list[int]) -> "Hoist":
         """The work on one recurrence, with the operands known outside."""
-        body: Net = node.attributes["body"]
-        sequences, memories = node.attributes["sequences"], node.attributes["memories"]
-        inside = set(body.inputs[sequences : sequences + memories])
+        recur = node.recur
+        body, inside = recur.body, set(recur.memories)
         outside = {
             inner: outer for inner, outer in zip(body.inputs, operands, strict=True) if inner not in inside
         }
-        stays = [when == IN_LOOP for when in known_at(body, sequences, memories)]
+        stays = [when == IN_LOOP for when in known_at(recur)]
         for number, one in enumerate(body.nodes):
             if one.kind == "view" and one.type.extent != CONST and not stays[number]:
                 root, _ = view_chain(body, number)
                 stays[number] = body.nodes[root].operation == "input" and all(
                     stays[user] or number in body.results for user in body.users()[number]
                 )
-        return cls(builder, node, body, operands, sequences, memories, stays, outside)
+        return cls(builder, recur, operands, stays, outside)
+
+    @property
+    def body(self) -> Net:
+        """The body as it was."""
+        return self.recur.body
 
     def run(self) -> int:
         """The number of the new recurrence."""
@@ -65,9 +67,8 @@ class Hoist:
         needed = self.needed()
         place: dict[int, int] = {}
         sequences = [n for n in needed if self.extent_outside(n) == STEPS] or [self.body.inputs[0]]
-        memories = self.body.inputs[self.sequences : self.sequences + self.memories]
         others = [n for n in needed if n not in sequences]
-        for number in (*sequences, *memories, *others):
+        for number in (*sequences, *self.recur.memories, *others):
             type_ = self.body.type_of(number)
             place[number] = inner.input(type_, self.body.nodes[number].name or f"before{number}")
         for number, node in enumerate(self.body.nodes):
@@ -75,9 +76,9 @@ class Hoist:
                 place[number] = inner.copy(node, [place[operand] for operand in node.inputs])
         body = inner.net(place[result] for result in self.body.results)
         outer = [self.number_outside(n) for n in sequences]
-        outer += self.operands[self.sequences : self.sequences + self.memories]
+        outer += self.recur.given(self.operands).memories
         outer += [self.number_outside(n) for n in others]
-        return self.builder.copy(self.node, outer, body=body, sequences=len(sequences))
+        return replace(self.recur, body=body, sequence_count=len(sequences)).add(self.builder, outer)
 
     def is_inside(self, number: int) -> bool:
         """Whether a node is part of the new body."""
@@ -90,7 +91,7 @@ class Hoist:
             if node.operation != "input" and self.is_inside(number):
                 found.update(operand for operand in node.inputs if not self.is_inside(operand))
         found.update(result for result in self.body.results if not self.is_inside(result))
-        return sorted(found - set(self.body.inputs[self.sequences : self.sequences + self.memories]))
+        return sorted(found - set(self.recur.memories))
 
     def number_outside(self, number: int) -> int:
         """The node outside that a node of the body has become."""

@@ -8,12 +8,13 @@ Inside, the inner recurrence runs for the few rows that are at one outer step; o
 sequences of all steps of all rows at once, which fills the vectors. What is left is a flat recurrence.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from stepnet.ir import Builder, Net, Node, ancestors
 from stepnet.ops import deeper, recur_extent
 from stepnet.passes.rewrite import rewritten
+from stepnet.recur import Recur
 from stepnet.types import CONST, is_beside
 
 # By recurrence, for each of its results: whether it has left, and its number outside or its new place.
@@ -34,11 +35,11 @@ def lifted(results: Results, builder: Builder, net: Net, number: int, operands: 
         return place if left else builder.add("result", operands[0], of=place)
     if node.operation != "recur":
         return None
-    body = lift(node.attributes["body"])
-    sequences, memories = node.attributes["sequences"], node.attributes["memories"]
+    recur = replace(node.recur, body=lift(node.recur.body))
+    body = recur.body
     inner = tuple(n for n, one in enumerate(body.nodes) if is_step_sequence(one))
-    fixed = free(body, (*body.inputs[: sequences + memories], *inner))
-    leaving = free(body, body.inputs[sequences : sequences + memories])
+    fixed = free(body, (*recur.sequences, *recur.memories, *inner))
+    leaving = free(body, tuple(recur.memories))
     # A sequence of a row, with what changes from step to step, would be there as often as there are steps.
     leaving -= free_of(body, leaving, {one for one in leaving - fixed if is_row_sequence(body.nodes[one])})
     roots = {one for one in leaving if is_inner(body.nodes[one])}
@@ -48,7 +49,7 @@ def lifted(results: Results, builder: Builder, net: Net, number: int, operands: 
     leaving |= {
         n for n, one in enumerate(body.nodes) if one.operation == "result" and one.inputs[0] in leaving
     }
-    work = Lift(builder, node, body, operands, leaving, fixed)
+    work = Lift(builder, recur, operands, leaving, fixed)
     new = work.run()
     results[number] = work.results
     return new
@@ -102,31 +103,33 @@ class Lift:
     """
 
     builder: Builder
-    node: Node
-    body: Net
+    recur: Recur
     operands: list[int]
     leaving: set[int]
     fixed: set[int]
     outside: dict[int, int] = field(default_factory=dict[int, int])
     results: list[tuple[bool, int]] = field(default_factory=list[tuple[bool, int]])
 
+    @property
+    def body(self) -> Net:
+        """The body as it was."""
+        return self.recur.body
+
     def run(self) -> int:
         """The number of the new recurrence."""
         body, builder = self.body, self.builder
-        sequences, memories = self.node.attributes["sequences"], self.node.attributes["memories"]
         types = [builder.type_of(operand) for operand in self.operands[:1]]
         self.deep = recur_extent(types, {"body": body})
         self.given = dict(zip(body.inputs, self.operands, strict=True))
         stays = [n for n in range(len(body.nodes)) if n not in self.leaving]
         stays = [n for n in stays if body.nodes[n].operation != "input"]
-        outputs, following = body.results[:-memories], body.results[-memories:]
-        inputs, memory = body.inputs[:sequences], body.inputs[sequences : sequences + memories]
-        others = body.inputs[sequences + memories :]
+        outputs, following = self.recur.outputs, self.recur.following
+        inputs, memory, others = self.recur.sequences, self.recur.memories, self.recur.others
         within = [n for n in outputs if n not in inputs and not (n in self.leaving and self.is_made(n))]
         read = {operand for n in stays for operand in body.nodes[n].inputs} | {*within, *following}
         made = sorted(n for n in read & self.leaving if self.is_made(n))
         kept = [n for n in inputs if n in read] + [n for n in made if n not in self.fixed]
-        kept = kept or list(inputs[:1])
+        kept = kept or inputs[:1]
         still = [n for n in made if n in self.fixed]
         inner = Builder()
         place: dict[int, int] = {}
@@ -141,8 +144,8 @@ class Lift:
         outer += [self.number_outside(n) for n in still] + [self.given[n] for n in others]
         for n in outputs:
             self.results.append((False, within.index(n)) if n in within else (True, self.at_steps(n)))
-        self.results += [(False, len(within) + place) for place in range(memories)]
-        return builder.copy(self.node, outer, body=new, sequences=len(kept), memories=memories)
+        self.results += [(False, len(within) + place) for place in range(len(memory))]
+        return replace(self.recur, body=new, sequence_count=len(kept)).add(builder, outer)
 
     def is_made(self, number: int) -> bool:
         """Whether a node that leaves is a value of its own outside: neither an input nor a constant."""

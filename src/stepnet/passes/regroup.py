@@ -8,6 +8,7 @@ is added before the loop, however the sum was written.
 
 from stepnet.ir import Builder, Net
 from stepnet.passes.rewrite import rewritten
+from stepnet.recur import Recur
 from stepnet.types import CONST
 
 ONCE, PER_SEQUENCE, BEFORE, IN_LOOP = range(4)
@@ -20,15 +21,14 @@ def regroup(net: Net) -> Net:
         node = outer.nodes[number]
         if node.operation != "recur":
             return None
-        body = regrouped(node.attributes["body"], node.attributes["sequences"], node.attributes["memories"])
-        return builder.copy(node, operands, body=body)
+        return builder.copy(node, operands, body=regrouped(node.recur))
 
     return rewritten(net, rule)
 
 
-def regrouped(body: Net, sequences: int, memories: int) -> Net:
+def regrouped(recur: Recur) -> Net:
     """A body with every sum's terms in the order in which they are known."""
-    known = known_at(body, sequences, memories)
+    body, known = recur.body, known_at(recur)
     users = body.users()
     builder = Builder()
     place: list[int] = []
@@ -59,14 +59,12 @@ def terms(body: Net, number: int, users: list[list[int]]) -> list[int]:
     return found
 
 
-def known_at(body: Net, sequences: int, memories: int) -> list[int]:
-    """For each node, when it is known: once, per sequence, before the loop, or in it."""
-    inputs = {
-        number: BEFORE if place < sequences else PER_SEQUENCE for place, number in enumerate(body.inputs)
-    }
-    inputs |= dict.fromkeys(body.inputs[sequences : sequences + memories], IN_LOOP)
+def known_at(recur: Recur) -> list[int]:
+    """For each node of the body, when it is known: once, per sequence, before the loop, or in it."""
+    kinds = ((recur.sequences, BEFORE), (recur.memories, IN_LOOP), (recur.others, PER_SEQUENCE))
+    inputs = {number: when for numbers, when in kinds for number in numbers}
     known: list[int] = []
-    for number, node in enumerate(body.nodes):
+    for number, node in enumerate(recur.body.nodes):
         if node.types[0].extent == CONST:
             known.append(ONCE)
         elif node.operation == "index":

@@ -8,6 +8,8 @@ moves: anything smaller is cheaper on registers, inside. An output that is an in
 there.
 """
 
+from dataclasses import replace
+
 from stepnet.ir import Builder, Net, ancestors
 from stepnet.types import CONST, STEPS
 
@@ -33,26 +35,22 @@ def sink(net: Net) -> Net:
 def sunk(builder: Builder, net: Net, number: int, operands: list[int]) -> list[int]:
     """The new numbers of each result of a recurrence, whose body keeps only what its memories need."""
     node = net.nodes[number]
-    body: Net = node.attributes["body"]
-    sequences, memories = node.attributes["sequences"], node.attributes["memories"]
-    count = len(body.results) - memories
-    outputs, following = body.results[:count], body.results[count:]
-    late = leaving(body, outputs, following)
-    frontier = [one for one in edge(body, late, outputs) if one not in body.inputs[:sequences]]
+    recur = node.recur
+    body, outputs = recur.body, recur.outputs
+    late = leaving(body, outputs, recur.following)
+    frontier = [one for one in edge(body, late, outputs) if one not in recur.sequences]
     inner = Builder()
     places: dict[int, int] = {}
     for one, each in enumerate(body.nodes):
         if one not in late:
             places[one] = inner.copy(each, [places[operand] for operand in each.inputs])
-    new_body = inner.net([*(places[one] for one in frontier), *(places[one] for one in following)])
-    recur = builder.copy(node, operands, body=new_body)
-    outside = dict(zip(body.inputs, operands, strict=True))
-    outside |= {one: builder.add("result", recur, of=place) for place, one in enumerate(frontier)}
-    finals = [builder.add("result", recur, of=len(frontier) + place) for place in range(memories)]
-    return [moved(builder, body, one, outside, late) for one in outputs] + finals
+    new_body = inner.net([*(places[one] for one in frontier), *(places[one] for one in recur.following)])
+    gives = replace(recur, body=new_body).add_results(builder, operands)
+    outside = dict(zip((*body.inputs, *frontier), (*operands, *gives.outputs), strict=True))
+    return [moved(builder, body, one, outside, late) for one in outputs] + gives.memories
 
 
-def leaving(body: Net, outputs: tuple[int, ...], following: tuple[int, ...]) -> set[int]:
+def leaving(body: Net, outputs: list[int], following: list[int]) -> set[int]:
     """The nodes that leave: those that outputs alone need, where they hold a product or a reduction."""
     needed = ancestors(body.nodes, following)
     late: set[int] = set()
@@ -68,7 +66,7 @@ def leaving(body: Net, outputs: tuple[int, ...], following: tuple[int, ...]) -> 
     return late - staying
 
 
-def edge(body: Net, late: set[int], outputs: tuple[int, ...]) -> list[int]:
+def edge(body: Net, late: set[int], outputs: list[int]) -> list[int]:
     """The nodes that stay and are read outside: operands of what leaves, and outputs that stay."""
     found = {operand for one in late for operand in body.nodes[one].inputs if operand not in late}
     found |= {output for output in outputs if output not in late}

@@ -74,10 +74,9 @@ def explanation(plan: Plan, engine: str | Sequence[str] = "auto") -> Explanation
     except RefusedError:
         chosen = None
     traced = plan.traced
-    told = next(node.attributes for node in traced.nodes if node.operation == "recur")
+    recur = next(node.recur for node in traced.nodes if node.operation == "recur")
     ends = [(traced.nodes[number].name, traced.type_of(number)) for number in traced.inputs]
-    inputs, others = ends[: told["sequences"]], ends[told["sequences"] :]
-    memories, others = others[: told["memories"]], others[told["memories"] :]
+    inputs, memories, others = recur.given(ends)
     results = [outer.of(number) for number in plan.net.results]
     outputs = len(results) - len(memories)
     result_names = ["output"] if outputs == 1 else [f"output {place}" for place in range(outputs)]

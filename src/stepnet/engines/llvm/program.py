@@ -58,10 +58,8 @@ class Lowering:
 
     def __post_init__(self) -> None:
         self.records = Records(self.lanes)
-        recurrence = self.plan.recurrence
-        self.net, self.body = self.plan.net, self.plan.body
-        self.sequences: int = recurrence.attributes["sequences"]
-        self.memories: int = recurrence.attributes["memories"]
+        self.net, self.body, self.recur = self.plan.net, self.plan.body, self.plan.recurrence.recur
+        self.given = self.recur.given(self.plan.recurrence.inputs)
         kinds = ("inputs", "initial", "final", "statics", "outputs")
         self.words: dict[str, list[int]] = {kind: [] for kind in kinds}
         self.next_word = len(WORDS)
@@ -113,14 +111,13 @@ class Lowering:
     def place_inputs(self) -> list[tuple[int, Field]]:
         """A field of the block for every input, and a word for every array."""
         inputs: list[tuple[int, Field]] = []
-        memories = set(self.plan.recurrence.inputs[self.sequences :][: self.memories])
         for number in self.net.inputs:
             type_ = self.net.type_of(number)
             if type_.extent == STEPS:
                 self.sources[number] = self.records.field("block", type_)
                 inputs.append((self.word("inputs"), self.sources[number]))
             elif type_.extent != CONST:
-                self.row_words[number] = self.word("initial" if number in memories else "statics")
+                self.row_words[number] = self.word("initial" if number in self.given.memories else "statics")
         return inputs
 
     def of_sequence(self, number: int) -> Source:
@@ -133,9 +130,8 @@ class Lowering:
 
     def lower_sequence(self) -> tuple[list[list[Loop]], tuple[tuple[int, Field], ...]]:
         """What is computed once per sequence, and the statics it is computed from."""
-        recurrence = self.plan.recurrence
         read = {number for node in self.net.nodes if node.operation == "expand" for number in node.inputs}
-        read |= set(recurrence.inputs[self.sequences + self.memories :])
+        read |= set(self.given.others)
         computed = [
             n
             for n in sorted(read)
@@ -184,35 +180,31 @@ class Lowering:
     def lower_before(self) -> list[list[Loop]]:
         """What is done on all steps of a block before the loop; its results are the loop's sequences."""
         wanted: dict[int, list[Field]] = {}
-        operands = self.plan.recurrence.inputs[: self.sequences]
         early, late = (
             {n for numbers in stage for n in numbers} for stage in (self.plan.before, self.plan.after)
         )
         # What is done after the loop reads a view where the value lies that it is a view of.
         read = (operand for number in late for operand in self.net.nodes[number].inputs)
         roots = early & {view_chain(self.net, operand)[0] for operand in read}
-        for number in (*operands, *sorted(roots)):
+        for number in (*self.given.sequences, *sorted(roots)):
             if number not in self.sources:
                 self.sources[number] = self.records.field("block", self.net.type_of(number))
                 wanted[number] = [self.sources[number]]
-        self.loop_sources += [self.sources[operand] for operand in operands]
+        self.loop_sources += [self.sources[operand] for operand in self.given.sequences]
         known = {number: one for number, one in self.sources.items() if number not in wanted}
         return self.lower(self.net, self.plan.before, "block", known, wanted)
 
     def lower_loop(self) -> tuple[list[list[Loop]], Field | None]:
         """The body: from this step's slices, memories and statics to outputs and the next memories."""
-        body, operands = self.body, self.plan.recurrence.inputs
-        sources = dict(zip(body.inputs[: self.sequences], self.loop_sources, strict=True))
+        body, recur, operands = self.body, self.recur, self.plan.recurrence.inputs
+        sources = dict(zip(recur.sequences, self.loop_sources, strict=True))
         wanted: dict[int, list[Field]] = {}
-        outputs = body.results[: len(body.results) - self.memories]
-        for place in range(self.memories):
-            number = body.inputs[self.sequences + place]
+        for number, after, first in zip(recur.memories, recur.following, self.given.memories, strict=True):
             now = self.records.field("now", body.type_of(number))
             sources[number] = now
-            wanted.setdefault(body.results[len(outputs) + place], []).append(replace(now, record="next"))
-            initial = self.row_words[operands[self.sequences + place]]
-            self.memory_fields.append((initial, self.word("final"), now))
-        for result in outputs:
+            wanted.setdefault(after, []).append(replace(now, record="next"))
+            self.memory_fields.append((self.row_words[first], self.word("final"), now))
+        for result in recur.outputs:
             self.output_fields.append(self.records.field("block", body.type_of(result)))
             wanted.setdefault(result, []).append(self.output_fields[-1])
         for number, operand in zip(body.inputs, operands, strict=True):
@@ -234,7 +226,7 @@ class Lowering:
                 sources[number] = self.output_fields[of]
         outputs: list[tuple[int, Field]] = []
         wanted: dict[int, list[Field]] = {}
-        for result in self.net.results[: len(self.net.results) - self.memories]:
+        for result in self.recur.gives(self.net.results).outputs:
             if result in sources:
                 target = sources[result]
             elif result in wanted:

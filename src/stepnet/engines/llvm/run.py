@@ -132,11 +132,8 @@ class Runner:
         self.places += [
             place for kind in ("inputs", "initial", "final", "statics", "outputs") for place in words[kind]
         ]
-        net = plan.net
-        memories = plan.recurrence.attributes["memories"]
-        results = [net.type_of(result) for result in net.results]
-        self.outputs = results[: len(results) - memories]
-        self.finals = results[len(results) - memories :]
+        types = [plan.net.type_of(result) for result in plan.net.results]
+        self.outputs, self.finals = plan.recurrence.recur.gives(types)
 
     def __call__(self, call: Call) -> Results:
         """The results of a call; raises `InputError` where an integer does not fit a table."""
