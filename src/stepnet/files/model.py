@@ -71,12 +71,16 @@ class Module:
 
 @dataclass(frozen=True)
 class Model:
-    """The recurrent modules of a file, its other arrays by name, and what its other layers are called."""
+    """The recurrent modules of a file, its other arrays by name, and what its other layers are called.
+
+    spare: arrays that add nothing to the modules, by name, each with the reason: it is another one again.
+    """
 
     path: str
     modules: tuple[Module, ...]
     rest: Mapping[str, Array] = field(default_factory=dict[str, Array])
     layers: tuple[str, ...] = ()
+    spare: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def chosen(self, name: str | None = None) -> Module:
         """The module of that name, or the only one; raises `LayoutError` where that is not clear."""
@@ -120,8 +124,44 @@ def among(
         )
         for one in places
     )
-    taken = {name for module in modules for name in module.names.values()}
-    return Model(path, modules, {name: array for name, array in arrays.items() if name not in taken})
+    modules, spare = once(modules, arrays)
+    taken = {name for module in modules for name in module.names.values()} | spare.keys()
+    rest = {name: array for name, array in arrays.items() if name not in taken}
+    return Model(path, modules, rest, spare=spare)
+
+
+def once(
+    modules: tuple[Module, ...], arrays: Mapping[str, Array]
+) -> tuple[tuple[Module, ...], dict[str, str]]:
+    """The modules, less those that are all in another one, and the names behind a module's prefix under which
+    a file has arrays of it again, with the reason.
+
+    Paddle calls the weight of one cell both weight_ih_l0 and 0.cell.weight_ih; the whole layer has them all.
+    """
+    kept: list[Module] = []
+    spare: dict[str, str] = {}
+    for module in sorted(modules, key=lambda module: (-len(module.arrays), len(module.name))):
+        if not spare.keys() >= set(module.names.values()):
+            kept.append(module)
+            spare |= other_names(module, arrays)
+    own = {name for module in kept for name in module.names.values()}
+    return (
+        tuple(module for module in modules if any(module is one for one in kept)),
+        {name: reason for name, reason in spare.items() if name not in own},
+    )
+
+
+def other_names(module: Module, arrays: Mapping[str, Array]) -> dict[str, str]:
+    """The names behind a module's prefix of arrays that it has by another name, with the reason."""
+    first = {memory_of(array): module.names[own] for own, array in module.arrays.items()}
+    behind = {name: array for name, array in arrays.items() if name.startswith(module.name)}
+    same = {name: first.get(memory_of(array), name) for name, array in behind.items()}
+    return {name: f"the same array as {other}" for name, other in same.items() if other != name}
+
+
+def memory_of(array: Array) -> tuple[Any, ...]:
+    """Which numbers in memory an array is."""
+    return array.__array_interface__["data"][0], array.shape, array.strides, array.dtype
 
 
 def said(

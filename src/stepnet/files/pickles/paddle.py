@@ -3,7 +3,9 @@
 1  A file is one pickle of a dictionary of NumPy arrays or, where it holds more than a state dict, of pairs of
    a parameter's name and an array. Nothing that it names is run or imported.
 2  Paddle hands out bfloat16 as uint16 and takes it for bfloat16 again; it has no uint16 of its own.
-3  Pickles of protocols 2 and 3 hold no array of more than a gigabyte; paddle.save cuts it into slices.
+3  A layer's parameter may have several names, which Paddle saves all: with the arrays it saves its own name of
+   each parameter, by which such arrays are one array here too.
+4  Pickles of protocols 2 and 3 hold no array of more than a gigabyte; paddle.save cuts it into slices.
 
 Source: python/paddle/framework/io.py and io_utils.py, and python/paddle/pir/core.py for the dtypes, of Paddle
 3.0; array_reduce and array_setstate in numpy/_core/src/multiarray/methods.c of NumPy 2.
@@ -87,13 +89,18 @@ def arrays_in(value: object, size: int) -> dict[str, Array]:
         value = Pairs([(own[0] if own else "tensor", value)])
     items = value.items if isinstance(value, Pairs) else []
     slices = [info for key, info in items if key == SLICES]
+    tables = [table.items for key, table in items if key == PARAMETERS and isinstance(table, Pairs)]
+    parameters = {name: own for table in tables for name, own in table}
     if items:
         value = Pairs([(key, item) for key, item in items if key not in (PARAMETERS, SLICES)])
     found: dict[str, Array] = {}
     made: dict[int, Array] = {}  # by the call, as one array may have two names
     total = 0
     for name, leaf in leaves(value, is_array):
-        call = cast(Call, parts(leaf)[1] if parts(leaf) else leaf)
+        pair = parts(leaf)
+        if pair:
+            parameters[name] = pair[0]
+        call = cast(Call, pair[1] if pair else leaf)
         if id(call) not in made:
             dtype, shape, order, data = described(name, call)
             total += math.prod(shape) * dtype.itemsize
@@ -103,7 +110,25 @@ def arrays_in(value: object, size: int) -> dict[str, Array]:
         found[name] = made[id(call)]
     for info in slices:
         unite(found, info)
+    return one_array_each(found, parameters)
+
+
+def one_array_each(found: dict[str, Array], parameters: Mapping[object, object]) -> dict[str, Array]:
+    """The arrays, where names of one parameter, with the same numbers, have one array."""
+    first: dict[str, Array] = {}
+    for name, array in found.items():
+        own = parameters.get(name)
+        other = first.setdefault(own, array) if isinstance(own, str) else array
+        if is_same(other, array):
+            found[name] = other
     return found
+
+
+def is_same(one: Array, other: Array) -> bool:
+    """Whether two arrays have the same bits."""
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    return one is other or one.tobytes() == other.tobytes()
 
 
 def is_array(value: object) -> bool:
