@@ -63,9 +63,7 @@ def test_a_projection_is_read_by_the_names_of_the_cells_as_those_of_the_layer_ar
     state = torch.load(out, weights_only=True)
     assert sum(name.startswith("encoder.") for name in state) == 20
     torch.save({n: v for n, v in state.items() if "head" not in n}, tmp_path / "layer.pt")
-    found = outputs(
-        tmp_path / "layer.pt", "encoder.", torch.nn.LSTM, proj_size=PROJECTED, bidirectional=True
-    )
+    found = outputs(tmp_path / "layer.pt", "encoder.", torch.nn.LSTM, proj_size=PROJECTED, bidirectional=True)
     assert_close(found, GAVE["paddle_projection"], length=TIME, width=HIDDEN, dtype="float32")
     back = tmp_path / "back.pdparams"
     convert_file(out, "paddle", back, rest="copy", check=True)

@@ -28,9 +28,7 @@ if __name__ == "__main__":
             from_layer("paddle.lstm", nn.LSTM(INPUTS, HIDDEN)),
             from_layer("paddle.lstm", nn.LSTM(INPUTS, HIDDEN, **options)),
             from_layer("paddle.lstm_projection", nn.LSTM(INPUTS, HIDDEN, proj_size=PROJECTED)),
-            from_layer(
-                "paddle.lstm_projection", nn.LSTM(INPUTS, HIDDEN, proj_size=PROJECTED, **options)
-            ),
+            from_layer("paddle.lstm_projection", nn.LSTM(INPUTS, HIDDEN, proj_size=PROJECTED, **options)),
         ],
         {"paddlepaddle": paddle.__version__},
     )

@@ -75,7 +75,8 @@ class Format:
             return
         arrays: dict[str, Array] = {}
         for module in modules:
-            front = prefix(module, len(modules) > 1 or bool(rest), self.prefix)
+            own = "." if any("." in name for name in module.arrays) else self.prefix
+            front = prefix(module, len(modules) > 1 or bool(rest), own)
             add(path, arrays, {front + name: array for name, array in module.arrays.items()})
         add(path, arrays, rest)
         printable(path, arrays)
