@@ -34,10 +34,10 @@ class Account:
     def of(cls, model: Model, modules: Iterable[Module], copied: Iterable[str]) -> "Account":
         """The account of a conversion of these modules."""
         meant = tuple(modules)
-        converted = {module.name: tuple(module.names.values() or module.arrays) for module in meant}
+        converted = {module.name: module.stored for module in meant}
         others = [one for one in model.modules if not any(is_part(one, module) for module in meant)]
         copied = tuple(copied)
-        arrays = [*model.rest, *(name for one in others for name in one.names.values())]
+        arrays = [*model.rest, *(name for one in others if one.names for name in one.stored)]
         return cls(
             converted,
             copied,

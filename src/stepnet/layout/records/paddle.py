@@ -6,8 +6,8 @@ The recurrent weights of the old GRU operators are declared as [hidden, 3 hidden
 whether the update gate keeps the old memory; it is an attribute of the operator and is asked for.
 
 Paddle saves each parameter of a layer twice, as `weight_ih_l0` and by the cell it is in, `0.cell.weight_ih`.
-Of an LSTM with a projection the first names are wrong: Paddle gives them out in order, five arrays to each
-four names, so that `weight_ih_l0_reverse` is the projection of the forward direction. Those of the cells hold.
+Of an LSTM with a projection the first are wrong: Paddle gives four names to each five arrays, so that
+`weight_ih_l0_reverse` is the forward direction's projection. Those of the cells hold.
 """
 
 from stepnet.layout.record import Evidence, Record
