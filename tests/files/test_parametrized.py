@@ -1,4 +1,4 @@
-"""Weights that a PyTorch file holds as others: computed or taken as PyTorch does, said in the report, or refused."""
+"""Weights that a PyTorch file holds as others: made as PyTorch makes them, which is said, or refused."""
 
 import json
 from collections.abc import Callable
@@ -68,7 +68,8 @@ def test_weight_norm(tmp_path: Path, way: str, dim: int | None, dtype: torch.dty
     report = done.reports["rnn."]
     (made,) = report.made
     assert made.of == tuple(parts)
-    assert made.rounding is not None and abs(made.rounding - away) <= 1e-3 * unit
+    assert made.rounding is not None
+    assert abs(made.rounding - away) <= 1e-3 * unit
     assert (report.exact, report.rounding) == (False, made.rounding)
     text = f"rnn.weight_hh_l0: g v / |v|, of {parts[0]}, {parts[1]}: rounded once, by "
     assert text in str(report)

@@ -119,10 +119,11 @@ def convert_file(
             with named(module.name or "the weights"):
                 done.append((module, converted(module, target, exact, dtype)))
             advance(1)
-    made = tuple(result(module, conversion) for module, conversion in done)
-    others: Mapping[str, Array] = model.rest if rest == "copy" else {}
+        made = tuple(result(module, conversion) for module, conversion in done)
+        others: Mapping[str, Array] = model.rest if rest == "copy" else {}
+        renamed = without(strip, made, others)
     try:
-        write(output, *without(strip, made, others), force=force)
+        write(output, *renamed, force=force)
     except InputError as error:
         raise type(error)(f"{output}: {error}") from None
     reports = {module.name: one.report for module, one in done}
