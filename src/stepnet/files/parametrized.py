@@ -72,20 +72,26 @@ def plain(arrays: Arrays) -> Plain:
             computed[name] = array
         except LayoutError as error:
             problems.setdefault(name.removesuffix(weight), str(error))
-    first = {made[name].of[0]: name for name in computed}
-    used = {part for name in computed for part in made[name].of}
+    made = {name: made[name] for name in computed}
     spare = {
-        name: f"{name} is made of {made[name].of[0]} whenever the layer runs"
-        for name in computed
+        name: f"{name} is made of {one.of[0]} whenever the layer runs"
+        for name, one in made.items()
         if name in arrays
     }
+    return Plain(in_place(arrays, computed, made), made, spare, problems)
+
+
+def in_place(arrays: Arrays, computed: Arrays, made: Mapping[str, Made]) -> dict[str, Array]:
+    """Arrays of a file in their order, each weight that was computed where its first part was."""
+    first = {one.of[0]: name for name, one in made.items()}
+    gone = {part for one in made.values() for part in one.of} | made.keys()
     found: dict[str, Array] = {}
     for name, array in arrays.items():
         if name in first:
             found[first[name]] = computed[first[name]]
-        elif name not in used and name not in spare:
+        elif name not in gone:
             found[name] = array
-    return Plain(found, {name: made[name] for name in computed}, spare, problems)
+    return found
 
 
 def parts_in(arrays: Arrays) -> dict[tuple[str, str], dict[str, str]]:
@@ -101,8 +107,9 @@ def parts_in(arrays: Arrays) -> dict[tuple[str, str], dict[str, str]]:
 def whole_name(layer: str, weight: str, parts: Mapping[str, str], arrays: Arrays) -> str:
     """The name that a weight has beside the others of its layer, which WeightDropout holds as its module."""
     inner = f"{layer}module."
-    others = any(name.startswith((f"{inner}weight_", f"{inner}bias_")) for name in arrays)
-    return f"{inner if 'raw' in parts and others else layer}{weight}"
+    beside = (f"{inner}weight_", f"{inner}bias_")
+    dropped = "raw" in parts and any(name.startswith(beside) for name in arrays)
+    return f"{inner if dropped else layer}{weight}"
 
 
 def weight_of(name: str, parts: Mapping[str, str], arrays: Arrays) -> tuple[Array, Made]:

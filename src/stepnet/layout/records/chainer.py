@@ -13,8 +13,8 @@ NSTEP = Evidence(
     "2 to 7",
 )
 CHILD = (
-    "Chainer numbers the children of an NStep link by layer; those of one with two directions, which it numbers "
-    "by 2 layer + direction, are called forward/0 and backward/0 here"
+    "Chainer numbers the children of an NStep link by layer; those of one with two directions, which it "
+    "numbers by 2 layer + direction, are called forward/0 and backward/0 here"
 )
 
 
