@@ -28,10 +28,11 @@ CASES: Any = [
 def weights(case: dict[str, Any]) -> Any:
     """The arrays of a case by its layout's names, found among those of the framework.
 
-    Only where a layer's own name tells it from others, and scripts leave that out, the layout is said.
+    Only where a layer's own name tells it from others, and it is not among the arrays', the layout is said.
     """
     layout = case["layout"]
-    said = layout if record(layout).mark else None
+    named = any(record(layout).mark in name for name in case["arrays"])
+    said = None if named else layout
     (module,) = among("a case", case["arrays"], layout.split(".")[:1], said).modules
     assert layout in module.layouts
     return module.arrays

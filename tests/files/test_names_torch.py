@@ -130,6 +130,29 @@ def test_copies_of_a_model_are_told_apart(tmp_path: Path):
     assert set(arrays_of(source)) == {*done.account.left, *done.account.converted[names[1]]}
 
 
+def test_a_checkpoint_of_lightning_that_averages(tmp_path: Path):
+    """By data/make_lightning.py: the state dict is the average, and what is trained lies beside it."""
+    source = Path(__file__).parent / "data" / "lightning.ckpt"
+    names = ["state_dict.model.rnn.", "current_model_state.model.rnn."]
+    for said in ("rnn", "model.rnn"):
+        message = refusal("convert", source, "--to", "keras", "-o", tmp_path / "x.npz", "--module", said)
+        assert message.endswith(f"may be any of {names[0]!r}, {names[1]!r}: name one of these")
+    done = convert_file(source, "keras", tmp_path / "both.npz", check=True)
+    assert list(done.account.converted) == names
+    chosen = Choice(module="state_dict.model.rnn")
+    done = convert_file(
+        source, "torch", tmp_path / "x.pt", choice=chosen, rest="copy", strip="state_dict.model."
+    )
+    state = torch.load(tmp_path / "x.pt", weights_only=True)
+    right = torch.load(source, weights_only=False)
+    model = {name.removeprefix("model."): value for name, value in right["state_dict"].items()}
+    assert all(torch.equal(state[name], value) for name, value in model.items())
+    assert "optimizer_states.0.state.0.momentum_buffer" in done.account.copied
+    held = set(arrays_of(source))
+    assert held == {*done.account.copied, *done.account.left, *done.account.converted[names[0]]}
+    assert set(done.account.left) == {name for name in held if name.startswith(names[1])}
+
+
 def test_what_cannot_be_stripped(tmp_path: Path):
     source, out = tmp_path / "model.pt", tmp_path / "new.pt"
     torch.save(nn.GRU(INPUTS, HIDDEN).state_dict(prefix="module.rnn."), source)

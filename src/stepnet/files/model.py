@@ -26,7 +26,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 # What stands in the names of a state dict for what wraps a model, or the dictionary of a checkpoint it is in.
 WRAPPERS = frozenset(
     {
-        *("state_dict", "model_state_dict", "model", "module", "ema_model", "averaged_model"),
+        *("state_dict", "model_state_dict", "current_model_state", "model", "module"),
+        *("ema_model", "averaged_model"),
         *("_orig_mod", "_forward_module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"),
     }
 )
