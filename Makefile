@@ -11,7 +11,7 @@ PIP    = -m pip --disable-pip-version-check install --quiet
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-PEER_NAMES := openvino tensorflow jax paddle mlx ncnn chainer flashrnn
+PEER_NAMES := openvino tensorflow jax paddle mxnet mlx ncnn chainer flashrnn
 
 .PHONY: help demo test test-long test-fuzz lint types format check bench bench-peers pictures peers test-peers
 

@@ -166,6 +166,9 @@ def convert(
         list[str] | None,
         typer.Option(metavar="NAME", help="An array of a recurrent layer that may be left behind."),
     ] = None,
+    strip: Annotated[
+        str, typer.Option(metavar="PREFIX", help="What the new names begin without: state_dict.model.")
+    ] = "",
     verify: Annotated[
         bool, typer.Option("--verify", help="Run the new file and compare what both compute.")
     ] = False,
@@ -186,6 +189,7 @@ def convert(
             exact=exact,
             rest=rest,
             drop=drop or (),
+            strip=strip,
             force=force,
             check=verify,
             dtype=dtype,

@@ -385,7 +385,8 @@ def torch_projection(a: Arrays) -> Blocks:
 
 
 def paddle_projection(a: Arrays) -> Blocks:
-    return torch("ifgo")(a) | {"P": a["weight_ho_l0"].T}
+    of_cell = {f"{name.removeprefix('0.cell.')}_l0": array for name, array in a.items()}
+    return torch("ifgo")(of_cell) | {"P": a["0.cell.weight_ho"].T}
 
 
 BY_HAND: dict[str, Callable[[Arrays], Blocks]] = {

@@ -31,7 +31,8 @@ PROMISED = {  # by framework, the kinds of layer
     "onnx": "rnn gru lstm",
     "openvino": "rnn gru gru_reset_before lstm",
     "paddle": "rnn gru lstm lstm_projection fusion_gru dynamic_gru dynamic_lstm dynamic_lstm_no_peepholes",
-    "mxnet": "rnn gru lstm lstm_projection rnn_flat gru_flat lstm_flat lstm_projection_flat",
+    "mxnet": "rnn gru lstm lstm_projection rnn_unfused gru_unfused lstm_unfused lstm_projection_unfused "
+    "rnn_cell gru_cell lstm_cell lstm_projection_cell rnn_flat gru_flat lstm_flat lstm_projection_flat",
     "flax": "rnn gru lstm mgu",
     "nnx": "rnn gru lstm optimized_lstm",
     "haiku": "rnn gru lstm",

@@ -16,7 +16,7 @@ def randomised(link):
 
 def from_nstep(layout, link, memories, semantics=None):
     x = random(ROWS, STEPS, INPUTS)
-    arrays = {name.partition("/")[2]: value for name, value in randomised(link).items()}
+    arrays = randomised(link)
     found = link(*[None] * memories, list(x))[-1]
     return case(layout, arrays, x, np.stack([row.array for row in found]), semantics)
 
@@ -43,6 +43,7 @@ if __name__ == "__main__":
             from_lstm(),
             from_gru(),
             from_nstep("chainer.nstep_gru", links.NStepGRU(1, INPUTS, HIDDEN, 0), 1),
+            from_nstep("chainer.nstep_gru", links.NStepGRU(2, INPUTS, HIDDEN, 0), 1),
             from_nstep("chainer.nstep_lstm", links.NStepLSTM(1, INPUTS, HIDDEN, 0), 2),
             from_nstep(
                 "chainer.nstep_rnn",

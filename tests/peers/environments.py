@@ -12,6 +12,7 @@ SCRIPTS = {
     "tensorflow_cells": ".peers/tensorflow",
     "jax_cells": ".peers/jax",
     "paddle_layers": ".peers/paddle",
+    "mxnet_layers": ".peers/mxnet",
     "mlx_layers": ".peers/mlx",
     "ncnn_layers": ".peers/ncnn",
     "chainer_links": ".peers/chainer",

@@ -58,8 +58,7 @@ def from_haiku(layout, make, **semantics):
     params = randomised(function.init(KEY, x))
     arrays = {}
     for module, values in params.items():
-        front = module.partition("/")[2]
-        arrays.update({(front + "/" if front else "") + name: value for name, value in values.items()})
+        arrays.update({f"{module}/{name}": value for name, value in values.items()})
     return case(layout, arrays, x, function.apply(params, x), semantics)
 
 

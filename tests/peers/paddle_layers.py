@@ -5,28 +5,14 @@ from case import HIDDEN, INPUTS, PROJECTED, ROWS, STEPS, case, random, save
 from paddle import nn
 
 
-def from_layer(layout, layer, projection=False, **semantics):
+def from_layer(layout, layer, **semantics):
+    """The arrays are those of the state dict: each parameter under all the names that Paddle has for it."""
     x = random(ROWS, STEPS, INPUTS)
-    arrays = {}
-    for name, value in layer.named_parameters():
-        short = name.rpartition(".")[2]
-        if short in arrays or "cell" in name:
-            continue
-        arrays[short] = random(*value.shape)
-        value.set_value(paddle.to_tensor(arrays[short]))
+    for value in layer.parameters():
+        value.set_value(paddle.to_tensor(random(*value.shape)))
+    arrays = {name: value.numpy() for name, value in layer.state_dict().items()}
     outputs = layer(paddle.to_tensor(x))[0].numpy()
     return case(layout, arrays, x, outputs, semantics)
-
-
-def projected():
-    """An LSTM with a projection; its state dict has the names of the cell, as the aliases are shifted."""
-    layer, x, arrays = nn.LSTM(INPUTS, HIDDEN, proj_size=PROJECTED), random(ROWS, STEPS, INPUTS), {}
-    cell = layer[0].cell
-    for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_ho"):
-        value = getattr(cell, name)
-        arrays[name + "_l0"] = random(*value.shape)
-        value.set_value(paddle.to_tensor(arrays[name + "_l0"]))
-    return case("paddle.lstm_projection", arrays, x, layer(paddle.to_tensor(x))[0].numpy())
 
 
 if __name__ == "__main__":
@@ -41,7 +27,8 @@ if __name__ == "__main__":
             from_layer("paddle.gru", nn.GRU(INPUTS, HIDDEN, **options)),
             from_layer("paddle.lstm", nn.LSTM(INPUTS, HIDDEN)),
             from_layer("paddle.lstm", nn.LSTM(INPUTS, HIDDEN, **options)),
-            projected(),
+            from_layer("paddle.lstm_projection", nn.LSTM(INPUTS, HIDDEN, proj_size=PROJECTED)),
+            from_layer("paddle.lstm_projection", nn.LSTM(INPUTS, HIDDEN, proj_size=PROJECTED, **options)),
         ],
         {"paddlepaddle": paddle.__version__},
     )

@@ -19,7 +19,7 @@ def from_cell(layout, cell, **semantics):
     cell(x[:, 0], state)
     arrays = {}
     for variable in cell.variables:
-        name = variable.name.partition(":")[0].partition("/")[2] or variable.name.partition(":")[0]
+        name = variable.name.partition(":")[0]
         arrays[name] = random(*variable.shape)
         variable.assign(arrays[name])
     outputs = []

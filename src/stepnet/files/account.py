@@ -20,32 +20,41 @@ class Account:
     """The names of a file's arrays, each in one place, and of its other layers.
 
     converted: by module. copied: under their own names. left: in the old file alone. layers: those that are
-    no recurrent modules, or were not asked for.
+    no recurrent modules, or were not asked for. spare: names that add nothing to what was converted, each
+    with the reason.
     """
 
     converted: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     copied: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
     layers: tuple[str, ...] = ()
+    spare: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
     def of(cls, model: Model, modules: Iterable[Module], copied: Iterable[str]) -> "Account":
         """The account of a conversion of these modules."""
         meant = tuple(modules)
-        converted = {module.name: tuple(module.names.values() or module.arrays) for module in meant}
+        converted = {module.name: module.stored for module in meant}
         others = [one for one in model.modules if not any(is_part(one, module) for module in meant)]
         copied = tuple(copied)
-        arrays = [*model.rest, *(name for one in others for name in one.names.values())]
+        arrays = [*model.rest, *(name for one in others if one.names for name in one.stored)]
         return cls(
             converted,
             copied,
             tuple(name for name in arrays if name not in copied),
             (*model.layers, *(f"{one.name} ({' or '.join(one.layouts)})" for one in others)),
+            model.spare,
         )
 
     def lines(self) -> list[str]:
         """What was not converted, as text for people."""
-        parts = (("copied", self.copied), ("left: arrays", self.left), ("left: layers", self.layers))
+        spare = tuple(f"{name} ({reason})" for name, reason in self.spare.items())
+        parts = (
+            ("copied", self.copied),
+            ("left: arrays", self.left),
+            ("left: layers", self.layers),
+            ("not needed", spare),
+        )
         return [f"{title}: {listed(names)}" for title, names in parts if names]
 
 

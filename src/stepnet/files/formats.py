@@ -58,9 +58,12 @@ class Format:
                 printable(path, [module.name, *module.arrays, *module.names.values()], "a layer or an array")
             printable(path, model.rest)
             return model
-        arrays = self.code.read(path)
+        whole = self.code.held(path) if hasattr(self.code, "held") else None
+        arrays, settings = (whole.arrays, whole.settings) if whole else (self.code.read(path), None)
         printable(path, arrays)
-        return among(str(path), arrays, self.frameworks, layout, layouts, suffix=self.suffix)
+        return among(
+            str(path), arrays, self.frameworks, layout, layouts, suffix=self.suffix, settings=settings
+        )
 
     def write(self, path: Path, modules: tuple[Module, ...], rest: Arrays, force: bool) -> None:
         """Writes modules, and other arrays under their own names."""
@@ -75,7 +78,8 @@ class Format:
             return
         arrays: dict[str, Array] = {}
         for module in modules:
-            front = prefix(module, len(modules) > 1 or bool(rest), self.prefix)
+            own = "." if any("." in name for name in module.arrays) else self.prefix
+            front = prefix(module, len(modules) > 1 or bool(rest), own)
             add(path, arrays, {front + name: array for name, array in module.arrays.items()})
         add(path, arrays, rest)
         printable(path, arrays)

@@ -13,8 +13,9 @@ from stepnet.errors import ConversionError, InputError, LayoutError
 from stepnet.files.account import Account, check_nothing_is_lost, check_row
 from stepnet.files.formats import Format, read, writable, write
 from stepnet.files.model import Array, Model, Module, family, stacked
+from stepnet.files.parametrized import plain
 from stepnet.files.verified import again, verify_file, weights
-from stepnet.layout.convert import Conversion, RangeError, convert
+from stepnet.layout.convert import Conversion, RangeError, convert, refused
 from stepnet.layout.find import nearest
 from stepnet.layout.record import Record
 from stepnet.layout.registry import record, records
@@ -41,9 +42,12 @@ class Choice:
     def modules(self, model: Model) -> tuple[Module, ...]:
         """The modules meant, with what is said of them; raises `LayoutError` where there is none."""
         meant = model.modules if self.module is None else (model.chosen(self.module),)
+        if self.module is None and model.problems:
+            raise LayoutError("; ".join(model.problems.values()))
         if not meant:
             among = family(self.layout) if self.layout else None
-            raise nearest({name: array.shape for name, array in model.rest.items()}, among)
+            arrays = plain(model.rest).arrays
+            raise nearest({name: array.shape for name, array in arrays.items()}, among)
         return tuple(self.said(module) for module in meant)
 
     def said(self, module: Module) -> Module:
@@ -79,6 +83,7 @@ def convert_file(
     exact: bool = False,
     rest: str = "drop",
     drop: Collection[str] = (),
+    strip: str = "",
     force: bool = False,
     check: bool = False,
     dtype: str | None = None,
@@ -88,7 +93,8 @@ def convert_file(
 
     target: a layout, or a framework, of which the first layout is taken that each module can become. rest:
     "copy" passes the other arrays on, under their own names. drop: names of arrays of a recurrent layer that
-    may be left, which is an error otherwise. check: run the new file and compare. dtype: of the new arrays,
+    may be left, which is an error otherwise. strip: what the new names begin without, where they began with
+    it. check: run the new file and compare. dtype: of the new arrays,
     where it is not to be that of the file's. advance is called with the number of modules when they are done.
     The output has its name only when it is whole.
 
@@ -113,10 +119,11 @@ def convert_file(
             with named(module.name or "the weights"):
                 done.append((module, converted(module, target, exact, dtype)))
             advance(1)
-    made = tuple(result(module, conversion) for module, conversion in done)
-    others: Mapping[str, Array] = model.rest if rest == "copy" else {}
+        made = tuple(result(module, conversion) for module, conversion in done)
+        others: Mapping[str, Array] = model.rest if rest == "copy" else {}
+        renamed = without(strip, made, others)
     try:
-        write(output, made, others, force=force)
+        write(output, *renamed, force=force)
     except InputError as error:
         raise type(error)(f"{output}: {error}") from None
     reports = {module.name: one.report for module, one in done}
@@ -125,6 +132,21 @@ def convert_file(
     return Written(
         str(output), reports, account, verified(modules, made, output, form) if check else {}, notes
     )
+
+
+def without(
+    strip: str, modules: tuple[Module, ...], others: Mapping[str, Array]
+) -> tuple[tuple[Module, ...], dict[str, Array]]:
+    """Modules and other arrays, whose names begin without what they began with; raises `LayoutError` where
+    none of them did.
+    """
+    if not any(name.startswith(strip) for name in (*others, *(module.name for module in modules))):
+        raise LayoutError(f"no name that is written begins with {strip!r}: there is nothing to strip")
+    renamed = tuple(replace(module, name=module.name.removeprefix(strip)) for module in modules)
+    left = {name.removeprefix(strip): array for name, array in others.items()}
+    if len(left) < len(others):
+        raise LayoutError(f"two arrays would be called the same without {strip!r}")
+    return renamed, left
 
 
 def verified(
@@ -176,16 +198,24 @@ def converted(module: Module, target: str, exact: bool, dtype: str | None = None
     options: Any = {"sizes": module.sizes, "semantics": module.semantics, "dtype": dtype}
     for one in targets(target, module):
         try:
-            found = convert(module.arrays, module.record, one, **options)
+            found = of_file(convert(module.arrays, module.record, one, **options), module)
         except RangeError:  # another layout is no way round the dtype
             raise
         except ConversionError as error:
             refusals.append(error)
             continue
+        computed = [made for made in module.made if not made.exact]
+        if exact and computed:
+            raise refused(module.record, one, "weights", [f"{made}, and exact=True" for made in computed])
         if exact and not found.report.exact:
             return convert(module.arrays, module.record, one, **options, exact=True)
         return found
     raise refusals[0]
+
+
+def of_file(conversion: Conversion, module: Module) -> Conversion:
+    """A conversion whose report begins with what the file's arrays were made into."""
+    return replace(conversion, report=replace(conversion.report, made=module.made))
 
 
 def result(module: Module, conversion: Conversion) -> Module:

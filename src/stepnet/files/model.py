@@ -12,13 +12,25 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import FileError, LayoutError
+from stepnet.files.parametrized import Plain, plain
 from stepnet.layout.find import Found, find, nearest, one_function
 from stepnet.layout.record import Record
 from stepnet.layout.registry import record, records
+from stepnet.layout.report import Made
 from stepnet.layout.sizes import Shape, Sizes
 from stepnet.layout.solve import told
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+
+# What stands in the names of a state dict for what wraps a model, or the dictionary of a checkpoint it is in.
+WRAPPERS = frozenset(
+    {
+        *("state_dict", "model_state_dict", "current_model_state", "model", "module"),
+        *("ema_model", "averaged_model"),
+        *("_orig_mod", "_forward_module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -31,7 +43,7 @@ class Module:
     is all it takes. reverse: whether its one direction runs from each sequence's last step; flipped: whether
     it then gives its outputs in the order in which it computes them, as Keras does, last step first. merge:
     what becomes of the outputs of both directions, as `Bidirectional` has it. notes: what the file says that
-    no layout has.
+    no layout has. made: those of its arrays that the file holds as others.
     """
 
     name: str
@@ -45,6 +57,13 @@ class Module:
     flipped: bool = False
     merge: str = "concat"
     notes: tuple[str, ...] = ()
+    made: tuple[Made, ...] = ()
+
+    @property
+    def stored(self) -> tuple[str, ...]:
+        """The names of the arrays in the file that it is made of."""
+        of = {one.name: one.of for one in self.made}
+        return tuple(part for name in self.names.values() or self.arrays for part in of.get(name, (name,)))
 
     @property
     def layout(self) -> str:
@@ -71,22 +90,48 @@ class Module:
 
 @dataclass(frozen=True)
 class Model:
-    """The recurrent modules of a file, its other arrays by name, and what its other layers are called."""
+    """The recurrent modules of a file, its other arrays by name, and what its other layers are called.
+
+    spare: arrays that add nothing to the modules, by name, each with the reason: it is another one again.
+    problems: why something that is named as a layer is none of the modules, by what is before its names.
+    """
 
     path: str
     modules: tuple[Module, ...]
     rest: Mapping[str, Array] = field(default_factory=dict[str, Array])
     layers: tuple[str, ...] = ()
+    spare: Mapping[str, str] = field(default_factory=dict[str, str])
+    problems: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def chosen(self, name: str | None = None) -> Module:
-        """The module of that name, or the only one; raises `LayoutError` where that is not clear."""
+        """The module of that name, or the only one; raises `LayoutError` where that is not clear.
+
+        Where none has the name, what wraps a model on its way to a file does not count: `rnn` is what
+        state_dict.model.rnn is called, if there is no other, such as ema_model.rnn.
+        """
         names = ", ".join(repr(module.name) for module in self.modules) or "none"
         if name is None and len(self.modules) != 1:
             raise LayoutError(f"there are {len(self.modules)} recurrent modules: name one of {names}")
         for module in self.modules:
             if name in (None, module.name, f"{module.name}".rstrip("./")):
                 return module
-        raise LayoutError(f"no recurrent module is called {name!r}; there are {names}")
+        alike = [module for module in self.modules if unwrapped(module.name) == unwrapped(name or "")]
+        if len(alike) == 1:
+            return alike[0]
+        if alike:
+            several = ", ".join(repr(module.name) for module in alike)
+            raise LayoutError(f"{name!r} may be any of {several}: name one of these")
+        problems = [text for prefix, text in self.problems.items() if name == prefix.rstrip("./_")]
+        raise LayoutError("".join(problems) or f"no recurrent module is called {name!r}; there are {names}")
+
+
+def unwrapped(name: str) -> str:
+    """A module's name without what wraps models on their way to a file.
+
+    >>> unwrapped("state_dict.model._orig_mod.encoder._fsdp_wrapped_module.rnn.")
+    'encoder.rnn'
+    """
+    return ".".join(part for part in name.rstrip("./_ ").split(".") if part not in WRAPPERS)
 
 
 def among(
@@ -97,31 +142,85 @@ def among(
     layouts: Mapping[str, str] | None = None,
     *,
     suffix: str = "",
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Model:
     """The modules among arrays by name.
 
+    Weights that layers of PyTorch make of other arrays are made here.
+
     frameworks: those whose layouts a file of this kind has, which are meant where others fit as well. layout:
     the only one to look for, or a framework; layouts: the same for modules by their names. suffix: what may
-    stand behind the name of each array.
+    stand behind the name of each array. settings: what the file says of modules, by what is before their
+    names, in the framework's words.
     """
-    whole = {name.removesuffix(suffix): name for name in arrays}
-    if len(whole) != len(arrays):
+    own = plain(arrays) if "torch" in frameworks else Plain(arrays)
+    whole = {name.removesuffix(suffix): name for name in own.arrays}
+    if len(whole) != len(own.arrays):
         raise FileError(f"{path}: two arrays in it are called the same but for {suffix!r}")
-    shapes = {name: arrays[given].shape for name, given in whole.items()}
+    shapes = {name: own.arrays[given].shape for name, given in whole.items()}
     places = said(shapes, layouts or {}, frameworks) or find(
         shapes, family(layout) if layout else None, frameworks
     )
-    modules = tuple(
-        Module(
-            one.prefix,
-            tuple(one.layouts),
-            {own: arrays[whole[name]] for own, name in one.names.items()},
-            {own: whole[name] for own, name in one.names.items()},
-        )
-        for one in places
+    modules = tuple(module_of(one, whole, own, (settings or {}).get(one.prefix, {})) for one in places)
+    modules, spare = once(modules, own.arrays)
+    taken = {name for module in modules for name in module.stored} | spare.keys() | own.spare.keys()
+    rest = {name: array for name, array in arrays.items() if name not in taken}
+    return Model(path, modules, rest, spare={**own.spare, **spare}, problems=own.problems)
+
+
+def module_of(found: Found, whole: Mapping[str, str], own: Plain, settings: Mapping[str, Any]) -> Module:
+    """A layer that was found; whole: the names in the file by those without what stands behind each.
+    settings: what the file says of it, in the framework's words.
+    """
+    semantics = {
+        name: setting.ours(layout, settings[setting.name])
+        for layout in found.layouts
+        for name, setting in record(layout).settings().items()
+        if setting.name in settings
+    }
+    names = {name: whole[given] for name, given in found.names.items()}
+    return Module(
+        found.prefix,
+        tuple(found.layouts),
+        {name: own.arrays[given] for name, given in names.items()},
+        names,
+        semantics=semantics,
+        made=tuple(own.made[given] for given in names.values() if given in own.made),
     )
-    taken = {name for module in modules for name in module.names.values()}
-    return Model(path, modules, {name: array for name, array in arrays.items() if name not in taken})
+
+
+def once(
+    modules: tuple[Module, ...], arrays: Mapping[str, Array]
+) -> tuple[tuple[Module, ...], dict[str, str]]:
+    """The modules, less those that are all in another one, and the names behind a module's prefix under which
+    a file has arrays of it again, with the reason.
+
+    Paddle calls the weight of one cell both weight_ih_l0 and 0.cell.weight_ih; the whole layer has them all.
+    """
+    kept: list[Module] = []
+    spare: dict[str, str] = {}
+    for module in sorted(modules, key=lambda module: (-len(module.arrays), len(module.name))):
+        if not spare.keys() >= set(module.names.values()):
+            kept.append(module)
+            spare |= other_names(module, arrays)
+    own = {name for module in kept for name in module.names.values()}
+    return (
+        tuple(module for module in modules if any(module is one for one in kept)),
+        {name: reason for name, reason in spare.items() if name not in own},
+    )
+
+
+def other_names(module: Module, arrays: Mapping[str, Array]) -> dict[str, str]:
+    """The names behind a module's prefix of arrays that it has by another name, with the reason."""
+    first = {memory_of(array): module.names[own] for own, array in module.arrays.items()}
+    behind = {name: array for name, array in arrays.items() if name.startswith(module.name)}
+    same = {name: first.get(memory_of(array), name) for name, array in behind.items()}
+    return {name: f"the same array as {other}" for name, other in same.items() if other != name}
+
+
+def memory_of(array: Array) -> tuple[Any, ...]:
+    """Which numbers in memory an array is."""
+    return array.__array_interface__["data"][0], array.shape, array.strides, array.dtype
 
 
 def said(
@@ -207,6 +306,7 @@ def on_top(below: Module, module: Module) -> Module:
         name=f"{below.name} + {module.name}",
         arrays={**lower, **{f"{layers}/{name}": array for name, array in module.arrays.items()}},
         names={**names, **{f"{layers}/{name}": given for name, given in module.names.items()}},
+        made=(*below.made, *module.made),
         sizes={},
     )
 

@@ -57,6 +57,7 @@ class Record:
 
     arrays: the notation by template of a name. semantics: the value, or the `Setting`, of each field of
     `Semantics` that is not the usual one. lone_bias: whether one bias goes to b or to d where there are both.
+    lone_direction: how {D} is spelled where there is only one; None: as the first of two.
     mark: a word in the name of a layer whose arrays alone are called as those of many other layers are.
 
     >>> gru = Record("mine.gru", "gru", {"w": "W[(g:rzn h) x]", "u": "R[(g:rzn h) k]", "b?": "b[(g:rzn h)]"})
@@ -71,6 +72,7 @@ class Record:
     evidence: Evidence = Evidence("")
     directions: tuple[str, str] = ("forward/", "backward/")
     lone_bias: str = "b"
+    lone_direction: str | None = None
     mark: str = ""
     notes: tuple[str, ...] = ()
 
@@ -177,6 +179,8 @@ class Record:
     def spelled(self, full: str, layer: int, direction: int, sizes: Sizes) -> str:
         """The name of one array."""
         way = self.directions[direction]
+        if sizes.directions == 1 and self.lone_direction is not None:
+            way = self.lone_direction
         name = full.replace("{L/}", f"{layer}/" if sizes.layers > 1 else "")
         name = name.replace("{D/}", way if sizes.directions > 1 else "")
         return name.replace("{L}", str(layer)).replace("{D}", way)
@@ -196,10 +200,12 @@ class Record:
     def spellings(self) -> dict[str, re.Pattern[str]]:
         """The names that each template stands for."""
         both = "|".join(map(re.escape, self.directions))
+        lone = [] if self.lone_direction is None else [self.lone_direction]
+        ways = "|".join(map(re.escape, (*self.directions, *lone)))
         fields = {
             "{L}": r"(?P<L>\d{1,4})",
             "{L/}": r"(?:(?<!_)(?P<L>\d{1,4})/)?",  # Flax's GRUCell_1/ and Haiku's lstm_1/ are names
-            "{D}": f"(?P<D>{both})",
+            "{D}": f"(?P<D>{ways})",
             "{D/}": f"(?P<D>{both}|)",
         }
         found: dict[str, re.Pattern[str]] = {}

@@ -1,7 +1,7 @@
 """What a conversion did, step by step: a value that prints."""
 
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -49,10 +49,37 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Made:
+    """An array of the source that its file does not hold as such: of which others it was made, and how.
+
+    rounding: the largest that computing it made; None where nothing was computed.
+    """
+
+    name: str
+    of: tuple[str, ...]
+    how: str
+    rounding: float | None = None
+
+    @property
+    def exact(self) -> bool:
+        """Whether its numbers are those of the file."""
+        return self.rounding is None
+
+    @property
+    def what(self) -> str:
+        """How it came about, in words."""
+        return f"{self.name}: {self.how}, of {', '.join(self.of)}"
+
+    def __str__(self) -> str:
+        how = "bit-exact" if self.rounding is None else f"rounded once, by {self.rounding:.3g} at most"
+        return f"{self.what}: {how}"
+
+
+@dataclass(frozen=True)
 class Report:
     """From which layout to which, at which sizes, what each side parametrises, and every step.
 
-    layout: the record of the target.
+    layout: the record of the target. made: arrays that were made of others before anything else was done.
     """
 
     source: str
@@ -63,6 +90,7 @@ class Report:
     kind: str
     steps: tuple[Step, ...]
     layout: Record = field(repr=False, hash=False)
+    made: tuple[Made, ...] = ()
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -82,12 +110,12 @@ class Report:
     @property
     def exact(self) -> bool:
         """Whether every step is bit-exact."""
-        return all(step.exact for step in self.steps)
+        return all(one.exact for one in (*self.made, *self.steps))
 
     @property
     def rounding(self) -> float:
         """The largest difference that rounding made."""
-        return max((step.rounding for step in self.steps), default=0.0)
+        return max((one.rounding or 0.0 for one in (*self.made, *self.steps)), default=0.0)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -115,6 +143,7 @@ class Report:
                 {"kind": step.kind, "what": step.what, "exact": step.exact, "rounding": step.rounding}
                 for step in self.steps
             ],
+            "made": [asdict(one) for one in self.made],
             "notes": list(self.notes),
         }
 
@@ -125,7 +154,7 @@ class Report:
         """All lines, but for notes that are known: what several reports say is said once."""
         kind = "" if self.kind == "weights" else f" ({self.kind})"
         lines = [f"{self.source} -> {self.target}{kind}: {self.sizes}"]
-        lines += [f"  {step}" for step in self.steps]
+        lines += [f"  {one}" for one in (*self.made, *self.steps)]
         if self.settings:
             lines.append(
                 "  set there: " + ", ".join(f"{name}={value!r}" for name, value in self.settings.items())

@@ -1,5 +1,6 @@
 """What a model file holds of recurrent layers, in the terminal, as plain values, and as a page."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from rich.text import Text
 
 from stepnet.compose import named
 from stepnet.errors import LayoutError
+from stepnet.files import account
 from stepnet.files.formats import read
 from stepnet.files.interchange import Choice, converted
 from stepnet.files.model import Module
@@ -57,7 +59,11 @@ def shown(
     if model.rest:
         some = ", ".join(list(model.rest)[:MOST_SHOWN]) + (", ..." if len(model.rest) > MOST_SHOWN else "")
         console.print(f"{len(model.rest)} other arrays: {some}", markup=False)
-    return {"file": str(file), "modules": plain, "rest": list(model.rest)}
+    if model.spare:
+        console.print(
+            f"{len(model.spare)} arrays that are not needed: {account.listed(model.spare)}", markup=False
+        )
+    return {"file": str(file), "modules": plain, "rest": list(model.rest), "spare": dict(model.spare)}
 
 
 def write_page(parts: list[Shown | Left], file: Path, html: Path, force: bool) -> None:
@@ -110,6 +116,7 @@ def listed(module: Module) -> dict[str, Any]:
             }
             for name, array in module.arrays.items()
         },
+        "made": [asdict(one) for one in module.made],
         "notes": list(module.notes),
     }
 
@@ -124,6 +131,9 @@ def known(module: Module, conversion: Conversion | None) -> dict[str, Any]:
 def printed(module: Module, conversion: Conversion | None, console: Console) -> dict[str, str]:
     """What the signs say of a module that was printed, and of what it becomes."""
     console.rule(Text(title(module)), align="left")
+    if conversion is None:
+        for one in module.made:
+            console.print(str(one), markup=False)
     semantics = module.record.settled(module.semantics)
     side = Side("source", module.arrays, module.record, module.told(), semantics)
     drawn: list[tuple[Side, dict[Block, str]]] = [(side, {})]

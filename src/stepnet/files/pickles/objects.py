@@ -3,19 +3,61 @@
 1  An object is a `Call` with a state: its attributes by name. Its class is a name, which nobody looks up.
 2  A module of torch.nn holds `_parameters`, `_buffers` and `_modules`; the keys in these are the names that a
    state dict has. TorchScript has the same as attributes of the object itself.
-3  Tensors that only other attributes hold come behind these, by the attributes' names.
+3  What a recurrent module is set to is in its other attributes; of TorchScript only what is not constant is.
+4  Tensors that only other attributes hold come behind these, by the attributes' names.
 
 Source: torch/nn/modules/module.py and torch/jit/_pickle.py of PyTorch 2.13.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
-from stepnet.files.pickles.values import Call, Inside, Pairs, children, parts
+import numpy as np
+
+from stepnet.files.pickles.values import Call, Inside, Pairs, children, leaves, parts
 
 REGISTERED = ("_parameters", "_buffers", "_modules")
 SCRIPTED = "__torch__."  # before the names of TorchScript's classes
 TYPED = "torch.jit._pickle."  # a value of TorchScript with its type
 AGAIN = "_flat_weights"  # where torch.nn.GRU, LSTM and RNN hold their parameters a second time
+NONLINEARITY = {"RNN_TANH": "tanh", "RNN_RELU": "relu"}  # by torch.nn.RNN's mode, as older versions have it
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a file of torch.save holds: arrays by name, and what its whole recurrent modules are set to, by
+    what is before the names of their arrays and by PyTorch's own names.
+    """
+
+    arrays: dict[str, np.ndarray]
+    settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+
+
+def settings(root: object) -> dict[str, dict[str, str]]:
+    """What recurrent modules in a pickle's value are set to, by what is before the names of their arrays.
+
+    >>> none, weights = Pairs([]), Pairs([("weight_ih_l0", 1)])
+    >>> state = [("mode", "RNN_RELU"), ("_parameters", weights), ("_buffers", none), ("_modules", none)]
+    >>> settings(Pairs([("rnn", Call("torch.nn.modules.rnn.RNN", (), Pairs(state)))]))
+    {'rnn.': {'nonlinearity': 'relu'}}
+    """
+    return {
+        f"{name}." if name else "": {"nonlinearity": nonlinearity(module)}
+        for inside in (everything(), registered)
+        for name, module in leaves(root, lambda value: bool(nonlinearity(value)), inside)
+    }
+
+
+def nonlinearity(value: object) -> str:
+    """What a recurrent module's nonlinearity is; nothing of what is none, or has none."""
+    if not isinstance(value, Call) or not isinstance(value.state, Pairs | tuple):
+        return ""
+    names = [name for name, _ in registered(value) if isinstance(name, str)]
+    if not any(name.startswith("weight_ih") for name in names):
+        return ""
+    known = {name: item for name, item in attributes(value) if isinstance(item, str)}
+    said = known.get("nonlinearity", NONLINEARITY.get(known.get("mode", "")))
+    return said if said in ("tanh", "relu") else ""
 
 
 def registered(value: object) -> Iterable[tuple[object, object]]:

@@ -3,10 +3,12 @@
 1  A file is one pickle of a dictionary of NumPy arrays or, where it holds more than a state dict, of pairs of
    a parameter's name and an array. Nothing that it names is run or imported.
 2  Paddle hands out bfloat16 as uint16 and takes it for bfloat16 again; it has no uint16 of its own.
-3  Pickles of protocols 2 and 3 hold no array of more than a gigabyte; paddle.save cuts it into slices.
+3  A layer's parameter may have several names, all of which are saved: Paddle's own name of each parameter,
+   which is saved with the arrays, tells that they are one array.
+4  Pickles of protocols 2 and 3 hold no array of more than a gigabyte; paddle.save cuts it into slices.
 
 Source: python/paddle/framework/io.py and io_utils.py, and python/paddle/pir/core.py for the dtypes, of Paddle
-3.0; array_reduce and array_setstate in numpy/_core/src/multiarray/methods.c of NumPy 2.
+3.0.
 """
 
 import math
@@ -14,21 +16,19 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, cast
+from typing import cast
 
 import ml_dtypes
 import numpy as np
 
 from stepnet.errors import FileError
 from stepnet.files.paths import existing, new_file
-from stepnet.files.pickles.opcodes import Source, latin, load
+from stepnet.files.pickles.numpy_array import NAMES, array_of, described, is_numpy
+from stepnet.files.pickles.opcodes import Source, load
 from stepnet.files.pickles.values import Call, Name, Pairs, dump, is_shape, joined, leaves, parts
 
 Array = np.ndarray
 
-RECONSTRUCT = {"numpy.core.multiarray._reconstruct", "numpy._core.multiarray._reconstruct"}
-FROM_BUFFER = {"numpy.core.numeric._frombuffer", "numpy._core.numeric._frombuffer"}  # of protocol 5
-NAMES = frozenset({*RECONSTRUCT, *FROM_BUFFER})
 ADVICE = "save layer.state_dict() on its own, which holds arrays only"
 PARAMETERS = "StructuredToParameterName@@"  # the key of Paddle's own names of the parameters
 SLICES = "UnpackBigParamInfor@@"  # the key of what is cut into slices
@@ -87,76 +87,53 @@ def arrays_in(value: object, size: int) -> dict[str, Array]:
         value = Pairs([(own[0] if own else "tensor", value)])
     items = value.items if isinstance(value, Pairs) else []
     slices = [info for key, info in items if key == SLICES]
+    tables = [table.items for key, table in items if key == PARAMETERS and isinstance(table, Pairs)]
+    parameters = {name: own for table in tables for name, own in table}
     if items:
         value = Pairs([(key, item) for key, item in items if key not in (PARAMETERS, SLICES)])
     found: dict[str, Array] = {}
     made: dict[int, Array] = {}  # by the call, as one array may have two names
     total = 0
     for name, leaf in leaves(value, is_array):
-        call = cast(Call, parts(leaf)[1] if parts(leaf) else leaf)
+        pair = parts(leaf)
+        if pair:
+            parameters[name] = pair[0]
+        call = cast(Call, pair[1] if pair else leaf)
         if id(call) not in made:
-            dtype, shape, order, data = described(name, call)
+            dtype, shape, order, data = described(name, call, DTYPES, ADVICE)
             total += math.prod(shape) * dtype.itemsize
             if total > size:
                 raise FileError("its arrays have more bytes than itself")
-            made[id(call)] = array_of(name, dtype, shape, order, data)
+            array = array_of(name, dtype, shape, order, data)
+            made[id(call)] = array.view(BFLOAT16) if array.dtype == np.uint16 else array
         found[name] = made[id(call)]
     for info in slices:
         unite(found, info)
+    return one_array_each(found, parameters)
+
+
+def one_array_each(found: dict[str, Array], parameters: Mapping[object, object]) -> dict[str, Array]:
+    """The arrays, where names of one parameter, with the same numbers, have one array."""
+    first: dict[str, Array] = {}
+    for name, array in found.items():
+        own = parameters.get(name)
+        other = first.setdefault(own, array) if isinstance(own, str) else array
+        if is_same(other, array):
+            found[name] = other
     return found
+
+
+def is_same(one: Array, other: Array) -> bool:
+    """Whether two arrays have the same bits."""
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    return one is other or one.tobytes() == other.tobytes()
 
 
 def is_array(value: object) -> bool:
     """Whether a value of a pickle stands for an array, or for one with Paddle's name of it."""
-    if isinstance(value, Call):
-        return value.name in NAMES
     pair = parts(value)
-    return len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], Call) and pair[1].name in NAMES
-
-
-def described(name: str, call: Call) -> tuple[np.dtype[np.generic], tuple[int, ...], str, object]:
-    """The dtype, shape, order (C or F) and bytes that a pickle has for an array."""
-    match parts(call.state) if call.name in RECONSTRUCT else call.arguments:
-        case (_, shape, Call(name="numpy.dtype") as dtype, bool(fortran), data):
-            order = "F" if fortran else "C"
-        case (data, Call(name="numpy.dtype") as dtype, shape, "C" | "F" as letter):
-            order = str(letter)
-        case _:
-            raise FileError(f"{name!r} is no array in a form that stepnet knows; {ADVICE}")
-    if not is_shape(shape):
-        raise FileError(f"{name!r} has a shape that no array can have")
-    return dtype_of(name, dtype), cast(tuple[int, ...], shape), order, data
-
-
-def dtype_of(name: str, call: Call) -> np.dtype[np.generic]:
-    """The dtype that a pickle means, in the byte order that it has there."""
-    code = call.arguments[0] if call.arguments else None
-    order = (*parts(call.state), None, None)[1]
-    if not isinstance(code, str) or code not in DTYPES:
-        code = code[:20] if isinstance(code, str) else ""
-        kind = {"O": "Python objects", "U": "texts", "S": "texts"}.get(code[:1], f"dtype {code!a}")
-        raise FileError(f"{name!r} holds {kind}, which stepnet does not read; save an array of numbers")
-    return np.dtype(code).newbyteorder(">" if order == ">" else "<" if order == "<" else "=")
-
-
-def array_of(
-    name: str, dtype: np.dtype[np.generic], shape: tuple[int, ...], order: str, data: object
-) -> Array:
-    """The array of a pickle's bytes, which it keeps unless they must be turned; Python 2's are a text."""
-    if isinstance(data, str):
-        try:
-            data = latin(data)
-        except UnicodeEncodeError:
-            raise FileError(f"{name!r} has a text where its bytes must be") from None
-    size = math.prod(shape) * dtype.itemsize
-    if not isinstance(data, bytearray) or len(data) != size:
-        found = f"{len(data)} bytes" if isinstance(data, bytearray) else "none"
-        raise FileError(f"{name!r} of shape {shape} and dtype {dtype} needs {size} bytes and has {found}")
-    array = np.ndarray(shape, dtype, data, order=cast(Literal["C", "F"], order))
-    if dtype == np.bool_ and (array.view(np.uint8) > 1).any():
-        raise FileError(f"{name!r} holds truth values other than 0 and 1")
-    array = array.astype(dtype.newbyteorder("="), copy=False)
-    return array.view(BFLOAT16) if dtype.kind == "u" and dtype.itemsize == 2 else array
+    return is_numpy(value) or (len(pair) == 2 and isinstance(pair[0], str) and is_numpy(pair[1]))
 
 
 def unite(found: dict[str, Array], slices: object) -> None:

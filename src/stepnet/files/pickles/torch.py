@@ -23,6 +23,7 @@ import numpy as np
 from stepnet.errors import FileError
 from stepnet.files.paths import new_file, opened
 from stepnet.files.pickles import torch_legacy
+from stepnet.files.pickles.objects import Held, settings
 from stepnet.files.pickles.opcodes import Source, load
 from stepnet.files.pickles.torch_tensor import DTYPES, STORAGES, UNTYPED, arrays, outside
 from stepnet.files.pickles.values import Call, Name, Pairs, Reference, dump, memory
@@ -51,12 +52,22 @@ def read(path: str | Path) -> dict[str, Array]:
     Traceback (most recent call last):
     stepnet.errors.FileError: model.pt: there is no such file
     """
+    return held(path).arrays
+
+
+def held(path: str | Path) -> Held:
+    """As `read`, with what whole recurrent modules in the file are set to: their nonlinearity."""
     with opened(path) as (stream, size):
-        return arrays_in(stream, size)
+        return held_in(stream, size)
 
 
 def arrays_in(stream: BufferedIOBase, size: int) -> dict[str, Array]:
     """The tensors of an open file of `size` bytes by name, whatever its format."""
+    return held_in(stream, size).arrays
+
+
+def held_in(stream: BufferedIOBase, size: int) -> Held:
+    """What an open file of `size` bytes holds, whatever its format."""
     head = stream.read(512)
     if head.startswith(b"PK\3\4"):
         return zipped(stream, size)
@@ -67,8 +78,8 @@ def arrays_in(stream: BufferedIOBase, size: int) -> dict[str, Array]:
     raise FileError("this is no file of torch.save; write one with torch.save(model.state_dict(), path)")
 
 
-def zipped(stream: BufferedIOBase, size: int) -> dict[str, Array]:
-    """The tensors of a zip: data.pkl is the pickle, data/KEY a storage, in one folder of any name."""
+def zipped(stream: BufferedIOBase, size: int) -> Held:
+    """What a zip holds: data.pkl is the pickle, data/KEY a storage, in one folder of any name."""
     found = members(stream, size)
     roots = [
         name.removesuffix("data.pkl") for name in found if name.count("/") == 1 and name.endswith("/data.pkl")
@@ -90,7 +101,7 @@ def zipped(stream: BufferedIOBase, size: int) -> dict[str, Array]:
         member = found.get(f"{root}data/{key}")
         return member and place_of(stream, member, size)
 
-    return arrays(stream, size, value, place, order == b"big")
+    return Held(arrays(stream, size, value, place, order == b"big"), settings(value))
 
 
 def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) -> None:

@@ -19,9 +19,8 @@ from collections.abc import Mapping
 from io import BufferedIOBase
 from typing import cast
 
-import numpy as np
-
 from stepnet.errors import FileError
+from stepnet.files.pickles.objects import Held, settings
 from stepnet.files.pickles.opcodes import Source, load
 from stepnet.files.pickles.torch_tensor import (
     SIZES,
@@ -34,8 +33,6 @@ from stepnet.files.pickles.torch_tensor import (
 )
 from stepnet.files.pickles.values import Name, parts
 from stepnet.files.zips import Place
-
-Array = np.ndarray
 
 MAGIC = 0x1950A86A20F9469CFC6C
 PROTOCOL = 1001
@@ -52,8 +49,8 @@ def is_tar(head: bytes) -> bool:
     return head[257:262] == b"ustar"
 
 
-def streamed(stream: BufferedIOBase, size: int) -> dict[str, Array]:
-    """The tensors of a file of the stream format by name; raises `FileError`, short and without the path."""
+def streamed(stream: BufferedIOBase, size: int) -> Held:
+    """What a file of the stream format holds; raises `FileError`, short and without the path."""
     stream.seek(0)
     source = Source(stream, 0, size)
     storages: dict[str, Storage] = {}
@@ -76,7 +73,7 @@ def streamed(stream: BufferedIOBase, size: int) -> dict[str, Array]:
         if not isinstance(key, str) or key not in storages or key in places:
             raise FileError("it lists a storage that no tensor has, or one twice")
         places[key] = numbers(source, storages[key].dtype)
-    return arrays(stream, size, value, places.get, big=False)
+    return Held(arrays(stream, size, value, places.get, big=False), settings(value))
 
 
 def numbers(source: Source, dtype: str) -> Place:
@@ -90,8 +87,8 @@ def numbers(source: Source, dtype: str) -> Place:
     return place
 
 
-def tarred(stream: BufferedIOBase, size: int) -> dict[str, Array]:
-    """The tensors of a file of the tar format by name; raises `FileError`, short and without the path."""
+def tarred(stream: BufferedIOBase, size: int) -> Held:
+    """What a file of the tar format holds; raises `FileError`, short and without the path."""
     files = members(stream, size)
     missing = {"storages", "tensors", "pickle"} - files.keys()
     if missing:
@@ -106,7 +103,7 @@ def tarred(stream: BufferedIOBase, size: int) -> dict[str, Array]:
         return tensors.get(key) or storages[key]
 
     value = load(part(stream, files["pickle"]), persistent=persistent)
-    return arrays(stream, size, value, places.get, big=False)
+    return Held(arrays(stream, size, value, places.get, big=False), settings(value))
 
 
 def members(stream: BufferedIOBase, size: int) -> dict[str, Place]:

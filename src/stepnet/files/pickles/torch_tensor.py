@@ -2,6 +2,7 @@
 
 A pickle holds no numbers. A tensor in it is the call of a function of `torch._utils` with a storage, an
 offset, a shape and strides; the storage's bytes lie elsewhere in the file, by a key. Tensors can share one.
+NumPy's arrays, which a checkpoint may hold too, lie in the pickle with their bytes.
 
 Source: torch/_utils.py, torch/_tensor.py and torch/serialization.py of PyTorch 2.13.
 """
@@ -17,6 +18,8 @@ import ml_dtypes
 import numpy as np
 
 from stepnet.errors import FileError
+from stepnet.files.pickles import numpy_array
+from stepnet.files.pickles.numpy_array import described, is_numpy, of_numbers
 from stepnet.files.pickles.objects import everything, registered
 from stepnet.files.pickles.values import Call, Name, Pairs, are_counts, is_shape, leaves, parts
 from stepnet.files.zips import Place, bytes_at
@@ -79,6 +82,9 @@ TYPES = {
     UNTYPED: "uint8",
     "torch.storage._UntypedStorage": "uint8",  # of PyTorch 1.11 and 1.12
 }
+NUMPY = {
+    dtype.str[1:]: dtype for dtype in DTYPES.values() if dtype.isbuiltin == 1
+}  # by how pickles name them
 TENSORS = {f"torch._utils._rebuild_tensor{version}" for version in ("", "_v2", "_v3")}
 # Calls whose first argument is the tensor.
 WRAPPERS = {
@@ -154,6 +160,21 @@ def is_tensor(value: object) -> bool:
     return isinstance(value, Tensor)
 
 
+def is_array(value: object) -> bool:
+    """Whether a value of a pickle stands for a tensor, or for an array of NumPy's that holds numbers."""
+    return is_tensor(value) or of_numbers(value)
+
+
+def array_in(name: str, value: object) -> Tensor | Call:
+    """The tensor that a value of a pickle stands for, or the call that is an array of NumPy's."""
+    return value if isinstance(value, Call) and is_numpy(value) else tensor_of(name, value)
+
+
+def key_of(tensor: Tensor | Call) -> Tensor | int:
+    """What is the same for two that are one."""
+    return id(tensor) if isinstance(tensor, Call) else tensor
+
+
 def tensor_of(name: str, value: object) -> Tensor:
     """The tensor that a value of a pickle stands for; raises `FileError`, with the name, where it is none."""
     for _ in range(8):  # a parameter of a subclass is three calls deep
@@ -207,7 +228,13 @@ def arrays(
     found: dict[str, Array] = {}
     buffers: dict[tuple[str, int], Array] = {}
     total = 0
+    made: dict[int, Array] = {}  # NumPy's, by the call, as one array may have two names
     for name, tensor in tensors_in(root):
+        if isinstance(tensor, Call):
+            if id(tensor) not in made:
+                made[id(tensor)] = numpy_array.array_of(name, *described(name, tensor, NUMPY, ADVICE))
+            found[name] = made[id(tensor)]
+            continue
         extent, bytes_taken = extents(name, tensor)
         total += bytes_taken
         if total > SHARING * size:
@@ -226,18 +253,20 @@ def arrays(
     return found
 
 
-def tensors_in(root: object) -> Iterator[tuple[str, Tensor]]:
-    """The tensors in a pickle's value by name: those of its state dicts, then what else its objects hold."""
-    if is_tensor(root):
+def tensors_in(root: object) -> Iterator[tuple[str, Tensor | Call]]:
+    """The tensors in a pickle's value by name, and NumPy's arrays of numbers as the calls that stand for
+    them: those of its state dicts, then what else its objects hold.
+    """
+    if is_array(root):
         root = Pairs([("tensor", root)])
-    found: dict[str, Tensor] = {}
-    for name, value in leaves(root, is_tensor, registered):
-        found[name] = tensor_of(name, value)
+    found: dict[str, Tensor | Call] = {}
+    for name, value in leaves(root, is_array, registered):
+        found[name] = array_in(name, value)
         yield name, found[name]
-    known = set(found.values())
-    for name, value in leaves(root, is_tensor, everything()):
-        tensor = tensor_of(name, value)
-        if tensor in known:
+    known = {key_of(one) for one in found.values()}
+    for name, value in leaves(root, is_array, everything()):
+        tensor = array_in(name, value)
+        if key_of(tensor) in known:
             continue
         if name in found:
             raise FileError(f"it holds two arrays of the name {name!r}")

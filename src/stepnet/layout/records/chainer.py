@@ -13,16 +13,17 @@ NSTEP = Evidence(
     "2 to 7",
 )
 CHILD = (
-    "Chainer numbers the children of an NStep link by layer, and with two directions by 2 layer + direction"
+    "Chainer numbers the children of an NStep link by layer; those of one with two directions, which it "
+    "numbers by 2 layer + direction, are called forward/0 and backward/0 here"
 )
 
 
 def nstep(gates: str) -> dict[str, str]:
-    """The arrays of one child of an NStep link: w0 b0 w1 b1 ..., the inputs' first."""
+    """The arrays of the children of an NStep link, one a layer: w0 b0 w1 b1 ..., the inputs' first."""
     count, found = len(gates), dict[str, str]()
     for place, gate in enumerate(gates):
-        found |= {f"w{place}": f"W_{gate}[h x]", f"b{place}": f"b_{gate}[h]"}
-        found |= {f"w{count + place}": f"R_{gate}[h k]", f"b{count + place}": f"d_{gate}[h]"}
+        found |= {f"{{L}}/w{place}": f"W_{gate}[h x]", f"{{L}}/b{place}": f"b_{gate}[h]"}
+        found |= {f"{{L}}/w{count + place}": f"R_{gate}[h k]", f"{{L}}/b{count + place}": f"d_{gate}[h]"}
     return found
 
 

@@ -1,8 +1,16 @@
-"""MXNet: gluon.rnn layers, array by array, and the one vector of the operator RNN and of FusedRNNCell.
+"""MXNet: gluon.rnn layers and cells, array by array, and the one vector of the operator RNN and FusedRNNCell.
 
-The directions are l and r in the names, in front of the layer. The vector is cuDNN's, projections included.
+The directions are l and r. The vector is cuDNN's, projections included. A layer has two spellings:
+
+    l0_i2h_weight, r0_i2h_weight        behind the layer's prefix, lstm0_: save_params, export, MXNet 2
+    _unfused.0.l_cell.i2h_weight        behind the block's path: save_parameters of MXNet 1.3 to 1.9; with one
+                                        direction _unfused.0.i2h_weight
+
+Cells, those of the module mx.rnn too, have i2h_weight behind their prefix or path, and BidirectionalCell has
+l_cell.i2h_weight.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from stepnet.layout.record import Evidence, Record
@@ -11,38 +19,71 @@ from stepnet.layout.semantics import Setting, same
 
 EVIDENCE = Evidence(
     "python/mxnet/gluon/rnn/rnn_layer.py and rnn_cell.py, src/operator/rnn-inl.h of MXNet",
-    versions="1.0 to 2.0",
+    "MXNet 1.9.1 on the CPU",
+    "1.0 to 2.0",
 )
+UNFUSED = replace(EVIDENCE, versions="1.3 to 1.9")
+UNRUN = replace(EVIDENCE, run="")  # MXNet has projections on a GPU alone, but for those of a cell
 ACTIVATION = {"candidate_activation": Setting("activation", same("relu", "tanh"))}
-CELLS: dict[str, tuple[str, dict[str, Any]]] = {
-    "rnn": ("n", ACTIVATION),
-    "gru": ("rzn", {"reset": "after"}),
-    "lstm": ("ifgo", {}),
+KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "rnn": ("rnn", "n", ACTIVATION),
+    "gru": ("gru", "rzn", {"reset": "after"}),
+    "lstm": ("lstm", "ifgo", {}),
+    "lstm_projection": ("lstm", "ifgo", {}),
+}
+FUNCTIONS = same("tanh", "relu", "sigmoid", "softsign")
+GATES = {"gate_activation": Setting("recurrent_activation", FUNCTIONS, "sigmoid")}
+CANDIDATE = {"candidate_activation": Setting("activation", FUNCTIONS, "tanh")}
+OF_CELLS: dict[str, dict[str, Any]] = {
+    "rnn": {"candidate_activation": Setting("activation", FUNCTIONS)},
+    "gru": {"reset": "after", **GATES, **CANDIDATE},
+    "lstm": {**GATES, **CANDIDATE, "output_activation": Setting("activation", FUNCTIONS, "tanh")},
+    "lstm_projection": {},
 }
 
 
-def arrays(gates: str) -> dict[str, str]:
-    """The arrays of a gluon layer."""
+def arrays(kind: str, front: str) -> dict[str, str]:
+    """The arrays of a layer or cell, whose names begin alike."""
+    gates = KINDS[kind][1]
     return {
-        "{D}{L}_i2h_weight": f"W[(g:{gates} h) x]",
-        "{D}{L}_h2h_weight": f"R[(g:{gates} h) k]",
-        "{D}{L}_i2h_bias": f"b[(g:{gates} h)]",
-        "{D}{L}_h2h_bias": f"d[(g:{gates} h)]",
+        f"{front}i2h_weight": f"W[(g:{gates} h) x]",
+        f"{front}h2h_weight": f"R[(g:{gates} h) k]",
+        f"{front}i2h_bias": f"b[(g:{gates} h)]",
+        f"{front}h2h_bias": f"d[(g:{gates} h)]",
+        **({f"{front}h2r_weight": "P[y h]"} if kind == "lstm_projection" else {}),
     }
 
 
-def vector(gates: str, projection: str = "") -> dict[str, str]:
+def vector(kind: str) -> dict[str, str]:
     """The one vector."""
-    return {"parameters": weight_space(gates, "bd", projection)["weight_space"]}
+    projection = "; P[y h]" if kind == "lstm_projection" else ""
+    return {"parameters": weight_space(KINDS[kind][1], "bd", projection)["weight_space"]}
 
 
-PROJECTED = {**arrays("ifgo"), "{D}{L}_h2r_weight": "P[y h]"}
+def ran(kind: str, evidence: Evidence = EVIDENCE) -> Evidence:
+    """What was verified of a kind of layer."""
+    return UNRUN if kind == "lstm_projection" else evidence
+
+
+def of_cells(name: str, kind: str, front: str, known: dict[str, Any], evidence: Evidence) -> Record:
+    """A record of arrays that are called by the cell that they are in."""
+    both = ("l_cell.", "r_cell.")
+    cell, named = KINDS[kind][0], arrays(kind, f"{front}{{D}}")
+    return Record(f"mxnet.{name}", cell, named, known, evidence, both, lone_direction="")
+
+
 RECORDS = (
     *(
-        Record(f"mxnet.{c}", c, arrays(gates), known, EVIDENCE, ("l", "r"))
-        for c, (gates, known) in CELLS.items()
+        Record(f"mxnet.{kind}", cell, arrays(kind, "{D}{L}_"), known, ran(kind), ("l", "r"))
+        for kind, (cell, _, known) in KINDS.items()
     ),
-    Record("mxnet.lstm_projection", "lstm", PROJECTED, {}, EVIDENCE, ("l", "r")),
-    *(Record(f"mxnet.{c}_flat", c, vector(gates), known, EVIDENCE) for c, (gates, known) in CELLS.items()),
-    Record("mxnet.lstm_projection_flat", "lstm", vector("ifgo", "; P[y h]"), {}, EVIDENCE),
+    *(
+        of_cells(f"{kind}_unfused", kind, "_unfused.{L}.", known, ran(kind, UNFUSED))
+        for kind, (_, _, known) in KINDS.items()
+    ),
+    *(of_cells(f"{kind}_cell", kind, "", known, EVIDENCE) for kind, known in OF_CELLS.items()),
+    *(
+        Record(f"mxnet.{kind}_flat", cell, vector(kind), known, ran(kind))
+        for kind, (cell, _, known) in KINDS.items()
+    ),
 )

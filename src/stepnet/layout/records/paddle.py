@@ -4,16 +4,24 @@ of version 1.
 The recurrent weights of the old GRU operators are declared as [hidden, 3 hidden], and are the buffer of
 [hidden, 2 hidden], the gates, with that of [hidden, hidden], the candidate, behind it. origin_mode says
 whether the update gate keeps the old memory; it is an attribute of the operator and is asked for.
+
+Paddle saves each parameter of a layer twice, as `weight_ih_l0` and by the cell it is in, `0.cell.weight_ih`.
+Of an LSTM with a projection the first are wrong: Paddle gives four names to each five arrays, so that
+`weight_ih_l0_reverse` is the forward direction's projection. Those of the cells hold.
 """
 
 from stepnet.layout.record import Evidence, Record
-from stepnet.layout.records.torch import REVERSE, arrays
+from stepnet.layout.records.torch import REVERSE, arrays, of_cell
 from stepnet.layout.semantics import Setting, same
 
 EVIDENCE = Evidence("python/paddle/nn/layer/rnn.py of PaddlePaddle", "PaddlePaddle 3.3.1", "2 and later")
 OPERATORS = Evidence(
     "paddle/fluid/operators/gru_op.cc, lstm_op.cc and fused/fusion_gru_op.cc of PaddlePaddle",
     versions="1 and 2",
+)
+LOADED = (
+    "set_state_dict warns of the second name that Paddle has for each parameter, which is not in a file made "
+    "here; all parameters are set nevertheless",
 )
 CANDIDATE = ("tanh", "sigmoid", "relu", "linear")
 GRU = {
@@ -27,6 +35,13 @@ LSTM = {
     "candidate_activation": Setting("candidate_activation", same(*CANDIDATE), "tanh"),
     "output_activation": Setting("cell_activation", same(*CANDIDATE), "tanh"),
 }
+
+
+def of_its_cell(gates: str) -> dict[str, str]:
+    """The arrays that a layer has by the names of its cells."""
+    return {f"{{L}}.cell{{D}}.{name}": notation for name, notation in of_cell(gates).items()}
+
+
 RECURRENT = "R[k (g:zr h)]; R_n[k h] : k (3 h)"
 
 RECORDS = (
@@ -37,16 +52,19 @@ RECORDS = (
         {"candidate_activation": Setting("activation", same("tanh", "relu"))},
         EVIDENCE,
         REVERSE,
+        notes=LOADED,
     ),
-    Record("paddle.gru", "gru", arrays("rzn"), {"reset": "after"}, EVIDENCE, REVERSE),
-    Record("paddle.lstm", "lstm", arrays("ifgo"), {}, EVIDENCE, REVERSE),
+    Record("paddle.gru", "gru", arrays("rzn"), {"reset": "after"}, EVIDENCE, REVERSE, notes=LOADED),
+    Record("paddle.lstm", "lstm", arrays("ifgo"), {}, EVIDENCE, REVERSE, notes=LOADED),
     Record(
         "paddle.lstm_projection",
         "lstm",
-        {**arrays("ifgo"), "weight_ho_l{L}{D}": "P[h y]"},
+        {**of_its_cell("ifgo"), "{L}.cell{D}.weight_ho": "P[h y]"},
         {},
         EVIDENCE,
-        REVERSE,
+        ("_fw", "_bw"),
+        lone_direction="",
+        notes=LOADED,
     ),
     Record(
         "paddle.fusion_gru",

@@ -1,0 +1,86 @@
+"""What stands for a NumPy array in a pickle, and the array that it is, made of bytes in the pickle itself.
+
+Source: array_reduce and array_setstate in numpy/_core/src/multiarray/methods.c of NumPy 2.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Literal, cast
+
+import numpy as np
+
+from stepnet.errors import FileError
+from stepnet.files.pickles.opcodes import latin
+from stepnet.files.pickles.values import Call, is_shape, parts
+
+Array = np.ndarray
+
+RECONSTRUCT = {"numpy.core.multiarray._reconstruct", "numpy._core.multiarray._reconstruct"}
+FROM_BUFFER = {"numpy.core.numeric._frombuffer", "numpy._core.numeric._frombuffer"}  # of protocol 5
+NAMES = frozenset({*RECONSTRUCT, *FROM_BUFFER})
+KINDS = "fiubc"  # of dtypes: numbers and truth values
+
+
+def is_numpy(value: object) -> bool:
+    """Whether a value of a pickle stands for an array."""
+    return isinstance(value, Call) and value.name in NAMES
+
+
+def of_numbers(value: object) -> bool:
+    """Whether it stands for an array of numbers, and not of texts, dates or objects of Python."""
+    if not isinstance(value, Call) or not is_numpy(value):
+        return False
+    known = [one for one in fields(value) if isinstance(one, Call) and one.name == "numpy.dtype"]
+    code = known[0].arguments[:1] if known else ()
+    return any(isinstance(one, str) and one[:1] in KINDS for one in code)
+
+
+def fields(call: Call) -> tuple[object, ...]:
+    """The shape, dtype, order and bytes of an array, in the order of its kind of call."""
+    return parts(call.state) if call.name in RECONSTRUCT else call.arguments
+
+
+def described(
+    name: str, call: Call, dtypes: Mapping[str, object], advice: str
+) -> tuple[np.dtype[np.generic], tuple[int, ...], str, object]:
+    """The dtype, shape, order (C or F) and bytes of an array in a pickle; dtypes: those that may be."""
+    match fields(call):
+        case (_, shape, Call(name="numpy.dtype") as dtype, bool(fortran), data):
+            order = "F" if fortran else "C"
+        case (data, Call(name="numpy.dtype") as dtype, shape, "C" | "F" as letter):
+            order = str(letter)
+        case _:
+            raise FileError(f"{name!r} is no array in a form that stepnet knows; {advice}")
+    if not is_shape(shape):
+        raise FileError(f"{name!r} has a shape that no array can have")
+    return dtype_of(name, dtype, dtypes), cast(tuple[int, ...], shape), order, data
+
+
+def dtype_of(name: str, call: Call, dtypes: Mapping[str, object]) -> np.dtype[np.generic]:
+    """The dtype that a pickle means, in the byte order that it has there."""
+    code = call.arguments[0] if call.arguments else None
+    order = (*parts(call.state), None, None)[1]
+    if not isinstance(code, str) or code not in dtypes:
+        code = code[:20] if isinstance(code, str) else ""
+        kind = {"O": "Python objects", "U": "texts", "S": "texts"}.get(code[:1], f"dtype {code!a}")
+        raise FileError(f"{name!r} holds {kind}, which stepnet does not read; save an array of numbers")
+    return np.dtype(code).newbyteorder(">" if order == ">" else "<" if order == "<" else "=")
+
+
+def array_of(
+    name: str, dtype: np.dtype[np.generic], shape: tuple[int, ...], order: str, data: object
+) -> Array:
+    """The array of a pickle's bytes, which it keeps unless they must be turned; Python 2's are a text."""
+    if isinstance(data, str):
+        try:
+            data = latin(data)
+        except UnicodeEncodeError:
+            raise FileError(f"{name!r} has a text where its bytes must be") from None
+    size = math.prod(shape) * dtype.itemsize
+    if not isinstance(data, bytearray) or len(data) != size:
+        found = f"{len(data)} bytes" if isinstance(data, bytearray) else "none"
+        raise FileError(f"{name!r} of shape {shape} and dtype {dtype} needs {size} bytes and has {found}")
+    array = np.ndarray(shape, dtype, data, order=cast(Literal["C", "F"], order))
+    if dtype == np.bool_ and (array.view(np.uint8) > 1).any():
+        raise FileError(f"{name!r} holds truth values other than 0 and 1")
+    return array.astype(dtype.newbyteorder("="), copy=False)
