@@ -1,6 +1,7 @@
 """The names under which PaddlePaddle saves layers: files of Paddle 3.3.1, by data/make_paddle.py."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ with np.load(DATA / "paddle.npz") as arrays:
     GAVE: dict[str, Any] = dict(arrays)
 
 
-def outputs(path: Path, prefix: str, kind: type[torch.nn.RNNBase], **options: Any) -> Any:
+def outputs(path: Path, prefix: str, kind: Callable[..., torch.nn.RNNBase], **options: Any) -> Any:
     """What PyTorch gives for the layer behind a prefix of a file."""
     module = kind(INPUTS, HIDDEN, batch_first=True, num_layers=2, **options)
     state = torch.load(path, weights_only=True)

@@ -67,10 +67,15 @@ def prefixed(front: str) -> Callable[[nn.Module], dict[str, Any]]:
     return lambda model: model.state_dict(prefix=front)
 
 
+def compiled(model: Any) -> dict[str, Any]:
+    found: Any = torch.compile(model)
+    return found.state_dict()
+
+
 WRAPPED: dict[str, tuple[Callable[[nn.Module], Any], str]] = {
     "lightning": (of_lightning, "state_dict.model."),
     "data parallel": (lambda model: nn.DataParallel(model).state_dict(), "module."),
-    "compiled": (lambda model: torch.compile(model).state_dict(), "_orig_mod."),
+    "compiled": (compiled, "_orig_mod."),
     "averaged": (averaged, "module."),
     "compiled and parallel": (prefixed("module._orig_mod."), "module._orig_mod."),
     "fsdp": (prefixed("_fsdp_wrapped_module."), "_fsdp_wrapped_module."),
@@ -126,7 +131,8 @@ def test_copies_of_a_model_are_told_apart(tmp_path: Path):
     chosen = Choice(module="state_dict.ema_model.module.encoder.rnn")
     done = convert_file(source, "torch", tmp_path / "ema.pt", choice=chosen)
     found = torch.load(tmp_path / "ema.pt", weights_only=True)
-    assert torch.equal(found["weight_hh_l0"], ema.encoder["rnn"].weight_hh_l0)
+    encoder: Any = ema.encoder
+    assert torch.equal(found["weight_hh_l0"], encoder["rnn"].weight_hh_l0)
     assert set(arrays_of(source)) == {*done.account.left, *done.account.converted[names[1]]}
 
 

@@ -24,10 +24,10 @@ INPUTS, HIDDEN = 3, 4
 class Model(nn.Module):
     """A layer of which a test parametrizes something, and a head."""
 
-    def __init__(self, kind: type[nn.RNNBase] = nn.LSTM, **options: Any) -> None:
+    def __init__(self, kind: Callable[..., nn.RNNBase] = nn.LSTM, **options: Any) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.rnn = kind(INPUTS, HIDDEN, **options)
+        self.rnn: Any = kind(INPUTS, HIDDEN, **options)
         self.head = nn.Linear(HIDDEN, 2)
 
 
@@ -113,7 +113,7 @@ def test_what_no_layer_takes_keeps_its_names(tmp_path: Path):
 class WeightDropout(nn.Module):
     """As WeightDropout of fastai 1 (`both`) and 2, and of Salesforce's AWD-LSTM (`inner`)."""
 
-    def __init__(self, module: nn.RNNBase, both: bool = False, inner: bool = False) -> None:
+    def __init__(self, module: Any, both: bool = False, inner: bool = False) -> None:
         super().__init__()
         self.module = module
         raw = module.weight_hh_l0
@@ -249,7 +249,7 @@ def test_a_list_of_parametrizations_that_is_out_of_order_or_has_gaps(tmp_path: P
     torch.save(dict(reversed(state.items())), tmp_path / "x.pt")
     torch.save(state, tmp_path / "y.pt")
     found = [read(tmp_path / name).modules[0].arrays["weight_hh_l0"] for name in ("x.pt", "y.pt")]
-    assert np.array_equal(*found)
+    assert np.array_equal(found[0], found[1])
     front = "rnn.parametrizations.weight_hh_l0.original"
     state[f"{front}2"] = state.pop(f"{front}1")
     torch.save(state, tmp_path / "z.pt")
