@@ -84,7 +84,6 @@ class Format:
         self.code.write(path, arrays, force)
 
 
-VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # behind each name that TensorFlow 2 saves
 TORCH = (".pt", ".pth", ".bin", ".pth.tar", ".th", ".tar", ".pkl", ".model")
 FORMATS = (
     Format("model in shards", (".index.json",), "shards", ("torch", "candle", "mlx")),
@@ -116,15 +115,8 @@ FORMATS = (
     Format("Orbax", (), "orbax.file", ("flax", "nnx"), "/", "/value"),
     Format("PaddlePaddle", (".pdparams",), "pickles.paddle", ("paddle",)),
     Format("MXNet", (".params",), "mxnet", ("mxnet",), "_"),
-    Format(
-        "TensorFlow checkpoint",
-        (".index", ".ckpt"),
-        "checkpoint.file",
-        ("tf1", "keras2"),
-        "/",
-        VALUE,
-    ),
-    Format("TensorFlow SavedModel", (".pb",), "checkpoint.saved_model", ("keras2", "tf1"), "/", VALUE),
+    Format("TensorFlow checkpoint", (".index", ".ckpt"), "checkpoint.modules", asks=True),
+    Format("TensorFlow SavedModel", (".pb",), "checkpoint.saved_model", asks=True),
     Format("raw buffers", (".json",), "raw"),
 )
 BY_TITLE = {form.title: form for form in FORMATS}

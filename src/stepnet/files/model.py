@@ -30,8 +30,9 @@ class Module:
     and semantics: what the file says of them. follows: the name of the module whose outputs it takes, if that
     is all it takes. reverse: whether its one direction runs from each sequence's last step; flipped: whether
     it then gives its outputs in the order in which it computes them, as Keras does, last step first. merge:
-    what becomes of the outputs of both directions, as `Bidirectional` has it; None where the file does not say.
-    notes: what the file says that no layout has. alone: why it is no ordinary layer of a model, if it is none.
+    what becomes of the outputs of both directions, as `Bidirectional` has it; None where the file does not
+    say. notes: what the file says that no layout has. alone: why it is no ordinary layer of a model, if it is
+    none.
     """
 
     name: str

@@ -68,8 +68,8 @@ class Told:
 
 @dataclass(frozen=True)
 class Around:
-    """What is around the layers of a model: the models that it lies in, what feeds each of its inputs, and the
-    group of each layer in files of Keras 3, where that is not told by its class.
+    """What is around the layers of a model: the models that it lies in, what feeds each of its inputs, and
+    the group of each layer in files of Keras 3, where that is not told by its class.
     """
 
     prefix: str = ""

@@ -313,7 +313,7 @@ def parts_by_name(layer: str, paths: Mapping[str, str], told: Told | None, store
     scopes: dict[Steps, dict[str, str]] = {}
     for weight, path in paths.items():
         way, _, own = plain(layer, weight).rpartition("/")
-        *scope, leaf = weight.split("/")
+        scope = weight.split("/")[:-1]
         if layer in scope:
             scope = scope[len(scope) - scope[::-1].index(layer) :]
         if way and not any(part.startswith(f"{way}_") for part in scope):

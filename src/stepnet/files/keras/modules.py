@@ -14,7 +14,7 @@ from stepnet.files.keras import write as writers
 from stepnet.files.keras.config import layers_of
 from stepnet.files.keras.file import KerasFile, KerasLayer
 from stepnet.files.keras.file import read as read_layers
-from stepnet.files.keras.parts import CELLS, DIRECTIONS, Part
+from stepnet.files.keras.parts import DIRECTIONS, Part
 from stepnet.files.keras.write import NewLayer
 from stepnet.files.model import Array, Model, Module, layer_arrays
 from stepnet.files.store import Store
@@ -185,6 +185,7 @@ def both_ways(path: Path, layer: KerasLayer, cells: Sequence[tuple[Part, Module]
     by_words, made = {part.words: one for part, one in cells}, list[Module]()
     for part, module in cells:
         front = part.words[:-1]
+        name = "/".join((layer.name, *front))
         ways = [by_words.get((*front, way)) for way in DIRECTIONS.values()]
         forward, backward = ways
         if part.way is None:
@@ -192,8 +193,8 @@ def both_ways(path: Path, layer: KerasLayer, cells: Sequence[tuple[Part, Module]
         elif forward is None or backward is None or not alike(forward, backward):
             made.append(one_way(path, part, module))
         elif module is forward:
-            merge = merge_of(path, part, module.name)
-            made.append(joined("/".join((layer.name, *front)), forward, backward, merge))
+            merge = merge_of(path, part, name)
+            made.append(joined(name, forward, backward, merge))
     return made
 
 

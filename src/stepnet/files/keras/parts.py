@@ -4,9 +4,9 @@
                                                 forward_layer/cell/cells/gru_cell   ->  forward/cells/1
                                                 backward_layer/cell/cells/...       ->  backward/cells/...
 
-A configuration is a tree of objects, and the groups of a file are a tree with the same branches: an object has
-what it holds under the name of an attribute. Both are walked together. Where the configuration of a layer does
-not say what it holds, as one of the program's own class need not, the names of groups do.
+A configuration is a tree of objects, and the groups of a file are a tree with the same branches: an object
+has what it holds under the name of an attribute. Both are walked together. Where the configuration of a layer
+does not say what it holds, as one of the program's own class need not, the names of groups do.
 
 Sources: keras/src/layers/rnn/ and saving/saving_lib.py of 3.15; tf_keras 2.21.
 """
@@ -21,10 +21,14 @@ from stepnet.files.store import OBJECT, Store
 
 Steps = tuple[str, ...]
 
-CELLS = {
-    **{"SimpleRNN": "rnn", "GRU": "gru", "LSTM": "lstm", "CuDNNGRU": "cudnn_gru", "CuDNNLSTM": "cudnn_lstm"},
-    **{"SimpleRNNCell": "rnn", "GRUCell": "gru", "LSTMCell": "lstm"},
+LAYERS = {
+    "SimpleRNN": "rnn",
+    "GRU": "gru",
+    "LSTM": "lstm",
+    "CuDNNGRU": "cudnn_gru",
+    "CuDNNLSTM": "cudnn_lstm",
 }
+CELLS = {**LAYERS, "SimpleRNNCell": "rnn", "GRUCell": "gru", "LSTMCell": "lstm"}
 DIRECTIONS = {"forward_layer": "forward", "backward_layer": "backward"}
 UNSAID = ("cell", "layer", "layers")  # groups that no part is named after
 CELL = re.compile(r"\w*_cell(_\d+)?")  # what Keras calls a cell in the names of weights
@@ -35,11 +39,11 @@ STACK = re.compile(r"stacked_rnn_cells(_\d+)?")
 class Part:
     """Something in a layer that has arrays of its own.
 
-    words: the way to it, ("forward", "cells", "1"), nothing for the layer itself. class_name: "" where nothing
-    tells it. run: the configuration of what runs it over the steps, which is its own for a layer. names: what
-    it and what is around it are called. in_cell: whether something runs it as its cell. merge: the merge_mode of
-    the Bidirectional around it, None where that is not told. timed: the name of the TimeDistributed around it.
-    arrays: the name of each in it, and that in the file.
+    words: the way to it, ("forward", "cells", "1"), nothing for the layer itself. class_name: "" where
+    nothing tells it. run: the configuration of what runs it over the steps, which is its own for a layer.
+    names: what it and what is around it are called. in_cell: whether something runs it as its cell. merge:
+    the merge_mode of the Bidirectional around it, None where that is not told. timed: the name of the
+    TimeDistributed around it. arrays: the name of each in it, and that in the file.
     """
 
     words: Steps = ()
@@ -188,8 +192,10 @@ def by_scope(parts: Sequence[Part], scopes: Sequence[Steps]) -> list[Part]:
     return list(parts)
 
 
-def words_of(scopes: Sequence[Steps]) -> list[Steps]:
+def words_of(scopes: Sequence[Steps], ordered: bool = True) -> list[Steps]:
     """The words for each scope of names in a layer of which nothing else is known.
+
+    ordered: whether the cells of a stack come in their order, and so have numbers.
 
     >>> words_of([("forward_gru", "gru_cell"), ("backward_gru", "gru_cell")])
     [('forward',), ('backward',)]
@@ -204,7 +210,7 @@ def words_of(scopes: Sequence[Steps]) -> list[Steps]:
         counts: dict[Steps, int] = {}
         for place, words in enumerate(plain if all(last) else ()):
             counts[words] = counts.get(words, -1) + 1
-            plain[place] = (*words, "cells", str(counts[words]))
+            plain[place] = (*words, "cells", str(counts[words]) if ordered else last[place][0])
     mixed = len({bool({*DIRECTIONS.values()} & {*words}) for words in plain}) > 1
     if len(set(plain)) < len(plain) or mixed:
         return [tuple(worded(scope, whole=True)) for scope in scopes]
