@@ -18,7 +18,6 @@ from stepnet.errors import FileError, InputError
 from stepnet.files.formats import read as read_model
 from stepnet.files.tflite import file as tflite
 from stepnet.files.tflite import flatbuffer
-from stepnet.files.tflite.file import read
 from stepnet.files.tflite.flatbuffer import Fields, Number, build
 from stepnet.files.tflite.kinds import TfliteNode
 from stepnet.files.tflite.write import write
@@ -28,6 +27,11 @@ DATA = Path(__file__).parent / "data"
 SEEN = np.load(DATA / "tflite_outputs.npz")
 MODELS = sorted({name.partition("/")[0] for name in SEEN.files})
 Array = np.ndarray
+
+
+def read(path: Path) -> tuple[TfliteNode, ...]:
+    """The recurrent operators of a model."""
+    return tflite.read(path).nodes
 
 
 # ---- the equations, after tensorflow/lite/kernels/lstm_eval.cc and kernel_utils.cc

@@ -115,7 +115,8 @@ def check_row(modules: tuple[Module, ...], output: Path | str, assumed: bool) ->
         if module.alone:
             raise LayoutError(
                 f"{output} would run {module.name.rstrip('./_')} as an ordinary layer, and it "
-                f"{module.alone}: convert it by itself with --module, or write a file of arrays, as .npz or .safetensors"
+                f"{module.alone}: convert it by itself with --module, or write a file of arrays, as .npz or "
+                ".safetensors"
             )
     for below, module in pairwise(modules):
         names = [one.name.rpartition(" + ")[2].rstrip("./_") or "the weights" for one in (below, module)]

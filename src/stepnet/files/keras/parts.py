@@ -127,7 +127,8 @@ def places(node: Config, store: Store, by_class: bool = True) -> dict[Steps, Par
     cell/cells/lstm_cell_1 cells/1 (LSTMCell)
     """
     whole = Part(run=table(node.get("config")))
-    pending, found = [(node, (), whole)], dict[Steps, Part]()
+    pending: list[tuple[Config, Steps, Part]] = [(node, (), whole)]
+    found: dict[Steps, Part] = {}
     while pending:
         node, steps, around = pending.pop()
         if len(steps) > DEEPEST:

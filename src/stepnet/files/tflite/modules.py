@@ -13,8 +13,8 @@ from stepnet.layout.registry import record
 
 def read(path: Path) -> Model:
     """The recurrent operators of a model, each a module."""
-    nodes = file.read(path)
-    return Model(str(path), tuple(module(path, node) for node in nodes))
+    found = file.read(path)
+    return Model(str(path), tuple(module(path, node) for node in found.nodes), layers=found.others)
 
 
 def module(path: Path, node: TfliteNode) -> Module:
