@@ -55,8 +55,11 @@ def model_of(
     rest = {name: array for name, array in arrays.items() if name not in taken}
     names = {module.name for module in modules}
     asked = {name: said for name, said in layouts.items() if name not in names}
-    others = among(str(path), rest, frameworks, layout, asked, suffix=VALUE)
-    return Model(str(path), (*modules, *others.modules), others.rest)
+    known = {name for layer in keras.layers if layer.config is not None for _, name in layer.arrays}
+    kept = {name: rest[name] for name in rest if told and name in known}  # of cells that are not Keras' own
+    unknown = {name: array for name, array in rest.items() if name not in kept}
+    others = among(str(path), unknown, frameworks, layout, asked, suffix=VALUE)
+    return Model(str(path), (*modules, *others.modules), {**kept, **others.rest})
 
 
 def version_of(keys: Iterable[str]) -> str:

@@ -8,7 +8,7 @@ names. The graph, which is code, is passed over.
 Source: tf_keras/protobuf/saved_metadata.proto and saving/legacy/saved_model/load.py of tf_keras 2.21.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -109,7 +109,11 @@ def described(
         name = "/".join((*(one.name for one in around), layer.name))
         timed = next((one.name for one in around if class_of(one.node) == TIMED), "")
         known = places(layer.node, store, by_class=False)
-        parts = tuple(with_variables(part, nodes, (*steps, *way), called) for way, part in known.items())
+        parts = [
+            with_variables(part, nodes, ((*steps, *way), (*steps, *way, "cell")), called)
+            for way, part in known.items()
+            if (*way, "cell") not in known
+        ]
         there = tuple(part for part in parts if part.arrays)
         check_complete(known.values(), there)
         if there:
@@ -130,12 +134,10 @@ def outermost(layers: Mapping[Steps, Layer]) -> Iterator[tuple[Steps, Layer]]:
             yield steps, layer
 
 
-def with_variables(part: Part, nodes: Sequence[Node], steps: Steps, called: Mapping[str, str]) -> Part:
+def with_variables(
+    part: Part, nodes: Sequence[Node], ways: Iterable[Steps], called: Mapping[str, str]
+) -> Part:
     """A part with the variables that attributes lead to, in it or in its own cell."""
-    found: dict[str, str] = {}
-    for own in KERNELS:
-        ways = ((*steps, own), (*steps, "cell", own)) if part.cell or part.in_cell or not part.words else ()
-        node = next((node for way in ways if (node := at(nodes, way)) is not None and node.key), None)
-        if node is not None:
-            found[own] = called.get(node.key, node.key)
+    places = [(own, at(nodes, (*way, own))) for way in ways for own in KERNELS]
+    found = {own: called.get(node.key, node.key) for own, node in places if node is not None and node.key}
     return replace(part, arrays=tuple(found.items()))

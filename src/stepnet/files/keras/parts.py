@@ -31,6 +31,7 @@ LAYERS = {
 CELLS = {**LAYERS, "SimpleRNNCell": "rnn", "GRUCell": "gru", "LSTMCell": "lstm"}
 DIRECTIONS = {"forward_layer": "forward", "backward_layer": "backward"}
 UNSAID = ("cell", "layer", "layers")  # groups that no part is named after
+MOST_SHOWN = 4
 CELL = re.compile(r"\w*_cell(_\d+)?")  # what Keras calls a cell in the names of weights
 STACK = re.compile(r"stacked_rnn_cells(_\d+)?")
 
@@ -181,16 +182,15 @@ def by_scope(parts: Sequence[Part], scopes: Sequence[Steps]) -> list[Part]:
 
     Raises `FileError` for another number of scopes.
     """
-    fits = [[scope for scope in scopes if part.agrees(scope)] for part in parts]
-    if all(len(some) == 1 for some in fits) and len({some[0] for some in fits}) == len(scopes):
-        owners = {some[0]: part for part, some in zip(parts, fits, strict=True)}
-        return [owners[scope] for scope in scopes]
     if len(parts) != len(scopes):
+        titles = [part.title for part in parts[:MOST_SHOWN]]
         raise FileError(
-            f"its configuration has {', '.join(part.title for part in parts)}, and the file has arrays of "
-            f"{', '.join('/'.join(scope) for scope in scopes)}"
+            f"its configuration has {len(parts)} cells ({', '.join(titles)}), and the file has arrays of "
+            f"{len(scopes)}"
         )
-    return list(parts)
+    fits = [[scope for scope in scopes if part.agrees(scope)] for part in parts]
+    owners = {some[0]: part for part, some in zip(parts, fits, strict=True) if len(some) == 1}
+    return [owners[scope] for scope in scopes] if len(owners) == len(parts) else list(parts)
 
 
 def words_of(scopes: Sequence[Steps], ordered: bool = True) -> list[Steps]:

@@ -33,7 +33,7 @@ CONCATENATION, DEQUANTIZE, TRANSPOSE, REVERSE_V2 = 2, 6, 39, 105
 
 @dataclass(frozen=True)
 class TfliteFile:
-    """The recurrent operators of a model in the order they run in, and what its other operators are called."""
+    """The recurrent operators of a model in the order they run in, and what its others are called."""
 
     nodes: tuple[TfliteNode, ...]
     others: tuple[str, ...]
@@ -43,7 +43,7 @@ def read(path: str | Path) -> TfliteFile:
     """The operators of a model.
 
     GRUs and unusual activations are no recurrent operators: the converter writes those out as a loop of
-    products. Operators that turn a recurrent one's input round alone are part of it, and not among the others.
+    products. Operators that do nothing but turn a recurrent one's input round are part of it.
     Raises `FileError` for a file that is no whole model, and for weights that are quantized, sparse or made
     when the model runs.
 
@@ -58,7 +58,9 @@ def read(path: str | Path) -> TfliteFile:
         raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
     model, store = root(data, str(path), b"TFL3", ".tflite"), Store(path, len(data))
     codes = [max(code.get(0, "b"), code.get(3, "i")) for code in model.tables(1)]
-    titles = [operator_name(max(code.get(0, "b"), code.get(3, "i")), code.text(1)) for code in model.tables(1)]
+    titles = [
+        operator_name(max(code.get(0, "b"), code.get(3, "i")), code.text(1)) for code in model.tables(1)
+    ]
     buffers = model.tables(4)
     found: list[TfliteNode] = []
     others: list[str] = []
