@@ -325,6 +325,10 @@ def new_layers(path: Path, module: Module, legacy: bool, count: int) -> list[New
         names = [f"{plain}_{place}" if place else plain for place in places]
     config = configuration(module, cell)
     if both:
+        if module.merge is None:
+            raise FileError(
+                f"{path}: nobody says what becomes of the outputs of both directions of {module.name!r}"
+            )
         mode = {ours: theirs for theirs, ours in MERGES.items()}[module.merge]
         inner: dict[str, Any] = {"class_name": CLASSES[cell], "config": config}
         config = {"merge_mode": mode, "layer": inner}
