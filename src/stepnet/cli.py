@@ -372,7 +372,7 @@ def fail_where_different(verdicts: Any) -> None:
 def load(file: Path, chosen: Any) -> Any:
     """The recurrent layers of a model file, ready to run."""
     from stepnet.compose import Stack, named
-    from stepnet.files.account import check_row
+    from stepnet.files.account import check_merges, check_row
     from stepnet.files.formats import read
     from stepnet.files.model import stacked
     from stepnet.files.verified import weights
@@ -380,7 +380,9 @@ def load(file: Path, chosen: Any) -> Any:
     model = read(file, chosen.layout, chosen.layouts)
     with named(str(file)):
         modules = stacked(chosen.modules(model), chosen.stack)
-        check_row(modules, file, chosen.stack)
+        if chosen.module is None:
+            check_row(modules, file, chosen.stack)
+        check_merges(modules)
         layers = [weights(module).layers() for module in modules]
         return layers[0] if len(layers) == 1 else Stack(layers)
 
@@ -397,13 +399,15 @@ def choice(
     if len(whole) > 1:
         raise typer.BadParameter(f"--from says two layouts of the whole file: {' and '.join(whole)}")
     layouts = dict(pairs([text for text in layout or [] if "=" in text], "--from"))
+    from stepnet.compose import MERGES
     from stepnet.files.interchange import Choice
     from stepnet.layout.semantics import VALUES
 
+    values = {**VALUES, "merge": tuple(MERGES)}
     sizes = {name: number(name, value, int) for name, value in pairs(size or [], "--size")}
     fields = {
-        name: {str(known): known for known in VALUES[name]}.get(value, value)
-        if name in VALUES
+        name: {str(known): known for known in values[name]}.get(value, value)
+        if name in values
         else number(name, value, float)
         for name, value in pairs(semantics or [], "--semantics", FIELDS_AS_CALLED)
     }

@@ -354,7 +354,9 @@ def test_constants_and_merges_that_are_none(tmp_path: Path):
     config = {"class_name": "Sequential", "config": {"layers": [layer]}}
     path = keras(tmp_path / "model.keras", json.dumps(config))
     with h5py.File(tmp_path / "weights", "w") as file:
-        file["layers/bidirectional/forward_layer/cell/vars/0"] = np.zeros((2, 12), "f4")
+        for way in ("forward", "backward"):
+            for place, shape in enumerate([(2, 12), (3, 12)]):
+                file[f"layers/bidirectional/{way}_layer/cell/vars/{place}"] = np.zeros(shape, "f4")
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("config.json", json.dumps(config))
         archive.write(tmp_path / "weights", "model.weights.h5")

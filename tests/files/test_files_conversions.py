@@ -69,7 +69,7 @@ FOUND = {
     "basic_lstm": {"rnn/basic_lstm_cell/": LSTMS},
     "lstm": {"model/rnn/lstm_cell/": ("tf1.lstm_projection",)},
     "gru": {"bidirectional_rnn/bw/gru_cell/": GRUS, "bidirectional_rnn/fw/gru_cell/": GRUS},
-    "gru_2": {"model/layer_with_weights-0/cell/": ("keras2.gru",)},
+    "gru_2": {"model/layer_with_weights-0": ("keras2.gru",)},
     "kinds": {},
 }
 FILES = {

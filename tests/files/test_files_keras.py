@@ -479,7 +479,7 @@ LAYERS = {
         ("inner/dense", "Dense", ("inner/gru",), ["kernel", "bias"]),
         ("last", "LSTM", ("add", "first"), [*KERNELS]),
         ("both", "Bidirectional", ("add",), directed("kernel", "recurrent_kernel")),
-        ("spread", "TimeDistributed", ("add",), ["kernel", "bias"]),
+        ("spread/dense", "Dense", ("spread",), ["kernel", "bias"]),
         ("stack", "RNN", ("add",), [*CELLS, *(f"cells/2/{name}" for name in KERNELS)]),
     ],
     "sequential": [
@@ -495,7 +495,7 @@ def same_weights(file: KerasFile, model: Any) -> None:
     for layer in file.layers:
         twin = model
         for part in layer.name.split("/"):
-            twin = twin.get_layer(part)
+            twin = twin.layer if hasattr(twin, "layer") else twin.get_layer(part)  # of a TimeDistributed
         weights = [weight for weight in twin.get_weights() if weight.dtype == np.float32]  # no random states
         for (_, place), weight in zip(layer.arrays, weights, strict=True):
             np.testing.assert_array_equal(file.arrays[place], weight)

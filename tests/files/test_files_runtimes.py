@@ -332,26 +332,15 @@ def test_a_saved_model_in_torch(made: Callable[[str], Path], tmp_path: Path, for
     folder = made("saved_model")
     given = np.load(folder / "outputs.npz")
     model = read(folder / form)
-    names = ["encoder/gru_cell/", "both/forward_lstm/lstm_cell/", "both/backward_lstm/lstm_cell/"]
-    assert sorted(module.name for module in model.modules) == sorted(names)
+    found = {module.name: (module.layout, module.merge) for module in model.modules}
+    assert found == {"encoder": ("keras.gru", "concat"), "both": ("keras.lstm", None)}
     head = {name: model.rest[name] for name in ("head/kernel", "head/bias")}
     assert_same(head, {name: given[name] for name in head})
-    fields = {"gate_activation": "sigmoid", "candidate_activation": "tanh"}
-    lstm = {**fields, "output_activation": "tanh"}
-    parts: dict[str, Array] = {}
-    for name, cell in zip(names, (torch.nn.GRU, torch.nn.LSTM, torch.nn.LSTM), strict=True):
-        out = tmp_path / "out.pt"
-        x = parts["encoder/gru_cell/"] if parts else np.asarray(given["inputs"])
-        x = x[:, ::-1].copy() if "backward" in name else x
-        told = fields if cell is torch.nn.GRU else lstm
-        options = (
-            "--module",
-            name,
-            *(word for field in told for word in ("--semantics", f"{field}={told[field]}")),
-        )
-        y = torch_chain(folder / form, out, {"": (cell, x.shape[-1], {})}, x, *options)
-        parts[name] = y[:, ::-1] if "backward" in name else y
-    close(np.concatenate([parts[name] for name in names[1:]], axis=-1), given["outputs"])
+    parts = {
+        "encoder.": (torch.nn.GRU, 2, {}),
+        "both.": (torch.nn.LSTM, 3, {"bidirectional": True}),
+    }
+    close(torch_chain(folder / form, tmp_path / "out.pt", parts, given["inputs"]), given["outputs"])
 
 
 def test_broken_saved_models(made: Callable[[str], Path]):

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from tolerance import assert_close
 
-from stepnet.errors import FileError, InputError
+from stepnet.errors import FileError, InputError, LayoutError
 from stepnet.files.formats import read as read_model
+from stepnet.files.interchange import Choice, convert_file
 from stepnet.files.tflite import file as tflite
 from stepnet.files.tflite import flatbuffer
-from stepnet.files.tflite.file import read
 from stepnet.files.tflite.flatbuffer import Fields, Number, build
 from stepnet.files.tflite.kinds import TfliteNode
 from stepnet.files.tflite.write import write
@@ -28,6 +28,11 @@ DATA = Path(__file__).parent / "data"
 SEEN = np.load(DATA / "tflite_outputs.npz")
 MODELS = sorted({name.partition("/")[0] for name in SEEN.files})
 Array = np.ndarray
+
+
+def read(path: Path) -> tuple[TfliteNode, ...]:
+    """The recurrent operators of a model."""
+    return tflite.read(path).nodes
 
 
 # ---- the equations, after tensorflow/lite/kernels/lstm_eval.cc and kernel_utils.cc
@@ -568,3 +573,19 @@ def test_operators_that_do_not_fit_are_not_written(path: Path):
     assert reason(TfliteNode("one", op, ones(), {"fused_activation_function": "SINE"})) == (
         "its activation is 'SINE', and not one of NONE, RELU, RELU_N1_TO_1, RELU6, TANH, SIGN_BIT"
     )
+
+
+def test_operators_that_are_not_converted_are_in_the_account(tmp_path: Path):
+    source, out = DATA / "keras_head.tflite", tmp_path / "out.tflite"
+    model = read_model(source)
+    assert [name.rpartition(" ")[2] for name in model.layers] == [
+        "(FULLY_CONNECTED)",
+        "(FULLY_CONNECTED)",
+        "(SOFTMAX)",
+    ]
+    with pytest.raises(LayoutError, match=r"it takes .*dense_1.*, and what lies between would be lost"):
+        convert_file(source, "tflite", out, choice=Choice(stack=True))
+    done = convert_file(source, "keras", tmp_path / "out.npz", choice=Choice(semantics={"cell_clip": 0}))
+    assert [name for name in done.account.layers if "SOFTMAX" in name] == [
+        "StatefulPartitionedCall:0 (SOFTMAX)"
+    ]

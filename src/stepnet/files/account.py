@@ -97,10 +97,22 @@ def inside(prefix: str, module: Module, names: Iterable[str]) -> list[str]:
     if not own:
         return []  # the file itself says what the layer's arrays are
     if prefix:
-        held = [name for name in names if name.startswith(prefix)]
+        front = prefix if prefix[-1] in "./_" else f"{prefix}/"
+        held = [name for name in names if name.startswith(front)]
     else:
         held = [name for name in names if not set(name) & set("./")]
     return [name for name in held if not any(name.startswith((f"{one}/", f"{one}.")) for one in own)]
+
+
+def check_merges(modules: Iterable[Module]) -> None:
+    """Raises `LayoutError` for a module of two directions of which nobody says how they are merged."""
+    for module in modules:
+        if module.merge is None:
+            name = module.name.rstrip("./_") or "the layer"
+            raise LayoutError(
+                f"{name} runs in both directions, and the file does not say what becomes of their outputs: "
+                "say --semantics merge=concat, sum, average or product"
+            )
 
 
 def check_row(modules: tuple[Module, ...], output: Path | str, assumed: bool) -> None:
@@ -108,6 +120,13 @@ def check_row(modules: tuple[Module, ...], output: Path | str, assumed: bool) ->
 
     assumed: somebody says so, of a file that does not.
     """
+    for module in modules:
+        if module.alone:
+            raise LayoutError(
+                f"{output} would run {module.name.rstrip('./_')} as an ordinary layer, and it "
+                f"{module.alone}: convert it by itself with --module, or write a file of arrays, as .npz or "
+                ".safetensors"
+            )
     for below, module in pairwise(modules):
         names = [one.name.rpartition(" + ")[2].rstrip("./_") or "the weights" for one in (below, module)]
         if below.flipped:

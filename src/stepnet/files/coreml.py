@@ -184,7 +184,7 @@ def module(program: Program, one: Operation) -> Module:
         if not isinstance(value, np.ndarray):
             raise FileError(f"lstm {name!r} takes {weight} from {source!r}, which is no constant of numbers")
         arrays[weight] = value
-    given: dict[str, Any] = {}
+    given: dict[str, Any] = {"clip": 0.0}  # which is none, as the operator has it where a program is silent
     for setting in SETTINGS:
         if setting in one.inputs:
             value = constant(program, maker_of(program, one.inputs[setting]))

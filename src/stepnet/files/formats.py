@@ -29,7 +29,8 @@ class Format:
     """A kind of file: its title, the endings of its names, and its module in this package.
 
     frameworks: for a file of arrays by name, those whose layouts it has, the likeliest first; a kind without
-    reads and writes modules itself. suffix: as for `among`. dtypes: of the weights that it can hold.
+    reads and writes modules itself. suffix: as for `among`. dtypes: of the weights that it can hold. asks:
+    whether its reader takes what is said of layouts, as a file tells some of them alone.
     """
 
     title: str
@@ -39,6 +40,7 @@ class Format:
     prefix: str = "."  # between the name of a module and those of its arrays
     suffix: str = ""
     dtypes: tuple[str, ...] = FLOATS
+    asks: bool = False
 
     @property
     def code(self) -> Any:
@@ -53,7 +55,7 @@ class Format:
     def read(self, path: Path, layout: str | None, layouts: Mapping[str, str]) -> Model:
         """What a file holds; `layout` is the only one to look for, `layouts` are those of modules by name."""
         if not self.frameworks:
-            model: Model = self.code.read(path)
+            model: Model = self.code.read(path, layout, layouts) if self.asks else self.code.read(path)
             for module in model.modules:
                 printable(path, [module.name, *module.arrays, *module.names.values()], "a layer or an array")
             printable(path, model.rest)
@@ -86,7 +88,6 @@ class Format:
         self.code.write(path, arrays, force)
 
 
-VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # behind each name that TensorFlow 2 saves
 TORCH = (".pt", ".pth", ".bin", ".pth.tar", ".th", ".tar", ".pkl", ".model")
 FORMATS = (
     Format("model in shards", (".index.json",), "shards", ("torch", "candle", "mlx")),
@@ -95,7 +96,13 @@ FORMATS = (
     Format("PyTorch distributed checkpoint", (".distcp", ".metadata"), "pickles.distributed", ("torch",)),
     Format("NeMo", (".nemo",), "pickles.nemo", ("torch",)),
     Format("safetensors", (".safetensors",), "safetensors", ("torch", "candle", "mlx")),
-    Format("Keras", (".keras", ".h5", ".hdf5"), "keras.modules", dtypes=("float32", "float16", "float64")),
+    Format(
+        "Keras",
+        (".keras", ".h5", ".hdf5"),
+        "keras.modules",
+        dtypes=("float32", "float16", "float64"),
+        asks=True,
+    ),
     Format("ONNX", (".onnx",), "onnx.modules", dtypes=("float32", "float64")),
     Format("TFLite", (".tflite",), "tflite.modules", dtypes=("float32",)),
     Format("Core ML", (".mlpackage", ".mlmodel"), "coreml"),
@@ -112,15 +119,8 @@ FORMATS = (
     Format("Orbax", (), "orbax.file", ("flax", "nnx"), "/", "/value"),
     Format("PaddlePaddle", (".pdparams",), "pickles.paddle", ("paddle",)),
     Format("MXNet", (".params",), "mxnet", ("mxnet",), "_"),
-    Format(
-        "TensorFlow checkpoint",
-        (".index", ".ckpt"),
-        "checkpoint.file",
-        ("tf1", "keras2"),
-        "/",
-        VALUE,
-    ),
-    Format("TensorFlow SavedModel", (".pb",), "checkpoint.saved_model", ("keras2", "tf1"), "/", VALUE),
+    Format("TensorFlow checkpoint", (".index", ".ckpt"), "checkpoint.modules", asks=True),
+    Format("TensorFlow SavedModel", (".pb",), "checkpoint.saved_model", asks=True),
     Format("raw buffers", (".json",), "raw"),
 )
 BY_TITLE = {form.title: form for form in FORMATS}

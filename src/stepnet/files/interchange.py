@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from stepnet.compose import named
+from stepnet.compose import checked_merge, named
 from stepnet.errors import ConversionError, InputError, LayoutError
-from stepnet.files.account import Account, check_nothing_is_lost, check_row
+from stepnet.files.account import Account, check_merges, check_nothing_is_lost, check_row
 from stepnet.files.formats import Format, read, writable, write
 from stepnet.files.model import Array, Model, Module, family, stacked
 from stepnet.files.parametrized import plain
@@ -29,7 +29,7 @@ RESTS = ("drop", "copy")
 class Choice:
     """What a person says of a file that the file does not: which layout it has, or which framework wrote it,
     which module is meant, sizes and semantics, that each layer follows the one before it, and the layouts of
-    modules by their names.
+    modules by their names. Among semantics "merge" says what becomes of the outputs of both directions.
     """
 
     layout: str | None = None
@@ -56,6 +56,9 @@ class Choice:
         known = [one.name for one in family(layout)] if layout else []
         layouts = tuple(one for one in module.layouts if one in known) or module.layouts
         sizes, semantics = {**module.sizes, **self.sizes}, {**module.semantics, **self.semantics}
+        merge = semantics.pop("merge", None)
+        if module.merge is None and merge is not None:
+            module = replace(module, merge=checked_merge(merge))
         return replace(module, layouts=layouts, sizes=sizes, semantics=semantics)
 
 
@@ -112,7 +115,9 @@ def convert_file(
         if any(one.layered for one in targets(target, modules[0])):
             modules = stacked(modules, choice.stack)
         if not form.of_arrays:
-            check_row(modules, output, choice.stack)
+            if choice.module is None:  # one that is meant by its name is meant by itself
+                check_row(modules, output, choice.stack)
+            check_merges(modules)
             check_order(modules, output, form)
         done: list[tuple[Module, Conversion]] = []
         for module in modules:
@@ -127,7 +132,7 @@ def convert_file(
     except InputError as error:
         raise type(error)(f"{output}: {error}") from None
     reports = {module.name: one.report for module, one in done}
-    notes = {module.name: unsaid(module) for module in made if form.of_arrays}
+    notes = {module.name: (*module.notes, *(unsaid(module) if form.of_arrays else ())) for module in made}
     account = Account.of(model, modules, others)
     return Written(
         str(output), reports, account, verified(modules, made, output, form) if check else {}, notes
@@ -177,7 +182,9 @@ def unsaid(module: Module) -> tuple[str, ...]:
     found: list[str] = []
     if module.reverse:
         found.append("it runs from each sequence's last step, which the new file does not say")
-    if module.merge != "concat":
+    if module.alone:
+        found.append(f"it {module.alone}, which the new file does not say")
+    if module.merge not in ("concat", None):
         found.append(f"its directions are merged by {module.merge}, which the new file does not say")
     return tuple(found)
 
@@ -231,6 +238,7 @@ def result(module: Module, conversion: Conversion) -> Module:
         flipped=module.flipped,
         merge=module.merge,
         notes=module.notes,
+        alone=module.alone,
     )
 
 

@@ -42,8 +42,9 @@ class Module:
     and semantics: what the file says of them. follows: the name of the module whose outputs it takes, if that
     is all it takes. reverse: whether its one direction runs from each sequence's last step; flipped: whether
     it then gives its outputs in the order in which it computes them, as Keras does, last step first. merge:
-    what becomes of the outputs of both directions, as `Bidirectional` has it. notes: what the file says that
-    no layout has. made: those of its arrays that the file holds as others.
+    what becomes of the outputs of both directions, as `Bidirectional` has it; None where the file does not
+    say. notes: what the file says that no layout has. made: those of its arrays that the file holds as
+    others. alone: why it is no ordinary layer of a model, if it is none.
     """
 
     name: str
@@ -55,9 +56,10 @@ class Module:
     follows: str | None = None
     reverse: bool = False
     flipped: bool = False
-    merge: str = "concat"
+    merge: str | None = "concat"
     notes: tuple[str, ...] = ()
     made: tuple[Made, ...] = ()
+    alone: str = ""
 
     @property
     def stored(self) -> tuple[str, ...]:

@@ -37,7 +37,8 @@ from stepnet.ragged import Ragged
 
 def weights(module: Module) -> Weights:
     """A module as a side to verify."""
-    return Weights(module.arrays, module.layout, module.sizes, module.semantics, module.reverse, module.merge)
+    merge = module.merge or "concat"  # either side's, where nobody says: each module is compared by itself
+    return Weights(module.arrays, module.layout, module.sizes, module.semantics, module.reverse, merge)
 
 
 def in_a_row(modules: Sequence[Module]) -> Layer:
@@ -80,6 +81,7 @@ def again(output: str | Path, made: tuple[Module, ...]) -> list[Module]:
         replace(new, layouts=tuple(one for one in new.layouts if one in written) or new.layouts)
         for new in read(output, made[0].layout if len(made) == 1 else None).modules
     )
+    of_arrays = kind(Path(output)).of_arrays
     if len(found) != len(made):
         found = stacked(found, assumed=True)
     if len(found) != len(made):
@@ -89,7 +91,8 @@ def again(output: str | Path, made: tuple[Module, ...]) -> list[Module]:
             new,
             sizes={**old.sizes, **new.sizes},
             semantics={**old.semantics, **new.semantics},
-            **({"reverse": old.reverse, "merge": old.merge} if kind(Path(output)).of_arrays else {}),
+            merge=old.merge if of_arrays or new.merge is None else new.merge,
+            **({"reverse": old.reverse} if of_arrays else {}),
         )
         for old, new in zip(made, found, strict=True)
     ]

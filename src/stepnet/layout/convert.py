@@ -114,7 +114,8 @@ def convert(
     if overflows:
         raise RangeError(str(refused(source, target, kind, overflows)))
     functions = meaning, plan.semantics
-    report = Report(source.name, target.name, found, *functions, kind, steps(roundings), target)
+    assumed = source.assumed(open_fields)
+    report = Report(source.name, target.name, found, *functions, kind, steps(roundings), target, assumed)
     if exact and not report.exact:
         rounded = [f"{step}, and exact=True" for step in report.steps if not step.exact]
         raise refused(source, target, kind, rounded)

@@ -258,6 +258,17 @@ class Record:
                 found[name] = setting.ours(self.name, settings[setting.name])
         return found
 
+    def assumed(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What nobody says of the function, and so is taken to be as usual: the framework's names and values.
+
+        given: what is said, by field of `Semantics`.
+        """
+        return {
+            setting.name: setting.theirs(setting.usual)
+            for name, setting in self.settings().items()
+            if name not in given and setting.usual is not None
+        }
+
     def settings(self) -> dict[str, Setting]:
         """What its framework lets one choose, by field of `Semantics`."""
         return {name: value for name, value in self.semantics.items() if isinstance(value, Setting)}

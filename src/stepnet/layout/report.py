@@ -80,6 +80,7 @@ class Report:
     """From which layout to which, at which sizes, what each side parametrises, and every step.
 
     layout: the record of the target. made: arrays that were made of others before anything else was done.
+    assumed: what nobody said of the source, by its framework's names.
     """
 
     source: str
@@ -91,6 +92,7 @@ class Report:
     steps: tuple[Step, ...]
     layout: Record = field(repr=False, hash=False)
     made: tuple[Made, ...] = ()
+    assumed: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -138,6 +140,7 @@ class Report:
             "rounding": self.rounding,
             "sizes": vars(self.sizes),
             "semantics": {"source": self.source_semantics.shown(), "target": self.target_semantics.shown()},
+            "assumed": {name: str(value) for name, value in self.assumed.items()},
             "settings": {name: str(value) for name, value in self.settings.items()},
             "steps": [
                 {"kind": step.kind, "what": step.what, "exact": step.exact, "rounding": step.rounding}
@@ -155,12 +158,23 @@ class Report:
         kind = "" if self.kind == "weights" else f" ({self.kind})"
         lines = [f"{self.source} -> {self.target}{kind}: {self.sizes}"]
         lines += [f"  {one}" for one in (*self.made, *self.steps)]
+        lines += [f"  {text}" for text in assumed_text(self.assumed)]
         if self.settings:
             lines.append(
                 "  set there: " + ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
             )
         lines += [f"  note: {note}" for note in self.notes if note not in known]
         return "\n".join(lines)
+
+
+def assumed_text(assumed: Mapping[str, Any]) -> list[str]:
+    """The line that says what was assumed, if anything was.
+
+    >>> assumed_text({"activation": "tanh"})
+    ["assumed as usual: activation='tanh' (--semantics, or semantics=, says otherwise)"]
+    """
+    values = ", ".join(f"{name}={value!r}" for name, value in assumed.items())
+    return [f"assumed as usual: {values} (--semantics, or semantics=, says otherwise)"] if values else []
 
 
 def steps(roundings: Mapping[Move, float]) -> tuple[Step, ...]:

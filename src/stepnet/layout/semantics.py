@@ -10,7 +10,7 @@
     peepholes           i and f see p c, o sees p c'
 
 What a framework lets one choose is a `Setting` in its record. One with no usual value is asked for, as
-nothing in the arrays tells it.
+nothing in the arrays tells it; one with a usual value is assumed to have it, and the report says so.
 """
 
 from collections.abc import Collection, Mapping
@@ -87,9 +87,13 @@ class Setting:
         known = ", ".join(map(repr, self.values.values()))
         raise LayoutError(f"{name} knows {self.name} to be {known}, not {value!r}")
 
+    def theirs(self, value: Any) -> Any:
+        """The framework's value for one of ours."""
+        return value if self.values is None else self.values[value]
+
     def text(self, value: Any) -> str:
         """The setting as one writes it there."""
-        return f"{self.name}={value if self.values is None else self.values[value]!r}"
+        return f"{self.name}={value if self.values is None else self.theirs(value)!r}"
 
 
 def same(*values: str) -> dict[str, str]:

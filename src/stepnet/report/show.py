@@ -16,6 +16,7 @@ from stepnet.files.model import Module
 from stepnet.files.paths import new_file
 from stepnet.layout.convert import Conversion, convert
 from stepnet.layout.places import Block
+from stepnet.layout.report import assumed_text
 from stepnet.report.picture import Left, Shown, picture
 from stepnet.report.ties import Side, Ties
 from stepnet.report.weights import legend, signs, weights_text
@@ -117,7 +118,7 @@ def listed(module: Module) -> dict[str, Any]:
             for name, array in module.arrays.items()
         },
         "made": [asdict(one) for one in module.made],
-        "notes": list(module.notes),
+        "notes": [*module.notes, *([f"it {module.alone}"] if module.alone else [])],
     }
 
 
@@ -125,7 +126,13 @@ def known(module: Module, conversion: Conversion | None) -> dict[str, Any]:
     """The sizes and semantics of a module, and the report of its conversion, as plain values."""
     semantics = module.record.settled(module.semantics)
     plain: dict[str, Any] = {"sizes": vars(module.told()), "semantics": semantics.shown()}
+    plain["assumed"] = {name: str(value) for name, value in assumed(module).items()}
     return plain | {"report": conversion.report.as_json()} if conversion else plain
+
+
+def assumed(module: Module) -> dict[str, Any]:
+    """What nobody says of a module, and so is taken to be as usual."""
+    return module.record.assumed(module.semantics)
 
 
 def printed(module: Module, conversion: Conversion | None, console: Console) -> dict[str, str]:
@@ -137,6 +144,11 @@ def printed(module: Module, conversion: Conversion | None, console: Console) -> 
     semantics = module.record.settled(module.semantics)
     side = Side("source", module.arrays, module.record, module.told(), semantics)
     drawn: list[tuple[Side, dict[Block, str]]] = [(side, {})]
+    if conversion is None:
+        for line in assumed_text(assumed(module)):
+            console.print(line, markup=False)
+    for note in (*module.notes, *([f"it {module.alone}"] if module.alone else [])):
+        console.print(f"note: {note}", markup=False)
     if conversion is not None:
         ties = Ties(module.arrays, module.record, conversion)
         drawn = [(side, ties.kinds(side)) for side in ties.sides]

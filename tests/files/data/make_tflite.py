@@ -208,6 +208,18 @@ def conversions() -> dict[str, tuple[bytes, tuple[int, ...]]]:
             converted(lambda layers, x: layers.LSTM(24, return_sequences=True)(x), halves=True),
             x,
         ),
+        "keras_head": (
+            converted(
+                lambda layers, x: layers.Softmax()(
+                    layers.Dense(2)(
+                        layers.LSTM(3, return_sequences=True)(
+                            layers.Dense(4, activation="relu")(layers.LSTM(4, return_sequences=True)(x))
+                        )
+                    )
+                )
+            ),
+            x,
+        ),
         "keras_stack": (
             converted(
                 lambda layers, x: layers.LSTM(2, return_sequences=True)(

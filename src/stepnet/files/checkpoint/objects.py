@@ -9,7 +9,8 @@ Source: core/protobuf/trackable_object_graph.proto and core/util/tensor_bundle/t
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,19 +27,55 @@ LARGEST = 1 << 28  # bytes of the graph
 CHECKSUM = 4  # bytes, between the length of a text and the text
 
 
-def program_names(prefix: str) -> dict[str, str]:
-    """The names that variables had in the program, by those in a checkpoint; none where it has no graph."""
+@dataclass(frozen=True)
+class Node:
+    """An object of a graph: the places of what it holds by the names of attributes, and, of a variable, what
+    the checkpoint and the program call it.
+    """
+
+    children: Mapping[str, int]
+    key: str = ""
+    name: str = ""
+
+
+def at(nodes: Sequence[Node], path: Iterable[str]) -> Node | None:
+    """The object that attributes lead to, one after the other from the first; None where there is none.
+
+    >>> at([Node({"cell": 1}), Node({}, "variables/0")], ["cell"])
+    Node(children={}, key='variables/0', name='')
+    """
+    place = 0
+    for step in path:
+        place = nodes[place].children.get(step, len(nodes)) if place < len(nodes) else place
+    return nodes[place] if place < len(nodes) else None
+
+
+def program_names(nodes: Iterable[Node]) -> dict[str, str]:
+    """The names that variables had in the program, by those in a checkpoint."""
+    return {node.key: node.name for node in nodes if node.name}
+
+
+def objects(prefix: str) -> list[Node]:
+    """The objects of a checkpoint; none where it has no graph of them."""
     index = existing(f"{prefix}.index")
     with named(index):
         data = memoryview(index.read_bytes())
         store = Store(None, len(data))
         found = dict(table(data, store))
         if GRAPH not in found:
-            return {}
+            return []
         count = message(found.get(b"", memoryview(b"")), store).number(1)
         graph = message(memoryview(text_of(prefix, count, message(found[GRAPH], store))), store)
-    attributes = (attribute for node in graph.messages(1) for attribute in node.messages(2))
-    return {attribute.text(3): attribute.text(2) for attribute in attributes if attribute.text(2)}
+        return [node_of(node) for node in graph.messages(1)]
+
+
+def node_of(said: Message) -> Node:
+    """The object that a TrackableObject means."""
+    children = {child.text(2): child.number(1) for child in said.messages(1)}
+    for attribute in said.messages(2):
+        if attribute.text(1) == "VARIABLE_VALUE":
+            return Node(children, attribute.text(3), attribute.text(2))
+    return Node(children)
 
 
 def text_of(prefix: str, count: int, said: Message) -> bytes:

@@ -1,30 +1,143 @@
-"""The variables of a TensorFlow SavedModel: a folder with saved_model.pb, and a checkpoint in its variables/.
+"""The recurrent layers of a TensorFlow SavedModel: a folder with saved_model.pb, and a checkpoint in it.
 
-Names are those that the program gave its variables, where the checkpoint tells, so that Keras' layers are
-found by theirs. The graph, which is code, is passed over.
+Variables have the names that the program gave them, where the checkpoint tells. What Keras 2 says of its
+layers, their classes and configurations, is in keras_metadata.pb, as JSON by the attributes that lead to
+them. Without it Keras' layers are found by attributes, or where a checkpoint numbers its variables, by their
+names. The graph, which is code, is passed over.
+
+Source: tf_keras/protobuf/saved_metadata.proto and saving/legacy/saved_model/load.py of tf_keras 2.21.
 """
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stepnet.errors import FileError
 from stepnet.files.checkpoint import file
-from stepnet.files.checkpoint.file import Array
-from stepnet.files.checkpoint.objects import program_names, renamed
+from stepnet.files.checkpoint.modules import VALUE, by_names, model_of, version_of
+from stepnet.files.checkpoint.objects import Node, at, objects, program_names, renamed
+from stepnet.files.checkpoint.protobuf import message
+from stepnet.files.jsons import parsed
+from stepnet.files.keras.config import KERNELS, TIMED, Config, class_of, layers_of, table
+from stepnet.files.keras.file import KerasFile, KerasLayer
+from stepnet.files.keras.modules import others
+from stepnet.files.keras.parts import LAYERS, Part, Steps, check_complete, places
+from stepnet.files.model import Array, Model
+from stepnet.files.paths import opened
+from stepnet.files.store import Store
 
-GRAPH = "saved_model.pb"
+METADATA = "keras_metadata.pb"
+ROOT, RUNS = "root", "_tf_keras_rnn_layer"
 
 
-def read(path: str | Path) -> dict[str, Array]:
-    """The variables of a SavedModel by name; path is its folder, or the saved_model.pb in it.
+def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | None = None) -> Model:
+    """The recurrent layers of a SavedModel; path is its folder, or the saved_model.pb in it.
 
-    Raises `FileError`, with the path, for one without variables, and for a checkpoint that is broken.
+    layout: the layout to look for, or a framework; layouts: the same for modules by their names. Raises
+    `FileError`, with the path, for one without variables, and for a checkpoint that is broken.
     """
-    folder = Path(path) if Path(path).is_dir() else Path(path).parent
+    folder = path if path.is_dir() else path.parent
     prefix = folder / "variables" / "variables"
     if not Path(f"{prefix}.index").is_file():
         raise FileError(
             f"{path}: it has no variables/variables.index: its numbers are constants of the graph, which is "
             "not read; save the model before it is frozen"
         )
-    arrays = file.read(prefix)
-    return renamed(Path(path), arrays, program_names(str(prefix)))
+    numbers, nodes = file.read(prefix), objects(str(prefix))
+    names = program_names(nodes)
+    arrays = renamed(path, numbers, names)
+    frameworks, layouts = ("keras2", "tf1"), layouts or {}
+    called = {key: names[key] if names.get(key) in arrays else key for key in numbers}
+    if not (folder / METADATA).is_file():
+        ways = {called[key]: called[key] if is_numbered(key) else key for key in numbers}
+        known = by_names({name: ways[name] for name in arrays}, arrays, version_of(numbers))
+        return model_of(path, arrays, known, frameworks, layout, layouts)
+    with opened(folder / METADATA) as (stream, size):
+        store = Store(None, size)
+        known = described(metadata(stream.read(), store), nodes, called, arrays, store)
+        model = model_of(path, arrays, known, frameworks, layout, layouts)
+        found = {module.name for module in model.modules}
+        return replace(model, layers=tuple(others(known, found, store)))
+
+
+def is_numbered(key: str) -> bool:
+    """Whether a checkpoint calls a variable by a number, which tells nothing of it."""
+    return key.removesuffix(VALUE).rpartition("/")[2].isdecimal()
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer that the metadata tell of: whether it runs a cell over steps, and its configuration."""
+
+    runs: bool
+    node: Config
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return str(self.node.get("name") or table(self.node.get("config")).get("name"))
+
+
+def metadata(data: bytes, store: Store) -> dict[Steps, Layer]:
+    """The layers of keras_metadata.pb by the attributes that lead to them."""
+    found: dict[Steps, Layer] = {}
+    for said in message(memoryview(data), store).messages(1):
+        root, *steps = said.text(3).split(".")
+        if root == ROOT and said.text(5).startswith("{"):
+            node = parsed(said.text(5).encode(), f"metadata of {said.text(3)!a}", store)
+            found[tuple(steps)] = Layer(said.text(4) == RUNS, node)
+    return found
+
+
+def described(
+    layers: Mapping[Steps, Layer],
+    nodes: Sequence[Node],
+    called: Mapping[str, str],
+    arrays: Mapping[str, Array],
+    store: Store,
+) -> KerasFile:
+    """The layers that metadata tell of, with their variables.
+
+    called: what variables are called, by what the checkpoint calls them.
+    """
+    whole = layers.get(())
+    config = whole.node if whole is not None else None
+    feeds = {told.name: told.inputs for told in layers_of(config, store)} if config is not None else {}
+    found: list[KerasLayer] = []
+    for steps, layer in outermost(layers):
+        around = [layers[steps[:end]] for end in range(1, len(steps)) if steps[:end] in layers]
+        name = "/".join((*(one.name for one in around), layer.name))
+        timed = next((one.name for one in around if class_of(one.node) == TIMED), "")
+        known = places(layer.node, store, by_class=False)
+        parts = [
+            with_variables(part, nodes, ((*steps, *way), (*steps, *way, "cell")), called)
+            for way, part in known.items()
+            if (*way, "cell") not in known
+        ]
+        there = tuple(part for part in parts if part.arrays)
+        check_complete(known.values(), there)
+        if there:
+            own = table(layer.node.get("config"))
+            found.append(KerasLayer(name, class_of(layer.node), own, there, feeds.get(name, ()), timed))
+    order = {name: place for place, name in enumerate(feeds)}
+    found.sort(key=lambda layer: order.get(layer.name, len(order)))
+    return KerasFile(config, arrays, tuple(found), "2")
+
+
+def outermost(layers: Mapping[Steps, Layer]) -> Iterator[tuple[Steps, Layer]]:
+    """The layers that run cells over steps, and lie in no other one."""
+    taken = set[Steps]()
+    for steps, layer in layers.items():
+        runs = layer.runs or class_of(layer.node) in ("RNN", "Bidirectional", *LAYERS)
+        if runs and not any(steps[:end] in taken for end in range(len(steps))):
+            taken.add(steps)
+            yield steps, layer
+
+
+def with_variables(
+    part: Part, nodes: Sequence[Node], ways: Iterable[Steps], called: Mapping[str, str]
+) -> Part:
+    """A part with the variables that attributes lead to, in it or in its own cell."""
+    places = [(own, at(nodes, (*way, own))) for way in ways for own in KERNELS]
+    found = {own: called.get(node.key, node.key) for own, node in places if node is not None and node.key}
+    return replace(part, arrays=tuple(found.items()))

@@ -4,7 +4,8 @@
     a functional model with a model "encoder" in it                  ->  lstm, encoder/gru, encoder/dense, ...
 
 Models in models are taken apart: the layers of an inner one have its name before theirs, and take what feeds
-it. Layers that give back what they get when a model is used, such as Dropout, are looked through.
+it. So is a TimeDistributed, which holds one layer or model and runs it once for each outer step. Layers that
+give back what they get when a model is used, such as Dropout, are looked through.
 
 Sources: keras/src/models/functional.py, models/sequential.py and saving/saving_lib.py of 3.15; tf_keras 2.21;
 keras/engine/topology.py of 1.2.2.
@@ -12,7 +13,7 @@ keras/engine/topology.py of 1.2.2.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from stepnet.errors import FileError
@@ -35,6 +36,7 @@ VARIABLES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("Dense", "Conv1D", "Conv2D", "Conv3D"), ("kernel", "bias")),
     "Embedding": ("embeddings",),
 }
+TIMED = "TimeDistributed"
 DEEPEST = 30  # models in models
 MOST_INPUTS = 1000  # of a layer
 
@@ -44,7 +46,8 @@ class Told:
     """A layer that a configuration tells of.
 
     name: its own after those of the models around it; outermost: the layer of the whole model that it is or
-    lies in; inputs: names of what feeds it; place: where files of Keras 3 have its arrays.
+    lies in; inputs: names of what feeds it; place: where files of Keras 3 have its arrays. timed: the name of
+    the TimeDistributed that it lies in, if any. passes: whether it gives back what it gets.
     """
 
     name: str
@@ -54,17 +57,28 @@ class Told:
     config: Config
     inputs: Names
     place: str
+    timed: str = ""
+    passes: bool = False
+
+    @property
+    def node(self) -> Config:
+        """It as an object of a configuration."""
+        return {"class_name": self.class_name, "config": self.config}
 
 
 @dataclass(frozen=True)
 class Around:
-    """What is around the layers of a model: the models that it lies in, and what feeds each of its inputs."""
+    """What is around the layers of a model: the models that it lies in, what feeds each of its inputs, and
+    the group of each layer in files of Keras 3, where that is not told by its class.
+    """
 
     prefix: str = ""
     place: str = ""
     outermost: str = ""
     feeds: tuple[Names, ...] = ()
     depth: int = 0
+    timed: str = ""
+    group: str = ""
 
 
 def layers_of(model: Config, store: Store) -> list[Told]:
@@ -85,9 +99,9 @@ def inside(model: Config, around: Around, store: Store) -> tuple[list[Told], lis
     """The layers of a model, and the names of what gives each of its outputs."""
     if around.depth > DEEPEST:
         raise FileError(f"its configuration has models in models more than {DEEPEST} deep")
-    config, nodes, counts = table(model.get("config")), nodes_of(model), dict[str, int]()
-    chained = "input_layers" not in config
-    entrances = {name: place for place, (name, _) in enumerate(tensors(config.get("input_layers")))}
+    whole, nodes, counts = table(model.get("config")), nodes_of(model), dict[str, int]()
+    chained = "input_layers" not in whole
+    entrances = {name: place for place, (name, _) in enumerate(tensors(whole.get("input_layers")))}
     found: list[Told] = []
     given: dict[str, list[Names]] = {"": [around.feeds[0] if around.feeds else ()]}
 
@@ -106,26 +120,33 @@ def inside(model: Config, around: Around, store: Store) -> tuple[list[Told], lis
         )
         feeds = tuple(union(map(resolved, place)) for place in positions(calls))
         inputs = union(feeds)
-        place = f"{around.place}layers/{numbered(snake(class_name), counts)}"
+        group = around.group or f"layers/{numbered(snake(class_name), counts)}"
+        place = f"{around.place}{group}"
         outermost = around.outermost or own
         names = 2 * len(around.prefix) + len(own) + len(place)
         store.take(4 * OBJECT + names + 8 * len(inputs), "its layers")
         if len(inputs) > MOST_INPUTS:
             raise FileError(f"its configuration has a layer that {len(inputs)} others feed")
-        if nodes_of(node):
-            deeper = Around(f"{around.prefix}{own}/", f"{place}/", outermost, feeds, around.depth + 1)
-            layers, given[own] = inside(node, deeper, store)
+        name, deeper = around.prefix + own, Around(f"{around.prefix}{own}/", f"{place}/", outermost)
+        deeper = replace(deeper, depth=around.depth + 1, timed=around.timed)
+        if class_name == TIMED:  # which gives each step of its input to what it holds
+            held: Config = {"config": {"layers": [table(node.get("config")).get("layer")]}}
+            steps = replace(deeper, feeds=((name,),), timed=around.timed or name, group="layer")
+            found.extend(inside(held, steps, store)[0])
+        elif nodes_of(node):
+            layers, given[own] = inside(node, replace(deeper, feeds=feeds), store)
             found.extend(layers)
         elif class_name == "InputLayer" and around.depth:
             fed = entrances.get(own, 0)
             given[own] = list(around.feeds[fed : fed + 1])
-        elif class_name in LOOKED_THROUGH and len(inputs) == 1:
-            given[own] = [inputs]
         else:
-            told = table(node.get("config"))
-            found.append(Told(around.prefix + own, own, outermost, class_name, told, inputs, place))
+            passes = class_name in LOOKED_THROUGH and len(inputs) == 1
+            config = table(node.get("config"))
+            told = Told(name, own, outermost, class_of(node), config, inputs, place, around.timed, passes)
+            found.append(told)
+            given |= {own: [inputs]} if passes else {}
         before = own
-    exits: Iterable[Tensor] = [(before, 0)] if chained else tensors(config.get("output_layers"))
+    exits: Iterable[Tensor] = [(before, 0)] if chained else tensors(whole.get("output_layers"))
     return found, [resolved(tensor) for tensor in exits]
 
 
@@ -143,6 +164,21 @@ def nodes_of(model: Config) -> list[Config]:
     """The layers in a model's configuration, which was a bare list for Keras 1's Sequential."""
     config = model.get("config")
     return [table(node) for node in rows(config) or rows(table(config).get("layers"))]
+
+
+def class_of(node: Config) -> str:
+    """The class of a layer: Keras' own by its name alone, any other as the program that has it calls it.
+
+    >>> class_of({"class_name": "LSTM", "module": "keras.layers", "registered_name": None})
+    'LSTM'
+    >>> class_of({"class_name": "LSTM", "module": "model", "registered_name": "Mine>LSTM"})
+    'Mine>LSTM'
+    """
+    name, registered = str(node.get("class_name") or ""), node.get("registered_name")
+    module = str(node.get("module") or "")
+    if not registered or module.partition(".")[0] in ("keras", "tf_keras"):
+        return name
+    return f"{module}>{name}" if registered == name else str(registered)
 
 
 def name_of(node: Config) -> str:

@@ -14,7 +14,7 @@ import re
 import zlib
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BufferedReader
 from pathlib import Path
 
@@ -24,16 +24,16 @@ from stepnet.errors import FileError
 from stepnet.files import zips
 from stepnet.files.jsons import parsed
 from stepnet.files.keras import hdf5
-from stepnet.files.keras.config import (
-    KERNELS,
-    VARIABLES,
-    Config,
-    Told,
-    layers_of,
-    numbered,
-    rows,
-    snake,
-    table,
+from stepnet.files.keras.config import KERNELS, VARIABLES, Config, Told, layers_of
+from stepnet.files.keras.parts import (
+    DIRECTIONS,
+    Part,
+    Steps,
+    by_scope,
+    check_complete,
+    part_at,
+    places,
+    words_of,
 )
 from stepnet.files.paths import existing
 from stepnet.files.store import Store
@@ -42,7 +42,6 @@ Array = np.ndarray
 Attributes = Mapping[str, hdf5.Attributes]
 
 WEIGHTS, CONFIG, METADATA = "model.weights.h5", "config.json", "metadata.json"
-DIRECTIONS = {"forward_layer": "forward", "backward_layer": "backward"}
 INNER = {*DIRECTIONS, "cell", "cells", "layer"}  # groups in a layer's own
 NO_LAYERS = {"optimizer", "metrics", "loss", "vars", "_loss_tracker", "_compile_metrics", "_compile_loss"}
 NO_WEIGHTS = "seed_generator"
@@ -53,16 +52,24 @@ class KerasLayer:
     """A layer with its arrays.
 
     name: its own, after those of the models that it lies in ("encoder/lstm"). class_name and config are None
-    where the file has no configuration. arrays: for each its name in the layer ("kernel", "forward/bias",
-    "cells/1/kernel"), and that in the file. inputs: the names of the layers that feed it, but for those that
-    change nothing, such as Dropout, which are looked through.
+    where the file has no configuration. parts: what in it has arrays. inputs: the names of the layers that
+    feed it, but for those that change nothing, such as Dropout, which are looked through. timed: the name of
+    the TimeDistributed that runs it once for each outer step, if any.
     """
 
     name: str
     class_name: str | None
     config: Config | None
-    arrays: tuple[tuple[str, str], ...]
+    parts: tuple[Part, ...]
     inputs: tuple[str, ...] = ()
+    timed: str = ""
+
+    @property
+    def arrays(self) -> tuple[tuple[str, str], ...]:
+        """Each of its arrays: the name in the layer ("kernel", "forward/bias", "cells/1/kernel"), and that in
+        the file.
+        """
+        return tuple(("/".join((*part.words, own)), path) for part in self.parts for own, path in part.arrays)
 
 
 @dataclass(frozen=True)
@@ -160,17 +167,20 @@ def modern(
         found = [path for path in below(paths, place) if path in rest]
         for path in found:
             del rest[path]
-        names = own_names(place, found, told)
-        if names:
-            yield KerasLayer(told.name, told.class_name, told.config, names, told.inputs)
+        with hdf5.within(told.name):
+            known = places(told.node, store)
+            parts = parts_in(place, found, known)
+            check_complete(known.values(), parts)
+        if parts:
+            yield KerasLayer(told.name, told.class_name, told.config, parts, told.inputs, told.timed)
     owners: dict[str, list[str]] = {}
     for path in sorted(rest, key=natural):
         if path.partition("/")[0] not in NO_LAYERS and "/vars/" in path:
             owners.setdefault(owner(path), []).append(path)
     for place, found in owners.items():
-        names = own_names(place, found, None)
-        if names:
-            yield KerasLayer(title(place, attributes), None, None, names)
+        parts = parts_in(place, found, {})
+        if parts:
+            yield KerasLayer(title(place, attributes), None, None, parts)
 
 
 def below(paths: Sequence[str], place: str) -> Sequence[str]:
@@ -183,58 +193,28 @@ def natural(path: str) -> list[tuple[int, str]]:
     return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", path)]
 
 
-def own_names(place: str, found: Sequence[str], told: Told | None) -> tuple[tuple[str, str], ...]:
-    """The arrays of the layer at a place, each with its name in it; states of random generators are none."""
-    named: list[tuple[tuple[str, ...], str, str]] = []
-    stacks: dict[int, dict[str, tuple[str, Config]]] = {}
-    for path in sorted(found, key=natural):
-        *inner, group, number = path.removeprefix(f"{place}/").split("/")
-        if group != "vars" or NO_WEIGHTS in inner:
-            continue
-        words, kind = described(inner, told, stacks)
-        variables = KERNELS if told is None and inner and inner[-1] != "layer" else VARIABLES.get(kind, ())
-        known = int(number) if number.isdecimal() else len(variables)
-        own = variables[known] if known < len(variables) else number
-        named.append((words, own, path))
-    named.sort(key=lambda entry: [(word == "backward", natural(word)) for word in entry[0]])
-    return tuple(("/".join((*words, own)), path) for words, own, path in named)
+def parts_in(place: str, found: Sequence[str], known: Mapping[Steps, Part]) -> tuple[Part, ...]:
+    """What has the arrays of the layer at a place; states of random generators are none.
 
-
-def described(
-    inner: Sequence[str], told: Told | None, stacks: dict[int, dict[str, tuple[str, Config]]]
-) -> tuple[tuple[str, ...], str]:
-    """What the groups between a layer's own and an array are called, and the class of the last where told.
-
-    stacks: the cells of every stack of them that was met, by its configuration's id.
+    known: what the configuration tells of the layer.
     """
-    node: Config = {"class_name": told.class_name, "config": told.config} if told else {}
-    words: list[str] = []
-    for before, part in zip(("", *inner), inner, strict=False):
-        config = table(node.get("config"))
-        if before == "cells":
-            if id(config) not in stacks:
-                stacks[id(config)] = cells_of(config)
-            word, node = stacks[id(config)].get(part, (part, {}))
-            words.append(word)
-        elif part == "cells":
-            words.append(part)
-        elif part == "cell":  # that of an LSTM is described with it
-            node = table(config.get("cell")) or node
-        elif part in DIRECTIONS or part == "layer":
-            node = table(config.get(part) or config.get("layer"))
-            words.extend([DIRECTIONS[part]] if part in DIRECTIONS else [])
-        else:
-            node = {}
-            words.append(part)
-    return tuple(words), str(node.get("class_name", ""))
+    arrays: dict[Steps, list[tuple[str, str]]] = {}
+    for path in sorted(found, key=natural):
+        *steps, group, number = path.removeprefix(f"{place}/").split("/")
+        if group == "vars" and NO_WEIGHTS not in steps:
+            arrays.setdefault(tuple(steps), []).append((number, path))
+    parts: list[Part] = []
+    for steps, numbers in arrays.items():
+        part = part_at(steps, known)
+        variables = VARIABLES.get(part.class_name, KERNELS if is_kernels(part, steps) else ())
+        named = {str(place): name for place, name in enumerate(variables)}
+        parts.append(replace(part, arrays=tuple((named.get(own, own), path) for own, path in numbers)))
+    return tuple(sorted(parts, key=lambda part: [(word == "backward", natural(word)) for word in part.words]))
 
 
-def cells_of(config: Config) -> dict[str, tuple[str, Config]]:
-    """The cells of a stack by their groups: which one each is, and its configuration."""
-    counts: dict[str, int] = {}
-    cells = [table(cell) for cell in rows(config.get("cells"))]
-    groups = [numbered(snake(str(cell.get("class_name"))), counts) for cell in cells]
-    return {group: (str(place), cell) for place, (group, cell) in enumerate(zip(groups, cells, strict=True))}
+def is_kernels(part: Part, steps: Steps) -> bool:
+    """Whether groups alone say that the arrays in them are a cell's."""
+    return part.in_cell or steps[-1:] == ("cell",) or bool(steps and steps[-1] in DIRECTIONS)
 
 
 def owner(path: str) -> str:
@@ -265,7 +245,8 @@ def legacy(group: str, arrays: Mapping[str, Array], attributes: Attributes, stor
     config = parsed(said.encode(), "model_config", store) if isinstance(said, str) else None
     outermost: dict[str, list[Told]] = {}
     for told in layers_of(config, store) if config else ():
-        outermost.setdefault(told.outermost, []).append(told)
+        if not told.passes:
+            outermost.setdefault(told.outermost, []).append(told)
     here = attributes.get(group, {})
     layers: list[KerasLayer] = []
     for name in texts(here, "layer_names") or ():
@@ -275,7 +256,7 @@ def legacy(group: str, arrays: Mapping[str, Array], attributes: Attributes, stor
         missing = [path for path in paths.values() if path not in arrays]
         if missing:
             raise FileError(f"it has no array {missing[0]!a}, which it lists")
-        layers.extend(listed(name, paths, outermost.get(name, [])))
+        layers.extend(listed(name, paths, outermost.get(name, []), store))
     return KerasFile(
         config, arrays, tuple(layers), version_of(here.get("keras_version")) or "1"
     )  # as Keras takes it
@@ -290,7 +271,7 @@ def texts(attributes: Mapping[str, hdf5.Attribute], name: str) -> tuple[str, ...
     return tuple(text for value in values if isinstance(value, tuple) for text in value)
 
 
-def listed(name: str, paths: Mapping[str, str], layers: Sequence[Told]) -> Iterator[KerasLayer]:
+def listed(name: str, paths: Mapping[str, str], layers: Sequence[Told], store: Store) -> Iterator[KerasLayer]:
     """The layers that one entry of a file's list stands for: several for a model in the model.
 
     paths: in the file, by the name of each weight. layers: what the configuration tells of the entry.
@@ -310,11 +291,12 @@ def listed(name: str, paths: Mapping[str, str], layers: Sequence[Told]) -> Itera
     for own, weights in groups.items():
         told = by_name.get(own)
         if told is not None and weights:
-            names = weight_names(own, told.class_name, weights)
-            yield KerasLayer(told.name, told.class_name, told.config, names, told.inputs)
+            with hdf5.within(told.name):
+                parts = parts_by_name(own, weights, told, store)
+            yield KerasLayer(told.name, told.class_name, told.config, parts, told.inputs, told.timed)
         elif weights:
             title = f"{name}/{own}" if len(groups) > 1 and own else name
-            yield KerasLayer(title, None, None, weight_names(own, None, weights))
+            yield KerasLayer(title, None, None, parts_by_name(own, weights, None, store))
 
 
 def parts_of(weight: str) -> Iterator[str]:
@@ -326,19 +308,29 @@ def parts_of(weight: str) -> Iterator[str]:
         yield leaf
 
 
-def weight_names(layer: str, class_name: str | None, paths: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """The arrays of a layer, each with its name in the layer."""
-    names = {weight: plain(layer, weight) for weight in paths}
-    if len(set(names.values())) < len(names):  # a stack of cells, which come one after the other
-        cells: dict[str, dict[str, int]] = {}
-        for weight in names if class_name in (None, "RNN", "Bidirectional") else ():
-            direction, _, own = names[weight].rpartition("/")
-            known = cells.setdefault(direction, {})
-            cell = known.setdefault(weight.rpartition("/")[0], len(known))
-            names[weight] = f"{direction}/cells/{cell}/{own}".lstrip("/")
-    if len(set(names.values())) < len(names):
-        names = {weight: weight for weight in names}
-    return tuple((names[weight], path) for weight, path in paths.items())
+def parts_by_name(layer: str, paths: Mapping[str, str], told: Told | None, store: Store) -> tuple[Part, ...]:
+    """What in a layer has arrays, by the names of these."""
+    scopes: dict[Steps, dict[str, str]] = {}
+    for weight, path in paths.items():
+        way, _, own = plain(layer, weight).rpartition("/")
+        scope = weight.split("/")[:-1]
+        if layer in scope:
+            scope = scope[len(scope) - scope[::-1].index(layer) :]
+        if way and not any(part.startswith(f"{way}_") for part in scope):
+            scope = [f"{way}_{layer}"]  # Keras 1, whose names have no groups
+        scopes.setdefault(tuple(scope), {})[own] = path
+    known = list(places(told.node, store).values()) if told else []
+    cells = [part for part in known if part.cell or part.in_cell]
+    if cells:
+        parts = by_scope(cells, list(scopes))
+    elif told is not None and len(scopes) == 1:
+        parts = [Part((), told.class_name, told.config, told.config)]
+    else:
+        parts = [Part(words, in_cell=True) for words in words_of(list(scopes))]
+    return tuple(
+        replace(part, arrays=tuple(arrays.items()))
+        for part, arrays in zip(parts, scopes.values(), strict=True)
+    )
 
 
 def plain(layer: str, weight: str) -> str:

@@ -4,100 +4,240 @@ A configuration tells which layer is which and how it is set. Where a file has w
 they can, and the rest is asked for.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from stepnet.errors import FileError, LayoutError
 from stepnet.files.keras import write as writers
 from stepnet.files.keras.config import layers_of
 from stepnet.files.keras.file import KerasFile, KerasLayer
 from stepnet.files.keras.file import read as read_layers
+from stepnet.files.keras.parts import DIRECTIONS, Part
 from stepnet.files.keras.write import NewLayer
 from stepnet.files.model import Array, Model, Module, layer_arrays
 from stepnet.files.store import Store
 from stepnet.layout.find import find
 from stepnet.layout.registry import record, records
 
-CELLS = {"SimpleRNN": "rnn", "GRU": "gru", "LSTM": "lstm", "CuDNNGRU": "cudnn_gru", "CuDNNLSTM": "cudnn_lstm"}
 MERGES = {"concat": "concat", "sum": "sum", "ave": "average", "mul": "product"}
 SETTINGS = ("activation", "recurrent_activation")
 ONCE = {"recurrent_activation": "inner_activation"}  # as Keras 1 called it
 FRAMEWORKS = ("keras", "keras2", "keras1")
+# What a configuration may say of a layer that no layout has.
+UNSAID = {
+    "stateful": "it keeps its state from one call to the next (stateful)",
+    "time_major": "it takes time before batch (time_major)",
+    "zero_output_for_mask": "it gives zeros at masked steps (zero_output_for_mask)",
+}
 
 
-def read(path: Path) -> Model:
-    """The recurrent layers of a file, each a module, in the model's order."""
+def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | None = None) -> Model:
+    """The recurrent layers of a file, each a module, in the model's order.
+
+    layout, layouts: what is said of cells of classes that are not Keras' own, of all and by name.
+    """
     file = read_layers(path)
-    modules: list[Module] = []
-    for layer in file.layers:
-        module = of_layer(path, file, layer)
-        if module is not None:
-            modules.append(module)
+    modules = modules_of(path, file, layout, layouts or {})
     taken = {name for module in modules for name in module.names.values()}
     rest = {name: array for name, array in file.arrays.items() if name not in taken}
     names = {module.name for module in modules}
     store = Store(path, path.stat().st_size)
-    return Model(str(path), tuple(modules), rest, tuple(others(file, names, store)))
+    return Model(str(path), modules, rest, tuple(others(file, names, store)))
 
 
 def others(file: KerasFile, recurrent: Collection[str], store: Store) -> Iterator[str]:
     """What the layers are called that are no recurrent modules; without a configuration those with arrays."""
-    if file.config is None:
-        yield from (layer.name for layer in file.layers if layer.name not in recurrent)
-        return
-    for layer in layers_of(file.config, store):
-        if layer.name not in recurrent and layer.class_name != "InputLayer":
-            yield f"{layer.name} ({layer.class_name})"
-
-
-def of_layer(path: Path, file: KerasFile, layer: KerasLayer) -> Module | None:
-    """A layer as a module; None where it is not a recurrent one that a layout says."""
-    arrays = {own: file.arrays[place] for own, place in layer.arrays}
-    names = dict(layer.arrays)
-    follows = layer.inputs[0] if len(layer.inputs) == 1 else None
-    if layer.class_name is None or layer.config is None:
-        return by_shapes(layer.name, arrays, names, follows)
-    class_name, config, merge = layer.class_name, layer.config, "concat"
-    if class_name == "Bidirectional":
-        mode = config.get("merge_mode", "concat")
-        if not isinstance(mode, str) or mode not in MERGES:
-            raise FileError(
-                f"{path}: {layer.name!r} has merge_mode {str(mode)[:100]!r}, which gives no one output"
+    known = {layer.name: layer for layer in file.layers}
+    told = layers_of(file.config, store) if file.config else []
+    timed = set[str]()
+    for name, class_name, passes in (
+        *((one.name, one.class_name, one.passes) for one in told),
+        *((name, "", False) for name in known if not told),
+    ):
+        layer = known.get(name)
+        if layer and layer.timed and layer.timed not in timed:
+            timed.add(layer.timed)
+            yield f"{layer.timed} (TimeDistributed)"
+        if class_name == "InputLayer" or name in recurrent:
+            continue
+        parts = layer.parts if layer else ()
+        left = [part for part in parts if not is_held(name, part, recurrent)]
+        if passes:
+            yield f"{name} ({class_name}, which changes nothing in use)"
+        elif (class_name and class_name != "RNN") or len(left) == len(parts):
+            yield f"{name} ({class_name})" if class_name else name
+        for part in left:
+            where, foreign = "/".join((name, *part.words)), part.in_cell and part.class_name
+            asked = (
+                f": say --from {where}=LAYOUT where it computes what one of Keras' does" if foreign else ""
             )
-        merge = MERGES[mode]
-        class_name, config = inner(config)
-    if class_name not in CELLS:
+            if asked or len(left) < len(parts):
+                yield f"{name}/{part.title}{asked}"
+
+
+def is_held(name: str, part: Part, recurrent: Collection[str]) -> bool:
+    """Whether a part of a layer is in a module, by itself or as a direction."""
+    ends = range(len(part.words) + 1)
+    return any("/".join((name, *part.words[:end])) in recurrent for end in ends)
+
+
+def modules_of(
+    path: Path, file: KerasFile, layout: str | None, layouts: Mapping[str, str]
+) -> tuple[Module, ...]:
+    """The modules that the layers of a file are; the arguments are as for `read`."""
+    modules: list[Module] = []
+    ends: dict[str, str] = {}  # the last module of each layer that is nothing but modules in a row
+    for layer in file.layers:
+        name = layer.inputs[0] if len(layer.inputs) == 1 else ""
+        follows = ends.get(name, name) or None
+        cells = [
+            (part, module)
+            for part in layer.parts
+            if (module := of_part(path, file, layer, part, layout, layouts)) is not None
+        ]
+        made = both_ways(path, layer, cells)
+        row = [layer.name] == [one.name for one in made] or (
+            layer.class_name == "RNN" and len(cells) == len(layer.parts)
+        )
+        for place, module in enumerate(made):
+            *front, own = module.name.split("/")
+            stacked = front[-1:] == ["cells"] and own.isdecimal() and own != "0"
+            below = "/".join((*front, str(int(own) - 1))) if stacked else follows if row else None
+            made[place] = replace(module, follows=below)
+        if row:
+            ends[layer.name] = made[-1].name
+        modules += made
+    return tuple(modules)
+
+
+def of_part(
+    path: Path,
+    file: KerasFile,
+    layer: KerasLayer,
+    part: Part,
+    layout: str | None,
+    layouts: Mapping[str, str],
+) -> Module | None:
+    """A part of a layer as a module; None where it is not a recurrent one that a layout says."""
+    arrays, names = {own: file.arrays[place] for own, place in part.arrays}, dict(part.arrays)
+    name = "/".join((layer.name, *part.words))
+    said = layouts.get(name, layouts.get(layer.name, layout))
+    if part.cell:
+        check_config(path, name, part, arrays)
+        found: tuple[str, ...] = (layout_of(file, part, arrays),)
+    elif part.class_name and part.in_cell and said is None:
+        return None  # a cell of the program's own, which may compute anything of arrays like these
+    else:
+        found = by_names(file, arrays)
+    if not found:
         return None
-    layout = layout_of(file, class_name, arrays)
-    reverse = bool(config.get("go_backwards")) and layer.class_name != "Bidirectional"
+    known = record(found[0])
     try:
-        semantics = record(layout).translated(settings(config))
+        semantics = known.translated(settings(part.config))
     except LayoutError as error:
-        raise FileError(f"{path}: {layer.name!r}: {error}") from error
+        raise FileError(f"{path}: {name!r}: {error}") from error
+    reverse = bool(part.run.get("go_backwards")) or (part.way == "backward" and not part.run)
+    last = part.words[-2:-1] != ("cells",) or part.words == layer.parts[-1].words
+    timed = layer.timed or part.timed
     return Module(
-        layer.name,
-        (layout,),
+        name,
+        found,
         arrays,
         names,
         semantics=semantics,
-        follows=follows,
         reverse=reverse,
-        flipped=reverse and bool(config.get("return_sequences")),
+        flipped=reverse and last and bool(part.run.get("return_sequences")) and part.way != "backward",
+        notes=notes_of(part, found),
+        alone=f"is run once for each step of {timed} (TimeDistributed)" if timed else "",
+    )
+
+
+def notes_of(part: Part, layouts: tuple[str, ...]) -> tuple[str, ...]:
+    """What the configuration says of a part that no layout has."""
+    named = [name for name in UNSAID if name != "zero_output_for_mask" or not part.way]
+    found = [UNSAID[name] for name in named if part.run.get(name) is True]
+    if part.class_name and not part.cell:
+        found.append(f"it is a {part.class_name}, taken for {' or '.join(layouts)} by its arrays' names")
+    return tuple(found)
+
+
+def check_config(path: Path, name: str, part: Part, arrays: Mapping[str, Array]) -> None:
+    """Raises `FileError` where the arrays of a cell are not those that its configuration says."""
+    units, recurrent = part.config.get("units"), arrays.get("recurrent_kernel")
+    if isinstance(units, int) and recurrent is not None and recurrent.shape[:1] != (units,):
+        raise FileError(
+            f"{path}: {name!r} has {units} units, as its configuration says, and a recurrent_kernel of shape "
+            f"{recurrent.shape}"
+        )
+    biased = part.config.get("use_bias")
+    if isinstance(biased, bool) and recurrent is not None and biased != ("bias" in arrays):
+        wanted = "a bias, and the file has none" if biased else "no bias, and the file has one"
+        raise FileError(f"{path}: {name!r} has {wanted}: its configuration says so")
+
+
+# ---- both directions ---------------------------------------------------------------------------------------
+
+
+def both_ways(path: Path, layer: KerasLayer, cells: Sequence[tuple[Part, Module]]) -> list[Module]:
+    """The modules of a layer, of two that differ in nothing but their direction one."""
+    by_words, made = {part.words: one for part, one in cells}, list[Module]()
+    for part, module in cells:
+        front = part.words[:-1]
+        name = "/".join((layer.name, *front))
+        ways = [by_words.get((*front, way)) for way in DIRECTIONS.values()]
+        forward, backward = ways
+        if part.way is None:
+            made.append(module)
+        elif forward is None or backward is None or not alike(forward, backward):
+            made.append(one_way(path, part, module))
+        elif module is forward:
+            merge = merge_of(path, part, name)
+            made.append(joined(name, forward, backward, merge))
+    return made
+
+
+def alike(forward: Module, backward: Module) -> bool:
+    """Whether two modules can be the two directions of one."""
+    shapes = [{name: array.shape for name, array in one.arrays.items()} for one in (forward, backward)]
+    same = forward.layouts == backward.layouts and forward.semantics == backward.semantics
+    return same and shapes[0] == shapes[1] and backward.reverse and not forward.reverse
+
+
+def joined(name: str, forward: Module, backward: Module, merge: str | None) -> Module:
+    """Two modules as the directions of one."""
+    ways = {"forward": forward, "backward": backward}
+    return replace(
+        forward,
+        name=name,
+        arrays={f"{way}/{own}": array for way, one in ways.items() for own, array in one.arrays.items()},
+        names={f"{way}/{own}": place for way, one in ways.items() for own, place in one.names.items()},
         merge=merge,
     )
 
 
-def inner(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """The class and configuration of the layer that a Bidirectional runs in both directions."""
-    layer = config.get("layer")
-    if not isinstance(layer, dict):
-        return "", {}
-    found = cast("dict[str, Any]", layer)
-    settings = found.get("config")
-    return str(found.get("class_name")), cast(
-        "dict[str, Any]", settings if isinstance(settings, dict) else {}
+def one_way(path: Path, part: Part, module: Module) -> Module:
+    """A module that is one direction of a Bidirectional, and says so."""
+    merge = merge_of(path, part, module.name)
+    how = f" by {merge}" if merge else ""
+    return replace(
+        module, alone=module.alone or f"is one direction of a Bidirectional, which merges both{how}"
     )
+
+
+def merge_of(path: Path, part: Part, name: str) -> str | None:
+    """What becomes of the outputs of both directions; None where the file does not say."""
+    if part.merge is None and not part.run:
+        return None
+    if not isinstance(part.merge, str) or part.merge not in MERGES:
+        raise FileError(
+            f"{path}: {name!r} has merge_mode {str(part.merge)[:100]!r}, which gives no one output"
+        )
+    return MERGES[part.merge]
+
+
+# ---- layouts -----------------------------------------------------------------------------------------------
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,31 +246,33 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: config[given] or "linear" for given, name in known.items() if given in config}
 
 
-def layout_of(file: KerasFile, class_name: str, arrays: Mapping[str, Array]) -> str:
-    """The layout of a layer of a class, in the version of Keras that wrote the file."""
-    cell = CELLS[class_name]
+def layout_of(file: KerasFile, part: Part, arrays: Mapping[str, Array]) -> str:
+    """The layout of a cell of Keras' own, in the version of Keras that wrote the file."""
+    cell = str(part.cell)
     if cell.startswith("cudnn"):
         return f"keras.{cell}"
     version = (file.version or "3").partition(".")[0]
     framework = {"1": "keras1", "2": "keras2"}.get(version, "keras")
     if framework == "keras1" and not any(name.endswith(("W", "W_i", "W_z")) for name in arrays):
         framework = "keras2"  # whose names Keras 1.2 has already where gates lie side by side
-    bias = arrays.get("bias", arrays.get("forward/bias"))
-    if cell == "gru" and framework != "keras1" and bias is not None and bias.ndim == 1:
+    bias = arrays.get("bias")
+    after = part.config.get("reset_after", True) if bias is None else bias.ndim == 2
+    if cell == "gru" and framework != "keras1" and not after:
         cell = "gru_reset_before"
     return f"{framework}.{cell}"
 
 
-def by_shapes(
-    name: str, arrays: Mapping[str, Array], names: Mapping[str, str], follows: str | None
-) -> Module | None:
-    """A layer of which only arrays are known."""
-    frameworks = ("keras",) if any("/vars/" in place for place in names.values()) else FRAMEWORKS
-    known = [one for one in records().values() if one.name.partition(".")[0] in frameworks]
-    found = find({own: array.shape for own, array in arrays.items()}, known)
-    if len(found) != 1 or found[0].prefix:
-        return None
-    return Module(name, tuple(found[0].layouts), dict(arrays), dict(names), follows=follows)
+def by_names(file: KerasFile, arrays: Mapping[str, Array]) -> tuple[str, ...]:
+    """The layouts that arrays of which only the names are known may have."""
+    version = (file.version or "3").partition(".")[0]
+    frameworks = {"2": ("keras2", "keras"), "3": ("keras",)}.get(version, FRAMEWORKS)
+    shapes = {own: array.shape for own, array in arrays.items()}
+    for group in [frameworks[:1], frameworks[1:]] if version == "2" else [frameworks]:
+        known = [one for one in records().values() if one.name.partition(".")[0] in group]
+        found = find(shapes, known)
+        if len(found) == 1 and not found[0].prefix:
+            return tuple(found[0].layouts)
+    return ()
 
 
 # ---- writing -----------------------------------------------------------------------------------------------
@@ -183,6 +325,10 @@ def new_layers(path: Path, module: Module, legacy: bool, count: int) -> list[New
         names = [f"{plain}_{place}" if place else plain for place in places]
     config = configuration(module, cell)
     if both:
+        if module.merge is None:
+            raise FileError(
+                f"{path}: nobody says what becomes of the outputs of both directions of {module.name!r}"
+            )
         mode = {ours: theirs for theirs, ours in MERGES.items()}[module.merge]
         inner: dict[str, Any] = {"class_name": CLASSES[cell], "config": config}
         config = {"merge_mode": mode, "layer": inner}

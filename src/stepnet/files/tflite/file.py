@@ -6,7 +6,7 @@ others beside them for what each input of an operator is.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,9 +15,10 @@ import numpy as np
 
 from stepnet.errors import FileError
 from stepnet.files.paths import existing
-from stepnet.files.store import Store
+from stepnet.files.store import OBJECT, Store
 from stepnet.files.tflite.flatbuffer import Table, root
 from stepnet.files.tflite.kinds import ACTIVATIONS, BASIC, KERNELS, KINDS, Kind, TfliteNode, misfit
+from stepnet.files.tflite.operators import operator_name
 
 Array = np.ndarray
 
@@ -30,10 +31,19 @@ QUANTIZED = {3: "UINT8", 7: "INT16", 9: "INT8", 16: "UINT16", 17: "INT4"}
 CONCATENATION, DEQUANTIZE, TRANSPOSE, REVERSE_V2 = 2, 6, 39, 105
 
 
-def read(path: str | Path) -> tuple[TfliteNode, ...]:
-    """The recurrent operators of a model in the order they run in.
+@dataclass(frozen=True)
+class TfliteFile:
+    """The recurrent operators of a model in the order they run in, and what its others are called."""
 
-    GRUs and unusual activations are not among them: the converter writes those out as a loop of products.
+    nodes: tuple[TfliteNode, ...]
+    others: tuple[str, ...]
+
+
+def read(path: str | Path) -> TfliteFile:
+    """The operators of a model.
+
+    GRUs and unusual activations are no recurrent operators: the converter writes those out as a loop of
+    products. Operators that do nothing but turn a recurrent one's input round are part of it.
     Raises `FileError` for a file that is no whole model, and for weights that are quantized, sparse or made
     when the model runs.
 
@@ -48,8 +58,12 @@ def read(path: str | Path) -> tuple[TfliteNode, ...]:
         raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
     model, store = root(data, str(path), b"TFL3", ".tflite"), Store(path, len(data))
     codes = [max(code.get(0, "b"), code.get(3, "i")) for code in model.tables(1)]
+    titles = [
+        operator_name(max(code.get(0, "b"), code.get(3, "i")), code.text(1)) for code in model.tables(1)
+    ]
     buffers = model.tables(4)
     found: list[TfliteNode] = []
+    others: list[str] = []
     parts = 0
     for subgraph in model.tables(2):
         tensors, operators = subgraph.tables(0), subgraph.tables(3)
@@ -57,8 +71,10 @@ def read(path: str | Path) -> tuple[TfliteNode, ...]:
         if parts > PARTS:
             raise FileError(f"{path}: the model has more than {PARTS} tensors and operators")
         graph = Graph(tensors, buffers, makers_of(operators, codes, store), store)
-        found += nodes_of(graph, {node.name for node in found})
-    return tuple(found)
+        nodes = nodes_of(graph, {node.name for node in found})
+        others += others_of(graph, operators, codes, titles, nodes)
+        found += nodes
+    return TfliteFile(tuple(found), tuple(others))
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,6 +170,27 @@ def nodes_of(graph: Graph, taken: set[str]) -> list[TfliteNode]:
             node = node_of(graph, maker, name)
             nodes[maker.operator.start] = placed(graph, node, operands(maker.operator, 1)[0], nodes)
     return list(nodes.values())
+
+
+def others_of(
+    graph: Graph,
+    operators: Sequence[Table],
+    codes: Sequence[int],
+    titles: Sequence[str],
+    nodes: Sequence[TfliteNode],
+) -> Iterator[str]:
+    """What the operators of a graph are called that neither are recurrent nor belong to one that is."""
+    turned = {tensor for node in nodes for tensor in node.inputs}
+    joined = {tensor for node in nodes if node.after for tensor in node.inputs}
+    within = {TRANSPOSE: turned, REVERSE_V2: turned, CONCATENATION: joined}
+    for operator in operators:
+        place = operator.get(0, "I")
+        outputs, inputs = operands(operator, 2), operands(operator, 1)
+        name = name_of(graph, outputs[0]) if outputs and outputs[0] >= 0 else ""
+        graph.store.take(OBJECT + len(name), "the names of its operators")
+        of_weights = codes[place] == DEQUANTIZE and not any(one in graph.makers for one in inputs)
+        if codes[place] not in KINDS and name not in within.get(codes[place], set()) and not of_weights:
+            yield f"{name} ({titles[place]})".lstrip()
 
 
 def name_of(graph: Graph, tensor: int) -> str:

@@ -13,8 +13,8 @@ from stepnet.layout.registry import record
 
 def read(path: Path) -> Model:
     """The recurrent operators of a model, each a module."""
-    nodes = file.read(path)
-    return Model(str(path), tuple(module(path, node) for node in nodes))
+    found = file.read(path)
+    return Model(str(path), tuple(module(path, node) for node in found.nodes), layers=found.others)
 
 
 def module(path: Path, node: TfliteNode) -> Module:
@@ -34,7 +34,8 @@ def module(path: Path, node: TfliteNode) -> Module:
         semantics = record(layout).translated(settings)
     except LayoutError as error:
         raise FileError(f"{where}: {error}") from error
-    follows = node.after[0] if len(node.after) == 1 else None
+    fed = node.after or node.inputs[-1:]  # by what comes first, where that is no recurrent operator
+    follows = fed[0] if len(fed) == 1 else None
     return Module(
         node.name, (layout,), dict(node.arrays), semantics=semantics, follows=follows, reverse=node.reverse
     )

@@ -1,0 +1,134 @@
+"""The recurrent layers among the variables of a TensorFlow checkpoint or SavedModel: of Keras, and cells.
+
+    model/layer_with_weights-0/forward_layer/cell/kernel     the attributes of Keras' objects
+    both/forward_lstm/lstm_cell/kernel                       or the names that the program gave
+    rnn/basic_lstm_cell/kernel                               TensorFlow 1's cells
+
+What Keras has in an object's attributes, and what it calls the weights of a cell, is told by the names alone;
+activations and how two directions are merged are in no checkpoint. All else is found as in any file of
+arrays.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from stepnet.files.checkpoint import file
+from stepnet.files.keras.file import KerasFile, KerasLayer
+from stepnet.files.keras.modules import modules_of
+from stepnet.files.keras.parts import CELL, DIRECTIONS, STACK, Part, Steps, part_at, words_of
+from stepnet.files.model import Array, Model, among
+
+VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # behind each name that TensorFlow 2 saves
+NEEDED = {"kernel", "recurrent_kernel"}
+KERAS_3 = {"_layers", "_operations", "_functional", "_all_variables"}  # attributes of its models
+ATTRIBUTES = ("cell", "cells", *DIRECTIONS)
+
+
+def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | None = None) -> Model:
+    """The recurrent layers of a checkpoint.
+
+    layout: the layout to look for, or a framework; layouts: the same for modules by their names.
+    """
+    arrays = file.read(path)
+    return model_of(
+        path,
+        arrays,
+        by_names({name: name for name in arrays}, arrays, version_of(arrays)),
+        ("tf1", "keras2"),
+        layout,
+        layouts or {},
+    )
+
+
+def model_of(
+    path: Path,
+    arrays: Mapping[str, Array],
+    keras: KerasFile,
+    frameworks: tuple[str, ...],
+    layout: str | None,
+    layouts: Mapping[str, str],
+) -> Model:
+    """Keras' layers among variables, and those that are found among the others."""
+    told = layout is None or layout.startswith("keras")
+    modules = modules_of(path, keras, layout, layouts) if told else ()
+    taken = {name for module in modules for name in module.names.values()}
+    rest = {name: array for name, array in arrays.items() if name not in taken}
+    names = {module.name for module in modules}
+    asked = {name: said for name, said in layouts.items() if name not in names}
+    known = {name for layer in keras.layers if layer.config is not None for _, name in layer.arrays}
+    kept = {name: rest[name] for name in rest if told and name in known}  # of cells that are not Keras' own
+    unknown = {name: array for name, array in rest.items() if name not in kept}
+    others = among(str(path), unknown, frameworks, layout, asked, suffix=VALUE)
+    return Model(str(path), (*modules, *others.modules), {**kept, **others.rest})
+
+
+def version_of(keys: Iterable[str]) -> str:
+    """The version of Keras whose objects a checkpoint has."""
+    return "3" if any(KERAS_3 & {*key.split("/")} for key in keys) else "2"
+
+
+def by_names(ways: Mapping[str, str], arrays: Mapping[str, Array], version: str) -> KerasFile:
+    """Keras' layers among variables, as names tell.
+
+    ways: the attributes that lead to each variable, or what else tells of it, by its name.
+    """
+    folders: dict[Steps, dict[str, str]] = {}
+    for name, way in ways.items():
+        *steps, leaf = way.removesuffix(VALUE).split("/")
+        folders.setdefault(tuple(steps), {})[leaf] = name
+    cells = {steps: own for steps, own in folders.items() if {*own} - {"bias"} == NEEDED}
+    owners: dict[Steps, list[tuple[Steps, Steps]]] = {}
+    for steps in cells:
+        owner, scope = owned(steps, cells)
+        owners.setdefault(owner, []).append((scope, steps))
+    layers: list[KerasLayer] = []
+    for owner, held in owners.items():
+        parts = tuple(
+            Part(words, arrays=tuple(cells[steps].items()))
+            for words, (_, steps) in zip(worded([scope for scope, _ in held]), held, strict=True)
+        )
+        names = [name for part in parts for _, name in part.arrays]
+        title = owner if all(ways[name] == name for name in names) else called(names)
+        layers.append(KerasLayer("/".join(title), None, None, parts))
+    return KerasFile(None, arrays, tuple(layers), version)
+
+
+def called(names: Iterable[str]) -> Steps:
+    """What the layer is called of which these are all variables.
+
+    >>> called(["both/forward_gru/gru_cell/kernel", "both/backward_gru/gru_cell/kernel"])
+    ('both',)
+    """
+    steps: list[str] = []
+    for same in zip(*(name.split("/")[:-1] for name in names), strict=False):
+        if len({*same}) > 1:
+            break
+        steps.append(same[0])
+    return owned(tuple(steps), {})[0]
+
+
+def worded(scopes: list[Steps]) -> list[Steps]:
+    """The words for the ways to the cells of a layer."""
+    if any({*scope} & {*ATTRIBUTES} for scope in scopes):
+        return [part_at(scope, {}).words for scope in scopes]
+    return words_of(scopes, ordered=False)
+
+
+def owned(steps: Steps, cells: Mapping[Steps, object]) -> tuple[Steps, Steps]:
+    """The layer that a cell belongs to, and the way from there to the cell.
+
+    >>> owned(("model", "both", "forward_layer", "cell"), {})
+    (('model', 'both'), ('forward_layer', 'cell'))
+    >>> owned(("encoder", "gru_cell"), {})
+    (('encoder',), ('gru_cell',))
+    """
+    inner = next((place for place, step in enumerate(steps) if step in ATTRIBUTES), None)
+    if inner is not None:
+        return steps[:inner], steps[inner:]
+    end = len(steps)
+    end -= end > 1 and CELL.fullmatch(steps[end - 1]) is not None
+    end -= end > 1 and STACK.fullmatch(steps[end - 1]) is not None
+    way, _, own = steps[end - 1].partition("_") if end > 1 else ("", "", "")
+    opposite = {"forward": "backward", "backward": "forward"}.get(way)
+    beside = (*steps[: end - 1], f"{opposite}_{own}", *steps[end:])
+    return (steps[: end - 1], steps[end - 1 :]) if beside in cells else (steps[:end], steps[end:])
