@@ -160,7 +160,10 @@ def convert(
     ] = None,
     exact: Annotated[bool, typer.Option("--exact", help="Refuse what is not bit-exact.")] = False,
     rest: Annotated[
-        str, typer.Option(help="What becomes of the other arrays: drop, or copy under their own names.")
+        str,
+        typer.Option(
+            help="What becomes of the other arrays: drop; or copy, with dense layers that are certain moved."
+        ),
     ] = "drop",
     drop: Annotated[
         list[str] | None,
@@ -209,7 +212,8 @@ def convert(
             typer.echo(line)
         if "" in done.verdicts and "" not in done.reports:
             tell("verified: ", done.verdicts[""])
-        copied = f", and {len(done.account.copied)} other arrays" if done.account.copied else ""
+        passed_on = len(done.account.copied) + len(done.account.moved)
+        copied = f", and {passed_on} other arrays" if passed_on else ""
         typer.echo(f"{done.path}: {len(done.reports)} recurrent layers{copied}")
     fail_where_different(done.verdicts)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from stepnet.errors import LayoutError
 from stepnet.files.model import Model, Module
+from stepnet.files.others import Others, Place
 
 MOST_SHOWN = 8
 
@@ -19,34 +20,48 @@ MOST_SHOWN = 8
 class Account:
     """The names of a file's arrays, each in one place, and of its other layers.
 
-    converted: by module. copied: under their own names. left: in the old file alone. layers: those that are
-    no recurrent modules, or were not asked for.
+    converted: by module. moved: other arrays that have another place in the new file. copied: under their own
+    names, as they are. not_converted_to: the framework to whose conventions these were not converted; empty
+    where they are of that framework. left: in the old file alone. layers: those that are no recurrent
+    modules, or were not asked for.
     """
 
     converted: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    moved: Mapping[str, Place] = field(default_factory=dict[str, Place])
     copied: tuple[str, ...] = ()
+    not_converted_to: str = ""
     left: tuple[str, ...] = ()
     layers: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, model: Model, modules: Iterable[Module], copied: Iterable[str]) -> "Account":
-        """The account of a conversion of these modules."""
+    def of(cls, model: Model, modules: Iterable[Module], taken: Others | None) -> "Account":
+        """The account of a conversion of these modules; taken: what became of the other arrays of the model,
+        None where all are left.
+        """
         meant = tuple(modules)
         converted = {module.name: tuple(module.names.values() or module.arrays) for module in meant}
         others = [one for one in model.modules if not any(is_part(one, module) for module in meant)]
-        copied = tuple(copied)
+        moved = taken.moved if taken else dict[str, Place]()
+        copied = tuple(name for name in model.rest if taken and name not in moved)
         arrays = [*model.rest, *(name for one in others for name in one.names.values())]
         return cls(
             converted,
+            moved,
             copied,
-            tuple(name for name in arrays if name not in copied),
+            taken.foreign if taken and copied else "",
+            tuple(name for name in arrays if not taken or name not in model.rest),
             (*model.layers, *(f"{one.name} ({' or '.join(one.layouts)})" for one in others)),
         )
 
     def lines(self) -> list[str]:
         """What was not converted, as text for people."""
-        parts = (("copied", self.copied), ("left: arrays", self.left), ("left: layers", self.layers))
-        return [f"{title}: {listed(names)}" for title, names in parts if names]
+        moved = [f"{name} -> {place}" for name, place in self.moved.items()]
+        copied = [f"copied as {'they are' if len(self.copied) > 1 else 'it is'}: {listed(self.copied)}"]
+        if self.not_converted_to:
+            copied.append(f"not converted to {self.not_converted_to}'s convention")
+        parts = (("moved", moved), ("left: arrays", self.left), ("left: layers", self.layers))
+        lines = [f"{title}: {listed(names)}" for title, names in parts if names]
+        return [*lines[: bool(moved)], *(["; ".join(copied)] if self.copied else []), *lines[bool(moved) :]]
 
 
 def is_part(one: Module, whole: Module) -> bool:

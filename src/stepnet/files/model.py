@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import FileError, LayoutError
+from stepnet.files.others import Stated
 from stepnet.layout.find import Found, find, nearest, one_function
 from stepnet.layout.record import Record
 from stepnet.layout.registry import record, records
@@ -71,12 +72,16 @@ class Module:
 
 @dataclass(frozen=True)
 class Model:
-    """The recurrent modules of a file, its other arrays by name, and what its other layers are called."""
+    """The recurrent modules of a file, its other arrays by name, and what its other layers are called.
+
+    stated: what the file says that some of its other arrays are.
+    """
 
     path: str
     modules: tuple[Module, ...]
     rest: Mapping[str, Array] = field(default_factory=dict[str, Array])
     layers: tuple[str, ...] = ()
+    stated: Mapping[str, Stated] = field(default_factory=dict[str, Stated])
 
     def chosen(self, name: str | None = None) -> Module:
         """The module of that name, or the only one; raises `LayoutError` where that is not clear."""
