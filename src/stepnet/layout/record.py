@@ -121,6 +121,11 @@ class Record:
         """Whether it has an array for the projection."""
         return any(term.parameter == "P" for term in self.terms())
 
+    @property
+    def has_biases(self) -> bool:
+        """Whether it has an array for biases of gates."""
+        return any(term.parameter in "bd" for term in self.terms())
+
     def misfit(self, sizes: Sizes) -> str | None:
         """Why it has no place for layers of these sizes; None where it has."""
         together = any("L" in letters_in(term) and "x" in letters_in(term) for term in self.terms())
