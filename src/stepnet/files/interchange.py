@@ -91,8 +91,8 @@ def convert_file(
     "copy" passes the other arrays on: those of layers that are certain as the target's framework has them,
     all others as they are, under their own names. drop: names of arrays of a recurrent layer that may be
     left, which is an error otherwise. check: run the new file and compare. dtype: of the new arrays, where it
-    is not to be that of the file's. advance is called with the number of modules when they are done. The output
-    has its name only when it is whole.
+    is not to be that of the file's. advance is called with the number of modules when they are done.
+    The output has its name only when it is whole.
 
     Raises `LayoutError` for what is not told or does not fit, `ConversionError` for what cannot be,
     `FileError` for files that are not what they should be.

@@ -9,7 +9,7 @@ once. A record is whole behind a prefix where all its arrays are, but for those 
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from heapq import nsmallest
@@ -61,21 +61,24 @@ class Index:
 
 @dataclass(frozen=True)
 class Spelled:
-    """Names as they are spelled: by their prefix and spelling, each with its place among all.
+    """Names as they are spelled.
 
-    among: whether somebody chose the records, whose marks do not count then. several: the length of the
-    prefix by spelling, of names that have more than one.
+    among: whether somebody chose the records, whose marks do not count then. behind: by prefix each spelling
+    that is there, and the place of the name; in few objects, as there may be as many as names. several: the
+    length of the prefix by spelling, of names that have more than one.
     """
 
     index: Index
     among: bool
-    behind: Mapping[str, Mapping[int, list[tuple[int, str]]]]
+    names: Sequence[str]
+    behind: Mapping[str, list[tuple[int, int]]]
     several: Mapping[int, Mapping[int, int]]
 
     def whole(self) -> list[Group]:
         """Every record with every prefix behind which it is whole, in the order of records and then names."""
         found: list[tuple[int, int, Group]] = []
-        for prefix, held in self.behind.items():
+        for prefix, entries in self.behind.items():
+            held = by_spelling(entries)
             for first in held:
                 for at in self.index.by_first.get(first, ()):
                     if self.index.needed[at] <= held.keys() and self.is_meant(at, prefix):
@@ -99,7 +102,8 @@ class Spelled:
         """
         marks = {record.mark for record in self.index.records if record.mark}
         alike: Counter[Any] = Counter()
-        for prefix, held in self.behind.items():
+        for prefix, entries in self.behind.items():
+            held = by_spelling(entries)
             counts = {place: len(names) for place, names in held.items()}
             part = last_part(prefix)
             kind = frozenset(counts.items()), frozenset(mark for mark in marks if mark in part)
@@ -111,7 +115,7 @@ class Spelled:
                     own = self.index.own[at] & held.keys()
                     there, begins = sum(counts[place] for place in own), min(held[place][0] for place in own)
                     missing = len(self.index.needed[at] - own)
-                    yield (min(missing - there, there), -there), at, begins[0], prefix
+                    yield (min(missing - there, there), -there), at, begins, prefix
 
     def is_meant(self, at: int, prefix: str) -> bool:
         """Whether the name of a layer has the mark of a record, where that counts."""
@@ -120,11 +124,11 @@ class Spelled:
 
     def group(self, at: int, prefix: str) -> tuple[int, Group]:
         """The names of a record behind a prefix, and the place of the first of them."""
-        held, own = self.behind[prefix], self.index.own[at]
-        names = sorted({name for place in own & held.keys() for name in held[place]})
-        kept = [(place, name) for place, name in names if self.is_shortest(place, own, len(prefix))]
-        behind = {name[len(prefix) :]: name for _, name in kept}
-        return kept[0][0] if kept else 0, Group(self.index.records[at], prefix, behind)
+        own = self.index.own[at]
+        places = sorted({place for spelling, place in self.behind[prefix] if spelling in own})
+        kept = [place for place in places if self.is_shortest(place, own, len(prefix))]
+        behind = {self.names[place][len(prefix) :]: self.names[place] for place in kept}
+        return kept[0] if kept else 0, Group(self.index.records[at], prefix, behind)
 
     def is_shortest(self, place: int, own: frozenset[int], length: int) -> bool:
         """Whether no spelling of a record has a name behind a shorter prefix: `recurrent_kernel` is no
@@ -137,20 +141,33 @@ class Spelled:
 def spelled(names: Iterable[str], among: Iterable[Record] | None) -> Spelled:
     """Names as the records have them; among: as for `find`."""
     known = of_all() if among is None else index(tuple(among))
-    behind: dict[str, dict[int, list[tuple[int, str]]]] = {}
+    behind: dict[str, list[tuple[int, int]]] = {}
     several: dict[int, dict[int, int]] = {}
-    for at, name in enumerate(names):
+    listed = list(names)
+    for at, name in enumerate(listed):
         lengths: dict[int, int] = {}
         lettered = DIGITS.sub("", name)
         for place in known.by_word.get(last_word(lettered), ()):
             spelling = known.spellings[place]
             match = spelling.pattern.fullmatch(name) if lettered.endswith(spelling.tails) else None
             if match:
-                behind.setdefault(match[1], {}).setdefault(place, []).append((at, name))
+                behind.setdefault(match[1], []).append((place, at))
                 lengths[place] = match.end(1)
         if len(lengths) > 1:
             several[at] = lengths
-    return Spelled(known, among is not None, behind, several)
+    return Spelled(known, among is not None, listed, behind, several)
+
+
+def by_spelling(entries: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
+    """The places of names by spelling.
+
+    >>> by_spelling([(3, 0), (4, 1), (3, 2)])
+    {3: [0, 2], 4: [1]}
+    """
+    found: dict[int, list[int]] = {}
+    for spelling, place in entries:
+        found.setdefault(spelling, []).append(place)
+    return found
 
 
 def last_word(name: str) -> str:

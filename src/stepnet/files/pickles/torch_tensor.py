@@ -19,6 +19,7 @@ import numpy as np
 from stepnet.errors import FileError
 from stepnet.files.pickles.objects import everything, registered
 from stepnet.files.pickles.values import Call, Name, Pairs, are_counts, is_shape, leaves, parts
+from stepnet.files.store import Store
 from stepnet.files.zips import Place, bytes_at
 
 Array = np.ndarray
@@ -206,7 +207,7 @@ def arrays(
     """
     found: dict[str, Array] = {}
     buffers: dict[tuple[str, int], Array] = {}
-    total = 0
+    total, store = 0, Store(None, size)
     for name, tensor in tensors_in(root):
         extent, bytes_taken = extents(name, tensor)
         total += bytes_taken
@@ -221,6 +222,7 @@ def arrays(
         word = SIZES[tensor.dtype] // (2 if tensor.dtype.startswith("complex") else 1)
         key = (tensor.storage.key, word if big else 1)
         if key not in buffers:
+            store.take(place.size, f"{name!r}")
             buffers[key] = turned(bytes_at(stream, place), word, big)
         found[name] = array_of(name, tensor, buffers[key])
     return found
