@@ -234,9 +234,12 @@ def verify(
     What the frameworks themselves give, where they are installed, is compared too. The exit code is 1 where a
     difference is more than rounding.
     """
+    from stepnet.report.progress import progress
     from stepnet.report.verdicts import verdicts
 
-    found = verdicts(one, other, choice(layout, None, size, semantics, stack), seed)
+    chosen = choice(layout, None, size, semantics, stack)
+    with progress("modules", None, shown=not as_json) as advance:
+        found = verdicts(one, other, chosen, seed, advance)
     if as_json:
         write_json({name: asdict(verdict) for name, verdict in found.items()})
     else:

@@ -4,6 +4,7 @@ other framework, and of all others the report says that they are as they were.
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -190,3 +191,19 @@ def test_there_and_back(source: str, target: str):
     back = others(done.arrays, {}, target, source, here.signs[-1])
     assert back.arrays.keys() == rest.keys()
     assert all(np.array_equal(back.arrays[name], array) for name, array in rest.items())
+
+
+def test_the_page_names_every_key_of_the_json(tmp_path: Path, model: tuple[Path, Model]):
+    source, _ = model
+    out = tmp_path / "out.npz"
+    _, text, _ = stepnet(
+        "convert", source, "--to", "keras", "-o", out, "--rest", "copy", "--verify", "--json"
+    )
+    said = json.loads(text)
+    page = (Path(__file__).parents[2] / "docs" / "interchange.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    keys = {key for row in rows for key in re.findall("`([^`]+)`", row.split("|")[1])}
+    (report,) = said["modules"].values()
+    assert said.keys() <= keys | {"account"}
+    assert {f"account.{key}" for key in said["account"]} <= keys
+    assert {key if f"modules.*.{key}" not in keys else f"modules.*.{key}" for key in report} <= keys

@@ -4,9 +4,10 @@ A recurrent layer owns what is called as its parts are. What a conversion leaves
 unless it is named: it may change the function.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 
 from stepnet.errors import LayoutError
@@ -83,9 +84,12 @@ def check_nothing_is_lost(model: Model, modules: Iterable[Module], drop: Collect
     unknown = [name for name in drop if name not in model.rest]
     if unknown:
         raise LayoutError(f"no array that would be left is called {unknown[0]!r}: there is nothing to drop")
+    rest = sorted(model.rest)
+    places = {name: place for place, name in enumerate(model.rest)}
     for module in modules:
         for part in module.name.split(" + "):
-            lost = [name for name in inside(part, module, model.rest) if name not in drop]
+            held = sorted(inside(part, module, rest), key=places.__getitem__)
+            lost = [name for name in held if name not in drop]
             if lost:
                 raise LayoutError(
                     f"{part.rstrip('./_') or 'the recurrent layer'} has {listed(lost)} besides what "
@@ -94,8 +98,8 @@ def check_nothing_is_lost(model: Model, modules: Iterable[Module], drop: Collect
                 )
 
 
-def inside(prefix: str, module: Module, names: Iterable[str]) -> list[str]:
-    """Those of the names that are a layer's own: behind its prefix, or beside its arrays where it has none.
+def inside(prefix: str, module: Module, names: Sequence[str]) -> list[str]:
+    """Those of sorted names that are a layer's own: behind its prefix, or beside its arrays without one.
 
     What is behind the whole name of an array, as the state of an optimiser is, is about that array.
     """
@@ -103,7 +107,8 @@ def inside(prefix: str, module: Module, names: Iterable[str]) -> list[str]:
     if not own:
         return []  # the file itself says what the layer's arrays are
     if prefix:
-        held = [name for name in names if name.startswith(prefix)]
+        behind = range(bisect_left(names, prefix), len(names))
+        held = [names[at] for at in takewhile(lambda at: names[at].startswith(prefix), behind)]
     else:
         held = [name for name in names if not set(name) & set("./")]
     return [name for name in held if not any(name.startswith((f"{one}/", f"{one}.")) for one in own)]
