@@ -87,11 +87,13 @@ class Model:
         """The module of that name, or the only one; raises `LayoutError` where that is not clear."""
         names = ", ".join(repr(module.name) for module in self.modules) or "none"
         if name is None and len(self.modules) != 1:
-            raise LayoutError(f"there are {len(self.modules)} recurrent modules: name one of {names}")
+            raise LayoutError(
+                f"there are {len(self.modules)} recurrent modules: name one of {names} (--module NAME)"
+            )
         for module in self.modules:
             if name in (None, module.name, f"{module.name}".rstrip("./")):
                 return module
-        raise LayoutError(f"no recurrent module is called {name!r}; there are {names}")
+        raise LayoutError(f"no recurrent module is called {name!r}; --module NAME is one of {names}")
 
 
 def among(

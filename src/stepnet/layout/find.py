@@ -44,7 +44,7 @@ class Found:
             arrays = ", ".join(self.names)
             raise LayoutError(
                 f"{arrays} fit{'s' if len(self.names) == 1 else ''} {' and '.join(self.layouts)}, "
-                "which shapes do not tell apart: say which it is"
+                "which shapes do not tell apart: say which it is (--from LAYOUT)"
             )
         return self.layouts[0]
 

@@ -292,7 +292,8 @@ def asked(array: str, length: int, fits: list[Sizes], of: str, searched: bool = 
     some += "; ..." if len(fits) == MOST_SHOWN else ""
     return OpenSizesError(
         f"{array} has {length} numbers, which fit several sizes of {of}{f' ({some})' if some else ''}: give "
-        'sizes={"inputs": ..., "hidden": ...}, and "layers" and "directions" if there are several'
+        'sizes={"inputs": ..., "hidden": ...}, and "layers" and "directions" if there are several '
+        "(--size inputs=N --size hidden=N)"
     )
 
 
