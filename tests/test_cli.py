@@ -254,7 +254,7 @@ def test_explain_of_models_that_are_none(tmp_path: Path):
     save_file({"head.weight\nx": torch.zeros(2)}, path)
     assert refusal("explain", path).endswith("the name 'head.weight\\nx', which cannot be printed")
     assert refusal("explain", MODEL, "--prefix", "rnn").startswith(
-        f"{MODEL}: no recurrent module is called 'rnn'; there are 'gru.'"
+        f"{MODEL}: no recurrent module is called 'rnn'; --module NAME is one of 'gru.'"
     )
     assert refusal("explain", MODEL, "--engine", "cuda").startswith("no engine is called 'cuda'")
 

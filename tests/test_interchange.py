@@ -146,7 +146,7 @@ def test_what_cannot_be_told_is_asked_for(tmp_path: Path):
     save_file({"weight_space": np.ones(63, "float32")}, tmp_path / "flat.safetensors")
     flat = tmp_path / "flat.safetensors"
     said = refusal("convert", flat, "--to", "torch.gru", "-o", tmp_path / "o.pt")
-    assert "which shapes do not tell apart: say which it is" in said
+    assert "which shapes do not tell apart: say which it is (--from LAYOUT)" in said
     said = refusal("convert", flat, "--from", "cudnn.gru", "--to", "torch.gru", "-o", tmp_path / "o.pt")
     assert "63 numbers, which fit several sizes of cudnn.gru (18 inputs, 1 hidden; 2 inputs, 3 hidden" in said
     given = ("--from", "cudnn.gru", "--to", "torch.gru", "--size", "hidden=3", "--size", "inputs=2")

@@ -160,7 +160,10 @@ def convert(
     ] = None,
     exact: Annotated[bool, typer.Option("--exact", help="Refuse what is not bit-exact.")] = False,
     rest: Annotated[
-        str, typer.Option(help="What becomes of the other arrays: drop, or copy under their own names.")
+        str,
+        typer.Option(
+            help="What becomes of the other arrays: drop; or copy, with dense layers that are certain moved."
+        ),
     ] = "drop",
     drop: Annotated[
         list[str] | None,
@@ -213,7 +216,8 @@ def convert(
             typer.echo(line)
         if "" in done.verdicts and "" not in done.reports:
             tell("verified: ", done.verdicts[""])
-        copied = f", and {len(done.account.copied)} other arrays" if done.account.copied else ""
+        passed_on = len(done.account.copied) + len(done.account.moved)
+        copied = f", and {passed_on} other arrays" if passed_on else ""
         typer.echo(f"{done.path}: {len(done.reports)} recurrent layers{copied}")
     fail_where_different(done.verdicts)
 
@@ -234,9 +238,12 @@ def verify(
     What the frameworks themselves give, where they are installed, is compared too. The exit code is 1 where a
     difference is more than rounding.
     """
+    from stepnet.report.progress import progress
     from stepnet.report.verdicts import verdicts
 
-    found = verdicts(one, other, choice(layout, None, size, semantics, stack), seed)
+    chosen = choice(layout, None, size, semantics, stack)
+    with progress("modules", None, shown=not as_json) as advance:
+        found = verdicts(one, other, chosen, seed, advance)
     if as_json:
         write_json({name: asdict(verdict) for name, verdict in found.items()})
     else:

@@ -66,6 +66,31 @@ def test_every_pair(case: Case):
     assert not [target.name for target in left if possible(case, target)]
 
 
+ONE = Sizes(inputs=1, hidden=1, projected=1)
+ZEROS = {"nothing": "", "biases and peepholes": "bdpq", "all": "WRbdpPq"}
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("zero", ZEROS)
+def test_every_pair_of_one_unit_and_of_zeros(case: Case, zero: str):
+    """What is made is the same function, and each reason of what is refused is true of these very numbers."""
+    sizes = case.sizes(ONE)
+    arrays = weights(case.record, sizes)
+    for block, view in views(case.record, sizes, arrays).items():
+        if block.parameter in ZEROS[zero]:
+            view[...] = 0
+    right = outputs(case.record, case.meaning, sizes, arrays)
+    for target in records().values():
+        if target.cell != case.record.cell:
+            continue
+        try:
+            done = there(case, target, sizes, arrays)
+        except ConversionError as error:
+            assert_true(str(error), case, target, values(case.record, sizes, arrays))
+        else:
+            assert_same_function(done, right)
+
+
 def pairs(case: Case, sizes: Sizes, arrays: Arrays, targets: list[Record]) -> list[Record]:
     """The targets that a case cannot become; what is made of it for all others is checked."""
     right = outputs(case.record, case.meaning, sizes, arrays)
@@ -215,10 +240,6 @@ def not_coupled(case: Case, target: Record, blocks: Blocks, match: re.Match[str]
     return target.semantics.get("coupled") is True and missed(blocks, equations)
 
 
-def forget_biased(case: Case, target: Record, blocks: Blocks, match: re.Match[str]) -> bool:
-    return target.semantics.get("coupled", False) != case.meaning.coupled and case.meaning.forget_bias != 0
-
-
 def no_forget_bias(case: Case, target: Record, blocks: Blocks, match: re.Match[str]) -> bool:
     return case.meaning.forget_bias != target.semantics.get("forget_bias", 0.0) and not has_biases(target)
 
@@ -250,23 +271,20 @@ def is_another(case: Case, target: Record, blocks: Blocks, match: re.Match[str])
 
 
 REASONS: dict[str, Truth] = {
-    r"the target has no place for ([^;]+?), so \1 would have to be (\S+), and (?:it|they) (?:is|are) not": (
-        no_place
-    ),
-    r"the target has no place for ([^;]+?), so ([^;]+) would have to hold, and they do not": no_place,
-    r"the target has no bias of n that it does not reset, so ([^;]+) would have to be 0, and it is not": (
+    r"the target has no place for ([^;]+?), so \1 (?:is|are) asked to be (\S+), and \w+ \w+ not": no_place,
+    r"the target has no place for ([^;]+?), so ([^;]+) are asked for, and they do not hold": no_place,
+    r"the target has no bias of n that it does not reset, so ([^;]+) is asked to be 0, and it is not": (
         only_reset
     ),
-    r"the target has no projection, so P would have to be the identity, and it is not": no_projection,
+    r"the target has no projection, so P is asked to be the identity, and it is not": no_projection,
     r"(\S+) has a projection(?: to 2)?, and (\S+) has none": projects,
-    r"i is 1 - f in the target, so (\w_i(?: \+ \w_\w)*) would have to be (\S+), and it is not": not_coupled,
-    r"i is 1 - f in the target, so ([^;]+) would have to hold, and they do not": not_coupled,
-    r"(\S+) resets no bias, so d_n would have to be 0, and it is not": resets_no_bias,
-    r"i is 1 - f on one side, and \S+ cannot have it so": forget_biased,
+    r"i is 1 - f in the target, so (\w_i(?: \+ \w_\w)*) is asked to be (\S+), and it is not": not_coupled,
+    r"i is 1 - f in the target, so ([^;]+) are asked for, and they do not hold": not_coupled,
+    r"(\S+) resets no bias, so d_n is asked to be 0, and it is not": resets_no_bias,
     r"the target has no bias for f that takes \S+": no_forget_bias,
     r"the source resets (\w+) the recurrent product and (\S+) (\w+) it: R_n \(r h\) and r \(R_n h\) are "
-    r"different functions unless R_n is diagonal, so R_n would have to be diagonal, and it is not; a target "
-    r"that resets (\w+) it can be converted to, any other has to be trained": resets,
+    r"equal for every r only if R_n is diagonal, so R_n is asked to be diagonal, and it is not; a target "
+    r"that resets (\w+) it asks for no such R_n": resets,
     r"the gate that keeps or writes also resets: signs would turn round both": minimal,
     r"the source's (\w+) is (\S+), and \S+ has (\S+): these are different functions": is_another,
 }

@@ -298,7 +298,7 @@ def test_reset_before_sums_the_biases_of_n_as_well():
 def test_a_recurrent_bias_of_n_without_a_place():
     """torch has it, nnx.GRUCell has not: only zeros may be left out."""
     arrays = drawn("torch.gru")
-    why = "the target has no place for d_n, so d_n would have to be 0, and it is not"
+    why = "the target has no place for d_n, so d_n is asked to be 0, and it is not"
     with pytest.raises(ConversionError) as caught:
         convert(arrays, "torch.gru", "nnx.gru")
     assert str(caught.value) == f"torch.gru cannot become nnx.gru: {why}"
@@ -316,13 +316,13 @@ def test_peepholes_without_a_place():
         convert(arrays, "stepnet.lstm_peephole", "torch.lstm")
     assert str(caught.value) == (
         "stepnet.lstm_peephole cannot become torch.lstm: the target has no place for p_i, p_f and p_o, "
-        "so p_i, p_f and p_o would have to be 0, and they are not"
+        "so p_i, p_f and p_o are asked to be 0, and they are not"
     )
     arrays["p"][[0, 2]] = 0
     with pytest.raises(ConversionError) as caught:
         convert(arrays, "stepnet.lstm_peephole", "torch.lstm")
-    assert "p_f would have to be 0" in str(caught.value)
-    assert "p_i would" not in str(caught.value)
+    assert "p_f is asked to be 0" in str(caught.value)
+    assert "p_i is" not in str(caught.value)
     arrays["p"][:] = 0
     assert_same_function(
         convert(arrays, "stepnet.lstm_peephole", "torch.lstm", exact=True), arrays, "stepnet.lstm_peephole"
@@ -341,7 +341,7 @@ def test_a_projection_without_a_place():
     name = "torch.lstm_projection"
     arrays = weights(record(name), PROJECTED)
     with pytest.raises(
-        ConversionError, match="has no projection, so P would have to be the identity, and it is not"
+        ConversionError, match="has no projection, so P is asked to be the identity, and it is not"
     ):
         convert(arrays, name, "torch.lstm")
     arrays["weight_hr_l0"] = np.eye(3, dtype="float32")
@@ -380,7 +380,7 @@ def test_coupled_gates_become_two_and_back():
     done.arrays["R"][1, 1] += 1
     with pytest.raises(ConversionError) as caught:
         convert(done.arrays, "stepnet.lstm_peephole", "tflite.lstm_coupled")
-    why = "i is 1 - f in the target, so R_i would have to be -R_f, and it is not"
+    why = "i is 1 - f in the target, so R_i is asked to be -R_f, and it is not"
     assert str(caught.value) == f"stepnet.lstm_peephole cannot become tflite.lstm_coupled: {why}"
 
 
@@ -397,8 +397,28 @@ def test_coupled_gates_beside_a_forget_bias():
         convert(drawn("haiku.lstm"), "haiku.lstm", "tflite.lstm_coupled")
     assert str(caught.value) == (
         "haiku.lstm cannot become tflite.lstm_coupled: i is 1 - f in the target, so W_i = -W_f, R_i = -R_f "
-        "and b_i + b_f = -1 would have to hold, and they do not"
+        "and b_i + b_f = -1 are asked for, and they do not hold"
     )
+
+
+def test_a_forget_bias_of_coupled_gates_goes_into_the_bias_of_i():
+    """i = 1 - s(a + 1) = s(-a - 1)."""
+    parts = {"w": "W[(g:fgo h) x]", "u": "R[(g:fgo h) k]", "b": "b[(g:fgo h)]"}
+    coupled = Record("mine.lstm", "lstm", parts, {"coupled": True, "forget_bias": 1.0})
+    arrays = weights(coupled, SIZES)
+    for target in ("torch.lstm", "haiku.lstm", "keras.lstm"):
+        assert_same_function(convert(arrays, coupled, target), arrays, coupled, np.float32)
+    with pytest.raises(ConversionError, match=r"the target has no bias for i that takes -1"):
+        convert(arrays, coupled, "cudnn.lstm_no_bias")
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_coupled_gates_are_two_only_of_what_is_symmetric(activation: str):
+    parts = {"w": "W[(g:fgo h) x]", "u": "R[(g:fgo h) k]"}
+    coupled = Record("mine.lstm", "lstm", parts, {"coupled": True, "gate_activation": activation})
+    why = f"i is 1 - f on one side, and 1 - s.a. = s.-a. does not hold for {activation}"
+    with pytest.raises(ConversionError, match=why):
+        convert(weights(coupled, SIZES), coupled, "onnx.lstm")
 
 
 def test_of_two_biases_only_the_sums_have_to_be_coupled():
@@ -408,9 +428,7 @@ def test_of_two_biases_only_the_sums_have_to_be_coupled():
         i, f, *_ = np.split(arrays[name], 4)
         i[...] = -f
     arrays["bias_ih_l0"][0] += 0.5
-    with pytest.raises(
-        ConversionError, match=r"so b_i \+ d_i \+ b_f \+ d_f would have to be 0, and it is not"
-    ):
+    with pytest.raises(ConversionError, match=r"so b_i \+ d_i \+ b_f \+ d_f is asked to be 0, and it is not"):
         convert(arrays, "torch.lstm", "tflite.lstm_coupled")
     arrays["bias_hh_l0"][0] -= 0.5
     assert_same_function(
@@ -450,15 +468,15 @@ def test_a_reset_before_is_one_after_where_nothing_is_mixed(source: str, target:
 )
 def test_a_reset_before_is_not_one_after(source: str, target: str):
     biased = source == "cudnn.gru"  # behind the product, where it is reset
-    lost = "; the target has no place for d_n, so d_n would have to be 0, and it is not"
+    lost = "; the target has no place for d_n, so d_n is asked to be 0, and it is not"
     one, other = ("after", "before") if biased else ("before", "after")
     with pytest.raises(ConversionError) as caught:
         convert(drawn(source), source, target, sizes=SIZES)
     assert str(caught.value) == (
         f"{source} cannot become {target}: the source resets {one} the recurrent product and {target} "
-        f"{other} it: R_n (r h) and r (R_n h) are different functions unless R_n is diagonal, so R_n would "
-        f"have to be diagonal, and it is not; a target that resets {one} it can be converted to, any other "
-        f"has to be trained{lost if biased else ''}"
+        f"{other} it: R_n (r h) and r (R_n h) are equal for every r only if R_n is diagonal, so R_n is "
+        f"asked to be diagonal, and it is not; a target that resets {one} it asks for no such R_n"
+        f"{lost if biased else ''}"
     )
 
 
@@ -536,7 +554,7 @@ def test_a_forget_bias_of_a_layer_without_biases():
     haiku["linear/b"][:] = np.repeat([0, 0, -1, 0], 3)
     assert convert(haiku, "haiku.lstm", "cudnn.lstm_no_bias").report.exact
     haiku["linear/b"][:] = 0
-    with pytest.raises(ConversionError, match="so b_f would have to be -1, and it is not"):
+    with pytest.raises(ConversionError, match="so b_f is asked to be -1, and it is not"):
         convert(haiku, "haiku.lstm", "cudnn.lstm_no_bias")
 
 

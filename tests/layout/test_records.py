@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from string import digits
 from typing import Any
 
 import pytest
@@ -209,8 +210,9 @@ def test_names_are_found_again(name: str):
         assert len({entry.name for entry in entries}) == len(entries)
         for entry in entries:
             assert each.place(entry.name) == (entry.template, entry.layer, entry.direction)
-            assert each.behind_prefix.fullmatch(f"model/rnn.{entry.name}")
-            assert not each.behind_prefix.fullmatch(f"{entry.name}/m")
+            assert re.fullmatch(each.behind_prefix[entry.template], f"model/rnn.{entry.name}")
+            assert not any(re.fullmatch(text, f"{entry.name}/m") for text in each.behind_prefix.values())
+            assert entry.name.rstrip(digits).endswith(each.tails(entry.template))
     strangers = ("", "no such", "weight_ih_l", "kernel ", "weight_ih_l12345", "2//kernel", "up/kernel")
     assert [one for one in strangers if each.place(one)] == []
 

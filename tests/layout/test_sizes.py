@@ -182,7 +182,8 @@ def test_solved_takes_arrays_that_do_not_all_fit():
     assert solved(record("torch.gru"), {"weight_ih_l0": (9, 2)}) == Sizes(2, 3)
 
 
-HINT = 'give sizes={"inputs": ..., "hidden": ...}, and "layers" and "directions" if there are several'
+HINT = 'give sizes={"inputs": ..., "hidden": ...}, and "layers" and "directions" if there are several '
+HINT += "(--size inputs=N --size hidden=N)"
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,15 @@ A recurrent layer owns what is called as its parts are. What a conversion leaves
 unless it is named: it may change the function.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 
 from stepnet.errors import LayoutError
 from stepnet.files.model import Model, Module
+from stepnet.files.others import Others, Place
 
 MOST_SHOWN = 8
 
@@ -19,43 +21,56 @@ MOST_SHOWN = 8
 class Account:
     """The names of a file's arrays, each in one place, and of its other layers.
 
-    converted: by module. copied: under their own names. left: in the old file alone. layers: those that are
-    no recurrent modules, or were not asked for. spare: names that add nothing to what was converted, each
-    with the reason.
+    converted: by module. moved: other arrays that have another place in the new file. copied: under their own
+    names, as they are. not_converted_to: the framework to whose conventions these were not converted; empty
+    where they are of that framework. left: in the old file alone. layers: those that are no recurrent
+    modules, or were not asked for. spare: names that add nothing to what was converted, each with the reason.
     """
 
     converted: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    moved: Mapping[str, Place] = field(default_factory=dict[str, Place])
     copied: tuple[str, ...] = ()
+    not_converted_to: str = ""
     left: tuple[str, ...] = ()
     layers: tuple[str, ...] = ()
     spare: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
-    def of(cls, model: Model, modules: Iterable[Module], copied: Iterable[str]) -> "Account":
-        """The account of a conversion of these modules."""
+    def of(cls, model: Model, modules: Iterable[Module], taken: Others | None) -> "Account":
+        """The account of a conversion of these modules; taken: what became of the other arrays of the model,
+        None where all are left.
+        """
         meant = tuple(modules)
         converted = {module.name: module.stored for module in meant}
         others = [one for one in model.modules if not any(is_part(one, module) for module in meant)]
-        copied = tuple(copied)
+        moved = taken.moved if taken else dict[str, Place]()
+        copied = tuple(name for name in model.rest if taken and name not in moved)
         arrays = [*model.rest, *(name for one in others if one.names for name in one.stored)]
         return cls(
             converted,
+            moved,
             copied,
-            tuple(name for name in arrays if name not in copied),
+            taken.foreign if taken and copied else "",
+            tuple(name for name in arrays if not taken or name not in model.rest),
             (*model.layers, *(f"{one.name} ({' or '.join(one.layouts)})" for one in others)),
             model.spare,
         )
 
     def lines(self) -> list[str]:
         """What was not converted, as text for people."""
-        spare = tuple(f"{name} ({reason})" for name, reason in self.spare.items())
+        moved = [f"{name} -> {place}" for name, place in self.moved.items()]
+        copied = [f"copied as {'they are' if len(self.copied) > 1 else 'it is'}: {listed(self.copied)}"]
+        if self.not_converted_to:
+            copied.append(f"not converted to {self.not_converted_to}'s convention")
+        spare = [f"{name} ({reason})" for name, reason in self.spare.items()]
         parts = (
-            ("copied", self.copied),
+            ("moved", moved),
             ("left: arrays", self.left),
             ("left: layers", self.layers),
             ("not needed", spare),
         )
-        return [f"{title}: {listed(names)}" for title, names in parts if names]
+        lines = [f"{title}: {listed(names)}" for title, names in parts if names]
+        return [*lines[: bool(moved)], *(["; ".join(copied)] if self.copied else []), *lines[bool(moved) :]]
 
 
 def is_part(one: Module, whole: Module) -> bool:
@@ -77,9 +92,12 @@ def check_nothing_is_lost(model: Model, modules: Iterable[Module], drop: Collect
     unknown = [name for name in drop if name not in model.rest]
     if unknown:
         raise LayoutError(f"no array that would be left is called {unknown[0]!r}: there is nothing to drop")
+    rest = sorted(model.rest)
+    places = {name: place for place, name in enumerate(model.rest)}
     for module in modules:
         for part in module.name.split(" + "):
-            lost = [name for name in inside(part, module, model.rest) if name not in drop]
+            held = sorted(inside(part, module, rest), key=places.__getitem__)
+            lost = [name for name in held if name not in drop]
             if lost:
                 raise LayoutError(
                     f"{part.rstrip('./_') or 'the recurrent layer'} has {listed(lost)} besides what "
@@ -88,8 +106,8 @@ def check_nothing_is_lost(model: Model, modules: Iterable[Module], drop: Collect
                 )
 
 
-def inside(prefix: str, module: Module, names: Iterable[str]) -> list[str]:
-    """Those of the names that are a layer's own: behind its prefix, or beside its arrays where it has none.
+def inside(prefix: str, module: Module, names: Sequence[str]) -> list[str]:
+    """Those of sorted names that are a layer's own: behind its prefix, or beside its arrays without one.
 
     What is behind the whole name of an array, as the state of an optimiser is, is about that array.
     """
@@ -98,7 +116,8 @@ def inside(prefix: str, module: Module, names: Iterable[str]) -> list[str]:
         return []  # the file itself says what the layer's arrays are
     if prefix:
         front = prefix if prefix[-1] in "./_" else f"{prefix}/"
-        held = [name for name in names if name.startswith(front)]
+        behind = range(bisect_left(names, front), len(names))
+        held = [names[at] for at in takewhile(lambda at: names[at].startswith(front), behind)]
     else:
         held = [name for name in names if not set(name) & set("./")]
     return [name for name in held if not any(name.startswith((f"{one}/", f"{one}.")) for one in own)]

@@ -11,8 +11,9 @@ from typing import Any
 from stepnet.compose import checked_merge, named
 from stepnet.errors import ConversionError, InputError, LayoutError
 from stepnet.files.account import Account, check_merges, check_nothing_is_lost, check_row
-from stepnet.files.formats import Format, read, writable, write
+from stepnet.files.formats import Format, kind, read, writable, write
 from stepnet.files.model import Array, Model, Module, family, stacked
+from stepnet.files.others import Others, others
 from stepnet.files.parametrized import plain
 from stepnet.files.verified import again, verify_file, weights
 from stepnet.layout.convert import Conversion, RangeError, convert, refused
@@ -95,10 +96,11 @@ def convert_file(
     """What was written to `output`: the recurrent modules of a file in another layout.
 
     target: a layout, or a framework, of which the first layout is taken that each module can become. rest:
-    "copy" passes the other arrays on, under their own names. drop: names of arrays of a recurrent layer that
-    may be left, which is an error otherwise. strip: what the new names begin without, where they began with
-    it. check: run the new file and compare. dtype: of the new arrays,
-    where it is not to be that of the file's. advance is called with the number of modules when they are done.
+    "copy" passes the other arrays on: those of layers that are certain as the target's framework has them,
+    all others as they are, under their own names. drop: names of arrays of a recurrent layer that may be
+    left, which is an error otherwise. strip: what the new names begin without, where they began with it.
+    check: run the new file and compare. dtype: of the new arrays, where it is not to be that of the file's.
+    advance is called with the number of modules when they are done.
     The output has its name only when it is whole.
 
     Raises `LayoutError` for what is not told or does not fit, `ConversionError` for what cannot be,
@@ -125,15 +127,15 @@ def convert_file(
                 done.append((module, converted(module, target, exact, dtype)))
             advance(1)
         made = tuple(result(module, conversion) for module, conversion in done)
-        others: Mapping[str, Array] = model.rest if rest == "copy" else {}
-        renamed = without(strip, made, others)
+        taken = passed_on(model, made, modules, form) if rest == "copy" else None
+        renamed = without(strip, made, taken.arrays if taken else {})
     try:
         write(output, *renamed, force=force)
     except InputError as error:
         raise type(error)(f"{output}: {error}") from None
     reports = {module.name: one.report for module, one in done}
     notes = {module.name: (*module.notes, *(unsaid(module) if form.of_arrays else ())) for module in made}
-    account = Account.of(model, modules, others)
+    account = Account.of(model, modules, taken)
     return Written(
         str(output), reports, account, verified(modules, made, output, form) if check else {}, notes
     )
@@ -152,6 +154,17 @@ def without(
     if len(left) < len(others):
         raise LayoutError(f"two arrays would be called the same without {strip!r}")
     return renamed, left
+
+
+def passed_on(model: Model, made: tuple[Module, ...], modules: tuple[Module, ...], form: Format) -> Others:
+    """The other arrays of a model for a new file, as the framework of its layouts has them where that is
+    certain; nothing is where the old file has layouts of several.
+    """
+    source, target = (sorted({one.layout.partition(".")[0] for one in side}) for side in (modules, made))
+    if len(source) != 1 or len(target) != 1:
+        return Others(model.rest, foreign=" and ".join(target))
+    suffix = kind(Path(model.path)).suffix
+    return others(model.rest, model.stated, source[0], target[0], form.prefix, suffix)
 
 
 def verified(

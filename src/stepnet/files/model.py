@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import FileError, LayoutError
+from stepnet.files.others import Stated
 from stepnet.files.parametrized import Plain, plain
 from stepnet.layout.find import Found, find, nearest, one_function
 from stepnet.layout.record import Record
@@ -94,14 +95,16 @@ class Module:
 class Model:
     """The recurrent modules of a file, its other arrays by name, and what its other layers are called.
 
-    spare: arrays that add nothing to the modules, by name, each with the reason: it is another one again.
-    problems: why something that is named as a layer is none of the modules, by what is before its names.
+    stated: what the file says that some of its other arrays are. spare: arrays that add nothing to the
+    modules, by name, each with the reason: it is another one again. problems: why something that is named as
+    a layer is none of the modules, by what is before its names.
     """
 
     path: str
     modules: tuple[Module, ...]
     rest: Mapping[str, Array] = field(default_factory=dict[str, Array])
     layers: tuple[str, ...] = ()
+    stated: Mapping[str, Stated] = field(default_factory=dict[str, Stated])
     spare: Mapping[str, str] = field(default_factory=dict[str, str])
     problems: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -113,7 +116,9 @@ class Model:
         """
         names = ", ".join(repr(module.name) for module in self.modules) or "none"
         if name is None and len(self.modules) != 1:
-            raise LayoutError(f"there are {len(self.modules)} recurrent modules: name one of {names}")
+            raise LayoutError(
+                f"there are {len(self.modules)} recurrent modules: name one of {names} (--module NAME)"
+            )
         for module in self.modules:
             if name in (None, module.name, f"{module.name}".rstrip("./")):
                 return module
@@ -124,7 +129,9 @@ class Model:
             several = ", ".join(repr(module.name) for module in alike)
             raise LayoutError(f"{name!r} may be any of {several}: name one of these")
         problems = [text for prefix, text in self.problems.items() if name == prefix.rstrip("./_")]
-        raise LayoutError("".join(problems) or f"no recurrent module is called {name!r}; there are {names}")
+        raise LayoutError(
+            "".join(problems) or f"no recurrent module is called {name!r}; --module NAME is one of {names}"
+        )
 
 
 def unwrapped(name: str) -> str:

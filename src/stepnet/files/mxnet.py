@@ -21,6 +21,7 @@ import numpy as np
 
 from stepnet.errors import FileError
 from stepnet.files.paths import existing, new_file
+from stepnet.files.store import OBJECT, Store
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -32,6 +33,7 @@ DTYPES = {
     12: np.dtype(ml_dtypes.bfloat16),
 }
 MOST_AXES = 32
+PARTS = 3  # objects that an array is: itself, its name and its place in a dictionary
 MOST_NUMBERS = 1 << 56  # along the axes of an array that NumPy can have, empty or not
 PREFIXES = ("arg:", "aux:")  # of what a symbol's arguments and auxiliary states are called
 
@@ -39,8 +41,8 @@ PREFIXES = ("arg:", "aux:")  # of what a symbol's arguments and auxiliary states
 class Bytes:
     """The bytes of a file, taken one after the other."""
 
-    def __init__(self, data: Array) -> None:
-        self.data = data
+    def __init__(self, data: Array, store: Store) -> None:
+        self.data, self.store = data, store
         self.place = 0
 
     def numbers(self, form: str) -> tuple[Any, ...]:
@@ -67,8 +69,10 @@ def read(path: str | Path) -> dict[str, Array]:
     """
     path = existing(path)
     try:
-        source = Bytes(np.fromfile(path, np.uint8))
-        return arrays_of(source)
+        size = path.stat().st_size
+        store = Store(None, size)
+        store.take(size, "its bytes")
+        return arrays_of(Bytes(np.fromfile(path, np.uint8), store))
     except FileError as error:
         raise FileError(f"{path}: {error}") from None
     except OSError as error:
@@ -123,7 +127,11 @@ def array_of(source: Bytes) -> Array | None:
         raise FileError(f"an array in it has the dtype {code}, which is not read")
     dtype = DTYPES[code]
     numbers = source.take(math.prod(shape) * dtype.itemsize)
-    array = numbers.view(dtype) if numbers.ctypes.data % dtype.itemsize == 0 else numbers.copy().view(dtype)
+    source.store.take(PARTS * OBJECT, "its arrays")
+    if numbers.ctypes.data % dtype.itemsize:  # as NumPy's own arrays never are
+        source.store.take(numbers.nbytes, "its arrays")
+        numbers = numbers.copy()
+    array = numbers.view(dtype)
     return array.reshape(shape).astype(dtype.newbyteorder("="), copy=False)
 
 

@@ -21,6 +21,7 @@ from stepnet.errors import FileError
 from stepnet.files import jsons
 from stepnet.files.model import Array, Model, Module
 from stepnet.files.paths import existing, new_file
+from stepnet.files.store import Store
 from stepnet.layout.registry import records
 
 FORMAT = "stepnet raw 1"
@@ -101,6 +102,7 @@ def buffers(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
     spans = sorted((offset, offset + math.prod(shape) * dtype.itemsize) for _, shape, offset in places)
     if any(start < end for (_, end), (start, _) in pairwise(span for span in spans if span[0] < span[1])):
         raise FileError(f"{path}: arrays in it share bytes")
+    Store(path, size).take(size, buffer.name)
     try:
         data = np.fromfile(buffer, np.uint8)
     except OSError as error:

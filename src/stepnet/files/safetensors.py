@@ -1,5 +1,6 @@
 """Arrays by name out of and into .safetensors files."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -10,6 +11,7 @@ from safetensors import SafetensorError, numpy, safe_open
 
 from stepnet.errors import FileError
 from stepnet.files.paths import existing, new_file
+from stepnet.files.store import OBJECT, Store
 
 Array = np.ndarray
 
@@ -31,6 +33,8 @@ DTYPES: dict[str, Any] = {
 
 LENGTH = 8  # bytes of the length of the description
 DESCRIPTION = 100_000_000  # bytes that it may have, as the library has it
+PARSED = 4  # times its length, that the library takes for what a description says
+COPIES = 2  # of an array, while it is read
 METADATA = "__metadata__"  # stands among the names of arrays for what a file says of itself
 
 
@@ -46,12 +50,20 @@ def read(path: str | Path) -> dict[str, Array]:
     """
     path = existing(path)
     try:
+        store = Store(path, path.stat().st_size)
+        store.take(PARSED * description_length(path), "its description")
         with cast(Any, safe_open(path, framework="numpy")) as file:
-            return {name: array_of(file, name, path) for name in sorted(file.keys())}
+            return {name: array_of(file, name, path, store) for name in sorted(file.keys())}
     except SafetensorError as error:
         raise FileError(f"{path}: this is no whole .safetensors file ({reason(error)})") from error
     except OSError as error:
         raise FileError(f"{path}: the file cannot be read ({error.strerror or reason(error)})") from error
+
+
+def description_length(path: Path) -> int:
+    """The bytes of the description that a file begins with: no more than the library takes for one."""
+    with open(path, "rb") as stream:
+        return min(int.from_bytes(stream.read(LENGTH), "little"), DESCRIPTION, path.stat().st_size)
 
 
 def is_safetensors(path: Path) -> bool:
@@ -69,11 +81,15 @@ def begins_as_safetensors(head: bytes) -> bool:
     return head[LENGTH : LENGTH + 1] == b"{" and int.from_bytes(head[:LENGTH], "little") <= DESCRIPTION
 
 
-def array_of(file: Any, name: str, path: Path) -> Array:
+def array_of(file: Any, name: str, path: Path, store: Store) -> Array:
     """One array of an open file."""
-    dtype: str = file.get_slice(name).get_dtype()
+    place = file.get_slice(name)
+    dtype: str = place.get_dtype()
     if dtype not in DTYPES:
         raise FileError(f"{path}: {name!r} holds {dtype}, which stepnet does not read; save it as F32")
+    size = math.prod(place.get_shape()) * np.dtype(DTYPES[dtype]).itemsize
+    store.room(COPIES * size, f"{name!r}")  # the library's bytes, which the array is a copy of
+    store.take(size + OBJECT + len(name), f"{name!r}")
     return np.asarray(file.get_tensor(name), DTYPES[dtype])
 
 

@@ -115,7 +115,9 @@ def convert(
         raise RangeError(str(refused(source, target, kind, overflows)))
     functions = meaning, plan.semantics
     assumed = source.assumed(open_fields)
-    report = Report(source.name, target.name, found, *functions, kind, steps(roundings), target, assumed)
+    report = Report(
+        source.name, target.name, found, *functions, kind, steps(roundings), target, assumed=assumed
+    )
     if exact and not report.exact:
         rounded = [f"{step}, and exact=True" for step in report.steps if not step.exact]
         raise refused(source, target, kind, rounded)
@@ -229,19 +231,20 @@ def adds_up(terms: list[Array], total: float, exact: bool) -> bool:
 
 
 def unmet_text(reason: str, advice: str, musts: Mapping[str, str]) -> str:
-    """A reason, said once for all that would have to be something else than it is.
+    """A reason, said once for all that is not as the conversion asks.
 
     >>> unmet_text("the target has no place for {}", "", {"p_i": "0", "p_f": "0"})
-    'the target has no place for p_i and p_f, so p_i and p_f would have to be 0, and they are not'
+    'the target has no place for p_i and p_f, so p_i and p_f are asked to be 0, and they are not'
     >>> unmet_text("i is 1 - f in the target", "", {"W_i": "-W_f", "R_i": "-R_f"})
-    'i is 1 - f in the target, so W_i = -W_f and R_i = -R_f would have to hold, and they do not'
+    'i is 1 - f in the target, so W_i = -W_f and R_i = -R_f are asked for, and they do not hold'
     """
     names, values = listed(musts), list(dict.fromkeys(musts.values()))
     if len(values) > 1:
         wanted = listed(f"{what} = {must}" for what, must in musts.items())
-        so = f"{wanted} would have to hold, and they do not"
+        so = f"{wanted} are asked for, and they do not hold"
     else:
-        so = f"{names} would have to be {values[0]}, and {'it is' if len(musts) == 1 else 'they are'} not"
+        asked, are = ("is", "it is") if len(musts) == 1 else ("are", "they are")
+        so = f"{names} {asked} asked to be {values[0]}, and {are} not"
     return f"{reason.replace('{}', names)}, so {so}{f'; {advice}' if advice else ''}"
 
 

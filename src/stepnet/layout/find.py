@@ -9,8 +9,7 @@ have. The record that explains most names is taken. Where several do that are no
 guessed: all are given, and who needs one asks for it.
 """
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, cast
@@ -18,12 +17,13 @@ from typing import Any, cast
 from stepnet.arguments import instance, mapping, whole
 from stepnet.errors import LayoutError
 from stepnet.layout import registry
+from stepnet.layout.names import spelled
 from stepnet.layout.record import Record
-from stepnet.layout.registry import records
 from stepnet.layout.sizes import Shape, shape_of
 from stepnet.layout.solve import OpenSizesError, solved, told
 
 MOST_SHOWN = 20
+MOST_TRIED = 1000  # records, of which one comes nearest
 MOST_LEFT_OUT = 16  # arrays that may be the wrong one: the first say the sizes
 
 
@@ -44,7 +44,7 @@ class Found:
             arrays = ", ".join(self.names)
             raise LayoutError(
                 f"{arrays} fit{'s' if len(self.names) == 1 else ''} {' and '.join(self.layouts)}, "
-                "which shapes do not tell apart: say which it is"
+                "which shapes do not tell apart: say which it is (--from LAYOUT)"
             )
         return self.layouts[0]
 
@@ -62,9 +62,15 @@ def find(
     """
     check_shapes(shapes)
     fits: dict[tuple[str, frozenset[str]], list[Record]] = {}
-    for record, prefix, names in candidates(shapes, among):
-        if why_not(record, {own: shapes[name] for own, name in names.items()}) is None:
-            fits.setdefault((prefix, frozenset(names.values())), []).append(record)
+    refused: dict[Any, bool] = {}
+    for group in spelled(shapes, among).whole():
+        held = {own: shapes[name] for own, name in group.names.items()}
+        arrays = tuple(group.record.arrays.items())
+        key = arrays, group.record.directions, tuple(held.items())  # many layers are alike, and many records
+        if key not in refused:
+            refused[key] = why_not(group.record, held) is not None
+        if not refused[key]:
+            fits.setdefault((group.prefix, frozenset(group.names.values())), []).append(group.record)
     order = {name: place for place, name in enumerate(shapes)}
     taken: set[str] = set()
     found: list[Found] = []
@@ -76,35 +82,12 @@ def find(
     return tuple(sorted(found, key=lambda one: min(order[name] for name in one.names.values())))
 
 
-def last_part(prefix: str) -> str:
-    """The name of the layer that a prefix is.
-
-    >>> last_part("encoder/basic_lstm_cell/")
-    'basic_lstm_cell'
-    """
-    return re.split(r"[./]", prefix.rstrip("./_"))[-1].lower()
-
-
 def check_shapes(shapes: Any) -> None:
     """Raises `InputError` for what is no shapes by name."""
     for name, shape in mapping(shapes, "shapes are tuples of whole numbers by the names of arrays").items():
         meaning = f"the shape of {name} is a tuple of whole numbers"
         for size in cast("tuple[Any, ...]", instance(shape, tuple, meaning)):
             whole(size, meaning)
-
-
-def candidates(
-    shapes: Mapping[str, Shape], among: Iterable[Record] | None
-) -> Iterator[tuple[Record, str, dict[str, str]]]:
-    """Every record with every prefix behind which there are names of its arrays, and these."""
-    for record in among if among is not None else records().values():
-        groups: dict[str, dict[str, str]] = {}
-        for name in shapes:
-            match = record.behind_prefix.fullmatch(name)
-            if match and (among is not None or record.mark in last_part(match[1])):
-                groups.setdefault(match[1], {})[name[match.end(1) :]] = name
-        for prefix, names in groups.items():
-            yield record, prefix, names
 
 
 def why_not(record: Record, shapes: Mapping[str, Shape]) -> str | None:
@@ -151,18 +134,26 @@ def one_function(layouts: Sequence[str], arrays: Iterable[str], semantics: Mappi
 
 def nearest(shapes: Mapping[str, Shape], among: Iterable[Record] | None = None) -> LayoutError:
     """The error for arrays among which no recurrent layer is: what comes nearest, and why it is not one."""
-    tried = [
-        (*misfits(record, prefix, names, shapes), record.name)
-        for record, prefix, names in candidates(shapes, among)
-    ]
-    if not tried:
+    groups = spelled(shapes, among)
+    best: tuple[tuple[int, int], tuple[int, int], str] | None = None
+    tried: dict[Any, tuple[tuple[int, int], str]] = {}
+    for least, order, group in groups.nearly(MOST_TRIED):
+        if best is not None and best[0] < least:
+            break
+        held = tuple((own, shapes[name]) for own, name in group.names.items())
+        key = id(group.record), held  # what differs in the prefix alone is as near
+        if key not in tried:
+            tried[key] = misfits(group.record, group.prefix, group.names, shapes)
+            misfit, reason = tried[key]
+            this = misfit, order, f"{group.record.name} comes nearest, but {reason}"
+            best = this if best is None else min(best, this, key=lambda one: one[:2])
+    if best is None:
         shown = ", ".join(f"{name} {shape}" for name, shape in list(shapes.items())[:MOST_SHOWN])
         shown += ", ..." if len(shapes) > MOST_SHOWN else ""
         return LayoutError(
             f"no recurrent layer is here: no name is one of a layout; there are {shown or 'none'}"
         )
-    _, reason, name = min(tried, key=lambda one: one[0])
-    return LayoutError(f"no recurrent layer is here: {name} comes nearest, but {reason}")
+    return LayoutError(f"no recurrent layer is here: {best[2]}")
 
 
 def misfits(

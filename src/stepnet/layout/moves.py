@@ -163,8 +163,13 @@ def obstacle(name: str, value: Any, known: Any, given: Semantics, target: Record
     if name in ("update", "forget_bias"):
         return ""
     if name == "coupled":  # then i and f are made of one another, or have to be equal: see `demands`
-        symmetric = given.gate_activation in SYMMETRIC and not (given.coupled and given.forget_bias)
-        return "" if symmetric else f"i is 1 - f on one side, and {target.name} cannot have it so"
+        if given.gate_activation not in SYMMETRIC:
+            activation = given.gate_activation
+            return f"i is 1 - f on one side, and 1 - s(a) = s(-a) does not hold for {activation}"
+        if given.coupled and given.forget_bias and not target.has_biases:
+            takes = f"{-given.forget_bias:+g}"
+            return f"i is 1 - f in the source, and the target has no bias for i that takes {takes}"
+        return ""
     if name == "reset":  # then R_n has to be diagonal
         return "" if kind == "weights" else f"the {kind} of R_n is another where the reset is {known} it"
     what = f"{value or 'none'}, and {target.name} has {known or 'none'}"
@@ -216,9 +221,14 @@ class Making:
         return [one for one in both if one in among]
 
     def offset(self, block: Block) -> float:
-        """What the target's function does not add to f, and the source's does."""
-        of_forget = block.gate == "f" and self.given.cell == "lstm" and self.kind == "weights"
-        return self.given.forget_bias - self.semantics.forget_bias if of_forget else 0.0
+        """What the target's function does not add to f, or to the i that is made of it, and the source's
+        does.
+        """
+        if self.given.cell != "lstm" or self.kind != "weights":
+            return 0.0
+        if block.gate == "i" and self.given.coupled:  # made of f, whose sum has the forget bias in it
+            return self.given.forget_bias
+        return self.given.forget_bias - self.semantics.forget_bias if block.gate == "f" else 0.0
 
     def bias(self, block: Block) -> Move:
         """How b or d of a gate is made of those of the source."""
@@ -273,8 +283,8 @@ class Making:
         """What must hold where one side resets before the recurrent product, and the other after it."""
         value, known = self.given.reset, self.semantics.reset
         how = f"the source resets {value} the recurrent product and {self.target.name} {known} it"
-        reason = f"{how}: R_n (r h) and r (R_n h) are different functions unless R_n is diagonal"
-        advice = f"a target that resets {value} it can be converted to, any other has to be trained"
+        reason = f"{how}: R_n (r h) and r (R_n h) are equal for every r only if R_n is diagonal"
+        advice = f"a target that resets {value} it asks for no such R_n"
         for block in sorted(self.held, key=Block.order):
             if (block.parameter, block.gate) == ("R", "n"):
                 yield Demand(block, "diagonal", reason, advice=advice)

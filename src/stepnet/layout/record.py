@@ -9,6 +9,7 @@ array may be missing.
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from string import digits
 from typing import Any
 
 from stepnet.arguments import instance, mapping
@@ -122,6 +123,11 @@ class Record:
         """Whether it has an array for the projection."""
         return any(term.parameter == "P" for term in self.terms())
 
+    @property
+    def has_biases(self) -> bool:
+        """Whether it has an array for biases of gates."""
+        return any(term.parameter in "bd" for term in self.terms())
+
     def misfit(self, sizes: Sizes) -> str | None:
         """Why it has no place for layers of these sizes; None where it has."""
         together = any("L" in letters_in(term) and "x" in letters_in(term) for term in self.terms())
@@ -221,10 +227,21 @@ class Record:
         return [f"{entry.name}{'?' if entry.optional else ''}" for entry in self.entries(Sizes(1, 1))]
 
     @computed_once
-    def behind_prefix(self) -> re.Pattern[str]:
-        """A name of any of its arrays behind a prefix, which ends in no letter or digit."""
-        texts = [re.sub(r"\?P<[LD]>", "?:", pattern.pattern) for pattern in self.spellings.values()]
-        return re.compile(f"((?:.*?[^A-Za-z0-9])??)(?:{'|'.join(texts)})")
+    def behind_prefix(self) -> dict[str, str]:
+        """By template a pattern of its names behind a prefix, which ends in no letter or digit."""
+        texts = {name: re.sub(r"\?P<[LD]>", "?:", one.pattern) for name, one in self.spellings.items()}
+        return {name: f"((?:.*?[^A-Za-z0-9])??)(?:{text})" for name, text in texts.items()}
+
+    def tails(self, template: str) -> tuple[str, ...]:
+        """What the names of a template end in, behind the last of its layer and direction, without digits.
+
+        >>> gru = Record("mine.gru", "gru", {"w_l{L}{D}": "W[(g:rzn h) x]", "u0": "R[(g:rzn h) k]"})
+        >>> gru.tails("w_l{L}{D}"), gru.tails("u0")
+        (('forward/', 'backward/'), ('u',))
+        """
+        ways = dict.fromkeys(self.full(template).replace("{D}", way) for way in self.directions)
+        ends = [re.split(r"\{[LD]/?\}", name.removesuffix("{L}"))[-1] for name in ways]
+        return tuple(end.rstrip(digits) for end in ends)
 
     def same_as(self, other: "Record") -> bool:
         """Whether another record says the same of the same arrays, whatever its framework calls its

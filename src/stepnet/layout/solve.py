@@ -96,12 +96,15 @@ def check(record: Record, shapes: Mapping[str, Shape], sizes: Sizes) -> None:
     strangers = [name for name in shapes if name not in entries]
     if strangers:
         raise LayoutError(f"{whose} no array {strangers[0]!r}; it has {', '.join(entries)}")
+    beside: dict[str, str] = {}  # the first array that is there, of those that may be missing, by kind
     for name, entry in entries.items():
-        beside = [one.name for one in entries.values() if one.optional and one.kinds & entry.kinds]
-        if entry.optional and name not in shapes and any(one in shapes for one in beside):
-            raise LayoutError(
-                f"{name} is missing, and {next(one for one in beside if one in shapes)} is there"
-            )
+        if entry.optional and name in shapes:
+            beside = dict.fromkeys(entry.kinds, name) | beside
+    for name, entry in entries.items():
+        missed = entry.kinds & beside.keys() if entry.optional and name not in shapes else set[str]()
+        if missed:
+            first = next(one for one in entries if one in {beside[kind] for kind in missed})
+            raise LayoutError(f"{name} is missing, and {first} is there")
 
 
 def counted(name: str, known: Unknowns, letter: str, count: int) -> Unknowns:
@@ -289,7 +292,8 @@ def asked(array: str, length: int, fits: list[Sizes], of: str, searched: bool = 
     some += "; ..." if len(fits) == MOST_SHOWN else ""
     return OpenSizesError(
         f"{array} has {length} numbers, which fit several sizes of {of}{f' ({some})' if some else ''}: give "
-        'sizes={"inputs": ..., "hidden": ...}, and "layers" and "directions" if there are several'
+        'sizes={"inputs": ..., "hidden": ...}, and "layers" and "directions" if there are several '
+        "(--size inputs=N --size hidden=N)"
     )
 
 

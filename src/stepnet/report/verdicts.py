@@ -1,5 +1,6 @@
 """Two sides compared from the command line, each a file or a layout."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +19,34 @@ from stepnet.layout.verify import Verdict
 SIZES = {"inputs": 5, "hidden": 7, "projected": 4}
 
 
-def verdicts(one: str, other: str, choice: Choice, seed: int = 0) -> dict[str, Verdict]:
+def verdicts(
+    one: str,
+    other: str,
+    choice: Choice,
+    seed: int = 0,
+    advance: Callable[[int], None] = lambda _: None,
+) -> dict[str, Verdict]:
     """How far two sides differ, module by module.
 
     Two files: the modules of each in order. A file and a layout: what the file holds, converted to the
-    layout. Two layouts: random weights of the first, converted to the second.
+    layout. Two layouts: random weights of the first, converted to the second. advance is called with the
+    number of modules when they are done.
     """
     sides = [side in records() for side in (one, other)]
     if sides == [True, False]:
-        return verdicts(other, one, choice, seed)
+        return verdicts(other, one, choice, seed, advance)
     here = (random_module(record(one), choice, seed),) if sides[0] else modules(one, choice)
     if sides[1]:
-        return {
-            module.name: compare(module, result(module, converted(module, other, False))) for module in here
-        }
-    there = modules(other, choice)
+        there = tuple(result(module, converted(module, other, False)) for module in here)
+    else:
+        there = modules(other, choice)
     if len(here) != len(there):
         raise LayoutError(f"{one} has {len(here)} recurrent modules, and {other} has {len(there)}")
-    return {titled(a, b): compare(a, b) for a, b in zip(here, there, strict=True)}
+    found: dict[str, Verdict] = {}
+    for a, b in zip(here, there, strict=True):
+        found[a.name if sides[1] else titled(a, b)] = compare(a, b)
+        advance(1)
+    return found
 
 
 def titled(one: Module, other: Module) -> str:

@@ -4,7 +4,7 @@ A configuration tells which layer is which and how it is set. Where a file has w
 they can, and the rest is asked for.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from stepnet.files.keras.file import read as read_layers
 from stepnet.files.keras.parts import DIRECTIONS, Part
 from stepnet.files.keras.write import NewLayer
 from stepnet.files.model import Array, Model, Module, layer_arrays
+from stepnet.files.others import Stated
 from stepnet.files.store import Store
 from stepnet.layout.find import find
 from stepnet.layout.registry import record, records
@@ -24,6 +25,7 @@ from stepnet.layout.registry import record, records
 MERGES = {"concat": "concat", "sum": "sum", "ave": "average", "mul": "product"}
 SETTINGS = ("activation", "recurrent_activation")
 ONCE = {"recurrent_activation": "inner_activation"}  # as Keras 1 called it
+PARTS = {"Dense": ("dense", 2), "Embedding": ("embedding", 1)}  # and the most arrays that they have
 FRAMEWORKS = ("keras", "keras2", "keras1")
 # What a configuration may say of a layer that no layout has.
 UNSAID = {
@@ -44,7 +46,19 @@ def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | Non
     rest = {name: array for name, array in file.arrays.items() if name not in taken}
     names = {module.name for module in modules}
     store = Store(path, path.stat().st_size)
-    return Model(str(path), modules, rest, tuple(others(file, names, store)))
+    layers = tuple(others(file, names, store))
+    return Model(str(path), modules, rest, layers, dict(stated(file.layers)))
+
+
+def stated(layers: Iterable[KerasLayer]) -> Iterator[tuple[str, Stated]]:
+    """What the arrays of dense layers and of embeddings are, by their places, where the file says what those
+    layers are.
+    """
+    for layer in layers:
+        kind, most = PARTS.get(layer.class_name or "", ("", 0))
+        if len(layer.arrays) <= most:
+            for part, (_, place) in enumerate(layer.arrays):
+                yield place, Stated(kind, layer.name, part)
 
 
 def others(file: KerasFile, recurrent: Collection[str], store: Store) -> Iterator[str]:

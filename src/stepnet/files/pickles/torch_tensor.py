@@ -22,6 +22,7 @@ from stepnet.files.pickles import numpy_array
 from stepnet.files.pickles.numpy_array import described, is_numpy, of_numbers
 from stepnet.files.pickles.objects import everything, registered
 from stepnet.files.pickles.values import Call, Name, Pairs, are_counts, is_shape, leaves, parts
+from stepnet.files.store import Store
 from stepnet.files.zips import Place, bytes_at
 
 Array = np.ndarray
@@ -227,7 +228,7 @@ def arrays(
     """
     found: dict[str, Array] = {}
     buffers: dict[tuple[str, int], Array] = {}
-    total = 0
+    total, store = 0, Store(None, size)
     made: dict[int, Array] = {}  # NumPy's, by the call, as one array may have two names
     for name, tensor in tensors_in(root):
         if isinstance(tensor, Call):
@@ -248,6 +249,7 @@ def arrays(
         word = SIZES[tensor.dtype] // (2 if tensor.dtype.startswith("complex") else 1)
         key = (tensor.storage.key, word if big else 1)
         if key not in buffers:
+            store.take(place.size, f"{name!r}")
             buffers[key] = turned(bytes_at(stream, place), word, big)
         found[name] = array_of(name, tensor, buffers[key])
     return found

@@ -188,8 +188,9 @@ def others_of(
         outputs, inputs = operands(operator, 2), operands(operator, 1)
         name = name_of(graph, outputs[0]) if outputs and outputs[0] >= 0 else ""
         graph.store.take(OBJECT + len(name), "the names of its operators")
-        of_weights = codes[place] == DEQUANTIZE and not any(one in graph.makers for one in inputs)
-        if codes[place] not in KINDS and name not in within.get(codes[place], set()) and not of_weights:
+        of_weights = codes[place] == DEQUANTIZE and graph.makers.keys().isdisjoint(inputs)
+        inside: set[str] = within.get(codes[place], set())
+        if codes[place] not in KINDS and name not in inside and not of_weights:
             yield f"{name} ({titles[place]})".lstrip()
 
 
