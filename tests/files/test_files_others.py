@@ -145,12 +145,16 @@ def test_what_keras_says_of_its_layers_is_certain_whatever_their_shapes(tmp_path
         layer.load_state_dict(
             {key.partition(".")[2]: value for key, value in state.items() if key.startswith(f"{name}.")}
         )
-    right = keras.ops.convert_to_numpy(layers[3](layers[2](X)))
+    right = numbers(layers[3](layers[2](X)))
     np.testing.assert_allclose(
         bare(square(torch.from_numpy(X))).detach().numpy(), right, rtol=1e-5, atol=1e-6
     )
-    embeddings: Any = keras.ops.convert_to_numpy(layers[0].embeddings)
-    np.testing.assert_array_equal(table.weight.detach().numpy(), embeddings)
+    np.testing.assert_array_equal(table.weight.detach().numpy(), numbers(layers[0].embeddings))
+
+
+def numbers(value: Any) -> Any:
+    """What Keras computed."""
+    return keras.ops.convert_to_numpy(value)
 
 
 def named(name: str, *shape: int) -> Arrays:
