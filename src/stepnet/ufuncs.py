@@ -1,4 +1,4 @@
-"""NumPy's ufuncs on a step's values: which operation each one is, or the rule that makes it of several."""
+"""NumPy's ufuncs on a step's values: the operation that each one is, or the rule that makes it of several."""
 
 import math
 from collections.abc import Callable
@@ -187,47 +187,17 @@ def bitwise(ufunc: np.ufunc, operation: str) -> Callable[..., Traced]:
 
 
 UFUNCS: dict[np.ufunc, str | Callable[..., Traced]] = {
-    np.add: "add",
-    np.subtract: "subtract",
-    np.multiply: "multiply",
-    np.true_divide: "divide",
-    np.floor_divide: "floor_divide",
-    np.remainder: "remainder",
-    np.minimum: "minimum",
-    np.maximum: "maximum",
-    np.equal: "equal",
-    np.not_equal: "not_equal",
-    np.less: "less",
-    np.less_equal: "less_equal",
-    np.greater: "greater",
-    np.greater_equal: "greater_equal",
-    np.logical_and: "logical_and",
-    np.logical_or: "logical_or",
-    np.logical_xor: "logical_xor",
-    np.logical_not: "logical_not",
+    **{row.meaning: row.name for row in OPERATIONS.values() if isinstance(row.meaning, np.ufunc)},
     np.bitwise_and: bitwise(np.bitwise_and, "logical_and"),
     np.bitwise_or: bitwise(np.bitwise_or, "logical_or"),
     np.bitwise_xor: bitwise(np.bitwise_xor, "logical_xor"),
     np.invert: bitwise(np.invert, "logical_not"),
-    np.negative: "negative",
     np.positive: positive,
-    np.absolute: "absolute",
     np.fabs: fabs,
-    np.sign: "sign",
-    np.floor: "floor",
-    np.ceil: "ceil",
-    np.rint: "rint",
-    np.sqrt: "sqrt",
-    np.exp: "exp",
-    np.expm1: "expm1",
-    np.log: "log",
-    np.log1p: "log1p",
-    np.tanh: "tanh",
     np.square: square,
     np.reciprocal: reciprocal,
     np.isnan: is_nan,
     np.power: power,
     np.matmul: matmul,
 }
-
-assert all(rule in OPERATIONS for rule in UFUNCS.values() if isinstance(rule, str))
+"""An operation whose meaning is a ufunc is that ufunc; the others are made of operations by a rule."""

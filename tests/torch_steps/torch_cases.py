@@ -55,6 +55,8 @@ POINTWISE: dict[str, Case] = {
         (o.a + 3) ** 0 + (o.a + 3) ** -0.5 + (o.a + 3) ** -2 + o.a**20 + 2.0 ** o.k[:, None]
     ),
     "powers of integers": lambda o: o.k**19 + o.k**0 + (o.k - 2) ** 3,
+    "sin": lambda o: torch.sin(9 * o.a) + o.b.cos() + torch.tan(o.a / 2),
+    "sinh": lambda o: torch.sinh(o.a) + o.b.cosh() + torch.atan(3 * o.a),
     "tanh": lambda o: torch.tanh(o.a) + torch.sigmoid(o.b) + torch.erf(o.a),
     "relu": lambda o: torch.relu(o.a) + F.leaky_relu(o.b, 0.2) + F.leaky_relu(o.b),
     "elu": lambda o: F.elu(o.a, 0.7) + F.selu(o.b) + F.celu(o.a, 2.0),
