@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from stepnet.arguments import shown
+from stepnet.einsum import einsum, tensordot
 from stepnet.trace import (
     ROWS_AXIS,
     Traced,
@@ -410,6 +411,8 @@ FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     np.broadcast_to: broadcast_to,
     np.take: take,
     np.dot: dot,
+    np.einsum: einsum,
+    np.tensordot: tensordot,
     np.copy: Traced.copy,
     np.ndim: ndim,
     np.shape: shape,

@@ -170,6 +170,16 @@ PRODUCTS: dict[str, Case] = {
         torch.einsum("bi,ij->bj", o.a, o.W) + torch.einsum("btk,bk->bt", o.m, o.a[:, 1:]).sum(1, keepdim=True)
     ),
     "einsum of matrices": lambda o: torch.einsum("bij,jk->bik", o.m, o.E.T),
+    "einsum of heads by a parameter": lambda o: (
+        torch.einsum("bhk,hkn->bhn", o.m, CUBE[:2, :3]) + torch.einsum("bhk,hk->bh", o.m, o.B)[..., None]
+    ),
+    "einsum of a parameter's heads first": lambda o: torch.einsum("hkn,bhk->bnh", [CUBE[:2, :3], o.m]),
+    "einsum of heads": lambda o: torch.einsum("bhk,bhkn->bhn", o.m, o.m[..., None] * o.a[:, None, None]),
+    "einsum outer": lambda o: (
+        torch.einsum("bk,bn->bkn", o.a, o.b) + torch.einsum("bk,k->bk", o.a, o.v)[:, None]
+    ),
+    "heads by a parameter": lambda o: (o.m[:, :, None] @ CUBE[:2, :3]).squeeze(2),
+    "heads by heads": lambda o: (o.m[:, :, None] @ (o.m[..., None] * o.a[:, None, None])).squeeze(2),
     "attention": lambda o: F.scaled_dot_product_attention(o.m[:, :1], o.m, o.m),
     "attention with heads": lambda o: F.scaled_dot_product_attention(
         o.m[:, None, :1], o.m[:, None], o.m[:, None]

@@ -51,6 +51,35 @@ def bilinear(a: Any, b: Any, W: Any, bias: Any = None) -> Any:
     return found if bias is None else found + bias
 
 
+def einsum(equation: str, *operands: Any) -> Any:
+    """The contraction; of a value with a parameter head by head: PyTorch would put heads before the rows."""
+    values: list[Any] = list(operands[0]) if isinstance(operands[0], list | tuple) else list(operands)
+    inputs, _, output = equation.replace(" ", "").partition("->")
+    terms = inputs.split(",")
+    if len(values) == len(terms) == 2 and "." not in inputs and has_rows(values[0]) != has_rows(values[1]):
+        shared = [letter for letter in terms[0] if letter in terms[1]]
+        heads = [letter for letter in shared if letter in output]
+        if heads and len(heads) < len(shared):
+            return by_heads(terms, output, values, heads[0])
+    return torch.einsum(equation, *values)
+
+
+def by_heads(terms: list[str], output: str, values: list[Any], head: str) -> Any:
+    """A contraction of two values, done for each place of a letter of both, side by side."""
+    equation = f"{','.join(terms)}->{output}".replace(head, "")
+    places = [term.index(head) for term in terms]
+    parts = [
+        einsum(equation, *(value.select(place, one) for value, place in zip(values, places, strict=True)))
+        for one in range(values[0].shape[places[0]])
+    ]
+    return torch.stack(parts, output.index(head))
+
+
+def has_rows(x: Any) -> bool:
+    """Whether a tensor has the rows."""
+    return not all(isinstance(size, int) for size in x.shape)
+
+
 def unbound(x: Any, dim: int = 0) -> Any:
     """The parts of x along an axis; raises `StepError` where that holds the rows."""
     if not isinstance(x.shape[dim], int):
@@ -112,6 +141,7 @@ REWRITTEN: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.cosine_similarity: cosine_similarity,
     torch.nn.functional.pad: pad,
     torch.bilinear: bilinear,
+    torch.einsum: einsum,
     torch.unbind: unbound,
     torch.Tensor.unbind: unbound,
     **{getattr(torch, name): refused(LAYER) for name in ("gru", "lstm", "rnn_tanh", "rnn_relu")},
