@@ -14,7 +14,9 @@ from stepnet.numpy_functions import FUNCTIONS
 
 REFUSED = {
     "sum all*": "all axes are the rows too, and every row is a sequence of its own",
+    "cumsum all*": "all axes are the rows too, and every row is a sequence of its own",
     "method sum dtype*": "a dtype is said by astype",
+    "cumsum dtype*": "a dtype is said by astype",
     "dot of rows*": "it pairs all rows with all",
     "dot of a number*": "it is no product of matrices: * is",
     "apart*": "NumPy moves what it picks to the front, where the rows are",
@@ -92,6 +94,26 @@ REDUCTIONS: dict[str, Function] = {
     "argmax of a parameter": lambda o: o.k + np.argmax(o.v, axis=0),
     "argmax out of range": lambda o: np.argmax(o.a, axis=2),
     "method argmax": lambda o: o.a.argmax(axis=1, keepdims=True),
+    "cumsum": lambda o: np.cumsum(o.m, axis=-1),
+    "cumsum first": lambda o: np.cumsum(o.t, axis=1),
+    "cumsum middle": lambda o: np.cumsum(o.t, axis=2),
+    "cumsum of a view": lambda o: np.cumsum(o.t.swapaxes(1, 3)[:, ::-1], axis=-2) * 2,
+    "cumsum wide": lambda o: np.cumsum(np.stack([o.a, o.b] * 9, axis=-1), axis=1),
+    "cumsum of no numbers": lambda o: np.cumsum(o.w, axis=-1),
+    "cumsum no lines": lambda o: np.cumsum(o.w, axis=1),
+    "cumsum of one": lambda o: np.cumsum(o.one, axis=1),
+    "cumsum of a parameter": lambda o: o.a + np.cumsum(o.W, axis=0)[:, 0] + np.cumsum(o.q)[3:7],
+    "cumsum out of range": lambda o: np.cumsum(o.m, axis=3),
+    "cumsum two": lambda o: np.cumsum(o.t, axis=(1, 2)),
+    "cumsum True": lambda o: np.cumsum(o.m, axis=True),
+    "cumsum all": lambda o: np.cumsum(o.m),
+    "cumsum dtype": lambda o: np.cumsum(o.m, axis=1, dtype=np.float64),
+    "method cumsum": lambda o: o.t.cumsum(axis=-1),
+    "cumprod": lambda o: np.cumprod(o.m, axis=-1),
+    "cumprod first": lambda o: np.cumprod(o.m, axis=1),
+    "cumprod of no numbers": lambda o: np.cumprod(o.u, axis=-1),
+    "cumprod of a parameter": lambda o: o.a + np.cumprod(o.v),
+    "method cumprod": lambda o: o.t.cumprod(axis=2),
     "mean": lambda o: np.mean(o.m, axis=-1),
     "mean first": lambda o: np.mean(o.m, axis=1),
     "mean of no numbers": lambda o: np.mean(o.w, axis=-1),
@@ -423,6 +445,12 @@ def edge_cases() -> Iterator[tuple[str, Case]]:
         yield f"argmax along {name}", Case(lambda o, f=of: np.argmax(f(o)[..., None], axis=-2))
         yield f"sum {name}", Case(lambda o, f=of: np.sum(np.stack([f(o), f(o)[..., ::-1]], axis=-1), axis=-1))
         yield f"sum of one {name}", Case(lambda o, f=of: np.sum(f(o)[..., None], axis=-1))
+        yield f"cumsum {name}", Case(lambda o, f=of: np.cumsum(f(o), axis=-1))
+        yield f"cumprod {name}", Case(lambda o, f=of: np.cumprod(f(o), axis=-1))
+        yield (
+            f"cumsum along {name}",
+            Case(lambda o, f=of: np.cumsum(np.stack([f(o), f(o)[..., ::-1]] * 2, axis=-2), axis=-2)),
+        )
         yield f"mean of one {name}", Case(lambda o, f=of: np.mean(f(o)[..., None], axis=-1))
         yield f"where {name}", Case(lambda o, f=of: np.where(f(o), f(o)[..., ::-1], 1))
         yield f"clip {name}", Case(lambda o, f=of: np.clip(f(o), f(o)[..., ::-1], 3), zeros=False)

@@ -3,7 +3,7 @@
     values of the rows      ->  multiply, then sum      q[h, k], m[h, k, n]  ->  sum over k of q m
     a value and a parameter ->  matmul, head by head    x[h, k] @ P[h]       ->  x[0] @ P[0], x[1] @ P[1], ...
 
-A letter is an axis of features. The additions are those of one `sum` or `matmul`, whose order no batch changes.
+A letter is an axis of features. Additions are those of a `sum` or a `matmul`: no batch changes their order.
 """
 
 import math

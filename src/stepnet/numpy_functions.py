@@ -120,6 +120,18 @@ def argmax(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
     return kept(x, apply("argmax", x, axes=axes), axes, keepdims)
 
 
+def scan(operation: str) -> Callable[..., Traced]:
+    """A rule for np.cumsum or np.cumprod."""
+
+    def rule(a: Traced, axis: Any = None) -> Traced:
+        if axis is None and not a.is_constant:
+            raise refuse(f"np.{operation} over all axes mixes rows; give axis=-1")
+        x = reshaped(a, (a.type.size,)) if axis is None else a
+        return apply(operation, x, axis=feature_axis(x, 0 if axis is None else axis, f"np.{operation}"))
+
+    return rule
+
+
 def mean(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
     """The mean over feature axes."""
     axes = feature_axes(x, axis, "np.mean")
@@ -390,6 +402,8 @@ FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     np.min: extreme("min"),
     np.amin: extreme("min"),
     np.argmax: argmax,
+    np.cumsum: scan("cumsum"),
+    np.cumprod: scan("cumprod"),
     np.mean: mean,
     np.var: variance,
     np.std: deviation,

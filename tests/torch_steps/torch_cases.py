@@ -155,6 +155,12 @@ FEATURES: dict[str, Case] = {
     "scatter": lambda o: scattered(o.a.clone(), o.b),
 }
 
+SCANS: dict[str, Case] = {
+    "cumsum": lambda o: torch.cumsum(o.a, 1) + o.m.cumsum(1).flatten(1)[:, :4],
+    "cumsum of integers": lambda o: o.t.cumsum(-1) + torch.cumsum(o.k[:, None], 1, dtype=torch.int32),
+    "cumprod": lambda o: torch.cumprod(o.a, -1) + o.v.cumprod(0),
+}
+
 PRODUCTS: dict[str, Case] = {
     "mm": lambda o: o.a @ o.W,
     "linear": lambda o: F.linear(o.a, o.W.T, o.E[0]) + F.linear(o.a, o.W.T),
@@ -218,6 +224,7 @@ GROUPS = {
     "pointwise": POINTWISE,
     "conditions": CONDITIONS,
     "features": FEATURES,
+    "scans": SCANS,
     "products": PRODUCTS,
     "integers": INTEGERS,
 }

@@ -3,9 +3,9 @@
     recur(x, h): h' = f(x, h); y = h' @ V   ->   recur(x, h): h' = f(x, h); output h'
                                                  y = h' @ V
 
-An output projection is again one large product over all steps. Only work that holds a product or a reduction
-moves: anything smaller is cheaper on registers, inside. An output that is an input as it came is taken from
-there.
+An output projection is again one large product over all steps. Only work that holds a product, a reduction
+or a scan moves: anything smaller is cheaper on registers, inside. An output that is an input as it came is
+taken from there.
 """
 
 from stepnet.ir import Builder, Net, ancestors
@@ -59,7 +59,7 @@ def leaving(body: Net, outputs: tuple[int, ...], following: tuple[int, ...]) -> 
     for output in outputs:
         only = {one for one in ancestors(body.nodes, (output,)) - needed if body.type_of(one).extent != CONST}
         only -= set(body.inputs)
-        if any(body.nodes[one].kind in ("matmul", "reduce") for one in only) and not any(
+        if any(body.nodes[one].kind in ("matmul", "reduce", "scan") for one in only) and not any(
             body.nodes[one].operation == "index" for one in only
         ):
             late |= only

@@ -175,6 +175,8 @@ TABLE: dict[str, Row] = {
     "min.default": promoted(rules.smallest),
     "max.dim": promoted(rules.largest_and_place),
     "min.dim": promoted(rules.smallest_and_place),
+    "cumsum.default": promoted(rules.along(np.cumsum)),
+    "cumprod.default": promoted(rules.along(np.cumprod)),
     "argmax.default": plain(rules.place_of_largest),
     "argmin.default": plain(rules.place_of_smallest),
     "var.correction": promoted(rules.variance),

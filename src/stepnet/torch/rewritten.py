@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stepnet.errors import StepError
+from stepnet.numpy_functions import listed
 from stepnet.torch.lines import line_of_call
 from stepnet.torch.pytorch import pytorch
 
@@ -53,7 +54,7 @@ def bilinear(a: Any, b: Any, W: Any, bias: Any = None) -> Any:
 
 def einsum(equation: str, *operands: Any) -> Any:
     """The contraction; of a value with a parameter head by head: PyTorch would put heads before the rows."""
-    values: list[Any] = list(operands[0]) if isinstance(operands[0], list | tuple) else list(operands)
+    values: Sequence[Any] = listed(operands[0]) if len(operands) == 1 else operands
     inputs, _, output = equation.replace(" ", "").partition("->")
     terms = inputs.split(",")
     if len(values) == len(terms) == 2 and "." not in inputs and has_rows(values[0]) != has_rows(values[1]):
@@ -64,7 +65,7 @@ def einsum(equation: str, *operands: Any) -> Any:
     return torch.einsum(equation, *values)
 
 
-def by_heads(terms: list[str], output: str, values: list[Any], head: str) -> Any:
+def by_heads(terms: Sequence[str], output: str, values: Sequence[Any], head: str) -> Any:
     """A contraction of two values, done for each place of a letter of both, side by side."""
     equation = f"{','.join(terms)}->{output}".replace(head, "")
     places = [term.index(head) for term in terms]

@@ -191,6 +191,15 @@ def total(x: Any, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
     return numpy.sum(x, axis=axes(x, dim), keepdims=keepdim)
 
 
+def along(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function along a feature axis, in the dtype that it is given."""
+
+    def rule(x: Any, dim: int, **_: Any) -> Any:
+        return function(x, axis=dim).astype(x.dtype)
+
+    return rule
+
+
 def mean(x: Any, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
     """The mean over feature axes."""
     return numpy.mean(x, axis=axes(x, dim), keepdims=keepdim)
