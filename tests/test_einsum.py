@@ -116,3 +116,24 @@ def operations(text: str, *shapes: tuple[int, ...]) -> list[str]:
 )
 def test_a_parameter_stays_on_the_way_of_products(text: str, shapes: Any, products: int) -> None:
     assert operations(text, *shapes).count("matmul") == products
+
+
+def fast_weights(x: Any, memory: Any, p: Any) -> tuple[Any, Any]:
+    memory = 0.9 * memory + np.einsum("bk,bn->bkn", x["k"], x["v"])
+    return np.einsum("bk,bkn->bn", x["q"], memory), memory
+
+
+def test_a_matrix_that_is_a_memory_is_written_and_read_in_the_loop() -> None:
+    """Its outer product and what is read out of it would be larger outside, at every step."""
+    inputs = dict.fromkeys("qkv", sn.Spec((40,), "f4"))
+    plan = sn.RNN(fast_weights, memory=sn.Spec((40, 40), "f4"), inputs=inputs).plan
+    assert (plan.before, plan.after) == ((), ())
+    found = [node.operation for node in plan.body.nodes]
+    assert found.count("multiply") == 3
+    assert "sum" in found
+
+
+def test_a_small_matrix_is_read_behind_the_loop() -> None:
+    inputs = dict.fromkeys("qkv", sn.Spec((12,), "f4"))
+    plan = sn.RNN(fast_weights, memory=sn.Spec((12, 12), "f4"), inputs=inputs).plan
+    assert plan.after

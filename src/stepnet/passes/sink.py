@@ -11,6 +11,9 @@ taken from there.
 from stepnet.ir import Builder, Net, ancestors
 from stepnet.types import CONST, STEPS
 
+MUCH_LARGER, LARGE = 8, 1024
+"""How many times as large as a result, and how large, what it is read from is at least if it stays inside."""
+
 
 def sink(net: Net) -> Net:
     """The net with what can wait done after its loops."""
@@ -62,10 +65,22 @@ def leaving(body: Net, outputs: tuple[int, ...], following: tuple[int, ...]) -> 
         if any(body.nodes[one].kind in ("matmul", "reduce", "scan") for one in only) and not any(
             body.nodes[one].operation == "index" for one in only
         ):
-            late |= only
+            late |= set() if is_read_out(body, only, output) else only
     # What stays for another output's sake stays whole.
     staying = ancestors(body.nodes, tuple(output for output in outputs if output not in late))
     return late - staying
+
+
+def is_read_out(body: Net, numbers: set[int], output: int) -> bool:
+    """Whether nodes make a small result of a large memory, without a parameter: q @ memory.
+
+    Behind the loop they would read the memory of every step, which would have to be kept.
+    """
+    if any(body.nodes[one].kind == "matmul" for one in numbers):
+        return False
+    read = {operand for one in numbers for operand in body.nodes[one].inputs} - numbers
+    size = sum(body.type_of(one).size for one in read if body.type_of(one).extent != CONST)
+    return size > MUCH_LARGER * body.type_of(output).size and size > LARGE
 
 
 def edge(body: Net, late: set[int], outputs: tuple[int, ...]) -> list[int]:
