@@ -155,6 +155,8 @@ def wide(array: Array) -> Array:
 
 UNARY = (
     "np.tanh({a})",
+    "np.sin(3 * {a})",
+    "np.arctan({a})",
     "sn.sigmoid({a})",
     "0.3 * np.exp({a})",
     "0.5 * np.expm1({a})",

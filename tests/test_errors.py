@@ -33,6 +33,8 @@ MISTAKES: dict[str, tuple[str, Step]] = {
         "np.mean over axis 0 mixes rows|np.var over axis 0 mixes rows",
         lambda o: np.var(o.x, axis=(0, 1)),
     ),
+    "cumsum of all": ("np.cumsum over all axes mixes rows; give axis=-1", lambda o: np.cumsum(o.x)),
+    "cumprod over rows": ("np.cumprod over axis 0 mixes rows", lambda o: o.x.cumprod(axis=0)),
     "argmax of all": ("np.argmax over all axes mixes rows; give axis=-1", lambda o: np.argmax(o.x)),
     "argmax of rows": ("np.argmax over axis 0 mixes rows", lambda o: o.x.argmax(axis=0)),
     "transposed rows": (r"x\.T would move the rows; use np.swapaxes on feature axes", lambda o: o.x.T),
@@ -42,6 +44,66 @@ MISTAKES: dict[str, tuple[str, Step]] = {
     "rows by a mask": ("the first index is the rows", lambda o: o.x[o.x > 0]),
     "axis before the rows": ("the first index is the rows", lambda o: o.x[None]),
     "x @ x": (r"f32\[4\] @ f32\[4\] would mix rows; .*x\[:, None, :\] @ m", lambda o: o.x @ o.x),
+    "einsum over rows": (
+        r"sums over the rows \(b\), which mixes them: .*; begin the output with them: ->b",
+        lambda o: np.einsum("bk->k", o.x),
+    ),
+    "einsum over rows implied": (r"'bk,bk' sums over the rows \(b\)", lambda o: np.einsum("bk,bk", o.x, o.x)),
+    "einsum of rows moved": (
+        r"moves the rows \(b\); begin the output with them: ->b",
+        lambda o: np.einsum("bk->kb", o.x),
+    ),
+    "einsum of rows by two letters": (
+        "the rows have the letters b and c, which pairs all rows with all; give them the same first letter",
+        lambda o: np.einsum("bk,ck->bc", o.x, o.x),
+    ),
+    "einsum of rows as features": (
+        "the letter b of the rows is also one of features or of a parameter",
+        lambda o: np.einsum("bk,b->bk", o.x, np.ones(3, "f4")),
+    ),
+    "einsum of two sizes": (
+        "the axis k is of size 4, and of size 3",
+        lambda o: np.einsum("bk,k->bk", o.x, np.ones(3)),
+    ),
+    "einsum of a diagonal of two sizes": (
+        "the axes i of one operand are of sizes",
+        lambda o: np.einsum("bii->b", o.x[:, None]),
+    ),
+    "einsum of too few letters": (
+        "'b' is of 1 axes, and the operand has 2",
+        lambda o: np.einsum("b->b", o.x),
+    ),
+    "einsum of too few operands": ("is of 2 operands, and there are 1", lambda o: np.einsum("bk,b->b", o.x)),
+    "einsum of other letters": (
+        "the output 'bj' takes letters of the operands",
+        lambda o: np.einsum("bk->bj", o.x),
+    ),
+    "einsum of digits": ("has '1', which is no letter", lambda o: np.einsum("b1->b", o.x)),
+    "einsum of dots": (
+        r"names every axis: write letters for the \.\.\.",
+        lambda o: np.einsum("b...->b", o.x),
+    ),
+    "einsum of lists": ("takes its letters first", lambda o: np.einsum(o.x, [0, 1], [0])),
+    "tensordot of rows": (
+        "np.tensordot of two values pairs all rows with all, which mixes them; write np.einsum",
+        lambda o: np.tensordot(o.x, o.x, axes=([1], [1])),
+    ),
+    "tensordot of two sizes": (
+        r"sums over axes of sizes \[4\] of the one and \[3\] of the other",
+        lambda o: np.tensordot(o.x, np.ones((3, 2)), axes=1),
+    ),
+    "tensordot of more axes": (
+        "np.tensordot over 3 axes of 2 and 2",
+        lambda o: np.tensordot(o.x, np.ones((4, 2)), axes=3),
+    ),
+    "tensordot of an axis beyond": (
+        r"takes axes of 2, each once, not \[5\]",
+        lambda o: np.tensordot(o.x, np.ones((4, 2)), axes=([5], [0])),
+    ),
+    "tensordot of uneven axes": (
+        "takes as many axes of the one as of the other",
+        lambda o: np.tensordot(o.x, np.ones((4, 2)), axes=([1], [0, 1])),
+    ),
     "outer product": (r"x\.T would move the rows", lambda o: o.x @ o.x.T),
     "np.transpose": ("transpose would move the rows; keep axis 0 first", lambda o: np.transpose(o.x)),
     "np.swapaxes of rows": ("np.swapaxes over axis 0 mixes rows", lambda o: np.swapaxes(o.x, 0, 1)),
@@ -155,14 +217,14 @@ MISTAKES: dict[str, tuple[str, Step]] = {
         lambda o: np.concatenate([o.m, o.m[:, :, :1]], axis=1),
     ),
     # what is no operation
-    "np.sin": ("np.sin is not an operation of a step", lambda o: np.sin(o.x)),
+    "np.arcsin": ("np.arcsin is not an operation of a step", lambda o: np.arcsin(o.x)),
     "np.sort": ("np.sort is not an operation of a step", lambda o: np.sort(o.x, axis=-1)),
     "np.linalg.norm": (
         "np.linalg.norm is not an operation of a step",
         lambda o: np.linalg.norm(o.x, axis=-1),
     ),
     "np.add.reduce": ("np.add.reduce is not supported in a step", lambda o: np.add.reduce(o.x, axis=1)),
-    "method": ("array method .cumsum is not an operation of a step", lambda o: o.x.cumsum(axis=1)),
+    "method": ("array method .argsort is not an operation of a step", lambda o: o.x.argsort(axis=1)),
     "ufunc option": ("np.exp takes no where in a step", lambda o: np.exp(o.x, where=o.x > 0)),
     "function option": (r"np.sum in a step: .*'initial'", lambda o: np.sum(o.x, axis=1, initial=2.0)),
     "clip option": (r"np.clip in a step: .*'out'", lambda o: np.clip(o.x, 0, 1, out=np.zeros(4))),

@@ -14,12 +14,22 @@ from stepnet.numpy_functions import FUNCTIONS
 
 REFUSED = {
     "sum all*": "all axes are the rows too, and every row is a sequence of its own",
+    "cumsum all*": "all axes are the rows too, and every row is a sequence of its own",
     "method sum dtype*": "a dtype is said by astype",
+    "cumsum dtype*": "a dtype is said by astype",
     "dot of rows*": "it pairs all rows with all",
     "dot of a number*": "it is no product of matrices: * is",
     "apart*": "NumPy moves what it picks to the front, where the rows are",
     "take a fraction*": "a place is a whole number",
     "where large: int32": "NumPy wraps it round",
+    "einsum all rows*": "every row is a sequence of its own",
+    "einsum pairs rows*": "every row is a sequence of its own",
+    "einsum of rows moved*": "the rows stay first",
+    "einsum of the dots*": "every axis has a letter",
+    "einsum of lists*": "every axis has a letter",
+    "tensordot of rows*": "it pairs all rows with all",
+    "tensordot over rows*": "every row is a sequence of its own",
+    "tensordot before rows*": "the rows stay first",
     "ints and floats*": "token ids in a product are a mistake more often than not: astype says it is none",
 }
 """What NumPy can do and stepnet refuses, by the names of cases, and why."""
@@ -84,6 +94,26 @@ REDUCTIONS: dict[str, Function] = {
     "argmax of a parameter": lambda o: o.k + np.argmax(o.v, axis=0),
     "argmax out of range": lambda o: np.argmax(o.a, axis=2),
     "method argmax": lambda o: o.a.argmax(axis=1, keepdims=True),
+    "cumsum": lambda o: np.cumsum(o.m, axis=-1),
+    "cumsum first": lambda o: np.cumsum(o.t, axis=1),
+    "cumsum middle": lambda o: np.cumsum(o.t, axis=2),
+    "cumsum of a view": lambda o: np.cumsum(o.t.swapaxes(1, 3)[:, ::-1], axis=-2) * 2,
+    "cumsum wide": lambda o: np.cumsum(np.stack([o.a, o.b] * 9, axis=-1), axis=1),
+    "cumsum of no numbers": lambda o: np.cumsum(o.w, axis=-1),
+    "cumsum no lines": lambda o: np.cumsum(o.w, axis=1),
+    "cumsum of one": lambda o: np.cumsum(o.one, axis=1),
+    "cumsum of a parameter": lambda o: o.a + np.cumsum(o.W, axis=0)[:, 0] + np.cumsum(o.q)[3:7],
+    "cumsum out of range": lambda o: np.cumsum(o.m, axis=3),
+    "cumsum two": lambda o: np.cumsum(o.t, axis=(1, 2)),
+    "cumsum True": lambda o: np.cumsum(o.m, axis=True),
+    "cumsum all": lambda o: np.cumsum(o.m),
+    "cumsum dtype": lambda o: np.cumsum(o.m, axis=1, dtype=np.float64),
+    "method cumsum": lambda o: o.t.cumsum(axis=-1),
+    "cumprod": lambda o: np.cumprod(o.m, axis=-1),
+    "cumprod first": lambda o: np.cumprod(o.m, axis=1),
+    "cumprod of no numbers": lambda o: np.cumprod(o.u, axis=-1),
+    "cumprod of a parameter": lambda o: o.a + np.cumprod(o.v),
+    "method cumprod": lambda o: o.t.cumprod(axis=2),
     "mean": lambda o: np.mean(o.m, axis=-1),
     "mean first": lambda o: np.mean(o.m, axis=1),
     "mean of no numbers": lambda o: np.mean(o.w, axis=-1),
@@ -307,19 +337,96 @@ PRODUCTS: dict[str, Function] = {
     "concatenated": lambda o: np.concatenate([o.u, o.a], axis=1) @ o.W,
 }
 
+EINSUMS: dict[str, Function] = {
+    "einsum": lambda o: np.einsum("bk,bkn->bn", o.a, o.n),
+    "einsum of heads": lambda o: np.einsum("bhk,bhkn->bhn", o.m[..., :3], o.t),
+    "einsum of heads by a parameter": lambda o: np.einsum("bhn,hkn->bhk", o.m, o.q),
+    "einsum of heads by a parameter summed": lambda o: np.einsum("bhn,hkn->bk", o.m, o.q),
+    "einsum of matrices by a parameter": lambda o: np.einsum("bhkn,hjn->bkjh", o.t, o.q),
+    "einsum of a parameter first": lambda o: np.einsum("hkn,bhn->bkh", o.q, o.m),
+    "einsum by a vector": lambda o: np.einsum("bhkn,n->bhk", o.t, o.v),
+    "einsum by one vector": lambda o: np.einsum("bn,n->b", o.a, o.v),
+    "einsum outer": lambda o: np.einsum("bk,bn->bkn", o.a, o.b),
+    "einsum outer of heads": lambda o: np.einsum("bhk,bhn->bnhk", o.m, o.m),
+    "einsum outer with a parameter": lambda o: np.einsum("bk,n->bnk", o.a, o.v),
+    "einsum inner": lambda o: np.einsum("bk,bk->b", o.a, o.b),
+    "einsum all": lambda o: np.einsum("bhk,bkh->b", o.m, o.n),
+    "einsum weighted": lambda o: np.einsum("b,bk->bk", o.s, o.a),
+    "einsum of three": lambda o: np.einsum("bk,kj,bkh->bjh", o.a, o.W, o.n),
+    "einsum of four": lambda o: np.einsum("bk,kj,bkh,hjk->bhk", o.a, o.W, o.n, o.q),
+    "einsum of one": lambda o: np.einsum("bhkn->bnk", o.t),
+    "einsum of the diagonal": lambda o: np.einsum("bhii->bih", o.t[..., :3]),
+    "einsum of the trace": lambda o: np.einsum("bhii->bh", o.t[..., :3]),
+    "einsum of two diagonals": lambda o: np.einsum(
+        "bii,ijij->bj", o.t[:, :, 0, :2], o.q[:, :2, :2, None] * o.q[:, :2, None, :2]
+    ),
+    "einsum of ones": lambda o: np.einsum("bk,bk->bk", o.one, o.a),
+    "einsum over ones": lambda o: np.einsum("bk,bk->b", o.one, o.a),
+    "einsum of no numbers": lambda o: np.einsum("bhk,bkn->bhn", o.w, o.g),
+    "einsum of no numbers by a parameter": lambda o: np.einsum("bhk,kn->bhn", o.w, o.z),
+    "einsum of no heads": lambda o: np.einsum("bhk,kn->bhn", o.g, o.W),
+    "einsum implied": lambda o: np.einsum("ak,kn", o.a, o.W),
+    "einsum implied of one": lambda o: np.einsum("akn", o.m),
+    "einsum of spaces": lambda o: np.einsum(" bk, kn -> bn ", o.a, o.W),
+    "einsum of a list": lambda o: np.einsum("bk,k->b", o.a, [1, 2, 3, 4]),
+    "einsum of a number": lambda o: np.einsum("bk,->bk", o.a, 2),
+    "einsum of parameters": lambda o: o.a[:, :3] + np.einsum("k,kn->n", o.v, o.W),
+    "einsum of dtypes": lambda o: (
+        np.einsum("bk,kn->bn", o.c, o.W) + np.einsum("bk,bk->b", o.k[:, None], o.a)[:, None]
+    ),
+    "einsum optimized": lambda o: np.einsum("bk,kn->bn", o.a, o.W, optimize=True),
+    "einsum misfit": lambda o: np.einsum("bk,bn->bkk", o.a, o.b),
+    "einsum of sizes that differ": lambda o: np.einsum("bkn,bkj->bnj", o.m, o.n),
+    "einsum of too few axes": lambda o: np.einsum("bkn->bk", o.a),
+    "einsum of too few operands": lambda o: np.einsum("bk,kn->bn", o.a),
+    "einsum of other letters": lambda o: np.einsum("bk->bj", o.a),
+    "einsum of no letters": lambda o: np.einsum("b1->b", o.a),
+    "einsum all rows": lambda o: np.einsum("bk->k", o.a),
+    "einsum all rows implied": lambda o: np.einsum("bk,bk", o.a, o.b),
+    "einsum pairs rows": lambda o: np.einsum("bk,ck->bc", o.a, o.b),
+    "einsum of rows moved": lambda o: np.einsum("bk->kb", o.a),
+    "einsum of the dots": lambda o: np.einsum("b...,...->b...", o.a, o.v),
+    "einsum of lists": lambda o: np.einsum(o.a, [0, 1], [0, 1]),
+    "matmul of heads": lambda o: o.m[:, :, None, :3] @ o.t,
+    "matmul of heads beside one": lambda o: o.m[:, :1, None, :3] @ o.t,
+    "matmul of heads by a parameter": lambda o: o.m[:, :, None, :3] @ o.q,
+    "matmul of one by a parameter's heads": lambda o: o.m[:, :1, None, :3] @ o.q,
+    "matmul of matrices by a parameter": lambda o: o.m[..., :3] @ o.q[0][None],
+    "matmul of heads misfit": lambda o: o.t[:, :, :2] @ o.q[:, :2],
+    "matmul against rows": lambda o: o.m[..., :3] @ o.q,
+    "matmul of ranks": lambda o: o.m @ o.t,
+    "matmul of params": lambda o: (
+        o.s[:, None, None] + (o.q[:, None, :, :] @ o.q[:, None].swapaxes(-1, -2))[0, 0]
+    ),
+    "tensordot": lambda o: np.tensordot(o.a, o.W, axes=1),
+    "tensordot of two axes": lambda o: np.tensordot(o.t, o.q, axes=([3, 1], [2, 0])),
+    "tensordot from the end": lambda o: np.tensordot(o.t, o.q, axes=((-1, -2), (-1, 1))),
+    "tensordot of an axis": lambda o: np.tensordot(o.m, o.W, axes=(2, 0)),
+    "tensordot outer": lambda o: np.tensordot(o.a, o.v, axes=0),
+    "tensordot all": lambda o: np.tensordot(o.q, o.t, axes=([0, 1, 2], [1, 2, 3])),
+    "tensordot misfit": lambda o: np.tensordot(o.a, o.E, axes=1),
+    "tensordot of one": lambda o: np.tensordot(o.one, o.W, axes=1),
+    "tensordot beyond": lambda o: np.tensordot(o.a, o.W, axes=([5], [0])),
+    "tensordot of rows": lambda o: np.tensordot(o.a, o.n, axes=([1], [1])),
+    "tensordot over rows": lambda o: np.tensordot(o.a, o.W[:3], axes=([0], [0])),
+    "tensordot before rows": lambda o: np.tensordot(o.E, o.a[:, :3], axes=([1], [1])),
+}
+
 TABLES = {
     "reductions": REDUCTIONS,
     "choices": CHOICES,
     "shapes": SHAPES,
     "indices": INDICES,
     "products": PRODUCTS,
+    "einsums": EINSUMS,
 }
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("table", TABLES)
 def test_functions(table: str, dtype: str, engine: str) -> None:
-    cases = {f"{name}: {dtype}": Case(function) for name, function in TABLES[table].items()}
+    zeros = table != "einsums"  # of two zeros NumPy's einsum gives either, as its code goes
+    cases = {f"{name}: {dtype}": Case(one, zeros=zeros) for name, one in TABLES[table].items()}
     check(cases, engine, REFUSED, *values(dtype))
 
 
@@ -338,6 +445,12 @@ def edge_cases() -> Iterator[tuple[str, Case]]:
         yield f"argmax along {name}", Case(lambda o, f=of: np.argmax(f(o)[..., None], axis=-2))
         yield f"sum {name}", Case(lambda o, f=of: np.sum(np.stack([f(o), f(o)[..., ::-1]], axis=-1), axis=-1))
         yield f"sum of one {name}", Case(lambda o, f=of: np.sum(f(o)[..., None], axis=-1))
+        yield f"cumsum {name}", Case(lambda o, f=of: np.cumsum(f(o), axis=-1))
+        yield f"cumprod {name}", Case(lambda o, f=of: np.cumprod(f(o), axis=-1))
+        yield (
+            f"cumsum along {name}",
+            Case(lambda o, f=of: np.cumsum(np.stack([f(o), f(o)[..., ::-1]] * 2, axis=-2), axis=-2)),
+        )
         yield f"mean of one {name}", Case(lambda o, f=of: np.mean(f(o)[..., None], axis=-1))
         yield f"where {name}", Case(lambda o, f=of: np.where(f(o), f(o)[..., ::-1], 1))
         yield f"clip {name}", Case(lambda o, f=of: np.clip(f(o), f(o)[..., ::-1], 3), zeros=False)

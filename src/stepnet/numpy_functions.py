@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from stepnet.arguments import shown
+from stepnet.einsum import einsum, tensordot
 from stepnet.trace import (
     ROWS_AXIS,
     Traced,
@@ -117,6 +118,18 @@ def argmax(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
         raise refuse("np.argmax over all axes mixes rows; give axis=-1")
     axes = of_some(x, (feature_axis(x, axis, "np.argmax"),), "np.argmax")
     return kept(x, apply("argmax", x, axes=axes), axes, keepdims)
+
+
+def scan(operation: str) -> Callable[..., Traced]:
+    """A rule for np.cumsum or np.cumprod."""
+
+    def rule(a: Traced, axis: Any = None) -> Traced:
+        if axis is None and not a.is_constant:
+            raise refuse(f"np.{operation} over all axes mixes rows; give axis=-1")
+        x = reshaped(a, (a.type.size,)) if axis is None else a
+        return apply(operation, x, axis=feature_axis(x, 0 if axis is None else axis, f"np.{operation}"))
+
+    return rule
 
 
 def mean(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
@@ -389,6 +402,8 @@ FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     np.min: extreme("min"),
     np.amin: extreme("min"),
     np.argmax: argmax,
+    np.cumsum: scan("cumsum"),
+    np.cumprod: scan("cumprod"),
     np.mean: mean,
     np.var: variance,
     np.std: deviation,
@@ -410,6 +425,8 @@ FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     np.broadcast_to: broadcast_to,
     np.take: take,
     np.dot: dot,
+    np.einsum: einsum,
+    np.tensordot: tensordot,
     np.copy: Traced.copy,
     np.ndim: ndim,
     np.shape: shape,

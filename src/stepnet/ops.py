@@ -29,8 +29,8 @@ class Operation:
     """One row: its name, its kind, what it means in NumPy (an array, or several), and the types it gives.
 
     Kinds: `pointwise` (each number by itself), `view` (numbers moved within an element), `reduce` (over
-    feature axes), `matmul`, `gather`, `source` (a value of its own) and `extent` (crosses extents, so the
-    interpreter runs it).
+    feature axes), `scan` (along one, in order), `matmul`, `gather`, `source` (a value of its own) and
+    `extent` (crosses extents, so the interpreter runs it).
     """
 
     name: str
@@ -170,6 +170,20 @@ def argmax(x: Array, *, axes: tuple[int, ...]) -> Array:
 
 def _reduce(name: str, meaning: Callable[..., Array]) -> Operation:
     return Operation(name, "reduce", meaning, element_types(meaning), 1)
+
+
+def cumsum(x: Array, *, axis: int) -> Array:
+    """The sum of each number and all before it along one feature axis."""
+    return np.cumsum(x, axis=axis)
+
+
+def cumprod(x: Array, *, axis: int) -> Array:
+    """The product of each number and all before it along one feature axis."""
+    return np.cumprod(x, axis=axis)
+
+
+def _scan(name: str, meaning: Callable[..., Array]) -> Operation:
+    return Operation(name, "scan", meaning, element_types(meaning), 1)
 
 
 # ---- with parameters ---------------------------------------------------------------------------------------
@@ -371,6 +385,12 @@ OPERATIONS: dict[str, Operation] = {
         _pointwise("expm1", np.expm1, 10),
         _pointwise("log", np.log, 15),
         _pointwise("log1p", np.log1p, 20),
+        _pointwise("sin", np.sin, 40),
+        _pointwise("cos", np.cos, 40),
+        _pointwise("tan", np.tan, 50),
+        _pointwise("arctan", np.arctan, 30),
+        _pointwise("sinh", np.sinh, 25),
+        _pointwise("cosh", np.cosh, 25),
         _pointwise("tanh", np.tanh, 15),
         _pointwise("sigmoid", sigmoid, 15),
         _pointwise("erf", erf, 30),
@@ -386,6 +406,8 @@ OPERATIONS: dict[str, Operation] = {
         _reduce("max", reduce_max),
         _reduce("min", reduce_min),
         _reduce("argmax", argmax),
+        _scan("cumsum", cumsum),
+        _scan("cumprod", cumprod),
         Operation("matmul", "matmul", matmul, matmul_types),
         Operation("products", "matmul", products, products_types),
         Operation("gather", "gather", gather, gather_types),

@@ -179,6 +179,14 @@ class Traced(NDArrayOperatorsMixin):
         """Where the largest is along a feature axis."""
         return numpy.argmax(self, axis=axis, **options)
 
+    def cumsum(self, axis: Any = None, **options: Any) -> "Traced":
+        """The sum of each number and all before it along a feature axis."""
+        return numpy.cumsum(self, axis=axis, **options)
+
+    def cumprod(self, axis: Any = None, **options: Any) -> "Traced":
+        """The product of each number and all before it along a feature axis."""
+        return numpy.cumprod(self, axis=axis, **options)
+
     def clip(self, min: Any = None, max: Any = None) -> "Traced":  # noqa: A002 - NumPy's names
         """The value kept between two bounds."""
         return numpy.clip(self, min, max)

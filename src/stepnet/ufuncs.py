@@ -1,4 +1,4 @@
-"""NumPy's ufuncs on a step's values: which operation each one is, or the rule that makes it of several."""
+"""NumPy's ufuncs on a step's values: the operation that each one is, or the rule that makes it of several."""
 
 import math
 from collections.abc import Callable
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.contractions import matrix_product
 from stepnet.ops import OPERATIONS
 from stepnet.trace import (
     Traced,
@@ -25,7 +26,7 @@ numpy: Any = np
 
 
 def matmul(left: Any, right: Any) -> Traced:
-    """left @ right, where right is a parameter; of two parameters; or of a row's own vector and matrix."""
+    """left @ right, where right is a parameter; of two parameters; or of a row's own matrices."""
     builder = builder_of((left, right))
     a = Traced(builder, lifted(builder, left, (left, right)))
     b = Traced(builder, lifted(builder, right, (left, right)))
@@ -35,7 +36,7 @@ def matmul(left: Any, right: Any) -> Traced:
             "otherwise; write x @ W, or x @ W.T for what is W @ x on one column"
         )
     if not b.is_constant:
-        return row_matmul(a, b)
+        return of_matrices(a, b)
     if not a.is_constant and a.dtype.kind == "i" and b.type.is_float:
         raise refuse(
             f"{title(a)} has dtype {a.dtype} and meets {b.dtype} parameters in a product; cast it: "
@@ -47,6 +48,8 @@ def matmul(left: Any, right: Any) -> Traced:
     if len(a.type.shape) == 1 and a.is_constant:
         product = matmul(reshaped(a, (1, *a.type.shape)), b)
         return reshaped(product, product.type.shape[1:])
+    if len(b.type.shape) > 2:
+        return of_matrices(a, b)
     if not a.type.shape or len(b.type.shape) != 2 or a.type.shape[-1] != b.type.shape[0]:
         raise refuse(
             f"{title(a)} {a.type.element} @ {title(b)} {b.type.element} does not fit: "
@@ -61,17 +64,19 @@ def title(x: Traced) -> str:
     return f"`{node.name}`" if node.operation == "input" else "a value"
 
 
-def row_matmul(a: Traced, b: Traced) -> Traced:
-    """Each row's [..., k] with that row's own [k, n]: products summed over k."""
+def of_matrices(a: Traced, b: Traced) -> Traced:
+    """Each row's matrices [..., m, k] with that row's own [..., k, n], or with a parameter's, one by one."""
     left, right = a.type.shape, b.type.shape
-    if len(left) != 2 or len(right) != 2 or left[1] != right[0]:
+    if b.is_constant and len(right) == len(left) + 1 and right[0] == 1:  # the same in every row
+        b, right = reshaped(b, right[1:]), right[1:]
+    beside = a.is_constant == b.is_constant and (len(left) == len(right) or a.is_constant)
+    if min(len(left), len(right)) < 2 or left[-1] != right[-2] or not (beside or len(right) <= len(left)):
         raise refuse(
             f"{a.type.element} @ {b.type.element} would mix rows; for a row's own vector and matrix "
             "write x[:, None, :] @ m with m of [rows, k, n]"
         )
-    products = apply("multiply", reshaped(a, (*left, 1)), reshaped(b, (1, *right)))
-    # NumPy's sums of small integers and of booleans are wider than its products of them.
-    return products.sum(axis=-2).astype(products.dtype)
+    np.broadcast_shapes(left[:-2], right[:-2])
+    return matrix_product(a, b)
 
 
 def dot(left: Any, right: Any) -> Traced:
@@ -187,47 +192,17 @@ def bitwise(ufunc: np.ufunc, operation: str) -> Callable[..., Traced]:
 
 
 UFUNCS: dict[np.ufunc, str | Callable[..., Traced]] = {
-    np.add: "add",
-    np.subtract: "subtract",
-    np.multiply: "multiply",
-    np.true_divide: "divide",
-    np.floor_divide: "floor_divide",
-    np.remainder: "remainder",
-    np.minimum: "minimum",
-    np.maximum: "maximum",
-    np.equal: "equal",
-    np.not_equal: "not_equal",
-    np.less: "less",
-    np.less_equal: "less_equal",
-    np.greater: "greater",
-    np.greater_equal: "greater_equal",
-    np.logical_and: "logical_and",
-    np.logical_or: "logical_or",
-    np.logical_xor: "logical_xor",
-    np.logical_not: "logical_not",
+    **{row.meaning: row.name for row in OPERATIONS.values() if isinstance(row.meaning, np.ufunc)},
     np.bitwise_and: bitwise(np.bitwise_and, "logical_and"),
     np.bitwise_or: bitwise(np.bitwise_or, "logical_or"),
     np.bitwise_xor: bitwise(np.bitwise_xor, "logical_xor"),
     np.invert: bitwise(np.invert, "logical_not"),
-    np.negative: "negative",
     np.positive: positive,
-    np.absolute: "absolute",
     np.fabs: fabs,
-    np.sign: "sign",
-    np.floor: "floor",
-    np.ceil: "ceil",
-    np.rint: "rint",
-    np.sqrt: "sqrt",
-    np.exp: "exp",
-    np.expm1: "expm1",
-    np.log: "log",
-    np.log1p: "log1p",
-    np.tanh: "tanh",
     np.square: square,
     np.reciprocal: reciprocal,
     np.isnan: is_nan,
     np.power: power,
     np.matmul: matmul,
 }
-
-assert all(rule in OPERATIONS for rule in UFUNCS.values() if isinstance(rule, str))
+"""An operation whose meaning is a ufunc is that ufunc; the others are made of operations by a rule."""

@@ -16,7 +16,7 @@ from llvmlite import ir
 from numpy.typing import NDArray
 
 from stepnet.engines.llvm.code import I64, POINTER, Code
-from stepnet.engines.llvm.maths import MATHS
+from stepnet.engines.llvm.elementary import ELEMENTARY
 from stepnet.engines.llvm.powers import power
 from stepnet.engines.llvm.target import Target, available_targets
 
@@ -25,14 +25,17 @@ Function = Callable[[NDArray], NDArray]
 EXPONENTS = (1.7, -0.3, 1 / 3, 5.0, -2.0, 17.0, -100.0, 1e-3, 200.5, 1e5, -1e17, 1e-300)
 POWERS: dict[str, float] = {f"power {exponent:.4g}": exponent for exponent in EXPONENTS}
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    **MATHS,
+    **ELEMENTARY,
     **{name: partial(power, exponent=exponent) for name, exponent in POWERS.items()},
 }
 
 # The units in the last place that a result may be away.
-BOUNDS = {"exp": 2.0, "log": 2.0, "tanh": 2.0, "sigmoid": 2.0, "expm1": 4.0, "log1p": 4.0, "erf": 4.0}
-BOUNDS |= dict.fromkeys(POWERS, 2.0)
+BOUNDS = dict.fromkeys(FUNCTIONS, 2.0) | {"expm1": 4.0, "log1p": 4.0, "erf": 4.0}
 MOST_LANES = 64
+# Of all doubles the one that comes nearest to a multiple of π/2 (J.-M. Muller and others, Handbook of
+# Floating-Point Arithmetic, 11.1); and of those up to 2^20, by continued fractions: 29 π/2 - 6.2e-19.
+NEAREST = 6381956970095103 * 2.0**797
+NEAREST_ORDINARY = 45.553093477052
 TARGETS = pytest.mark.parametrize("target", available_targets(), ids=lambda target: target.name)
 NAMES = pytest.mark.parametrize("name", FUNCTIONS)
 DTYPES = pytest.mark.parametrize("dtype", ["f4", "f8"])
@@ -47,25 +50,19 @@ def exactly_raised(x: Any, exponent: float) -> Any:
 
 
 WIDE: dict[str, Function] = {
-    "exp": np.exp,
-    "expm1": np.expm1,
-    "log": np.log,
-    "log1p": np.log1p,
-    "tanh": np.tanh,
+    **{name: getattr(np, name) for name in ELEMENTARY if hasattr(np, name)},
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "erf": np.vectorize(erf, otypes=["f8"]),
     **{name: partial(raised, exponent=exponent) for name, exponent in POWERS.items()},
 }
 EXACT = {
-    "exp": mpmath.exp,
-    "expm1": mpmath.expm1,
-    "log": mpmath.log,
-    "log1p": mpmath.log1p,
-    "tanh": mpmath.tanh,
+    **{name: getattr(mpmath, name.replace("arc", "a")) for name in ELEMENTARY if hasattr(np, name)},
     "sigmoid": lambda x: 1 / (1 + mpmath.exp(-x)),
     "erf": mpmath.erf,
     **{name: partial(exactly_raised, exponent=exponent) for name, exponent in POWERS.items()},
 }
+# Exponentials have nothing to compute far out, and mpmath would take for ever.
+EXPONENTIAL = ("exp", "expm1", "sinh", "cosh", "tanh", "sigmoid", "erf")
 
 
 class Unfused(Code):
@@ -131,7 +128,9 @@ def lanes_of(target: Target, dtype: str) -> int:
 
 @cache
 def points(dtype: str, count: int) -> NDArray:
-    """Any bits at all; ranges around 0, evenly and by magnitude; ranges around 1; the edges."""
+    """Any bits at all; ranges around 0, evenly and by magnitude; ranges around 1; the numbers nearest to
+    whole quarters of a turn, small and large; the edges.
+    """
     generator = np.random.default_rng(0)
     kind = np.dtype(dtype)
     integer = np.dtype(f"u{kind.itemsize}")
@@ -140,6 +139,7 @@ def points(dtype: str, count: int) -> NDArray:
     ranges = [generator.uniform(-span, span, count) for span in spans]
     small = 10.0 ** generator.uniform(-12, 0, count) * generator.choice([-1, 1], count)
     near_one = generator.uniform(0.6, 1.6, count)
+    quarters = np.concatenate([generator.integers(1, most, count) for most in (30, 2**20, 2**60)]) * np.pi / 2
     info = np.finfo(kind)
     edges = [
         info.tiny,
@@ -149,7 +149,7 @@ def points(dtype: str, count: int) -> NDArray:
         np.nextafter(kind.type(1), kind.type(0)),
     ]
     return np.concatenate(
-        [bits, *(part.astype(kind) for part in [*ranges, small, near_one, np.array(edges)])]
+        [bits, *(part.astype(kind) for part in [*ranges, small, near_one, quarters, np.array(edges)])]
     )
 
 
@@ -169,8 +169,7 @@ def exact(name: str, count: int) -> tuple[NDArray, NDArray, NDArray]:
     x = points_of(name, "f8", count)
     with np.errstate(all="ignore"):
         x = x[np.isfinite(WIDE[name](x)) & np.isfinite(x)]
-    # Far out exponentials have nothing to compute, and mpmath would take for ever.
-    near = x if "log" in name or name in POWERS else x.clip(-2000.0, 2000.0)
+    near = x.clip(-2000.0, 2000.0) if name in EXPONENTIAL else x
     with mpmath.workprec(120):
         values = [EXACT[name](mpmath.mpf(v)) for v in near.tolist()]
         high = np.array([float(v) for v in values])
@@ -234,12 +233,21 @@ def test_without_fused_multiply_add(name: str):
 def test_special_values(target: Target, dtype: str):
     big = float(np.finfo(dtype).max)
     x = np.array([-np.inf, -big, -0.0, 0.0, big, np.inf, np.nan], dtype)
-    inf, nan = np.inf, np.nan
+    inf, nan, pi = np.inf, np.nan, np.pi
+    sine, cosine, tangent = (
+        lambda x, f=f: float(f(mpmath.mpf(x))) for f in (mpmath.sin, mpmath.cos, mpmath.tan)
+    )
     wanted = {
         "exp": [0, 0, 1, 1, inf, inf, nan],
         "expm1": [-1, -1, -0.0, 0, inf, inf, nan],
         "log": [nan, nan, -inf, -inf, np.log(np.array(big, dtype)), inf, nan],
         "log1p": [nan, nan, -0.0, 0, np.log(np.array(big, dtype)), inf, nan],
+        "sin": [nan, sine(-big), -0.0, 0, sine(big), nan, nan],
+        "cos": [nan, cosine(big), 1, 1, cosine(big), nan, nan],
+        "tan": [nan, tangent(-big), -0.0, 0, tangent(big), nan, nan],
+        "arctan": [-pi / 2, -pi / 2, -0.0, 0, pi / 2, pi / 2, nan],
+        "sinh": [-inf, -inf, -0.0, 0, inf, inf, nan],
+        "cosh": [inf, inf, 1, 1, inf, inf, nan],
         "tanh": [-1, -1, -0.0, 0, 1, 1, nan],
         "sigmoid": [0, 0, 0.5, 0.5, 1, 1, nan],
         "erf": [-1, -1, -0.0, 0, 1, 1, nan],
@@ -279,10 +287,34 @@ def test_every_target_that_fuses_gives_the_same_bits(dtype: str):
             np.testing.assert_array_equal(result, results[0], err_msg=name)
 
 
+@TARGETS
+@DTYPES
+@pytest.mark.parametrize("name", ["sin", "cos", "tan"])
+def test_a_large_angle_changes_nothing_beside_it(target: Target, dtype: str, name: str):
+    x = points(dtype, 40)
+    x = x[np.abs(x) <= 2**20]
+    function = compiled(target, dtype, lanes_of(target, dtype))[name]
+    mixed = np.insert(x, range(0, x.size, 4), np.finfo(dtype).max)
+    np.testing.assert_array_equal(function(mixed)[mixed < np.finfo(dtype).max], function(x))
+
+
+@TARGETS
+@pytest.mark.parametrize("name", ["sin", "cos", "tan"])
+def test_the_angles_nearest_to_quarters(target: Target, name: str):
+    """The doubles that come nearest to a multiple of π/2, of all and of those up to 2^20."""
+    x = np.array([NEAREST, -NEAREST, NEAREST_ORDINARY, -NEAREST_ORDINARY])
+    with mpmath.workprec(1200):
+        exact = [EXACT[name](mpmath.mpf(number)) for number in x.tolist()]
+        high = np.array([float(number) for number in exact])
+        got = compiled(target, "f8", lanes_of(target, "f8"))[name](x)
+        away = [abs(mpmath.mpf(a) - b) for a, b in zip(got.tolist(), exact, strict=True)]
+    assert (np.array([float(one) for one in away]) <= spacing(high, "f8")).all()
+
+
 @DTYPES
 def test_odd_functions_are_odd(dtype: str):
     x = points(dtype, 2000)
     target = available_targets()[0]
-    for name in ("tanh", "erf"):
+    for name in ("sin", "tan", "arctan", "sinh", "tanh", "erf"):
         function = compiled(target, dtype, lanes_of(target, dtype))[name]
         np.testing.assert_array_equal(function(-x), -function(x), err_msg=name)

@@ -55,6 +55,8 @@ POINTWISE: dict[str, Case] = {
         (o.a + 3) ** 0 + (o.a + 3) ** -0.5 + (o.a + 3) ** -2 + o.a**20 + 2.0 ** o.k[:, None]
     ),
     "powers of integers": lambda o: o.k**19 + o.k**0 + (o.k - 2) ** 3,
+    "sin": lambda o: torch.sin(9 * o.a) + o.b.cos() + torch.tan(o.a / 2),
+    "sinh": lambda o: torch.sinh(o.a) + o.b.cosh() + torch.atan(3 * o.a),
     "tanh": lambda o: torch.tanh(o.a) + torch.sigmoid(o.b) + torch.erf(o.a),
     "relu": lambda o: torch.relu(o.a) + F.leaky_relu(o.b, 0.2) + F.leaky_relu(o.b),
     "elu": lambda o: F.elu(o.a, 0.7) + F.selu(o.b) + F.celu(o.a, 2.0),
@@ -153,6 +155,12 @@ FEATURES: dict[str, Case] = {
     "scatter": lambda o: scattered(o.a.clone(), o.b),
 }
 
+SCANS: dict[str, Case] = {
+    "cumsum": lambda o: torch.cumsum(o.a, 1) + o.m.cumsum(1).flatten(1)[:, :4],
+    "cumsum of integers": lambda o: o.t.cumsum(-1) + torch.cumsum(o.k[:, None], 1, dtype=torch.int32),
+    "cumprod": lambda o: torch.cumprod(o.a, -1) + o.v.cumprod(0),
+}
+
 PRODUCTS: dict[str, Case] = {
     "mm": lambda o: o.a @ o.W,
     "linear": lambda o: F.linear(o.a, o.W.T, o.E[0]) + F.linear(o.a, o.W.T),
@@ -168,6 +176,16 @@ PRODUCTS: dict[str, Case] = {
         torch.einsum("bi,ij->bj", o.a, o.W) + torch.einsum("btk,bk->bt", o.m, o.a[:, 1:]).sum(1, keepdim=True)
     ),
     "einsum of matrices": lambda o: torch.einsum("bij,jk->bik", o.m, o.E.T),
+    "einsum of heads by a parameter": lambda o: (
+        torch.einsum("bhk,hkn->bhn", o.m, CUBE[:2, :3]) + torch.einsum("bhk,hk->bh", o.m, o.B)[..., None]
+    ),
+    "einsum of a parameter's heads first": lambda o: torch.einsum("hkn,bhk->bnh", [CUBE[:2, :3], o.m]),
+    "einsum of heads": lambda o: torch.einsum("bhk,bhkn->bhn", o.m, o.m[..., None] * o.a[:, None, None]),
+    "einsum outer": lambda o: (
+        torch.einsum("bk,bn->bkn", o.a, o.b) + torch.einsum("bk,k->bk", o.a, o.v)[:, None]
+    ),
+    "heads by a parameter": lambda o: (o.m[:, :, None] @ CUBE[:2, :3]).squeeze(2),
+    "heads by heads": lambda o: (o.m[:, :, None] @ (o.m[..., None] * o.a[:, None, None])).squeeze(2),
     "attention": lambda o: F.scaled_dot_product_attention(o.m[:, :1], o.m, o.m),
     "attention with heads": lambda o: F.scaled_dot_product_attention(
         o.m[:, None, :1], o.m[:, None], o.m[:, None]
@@ -206,6 +224,7 @@ GROUPS = {
     "pointwise": POINTWISE,
     "conditions": CONDITIONS,
     "features": FEATURES,
+    "scans": SCANS,
     "products": PRODUCTS,
     "integers": INTEGERS,
 }

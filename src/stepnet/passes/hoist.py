@@ -5,7 +5,9 @@
 
 One large product over all steps runs at the machine's peak, where many small ones wait for memory. What
 depends on parameters alone leaves to be done once, on statics alone to be done once per sequence, on inputs
-to be done before the loop. Views of inputs stay: they cost nothing where they are.
+to be done before the loop. Views of inputs stay: they cost nothing where they are; and so do outer products,
+k[:, None] * v, that are read on registers: they are larger than what they are made of, and would be put into
+memory at every step.
 """
 
 from dataclasses import dataclass, replace
@@ -15,6 +17,9 @@ from stepnet.passes.regroup import IN_LOOP, known_at
 from stepnet.passes.rewrite import rewritten, view_chain
 from stepnet.recur import Recur
 from stepnet.types import CONST, ROWS, STEPS, Extent
+
+GROWTH = 4
+"""How many times as large as its operands a product is at least to count as an outer one."""
 
 
 def hoist(net: Net) -> Net:
@@ -48,6 +53,8 @@ class Hoist:
             inner: outer for inner, outer in zip(body.inputs, operands, strict=True) if inner not in inside
         }
         stays = [when == IN_LOOP for when in known_at(recur)]
+        for number in reversed(range(len(body.nodes))):
+            stays[number] = stays[number] or is_outer(body, number, stays)
         for number, one in enumerate(body.nodes):
             if one.kind == "view" and one.type.extent != CONST and not stays[number]:
                 root, _ = view_chain(body, number)
@@ -123,3 +130,15 @@ class Hoist:
         if node.operation == "expand":
             return ROWS
         return max((self.extent_outside(operand) for operand in node.inputs), key=len, default=CONST)
+
+
+def is_outer(body: Net, number: int, stays: list[bool]) -> bool:
+    """Whether a node is an outer product that only pointwise work in the loop reads."""
+    node = body.nodes[number]
+    if node.kind != "pointwise" or node.type.extent == CONST or number in body.results:
+        return False
+    given = sum(body.type_of(one).size for one in node.inputs if body.type_of(one).extent != CONST)
+    users = body.users()[number]
+    return node.type.size > GROWTH * given and all(
+        stays[user] and body.nodes[user].kind == "pointwise" for user in users
+    )

@@ -3,15 +3,18 @@
     recur(x, h): h' = f(x, h); y = h' @ V   ->   recur(x, h): h' = f(x, h); output h'
                                                  y = h' @ V
 
-An output projection is again one large product over all steps. Only work that holds a product or a reduction
-moves: anything smaller is cheaper on registers, inside. An output that is an input as it came is taken from
-there.
+An output projection is again one large product over all steps. Only work that holds a product, a reduction
+or a scan moves: anything smaller is cheaper on registers, inside. An output that is an input as it came is
+taken from there.
 """
 
 from dataclasses import replace
 
 from stepnet.ir import Builder, Net, ancestors
 from stepnet.types import CONST, STEPS
+
+MUCH_LARGER, LARGE = 8, 1024
+"""How many times as large as a result, and how large, what it is read from is at least if it stays inside."""
 
 
 def sink(net: Net) -> Net:
@@ -57,13 +60,25 @@ def leaving(body: Net, outputs: list[int], following: list[int]) -> set[int]:
     for output in outputs:
         only = {one for one in ancestors(body.nodes, (output,)) - needed if body.type_of(one).extent != CONST}
         only -= set(body.inputs)
-        if any(body.nodes[one].kind in ("matmul", "reduce") for one in only) and not any(
+        if any(body.nodes[one].kind in ("matmul", "reduce", "scan") for one in only) and not any(
             body.nodes[one].operation == "index" for one in only
         ):
-            late |= only
+            late |= set() if is_read_out(body, only, output) else only
     # What stays for another output's sake stays whole.
     staying = ancestors(body.nodes, tuple(output for output in outputs if output not in late))
     return late - staying
+
+
+def is_read_out(body: Net, numbers: set[int], output: int) -> bool:
+    """Whether nodes make a small result of a large memory, without a parameter: q @ memory.
+
+    Behind the loop they would read the memory of every step, which would have to be kept.
+    """
+    if any(body.nodes[one].kind == "matmul" for one in numbers):
+        return False
+    read = {operand for one in numbers for operand in body.nodes[one].inputs} - numbers
+    size = sum(body.type_of(one).size for one in read if body.type_of(one).extent != CONST)
+    return size > MUCH_LARGER * body.type_of(output).size and size > LARGE
 
 
 def edge(body: Net, late: set[int], outputs: list[int]) -> list[int]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stepnet.errors import StepError
+from stepnet.numpy_functions import listed
 from stepnet.torch.lines import line_of_call
 from stepnet.torch.pytorch import pytorch
 
@@ -49,6 +50,35 @@ def bilinear(a: Any, b: Any, W: Any, bias: Any = None) -> Any:
     weighted = (a @ W.permute(1, 0, 2).flatten(1)).unflatten(-1, (W.shape[0], W.shape[2]))
     found = (weighted * b.unsqueeze(-2)).sum(-1)
     return found if bias is None else found + bias
+
+
+def einsum(equation: str, *operands: Any) -> Any:
+    """The contraction; of a value with a parameter head by head: PyTorch would put heads before the rows."""
+    values: Sequence[Any] = listed(operands[0]) if len(operands) == 1 else operands
+    inputs, _, output = equation.replace(" ", "").partition("->")
+    terms = inputs.split(",")
+    if len(values) == len(terms) == 2 and "." not in inputs and has_rows(values[0]) != has_rows(values[1]):
+        shared = [letter for letter in terms[0] if letter in terms[1]]
+        heads = [letter for letter in shared if letter in output]
+        if heads and len(heads) < len(shared):
+            return by_heads(terms, output, values, heads[0])
+    return torch.einsum(equation, *values)
+
+
+def by_heads(terms: Sequence[str], output: str, values: Sequence[Any], head: str) -> Any:
+    """A contraction of two values, done for each place of a letter of both, side by side."""
+    equation = f"{','.join(terms)}->{output}".replace(head, "")
+    places = [term.index(head) for term in terms]
+    parts = [
+        einsum(equation, *(value.select(place, one) for value, place in zip(values, places, strict=True)))
+        for one in range(values[0].shape[places[0]])
+    ]
+    return torch.stack(parts, output.index(head))
+
+
+def has_rows(x: Any) -> bool:
+    """Whether a tensor has the rows."""
+    return not all(isinstance(size, int) for size in x.shape)
 
 
 def unbound(x: Any, dim: int = 0) -> Any:
@@ -112,6 +142,7 @@ REWRITTEN: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.cosine_similarity: cosine_similarity,
     torch.nn.functional.pad: pad,
     torch.bilinear: bilinear,
+    torch.einsum: einsum,
     torch.unbind: unbound,
     torch.Tensor.unbind: unbound,
     **{getattr(torch, name): refused(LAYER) for name in ("gru", "lstm", "rnn_tanh", "rnn_relu")},

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from stepnet import functions
+from stepnet.contractions import matrix_product
 from stepnet.numpy_functions import listed
 from stepnet.trace import Traced, refuse, reshaped
 
@@ -165,7 +166,7 @@ def product(a: Any, b: Any) -> Any:
             f"PyTorch multiplies matrices of one dtype, not {a.dtype} and {b.dtype}: cast one of them"
         )
     if not b.is_constant or (a.is_constant and b.ndim > 2):
-        return (a[..., None] * numpy.expand_dims(b, -3)).sum(axis=-2)
+        return matrix_product(a, b)
     return a @ (b if b.ndim == 2 else reshaped(b, b.type.shape[1:]))  # [1, k, n], where a is [1, rows, k]
 
 
@@ -188,6 +189,15 @@ def axes(x: Any, dim: Any) -> tuple[int, ...]:
 def total(x: Any, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
     """The sum over feature axes."""
     return numpy.sum(x, axis=axes(x, dim), keepdims=keepdim)
+
+
+def along(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function along a feature axis, in the dtype that it is given."""
+
+    def rule(x: Any, dim: int, **_: Any) -> Any:
+        return function(x, axis=dim).astype(x.dtype)
+
+    return rule
 
 
 def mean(x: Any, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:

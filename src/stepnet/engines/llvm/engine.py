@@ -13,7 +13,7 @@ from stepnet.engines.llvm.target import Target, host_target
 from stepnet.ir import Net
 from stepnet.plan import Plan
 
-KINDS = {"view", "reduce", "matmul", "source", "gather"}
+KINDS = {"view", "reduce", "scan", "matmul", "source", "gather"}
 STRUCTURE = {"result", "expand", "recur"}
 
 

@@ -3,6 +3,7 @@ lie.
 
     phase: nodes  ->  unit loops     pointwise work of one width, with the products whose epilogue it is
                       reductions     over features, one number (or unit) at a time
+                      scans          along features, likewise
                       gathers        rows of a parameter at integers
                       copies         features moved to another place
 
@@ -11,6 +12,7 @@ on counted places. Read block by block, most lists are a run of neighbours or on
 is neither is read through a table.
 """
 
+import math
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -124,6 +126,17 @@ class ReduceLoop:
 
 
 @dataclass(frozen=True)
+class ScanLoop:
+    """A scan of `shape` along the middle one of its axes: each number combined with all before it."""
+
+    operation: str
+    source: Field
+    start: int
+    shape: tuple[int, int, int]
+    targets: tuple[Field, ...]
+
+
+@dataclass(frozen=True)
 class GatherLoop:
     """Rows of `width` numbers of a table of `count` rows, at integers in a field."""
 
@@ -135,7 +148,7 @@ class GatherLoop:
     targets: tuple[Field, ...]
 
 
-Loop = UnitLoop | CopyLoop | ReduceLoop | GatherLoop
+Loop = UnitLoop | CopyLoop | ReduceLoop | ScanLoop | GatherLoop
 
 
 @dataclass
@@ -217,6 +230,8 @@ class Stage:
             node = self.net.nodes[number]
             if node.kind == "reduce":
                 loops.append(self.reduction(number))
+            elif node.kind == "scan":
+                loops.append(self.scan(number))
             elif node.operation == "gather":
                 loops.append(self.gather(number))
             elif node.operation == "concatenate":
@@ -276,6 +291,15 @@ class Stage:
         shape = self.net.type_of(node.inputs[0]).shape
         leading = node.attributes["axes"] == (-2,)
         return ReduceLoop(node.operation, source, start, (shape[0], shape[1]), leading, self.targets(number))
+
+    def scan(self, number: int) -> ScanLoop:
+        """A scan along any axis."""
+        node = self.net.nodes[number]
+        source, start = self.run_of(node.inputs[0])
+        axis: int = node.attributes["axis"] % len(node.type.shape)
+        before, after = node.type.shape[:axis], node.type.shape[axis + 1 :]
+        shape = (math.prod(before), node.type.shape[axis], math.prod(after))
+        return ScanLoop(node.operation, source, start, shape, self.targets(number))
 
     def gather(self, number: int) -> GatherLoop:
         """Rows of a parameter at integers."""

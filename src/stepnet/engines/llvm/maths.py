@@ -12,7 +12,7 @@ serves every width and target; where there is a fused multiply-add, a result is 
 5. sigmoid and tanh are the epilogue of a matmul: in single precision they are 16 and 19 instructions.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -175,17 +175,6 @@ def erf(code: Code, x: ir.Value) -> ir.Value:
     far = code.fsub(code.splat(x.type, 1.0), rest)
     is_near = code.fcmp_ordered("<", size, code.splat(x.type, ERF_MIDDLE))
     return with_sign(code, code.select(is_near, near, far), x)
-
-
-MATHS: dict[str, Callable[[Code, ir.Value], ir.Value]] = {
-    "exp": exp,
-    "expm1": expm1,
-    "log": log,
-    "log1p": log1p,
-    "tanh": tanh,
-    "sigmoid": sigmoid,
-    "erf": erf,
-}
 
 
 # ----------------------------------------------------------------------------- what they are made of

@@ -12,7 +12,7 @@ import numpy as np
 from llvmlite import ir
 
 from stepnet.engines.llvm.code import I1, I32, I64, Code, element_type, is_float, lanes_of, register_type
-from stepnet.engines.llvm.maths import MATHS
+from stepnet.engines.llvm.elementary import ELEMENTARY
 from stepnet.engines.llvm.powers import power
 from stepnet.ir import Node
 
@@ -86,11 +86,11 @@ def extreme(sign: Comparison, intrinsic: str) -> Emit:
     return emit
 
 
-def maths(name: str) -> Emit:
-    """An elementary function of the table in `maths`."""
+def elementary(function: Callable[[Code, ir.Value], ir.Value]) -> Emit:
+    """An elementary function of one number."""
 
     def emit(code: Code, node: Node, x: ir.Value) -> ir.Value:
-        return MATHS[name](code, x)
+        return function(code, x)
 
     return emit
 
@@ -259,13 +259,7 @@ POINTWISE: dict[str, Emit] = {
     "ceil": rounded("ceil"),
     "rint": rounded("rint"),
     "sqrt": square_root,
-    "exp": maths("exp"),
-    "expm1": maths("expm1"),
-    "log": maths("log"),
-    "log1p": maths("log1p"),
-    "tanh": maths("tanh"),
-    "sigmoid": maths("sigmoid"),
-    "erf": maths("erf"),
+    **{name: elementary(function) for name, function in ELEMENTARY.items()},
     "power": to_power,
     "cast": same,
 }

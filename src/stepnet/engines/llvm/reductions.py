@@ -20,7 +20,7 @@ from stepnet.engines.llvm.code import (
     register_type,
     store_lanes,
 )
-from stepnet.engines.llvm.loops import ReduceLoop
+from stepnet.engines.llvm.loops import ReduceLoop, ScanLoop
 from stepnet.engines.llvm.pointwise import converted, pointwise
 from stepnet.ir import Node
 from stepnet.types import ROWS, Type
@@ -28,7 +28,7 @@ from stepnet.types import ROWS, Type
 if TYPE_CHECKING:
     from stepnet.engines.llvm.stage import StageCode
 
-COMBINE = {"sum": "add", "max": "maximum", "min": "minimum"}
+COMBINE = {"sum": "add", "max": "maximum", "min": "minimum", "cumsum": "add", "cumprod": "multiply"}
 
 
 def emit_reduction(stage: "StageCode", loop: ReduceLoop, row: ir.Value) -> None:
@@ -45,14 +45,14 @@ def emit_reduction(stage: "StageCode", loop: ReduceLoop, row: ir.Value) -> None:
         trailing(stage, loop, row, source)
 
 
-def combine(code: Code, loop: ReduceLoop, a: ir.Value, b: ir.Value) -> ir.Value:
+def combine(code: Code, loop: ReduceLoop | ScanLoop, a: ir.Value, b: ir.Value) -> ir.Value:
     """Two partial results as one."""
     dtype = loop.targets[0].dtype
     node = Node(COMBINE[loop.operation], (), (Type(ROWS, (), dtype),))
     return pointwise(code, node, [a, b], [dtype, dtype])
 
 
-def loaded(code: Code, loop: ReduceLoop, pointer: ir.Value, lanes: int) -> ir.Value:
+def loaded(code: Code, loop: ReduceLoop | ScanLoop, pointer: ir.Value, lanes: int) -> ir.Value:
     """Numbers of the source in the dtype of the result (a sum of booleans counts)."""
     value = load_lanes(code, loop.source.dtype, lanes, pointer, loop.source.itemsize)
     return converted(code, value, loop.source.dtype, loop.targets[0].dtype)

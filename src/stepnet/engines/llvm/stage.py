@@ -23,6 +23,7 @@ from stepnet.engines.llvm.loops import (
     Product,
     ReduceLoop,
     Register,
+    ScanLoop,
     Table,
     Uniform,
     UnitLoop,
@@ -30,6 +31,7 @@ from stepnet.engines.llvm.loops import (
 from stepnet.engines.llvm.pointwise import pointwise
 from stepnet.engines.llvm.records import Field
 from stepnet.engines.llvm.reductions import emit_reduction
+from stepnet.engines.llvm.scans import emit_scan
 from stepnet.engines.llvm.tile import Left, Tile, accumulate, cover, tiles
 from stepnet.ir import Net
 
@@ -74,6 +76,9 @@ class StageCode:
         elif isinstance(loop, ReduceLoop):
             with self.own_rows() as row:
                 emit_reduction(self, loop, row)
+        elif isinstance(loop, ScanLoop):
+            with self.own_rows() as row:
+                emit_scan(self, loop, row)
         else:
             self.gather(loop)
 

@@ -1,0 +1,30 @@
+"""The elementary functions by the names of their operations: one table, one row per function.
+
+Each is straight-line code on vectors (or scalars) of float or double; what they have in common is said in
+`maths`.
+"""
+
+from collections.abc import Callable
+
+from llvmlite import ir
+
+from stepnet.engines.llvm.code import Code
+from stepnet.engines.llvm.hyperbolic import cosh, sinh
+from stepnet.engines.llvm.maths import erf, exp, expm1, log, log1p, sigmoid, tanh
+from stepnet.engines.llvm.trigonometry import arctan, cos, sin, tan
+
+ELEMENTARY: dict[str, Callable[[Code, ir.Value], ir.Value]] = {
+    "exp": exp,
+    "expm1": expm1,
+    "log": log,
+    "log1p": log1p,
+    "sin": sin,
+    "cos": cos,
+    "tan": tan,
+    "arctan": arctan,
+    "sinh": sinh,
+    "cosh": cosh,
+    "tanh": tanh,
+    "sigmoid": sigmoid,
+    "erf": erf,
+}
