@@ -104,7 +104,7 @@ REDUCTIONS: dict[str, Function] = {
     "cumsum of one": lambda o: np.cumsum(o.one, axis=1),
     "cumsum of a parameter": lambda o: o.a + np.cumsum(o.W, axis=0)[:, 0] + np.cumsum(o.q)[3:7],
     "cumsum out of range": lambda o: np.cumsum(o.m, axis=3),
-    "cumsum two": lambda o: np.cumsum(o.t, axis=(1, 2)),
+    "cumsum two": lambda o: np.cumsum(o.t, axis=(1, 2)),  # pyright: ignore[reportArgumentType, reportCallIssue]
     "cumsum True": lambda o: np.cumsum(o.m, axis=True),
     "cumsum all": lambda o: np.cumsum(o.m),
     "cumsum dtype": lambda o: np.cumsum(o.m, axis=1, dtype=np.float64),

@@ -202,12 +202,16 @@ class Record:
                 return template, layer, direction
         return None
 
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """How {D} may be spelled."""
+        return (*self.directions, *([] if self.lone_direction is None else [self.lone_direction]))
+
     @computed_once
     def spellings(self) -> dict[str, re.Pattern[str]]:
         """The names that each template stands for."""
         both = "|".join(map(re.escape, self.directions))
-        lone = [] if self.lone_direction is None else [self.lone_direction]
-        ways = "|".join(map(re.escape, (*self.directions, *lone)))
+        ways = "|".join(map(re.escape, self.ways))
         fields = {
             "{L}": r"(?P<L>\d{1,4})",
             "{L/}": r"(?:(?<!_)(?P<L>\d{1,4})/)?",  # Flax's GRUCell_1/ and Haiku's lstm_1/ are names
@@ -239,7 +243,7 @@ class Record:
         >>> gru.tails("w_l{L}{D}"), gru.tails("u0")
         (('forward/', 'backward/'), ('u',))
         """
-        ways = dict.fromkeys(self.full(template).replace("{D}", way) for way in self.directions)
+        ways = dict.fromkeys(self.full(template).replace("{D}", way) for way in self.ways)
         ends = [re.split(r"\{[LD]/?\}", name.removesuffix("{L}"))[-1] for name in ways]
         return tuple(end.rstrip(digits) for end in ends)
 
