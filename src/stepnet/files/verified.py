@@ -17,7 +17,7 @@ import numpy as np
 from stepnet.compose import Layer, Stack
 from stepnet.errors import LayoutError
 from stepnet.files.account import check_row
-from stepnet.files.formats import kind, read
+from stepnet.files.formats import kind, prefix, read
 from stepnet.files.model import Array, Module, stacked
 from stepnet.layout.frameworks import NOT_INSTALLED
 from stepnet.layout.verify import (
@@ -75,11 +75,16 @@ def verify_file(
 
 def again(output: str | Path, made: tuple[Module, ...]) -> list[Module]:
     """The modules that were written, as the file has them; what it does not tell is as it was written."""
+    form, several = kind(Path(output)), len(made) > 1
+    by_name = {prefix(old, True, ""): old.layout for old in made} if form.of_arrays and several else None
     written = {old.layout for old in made}
     found = tuple(
         replace(new, layouts=tuple(one for one in new.layouts if one in written) or new.layouts)
-        for new in read(output, made[0].layout if len(made) == 1 else None).modules
+        for new in read(output, None if several else made[0].layout, by_name).modules
     )
+    names = form.code.names(made) if hasattr(form.code, "names") else []
+    if {*names} == {new.name for new in found}:  # in the order of the model, which not every file has
+        found = tuple(sorted(found, key=lambda new: names.index(new.name)))
     if len(found) != len(made):
         found = stacked(found, assumed=True)
     if len(found) != len(made):
@@ -89,7 +94,7 @@ def again(output: str | Path, made: tuple[Module, ...]) -> list[Module]:
             new,
             sizes={**old.sizes, **new.sizes},
             semantics={**old.semantics, **new.semantics},
-            **({"reverse": old.reverse, "merge": old.merge} if kind(Path(output)).of_arrays else {}),
+            **({} if form.tells(Path(output)) else {"reverse": old.reverse, "merge": old.merge}),
         )
         for old, new in zip(made, found, strict=True)
     ]

@@ -1,0 +1,44 @@
+"""What PaddlePaddle makes of parameters that stepnet wrote: nothing may be missing, nothing left."""
+
+import paddle
+from judge import main
+from paddle import nn
+
+LAYERS = {
+    "paddle.rnn": nn.SimpleRNN,
+    "paddle.gru": nn.GRU,
+    "paddle.lstm": nn.LSTM,
+    "paddle.lstm_projection": nn.LSTM,
+}
+
+
+def layer_of(part, state):
+    own, sizes = part.own(state), part.sizes
+    options = {**part.settings}
+    if sizes.get("projected"):
+        options["proj_size"] = sizes["projected"]
+    if not any("bias" in name for name in own):
+        options |= {"bias_ih_attr": False, "bias_hh_attr": False}
+    layer = LAYERS[part.layout](
+        sizes["inputs"],
+        sizes["hidden"],
+        sizes["layers"],
+        "bidirect" if sizes["directions"] == 2 else "forward",
+        **options,
+    )
+    missing, besides = layer.set_state_dict(own)
+    known = layer.state_dict()  # where a parameter has two names: its layer's, and its cell's
+    loaded = {id(known[name]) for name in own if name in known}
+    lost = [name for name in missing if id(known[name]) not in loaded]
+    assert not lost and not besides, f"missing {lost}, and besides {besides}"
+    return lambda x: layer(paddle.to_tensor(x))[0].numpy()
+
+
+def judged(job):
+    state = paddle.load(job.path)
+    for part, x in zip(job.parts, job.inputs, strict=True):
+        yield part.through(layer_of(part, state), x)
+
+
+if __name__ == "__main__":
+    main(judged, {"paddlepaddle": paddle.__version__})
