@@ -45,7 +45,7 @@ class Choice:
         if not meant:
             among = family(self.layout) if self.layout else None
             raise nearest({name: array.shape for name, array in model.rest.items()}, among)
-        known = {name for module in meant for name in fields_of(module)}
+        known = {name for module in model.modules for name in fields_of(module)}
         return tuple(self.said(module, known - fields_of(module)) for module in meant)
 
     def said(self, module: Module, of_others: Collection[str] = ()) -> Module:

@@ -1,10 +1,11 @@
 """Every saved file in every kind of file: converted, and judged by who runs the new one.
 
-specimen --convert_file--> written file --judge--> outputs, next to those of the framework that saved the specimen
+specimen --convert_file--> written file --judge--> outputs, next to those of who saved the specimen
 """
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -34,34 +35,36 @@ ROW = "*"  # of a specimen: from the inputs of its first layer to the outputs of
 
 @dataclass(frozen=True)
 class Judge:
-    """Who runs written files: a script, its environment, and what it is called with."""
+    """Who runs written files: a framework by a script, in its environment, and what that is called with."""
 
+    name: str
     script: str
     environment: str
     words: tuple[str, ...] = ()
 
     @property
     def python(self) -> Path:
-        return ROOT / self.environment / "bin" / "python"
+        here = self.environment == ".venv"
+        return Path(sys.executable) if here else ROOT / self.environment / "bin" / "python"
 
     def outputs(self, jobs: list[Job], folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
         """What it gives for jobs, by the place of the job and of the part; and its versions."""
-        folder.mkdir(exist_ok=True)
-        save(folder / "jobs.npz", jobs)
-        command = [self.python, HERE / "corpus" / self.script, folder / "jobs.npz", folder / "outputs.npz"]
+        given, made = folder / "jobs.npz", folder / "outputs.npz"
+        save(given, jobs)
+        command = [self.python, HERE / "corpus" / self.script, given, made]
         done = subprocess.run([*command, *self.words], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-2000:]
-        with np.load(folder / "outputs.npz") as file:
+        with np.load(made) as file:
             return {name: file[name] for name in file.files}, json.loads(str(file["versions"]))
 
 
-TORCH = Judge("torch_judge.py", ".venv")
-KERAS = Judge("keras_judge.py", ".venv")
-KERAS_2 = Judge("keras_judge.py", ".peers/tensorflow", ("tf_keras",))
-ONNXRUNTIME = Judge("onnx_judge.py", ".venv")
-TFLITE = Judge("tflite_judge.py", ".peers/tensorflow")
-JAX = Judge("jax_judge.py", ".peers/jax")
-PADDLE = Judge("paddle_judge.py", ".peers/paddle")
+TORCH = Judge("torch", "torch_judge.py", ".venv")
+KERAS = Judge("keras", "keras_judge.py", ".venv")
+KERAS_2 = Judge("tf_keras", "keras_judge.py", ".peers/tensorflow", ("tf_keras",))
+ONNXRUNTIME = Judge("onnxruntime", "onnx_judge.py", ".venv")
+TFLITE = Judge("tflite", "tflite_judge.py", ".peers/tensorflow")
+JAX = Judge("jax", "jax_judge.py", ".peers/jax")
+PADDLE = Judge("paddlepaddle", "paddle_judge.py", ".peers/paddle")
 
 
 @dataclass(frozen=True)
@@ -165,10 +168,14 @@ def done(
     names = [ROW] if whole else [short(one.name) for one in made]
     known = [name if name in specimen.numbers else ROW for name in names]
     if not specimen.numbers.keys() >= {*known}:
-        return Conversion(specimen, target, layer, wrong=f"{', '.join(names)}: not all of them are its layers")
+        return Conversion(
+            specimen, target, layer, wrong=f"{', '.join(names)}: not all of them are its layers"
+        )
     numbers = [specimen.numbers[name] for name in known]
     several = len(made) > 1
-    parts = [part(one, report, form, several) for one, report in zip(made, written.reports.values(), strict=True)]
+    parts = [
+        part(one, report, form, several) for one, report in zip(made, written.reports.values(), strict=True)
+    ]
     try:
         layers = [weights(one).layers(np.float64) for one in again(written.path, made)]
     except StepnetError as error:
@@ -212,3 +219,36 @@ def wrong(outputs: Any, expected: Any) -> str:
     allowed = 2 * tolerance("float32", STEPS, expected.shape[-1] + INPUTS)
     away = distance(outputs, expected)
     return "" if away <= allowed else f"{away:.3g} away, where {allowed:.3g} is allowed"
+
+
+def judged(
+    conversions: list[Conversion], folder: Path, environments: tuple[str, ...] | None = None
+) -> tuple[dict[int, str], dict[str, str]]:
+    """What is wrong with each conversion that a framework was asked about, by its place; and their versions.
+
+    environments: those whose frameworks are asked; by default all.
+    """
+    asked: dict[Judge, list[int]] = {}
+    for place, one in enumerate(conversions):
+        judge = one.target.judge
+        if one.job and judge and (environments is None or judge.environment in environments):
+            asked.setdefault(judge, []).append(place)
+    known: dict[int, str] = {}
+    versions: dict[str, str] = {}
+    for judge, places in asked.items():
+        made = folder / f"judge-{judge.name}"
+        made.mkdir()
+        outputs, its = judge.outputs([conversions[place].job for place in places], made)
+        versions |= its
+        for number, place in enumerate(places):
+            failed = outputs.get(f"{number}|wrong")
+            right = conversions[place].expected
+            pairs = [] if failed is not None else [(outputs[f"{number}|{n}"], y) for n, y in enumerate(right)]
+            known[place] = str(failed or next(filter(None, (wrong(*pair) for pair in pairs)), ""))
+    return known, versions
+
+
+def ours(conversion: Conversion) -> str:
+    """What is wrong with a conversion by stepnet's own account; nothing where all is right."""
+    pairs = zip(conversion.own, conversion.expected, strict=True)
+    return conversion.wrong or next(filter(None, (wrong(*pair) for pair in pairs)), "")

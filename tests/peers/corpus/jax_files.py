@@ -55,7 +55,10 @@ def linen_numbers(params):
     for name, (make, width) in cells.items():
         cell, x = make(HIDDEN), random(ROWS, STEPS, width)
         carry = cell.initialize_carry(KEY, x[:, 0].shape)
-        known[name] = x, steps(lambda *given, c=cell, n=name: c.apply({"params": params[n]}, *given), carry, x)
+        known[name] = (
+            x,
+            steps(lambda *given, c=cell, n=name: c.apply({"params": params[n]}, *given), carry, x),
+        )
     return known
 
 
@@ -122,7 +125,9 @@ def of_equinox(made, folder):
                 state = cell(one, state)
                 outputs.append(np.asarray(state[0] if name == "lstm" else state))
             rows.append(np.stack(outputs))
-        save_file({f"cell.{key}": value for key, value in held.items()}, folder / f"equinox_{name}.safetensors")
+        save_file(
+            {f"cell.{key}": value for key, value in held.items()}, folder / f"equinox_{name}.safetensors"
+        )
         said = ("--from", f"equinox.{name}")
         made.add(f"equinox_{name}.safetensors", f"Equinox, {name}", {"cell": (x, np.stack(rows))}, *said)
 

@@ -56,7 +56,9 @@ def of_linen(part, arrays, inputs):
     params = serialization.from_state_dict(fresh, tree)
     shapes = jax.tree_util.tree_map(np.shape, (fresh, params))
     assert shapes[0] == shapes[1], shapes
-    return lambda x: steps(lambda *given: cell.apply(params, *given), cell.initialize_carry(KEY, x[:, 0].shape), x)
+    return lambda x: steps(
+        lambda *given: cell.apply(params, *given), cell.initialize_carry(KEY, x[:, 0].shape), x
+    )
 
 
 def of_nnx(part, arrays, inputs):

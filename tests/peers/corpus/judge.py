@@ -1,4 +1,4 @@
-"""What a framework makes of files that stepnet wrote: jobs in, outputs out. Runs in the environment of the framework.
+"""What a framework makes of files that stepnet wrote, in the framework's environment: jobs in, outputs out.
 
     python torch_judge.py jobs.npz outputs.npz
 
@@ -17,8 +17,8 @@ import numpy as np
 class Part:
     """A recurrent layer of a written file, as the report of its conversion says it is to be set there.
 
-    front: what is before the names of its arrays. reverse: it runs from the last step. merge: what becomes of the
-    outputs of both directions.
+    front: what is before the names of its arrays. reverse: it runs from the last step. merge: what becomes
+    of the outputs of both directions.
     """
 
     front: str
@@ -61,7 +61,10 @@ class Part:
 
         def run(x: Any) -> Any:
             for each in cells:
-                turned = [np.asarray(cell(x[:, ::step]))[:, ::step] for cell, step in zip(each, (1, -1))]
+                turned = [
+                    np.asarray(cell(x[:, ::step]))[:, ::step]
+                    for cell, step in zip(each, (1, -1), strict=False)
+                ]
                 x = np.concatenate(turned, -1)
             return x
 
@@ -92,11 +95,7 @@ def load(path: Any) -> list[Job]:
             Job(
                 one["path"],
                 [Part(**part) for part in one["parts"]],
-                [
-                    file[f"{place}|{n}"]
-                    for n in range(len(one["parts"]))
-                    if f"{place}|{n}" in file.files
-                ],
+                [file[f"{place}|{n}"] for n in range(len(one["parts"])) if f"{place}|{n}" in file.files],
             )
             for place, one in enumerate(said)
         ]

@@ -8,7 +8,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import keras
-import numpy as np
 from keras import layers
 from specimens import HIDDEN, INPUTS, ROWS, STEPS, Specimens, pack, random
 
@@ -97,9 +96,7 @@ def merges():
 def apart():
     """Both directions, which are not put together."""
     x = keras.Input((None, INPUTS))
-    return keras.Model(
-        x, layers.Bidirectional(layers.GRU(HIDDEN, **EVERY), merge_mode=None, name="apart")(x)
-    )
+    return keras.Model(x, layers.Bidirectional(layers.GRU(HIDDEN, **EVERY), merge_mode=None, name="apart")(x))
 
 
 def backwards():

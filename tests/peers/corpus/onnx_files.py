@@ -44,7 +44,7 @@ def without_places(path):
 
 
 def node_numbers(path):
-    """What each recurrent node of a model makes of inputs, run as a model of its own, [batch, steps, features]."""
+    """What each recurrent node of a model makes of inputs [rows, steps, numbers], run by itself."""
     model = onnx.load(path)
     held = {one.name: one for one in model.graph.initializer}
     known, below = {}, None
@@ -53,7 +53,7 @@ def node_numbers(path):
             continue
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
-        ways, _, width = held[node.input[1]].dims
+        _, _, width = held[node.input[1]].dims
         empty = [name if name in held else "" for name in node.input[1:4]]
         del copy.input[:], copy.output[:]
         copy.input.extend(["x", *empty])

@@ -1,7 +1,7 @@
-"""Model files that a framework saved, and what its recurrent layers made of inputs: one archive of each framework.
+"""Model files that a framework saved, and what its recurrent layers made of inputs: an archive for each.
 
-A script of a framework fills a folder with files and calls `pack`; the tests call `unpack`. Needs NumPy alone, as
-it runs in the environment of each framework.
+A script of a framework fills a folder with files and calls `pack`; the tests call `unpack`. Needs NumPy
+alone, as it runs in the environment of each framework.
 """
 
 import json
@@ -27,8 +27,8 @@ def random(*shape: int) -> Any:
 class Specimen:
     """A saved file, or folder, and its recurrent layers.
 
-    numbers: what each layer makes of inputs, by its name in the file, every step at its own place. options: what has
-    to be said of the file on the command line.
+    numbers: what each layer makes of inputs, by its name in the file, every step at its own place. options:
+    what has to be said of the file on the command line.
     """
 
     file: str
