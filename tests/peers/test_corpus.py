@@ -1,5 +1,6 @@
 """Every file of the corpus in every kind of file, each run by its own framework: `make test-peers`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ from peers.corpus.specimens import unpack
 from peers.environments import ROOT
 
 
-def everything(folder: Path) -> tuple[list[tuple[str, Conversion, str]], dict[str, Any]]:
+def everything(
+    folder: Path, frameworks: Sequence[str] = results.FRAMEWORKS
+) -> tuple[list[tuple[str, Conversion, str]], dict[str, Any]]:
     """Every conversion with its file and what is wrong with it; and who saved and who ran the files."""
     made: list[tuple[str, Conversion]] = []
     said: dict[str, Any] = {"files": {}, "sources": {}}
-    for framework in results.FRAMEWORKS:
+    for framework in frameworks:
         source = folder / framework
         source.mkdir()
         specimens = unpack(framework, source)

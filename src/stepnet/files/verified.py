@@ -82,7 +82,7 @@ def again(output: str | Path, made: tuple[Module, ...]) -> list[Module]:
         replace(new, layouts=tuple(one for one in new.layouts if one in written) or new.layouts)
         for new in read(output, None if several else made[0].layout, by_name).modules
     )
-    names = form.code.names(made) if hasattr(form.code, "names") else []
+    names: list[str] = form.code.names(made) if hasattr(form.code, "names") else []
     if {*names} == {new.name for new in found}:  # in the order of the model, which not every file has
         found = tuple(sorted(found, key=lambda new: names.index(new.name)))
     if len(found) != len(made):

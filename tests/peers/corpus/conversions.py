@@ -65,6 +65,7 @@ ONNXRUNTIME = Judge("onnxruntime", "onnx_judge.py", ".venv")
 TFLITE = Judge("tflite", "tflite_judge.py", ".peers/tensorflow")
 JAX = Judge("jax", "jax_judge.py", ".peers/jax")
 PADDLE = Judge("paddlepaddle", "paddle_judge.py", ".peers/paddle")
+OPERATORS = ("paddle.fusion_gru",)
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,12 @@ class Conversion:
     exact: bool = True
     refusal: str = ""
     wrong: str = ""
+
+    @property
+    def judge(self) -> Judge | None:
+        """Who is asked about it; nobody about the weights of an operator, which no layer loads."""
+        operators = self.job is None or any(one.layout in OPERATORS for one in self.job.parts)
+        return None if operators else self.target.judge
 
 
 def conversions(specimen: Specimen, target: Target, folder: Path, out: Path) -> Iterator[Conversion]:
@@ -230,8 +237,8 @@ def judged(
     """
     asked: dict[Judge, list[int]] = {}
     for place, one in enumerate(conversions):
-        judge = one.target.judge
-        if one.job and judge and (environments is None or judge.environment in environments):
+        judge = one.judge
+        if judge and (environments is None or judge.environment in environments):
             asked.setdefault(judge, []).append(place)
     known: dict[int, str] = {}
     versions: dict[str, str] = {}

@@ -13,7 +13,9 @@ from judge import main
 from safetensors.numpy import load_file
 
 KEY = jax.random.PRNGKey(0)
-FUNCTIONS = {"tanh": jax.numpy.tanh, "sigmoid": jax.nn.sigmoid, "relu": jax.nn.relu}
+FUNCTIONS = {"tanh": jax.numpy.tanh} | {
+    name: getattr(jax.nn, name) for name in ("sigmoid", "relu", "hard_sigmoid")
+}
 LINEN = {"flax.rnn": linen.SimpleCell, "flax.gru": linen.GRUCell, "flax.lstm": linen.LSTMCell}
 NNX = {
     "nnx.rnn": nnx.SimpleCell,

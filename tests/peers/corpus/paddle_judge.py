@@ -17,9 +17,10 @@ def layer_of(part, state):
     options = {**part.settings}
     if sizes.get("projected"):
         options["proj_size"] = sizes["projected"]
-    bias = any("bias" in name for name in own)
-    if not bias:
-        options |= {"bias_ih_attr": False, "bias_hh_attr": False}
+    biased = any("bias" in name for name in own)
+    if not biased:  # with bias_ih_attr=False, Paddle 3.3 keeps zeros too, and dies of a segmentation fault
+        zeros = nn.initializer.Constant(0.0)
+        options |= {"bias_ih_attr": zeros, "bias_hh_attr": zeros}
     layer = LAYERS[part.layout](
         sizes["inputs"],
         sizes["hidden"],
@@ -31,7 +32,7 @@ def layer_of(part, state):
     known = layer.state_dict()  # where a parameter has two names: its layer's, and its cell's
     loaded = {id(known[name]) for name in own if name in known}
     lost = [name for name in missing if id(known[name]) not in loaded]
-    if not bias:  # Paddle keeps zeros then
+    if not biased:
         lost = [name for name in lost if "bias" not in name]
     assert (lost, besides) == ([], []), f"missing {lost}, and besides {besides}"
     return lambda x: layer(paddle.to_tensor(x))[0].numpy()

@@ -120,7 +120,7 @@ def words(rows: Any) -> tuple[Results, list[str]]:
     found: Results = {}
     unknown: list[str] = []
     for file, one, wrong in rows:
-        judge = one.target.judge.name if one.target.judge else STEPNET
+        judge = one.judge.name if one.judge else STEPNET
         try:
             said = word(one.specimen.file, one.target.title, one.refusal, wrong, judge)
         except UnknownResultError as error:
@@ -137,7 +137,7 @@ def load() -> dict[str, Any]:
 
 def save(saved: dict[str, Any]) -> None:
     """Keeps what was found."""
-    SAVED.write_text(json.dumps(saved, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    SAVED.write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
 
 
 # ---- the page ----------------------------------------------------------------------------------------------
