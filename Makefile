@@ -53,8 +53,8 @@ peers: $(PEER_NAMES:%=$(PEERS)/%/peer.stamp) ## an environment for each framewor
 pictures: $(VENV)/test.stamp ## the pictures of the documentation, taken by Chromium
 	$(BIN)/python -m pytest tests/report/test_browser.py -k screenshots --save
 
-test-peers: peers $(VENV)/test.stamp ## the layouts against the frameworks themselves
-	$(BIN)/python -m pytest tests/peers/test_peers.py $(ARGS)
+test-peers: peers $(VENV)/test.stamp ## layouts and files against the frameworks themselves
+	$(BIN)/python -m pytest tests/peers/test_peers.py tests/peers/test_corpus.py $(ARGS)
 
 # What is installed
 

@@ -52,6 +52,10 @@ class Format:
         """Whether it says nothing of a module but what its arrays are called."""
         return bool(self.frameworks) or self.module == "raw"
 
+    def tells(self, path: Path) -> bool:
+        """Whether a new file of that name says how its layers run, and not their arrays alone."""
+        return not self.of_arrays and not path.name.lower().endswith(WEIGHTS)
+
     def read(self, path: Path, layout: str | None, layouts: Mapping[str, str]) -> Model:
         """What a file holds; `layout` is the only one to look for, `layouts` are those of modules by name."""
         if not self.frameworks:
@@ -88,6 +92,7 @@ class Format:
         self.code.write(path, arrays, force)
 
 
+WEIGHTS = (".h5", ".hdf5")  # what Keras loads into a model that is there
 TORCH = (".pt", ".pth", ".bin", ".pth.tar", ".th", ".tar", ".pkl", ".model")
 FORMATS = (
     Format("model in shards", (".index.json",), "shards", ("torch", "candle", "mlx")),

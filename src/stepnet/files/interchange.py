@@ -21,6 +21,7 @@ from stepnet.layout.find import nearest
 from stepnet.layout.record import Record
 from stepnet.layout.registry import record, records
 from stepnet.layout.report import Report
+from stepnet.layout.semantics import FIELDS
 from stepnet.layout.verify import Verdict, verify
 
 RESTS = ("drop", "copy")
@@ -49,18 +50,25 @@ class Choice:
             among = family(self.layout) if self.layout else None
             arrays = plain(model.rest).arrays
             raise nearest({name: array.shape for name, array in arrays.items()}, among)
-        return tuple(self.said(module) for module in meant)
+        known = {name for module in model.modules for name in fields_of(module)}
+        return tuple(self.said(module, known - fields_of(module)) for module in meant)
 
-    def said(self, module: Module) -> Module:
-        """A module with what is said of it."""
+    def said(self, module: Module, of_others: Collection[str] = ()) -> Module:
+        """A module with what is said of it, and not what means something for other modules alone."""
         layout = self.layouts.get(module.name, self.layouts.get(module.name.rstrip("./_"), self.layout))
         known = [one.name for one in family(layout)] if layout else []
         layouts = tuple(one for one in module.layouts if one in known) or module.layouts
-        sizes, semantics = {**module.sizes, **self.sizes}, {**module.semantics, **self.semantics}
+        semantics = {name: value for name, value in self.semantics.items() if name not in of_others}
+        sizes, semantics = {**module.sizes, **self.sizes}, {**module.semantics, **semantics}
         merge = semantics.pop("merge", None)
         if module.merge is None and merge is not None:
             module = replace(module, merge=checked_merge(merge))
         return replace(module, layouts=layouts, sizes=sizes, semantics=semantics)
+
+
+def fields_of(module: Module) -> set[str]:
+    """What semantics there are of what a module may be."""
+    return {name for layout in module.layouts for name in FIELDS[record(layout).cell]}
 
 
 @dataclass(frozen=True)
@@ -134,7 +142,8 @@ def convert_file(
     except InputError as error:
         raise type(error)(f"{output}: {error}") from None
     reports = {module.name: one.report for module, one in done}
-    notes = {module.name: (*module.notes, *(unsaid(module) if form.of_arrays else ())) for module in made}
+    told = form.tells(Path(output))
+    notes = {module.name: (*module.notes, *(() if told else unsaid(module))) for module in made}
     account = Account.of(model, modules, taken)
     return Written(
         str(output), reports, account, verified(modules, made, output, form) if check else {}, notes
@@ -191,7 +200,7 @@ def check_order(modules: tuple[Module, ...], output: str | Path, form: Format) -
 
 
 def unsaid(module: Module) -> tuple[str, ...]:
-    """What a file of arrays alone does not say of a module."""
+    """What a file of arrays or of weights alone does not say of a module."""
     found: list[str] = []
     if module.reverse:
         found.append("it runs from each sequence's last step, which the new file does not say")

@@ -17,7 +17,7 @@ import numpy as np
 from stepnet.compose import Layer, Stack
 from stepnet.errors import LayoutError
 from stepnet.files.account import check_row
-from stepnet.files.formats import kind, read
+from stepnet.files.formats import kind, prefix, read
 from stepnet.files.model import Array, Module, stacked
 from stepnet.layout.frameworks import NOT_INSTALLED
 from stepnet.layout.verify import (
@@ -76,12 +76,17 @@ def verify_file(
 
 def again(output: str | Path, made: tuple[Module, ...]) -> list[Module]:
     """The modules that were written, as the file has them; what it does not tell is as it was written."""
+    form, several = kind(Path(output)), len(made) > 1
+    by_name = {prefix(old, True, ""): old.layout for old in made} if form.of_arrays and several else None
     written = {old.layout for old in made}
     found = tuple(
         replace(new, layouts=tuple(one for one in new.layouts if one in written) or new.layouts)
-        for new in read(output, made[0].layout if len(made) == 1 else None).modules
+        for new in read(output, None if several else made[0].layout, by_name).modules
     )
-    of_arrays = kind(Path(output)).of_arrays
+    names: list[str] = form.code.names(made) if hasattr(form.code, "names") else []
+    if {*names} == {new.name for new in found}:  # in the order of the model, which not every file has
+        found = tuple(sorted(found, key=lambda new: names.index(new.name)))
+    told = form.tells(Path(output))
     if len(found) != len(made):
         found = stacked(found, assumed=True)
     if len(found) != len(made):
@@ -91,8 +96,8 @@ def again(output: str | Path, made: tuple[Module, ...]) -> list[Module]:
             new,
             sizes={**old.sizes, **new.sizes},
             semantics={**old.semantics, **new.semantics},
-            merge=old.merge if of_arrays or new.merge is None else new.merge,
-            **({"reverse": old.reverse} if of_arrays else {}),
+            merge=new.merge if told and new.merge is not None else old.merge,
+            **({} if told else {"reverse": old.reverse}),
         )
         for old, new in zip(made, found, strict=True)
     ]

@@ -332,11 +332,7 @@ def new_layers(path: Path, module: Module, legacy: bool, count: int) -> list[New
     by_layer = layer_arrays(module)
     both = module.told().directions > 1
     class_name = "Bidirectional" if both else CLASSES[cell]
-    names = module.name.split(" + ")
-    if len(names) != len(by_layer) or not all(name.replace("_", "").isalnum() for name in names):
-        plain = "bidirectional" if both else CLASSES[cell].lower()
-        places = range(count, count + len(by_layer))
-        names = [f"{plain}_{place}" if place else plain for place in places]
+    names = names_of(module, len(by_layer), count)
     config = configuration(module, cell)
     if both:
         if module.merge is None:
@@ -347,6 +343,26 @@ def new_layers(path: Path, module: Module, legacy: bool, count: int) -> list[New
         inner: dict[str, Any] = {"class_name": CLASSES[cell], "config": config}
         config = {"merge_mode": mode, "layer": inner}
     return [NewLayer(name, class_name, arrays, config) for name, arrays in zip(names, by_layer, strict=True)]
+
+
+def names(modules: Iterable[Module]) -> list[str]:
+    """What the layers of modules are called in a file that is written of them, in the order of the model: a
+    file of weights has another.
+    """
+    known: list[str] = []
+    for module in modules:
+        known += names_of(module, module.told().layers, len(known))
+    return known
+
+
+def names_of(module: Module, layers: int, count: int) -> list[str]:
+    """What the layers of a module are called behind so many others: as they were, where Keras takes that."""
+    names = module.name.split(" + ")
+    if len(names) == layers and all(name.replace("_", "").isalnum() for name in names):
+        return names
+    both, cell = module.told().directions > 1, module.layout.partition(".")[2]
+    plain = "bidirectional" if both else CLASSES[cell].lower()
+    return [f"{plain}_{place}" if place else plain for place in range(count, count + layers)]
 
 
 def configuration(module: Module, cell: str) -> dict[str, Any]:

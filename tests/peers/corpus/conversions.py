@@ -1,0 +1,261 @@
+"""Every saved file in every kind of file: converted, and judged by who runs the new one.
+
+specimen --convert_file--> written file --judge--> outputs, next to those of who saved the specimen
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from peers.corpus.judge import Job, Part, save
+from peers.corpus.specimens import INPUTS, STEPS, Specimen
+from peers.environments import HERE, ROOT
+from tolerance import distance
+
+from stepnet.cli import choice
+from stepnet.compose import Layer
+from stepnet.errors import StepnetError
+from stepnet.files.formats import Format, by_ending, prefix, read
+from stepnet.files.interchange import Choice, Written, convert_file, result
+from stepnet.files.interchange import converted as as_layout
+from stepnet.files.model import Module, stacked
+from stepnet.files.verified import again, weights
+from stepnet.layout.registry import record
+from stepnet.layout.report import Report
+from stepnet.tolerance import tolerance
+
+ROW = "*"  # of a specimen: from the inputs of its first layer to the outputs of its last one
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Who runs written files: a framework by a script, in its environment, and what that is called with."""
+
+    name: str
+    script: str
+    environment: str
+    words: tuple[str, ...] = ()
+
+    @property
+    def python(self) -> Path:
+        here = self.environment == ".venv"
+        return Path(sys.executable) if here else ROOT / self.environment / "bin" / "python"
+
+    def outputs(self, jobs: list[Job], folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
+        """What it gives for jobs, by the place of the job and of the part; and its versions."""
+        given, made = folder / "jobs.npz", folder / "outputs.npz"
+        save(given, jobs)
+        command = [self.python, HERE / "corpus" / self.script, given, made]
+        done = subprocess.run([*command, *self.words], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+        with np.load(made) as file:
+            return {name: file[name] for name in file.files}, json.loads(str(file["versions"]))
+
+
+TORCH = Judge("torch", "torch_judge.py", ".venv")
+KERAS = Judge("keras", "keras_judge.py", ".venv")
+KERAS_2 = Judge("tf_keras", "keras_judge.py", ".peers/tensorflow", ("tf_keras",))
+ONNXRUNTIME = Judge("onnxruntime", "onnx_judge.py", ".venv")
+TFLITE = Judge("tflite", "tflite_judge.py", ".peers/tensorflow")
+JAX = Judge("jax", "jax_judge.py", ".peers/jax")
+PADDLE = Judge("paddlepaddle", "paddle_judge.py", ".peers/paddle")
+OPERATORS = ("paddle.fusion_gru",)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What files are converted to: a layout, by the cell where it is another for each, and a kind of file."""
+
+    layout: str
+    ending: str
+    judge: Judge | None = None
+
+    @property
+    def title(self) -> str:
+        return f"{self.layout.replace('.{cell}', '')} {self.ending}"
+
+
+TARGETS = (
+    Target("torch", ".pt", TORCH),
+    Target("torch", ".safetensors", TORCH),
+    Target("torch.{cell}_cell", ".pth", TORCH),
+    Target("keras", ".keras", KERAS),
+    Target("keras", ".weights.h5", KERAS),
+    Target("keras2", ".h5", KERAS_2),
+    Target("onnx", ".onnx", ONNXRUNTIME),
+    Target("tflite", ".tflite", TFLITE),
+    Target("paddle", ".pdparams", PADDLE),
+    Target("flax", ".msgpack", JAX),
+    Target("nnx", ".msgpack", JAX),
+    Target("haiku", ".npz", JAX),
+    Target("equinox", ".safetensors", JAX),
+    Target("mxnet", ".params"),
+    Target("tf1", ".npz"),
+    Target("openvino", ".npz"),
+    Target("mlx", ".safetensors"),
+    Target("cudnn", ".json"),
+    Target("onednn", ".json"),
+)
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A specimen, or one of its layers, in another kind of file: what was written, or why nothing was."""
+
+    specimen: Specimen
+    target: Target
+    layer: str = ""
+    job: Job | None = None
+    expected: list[Any] = field(default_factory=list)
+    own: list[Any] = field(default_factory=list)
+    exact: bool = True
+    refusal: str = ""
+    wrong: str = ""
+
+    @property
+    def judge(self) -> Judge | None:
+        """Who is asked about it; nobody about the weights of an operator, which no layer loads."""
+        operators = self.job is None or any(one.layout in OPERATORS for one in self.job.parts)
+        return None if operators else self.target.judge
+
+
+def conversions(specimen: Specimen, target: Target, folder: Path, out: Path) -> Iterator[Conversion]:
+    """The whole of a specimen in a kind of file, and where it has several layers, each of them."""
+    source, chosen = folder / specimen.file, said_of(specimen)
+    try:
+        modules = chosen.modules(read(source, chosen.layout, chosen.layouts))
+    except StepnetError as error:
+        yield Conversion(specimen, target, refusal=str(error))
+        return
+    known = [one.name for one in modules if short(one.name) in specimen.numbers]
+    out.mkdir()
+    for place, layer in enumerate([None, *(known if len(modules) > 1 else [])]):
+        meant = tuple(one for one in modules if layer in (None, one.name))
+        to = target.layout.format(cell=record(meant[0].layouts[0]).cell)
+        path = out / f"{place}{target.ending}"
+        name = "" if layer is None else short(layer)
+        try:
+            written = convert_file(source, to, path, choice=replace(chosen, module=layer))
+        except StepnetError as error:
+            yield Conversion(specimen, target, name, refusal=str(error))
+        else:
+            yield done(specimen, target, name, written, (*meant, *stacked(meant, chosen.stack)))
+
+
+def said_of(specimen: Specimen) -> Choice:
+    """What is said of a specimen, as the command line takes it: --from, --size, --semantics and --stack."""
+    words = specimen.options
+    behind: Any = {
+        option: [value for word, value in pairwise(words) if word == option]
+        for option in ("--from", "--size", "--semantics")
+    }
+    return choice(behind["--from"], None, behind["--size"], behind["--semantics"], "--stack" in words)
+
+
+def short(name: str) -> str:
+    """The name of a layer as specimens have it."""
+    return name.rstrip("./_")
+
+
+def done(
+    specimen: Specimen, target: Target, layer: str, written: Written, known: tuple[Module, ...]
+) -> Conversion:
+    """A conversion that was done, ready to be judged. known: the old modules, alone and as layers of one."""
+    old = [next(one for one in known if one.name == name) for name in written.reports]
+    pairs = list(zip(old, written.reports.values(), strict=True))
+    made = tuple(result(module, as_layout(module, report.target, exact=False)) for module, report in pairs)
+    form = by_ending(Path(written.path))
+    whole = not form.of_arrays and len(made) > 1
+    names = [ROW] if whole else [short(one.name) for one in made]
+    known = [name if name in specimen.numbers else ROW for name in names]
+    if not specimen.numbers.keys() >= {*known}:
+        return Conversion(
+            specimen, target, layer, wrong=f"{', '.join(names)}: not all of them are its layers"
+        )
+    numbers = [specimen.numbers[name] for name in known]
+    several = len(made) > 1
+    parts = [
+        part(one, report, form, several) for one, report in zip(made, written.reports.values(), strict=True)
+    ]
+    try:
+        layers = [weights(one).layers(np.float64) for one in again(written.path, made)]
+    except StepnetError as error:
+        return Conversion(specimen, target, layer, wrong=f"what was written is not read: {error}")
+    inputs = [x for x, _ in numbers]
+    return Conversion(
+        specimen,
+        target,
+        layer,
+        Job(written.path, parts, inputs),
+        [y for _, y in numbers],
+        [run_here(layers if whole else [layers[place]], x) for place, x in enumerate(inputs)],
+        all(report.exact for report in written.reports.values()),
+    )
+
+
+def part(module: Module, report: Report, form: Format, several: bool) -> Part:
+    """What a judge is told of a layer."""
+    front = prefix(module, several, form.prefix) if form.of_arrays else ""
+    sizes = {name: size for name, size in vars(report.target_sizes).items() if size is not None}
+    bias = any("bias" in name for name in module.arrays)
+    settings = {**report.settings}
+    sizes |= {"output": report.target_sizes.output, "bias": bias}
+    return Part(front, report.target, settings, sizes, module.reverse, module.merge)
+
+
+def run_here(layers: list[Layer], x: Any) -> Any:
+    """What stepnet makes of a written file."""
+    for layer in layers:
+        x = layer(np.asarray(x, np.float64), engine="interpret")[0]
+    return x
+
+
+# ---- what is right -----------------------------------------------------------------------------------------
+
+
+def wrong(outputs: Any, expected: Any) -> str:
+    """What is wrong with outputs; nothing where both are right results, each rounded in float32."""
+    if outputs.shape != expected.shape:
+        return f"shape {outputs.shape} is not {expected.shape}"
+    allowed = 2 * tolerance("float32", STEPS, expected.shape[-1] + INPUTS)
+    away = distance(outputs, expected)
+    return "" if away <= allowed else f"{away:.3g} away, where {allowed:.3g} is allowed"
+
+
+def judged(
+    conversions: list[Conversion], folder: Path, environments: tuple[str, ...] | None = None
+) -> tuple[dict[int, str], dict[str, str]]:
+    """What is wrong with each conversion that a framework was asked about, by its place; and their versions.
+
+    environments: those whose frameworks are asked; by default all.
+    """
+    asked: dict[Judge, list[int]] = {}
+    for place, one in enumerate(conversions):
+        judge = one.judge
+        if judge and (environments is None or judge.environment in environments):
+            asked.setdefault(judge, []).append(place)
+    known: dict[int, str] = {}
+    versions: dict[str, str] = {}
+    for judge, places in asked.items():
+        made = folder / f"judge-{judge.name}"
+        made.mkdir()
+        outputs, its = judge.outputs([conversions[place].job for place in places], made)
+        versions |= its
+        for number, place in enumerate(places):
+            failed = outputs.get(f"{number}|wrong")
+            right = conversions[place].expected
+            pairs = [] if failed is not None else [(outputs[f"{number}|{n}"], y) for n, y in enumerate(right)]
+            known[place] = str(failed or next(filter(None, (wrong(*pair) for pair in pairs)), ""))
+    return known, versions
+
+
+def ours(conversion: Conversion) -> str:
+    """What is wrong with a conversion by stepnet's own account; nothing where all is right."""
+    pairs = zip(conversion.own, conversion.expected, strict=True)
+    return conversion.wrong or next(filter(None, (wrong(*pair) for pair in pairs)), "")
