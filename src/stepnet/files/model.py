@@ -34,6 +34,10 @@ WRAPPERS = frozenset(
 )
 
 
+# What optimisers keep for each weight, in arrays that are called and laid out as the weights are.
+OPTIMISERS = frozenset({"opt_state", "optimizer", "optimizer_states"})
+
+
 @dataclass(frozen=True)
 class Module:
     """One recurrent layer of a file, or a stack of layers with both directions.
@@ -155,7 +159,7 @@ def among(
 ) -> Model:
     """The modules among arrays by name.
 
-    Weights that layers of PyTorch make of other arrays are made here.
+    Weights that layers of PyTorch make of other arrays are made here. What an optimiser keeps is no layer.
 
     frameworks: those whose layouts a file of this kind has, which are meant where others fit as well. layout:
     the only one to look for, or a framework; layouts: the same for modules by their names. suffix: what may
@@ -166,7 +170,8 @@ def among(
     whole = {name.removesuffix(suffix): name for name in own.arrays}
     if len(whole) != len(own.arrays):
         raise FileError(f"{path}: two arrays in it are called the same but for {suffix!r}")
-    shapes = {name: own.arrays[given].shape for name, given in whole.items()}
+    weights = {name: given for name, given in whole.items() if OPTIMISERS.isdisjoint(re.split(r"[./]", name))}
+    shapes = {name: own.arrays[given].shape for name, given in weights.items()}
     places = said(shapes, layouts or {}, frameworks) or find(
         shapes, family(layout) if layout else None, frameworks
     )

@@ -88,7 +88,9 @@ def again(output: str | Path, made: tuple[Module, ...]) -> list[Module]:
         found = tuple(sorted(found, key=lambda new: names.index(new.name)))
     told = form.tells(Path(output))
     if len(found) != len(made):
-        found = stacked(found, assumed=True)
+        merges = {old.merge for old in made}
+        lone = merges.pop() if len(merges) == 1 else None
+        found = stacked(tuple(replace(new, merge=new.merge or lone) for new in found), assumed=True)
     if len(found) != len(made):
         raise LayoutError(f"{output}: {len(made)} modules were written, and {len(found)} are found in it")
     return [

@@ -214,7 +214,8 @@ class Record:
         ways = "|".join(map(re.escape, self.ways))
         fields = {
             "{L}": r"(?P<L>\d{1,4})",
-            "{L/}": r"(?:(?<!_)(?P<L>\d{1,4})/)?",  # Flax's GRUCell_1/ and Haiku's lstm_1/ are names
+            # Flax's GRUCell_1/, and layer_with_weights-1/ and lstm:1/ of TensorFlow, are names.
+            "{L/}": r"(?:(?<![_:-])(?P<L>\d{1,4})/)?",
             "{D}": f"(?P<D>{ways})",
             "{D/}": f"(?P<D>{both}|)",
         }

@@ -65,38 +65,7 @@ REFUSALS = {
 }
 
 # What is known not to be right: file, target, what is said of it, and what is the matter.
-FAULTS = (
-    (
-        r".*\.tflite",
-        r".*",
-        r"what was written is not read: .*StatefulPartitionedCall:",
-        "a name that ends in a colon and a digit is taken for a layer's number when the new file is read",
-    ),
-    (
-        r"training\.msgpack",
-        r".*",
-        r"opt_state.* not all of them are its layers",
-        "Adam's moments in a state of training of Flax are taken for layers",
-    ),
-    (
-        r"(speech|relu)\.pdparams",
-        r".*",
-        r"cell.* not all of them are its layers|several layouts|is a .* and",
-        "Paddle saves its parameters under the cells' names too, which are taken for layers",
-    ),
-    (
-        r"projected\.pdparams",
-        r".*",
-        r"weight_hr_l0 is missing",
-        "Paddle's own names of a layer with a projection are not known",
-    ),
-    (
-        r".*",
-        r"paddle \.pdparams",
-        r"missing \[.*weight_ho|besides \[.*weight_ho",
-        "Paddle's own names of a layer with a projection are not written",
-    ),
-)
+FAULTS: tuple[tuple[str, str, str, str], ...] = ()
 
 
 class UnknownResultError(AssertionError):

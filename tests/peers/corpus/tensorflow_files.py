@@ -60,11 +60,9 @@ def of_keras(made, folder):
     model.save_weights(folder / "speech_weights.h5")
     made.add("speech_weights.h5", "tf_keras: weights alone", known, "--from", "keras2", *LSTMS)
     model.save(folder / "saved", save_format="tf")
-    cells = {"encoder": "encoder/gru_cell", "decoder": "decoder/lstm_cell"}
-    renamed = {cells[name]: pair for name, pair in known.items()}
-    made.add("saved", "tf_keras: SavedModel", renamed, *LSTMS)
+    made.add("saved", "tf_keras: SavedModel", known, *LSTMS)
     model.save_weights(folder / "weights" / "model")
-    named = {"encoder": "layer_with_weights-0/cell", "decoder": "layer_with_weights-2/cell"}
+    named = {"encoder": "layer_with_weights-0", "decoder": "layer_with_weights-2"}
     renamed = {named[name]: pair for name, pair in known.items()}
     made.add("weights/model.index", "tf_keras: a checkpoint of weights", renamed, *LSTMS)
     tf.train.Checkpoint(model=model).save(folder / "train" / "ckpt")
