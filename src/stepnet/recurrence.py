@@ -138,6 +138,36 @@ class RNN:
         )
         return made, (self.step, self.params)
 
+    def with_params(self, params: Any) -> "RNN":
+        """The same recurrence with other parameters, in the structure, shapes and dtypes of its own.
+
+        Nothing is traced, planned or compiled anew; the parameters are copied and packed at the first call.
+        Arrays that the step captures are those that it captured. Raises `InputError` for other shapes.
+
+        >>> import stepnet as sn
+        >>> rnn = sn.RNN(lambda x, h, p: (x * p, h), np.ones(1, "float32"), memory=1)
+        >>> doubled = rnn.with_params(np.full(1, 2, "float32"))
+        >>> x = np.ones((1, 2, 1), "float32")
+        >>> rnn(x)[0].sum(), doubled(x)[0].sum()
+        (np.float32(2.0), np.float32(4.0))
+        """
+        made = object.__new__(type(self))
+        made.__dict__.update(vars(self))
+        made.params = same_parameters(params, self.params)
+        made._parameters = leaves(made.params)
+        new = {id(prepared): prepared.with_params(made.params) for prepared in self._traces()}
+        for name in ("_prepared", "_seen"):
+            pairs = ((key, new[id(prepared)]) for key, prepared in getattr(self, name).items())
+            setattr(made, name, OrderedDict(pairs))
+        made._latest = None if self._latest is None else new[id(self._latest)]
+        made._frozen = FrozenCalls()
+        return made
+
+    def _traces(self) -> list[Prepared]:
+        """All traces that are kept."""
+        latest = [] if self._latest is None else [self._latest]
+        return [*self._prepared.values(), *self._seen.values(), *latest]
+
     def __repr__(self) -> str:
         name = getattr(self.step, "__name__", type(self.step).__name__)
         return f"RNN({name}, memory={skeleton(self.memory)}{', reverse=True' if self.reverse else ''})"
@@ -348,6 +378,22 @@ def parameter(value: Any) -> Array:
     array = array_of(value, "a parameter")
     dtype_name(array.dtype, "a parameter")
     return own_copy(array)
+
+
+def same_parameters(params: Any, before: Any) -> Any:
+    """Copies of parameters in the structure of those before; raises `InputError` where they are not alike."""
+    made = transform(parameter, arranged(params, before))
+    if skeleton(made) != skeleton(before):
+        raise InputError(
+            f"the parameters are {skeleton(made)}; those of the recurrence are {skeleton(before)}"
+        )
+    for (name, old), new in zip(named_leaves(before), leaves(made), strict=True):
+        if (old.shape, old.dtype) != (new.shape, new.dtype):
+            raise InputError(
+                f"{f'parameter {name}' if name else 'the parameter'} is {new.dtype}{list(new.shape)}; "
+                f"that of the recurrence is {old.dtype}{list(old.shape)}"
+            )
+    return made
 
 
 def check_inputs(declared: Any, given: Any) -> None:
