@@ -60,7 +60,10 @@ def test_a_projection_is_read_by_the_names_of_the_cells_as_those_of_the_layer_ar
     assert done.account.spare["encoder.weight_ih_l0_reverse"] == (
         "the same array as encoder.0.cell_fw.weight_ho"
     )
-    assert done.account.copied == ("head.weight", "head.bias")
+    assert {name: str(place) for name, place in done.account.moved.items()} == {
+        "head.weight": "head.weight (transposed)",
+        "head.bias": "head.bias",
+    }
     state = torch.load(out, weights_only=True)
     assert sum(name.startswith("encoder.") for name in state) == 20
     torch.save({n: v for n, v in state.items() if "head" not in n}, tmp_path / "layer.pt")

@@ -173,7 +173,9 @@ def passed_on(model: Model, made: tuple[Module, ...], modules: tuple[Module, ...
     if len(source) != 1 or len(target) != 1:
         return Others(model.rest, foreign=" and ".join(target))
     suffix = kind(Path(model.path)).suffix
-    return others(model.rest, model.stated, source[0], target[0], form.prefix, suffix)
+    # MXNet's save_parameters, which has unfused layers, puts a point where its other ways put a line.
+    sign = "." if all(module.layout.endswith("_unfused") for module in made) else form.prefix
+    return others(model.rest, model.stated, source[0], target[0], sign, suffix)
 
 
 def verified(

@@ -45,7 +45,7 @@ CONVENTIONS = {
     "candle": TORCH,  # candle-nn/src/linear.rs, embedding.rs
     "equinox": TORCH,  # equinox/nn/_linear.py, _embedding.py
     "mlx": TORCH,  # python/mlx/nn/layers/linear.py, embedding.py
-    "mxnet": Convention("weight", "bias", True, "weight", "_"),  # python/mxnet/gluon/nn/basic_layers.py
+    "mxnet": Convention("weight", "bias", True, "weight", "_."),  # python/mxnet/gluon/nn/basic_layers.py
     "paddle": ROWS,  # python/paddle/nn/layer/common.py
     "burn": ROWS,  # crates/burn-nn/src/modules/linear.rs
     "keras": KERAS,  # keras/src/layers/core/dense.py, embedding.py

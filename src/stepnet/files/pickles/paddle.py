@@ -88,7 +88,7 @@ def arrays_in(value: object, size: int) -> dict[str, Array]:
     items = value.items if isinstance(value, Pairs) else []
     slices = [info for key, info in items if key == SLICES]
     tables = [table.items for key, table in items if key == PARAMETERS and isinstance(table, Pairs)]
-    parameters = {name: own for table in tables for name, own in table}
+    parameters = {name: own for table in tables for name, own in table if isinstance(name, str)}
     if items:
         value = Pairs([(key, item) for key, item in items if key not in (PARAMETERS, SLICES)])
     found: dict[str, Array] = {}
@@ -112,7 +112,7 @@ def arrays_in(value: object, size: int) -> dict[str, Array]:
     return one_array_each(found, parameters)
 
 
-def one_array_each(found: dict[str, Array], parameters: Mapping[object, object]) -> dict[str, Array]:
+def one_array_each(found: dict[str, Array], parameters: Mapping[str, object]) -> dict[str, Array]:
     """The arrays, where names of one parameter, with the same numbers, have one array."""
     first: dict[str, Array] = {}
     for name, array in found.items():
