@@ -1,6 +1,8 @@
 """Plain calls of shapes that were seen before: bit for bit what other calls give, in arrays of their own."""
 
+import gc
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 
 import stepnet as sn
 from stepnet import cells
+from stepnet.engines import Call
 from stepnet.errors import InputError
 from stepnet.frozen import MOST
 from stepnet.structure import leaves
@@ -175,6 +178,51 @@ def test_few_shapes_are_kept():
             x = inputs(steps=steps)
             assert_same(rnn(x), general(rnn, x))
     assert len(rnn._frozen.idle) == MOST
+
+
+def test_a_frozen_call_keeps_its_constants():
+    # Of several threads that make a first call at once each has a runner, of which one is kept.
+    rnn, x = cells.rnn("gru", GRU), inputs(1, 6)
+    right = rnn(x)
+    bound = rnn.prepared.kernels["auto"].bind(leaves(rnn.params))
+    call = Call([x.reshape(6, 5)], np.zeros(1, np.int64), np.full(1, 6), 6, [None])
+    frozen, constants = bound.frozen(call), weakref.ref(bound.constants)  # type: ignore[attr-defined]
+    del bound
+    gc.collect()
+    assert constants() is not None
+    assert frozen is not None
+    assert_same(frozen([x.reshape(6, 5)], [None]).outputs[0], right[0][0])
+
+
+def test_the_caller_s_arrays_are_let_go():
+    rnn, x, initial = cells.rnn("gru", GRU), inputs(), np.zeros((3, 7), "f4")
+    kept = [weakref.ref(array) for array in (x, initial)]
+    for _ in range(3):
+        rnn(x, initial)
+    assert is_frozen(rnn)
+    del x, initial
+    gc.collect()
+    assert [array() for array in kept] == [None, None]
+
+
+def test_calls_that_need_much_memory_are_not_frozen():
+    def step(x: Any, memory: Any, _: Any) -> Any:
+        memory = memory * 0.5 + x[:, :, None] * x[:, None, :]
+        return memory.sum(axis=-1), memory
+
+    rnn, x = sn.RNN(step, memory=(200, 200)), RANDOM.normal(size=(40, 3, 200)).astype("f4")
+    for _ in range(3):
+        assert_same(rnn(x), general(rnn, x))
+    assert not is_frozen(rnn)
+
+
+def test_a_memory_in_a_structure_is_given_in_it_every_time():
+    rnn = sn.RNN(lambda x, m, _: (x, {"h": m["h"] + x}), memory={"h": 5})
+    for _ in range(4):
+        with pytest.raises(InputError, match="initial is"):
+            rnn(inputs(), np.zeros((3, 5), "f4"))
+        rnn(inputs())
+    assert is_frozen(rnn)
 
 
 def test_an_integer_outside_a_table_is_refused_and_then_forgotten():

@@ -16,20 +16,20 @@ import numpy as np
 from stepnet.engines import Bound, Call, FrozenCall
 from stepnet.prepared import Prepared
 from stepnet.step import Spec
-from stepnet.structure import leaves, rebuild
+from stepnet.structure import rebuild
 from stepnet.threads import threads
 
 Array = np.ndarray
 Key = tuple[Any, ...]
-MOST = 8
-"""How many shapes a recurrence keeps frozen calls of: each has some hundred kilobytes to work in."""
+MOST = 4
+"""How many shapes a recurrence keeps frozen calls of: each has memory of its own to work in."""
 
 
 @dataclass(frozen=True)
 class Frozen:
     """A call of one shape: the trace that it runs, and what runs it.
 
-    memory: the shape and dtype of its only memory, None where there are several. outputs: the shapes of the
+    memory: the shape and dtype of its memory, None where that is a structure. outputs: the shapes of the
     outputs as the caller gets them.
     """
 
@@ -102,8 +102,8 @@ class FrozenCalls:
         run, kept = bound.frozen(call), self.idle.get(key)
         if run is None or kept is None or kept:
             return
-        specs, rows, net = leaves(prepared.traced.memory), len(call.lengths), prepared.net
-        memory = ((rows, *specs[0].shape), np.dtype(specs[0].dtype)) if len(specs) == 1 else None
+        spec, rows, net = prepared.traced.memory, len(call.lengths), prepared.net
+        memory = ((rows, *spec.shape), np.dtype(spec.dtype)) if isinstance(spec, Spec) else None
         lead = (rows,) if call.last_only else shape
         results = prepared.traced.recur().gives(net.results).outputs
         kept.append(Frozen(prepared, run, memory, tuple((*lead, *net.type_of(n).shape) for n in results)))

@@ -64,21 +64,22 @@ class Spelled:
     """Names as they are spelled.
 
     among: whether somebody chose the records, whose marks do not count then. behind: by prefix each spelling
-    that is there, and the place of the name; in few objects, as there may be as many as names. several: the
-    length of the prefix by spelling, of names that have more than one.
+    that is there with the place of the name, as one number, for there may be as many as names: the place
+    times the number of spellings, and the spelling. several: the length of the prefix by spelling, of names
+    that have more than one.
     """
 
     index: Index
     among: bool
     names: Sequence[str]
-    behind: Mapping[str, list[tuple[int, int]]]
+    behind: Mapping[str, list[int]]
     several: Mapping[int, Mapping[int, int]]
 
     def whole(self) -> list[Group]:
         """Every record with every prefix behind which it is whole, in the order of records and then names."""
         found: list[tuple[int, int, Group]] = []
         for prefix, entries in self.behind.items():
-            held = by_spelling(entries)
+            held = self.by_spelling(entries)
             for first in held:
                 for at in self.index.by_first.get(first, ()):
                     if self.index.needed[at] <= held.keys() and self.is_meant(at, prefix):
@@ -103,7 +104,7 @@ class Spelled:
         marks = {record.mark for record in self.index.records if record.mark}
         alike: Counter[Any] = Counter()
         for prefix, entries in self.behind.items():
-            held = by_spelling(entries)
+            held = self.by_spelling(entries)
             counts = {place: len(names) for place, names in held.items()}
             part = last_part(prefix)
             kind = frozenset(counts.items()), frozenset(mark for mark in marks if mark in part)
@@ -117,6 +118,14 @@ class Spelled:
                     missing = len(self.index.needed[at] - own)
                     yield (min(missing - there, there), -there), at, begins, prefix
 
+    def by_spelling(self, entries: Iterable[int]) -> dict[int, list[int]]:
+        """The places of names by spelling."""
+        found: dict[int, list[int]] = {}
+        for entry in entries:
+            place, spelling = divmod(entry, len(self.index.spellings))
+            found.setdefault(spelling, []).append(place)
+        return found
+
     def is_meant(self, at: int, prefix: str) -> bool:
         """Whether the name of a layer has the mark of a record, where that counts."""
         mark = self.index.records[at].mark
@@ -125,7 +134,8 @@ class Spelled:
     def group(self, at: int, prefix: str) -> tuple[int, Group]:
         """The names of a record behind a prefix, and the place of the first of them."""
         own = self.index.own[at]
-        places = sorted({place for spelling, place in self.behind[prefix] if spelling in own})
+        held = self.by_spelling(self.behind[prefix])
+        places = sorted({place for spelling in own & held.keys() for place in held[spelling]})
         kept = [place for place in places if self.is_shortest(place, own, len(prefix))]
         behind = {self.names[place][len(prefix) :]: self.names[place] for place in kept}
         return kept[0] if kept else 0, Group(self.index.records[at], prefix, behind)
@@ -141,7 +151,8 @@ class Spelled:
 def spelled(names: Iterable[str], among: Iterable[Record] | None) -> Spelled:
     """Names as the records have them; among: as for `find`."""
     known = of_all() if among is None else index(tuple(among))
-    behind: dict[str, list[tuple[int, int]]] = {}
+    behind: dict[str, list[int]] = {}
+    count = len(known.spellings)
     several: dict[int, dict[int, int]] = {}
     listed = list(names)
     for at, name in enumerate(listed):
@@ -151,23 +162,11 @@ def spelled(names: Iterable[str], among: Iterable[Record] | None) -> Spelled:
             spelling = known.spellings[place]
             match = spelling.pattern.fullmatch(name) if lettered.endswith(spelling.tails) else None
             if match:
-                behind.setdefault(match[1], []).append((place, at))
+                behind.setdefault(match[1], []).append(at * count + place)
                 lengths[place] = match.end(1)
         if len(lengths) > 1:
             several[at] = lengths
     return Spelled(known, among is not None, listed, behind, several)
-
-
-def by_spelling(entries: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
-    """The places of names by spelling.
-
-    >>> by_spelling([(3, 0), (4, 1), (3, 2)])
-    {3: [0, 2], 4: [1]}
-    """
-    found: dict[int, list[int]] = {}
-    for spelling, place in entries:
-        found.setdefault(spelling, []).append(place)
-    return found
 
 
 def last_word(name: str) -> str:

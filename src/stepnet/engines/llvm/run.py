@@ -35,6 +35,8 @@ HANDOVER_BYTES = 768 * 1024
 CLOSELY, SELDOM = 100e-6, 2e-3
 # Machine code runs for so many seconds at a time, so that an interrupt arrives; and over so many sequences.
 SLICE, SEQUENCES = 0.05, 256
+# The most memory that a frozen call keeps to work in.
+FROZEN_BYTES = 2 * 2**20
 # A block, between whose ends it does not pause, reads no more than so many bytes of parameters.
 PAUSE_BYTES = 600 * 2**20
 OUTSIDE = "an integer is outside the rows of the parameter that it indexes"
@@ -154,9 +156,14 @@ class Runner:
         return kind(self.compiled.run, spaces, [call, results, held], pauses=not whole)
 
     def frozen(self, call: Call) -> "Frozen | None":
-        """What runs calls like this one; None where something is computed for each sequence, or for none."""
+        """What runs calls like this one; None where something is computed for each sequence, or for none, and
+        where it would keep much memory: such a call takes so long that nothing is saved.
+        """
         idle = self.compiled.sequences is not None or call.statics or not np.all(call.lengths)
-        return None if idle or not len(call.lengths) else Frozen(self, call)
+        if idle or not len(call.lengths):
+            return None
+        frozen = Frozen(self, call)
+        return frozen if frozen.bytes <= FROZEN_BYTES else None
 
     def laid_out(self, call: Call, results: Results, seconds: float) -> "tuple[list[Workspace], list[Any]]":
         """The memory that the lanes of a call work in, which says all of it; and what has to stay alive.
@@ -305,7 +312,10 @@ class Frozen:
     def __init__(self, runner: Runner, call: Call) -> None:
         results = Results(runner.new_outputs(call), runner.new_finals(call))
         spaces, held = runner.laid_out(call, results, SLICE)
-        self.run = Again(runner.compiled.run, spaces, [call, held], pauses=True)
+        # The runner has the constants. Not the call itself, whose sequences are the caller's.
+        held += [runner, call.starts, call.lengths]
+        self.run = Again(runner.compiled.run, spaces, held, pauses=True)
+        self.bytes = sum(space.memory.nbytes for space in spaces)
         self.shapes = [(array.shape, array.dtype) for array in (*results.final, *results.outputs)]
         self.finals = len(results.final)
         self.places = runner.places[len(CALL_WORDS) :]
