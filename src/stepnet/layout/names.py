@@ -42,6 +42,12 @@ class Spelling:
     tails: tuple[str, ...]
     users: tuple[int, ...]
 
+    def match(self, name: str, lettered: str) -> re.Match[str] | None:
+        """A name as the template stands for it, its first group the prefix; None for another one. lettered:
+        the name without the digits at its end.
+        """
+        return self.pattern.fullmatch(name) if lettered.endswith(self.tails) else None
+
 
 @dataclass(frozen=True)
 class Index:
@@ -65,15 +71,13 @@ class Spelled:
 
     among: whether somebody chose the records, whose marks do not count then. behind: by prefix each spelling
     that is there with the place of the name, as one number, for there may be as many as names: the place
-    times the number of spellings, and the spelling. several: the length of the prefix by spelling, of names
-    that have more than one.
+    times the number of spellings, and the spelling.
     """
 
     index: Index
     among: bool
     names: Sequence[str]
     behind: Mapping[str, list[int]]
-    several: Mapping[int, Mapping[int, int]]
 
     def whole(self) -> list[Group]:
         """Every record with every prefix behind which it is whole, in the order of records and then names."""
@@ -136,16 +140,17 @@ class Spelled:
         own = self.index.own[at]
         held = self.by_spelling(self.behind[prefix])
         places = sorted({place for spelling in own & held.keys() for place in held[spelling]})
-        kept = [place for place in places if self.is_shortest(place, own, len(prefix))]
+        kept = [place for place in places if self.is_shortest(self.names[place], own, len(prefix))]
         behind = {self.names[place][len(prefix) :]: self.names[place] for place in kept}
         return kept[0] if kept else 0, Group(self.index.records[at], prefix, behind)
 
-    def is_shortest(self, place: int, own: frozenset[int], length: int) -> bool:
+    def is_shortest(self, name: str, own: frozenset[int], length: int) -> bool:
         """Whether no spelling of a record has a name behind a shorter prefix: `recurrent_kernel` is no
         `kernel` behind "recurrent_" where a record has both.
         """
-        lengths = self.several.get(place, {})
-        return all(lengths[one] >= length for one in own & lengths.keys())
+        lettered = DIGITS.sub("", name)
+        matches = (self.index.spellings[spelling].match(name, lettered) for spelling in own)
+        return all(match is None or match.end(1) >= length for match in matches)
 
 
 def spelled(names: Iterable[str], among: Iterable[Record] | None) -> Spelled:
@@ -153,20 +158,13 @@ def spelled(names: Iterable[str], among: Iterable[Record] | None) -> Spelled:
     known = of_all() if among is None else index(tuple(among))
     behind: dict[str, list[int]] = {}
     count = len(known.spellings)
-    several: dict[int, dict[int, int]] = {}
     listed = list(names)
     for at, name in enumerate(listed):
-        lengths: dict[int, int] = {}
         lettered = DIGITS.sub("", name)
         for place in known.by_word.get(last_word(lettered), ()):
-            spelling = known.spellings[place]
-            match = spelling.pattern.fullmatch(name) if lettered.endswith(spelling.tails) else None
-            if match:
+            if match := known.spellings[place].match(name, lettered):
                 behind.setdefault(match[1], []).append(at * count + place)
-                lengths[place] = match.end(1)
-        if len(lengths) > 1:
-            several[at] = lengths
-    return Spelled(known, among is not None, listed, behind, several)
+    return Spelled(known, among is not None, listed, behind)
 
 
 def last_word(name: str) -> str:
