@@ -262,8 +262,9 @@ class Folder:
     def filling(self, node: Node) -> Array:
         """What a ConstantOfShape fills its output with, as an array of one number."""
         filling = node.attributes.get("value")
-        value = None if filling is None else value_of(filling, self.store)
-        return value if isinstance(value, np.ndarray) else np.zeros(1, np.float32)
+        if filling is None or filling.type != TENSOR:
+            return np.zeros(1, np.float32)
+        return array_of(filling.t, self.store)
 
     def is_zero(self, scope: Scope, name: str) -> bool:
         """Whether a value is made of zeros alone, of whatever shape; exporters write initial states so."""
