@@ -96,7 +96,7 @@ def check_nothing_is_lost(model: Model, modules: Iterable[Module], drop: Collect
     places = {name: place for place, name in enumerate(model.rest)}
     for module in modules:
         for part in module.name.split(" + "):
-            held = sorted(inside(part, module, rest), key=places.__getitem__)
+            held = sorted({*inside(part, module, rest), *module.besides}, key=places.__getitem__)
             lost = [name for name in held if name not in drop]
             if lost:
                 raise LayoutError(

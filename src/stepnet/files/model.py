@@ -49,7 +49,8 @@ class Module:
     it then gives its outputs in the order in which it computes them, as Keras does, last step first. merge:
     what becomes of the outputs of both directions, as `Bidirectional` has it; None where the file does not
     say. notes: what the file says that no layout has. made: those of its arrays that the file holds as
-    others. alone: why it is no ordinary layer of a model, if it is none.
+    others. alone: why it is no ordinary layer of a model, if it is none. besides: names of other arrays of
+    the file that are parts of it, and that no layout has.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Module:
     notes: tuple[str, ...] = ()
     made: tuple[Made, ...] = ()
     alone: str = ""
+    besides: tuple[str, ...] = ()
 
     @property
     def stored(self) -> tuple[str, ...]:

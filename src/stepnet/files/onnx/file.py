@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from stepnet.errors import FileError
 from stepnet.files.onnx import messages
+from stepnet.files.onnx.folds import FOLDS, MOVES
 from stepnet.files.onnx.graph import (
     DOMAINS,
-    FOLDS,
-    MOVES,
     Constant,
     Folder,
     Node,
@@ -23,12 +23,13 @@ from stepnet.files.onnx.graph import (
     value_of,
 )
 from stepnet.files.onnx.node import GATES, INPUTS, LIMIT, STATES, OnnxNode, filled, misfit
+from stepnet.files.onnx.states import Beginning, lengths, state
 from stepnet.files.onnx.tensor import Array, Proto, array_of
 from stepnet.files.paths import existing, library
 from stepnet.files.store import Store
 
 STEPS = 1000  # from a value to what it is made of
-LABELS = 1 << 22  # of an output that is followed into the next layer
+LABELS = 1 << 22  # of an output that is followed into the next layer; float32 has twice as many
 REFUSED = {
     "DynamicQuantizeLSTM": "its weights are quantized; read the model it was quantized from",
     "AttnLSTM": "its attention lies within the step, which is no layout of stepnet's",
@@ -51,20 +52,28 @@ def read(path: str | Path) -> tuple[OnnxNode, ...]:
 
 
 def rest(path: str | Path) -> dict[str, Array]:
-    """The initializers of a model by name that its recurrent nodes are not made of; see `read`."""
+    """The arrays of a model by name that are no weights of its recurrent nodes; see `read`.
+
+    These are initializers, and what constants recurrent nodes start from.
+    """
     model, store = opened(path)
-    _, walk, folder = recurrent(model, store)
-    return {
+    nodes, walk, folder = recurrent(model, store)
+    initializers = {
         name: array_of(source.tensor, store)
         for name, source in walk.main.sources.items()
         if isinstance(source, Constant) and (walk.main, name) not in folder.used
     }
+    return initializers | {name: array for node in nodes for name, array in node.constants.items()}
 
 
 def others(path: str | Path) -> tuple[str, ...]:
-    """What the other nodes of a model are called, less those that only move numbers; see `read`."""
-    _, walk, _ = recurrent(*opened(path))
-    plain = [node for node in walk.nodes if node.op not in GATES and node.op not in {*FOLDS, *MOVES}]
+    """What the other nodes of a model are called; see `read`.
+
+    Not among them are those that make constants which recurrent nodes take, and those that only move the
+    numbers of one recurrent node into the next.
+    """
+    _, walk, folder = recurrent(*opened(path))
+    plain = [node for node in walk.nodes if not is_recurrent(node) and node not in folder.nodes]
     return tuple(f"{node.name or 'a node'} ({node.op})" for node in plain)
 
 
@@ -97,33 +106,42 @@ def recurrent(model: Proto, store: Store) -> tuple[tuple[OnnxNode, ...], Walk, F
     for node in walk.nodes:
         if node.op in REFUSED and node.domain == "com.microsoft":
             raise FileError(f"{store.path}: {node.op} {node.name!r} is not read: {REFUSED[node.op]}")
-        if node.op in GATES and node.domain in DOMAINS:
+        if is_recurrent(node):
             name = node.name or node.op.lower()
             while name in taken:
                 name = f"{name}_{len(taken)}"
             names[node] = name
             taken.add(name)
-    layers = {node: layer(node, name, folder) for node, name in names.items()}
+    layers = {node: layer(node, name, walk, folder) for node, name in names.items()}
     return tuple(placed(node, layers, walk, folder) for node in names), walk, folder
 
 
-def layer(node: Node, name: str, folder: Folder) -> OnnxNode:
+def is_recurrent(node: Node) -> bool:
+    """Whether a node is one of ONNX's recurrent ones."""
+    return node.op in GATES and node.domain in DOMAINS
+
+
+def layer(node: Node, name: str, walk: Walk, folder: Folder) -> OnnxNode:
     """A recurrent node with its arrays and attributes."""
     arrays: dict[str, Array] = {}
-    fed: list[str] = []
+    begins: dict[str, Beginning] = {}
     for slot, value in zip(INPUTS[node.op][1:], node.inputs[1:], strict=False):
-        if slot == "sequence_lens" or slot in STATES:
-            state = None if slot == "sequence_lens" else initial(node.scope, value, folder)
-            if state is not None:
-                arrays[slot] = state
-            elif value and not (slot in STATES and folder.is_zero(node.scope, value)):
-                fed.append(slot)
-        elif value:
+        if not value:
+            continue
+        if slot == "sequence_lens":
+            begins[slot] = lengths(node, value, walk, folder)
+        elif slot in STATES:
+            begins[slot] = beginning = state(node.scope, value, folder)
+            if beginning.array is not None:
+                what = f"the initial state {value[:100]!r}"
+                arrays[slot] = in_order(beginning.array, folder.store, what)
+        else:
             array = folder.value(node.scope, value)
             if array is None:
                 raise FileError(
                     f"{folder.store.path}: {node.op} {name!r}: {no_constant(node, slot, value, folder)}"
                 )
+            folder.use(node.scope, value)
             arrays[slot] = in_order(array, folder.store, f"{slot} of {node.op} {name[:100]!r}")
     try:
         missing = [slot for slot in ("W", "R") if slot not in arrays]
@@ -136,7 +154,13 @@ def layer(node: Node, name: str, folder: Folder) -> OnnxNode:
             raise ValueError(reason)
     except (ValueError, TypeError, OverflowError) as error:
         raise FileError(f"{folder.store.path}: {node.op} {name!r} is no such node: {error}") from error
-    return OnnxNode(name, node.op, arrays, attributes, fed=tuple(fed))
+    constants = {
+        called if scope is walk.main else f"{name}/{called}": array
+        for beginning in begins.values()
+        for (scope, called), array in beginning.constants.items()
+    }
+    kinds = {slot: beginning.kind for slot, beginning in begins.items() if beginning.kind}
+    return OnnxNode(name, node.op, arrays, attributes, begins=kinds, constants=constants)
 
 
 def in_order(array: Array, store: Store, what: str) -> Array:
@@ -144,17 +168,6 @@ def in_order(array: Array, store: Store, what: str) -> Array:
     if not array.flags.c_contiguous:
         store.take(array.nbytes, what)
     return np.ascontiguousarray(array)
-
-
-def initial(scope: Scope, name: str, folder: Folder) -> Array | None:
-    """An initial state that is a constant, and not zeros; one for all sequences is of a batch of one."""
-    array = folder.value(scope, name) if name else None
-    source = find(scope, name)[2]
-    if array is None and isinstance(source, Output) and source.node.op == "Expand" and source.node.inputs:
-        array = folder.value(source.node.scope, source.node.inputs[0])
-    if array is None or not array.any():
-        return None
-    return in_order(array, folder.store, f"the initial state {name[:100]!r}")
 
 
 def no_constant(node: Node, slot: str, value: str, folder: Folder) -> str:
@@ -203,7 +216,7 @@ def follows_on(node: Node, before: Node, layers: Mapping[Node, OnnxNode], walk: 
     if min(T, N) < 1 or T * N * D * H > LABELS:
         return False
     folder.work(T * N * D * H)
-    labels = np.arange(T * N * D * H).reshape(T, N, D, H)
+    labels = labels_of(T * N * D * H, one.arrays["R"].dtype).reshape(T, N, D, H)
     Y = labels.transpose((1, 0, 2, 3) if by_batch else (0, 2, 1, 3))
     X = labels.reshape(T, N, D * H).swapaxes(0, two.attributes["layout"])
     left = folder.store.left
@@ -211,5 +224,15 @@ def follows_on(node: Node, before: Node, layers: Mapping[Node, OnnxNode], walk: 
     seen = labelled.value(node.scope, node.inputs[0])
     folder.store.give_back(left - folder.store.left)  # no labels are kept
     follows = seen is not None and np.array_equal(seen, X)
-    folder.used |= labelled.used if follows else set()
+    if follows:
+        folder.use(node.scope, node.inputs[0])
     return follows
+
+
+def labels_of(count: int, dtype: np.dtype[Any]) -> Array:
+    """As many different numbers, each with a last bit that every narrower type loses, and whole numbers too.
+
+    >>> labels_of(2, np.dtype(np.float32)).astype(np.float16).astype(np.float32)
+    array([1., 1.], dtype=float32)
+    """
+    return (1 + (2 * np.arange(count) + 1) * np.finfo(dtype).eps).astype(dtype)

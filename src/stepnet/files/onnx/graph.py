@@ -8,15 +8,15 @@
    bounded, and every byte is counted before it is taken.
 """
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from stepnet.errors import FileError
-from stepnet.files.onnx.tensor import DIMENSIONS, TYPES, Array, Proto, array_of, text
+from stepnet.files.onnx.folds import FOLDS, LISTED, MOVES, REPEATS, Given
+from stepnet.files.onnx.tensor import DIMENSIONS, Array, Proto, array_of, text
 from stepnet.files.store import Store
 
 DOMAINS = ("", "ai.onnx")
@@ -25,7 +25,6 @@ NODE, NAME = 512, 64  # bytes of a node, and of one of its names, about
 NODES = 1 << 18  # of one model, those of a function as often as it is called
 WORK = 1 << 26  # labels that are followed into the next node, and for each step from a value to another:
 STEP = 64
-LISTED = 1 << 16  # numbers of one attribute
 FLOAT, INT, STRING, TENSOR, GRAPH, FLOATS, INTS, STRINGS, _, GRAPHS = range(1, 11)  # types of attributes
 
 
@@ -98,7 +97,8 @@ class Walk:
         """The scope of a graph, in an outer one."""
         scope = Scope({text(value.name): None for value in graph.input}, outer, outer.attributes)
         scope.sources.update({text(tensor.name): Constant(tensor) for tensor in graph.initializer})
-        self.types.update({(scope, text(value.name)): value.type for value in graph.value_info})
+        typed = (*graph.input, *graph.value_info)
+        self.types.update({(scope, text(value.name)): value.type for value in typed})
         self.body(graph.node, scope, path, depth)
         return scope
 
@@ -184,13 +184,15 @@ def value_of(attribute: Proto, store: Store) -> Any:
 class Folder:
     """The values of a model that are constants, computed when they are asked for.
 
-    known: values to take as given. used: the tensors of the file that were asked for.
+    known: values to take as given. used: the values that layers are made of, tensors of the file among them.
+    nodes: those that make them.
     """
 
     def __init__(self, store: Store, known: dict[Key, Array] | None = None) -> None:
         self.store = store
         self.values: dict[Key, Array | None] = dict(known or {})
         self.used: set[Key] = set()
+        self.nodes: set[Node] = set()
         self.left = WORK
 
     def work(self, count: int = STEP) -> None:
@@ -206,7 +208,6 @@ class Folder:
         if key not in self.values:
             self.values[key] = None  # a value made of itself is none
             if isinstance(source, Constant):
-                self.used.add(key)
                 self.values[key] = array_of(source.tensor, self.store)
             elif isinstance(source, Output) and depth < DEPTH:
                 outputs = self.computed(source.node, depth + 1)
@@ -232,6 +233,39 @@ class Folder:
                 self.store.take(output.nbytes, f"{node.op} {node.name!r}")
         return outputs
 
+    def use(self, scope: Scope, name: str) -> None:
+        """Counts a value, and all that it is computed from here, as what layers are made of.
+
+        Of what Shape is given only the sizes matter: it is not counted.
+        """
+        pending = [(scope, name)]
+        while pending:
+            self.work()
+            where, called, source = find(*pending.pop())
+            if (where, called) in self.used:
+                continue
+            self.used.add((where, called))
+            if isinstance(source, Output) and source.node.op in FOLDS and source.node.domain in DOMAINS:
+                self.nodes.add(source.node)
+                inputs = () if source.node.op == "Shape" else filter(None, source.node.inputs)
+                pending += [(source.node.scope, given) for given in inputs]
+
+    def moved(self, source: Source) -> list[Key]:
+        """The values whose numbers a node moves or repeats, in their scope; none for any other source."""
+        if not isinstance(source, Output) or source.node.domain not in DOMAINS:
+            return []
+        node = source.node
+        if node.op not in (*MOVES, *REPEATS):
+            return []
+        return [(node.scope, name) for name in node.inputs[: None if node.op == "Concat" else 1]]
+
+    def filling(self, node: Node) -> Array:
+        """What a ConstantOfShape fills its output with, as an array of one number."""
+        filling = node.attributes.get("value")
+        if filling is None or filling.type != TENSOR:
+            return np.zeros(1, np.float32)
+        return array_of(filling.t, self.store)
+
     def is_zero(self, scope: Scope, name: str) -> bool:
         """Whether a value is made of zeros alone, of whatever shape; exporters write initial states so."""
         pending, seen = [(scope, name)], set[Key]()
@@ -246,192 +280,11 @@ class Folder:
                 if value.any():
                     return False
             elif isinstance(source, Output) and source.node.op == "ConstantOfShape":
-                given = source.node.attributes.get("value")
-                if given is not None and np.any(value_of(given, self.store)):
+                if self.filling(source.node).any():
                     return False
-            elif isinstance(source, Output) and source.node.op in (*MOVES, "Expand") and source.node.inputs:
-                moved = source.node.inputs[: None if source.node.op == "Concat" else 1]
-                pending += [(source.node.scope, moving) for moving in moved]
             else:
-                return False
+                moved = self.moved(source)
+                pending += moved
+                if not moved:
+                    return False
         return True
-
-
-@dataclass(frozen=True)
-class Given:
-    """What a node is given to compute.
-
-    inputs: None for one that is missing. outputs: how many there are.
-    """
-
-    inputs: list[Array | None]
-    attributes: dict[str, Any]
-    outputs: int
-    store: Store
-
-    @property
-    def x(self) -> Array:
-        """The first input."""
-        return self.array(0)
-
-    def array(self, index: int) -> Array:
-        """An input that must be there."""
-        array = self.inputs[index]
-        if array is None:
-            raise ValueError("an input is missing")
-        return array
-
-    def tensor(self, attribute: str) -> Array:
-        """An attribute that must be a tensor."""
-        if not isinstance(self.attributes.get(attribute), np.ndarray):
-            raise ValueError(f"its {attribute} is no tensor")
-        return self.attributes[attribute]
-
-    def numbers(self, index: int, attribute: str, default: Any = None) -> Any:
-        """Whole numbers, which an input gives, or in old models an attribute."""
-        if index >= len(self.inputs) or self.inputs[index] is None:
-            return self.attributes.get(attribute, default)
-        array = self.array(index)
-        if array.dtype.kind not in "iu" or array.size > LISTED:
-            raise ValueError("these are no whole numbers")
-        return tuple(int(number) for number in array.ravel())
-
-    def room(self, count: int, dtype: Any) -> None:
-        """Refuses an array larger than what may still be taken, before it is made."""
-        if count * np.dtype(dtype).itemsize > self.store.left:
-            raise ValueError("this is far more than the file has")
-
-
-def constant(given: Given) -> Array:
-    """The array or the numbers that a Constant says."""
-    if "value" in given.attributes:
-        return given.tensor("value")
-    for name, dtype in (
-        ("value_float", "f4"),
-        ("value_floats", "f4"),
-        ("value_int", "i8"),
-        ("value_ints", "i8"),
-    ):
-        if name in given.attributes:
-            return np.array(given.attributes[name], dtype)
-    raise ValueError("this constant is no array of numbers")
-
-
-def reshape(given: Given) -> Array:
-    """The first input in the shape that the second says, where 0 keeps a size."""
-    shape = given.numbers(1, "shape")
-    if not given.attributes.get("allowzero"):
-        shape = tuple(size or given.x.shape[axis] for axis, size in enumerate(shape))
-    return given.x.reshape(shape)
-
-
-def slice_(given: Given) -> Array:
-    """A part of each of some axes."""
-    starts, ends = given.numbers(1, "starts"), given.numbers(2, "ends")
-    axes = given.numbers(3, "axes") or range(len(starts))
-    steps = given.numbers(4, "steps") or (1,) * len(starts)
-    picked = [slice(None)] * given.x.ndim
-    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        picked[axis] = slice(start, end, step)
-    return given.x[tuple(picked)]
-
-
-def unsqueeze(given: Given) -> Array:
-    """The input with further axes of size 1."""
-    return np.expand_dims(given.x, tuple(given.numbers(1, "axes")))
-
-
-def squeeze(given: Given) -> Array:
-    """The input without axes of size 1."""
-    axes = given.numbers(1, "axes")
-    return np.squeeze(given.x, None if axes is None else tuple(axes))
-
-
-def concat(given: Given) -> Array:
-    """All inputs one after another."""
-    arrays = [given.array(index) for index in range(len(given.inputs))]
-    given.room(sum(array.size for array in arrays), given.x.dtype)
-    if any(array.dtype != given.x.dtype for array in arrays):
-        raise ValueError("these are of several dtypes")
-    return np.concatenate(arrays, given.attributes["axis"])
-
-
-def gather(given: Given) -> Array:
-    """Those elements of an axis that the second input lists."""
-    axis, indices = given.attributes.get("axis", 0), given.array(1)
-    given.room(indices.size * (given.x.size // max(1, given.x.shape[axis])), given.x.dtype)
-    return np.take(given.x, indices, axis)
-
-
-def split(given: Given) -> Sequence[Array]:
-    """The parts of an axis."""
-    axis = given.attributes.get("axis", 0)
-    size = given.x.shape[axis]
-    sizes = given.numbers(1, "split") or (-(-size // given.outputs),) * given.outputs
-    return np.split(given.x, np.cumsum(sizes)[:-1], axis)
-
-
-def cast(given: Given) -> Array:
-    """The input as another dtype; halves are rounded and widened again."""
-    to = given.attributes["to"]
-    given.room(given.x.size, "f8")
-    cast_to = given.x.astype(TYPES[to][2])
-    return cast_to.astype(np.float32) if to in (10, 16) else cast_to
-
-
-def shape(given: Given) -> Array:
-    """The shape of the input."""
-    start, end = given.attributes.get("start", 0), given.attributes.get("end")
-    return np.array(given.x.shape[start:end], np.int64)
-
-
-def full(given: Given) -> Array:
-    """The shape that the input says, filled with one number."""
-    sizes = given.numbers(0, "")
-    value = given.tensor("value") if "value" in given.attributes else np.zeros(1, np.float32)
-    given.room(math.prod(sizes), value.dtype)
-    return np.broadcast_to(value.reshape(()), sizes).copy()
-
-
-def expand(given: Given) -> Array:
-    """The input repeated along axes of size 1."""
-    sizes = np.broadcast_shapes(given.x.shape, given.numbers(1, ""))
-    given.room(math.prod(sizes), given.x.dtype)
-    return np.broadcast_to(given.x, sizes).copy()
-
-
-def multiply(given: Given) -> Array:
-    """A product of whole numbers, of which shapes are made."""
-    x, y = given.x, given.array(1)
-    if x.dtype.kind not in "iu" or x.size * y.size > LISTED:
-        raise ValueError("weights are not computed, shapes are")
-    return x * y
-
-
-def one(fold: Callable[[Given], Array]) -> Callable[[Given], Sequence[Array]]:
-    """A fold of one output."""
-    return lambda given: (fold(given),)
-
-
-# What only moves the numbers of its first input (of all, for Concat).
-MOVES: dict[str, Callable[[Given], Sequence[Array]]] = {
-    "Cast": one(cast),
-    "Concat": one(concat),
-    "Dropout": one(lambda given: given.x),  # as it is when no model is trained
-    "Gather": one(gather),
-    "Identity": one(lambda given: given.x),
-    "Reshape": one(reshape),
-    "Slice": one(slice_),
-    "Split": split,
-    "Squeeze": one(squeeze),
-    "Transpose": one(lambda given: np.transpose(given.x, given.attributes.get("perm"))),
-    "Unsqueeze": one(unsqueeze),
-}
-FOLDS = {
-    **MOVES,
-    "Constant": one(constant),
-    "ConstantOfShape": one(full),
-    "Expand": one(expand),
-    "Mul": one(multiply),
-    "Shape": one(shape),
-}

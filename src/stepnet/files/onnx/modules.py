@@ -8,13 +8,18 @@ import numpy as np
 from stepnet.errors import FileError, LayoutError
 from stepnet.files.model import Array, Model, Module, layer_arrays
 from stepnet.files.onnx import file
-from stepnet.files.onnx.node import OnnxNode
+from stepnet.files.onnx.node import STATES, OnnxNode
 from stepnet.files.onnx.write import write as write_nodes
 from stepnet.layout.registry import record
 
 INPUTS = ("W", "R", "B", "P")
 ALPHAS = {"HardSigmoid": 0.2, "Elu": 1.0}  # the functions of ours that take a number, and what it is there
 BETAS = {"HardSigmoid": 0.5}
+BEGINS = {
+    "constant": "is a constant in the file, which the new file does not have",
+    "given": "is given when the model runs",
+    "computed": "is what other nodes compute",
+}
 
 
 def read(path: Path) -> Model:
@@ -46,8 +51,8 @@ def module(path: Path, node: OnnxNode) -> Module:
         semantics = record(layout).translated(settings)
     except LayoutError as error:
         raise FileError(f"{where}: {error}") from error
-    notes = [f"{name} is given when the model runs" for name in node.fed if name != "sequence_lens"]
-    notes += [f"{name} is a constant other than zeros" for name in node.arrays if name.startswith("initial")]
+    computed = [slot for slot in STATES if node.begins.get(slot) == "computed"]
+    notes = [f"{slot} {BEGINS[kind]}" for slot, kind in node.begins.items() if tells(slot, kind)]
     return Module(
         node.name,
         (layout,),
@@ -56,7 +61,14 @@ def module(path: Path, node: OnnxNode) -> Module:
         follows=node.after,
         reverse=attributes["direction"] == "reverse",
         notes=tuple(notes),
+        alone=f"starts from what other nodes compute ({' and '.join(computed)})" if computed else "",
+        besides=tuple(node.constants),
     )
+
+
+def tells(slot: str, kind: str) -> bool:
+    """Whether what a node begins with is to be noted; lengths usually are those of the sequences."""
+    return slot in STATES or kind == "constant"
 
 
 def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force: bool) -> None:

@@ -1,0 +1,86 @@
+"""What a recurrent node starts from, and how long its sequences are: zeros, constants, or given in a run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from stepnet.files.onnx.graph import Folder, Key, Node, Output, Scope, Source, Walk, find
+from stepnet.files.onnx.tensor import Array
+
+CONSTANT, GIVEN, COMPUTED = "constant", "given", "computed"
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What an input of a node is that says no weights.
+
+    kind: constant, given (when the model runs), computed (by other nodes), or "" where it changes nothing.
+    constants: those that it is made of, as they lie in the file. array: its value, where that is known, one
+    for all sequences as of a batch of one.
+    """
+
+    kind: str = ""
+    constants: Mapping[Key, Array] = field(default_factory=dict[Key, Array])
+    array: Array | None = None
+
+
+def state(scope: Scope, name: str, folder: Folder) -> Beginning:
+    """What an initial state is; one of zeros changes nothing, of whatever shape it is."""
+    if folder.is_zero(scope, name):
+        folder.use(scope, name)
+        return Beginning()
+    beginning = beginning_of(scope, name, folder)
+    constants = {key: array for key, array in beginning.constants.items() if array.any()}
+    return Beginning(beginning.kind, constants, beginning.array)
+
+
+def lengths(node: Node, name: str, walk: Walk, folder: Folder) -> Beginning:
+    """What the lengths of sequences are; those that are known to be all steps change nothing."""
+    beginning = beginning_of(node.scope, name, folder)
+    sizes = walk.sizes(node.scope, node.inputs[0])
+    by_batch = "layout" in node.attributes and node.attributes["layout"].i == 1
+    steps = sizes[by_batch] if len(sizes) == 3 else 0
+    is_all = all(np.all(array == steps) for array in beginning.constants.values())
+    return Beginning() if beginning.kind == CONSTANT and steps and is_all else beginning
+
+
+def beginning_of(scope: Scope, name: str, folder: Folder) -> Beginning:
+    """What a value is, with the constants that it is made of by moving and repeating numbers alone."""
+    sources = origins(scope, name, folder)
+    constants = {key: array for key, (_, array) in sources.items() if array is not None}
+    others = [source for source, array in sources.values() if array is None]
+    if others:
+        return Beginning(GIVEN if others == [None] * len(others) else COMPUTED, constants)
+    folder.use(scope, name)
+    array, source = folder.value(scope, name), find(scope, name)[2]
+    if array is None and isinstance(source, Output) and source.node.op == "Expand":
+        array = folder.value(source.node.scope, source.node.inputs[0])
+    return Beginning(CONSTANT, constants, array)
+
+
+def origins(scope: Scope, name: str, folder: Folder) -> dict[Key, tuple[Source, Array | None]]:
+    """What a value is made of, behind all nodes that move and repeat numbers: what makes each, and the array
+    where it is a constant.
+    """
+    pending, reached = [(scope, name)], dict[Key, tuple[Source, Array | None]]()
+    seen = set[Key]()
+    while pending:
+        folder.work()
+        where, called, source = find(*pending.pop())
+        if (where, called) in seen:
+            continue
+        seen.add((where, called))
+        moved = folder.moved(source)
+        pending += moved
+        if not moved:
+            reached[where, called] = source, constant(where, called, source, folder)
+    return reached
+
+
+def constant(scope: Scope, name: str, source: Source, folder: Folder) -> Array | None:
+    """The numbers of a value, and those that a value is filled with whose sizes are not known."""
+    array = folder.value(scope, name)
+    if array is None and isinstance(source, Output) and source.node.op == "ConstantOfShape":
+        return folder.filling(source.node)
+    return array
