@@ -225,5 +225,5 @@ def printable(path: Path, names: Iterable[str], what: str = "an array") -> None:
 
 def prefix(module: Module, several: bool, separator: str) -> str:
     """What stands before the names of a module's arrays."""
-    name = module.name.rstrip("./_ ").replace(" + ", "_")
+    name = "_".join(module.bare)
     return f"{name}{separator}" if several and name else ""

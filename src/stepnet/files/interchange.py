@@ -12,7 +12,7 @@ from stepnet.compose import checked_merge, named
 from stepnet.errors import ConversionError, InputError, LayoutError
 from stepnet.files.account import Account, check_merges, check_nothing_is_lost, check_row
 from stepnet.files.formats import Format, kind, read, writable, write
-from stepnet.files.model import Array, Model, Module, family, stacked
+from stepnet.files.model import Array, Model, Module, bare, family, stacked
 from stepnet.files.others import Others, others
 from stepnet.files.parametrized import plain
 from stepnet.files.verified import again, verify_file, weights
@@ -55,7 +55,7 @@ class Choice:
 
     def said(self, module: Module, of_others: Collection[str] = ()) -> Module:
         """A module with what is said of it, and not what means something for other modules alone."""
-        layout = self.layouts.get(module.name, self.layouts.get(module.name.rstrip("./_"), self.layout))
+        layout = self.layouts.get(module.name, self.layouts.get(bare(module.name), self.layout))
         known = [one.name for one in family(layout)] if layout else []
         layouts = tuple(one for one in module.layouts if one in known) or module.layouts
         semantics = {name: value for name, value in self.semantics.items() if name not in of_others}
@@ -121,7 +121,7 @@ def convert_file(
     model = read(source, choice.layout, choice.layouts)
     with named(str(source)):
         modules = choice.modules(model)
-        check_nothing_is_lost(model, modules, drop)
+        check_nothing_is_lost(model, modules, drop, rest == "copy")
         if any(one.layered for one in targets(target, modules[0])):
             modules = stacked(modules, choice.stack)
         if not form.of_arrays:
@@ -196,7 +196,7 @@ def check_order(modules: tuple[Module, ...], output: str | Path, form: Format) -
         if module.flipped != flips:
             was, becomes = (ours, theirs) if module.flipped else (theirs, ours)
             raise LayoutError(
-                f"{module.name.rstrip('./_')} runs from the last step and gives its outputs {was}; {output} "
+                f"{bare(module.name)} runs from the last step and gives its outputs {was}; {output} "
                 f"would give them {becomes}: write a file of arrays instead, as .npz or .safetensors"
             )
 
@@ -263,6 +263,7 @@ def result(module: Module, conversion: Conversion) -> Module:
         merge=module.merge,
         notes=module.notes,
         alone=module.alone,
+        stack=module.stack,
     )
 
 
