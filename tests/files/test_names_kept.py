@@ -110,3 +110,24 @@ def test_a_name_that_is_said_and_not_there(tmp_path: Path):
     source = saved(tmp_path / "x.pt", nn.LSTM(INPUTS, HIDDEN).state_dict(prefix="rnn."))
     said = refusal("convert", source, "--to", "keras", "-o", tmp_path / "x.npz", "--from", "lstm=torch.lstm")
     assert said == "no array is called as one of 'lstm', which is said to be torch.lstm"
+
+
+# ---- names that begin without something
+
+
+@pytest.mark.parametrize("target", ["torch", "flax"])
+def test_the_account_has_the_names_that_were_written(tmp_path: Path, target: str):
+    state: dict[str, Any] = {}
+    for name, layer in {"rnn": nn.LSTM(INPUTS, HIDDEN), "gru": nn.GRU(INPUTS, HIDDEN)}.items():
+        state |= layer.state_dict(prefix=f"module.{name}.")
+    state |= nn.Linear(HIDDEN, 2).state_dict(prefix="module.head.")
+    source = saved(tmp_path / "x.pt", {**state, "module.scale": torch.ones(2), "epoch": torch.ones(1)})
+    out = tmp_path / ("y.pt" if target == "torch" else "y.msgpack")
+    done = convert_file(source, target, out, rest="copy", strip="module.", check=True)
+    written = read(out)
+    assert [module.name.rstrip("./") for module in written.modules] == ["rnn", "gru"]
+    assert list(done.verdicts) == ["module.rnn.", "module.gru."]
+    account = done.account
+    assert account.copied == ("epoch",)
+    assert {*account.copied, *(place.name for place in account.moved.values())} == written.rest.keys()
+    assert account.moved["module.scale"].name == "scale"

@@ -13,7 +13,7 @@ from stepnet.errors import ConversionError, InputError, LayoutError
 from stepnet.files.account import Account, check_merges, check_nothing_is_lost, check_row
 from stepnet.files.formats import Format, kind, read, writable, write
 from stepnet.files.model import Array, Model, Module, bare, family, stacked
-from stepnet.files.others import Others, others
+from stepnet.files.others import Others, Place, others
 from stepnet.files.parametrized import plain
 from stepnet.files.verified import again, verify_file, weights
 from stepnet.layout.convert import Conversion, RangeError, convert, refused
@@ -136,9 +136,9 @@ def convert_file(
             advance(1)
         made = tuple(result(module, conversion) for module, conversion in done)
         taken = passed_on(model, made, modules, form) if rest == "copy" else None
-        renamed = without(strip, made, taken.arrays if taken else {})
+        written, taken = without(strip, made, taken) if strip else (made, taken)
     try:
-        write(output, *renamed, force=force)
+        write(output, written, taken.arrays if taken else {}, force=force)
     except InputError as error:
         raise type(error)(f"{output}: {error}") from None
     reports = {module.name: one.report for module, one in done}
@@ -146,23 +146,39 @@ def convert_file(
     notes = {module.name: (*module.notes, *(() if told else unsaid(module))) for module in made}
     account = Account.of(model, modules, taken)
     return Written(
-        str(output), reports, account, verified(modules, made, output, form) if check else {}, notes
+        str(output), reports, account, verified(modules, written, output, form) if check else {}, notes
     )
 
 
 def without(
-    strip: str, modules: tuple[Module, ...], others: Mapping[str, Array]
-) -> tuple[tuple[Module, ...], dict[str, Array]]:
+    strip: str, modules: tuple[Module, ...], taken: Others | None
+) -> tuple[tuple[Module, ...], Others | None]:
     """Modules and other arrays, whose names begin without what they began with; raises `LayoutError` where
     none of them did.
     """
-    if not any(name.startswith(strip) for name in (*others, *(module.name for module in modules))):
+    arrays = taken.arrays if taken else dict[str, Array]()
+    if not any(name.startswith(strip) for name in (*arrays, *(module.name for module in modules))):
         raise LayoutError(f"no name that is written begins with {strip!r}: there is nothing to strip")
-    renamed = tuple(replace(module, name=module.name.removeprefix(strip)) for module in modules)
-    left = {name.removeprefix(strip): array for name, array in others.items()}
-    if len(left) < len(others):
+    renamed = tuple(
+        replace(
+            module,
+            name=module.name.removeprefix(strip),
+            stack=tuple(part.removeprefix(strip) for part in module.stack),
+        )
+        for module in modules
+    )
+    left = {name.removeprefix(strip): array for name, array in arrays.items()}
+    if len(left) < len(arrays):
         raise LayoutError(f"two arrays would be called the same without {strip!r}")
-    return renamed, left
+    if taken is None:
+        return renamed, None
+    there = {place.name for place in taken.moved.values()}
+    copied = {name: Place(name) for name in arrays if name.startswith(strip) and name not in there}
+    moved = {
+        name: replace(place, name=place.name.removeprefix(strip))
+        for name, place in {**taken.moved, **copied}.items()
+    }
+    return renamed, replace(taken, arrays=left, moved=moved)
 
 
 def passed_on(model: Model, made: tuple[Module, ...], modules: tuple[Module, ...], form: Format) -> Others:

@@ -174,6 +174,7 @@ def among(
     *,
     suffix: str = "",
     settings: Mapping[str, Mapping[str, Any]] | None = None,
+    classes: Mapping[str, str] | None = None,
 ) -> Model:
     """The modules among arrays by name.
 
@@ -183,7 +184,7 @@ def among(
     frameworks: those whose layouts a file of this kind has, which are meant where others fit as well. layout:
     the only one to look for, or a framework; layouts: the same for modules by their names. suffix: what may
     stand behind the name of each array. settings: what the file says of modules, by what is before their
-    names, in the framework's words.
+    names, in the framework's words. classes: of modules that are a program's own, likewise.
     """
     own = plain(arrays) if "torch" in frameworks else Plain(arrays)
     whole = {name.removesuffix(suffix): name for name in own.arrays}
@@ -196,17 +197,25 @@ def among(
     places = said(shapes, layouts or {}, frameworks) or find(
         shapes, family(layout) if layout else None, frameworks
     )
-    modules = tuple(module_of(one, whole, own, (settings or {}).get(one.prefix, {})) for one in places)
+    modules = tuple(
+        module_of(one, whole, own, (settings or {}).get(one.prefix, {}), (classes or {}).get(one.prefix, ""))
+        for one in places
+    )
     modules, spare = once(modules, own.arrays) if "paddle" in frameworks else (modules, dict[str, str]())
     taken = {name for module in modules for name in module.stored} | spare.keys() | own.spare.keys()
     rest = {name: array for name, array in arrays.items() if name not in taken}
     return Model(path, modules, rest, spare={**own.spare, **spare}, problems=own.problems)
 
 
-def module_of(found: Found, whole: Mapping[str, str], own: Plain, settings: Mapping[str, Any]) -> Module:
+def module_of(
+    found: Found, whole: Mapping[str, str], own: Plain, settings: Mapping[str, Any], own_class: str
+) -> Module:
     """A layer that was found; whole: the names in the file by those without what stands behind each.
-    settings: what the file says of it, in the framework's words.
+    settings: what the file says of it, in the framework's words. own_class: its class, if it is none of the
+    framework's.
     """
+    taken_for = " or ".join(found.layouts)
+    note = f"it is a {own_class}, taken for {taken_for} by its arrays' names; its forward may do more"
     semantics = {
         name: setting.ours(layout, settings[setting.name])
         for layout in found.layouts
@@ -220,6 +229,7 @@ def module_of(found: Found, whole: Mapping[str, str], own: Plain, settings: Mapp
         {name: own.arrays[given] for name, given in names.items()},
         names,
         semantics=semantics,
+        notes=(note,) if own_class else (),
         made=tuple(own.made[given] for given in names.values() if given in own.made),
     )
 
