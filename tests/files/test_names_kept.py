@@ -8,6 +8,7 @@ import torch
 from test_cli import refusal
 from torch import nn
 
+from stepnet.errors import StepnetError
 from stepnet.files.formats import read
 from stepnet.files.interchange import Choice, convert_file
 
@@ -131,3 +132,26 @@ def test_the_account_has_the_names_that_were_written(tmp_path: Path, target: str
     assert account.copied == ("epoch",)
     assert {*account.copied, *(place.name for place in account.moved.values())} == written.rest.keys()
     assert account.moved["module.scale"].name == "scale"
+
+
+# ---- what is said, in the words of who reads it
+
+
+def test_a_tensor_that_has_still_to_be_negated(tmp_path: Path):
+    state = nn.LSTM(INPUTS, HIDDEN).state_dict()
+    state["weight_ih_l0"] = torch._neg_view(state["weight_ih_l0"])
+    said = refusal("show", saved(tmp_path / "x.pt", state))
+    assert "'weight_ih_l0' has still to be negated; save tensor.resolve_neg()" in said
+
+
+def test_another_merge_than_the_files_is_refused(tmp_path: Path):
+    source = saved(tmp_path / "x.pt", nn.LSTM(INPUTS, HIDDEN, bidirectional=True).state_dict())
+    for choice, said in (("sum", "merges its directions by concat, and not by sum"), ("foo", "merge is ")):
+        with pytest.raises(StepnetError, match=said):
+            convert_file(source, "keras", tmp_path / "x.npz", choice=Choice(semantics={"merge": choice}))
+
+
+def test_a_layer_without_a_name_cannot_be_named(tmp_path: Path):
+    source = saved(tmp_path / "x.pt", nn.LSTM(INPUTS, HIDDEN).state_dict())
+    said = refusal("convert", source, "--to", "keras", "-o", tmp_path / "x.npz", "--module", "rnn")
+    assert said.endswith("no recurrent module is called 'rnn'; the only one has no name, leave --module away")

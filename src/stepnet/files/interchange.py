@@ -61,9 +61,15 @@ class Choice:
         semantics = {name: value for name, value in self.semantics.items() if name not in of_others}
         sizes, semantics = {**module.sizes, **self.sizes}, {**module.semantics, **semantics}
         merge = semantics.pop("merge", None)
-        if module.merge is None and merge is not None:
-            module = replace(module, merge=checked_merge(merge))
-        return replace(module, layouts=layouts, sizes=sizes, semantics=semantics)
+        whole = replace(module, layouts=layouts, sizes=sizes, semantics=semantics)
+        if merge is None or checked_merge(merge) == module.merge:
+            return whole
+        if module.merge is not None and whole.told().directions > 1:
+            raise LayoutError(
+                f"{bare(module.name) or 'the layer'} merges its directions by {module.merge}, "
+                f"and not by {merge} as --semantics says"
+            )
+        return replace(whole, merge=module.merge or merge)
 
 
 def fields_of(module: Module) -> set[str]:

@@ -142,9 +142,10 @@ class Model:
             several = ", ".join(repr(module.name) for module in alike)
             raise LayoutError(f"{name!r} may be any of {several}: name one of these")
         problems = [text for prefix, text in self.problems.items() if name == bare(prefix)]
-        raise LayoutError(
-            "".join(problems) or f"no recurrent module is called {name!r}; --module NAME is one of {names}"
-        )
+        which = f"--module NAME is one of {names}"
+        if [module.name for module in self.modules] == [""]:
+            which = "the only one has no name, leave --module away"
+        raise LayoutError("".join(problems) or f"no recurrent module is called {name!r}; {which}")
 
 
 def bare(name: str) -> str:
