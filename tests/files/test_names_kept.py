@@ -155,3 +155,14 @@ def test_a_layer_without_a_name_cannot_be_named(tmp_path: Path):
     source = saved(tmp_path / "x.pt", nn.LSTM(INPUTS, HIDDEN).state_dict())
     said = refusal("convert", source, "--to", "keras", "-o", tmp_path / "x.npz", "--module", "rnn")
     assert said.endswith("no recurrent module is called 'rnn'; the only one has no name, leave --module away")
+
+
+def test_numbers_that_are_not_finite_are_said_and_not_compared(tmp_path: Path):
+    state = nn.LSTM(INPUTS, HIDDEN).state_dict(prefix="rnn.")
+    state["rnn.weight_hh_l0"][0, 0] = float("nan")
+    source = saved(tmp_path / "x.pt", state)
+    done = convert_file(source, "onnx", tmp_path / "x.onnx", check=True)
+    assert done.notes == {"rnn.": ("NaN or infinite numbers are in rnn.weight_hh_l0",)}
+    assert {own.difference for own in done.verdicts[""].own} == {None}
+    assert all("NaN or infinite" in str(own.reason) for own in done.verdicts[""].own)
+    assert done.verdicts[""].agrees

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from stepnet.compose import checked_merge, named
 from stepnet.errors import ConversionError, InputError, LayoutError
-from stepnet.files.account import Account, check_merges, check_nothing_is_lost, check_row
+from stepnet.files.account import Account, check_merges, check_nothing_is_lost, check_row, listed
 from stepnet.files.formats import Format, kind, read, writable, write
 from stepnet.files.model import Array, Model, Module, bare, family, stacked
 from stepnet.files.others import Others, Place, others
@@ -149,7 +151,10 @@ def convert_file(
         raise type(error)(f"{output}: {error}") from None
     reports = {module.name: one.report for module, one in done}
     told = form.tells(Path(output))
-    notes = {module.name: (*module.notes, *(() if told else unsaid(module))) for module in made}
+    notes = {
+        new.name: (*new.notes, *not_finite(old), *(() if told else unsaid(new)))
+        for old, new in zip(modules, made, strict=True)
+    }
     account = Account.of(model, modules, taken)
     return Written(
         str(output), reports, account, verified(modules, written, output, form) if check else {}, notes
@@ -221,6 +226,14 @@ def check_order(modules: tuple[Module, ...], output: str | Path, form: Format) -
                 f"{bare(module.name)} runs from the last step and gives its outputs {was}; {output} "
                 f"would give them {becomes}: write a file of arrays instead, as .npz or .safetensors"
             )
+
+
+def not_finite(module: Module) -> tuple[str, ...]:
+    """What is to be said of a module's arrays that hold NaN or infinite numbers."""
+    names = [
+        module.names.get(name, name) for name, one in module.arrays.items() if not np.isfinite(one).all()
+    ]
+    return (f"NaN or infinite numbers are in {listed(names)}",) if names else ()
 
 
 def unsaid(module: Module) -> tuple[str, ...]:
