@@ -286,14 +286,16 @@ def test_kinds_with_no_place_for_the_rest(tmp_path: Path, ending: str):
     target = {".onnx": "onnx", ".json": "cudnn.gru"}.get(ending, "keras")
     said = refusal("convert", source, "--to", target, "-o", out)
     assert said == (
-        f"{source}: the recurrent layer has step besides what torch.gru has: say --from LAYOUT where it is "
-        "another one, or --drop NAME for what may be left"
+        f"{source}: the recurrent layer has head.weight, step besides what torch.gru has: say --from LAYOUT "
+        "where it is another one, or --drop NAME for what may be left, or --rest copy where it is no part of "
+        "the layer"
     )
     said = refusal("convert", source, "--to", target, "-o", out, "--rest", "copy", "--drop", "step")
     assert said.startswith(f"{out}: a ")
     assert said.endswith(("leave the rest out", "and nothing else"))
     assert files(tmp_path) == ["source.safetensors"]
-    assert stepnet("convert", source, "--to", target, "-o", out, "--drop", "step")[0] == 0
+    drop = ("--drop", "step", "--drop", "head.weight")
+    assert stepnet("convert", source, "--to", target, "-o", out, *drop)[0] == 0
 
 
 def test_the_rest_is_dropped_or_copied(tmp_path: Path, model: Path):

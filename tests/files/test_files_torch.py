@@ -410,7 +410,7 @@ def refused_tensors() -> dict[str, tuple[torch.Tensor, str]]:
             "meta": (torch.ones(2, device="meta"), "is on the device meta and has no numbers"),
             "conjugate": (
                 torch.ones(2, dtype=torch.complex64).conj(),
-                "is a conjugate that is still to be taken; save tensor.resolve_conj()",
+                "has still to be conjugated; save tensor.resolve_conj()",
             ),
             "half complex": (
                 torch.zeros(2, dtype=torch.complex32),

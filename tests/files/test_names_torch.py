@@ -155,7 +155,9 @@ def test_a_checkpoint_of_lightning_that_averages(tmp_path: Path):
     assert all(torch.equal(state[name], value) for name, value in model.items())
     assert "optimizer_states.0.state.0.momentum_buffer" in done.account.copied
     held = set(arrays_of(source))
-    assert held == {*done.account.copied, *done.account.left, *done.account.converted[names[0]]}
+    account = done.account
+    assert held == {*account.copied, *account.moved, *account.left, *account.converted[names[0]]}
+    assert account.moved["state_dict.model.head.weight"].name == "head.weight"
     assert set(done.account.left) == {name for name in held if name.startswith(names[1])}
 
 
@@ -227,6 +229,24 @@ def test_an_older_rnn_says_its_mode(tmp_path: Path):
     torch.save(rnn, tmp_path / "none.pt")
     with pytest.raises(LayoutError, match="do not tell candidate_activation"):
         convert_file(tmp_path / "none.pt", "keras", tmp_path / "none.npz")
+
+
+class Custom(nn.LSTM):
+    """A program's own layer, which computes something else."""
+
+    def forward(self, input: torch.Tensor, hx: Any = None) -> Any:  # noqa: A002 - PyTorch's name
+        return super().forward(2 * input, hx)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_whole_module_of_another_class_is_said_to_be_one(tmp_path: Path, zipped: bool):
+    model = nn.ModuleDict({"own": Custom(INPUTS, HIDDEN), "its": nn.LSTM(INPUTS, HIDDEN)})
+    torch.save(model, tmp_path / "x.pt", _use_new_zipfile_serialization=zipped)
+    done = convert_file(tmp_path / "x.pt", "keras", tmp_path / "x.npz")
+    note = f"it is a {__name__}.Custom, taken for torch.lstm by its arrays' names; its forward may do more"
+    assert done.notes == {"own.": (note,), "its.": ()}
+    torch.save(model["own"], tmp_path / "alone.pt")
+    assert convert_file(tmp_path / "alone.pt", "keras", tmp_path / "y.npz").notes == {"": (note,)}
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -71,7 +71,8 @@ def test_weight_norm(tmp_path: Path, way: str, dim: int | None, dtype: torch.dty
     assert made.rounding is not None
     assert abs(made.rounding - away) <= 1e-3 * unit
     assert (report.exact, report.rounding) == (False, made.rounding)
-    text = f"rnn.weight_hh_l0: g v / |v|, of {parts[0]}, {parts[1]}: rounded once, by "
+    assumed = {"old": "", "new": ", assumed to be weight_norm as the file does not name the parametrization"}
+    text = f"rnn.weight_hh_l0: g v / |v|{assumed[way]}, of {parts[0]}, {parts[1]}: rounded once, by "
     assert text in str(report)
     assert set(parts) < set(done.account.converted["rnn."])
     assert "rnn.weight_hh_l0" not in done.account.converted["rnn."]
@@ -95,7 +96,7 @@ def test_every_weight_and_bias_may_be_normed_and_the_command_line_says_so(tmp_pa
     assert len(said["account"]["converted"]["rnn."]) == 2 * len(names)
     code, stdout, _ = stepnet("show", tmp_path / "model.pt")
     assert code == 0
-    said = "rnn.weight_hh_l1_reverse: g v / |v|, of rnn.parametrizations.weight_hh_l1_reverse."
+    said = "rnn.weight_hh_l1_reverse: g v / |v|, assumed to be weight_norm"
     assert said in " ".join(stdout.split())
 
 
@@ -172,6 +173,7 @@ REFUSED: dict[str, Callable[[dict[str, Any]], Any]] = {
     ),
     f"{G} has shape (16, 4) and {V} (16, 4): weight_norm": lambda state: state.update({G: state[V]}),
     f"{G} has shape (16,) and {V} (16, 4)": lambda state: state.update({G: torch.ones(16)}),
+    f"{G} has shape (1, 1) and {V} (16, 4)": lambda state: state.update({G: torch.ones(1, 1)}),
     f"{G} is float64 and {V} float32: cast both": lambda state: state.update({G: state[G].double()}),
     f"{G} is int8 and {V} int8: cast": (
         lambda state: state.update({G: state[G].char(), V: state[V].char()})
@@ -263,3 +265,40 @@ def test_what_a_layer_has_beside_its_weight_is_none_of_its_parts(tmp_path: Path)
     torch.save(model.state_dict(), tmp_path / "x.pt")
     message = refusal("convert", tmp_path / "x.pt", "--to", "keras", "-o", tmp_path / "x.npz")
     assert "rnn has rnn.weight_hh_l0_mask besides what torch.lstm has" in message
+
+
+class Scaled(nn.Module):
+    """A parametrization of somebody's own, of two tensors of the same shape."""
+
+    def forward(self, scale: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return scale * weight
+
+    def right_inverse(self, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.full_like(weight, 2), weight / 2
+
+
+class Lengths(Scaled):
+    """The same, whose tensors have the shapes of weight_norm's."""
+
+    def right_inverse(self, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.full((len(weight), 1), 2.0), weight / 2
+
+
+def test_a_parametrization_of_two_tensors_is_weight_norm_by_its_shapes_alone_and_that_is_said(tmp_path: Path):
+    model = Model()
+    parametrize.register_parametrization(model.rnn, "weight_hh_l0", Scaled())
+    torch.save(model.state_dict(), tmp_path / "x.pt")
+    message = refusal("convert", tmp_path / "x.pt", "--to", "keras", "-o", tmp_path / "x.npz")
+    assert "weight_norm has one length for each" in message
+    model = Model()
+    parametrize.register_parametrization(model.rnn, "weight_hh_l0", Lengths())
+    torch.save(model.state_dict(), tmp_path / "y.pt")
+    done = convert_file(tmp_path / "y.pt", "keras", tmp_path / "y.npz")
+    assert "assumed to be weight_norm" in str(done.reports["rnn."])
+
+
+def test_weights_of_single_gates_are_no_parts_of_a_weight(tmp_path: Path):
+    cell = {f"cell.weight_{side}_{gate}": torch.ones(4, 4) for side in ("ih", "hh") for gate in "ifgo"}
+    torch.save({**cell, **nn.LSTM(INPUTS, HIDDEN).state_dict(prefix="rnn.")}, tmp_path / "x.pt")
+    done = convert_file(tmp_path / "x.pt", "keras", tmp_path / "x.npz")
+    assert set(done.account.left) == set(cell)

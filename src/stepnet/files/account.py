@@ -4,6 +4,7 @@ A recurrent layer owns what is called as its parts are. What a conversion leaves
 unless it is named: it may change the function.
 """
 
+import re
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,10 +12,12 @@ from itertools import pairwise, takewhile
 from pathlib import Path
 
 from stepnet.errors import LayoutError
-from stepnet.files.model import Model, Module
+from stepnet.files.model import Model, Module, bare
+from stepnet.files.optimisers import kept_by_optimisers
 from stepnet.files.others import Others, Place
 
 MOST_SHOWN = 8
+NORMALISES = re.compile(r"norm|(?:^|_)[lb]n(?:$|_|\d)", re.IGNORECASE)  # layernorm_i, ln, LayerNorm_0, bn1
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class Account:
 
 def is_part(one: Module, whole: Module) -> bool:
     """Whether a module is another, or one of those that it was stacked of."""
-    return one.name in whole.name.split(" + ")
+    return one.name in whole.parts
 
 
 def listed(names: Collection[str]) -> str:
@@ -84,30 +87,40 @@ def listed(names: Collection[str]) -> str:
     return f"{shown} and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else shown
 
 
-def check_nothing_is_lost(model: Model, modules: Iterable[Module], drop: Collection[str] = ()) -> None:
+def check_nothing_is_lost(
+    model: Model, modules: Iterable[Module], drop: Collection[str] = (), copied: bool = False
+) -> None:
     """Raises `LayoutError` for arrays that a recurrent layer has besides those that its layout knows.
 
-    drop: names of arrays that may be left.
+    drop: names of arrays that may be left. copied: whether the others are passed on: then what a layer
+    without a name has in parts of its own may be, as a head is, unless it is called as a normalisation.
     """
     unknown = [name for name in drop if name not in model.rest]
     if unknown:
         raise LayoutError(f"no array that would be left is called {unknown[0]!r}: there is nothing to drop")
-    rest = sorted(model.rest)
+    rest = sorted(model.rest.keys() - kept_by_optimisers(model.rest))
+    fronts = tuple(module.name for module in model.modules if module.name)
     places = {name: place for place, name in enumerate(model.rest)}
     for module in modules:
-        for part in module.name.split(" + "):
+        for part in module.parts:
             held = sorted({*inside(part, module, rest), *module.besides}, key=places.__getitem__)
-            lost = [name for name in held if name not in drop]
+            if not part:  # whatever no other layer has may be a part of this one
+                held = [name for name in held if not name.startswith(fronts)]
+            passed = copied and not part
+            lost = [name for name in held if name not in drop and not (passed and is_apart(name))]
             if lost:
+                copies = (
+                    ", or --rest copy where it is no part of the layer" if not part and not copied else ""
+                )
                 raise LayoutError(
-                    f"{part.rstrip('./_') or 'the recurrent layer'} has {listed(lost)} besides what "
+                    f"{bare(part) or 'the recurrent layer'} has {listed(lost)} besides what "
                     f"{' or '.join(module.layouts)} has: say --from LAYOUT where it is another one, or "
-                    f"--drop NAME for what may be left"
+                    f"--drop NAME for what may be left{copies}"
                 )
 
 
 def inside(prefix: str, module: Module, names: Sequence[str]) -> list[str]:
-    """Those of sorted names that are a layer's own: behind its prefix, or beside its arrays without one.
+    """Those of sorted names that are a layer's own: behind its prefix, which is all names without one.
 
     What is behind the whole name of an array, as the state of an optimiser is, is about that array.
     """
@@ -119,15 +132,25 @@ def inside(prefix: str, module: Module, names: Sequence[str]) -> list[str]:
         behind = range(bisect_left(names, front), len(names))
         held = [names[at] for at in takewhile(lambda at: names[at].startswith(front), behind)]
     else:
-        held = [name for name in names if not set(name) & set("./")]
+        held = list(names)
     return [name for name in held if not any(name.startswith((f"{one}/", f"{one}.")) for one in own)]
+
+
+def is_apart(name: str) -> bool:
+    """Whether an array is in a part of its own, and not in one that normalises what a layer computes.
+
+    >>> [is_apart(name) for name in ("head.weight", "layernorm_i.weight", "ln.bias", "h0")]
+    [True, False, False, False]
+    """
+    *fronts, _ = re.split("[./]", name)
+    return bool(fronts) and not any(NORMALISES.search(front) for front in fronts)
 
 
 def check_merges(modules: Iterable[Module]) -> None:
     """Raises `LayoutError` for a module of two directions of which nobody says how they are merged."""
     for module in modules:
         if module.merge is None:
-            name = module.name.rstrip("./_") or "the layer"
+            name = bare(module.name) or "the layer"
             raise LayoutError(
                 f"{name} runs in both directions, and the file does not say what becomes of their outputs: "
                 "say --semantics merge=concat, sum, average or product"
@@ -142,18 +165,18 @@ def check_row(modules: tuple[Module, ...], output: Path | str, assumed: bool) ->
     for module in modules:
         if module.alone:
             raise LayoutError(
-                f"{output} would run {module.name.rstrip('./_')} as an ordinary layer, and it "
+                f"{output} would run {bare(module.name)} as an ordinary layer, and it "
                 f"{module.alone}: convert it by itself with --module, or write a file of arrays, as .npz or "
                 ".safetensors"
             )
     for below, module in pairwise(modules):
-        names = [one.name.rpartition(" + ")[2].rstrip("./_") or "the weights" for one in (below, module)]
+        names = [one.bare[-1] or "the weights" for one in (below, module)]
         if below.flipped:
             raise LayoutError(
                 f"{names[0]} gives its outputs last step first, and {names[1]} takes them so; "
                 f"{output} has no way to say that: convert each by itself with --module"
             )
-        if module.follows == below.name.rpartition(" + ")[2] or (assumed and module.follows is None):
+        if module.follows == below.parts[-1] or (assumed and module.follows is None):
             continue
         if module.follows is None:
             what = "the file does not say that it takes them: say --stack if it does, or"

@@ -65,11 +65,11 @@ class Format:
             printable(path, model.rest)
             return model
         whole = self.code.held(path) if hasattr(self.code, "held") else None
-        arrays, settings = (whole.arrays, whole.settings) if whole else (self.code.read(path), None)
+        arrays = whole.arrays if whole else self.code.read(path)
         printable(path, arrays)
-        return among(
-            str(path), arrays, self.frameworks, layout, layouts, suffix=self.suffix, settings=settings
-        )
+        said = {"settings": whole.settings, "classes": whole.classes} if whole else {}
+        printable(path, said.get("classes", {}).values(), "a layer's class")
+        return among(str(path), arrays, self.frameworks, layout, layouts, suffix=self.suffix, **said)
 
     def write(self, path: Path, modules: tuple[Module, ...], rest: Arrays, force: bool) -> None:
         """Writes modules, and other arrays under their own names."""
@@ -225,5 +225,5 @@ def printable(path: Path, names: Iterable[str], what: str = "an array") -> None:
 
 def prefix(module: Module, several: bool, separator: str) -> str:
     """What stands before the names of a module's arrays."""
-    name = module.name.rstrip("./_ ").replace(" + ", "_")
+    name = "_".join(module.bare)
     return f"{name}{separator}" if several and name else ""

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from stepnet.compose import checked_merge, named
 from stepnet.errors import ConversionError, InputError, LayoutError
-from stepnet.files.account import Account, check_merges, check_nothing_is_lost, check_row
+from stepnet.files.account import Account, check_merges, check_nothing_is_lost, check_row, listed
 from stepnet.files.formats import Format, kind, read, writable, write
-from stepnet.files.model import Array, Model, Module, family, stacked
-from stepnet.files.others import Others, others
+from stepnet.files.model import Array, Model, Module, bare, family, stacked
+from stepnet.files.others import Others, Place, others
 from stepnet.files.parametrized import plain
 from stepnet.files.verified import again, verify_file, weights
 from stepnet.layout.convert import Conversion, RangeError, convert, refused
@@ -55,15 +57,21 @@ class Choice:
 
     def said(self, module: Module, of_others: Collection[str] = ()) -> Module:
         """A module with what is said of it, and not what means something for other modules alone."""
-        layout = self.layouts.get(module.name, self.layouts.get(module.name.rstrip("./_"), self.layout))
+        layout = self.layouts.get(module.name, self.layouts.get(bare(module.name), self.layout))
         known = [one.name for one in family(layout)] if layout else []
         layouts = tuple(one for one in module.layouts if one in known) or module.layouts
         semantics = {name: value for name, value in self.semantics.items() if name not in of_others}
         sizes, semantics = {**module.sizes, **self.sizes}, {**module.semantics, **semantics}
         merge = semantics.pop("merge", None)
-        if module.merge is None and merge is not None:
-            module = replace(module, merge=checked_merge(merge))
-        return replace(module, layouts=layouts, sizes=sizes, semantics=semantics)
+        whole = replace(module, layouts=layouts, sizes=sizes, semantics=semantics)
+        if merge is None or checked_merge(merge) == module.merge:
+            return whole
+        if module.merge is not None and whole.told().directions > 1:
+            raise LayoutError(
+                f"{bare(module.name) or 'the layer'} merges its directions by {module.merge}, "
+                f"and not by {merge} as --semantics says"
+            )
+        return replace(whole, merge=module.merge or merge)
 
 
 def fields_of(module: Module) -> set[str]:
@@ -121,7 +129,7 @@ def convert_file(
     model = read(source, choice.layout, choice.layouts)
     with named(str(source)):
         modules = choice.modules(model)
-        check_nothing_is_lost(model, modules, drop)
+        check_nothing_is_lost(model, modules, drop, rest == "copy")
         if any(one.layered for one in targets(target, modules[0])):
             modules = stacked(modules, choice.stack)
         if not form.of_arrays:
@@ -136,33 +144,52 @@ def convert_file(
             advance(1)
         made = tuple(result(module, conversion) for module, conversion in done)
         taken = passed_on(model, made, modules, form) if rest == "copy" else None
-        renamed = without(strip, made, taken.arrays if taken else {})
+        written, taken = without(strip, made, taken) if strip else (made, taken)
     try:
-        write(output, *renamed, force=force)
+        write(output, written, taken.arrays if taken else {}, force=force)
     except InputError as error:
         raise type(error)(f"{output}: {error}") from None
     reports = {module.name: one.report for module, one in done}
     told = form.tells(Path(output))
-    notes = {module.name: (*module.notes, *(() if told else unsaid(module))) for module in made}
+    notes = {
+        new.name: (*new.notes, *not_finite(old), *(() if told else unsaid(new)))
+        for old, new in zip(modules, made, strict=True)
+    }
     account = Account.of(model, modules, taken)
     return Written(
-        str(output), reports, account, verified(modules, made, output, form) if check else {}, notes
+        str(output), reports, account, verified(modules, written, output, form) if check else {}, notes
     )
 
 
 def without(
-    strip: str, modules: tuple[Module, ...], others: Mapping[str, Array]
-) -> tuple[tuple[Module, ...], dict[str, Array]]:
+    strip: str, modules: tuple[Module, ...], taken: Others | None
+) -> tuple[tuple[Module, ...], Others | None]:
     """Modules and other arrays, whose names begin without what they began with; raises `LayoutError` where
     none of them did.
     """
-    if not any(name.startswith(strip) for name in (*others, *(module.name for module in modules))):
+    arrays = taken.arrays if taken else dict[str, Array]()
+    if not any(name.startswith(strip) for name in (*arrays, *(module.name for module in modules))):
         raise LayoutError(f"no name that is written begins with {strip!r}: there is nothing to strip")
-    renamed = tuple(replace(module, name=module.name.removeprefix(strip)) for module in modules)
-    left = {name.removeprefix(strip): array for name, array in others.items()}
-    if len(left) < len(others):
+    renamed = tuple(
+        replace(
+            module,
+            name=module.name.removeprefix(strip),
+            stack=tuple(part.removeprefix(strip) for part in module.stack),
+        )
+        for module in modules
+    )
+    left = {name.removeprefix(strip): array for name, array in arrays.items()}
+    if len(left) < len(arrays):
         raise LayoutError(f"two arrays would be called the same without {strip!r}")
-    return renamed, left
+    if taken is None:
+        return renamed, None
+    there = {place.name for place in taken.moved.values()}
+    copied = {name: Place(name) for name in arrays if name.startswith(strip) and name not in there}
+    moved = {
+        name: replace(place, name=place.name.removeprefix(strip))
+        for name, place in {**taken.moved, **copied}.items()
+    }
+    return renamed, replace(taken, arrays=left, moved=moved)
 
 
 def passed_on(model: Model, made: tuple[Module, ...], modules: tuple[Module, ...], form: Format) -> Others:
@@ -196,9 +223,17 @@ def check_order(modules: tuple[Module, ...], output: str | Path, form: Format) -
         if module.flipped != flips:
             was, becomes = (ours, theirs) if module.flipped else (theirs, ours)
             raise LayoutError(
-                f"{module.name.rstrip('./_')} runs from the last step and gives its outputs {was}; {output} "
+                f"{bare(module.name)} runs from the last step and gives its outputs {was}; {output} "
                 f"would give them {becomes}: write a file of arrays instead, as .npz or .safetensors"
             )
+
+
+def not_finite(module: Module) -> tuple[str, ...]:
+    """What is to be said of a module's arrays that hold NaN or infinite numbers."""
+    names = [
+        module.names.get(name, name) for name, one in module.arrays.items() if not np.isfinite(one).all()
+    ]
+    return (f"NaN or infinite numbers are in {listed(names)}",) if names else ()
 
 
 def unsaid(module: Module) -> tuple[str, ...]:
@@ -263,6 +298,7 @@ def result(module: Module, conversion: Conversion) -> Module:
         merge=module.merge,
         notes=module.notes,
         alone=module.alone,
+        stack=module.stack,
     )
 
 

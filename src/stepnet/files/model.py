@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import FileError, LayoutError
+from stepnet.files.optimisers import kept_by_optimisers
 from stepnet.files.others import Stated
 from stepnet.files.parametrized import Plain, plain
 from stepnet.layout.find import Found, find, nearest, one_function
@@ -34,10 +35,6 @@ WRAPPERS = frozenset(
 )
 
 
-# What optimisers keep for each weight, in arrays that are called and laid out as the weights are.
-OPTIMISERS = frozenset({"opt_state", "optimizer", "optimizer_states"})
-
-
 @dataclass(frozen=True)
 class Module:
     """One recurrent layer of a file, or a stack of layers with both directions.
@@ -49,8 +46,9 @@ class Module:
     it then gives its outputs in the order in which it computes them, as Keras does, last step first. merge:
     what becomes of the outputs of both directions, as `Bidirectional` has it; None where the file does not
     say. notes: what the file says that no layout has. made: those of its arrays that the file holds as
-    others. alone: why it is no ordinary layer of a model, if it is none. besides: names of other arrays of
-    the file that are parts of it, and that no layout has.
+    others. alone: why it is no ordinary layer of a model, if it is none. stack: the names of the modules that
+    it was stacked of, if it was. besides: names of other arrays of the file that are parts of it, and that no
+    layout has.
     """
 
     name: str
@@ -67,6 +65,17 @@ class Module:
     made: tuple[Made, ...] = ()
     alone: str = ""
     besides: tuple[str, ...] = ()
+    stack: tuple[str, ...] = ()
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The names of the modules of the file that it is."""
+        return self.stack or (self.name,)
+
+    @property
+    def bare(self) -> tuple[str, ...]:
+        """As `parts`, without the sign between a name and those of arrays."""
+        return tuple(map(bare, self.parts))
 
     @property
     def stored(self) -> tuple[str, ...]:
@@ -126,7 +135,7 @@ class Model:
                 f"there are {len(self.modules)} recurrent modules: name one of {names} (--module NAME)"
             )
         for module in self.modules:
-            if name in (None, module.name, f"{module.name}".rstrip("./")):
+            if name in (None, module.name, *([module.name[:-1]] if module.name.endswith((".", "/")) else [])):
                 return module
         alike = [module for module in self.modules if unwrapped(module.name) == unwrapped(name or "")]
         if len(alike) == 1:
@@ -134,10 +143,20 @@ class Model:
         if alike:
             several = ", ".join(repr(module.name) for module in alike)
             raise LayoutError(f"{name!r} may be any of {several}: name one of these")
-        problems = [text for prefix, text in self.problems.items() if name == prefix.rstrip("./_")]
-        raise LayoutError(
-            "".join(problems) or f"no recurrent module is called {name!r}; --module NAME is one of {names}"
-        )
+        problems = [text for prefix, text in self.problems.items() if name == bare(prefix)]
+        which = f"--module NAME is one of {names}"
+        if [module.name for module in self.modules] == [""]:
+            which = "the only one has no name, leave --module away"
+        raise LayoutError("".join(problems) or f"no recurrent module is called {name!r}; {which}")
+
+
+def bare(name: str) -> str:
+    """A module's name without the one sign between it and the names of its arrays.
+
+    >>> bare("rnn_."), bare("lstm0_"), bare("0/GRUCell_0/")
+    ('rnn_', 'lstm0', '0/GRUCell_0')
+    """
+    return name[:-1] if name.endswith((".", "/", "_")) else name
 
 
 def unwrapped(name: str) -> str:
@@ -158,36 +177,48 @@ def among(
     *,
     suffix: str = "",
     settings: Mapping[str, Mapping[str, Any]] | None = None,
+    classes: Mapping[str, str] | None = None,
 ) -> Model:
     """The modules among arrays by name.
 
-    Weights that layers of PyTorch make of other arrays are made here. What an optimiser keeps is no layer.
+    Weights that layers of PyTorch make of other arrays are made here. What an optimiser keeps is no layer,
+    unless `layouts` has it.
 
     frameworks: those whose layouts a file of this kind has, which are meant where others fit as well. layout:
     the only one to look for, or a framework; layouts: the same for modules by their names. suffix: what may
     stand behind the name of each array. settings: what the file says of modules, by what is before their
-    names, in the framework's words.
+    names, in the framework's words. classes: of modules that are a program's own, likewise.
     """
     own = plain(arrays) if "torch" in frameworks else Plain(arrays)
     whole = {name.removesuffix(suffix): name for name in own.arrays}
     if len(whole) != len(own.arrays):
         raise FileError(f"{path}: two arrays in it are called the same but for {suffix!r}")
-    weights = {name: given for name, given in whole.items() if OPTIMISERS.isdisjoint(re.split(r"[./]", name))}
+    asked = tuple(f"{module}{sign}" for module in layouts or {} for sign in "./_")
+    kept = {name for name in kept_by_optimisers(whole) if not name.startswith(asked)}
+    weights = {name: given for name, given in whole.items() if name not in kept}
     shapes = {name: own.arrays[given].shape for name, given in weights.items()}
     places = said(shapes, layouts or {}, frameworks) or find(
         shapes, family(layout) if layout else None, frameworks
     )
-    modules = tuple(module_of(one, whole, own, (settings or {}).get(one.prefix, {})) for one in places)
-    modules, spare = once(modules, own.arrays)
+    modules = tuple(
+        module_of(one, whole, own, (settings or {}).get(one.prefix, {}), (classes or {}).get(one.prefix, ""))
+        for one in places
+    )
+    modules, spare = once(modules, own.arrays) if "paddle" in frameworks else (modules, dict[str, str]())
     taken = {name for module in modules for name in module.stored} | spare.keys() | own.spare.keys()
     rest = {name: array for name, array in arrays.items() if name not in taken}
     return Model(path, modules, rest, spare={**own.spare, **spare}, problems=own.problems)
 
 
-def module_of(found: Found, whole: Mapping[str, str], own: Plain, settings: Mapping[str, Any]) -> Module:
+def module_of(
+    found: Found, whole: Mapping[str, str], own: Plain, settings: Mapping[str, Any], own_class: str
+) -> Module:
     """A layer that was found; whole: the names in the file by those without what stands behind each.
-    settings: what the file says of it, in the framework's words.
+    settings: what the file says of it, in the framework's words. own_class: its class, if it is none of the
+    framework's.
     """
+    taken_for = " or ".join(found.layouts)
+    note = f"it is a {own_class}, taken for {taken_for} by its arrays' names; its forward may do more"
     semantics = {
         name: setting.ours(layout, settings[setting.name])
         for layout in found.layouts
@@ -201,6 +232,7 @@ def module_of(found: Found, whole: Mapping[str, str], own: Plain, settings: Mapp
         {name: own.arrays[given] for name, given in names.items()},
         names,
         semantics=semantics,
+        notes=(note,) if own_class else (),
         made=tuple(own.made[given] for given in names.values() if given in own.made),
     )
 
@@ -209,9 +241,10 @@ def once(
     modules: tuple[Module, ...], arrays: Mapping[str, Array]
 ) -> tuple[tuple[Module, ...], dict[str, str]]:
     """The modules, less those that are all in another one, and the names behind a module's prefix under which
-    a file has arrays of it again, with the reason.
+    a file of Paddle's has arrays of it again, with the reason.
 
     Paddle calls the weight of one cell both weight_ih_l0 and 0.cell.weight_ih; the whole layer has them all.
+    Elsewhere an array that is there by two names has two places in the model, of which neither is spare.
     """
     kept: list[Module] = []
     spare: dict[str, str] = {}
@@ -249,7 +282,9 @@ def said(
     rest = dict(shapes)
     for module, layout in layouts.items():
         own = {name: shape for name, shape in rest.items() if re.match(rf"{re.escape(module)}[./_]", name)}
-        found = [one for one in find(own, family(layout)) if one.prefix.rstrip("./_") == module]
+        if not own:
+            raise LayoutError(f"no array is called as one of {module!r}, which is said to be {layout}")
+        found = [one for one in find(own, family(layout)) if bare(one.prefix) == module]
         if not found:
             raise nearest(own, family(layout))
         places += found
@@ -290,7 +325,7 @@ def stacked(modules: tuple[Module, ...], assumed: bool = False) -> tuple[Module,
 
 def is_next(below: Module, module: Module, assumed: bool) -> bool:
     """Whether a module is the next layer of the one below."""
-    last = below.name.rpartition(" + ")[2]
+    last = below.parts[-1]
     follows = last if assumed and module.follows is None else module.follows
     if follows != last or below.layout != module.layout:
         return False
@@ -320,6 +355,7 @@ def on_top(below: Module, module: Module) -> Module:
     return replace(
         below,
         name=f"{below.name} + {module.name}",
+        stack=(*below.parts, *module.parts),
         arrays={**lower, **{f"{layers}/{name}": array for name, array in module.arrays.items()}},
         names={**names, **{f"{layers}/{name}": given for name, given in module.names.items()}},
         made=(*below.made, *module.made),

@@ -7,6 +7,8 @@
 
 Where the weight itself is in the file too, it is what the last run left there, and is not used. Any other
 parametrization is code, which the file does not have: such a layer is refused, with what to do about it.
+A parametrization of two tensors is taken for weight_norm where their shapes are those that it makes, as it is
+PyTorch's only one of two; a state dict does not name the class, so the report says that this is assumed.
 
 Source: torch/nn/utils/weight_norm.py and parametrizations.py of PyTorch 2.13; WeightDropout in
 fastai/text/models/awdlstm.py of fastai 2 and fastai/text/models/awd_lstm.py of fastai 1.
@@ -31,6 +33,7 @@ PARTS = (  # the names of what a weight is made of: its layer, the weight, and w
     re.compile(WEIGHT % "" + "_(raw|g|v|orig|u|mask)"),
     re.compile(WEIGHT % "parametrizations[.]" + "[.](.+)"),
 )
+GATE = re.compile(WEIGHT % "" + "_[a-z]")  # weight_ih_i beside weight_ih_g: each gate has a weight of its own
 
 
 @dataclass(frozen=True)
@@ -97,11 +100,14 @@ def in_place(arrays: Arrays, computed: Arrays, made: Mapping[str, Made]) -> dict
 def parts_in(arrays: Arrays) -> dict[tuple[str, str], dict[str, str]]:
     """The names of what weights are made of: by layer and weight, then by what the part is."""
     found: dict[tuple[str, str], dict[str, str]] = {}
+    of_gates: set[tuple[str, str]] = set()
     for name in arrays:
         match = next(filter(None, (pattern.fullmatch(name) for pattern in PARTS)), None)
         if match:
             found.setdefault((match[1], match[2]), {})[match[3]] = name
-    return found
+        elif match := GATE.fullmatch(name):
+            of_gates.add((match[1], match[2]))
+    return {weight: parts for weight, parts in found.items() if weight not in of_gates}
 
 
 def whole_name(layer: str, weight: str, parts: Mapping[str, str], arrays: Arrays) -> str:
@@ -135,10 +141,12 @@ def normed(names: list[str], parts: list[Array]) -> tuple[Array, str, float]:
     fits = len(lengths) == v.ndim and all(
         one in (1, all_) for one, all_ in zip(lengths, v.shape, strict=True)
     )
-    if not fits or sum(length > 1 for length in lengths) > 1:
+    kept = sum(length > 1 for length in lengths)
+    shortest = min(v.shape, default=1)  # an axis that g has must be there: one length in all has no axes
+    if not fits or kept > 1 or (g.ndim and not kept and shortest > 1):
         raise LayoutError(
             f"{names[0]} has shape {g.shape} and {names[1]} {v.shape}: weight_norm has one length for each "
-            "index of one axis, or one in all"
+            "index of one axis, or one in all; the file does not have the code of anything else"
         )
     wide = np.longdouble if dtype.itemsize == 8 else np.float64
     long, direction = g.astype(np.float64).astype(wide), v.astype(np.float64).astype(wide)
@@ -150,6 +158,12 @@ def normed(names: list[str], parts: list[Array]) -> tuple[Array, str, float]:
     return array, "g v / |v|", float(away.max(where=np.isfinite(away), initial=0))
 
 
+def assumed_normed(names: list[str], parts: list[Array]) -> tuple[Array, str, float]:
+    """As `normed`, where the file does not name the class of the parametrization."""
+    array, how, rounding = normed(names, parts)
+    return array, f"{how}, assumed to be weight_norm as the file does not name the parametrization", rounding
+
+
 def raw(_names: list[str], parts: list[Array]) -> tuple[Array, str, None]:
     """The raw weight, which nothing is dropped of but in training."""
     return parts[0], "as it is without the dropout of training", None
@@ -157,7 +171,7 @@ def raw(_names: list[str], parts: list[Array]) -> tuple[Array, str, None]:
 
 WAYS: Mapping[frozenset[str], Callable[[list[str], list[Array]], tuple[Array, str, float | None]]] = {
     frozenset({"g", "v"}): normed,
-    frozenset({"original0", "original1"}): normed,
+    frozenset({"original0", "original1"}): assumed_normed,
     frozenset({"raw"}): raw,
 }
 # What makes a weight of its parts again, by a part that tells.

@@ -21,6 +21,7 @@ from stepnet.files.formats import kind, prefix, read
 from stepnet.files.model import Array, Module, stacked
 from stepnet.layout.frameworks import NOT_INSTALLED
 from stepnet.layout.verify import (
+    NOT_FINITE,
     Own,
     Verdict,
     Weights,
@@ -149,6 +150,8 @@ def by_its_runtime(
     title = " + ".join(dict.fromkeys(module.layout for module in written))
     if find_spec(runtime.module) is None:
         return Own(title, runtime.module, reason=NOT_INSTALLED)
+    if not np.isfinite(outputs.values).all():
+        return Own(title, runtime.module, reason=NOT_FINITE)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what would be faster there is not what is asked
         try:

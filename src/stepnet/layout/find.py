@@ -9,6 +9,7 @@ have. The record that explains most names is taken. Where several do that are no
 guessed: all are given, and who needs one asks for it.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -164,12 +165,11 @@ def misfits(
     """
     held = {own: shapes[name] for own, name in names.items()}
     best = (len(held) + 1, -len(held)), f"{next(iter(names.values()))} does not fit"
-    for left_out in (None, *islice(held, MOST_LEFT_OUT)):
+    for without in (None, *islice(held, MOST_LEFT_OUT)):
         try:
-            sizes = solved(record, {own: shape for own, shape in held.items() if own != left_out})
+            sizes = solved(record, {own: shape for own, shape in held.items() if own != without})
         except LayoutError as error:
-            reason = (len(held), -len(held)), f"{error}"
-            best = min(best, reason, key=lambda one: one[0])
+            best = min(best, ((len(held), -len(held)), f"{error}"), key=lambda one: one[0])
             continue
         wrong: list[str] = []
         right = 0
@@ -182,7 +182,15 @@ def misfits(
                 wrong.append(f"{prefix}{entry.name} has shape {held[entry.name]} where {where}")
             else:
                 right += entry.name in held
-        known = why_not(record, held)
-        found = (len(wrong) - right, -len(held)), wrong[0] if wrong else f"{known}"
+        reason = wrong[0] if wrong else why_not(record, held) or left_out_text(record, prefix)
+        found = (len(wrong) - right, -len(held)), reason
         best = min(best, found, key=lambda one: one[0])
     return best
+
+
+def left_out_text(record: Record, prefix: str) -> str:
+    """Why arrays that fit a record are no layer: they lie where none is looked for."""
+    name = re.sub("[./_]$", "", prefix)
+    return (
+        f"what {name!r} has fits it, and was not looked for: say --from {name}={record.name} if it is a layer"
+    )

@@ -66,6 +66,9 @@ class Weights:
         return one_dtype({name: as_array(name, array) for name, array in self.arrays.items()})
 
 
+NOT_FINITE = "outputs are NaN or infinite, which frameworks pass on in ways of their own"
+
+
 @dataclass(frozen=True)
 class Own:
     """How far what a framework itself gives for a side is from what that side gives here, and how far
@@ -173,6 +176,8 @@ def own(side: Weights, sequences: Ragged, outputs: Ragged) -> Own | None:
         return None
     if found.outputs is None:
         return Own(given.record.name, found.framework, found.version, reason=found.reason)
+    if not np.isfinite(outputs.values).all():
+        return Own(given.record.name, found.framework, found.version, reason=NOT_FINITE)
     here = [output for output in outputs.to_list() if len(output)]
     dtype = found.outputs[0].dtype
     return Own(

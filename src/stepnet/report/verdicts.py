@@ -10,7 +10,7 @@ from stepnet.compose import named
 from stepnet.errors import LayoutError
 from stepnet.files.formats import read
 from stepnet.files.interchange import Choice, compare, converted, result
-from stepnet.files.model import Module, stacked
+from stepnet.files.model import Module, bare, stacked
 from stepnet.layout.record import Record
 from stepnet.layout.registry import record, records
 from stepnet.layout.sizes import Sizes, shape_of
@@ -51,7 +51,7 @@ def verdicts(
 
 def titled(one: Module, other: Module) -> str:
     """What two modules that are compared are called together."""
-    names = dict.fromkeys(module.name.rstrip("./_") for module in (one, other))
+    names = dict.fromkeys(bare(module.name) for module in (one, other))
     return " and ".join(name for name in names if name)
 
 

@@ -357,7 +357,7 @@ def names(modules: Iterable[Module]) -> list[str]:
 
 def names_of(module: Module, layers: int, count: int) -> list[str]:
     """What the layers of a module are called behind so many others: as they were, where Keras takes that."""
-    names = module.name.split(" + ")
+    names = list(module.parts)
     if len(names) == layers and all(name.replace("_", "").isalnum() for name in names):
         return names
     both, cell = module.told().directions > 1, module.layout.partition(".")[2]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import FileError, LayoutError
-from stepnet.files.model import Array, Model, Module, layer_arrays
+from stepnet.files.model import Array, Model, Module, bare, layer_arrays
 from stepnet.files.onnx import file
 from stepnet.files.onnx.node import STATES, OnnxNode
 from stepnet.files.onnx.write import write as write_nodes
@@ -110,7 +110,7 @@ def nodes_of(module: Module, path: Path) -> list[OnnxNode]:
     several = sizes.layers > 1
     return [
         OnnxNode(
-            f"{module.name.rstrip('./_') or op.lower()}{f'_{layer}' if several else ''}",
+            f"{bare(module.name) or op.lower()}{f'_{layer}' if several else ''}",
             op,
             complete(arrays),
             attributes,

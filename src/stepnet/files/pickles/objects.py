@@ -9,7 +9,7 @@
 Source: torch/nn/modules/module.py and torch/jit/_pickle.py of PyTorch 2.13.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,11 +26,18 @@ NONLINEARITY = {"RNN_TANH": "tanh", "RNN_RELU": "relu"}  # by torch.nn.RNN's mod
 @dataclass(frozen=True)
 class Held:
     """What a file of torch.save holds: arrays by name, and what its whole recurrent modules are set to, by
-    what is before the names of their arrays and by PyTorch's own names.
+    what is before the names of their arrays and by PyTorch's own names. classes: of those that are a
+    program's own, by what is before the names of their arrays.
     """
 
     arrays: dict[str, np.ndarray]
     settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+    classes: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @classmethod
+    def of(cls, arrays: dict[str, np.ndarray], root: object) -> "Held":
+        """Arrays with what a pickle's value says of the modules that they are of."""
+        return cls(arrays, settings(root), by_front(root, own_class))
 
 
 def settings(root: object) -> dict[str, dict[str, str]]:
@@ -41,19 +48,45 @@ def settings(root: object) -> dict[str, dict[str, str]]:
     >>> settings(Pairs([("rnn", Call("torch.nn.modules.rnn.RNN", (), Pairs(state)))]))
     {'rnn.': {'nonlinearity': 'relu'}}
     """
+    return {front: {"nonlinearity": said} for front, said in by_front(root, nonlinearity).items()}
+
+
+def by_front(root: object, said: Callable[[object], str]) -> dict[str, str]:
+    """What is said of modules in a pickle's value, where it is anything, by what is before the names of
+    their arrays.
+    """
     return {
-        f"{name}." if name else "": {"nonlinearity": nonlinearity(module)}
+        f"{name}." if name else "": said(module)
         for inside in (everything(), registered)
-        for name, module in leaves(root, lambda value: bool(nonlinearity(value)), inside)
+        for name, module in leaves(root, lambda value: bool(said(value)), inside)
     }
+
+
+def own_class(value: object) -> str:
+    """The class of what has a recurrent module's weights, where it is none of PyTorch's; else nothing.
+
+    >>> none, weights = Pairs([]), Pairs([("weight_ih_l0", 1)])
+    >>> state = Pairs([("_parameters", weights), ("_buffers", none), ("_modules", none)])
+    >>> own_class(Call("speech.Custom", (), state)), own_class(Call("torch.nn.modules.rnn.LSTM", (), state))
+    ('speech.Custom', '')
+    """
+    if not isinstance(value, Call) or not has_weights(value):
+        return ""
+    name = value.name.removeprefix(SCRIPTED)
+    return "" if name.startswith("torch.") else name
+
+
+def has_weights(value: Call) -> bool:
+    """Whether an object has weights that are called as those of recurrent modules are."""
+    if not isinstance(value.state, Pairs | tuple):
+        return False
+    names = [name for name, _ in registered(value) if isinstance(name, str)]
+    return any(name.startswith("weight_ih") for name in names)
 
 
 def nonlinearity(value: object) -> str:
     """What a recurrent module's nonlinearity is; nothing of what is none, or has none."""
-    if not isinstance(value, Call) or not isinstance(value.state, Pairs | tuple):
-        return ""
-    names = [name for name, _ in registered(value) if isinstance(name, str)]
-    if not any(name.startswith("weight_ih") for name in names):
+    if not isinstance(value, Call) or not has_weights(value):
         return ""
     known = {name: item for name, item in attributes(value) if isinstance(item, str)}
     said = known.get("nonlinearity", NONLINEARITY.get(known.get("mode", "")))

@@ -23,7 +23,7 @@ import numpy as np
 from stepnet.errors import FileError
 from stepnet.files.paths import new_file, opened
 from stepnet.files.pickles import torch_legacy
-from stepnet.files.pickles.objects import Held, settings
+from stepnet.files.pickles.objects import Held
 from stepnet.files.pickles.opcodes import Source, load
 from stepnet.files.pickles.torch_tensor import DTYPES, STORAGES, UNTYPED, arrays, outside
 from stepnet.files.pickles.values import Call, Name, Pairs, Reference, dump, memory
@@ -101,7 +101,7 @@ def zipped(stream: BufferedIOBase, size: int) -> Held:
         member = found.get(f"{root}data/{key}")
         return member and place_of(stream, member, size)
 
-    return Held(arrays(stream, size, value, place, order == b"big"), settings(value))
+    return Held.of(arrays(stream, size, value, place, order == b"big"), value)
 
 
 def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) -> None:

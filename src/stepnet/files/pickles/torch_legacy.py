@@ -20,7 +20,7 @@ from io import BufferedIOBase
 from typing import cast
 
 from stepnet.errors import FileError
-from stepnet.files.pickles.objects import Held, settings
+from stepnet.files.pickles.objects import Held
 from stepnet.files.pickles.opcodes import Source, load
 from stepnet.files.pickles.torch_tensor import (
     SIZES,
@@ -73,7 +73,7 @@ def streamed(stream: BufferedIOBase, size: int) -> Held:
         if not isinstance(key, str) or key not in storages or key in places:
             raise FileError("it lists a storage that no tensor has, or one twice")
         places[key] = numbers(source, storages[key].dtype)
-    return Held(arrays(stream, size, value, places.get, big=False), settings(value))
+    return Held.of(arrays(stream, size, value, places.get, big=False), value)
 
 
 def numbers(source: Source, dtype: str) -> Place:
@@ -103,7 +103,7 @@ def tarred(stream: BufferedIOBase, size: int) -> Held:
         return tensors.get(key) or storages[key]
 
     value = load(part(stream, files["pickle"]), persistent=persistent)
-    return Held(arrays(stream, size, value, places.get, big=False), settings(value))
+    return Held.of(arrays(stream, size, value, places.get, big=False), value)
 
 
 def members(stream: BufferedIOBase, size: int) -> dict[str, Place]:

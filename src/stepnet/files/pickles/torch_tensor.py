@@ -195,6 +195,13 @@ def tensor_of(name: str, value: object) -> Tensor:
     raise FileError(f"{name!r} is no tensor in a form that stepnet knows; {ADVICE}")
 
 
+# What PyTorch puts off until a tensor is used, by the flags of torch/_utils.py, and what does it.
+PENDING = {
+    "conj": ("conjugated", "resolve_conj"),
+    "neg": ("negated", "resolve_neg"),
+}
+
+
 def rebuilt(name: str, arguments: tuple[object, ...], typed: bool) -> Tensor:
     """The tensor of a storage, offset, shape, strides and, behind two more, dtype (if `typed`) and flags."""
     storage, offset, shape, strides, *rest = arguments + (None,) * 8
@@ -206,8 +213,10 @@ def rebuilt(name: str, arguments: tuple[object, ...], typed: bool) -> Tensor:
         or not are_counts(strides)
     ):
         raise FileError(f"{name!r} is no tensor: its storage, offset, shape or strides are none")
-    if isinstance(flags, Pairs) and any(flag for _, flag in flags.items):
-        raise FileError(f"{name!r} is a conjugate that is still to be taken; save tensor.resolve_conj()")
+    pending = [flag for flag, is_set in flags.items if is_set] if isinstance(flags, Pairs) else []
+    if pending:
+        what, advice = next((PENDING[flag] for flag in PENDING if flag in pending), ("computed", "clone"))
+        raise FileError(f"{name!r} has still to be {what}; save tensor.{advice}()")
     kind = dtype.text.removeprefix("torch.") if isinstance(dtype, Name) else storage.dtype
     if kind not in DTYPES:
         raise FileError(f"{name!r} holds {kind}, which stepnet does not read; save tensor.float()")

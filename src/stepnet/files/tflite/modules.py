@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from stepnet.errors import FileError, LayoutError
-from stepnet.files.model import Array, Model, Module, layer_arrays
+from stepnet.files.model import Array, Model, Module, bare, layer_arrays
 from stepnet.files.tflite import file
 from stepnet.files.tflite.kinds import TfliteNode
 from stepnet.files.tflite.write import write as write_nodes
@@ -80,7 +80,7 @@ def nodes_of(path: Path, module: Module) -> list[TfliteNode]:
         value = module.semantics.get(field, setting.usual)
         options[setting.name] = value if setting.values is None else setting.values[value]
     by_layer = layer_arrays(module)
-    name = module.name.rstrip("./_") or cell.lower()
+    name = bare(module.name) or cell.lower()
     names = [f"{name}_{layer}" for layer in range(len(by_layer))] if len(by_layer) > 1 else [name]
     return [
         TfliteNode(one, f"{ways}_SEQUENCE_{cell}", arrays, options, reverse=module.reverse)
