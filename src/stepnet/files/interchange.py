@@ -143,7 +143,7 @@ def convert_file(
         raise type(error)(f"{output}: {error}") from None
     reports = {module.name: one.report for module, one in done}
     told = form.tells(Path(output))
-    notes = {module.name: (*module.notes, *(() if told else unsaid(module))) for module in made}
+    notes = {module.name: (*module.notes, *unsaid(module, told)) for module in made}
     account = Account.of(model, modules, taken)
     return Written(
         str(output), reports, account, verified(modules, made, output, form) if check else {}, notes
@@ -201,13 +201,15 @@ def check_order(modules: tuple[Module, ...], output: str | Path, form: Format) -
             )
 
 
-def unsaid(module: Module) -> tuple[str, ...]:
-    """What a file of arrays or of weights alone does not say of a module."""
-    found: list[str] = []
-    if module.reverse:
-        found.append("it runs from each sequence's last step, which the new file does not say")
+def unsaid(module: Module, told: bool) -> tuple[str, ...]:
+    """What a new file does not say of a module; told: whether it is a model, and not weights alone."""
+    found = [f"{use}, which the new file does not say" for use in module.use]
     if module.alone:
         found.append(f"it {module.alone}, which the new file does not say")
+    if told:
+        return tuple(found)
+    if module.reverse:
+        found.append("it runs from each sequence's last step, which the new file does not say")
     if module.merge not in ("concat", None):
         found.append(f"its directions are merged by {module.merge}, which the new file does not say")
     return tuple(found)
@@ -262,6 +264,7 @@ def result(module: Module, conversion: Conversion) -> Module:
         flipped=module.flipped,
         merge=module.merge,
         notes=module.notes,
+        use=module.use,
         alone=module.alone,
     )
 
