@@ -149,8 +149,8 @@ def check_row(modules: tuple[Module, ...], output: Path | str, assumed: bool) ->
     later = [module.name.rpartition(" + ")[2] for module in modules]
     if modules and modules[0].follows in later:
         raise LayoutError(
-            f"{modules[0].name.rstrip('./_')} takes what {modules[0].follows} gives, which {output} would run "
-            "behind it: convert each by itself with --module"
+            f"{modules[0].name.rstrip('./_')} takes the outputs of {modules[0].follows}, which {output} "
+            "would run behind it: convert each by itself with --module"
         )
     for below, module in pairwise(modules):
         names = [one.name.rpartition(" + ")[2].rstrip("./_") or "the weights" for one in (below, module)]
@@ -164,7 +164,7 @@ def check_row(modules: tuple[Module, ...], output: Path | str, assumed: bool) ->
         if module.follows is None:
             what = "the file does not say that it takes them: say --stack if it does, or"
         elif not module.follows:
-            what = "it takes more than the outputs of one layer, which would be lost:"
+            what = "the file says that it takes something else, or more, which would be lost:"
         else:
             what = f"it takes {module.follows}, and what lies between would be lost:"
         raise LayoutError(

@@ -58,12 +58,16 @@ class Call:
 
 @dataclass(frozen=True)
 class Use:
-    """How a model uses a layer: how often it calls it, with the models around it, and what its calls have, as
-    `Call` says. outputs: the number of the whole model's outputs, where the layer gives one of several.
+    """How a model uses a layer.
+
+    calls: how often it calls it, with the models around it. more, masked, training: what the calls have, as
+    `Call` says; besides: names of the layers that compute what there is more. outputs: the number of outputs
+    of the whole model, where the layer gives one of several.
     """
 
     calls: int = 1
     more: bool = False
+    besides: Names = ()
     masked: bool = False
     training: bool = False
     outputs: int = 0
@@ -127,10 +131,13 @@ def layers_of(model: Config, store: Store) -> list[Told]:
     found, exits = inside(model, Around(), store)
     ends = union(exits)
     several = {*ends} if len(ends) > 1 else set[str]()
-    return [
-        replace(told, use=replace(told.use, outputs=len(ends))) if told.name in several else told
-        for told in found
-    ]
+    entrances = {told.name for told in found if told.class_name == "InputLayer"}
+
+    def complete(use: Use, name: str) -> Use:
+        besides = tuple(one for one in use.besides if one not in entrances)
+        return replace(use, besides=besides, outputs=len(ends) if name in several else 0)
+
+    return [replace(told, use=complete(told.use, told.name)) for told in found]
 
 
 def inside(model: Config, around: Around, store: Store) -> tuple[list[Told], list[Names]]:
@@ -159,7 +166,7 @@ def inside(model: Config, around: Around, store: Store) -> tuple[list[Told], lis
         fed = [tuple(map(resolved, call.tensors)) for call in calls]
         feeds = positions(fed)
         inputs = union(feeds)
-        use = use_of(calls, around)
+        use = replace(use_of(calls, around), besides=union(names for feed in fed for names in feed[1:]))
         group = around.group or f"layers/{numbered(snake(class_name), counts)}"
         place = f"{around.place}{group}"
         outermost = around.outermost or own
@@ -197,9 +204,9 @@ def use_of(calls: Sequence[Call], around: Around) -> Use:
     """How a model uses a layer that it calls so."""
     return Use(
         around.calls * len(calls),
-        any(call.more for call in calls),
-        any(call.masked for call in calls),
-        around.training or any(call.training for call in calls),
+        more=any(call.more for call in calls),
+        masked=any(call.masked for call in calls),
+        training=around.training or any(call.training for call in calls),
     )
 
 
@@ -211,24 +218,21 @@ def call_of(node: object) -> Call:
 
     >>> call_of([["lstm", 0, 0, {"training": True}]])
     Call(tensors=(('lstm', 0, 0),), more=False, masked=False, training=True)
-    >>> call_of({"args": [["lstm", 0, 0]], "kwargs": {"initial_state": [["lstm", 0, 1], ["lstm", 0, 2]]}}).more
+    >>> call_of({"args": [["gru", 0, 0]], "kwargs": {"initial_state": ["gru", 0, 1]}}).more
     True
     """
     modern = table(node)
-    values, named = rows(modern.get("args")), [table(modern.get("kwargs"))]
+    values, named = modern.get("args"), [table(modern.get("kwargs"))]
     if not modern:
-        values, named = [node], [table(part) for _, part in histories(node)]
+        values, named = node, [table(arguments) for _, arguments in histories(node)]
     words = [(name, value) for arguments in named for name, value in arguments.items() if value is not None]
-    masks = [value for name, value in words if name == "mask"]
     others = [value for name, value in words if name not in ("mask", "training")]
-    found = [*tensors(values), *tensors(others)]
-    behind = [value for value in values[1:] if value is not None and not isinstance(value, bool)]
-    training = [value for name, value in words if name == "training"] + values[1:]
+    given = (*tensors(values), *tensors(others))
     return Call(
-        tuple(found),
-        len(found) > 1 or bool(others or behind),
-        any(True for value in masks for _ in tensors(value)),
-        any(value is True or value == 1 for value in training if isinstance(value, bool | int)),
+        given,
+        more=len(given) > 1 or bool(others),
+        masked=any(True for name, value in words if name == "mask" for _ in tensors(value)),
+        training=any(name == "training" and value in (True, 1) for name, value in words),
     )
 
 

@@ -183,6 +183,8 @@ def of_part(
 def alone_of(use: Use, timed: str) -> str:
     """Why a part is no ordinary layer of a model, if it is none."""
     reasons = [f"is run once for each step of {timed} (TimeDistributed)"] if timed else []
+    if use.besides:
+        reasons.append(f"starts from what other layers compute ({', '.join(use.besides)})")
     if use.calls > 1:
         reasons.append(f"is called {use.calls} times in its model")
     return " and ".join(reasons)
@@ -206,7 +208,7 @@ def notes_of(use: Use, part: Part, layouts: tuple[str, ...]) -> tuple[str, ...]:
     """What the configuration says of a part that no layout has."""
     named = [name for name in UNSAID if name != "zero_output_for_mask" or not part.way]
     found = [UNSAID[name] for name in named if part.run.get(name) is True]
-    if use.more:
+    if use.more and not use.besides:
         found.append("its initial state is given when the model runs")
     if use.training and any(part.config.get(name) for name in DROPOUTS):
         found.append("it drops out as in training whenever the model runs (training=True)")
