@@ -14,8 +14,11 @@ from tolerance import assert_close
 os.environ.setdefault("KERAS_BACKEND", "torch")
 import keras
 
+from stepnet.errors import LayoutError
+from stepnet.files.account import check_row
 from stepnet.files.formats import read
 from stepnet.files.keras.config import layers_of
+from stepnet.files.model import Module
 from stepnet.files.store import Store
 
 layers = keras.layers
@@ -42,6 +45,12 @@ def saved(folder: Path, made: Callable[[Any], Any], ending: str = ".keras") -> P
     path = folder / f"model{ending}"
     keras.Model(entrance, made(entrance)).save(path)
     return path
+
+
+def outputs_of(path: Path, x: Any) -> Any:
+    """What Keras makes of inputs with a file."""
+    loaded: Any = keras.saving.load_model(path)
+    return keras.ops.convert_to_numpy(loaded(x))
 
 
 def shared(x: Any) -> Any:
@@ -119,6 +128,18 @@ def test_states_that_are_given_are_noted(tmp_path: Path):
     assert stated["notes"] == {"rnn": ["its initial state is given when the model runs"]}
     (module,) = read(source).modules
     assert module.follows == ""
+
+
+def test_what_the_file_says_is_not_overruled(tmp_path: Path):
+    inputs = [keras.Input((TIME, INPUTS)), keras.Input((HIDDEN,)), keras.Input((HIDDEN,))]
+    source, out = tmp_path / "given.keras", tmp_path / "out.onnx"
+    above = lstm("above")(lstm("below")(inputs[0]), initial_state=inputs[1:])
+    keras.Model(inputs, above).save(source)
+    said = refusal("convert", source, "--to", "onnx", "-o", out, "--stack")
+    assert f"{out} would run above over the outputs of below; the file says that it takes something" in said
+    around = [Module(name, ("keras.gru",), {}, follows=other) for name, other in (("a", "b"), ("b", "a"))]
+    with pytest.raises(LayoutError, match=r"a takes the outputs of b, which out\.onnx would run behind it"):
+        check_row(tuple(around), "out.onnx", assumed=True)
 
 
 def dropped(x: Any) -> Any:
@@ -204,7 +225,7 @@ def test_a_masked_row_is_a_row_and_its_mask_is_noted(tmp_path: Path):
     assert stated["notes"] == {"below": [note], "above": [note]}
     tokens = np.array([[1, 2, 3, 4, 5], [6, 5, 4, 3, 2]])  # none of them masked
     steps = keras.ops.convert_to_numpy(made.get_layer("table")(tokens))
-    found = keras.ops.convert_to_numpy(keras.saving.load_model(out)(steps))
+    found = outputs_of(out, steps)
     assert_close(found, keras.ops.convert_to_numpy(made(tokens)), length=2 * TIME, width=INPUTS + HIDDEN)
 
 
@@ -223,8 +244,7 @@ def test_dropouts_that_are_called_twice_pass_on_what_each_call_gets(tmp_path: Pa
 def test_verification_has_outputs_in_the_order_of_keras(tmp_path: Path):
     source, out = saved(tmp_path, lambda x: lstm("rnn", go_backwards=True)(x)), tmp_path / "out.keras"
     assert stepnet("convert", source, "--to", "keras", "-o", out, "--verify")[0] == 0
-    first, second = (keras.ops.convert_to_numpy(keras.saving.load_model(path)(X)) for path in (source, out))
-    assert np.array_equal(first, second)
+    assert np.array_equal(outputs_of(source, X), outputs_of(out, X))
 
 
 def test_calls_of_keras_2_are_read_too():
