@@ -45,7 +45,7 @@ class Skipping(nn.RNN):
 
     def __init__(self) -> None:
         super().__init__(HIDDEN, HIDDEN)
-        self.skip = nn.Linear(HIDDEN, HIDDEN, bias=False)
+        self.skip: Any = nn.Linear(HIDDEN, HIDDEN, bias=False)
         self.skip.weight = self.weight_hh_l0
 
 
@@ -139,7 +139,7 @@ def test_the_account_has_the_names_that_were_written(tmp_path: Path, target: str
 
 def test_a_tensor_that_has_still_to_be_negated(tmp_path: Path):
     state = nn.LSTM(INPUTS, HIDDEN).state_dict()
-    state["weight_ih_l0"] = torch._neg_view(state["weight_ih_l0"])
+    state["weight_ih_l0"] = torch._neg_view(state["weight_ih_l0"])  # pyright: ignore[reportPrivateImportUsage]
     said = refusal("show", saved(tmp_path / "x.pt", state))
     assert "'weight_ih_l0' has still to be negated; save tensor.resolve_neg()" in said
 

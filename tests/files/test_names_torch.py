@@ -234,8 +234,8 @@ def test_an_older_rnn_says_its_mode(tmp_path: Path):
 class Custom(nn.LSTM):
     """A program's own layer, which computes something else."""
 
-    def forward(self, input: torch.Tensor, hx: Any = None) -> Any:  # noqa: A002 - PyTorch's name
-        return super().forward(2 * input, hx)
+    def forward(self, *inputs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return super().forward(2 * inputs[0], *inputs[1:])
 
 
 @pytest.mark.parametrize("zipped", [True, False])

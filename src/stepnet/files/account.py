@@ -169,6 +169,12 @@ def check_row(modules: tuple[Module, ...], output: Path | str, assumed: bool) ->
                 f"{module.alone}: convert it by itself with --module, or write a file of arrays, as .npz or "
                 ".safetensors"
             )
+    later = [module.name.rpartition(" + ")[2] for module in modules]
+    if modules and modules[0].follows in later:
+        raise LayoutError(
+            f"{modules[0].name.rstrip('./_')} takes the outputs of {modules[0].follows}, which {output} "
+            "would run behind it: convert each by itself with --module"
+        )
     for below, module in pairwise(modules):
         names = [one.bare[-1] or "the weights" for one in (below, module)]
         if below.flipped:
@@ -180,6 +186,8 @@ def check_row(modules: tuple[Module, ...], output: Path | str, assumed: bool) ->
             continue
         if module.follows is None:
             what = "the file does not say that it takes them: say --stack if it does, or"
+        elif not module.follows:
+            what = "the file says that it takes something else, or more, which would be lost:"
         else:
             what = f"it takes {module.follows}, and what lies between would be lost:"
         raise LayoutError(

@@ -152,7 +152,7 @@ def convert_file(
     reports = {module.name: one.report for module, one in done}
     told = form.tells(Path(output))
     notes = {
-        new.name: (*new.notes, *not_finite(old), *(() if told else unsaid(new)))
+        new.name: (*new.notes, *not_finite(old), *unsaid(new, told))
         for old, new in zip(modules, made, strict=True)
     }
     account = Account.of(model, modules, taken)
@@ -236,13 +236,15 @@ def not_finite(module: Module) -> tuple[str, ...]:
     return (f"NaN or infinite numbers are in {listed(names)}",) if names else ()
 
 
-def unsaid(module: Module) -> tuple[str, ...]:
-    """What a file of arrays or of weights alone does not say of a module."""
-    found: list[str] = []
-    if module.reverse:
-        found.append("it runs from each sequence's last step, which the new file does not say")
+def unsaid(module: Module, told: bool) -> tuple[str, ...]:
+    """What a new file does not say of a module; told: whether it is a model, and not weights alone."""
+    found = [f"{use}, which the new file does not say" for use in module.use]
     if module.alone:
         found.append(f"it {module.alone}, which the new file does not say")
+    if told:
+        return tuple(found)
+    if module.reverse:
+        found.append("it runs from each sequence's last step, which the new file does not say")
     if module.merge not in ("concat", None):
         found.append(f"its directions are merged by {module.merge}, which the new file does not say")
     return tuple(found)
@@ -297,6 +299,7 @@ def result(module: Module, conversion: Conversion) -> Module:
         flipped=module.flipped,
         merge=module.merge,
         notes=module.notes,
+        use=module.use,
         alone=module.alone,
         stack=module.stack,
     )

@@ -42,13 +42,14 @@ class Module:
     name: what is before the names of its arrays in the file, or the layer's name. layouts: those that it may
     be, one where the file tells. arrays: by the layout's names; `names` is what the file calls them. sizes
     and semantics: what the file says of them. follows: the name of the module whose outputs it takes, if that
-    is all it takes. reverse: whether its one direction runs from each sequence's last step; flipped: whether
-    it then gives its outputs in the order in which it computes them, as Keras does, last step first. merge:
-    what becomes of the outputs of both directions, as `Bidirectional` has it; None where the file does not
-    say. notes: what the file says that no layout has. made: those of its arrays that the file holds as
-    others. alone: why it is no ordinary layer of a model, if it is none. stack: the names of the modules that
-    it was stacked of, if it was. besides: names of other arrays of the file that are parts of it, and that no
-    layout has.
+    is all it takes; "" where it takes something else, None where the file does not say. reverse: whether its
+    one direction runs from each sequence's last step; flipped: whether it then gives its outputs in the order
+    in which it computes them, as Keras does, last step first. merge: what becomes of the outputs of both
+    directions, as `Bidirectional` has it; None where the file does not say. notes: what the file says that no
+    layout has. use: what its model makes of its outputs other than to take those of all steps. made: those of
+    its arrays that the file holds as others. alone: why it is no ordinary layer of a model, if it is none.
+    stack: the names of the modules that it was stacked of, if it was. besides: names of other arrays of the
+    file that are parts of it, and that no layout has.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Module:
     flipped: bool = False
     merge: str | None = "concat"
     notes: tuple[str, ...] = ()
+    use: tuple[str, ...] = ()
     made: tuple[Made, ...] = ()
     alone: str = ""
     besides: tuple[str, ...] = ()
@@ -330,7 +332,9 @@ def is_next(below: Module, module: Module, assumed: bool) -> bool:
     if follows != last or below.layout != module.layout:
         return False
     ways = [(one.semantics, one.reverse, one.merge) for one in (below, module)]
-    if ways[0] != ways[1] or module.reverse or module.merge != "concat" or module.notes or below.notes:
+    if ways[0] != ways[1] or module.reverse or module.merge != "concat":
+        return False
+    if any(one.notes or one.alone for one in (below, module)):
         return False
     here, there = below.told(), module.told()
     if there.layers > 1 or set(unlayered(below)) != set(module.arrays):
@@ -358,6 +362,7 @@ def on_top(below: Module, module: Module) -> Module:
         stack=(*below.parts, *module.parts),
         arrays={**lower, **{f"{layers}/{name}": array for name, array in module.arrays.items()}},
         names={**names, **{f"{layers}/{name}": given for name, given in module.names.items()}},
+        use=tuple(dict.fromkeys((*below.use, *module.use))),
         made=(*below.made, *module.made),
         sizes={},
     )

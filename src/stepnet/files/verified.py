@@ -158,8 +158,9 @@ def by_its_runtime(
             run = runtime.load(path)
         except (ImportError, ValueError) as error:  # another version than what is known here
             return Own(title, runtime.module, reason=f"{type(error).__name__}: {error}")
-        pairs = [(x, y) for x, y in zip(sequences.to_list(), outputs.to_list(), strict=True) if len(x)]
-        given = [(run(x), y) for x, y in pairs]
+        order = slice(None, None, -1 if written[-1].flipped else 1)
+        pairs = zip(sequences.to_list(), outputs.to_list(), strict=True)
+        given = [(run(x), y[order]) for x, y in pairs if len(x)]
     dtype = given[0][0].dtype
     largest = max(1.0, float(np.abs(outputs.values).max(initial=0)))
     return Own(

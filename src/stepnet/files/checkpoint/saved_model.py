@@ -102,7 +102,7 @@ def described(
     """
     whole = layers.get(())
     config = whole.node if whole is not None else None
-    feeds = {told.name: told.inputs for told in layers_of(config, store)} if config is not None else {}
+    model = {told.name: told for told in layers_of(config, store)} if config is not None else {}
     found: list[KerasLayer] = []
     for steps, layer in outermost(layers):
         around = [layers[steps[:end]] for end in range(1, len(steps)) if steps[:end] in layers]
@@ -118,8 +118,10 @@ def described(
         check_complete(known.values(), there)
         if there:
             own = table(layer.node.get("config"))
-            found.append(KerasLayer(name, class_of(layer.node), own, there, feeds.get(name, ()), timed))
-    order = {name: place for place, name in enumerate(feeds)}
+            told = model.get(name)
+            inputs, use = (told.inputs, told.use) if told else ((), None)
+            found.append(KerasLayer(name, class_of(layer.node), own, there, inputs, timed, use))
+    order = {name: place for place, name in enumerate(model)}
     found.sort(key=lambda layer: order.get(layer.name, len(order)))
     return KerasFile(config, arrays, tuple(found), "2")
 

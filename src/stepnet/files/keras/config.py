@@ -12,7 +12,7 @@ keras/engine/topology.py of 1.2.2.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -21,7 +21,7 @@ from stepnet.files.store import OBJECT, Store
 
 Config = Mapping[str, Any]
 Names = tuple[str, ...]
-Tensor = tuple[str, int]  # the name of a layer, and which of the things that it gave back
+Tensor = tuple[str, int, int]  # the name of a layer, which call of it, and which of the things that it gave
 
 LOOKED_THROUGH = {
     *("Dropout", "SpatialDropout1D", "GaussianDropout", "GaussianNoise", "AlphaDropout"),
@@ -42,6 +42,38 @@ MOST_INPUTS = 1000  # of a layer
 
 
 @dataclass(frozen=True)
+class Call:
+    """One call of a layer in a configuration.
+
+    tensors: what it is called with, but for masks. more: whether that is more than one tensor, such as an
+    initial state. masked: whether a mask is among it. training: whether the layer is to do what it does in
+    training.
+    """
+
+    tensors: tuple[Tensor, ...]
+    more: bool = False
+    masked: bool = False
+    training: bool = False
+
+
+@dataclass(frozen=True)
+class Use:
+    """How a model uses a layer.
+
+    calls: how often it calls it, with the models around it. more, masked, training: what the calls have, as
+    `Call` says; besides: names of the layers that compute what there is more. outputs: the number of outputs
+    of the whole model, where the layer gives one of several.
+    """
+
+    calls: int = 1
+    more: bool = False
+    besides: Names = ()
+    masked: bool = False
+    training: bool = False
+    outputs: int = 0
+
+
+@dataclass(frozen=True)
 class Told:
     """A layer that a configuration tells of.
 
@@ -59,6 +91,7 @@ class Told:
     place: str
     timed: str = ""
     passes: bool = False
+    use: Use = Use()
 
     @property
     def node(self) -> Config:
@@ -68,8 +101,9 @@ class Told:
 
 @dataclass(frozen=True)
 class Around:
-    """What is around the layers of a model: the models that it lies in, what feeds each of its inputs, and
-    the group of each layer in files of Keras 3, where that is not told by its class.
+    """What is around the layers of a model: the models that it lies in, what feeds each of its inputs, how
+    the model itself is called, and the group of each layer in files of Keras 3, where that is not told by its
+    class.
     """
 
     prefix: str = ""
@@ -79,6 +113,8 @@ class Around:
     depth: int = 0
     timed: str = ""
     group: str = ""
+    calls: int = 1
+    training: bool = False
 
 
 def layers_of(model: Config, store: Store) -> list[Told]:
@@ -92,7 +128,16 @@ def layers_of(model: Config, store: Store) -> list[Told]:
     lstm LSTM () layers/lstm
     dense Dense ('lstm',) layers/dense
     """
-    return inside(model, Around(), store)[0]
+    found, exits = inside(model, Around(), store)
+    ends = union(exits)
+    several = {*ends} if len(ends) > 1 else set[str]()
+    entrances = {told.name for told in found if told.class_name == "InputLayer"}
+
+    def complete(use: Use, name: str) -> Use:
+        besides = tuple(one for one in use.besides if one not in entrances)
+        return replace(use, besides=besides, outputs=len(ends) if name in several else 0)
+
+    return [replace(told, use=complete(told.use, told.name)) for told in found]
 
 
 def inside(model: Config, around: Around, store: Store) -> tuple[list[Told], list[Names]]:
@@ -101,25 +146,27 @@ def inside(model: Config, around: Around, store: Store) -> tuple[list[Told], lis
         raise FileError(f"its configuration has models in models more than {DEEPEST} deep")
     whole, nodes, counts = table(model.get("config")), nodes_of(model), dict[str, int]()
     chained = "input_layers" not in whole
-    entrances = {name: place for place, (name, _) in enumerate(tensors(whole.get("input_layers")))}
+    entrances = {name: place for place, (name, *_) in enumerate(tensors(whole.get("input_layers")))}
     found: list[Told] = []
-    given: dict[str, list[Names]] = {"": [around.feeds[0] if around.feeds else ()]}
+    # What is behind each call of what gives back what it gets, and each of its outputs.
+    given: dict[str, list[list[Names]]] = {"": [[around.feeds[0] if around.feeds else ()]]}
 
     def resolved(tensor: Tensor) -> Names:
-        name, place = tensor
+        name, call, place = tensor
         store.take(OBJECT + len(around.prefix), "what feeds its layers")
         if name not in given:
             return (around.prefix + name,)
-        return given[name][place] if place < len(given[name]) else ()
+        meant = given[name][call : call + 1] or given[name]  # Keras 2 counts calls elsewhere, too
+        return union(places[place] for places in meant if place < len(places))
 
     before = ""
     for node in nodes:
         own, class_name = name_of(node), str(node.get("class_name"))
-        calls = (
-            [[(before, 0)]] if chained else [list(tensors(call)) for call in rows(node.get("inbound_nodes"))]
-        )
-        feeds = tuple(union(map(resolved, place)) for place in positions(calls))
+        calls = [Call(((before, 0, 0),))] if chained else list(map(call_of, rows(node.get("inbound_nodes"))))
+        fed = [tuple(map(resolved, call.tensors)) for call in calls]
+        feeds = positions(fed)
         inputs = union(feeds)
+        use = replace(use_of(calls, around), besides=union(names for feed in fed for names in feed[1:]))
         group = around.group or f"layers/{numbered(snake(class_name), counts)}"
         place = f"{around.place}{group}"
         outermost = around.outermost or own
@@ -129,25 +176,64 @@ def inside(model: Config, around: Around, store: Store) -> tuple[list[Told], lis
             raise FileError(f"its configuration has a layer that {len(inputs)} others feed")
         name, deeper = around.prefix + own, Around(f"{around.prefix}{own}/", f"{place}/", outermost)
         deeper = replace(deeper, depth=around.depth + 1, timed=around.timed)
+        deeper = replace(deeper, calls=use.calls, training=use.training)
         if class_name == TIMED:  # which gives each step of its input to what it holds
             held: Config = {"config": {"layers": [table(node.get("config")).get("layer")]}}
             steps = replace(deeper, feeds=((name,),), timed=around.timed or name, group="layer")
             found.extend(inside(held, steps, store)[0])
         elif nodes_of(node):
-            layers, given[own] = inside(node, replace(deeper, feeds=feeds), store)
+            layers, exits = inside(node, replace(deeper, feeds=feeds), store)
+            given[own] = [exits]  # of all calls together
             found.extend(layers)
         elif class_name == "InputLayer" and around.depth:
-            fed = entrances.get(own, 0)
-            given[own] = list(around.feeds[fed : fed + 1])
+            entrance = entrances.get(own, 0)
+            given[own] = [list(around.feeds[entrance : entrance + 1])]
         else:
-            passes = class_name in LOOKED_THROUGH and len(inputs) == 1
+            passes = class_name in LOOKED_THROUGH and bool(inputs) and not use.training
+            passes = passes and all(len(union(feed)) == 1 for feed in fed)
             config = table(node.get("config"))
             told = Told(name, own, outermost, class_of(node), config, inputs, place, around.timed, passes)
-            found.append(told)
-            given |= {own: [inputs]} if passes else {}
+            found.append(replace(told, use=use))
+            given |= {own: [[union(feed)] for feed in fed]} if passes else {}
         before = own
-    exits: Iterable[Tensor] = [(before, 0)] if chained else tensors(whole.get("output_layers"))
-    return found, [resolved(tensor) for tensor in exits]
+    ends: Iterable[Tensor] = [(before, 0, 0)] if chained else tensors(whole.get("output_layers"))
+    return found, [resolved(tensor) for tensor in ends]
+
+
+def use_of(calls: Sequence[Call], around: Around) -> Use:
+    """How a model uses a layer that it calls so."""
+    return Use(
+        around.calls * len(calls),
+        more=any(call.more for call in calls),
+        masked=any(call.masked for call in calls),
+        training=around.training or any(call.training for call in calls),
+    )
+
+
+def call_of(node: object) -> Call:
+    """A call of a layer, as a configuration has it.
+
+    Keras 3 writes {"args": [...], "kwargs": {"training": true}}, with tensors anywhere in both; Keras 1 and 2
+    wrote a list of tensors, each of which may have such arguments behind it.
+
+    >>> call_of([["lstm", 0, 0, {"training": True}]])
+    Call(tensors=(('lstm', 0, 0),), more=False, masked=False, training=True)
+    >>> call_of({"args": [["gru", 0, 0]], "kwargs": {"initial_state": ["gru", 0, 1]}}).more
+    True
+    """
+    modern = table(node)
+    values, named = modern.get("args"), [table(modern.get("kwargs"))]
+    if not modern:
+        values, named = node, [table(arguments) for _, arguments in histories(node)]
+    words = [(name, value) for arguments in named for name, value in arguments.items() if value is not None]
+    others = [value for name, value in words if name not in ("mask", "training")]
+    given = (*tensors(values), *tensors(others))
+    return Call(
+        given,
+        more=len(given) > 1 or bool(others),
+        masked=any(True for name, value in words if name == "mask" for _ in tensors(value)),
+        training=any(name == "training" and value in (True, 1) for name, value in words),
+    )
 
 
 def table(value: object) -> Config:
@@ -194,6 +280,11 @@ def tensors(value: object) -> Iterator[Tensor]:
     Keras 3 writes {"class_name": "__keras_tensor__", "config": {"keras_history": ["lstm", 0, 0]}}, Keras 1
     and 2 wrote ["lstm", 0, 0, {}]; the numbers are which call of the layer, and which output.
     """
+    return (tensor for tensor, _ in histories(value))
+
+
+def histories(value: object) -> Iterator[tuple[Tensor, object]]:
+    """The outputs of layers as in `tensors`, each with the arguments that stand behind it, if any."""
     pending = [value]
     while pending:
         value = pending.pop()
@@ -204,17 +295,18 @@ def tensors(value: object) -> Iterator[Tensor]:
         elif isinstance(value, list):
             items = cast("list[Any]", value)
             if [type(item) for item in items[:3]] == [str, int, int]:
-                yield items[0], max(0, items[2])
-            pending.extend(reversed(items))
+                yield (items[0], max(0, items[1]), max(0, items[2])), items[3] if len(items) > 3 else None
+            else:
+                pending.extend(reversed(items))
 
 
-def positions(calls: list[list[Tensor]]) -> list[list[Tensor]]:
+def positions(calls: Sequence[tuple[Names, ...]]) -> tuple[Names, ...]:
     """What is given at each place of a layer's calls, of all calls together."""
-    found: list[list[Tensor]] = [[] for _ in range(max(map(len, calls), default=0))]
+    places: list[list[Names]] = [[] for _ in range(max(map(len, calls), default=0))]
     for call in calls:
-        for place, tensor in zip(found, call, strict=False):
-            place.append(tensor)
-    return found
+        for place, names in zip(places, call, strict=False):
+            place.append(names)
+    return tuple(map(union, places))
 
 
 def union(names: Iterable[Names]) -> Names:

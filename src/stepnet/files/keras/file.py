@@ -24,7 +24,7 @@ from stepnet.errors import FileError
 from stepnet.files import zips
 from stepnet.files.jsons import parsed
 from stepnet.files.keras import hdf5
-from stepnet.files.keras.config import KERNELS, VARIABLES, Config, Told, layers_of
+from stepnet.files.keras.config import KERNELS, VARIABLES, Config, Told, Use, layers_of
 from stepnet.files.keras.parts import (
     DIRECTIONS,
     Part,
@@ -54,7 +54,8 @@ class KerasLayer:
     name: its own, after those of the models that it lies in ("encoder/lstm"). class_name and config are None
     where the file has no configuration. parts: what in it has arrays. inputs: the names of the layers that
     feed it, but for those that change nothing, such as Dropout, which are looked through. timed: the name of
-    the TimeDistributed that runs it once for each outer step, if any.
+    the TimeDistributed that runs it once for each outer step, if any. use: how the model uses it, None where
+    no configuration of a model says so.
     """
 
     name: str
@@ -63,6 +64,7 @@ class KerasLayer:
     parts: tuple[Part, ...]
     inputs: tuple[str, ...] = ()
     timed: str = ""
+    use: Use | None = None
 
     @property
     def arrays(self) -> tuple[tuple[str, str], ...]:
@@ -172,7 +174,7 @@ def modern(
             parts = parts_in(place, found, known)
             check_complete(known.values(), parts)
         if parts:
-            yield KerasLayer(told.name, told.class_name, told.config, parts, told.inputs, told.timed)
+            yield of(told, parts)
     owners: dict[str, list[str]] = {}
     for path in sorted(rest, key=natural):
         if path.partition("/")[0] not in NO_LAYERS and "/vars/" in path:
@@ -181,6 +183,11 @@ def modern(
         parts = parts_in(place, found, {})
         if parts:
             yield KerasLayer(title(place, attributes), None, None, parts)
+
+
+def of(told: Told, parts: tuple[Part, ...]) -> KerasLayer:
+    """A layer that a configuration tells of, with what in it has arrays."""
+    return KerasLayer(told.name, told.class_name, told.config, parts, told.inputs, told.timed, told.use)
 
 
 def below(paths: Sequence[str], place: str) -> Sequence[str]:
@@ -293,7 +300,7 @@ def listed(name: str, paths: Mapping[str, str], layers: Sequence[Told], store: S
         if told is not None and weights:
             with hdf5.within(told.name):
                 parts = parts_by_name(own, weights, told, store)
-            yield KerasLayer(told.name, told.class_name, told.config, parts, told.inputs, told.timed)
+            yield of(told, parts)
         elif weights:
             title = f"{name}/{own}" if len(groups) > 1 and own else name
             yield KerasLayer(title, None, None, parts_by_name(own, weights, None, store))

@@ -11,7 +11,7 @@ from typing import Any
 
 from stepnet.errors import FileError, LayoutError
 from stepnet.files.keras import write as writers
-from stepnet.files.keras.config import layers_of
+from stepnet.files.keras.config import Use, layers_of
 from stepnet.files.keras.file import KerasFile, KerasLayer
 from stepnet.files.keras.file import read as read_layers
 from stepnet.files.keras.parts import DIRECTIONS, Part
@@ -27,6 +27,7 @@ SETTINGS = ("activation", "recurrent_activation")
 ONCE = {"recurrent_activation": "inner_activation"}  # as Keras 1 called it
 PARTS = {"Dense": ("dense", 2), "Embedding": ("embedding", 1)}  # and the most arrays that they have
 FRAMEWORKS = ("keras", "keras2", "keras1")
+DROPOUTS = ("dropout", "recurrent_dropout", "dropout_W", "dropout_U")
 # What a configuration may say of a layer that no layout has.
 UNSAID = {
     "stateful": "it keeps its state from one call to the next (stateful)",
@@ -104,8 +105,7 @@ def modules_of(
     modules: list[Module] = []
     ends: dict[str, str] = {}  # the last module of each layer that is nothing but modules in a row
     for layer in file.layers:
-        name = layer.inputs[0] if len(layer.inputs) == 1 else ""
-        follows = ends.get(name, name) or None
+        follows = follows_of(layer, ends)
         cells = [
             (part, module)
             for part in layer.parts
@@ -124,6 +124,18 @@ def modules_of(
             ends[layer.name] = made[-1].name
         modules += made
     return tuple(modules)
+
+
+def follows_of(layer: KerasLayer, ends: Mapping[str, str]) -> str | None:
+    """The module whose outputs are all that a layer takes, or what else is; "" where it takes more, and None
+    where the file does not say.
+
+    ends: the last module of each layer that is nothing but modules in a row.
+    """
+    if layer.use is None:
+        return None
+    name = layer.inputs[0] if len(layer.inputs) == 1 and not layer.use.more else ""
+    return ends.get(name, name)
 
 
 def of_part(
@@ -147,14 +159,13 @@ def of_part(
         found = by_names(file, arrays)
     if not found:
         return None
-    known = record(found[0])
+    known, use = record(found[0]), layer.use or Use()
     try:
         semantics = known.translated(settings(part.config))
     except LayoutError as error:
         raise FileError(f"{path}: {name!r}: {error}") from error
     reverse = bool(part.run.get("go_backwards")) or (part.way == "backward" and not part.run)
     last = part.words[-2:-1] != ("cells",) or part.words == layer.parts[-1].words
-    timed = layer.timed or part.timed
     return Module(
         name,
         found,
@@ -163,15 +174,44 @@ def of_part(
         semantics=semantics,
         reverse=reverse,
         flipped=reverse and last and bool(part.run.get("return_sequences")) and part.way != "backward",
-        notes=notes_of(part, found),
-        alone=f"is run once for each step of {timed} (TimeDistributed)" if timed else "",
+        notes=notes_of(use, part, found),
+        use=tuple(uses(use, part, last)),
+        alone=alone_of(use, layer.timed or part.timed),
     )
 
 
-def notes_of(part: Part, layouts: tuple[str, ...]) -> tuple[str, ...]:
+def alone_of(use: Use, timed: str) -> str:
+    """Why a part is no ordinary layer of a model, if it is none."""
+    reasons = [f"is run once for each step of {timed} (TimeDistributed)"] if timed else []
+    if use.besides:
+        reasons.append(f"starts from what other layers compute ({', '.join(use.besides)})")
+    if use.calls > 1:
+        reasons.append(f"is called {use.calls} times in its model")
+    return " and ".join(reasons)
+
+
+def uses(use: Use, part: Part, last: bool) -> Iterator[str]:
+    """What a model makes of a part's outputs and steps other than to take them all; last: whether its outputs
+    are those of its layer.
+    """
+    if last and part.run.get("return_sequences") is False:
+        yield "it gives its last output alone"
+    if last and part.run.get("return_state") is True:
+        yield "it gives its last states too"
+    if last and use.outputs:
+        yield f"it gives one of its model's {use.outputs} outputs"
+    if use.masked:
+        yield "its mask is given when the model runs"
+
+
+def notes_of(use: Use, part: Part, layouts: tuple[str, ...]) -> tuple[str, ...]:
     """What the configuration says of a part that no layout has."""
     named = [name for name in UNSAID if name != "zero_output_for_mask" or not part.way]
     found = [UNSAID[name] for name in named if part.run.get(name) is True]
+    if use.more and not use.besides:
+        found.append("its initial state is given when the model runs")
+    if use.training and any(part.config.get(name) for name in DROPOUTS):
+        found.append("it drops out as in training whenever the model runs (training=True)")
     if part.class_name and not part.cell:
         found.append(f"it is a {part.class_name}, taken for {' or '.join(layouts)} by its arrays' names")
     return tuple(found)
