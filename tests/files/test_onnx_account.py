@@ -117,8 +117,7 @@ def test_states_that_other_nodes_compute_make_no_row(tmp_path: Path):
             written(source, choice=Choice(stack=stack))
     done = written(source, choice=Choice(module="b"))
     assert done.notes["b"] == (
-        "initial_h is what other nodes compute",
-        "initial_c is what other nodes compute",
+        "it starts from what other nodes compute (initial_h and initial_c), which the new file does not say",
     )
 
 

@@ -52,7 +52,8 @@ def module(path: Path, node: OnnxNode) -> Module:
     except LayoutError as error:
         raise FileError(f"{where}: {error}") from error
     computed = [slot for slot in STATES if node.begins.get(slot) == "computed"]
-    notes = [f"{slot} {BEGINS[kind]}" for slot, kind in node.begins.items() if tells(slot, kind)]
+    begins = {slot: kind for slot, kind in node.begins.items() if slot not in computed}
+    notes = [f"{slot} {BEGINS[kind]}" for slot, kind in begins.items() if tells(slot, kind)]
     return Module(
         node.name,
         (layout,),
