@@ -303,10 +303,10 @@ def test_thousands_of_layers_are_found_in_time_that_grows_as_they_do():
     times: list[float] = []
     for count in (500, 4000):
         shapes = {f"{number}.{name}": shape for number in range(count) for name, shape in GRU.items()}
-        taken, found = seconds(shapes, torch)
-        assert [one.prefix for one in found] == [f"{number}." for number in range(count)]
-        times.append(taken)
-    assert times[1] < 24 * times[0]
+        tries = [seconds(shapes, torch) for _ in range(3)]
+        assert [one.prefix for one in tries[0][1]] == [f"{number}." for number in range(count)]
+        times.append(min(taken for taken, _ in tries))
+    assert times[1] < 32 * times[0]  # were it quadratic, 64 times
 
 
 def test_a_deep_stack_that_does_not_fit_is_soon_refused():
