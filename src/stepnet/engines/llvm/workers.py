@@ -34,7 +34,7 @@ MOST, ASKED, CAME = (ORDERS.index(name) for name in ("most", "asked", "came"))
 # 50 microseconds to come, and several times that where processors sleep too), and of a single step.
 PATIENCE, STEP_PATIENCE = 20000, 40
 # Seconds for which threads that were late are left out, the first time and at most.
-LEFT_OUT, LONGEST_LEFT_OUT = 0.01, 1.28
+LEFT_OUT, LONGEST_LEFT_OUT = 0.01, 0.32
 # Seconds until another thread is asked for after the system refused one, and to wait for one to begin.
 REFUSED, BEGINS = 1.0, 1.0
 
