@@ -137,7 +137,7 @@ def right(
         reverse,
         ("statics", "index"),
     )
-    places = len(step.rnn("float64").prepared.traced.names)
+    places = len(step.rnn("float64").program.traced.names)
     per_output = [
         [np.concatenate([leaves(out)[place] for out in steps]) if steps else np.zeros(0) for steps in outputs]
         for place in range(places)

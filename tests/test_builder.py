@@ -142,7 +142,7 @@ def test_the_net_knows_the_lines_of_the_block() -> None:
         h = op.add_memory(shape=3)
         h.update(h.pre_state() + x)
         op.add_outputs(h)
-    sources = [node.source for node in op.recurrence.prepared.traced.body.nodes if node.operation == "add"]
+    sources = [node.source for node in op.recurrence.program.traced.body.nodes if node.operation == "add"]
     assert len(sources) == 1
     assert sources[0].startswith(f"{__file__}:")
     assert sources[0].endswith(": h.update(h.pre_state() + x)")

@@ -347,7 +347,7 @@ def test_what_needs_no_memory_of_the_block_around_leaves_its_loop(name: str) -> 
     texts = ragged([[2, 0], [1]])
     bias = sn.Ragged(numbers(1, 3, 4), texts.offsets[:1])
     outer = written(program, count, texts, numbers(2, 2, 4), bias, numbers(3, 2, 4))
-    parts = outer.recurrence.prepared.schedule.parts
+    parts = outer.recurrence.schedule.parts
     kinds = [part.kind for part in parts if part.kind != "recurrence" or part.node is not None]
     assert kinds.count("recurrence") == (2 if leaves else kinds.count("recurrence"))
     assert kinds.count("loop") == (0 if leaves else 1)
@@ -392,7 +392,7 @@ def test_sequences_as_outputs_and_one_recurrence_for_all_calls(engine: str) -> N
         h = outer.add_memory(shape=[4])
         h.update(inner(output_all_steps=False) + sn.reduce(inner(), "last") + h.pre_state())
         outer.add_outputs(inner() * 2, h)
-    body = outer.recurrence.prepared.traced.body
+    body = outer.recurrence.program.traced.body
     assert [node.operation for node in body.nodes].count("recur") == 1
     words, found = outer(engine=engine)
     assert (words.levels, found.levels) == (2, 1)

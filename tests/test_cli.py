@@ -323,7 +323,7 @@ def test_wrong_usage(arguments: tuple[object, ...]):
 def test_refusals_of_several_lines_become_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, vowels: Path):
     from stepnet.engines import engine_named
 
-    monkeypatch.setattr(type(engine_named("llvm")), "refuse", lambda self, plan: "it is Sunday")
+    monkeypatch.setattr(type(engine_named("llvm")), "refuse", lambda self, schedule: "it is Sunday")
     message = refusal("run", MODEL, "--input", vowels, "-o", tmp_path / "out.parquet")
     assert message.endswith("; llvm: it is Sunday")
 

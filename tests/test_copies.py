@@ -214,7 +214,7 @@ def test_what_a_recurrence_captured_goes_with_it():
 
 def test_equal_recurrences_are_compiled_once():
     compiled = [
-        llvm_engine.LlvmEngine().compile(sn.RNN(step, weights(), memory=4, inputs=3).plan).compiled
+        llvm_engine.LlvmEngine().compile(sn.RNN(step, weights(), memory=4, inputs=3).schedule).compiled
         for _ in range(2)
     ]
     assert compiled[0] is compiled[1]
@@ -228,7 +228,7 @@ def test_compiled_plans_are_kept_up_to_so_many_bytes(monkeypatch: pytest.MonkeyP
 
         return sn.RNN(numbered, weights(), memory=4, inputs=3)
 
-    one = llvm_engine.LlvmEngine().compile(kernel(0).plan).compiled.bytes
+    one = llvm_engine.LlvmEngine().compile(kernel(0).schedule).compiled.bytes
     kept = Kept(int(3.5 * one))
     monkeypatch.setattr(llvm_engine, "KEPT", kept)
     rnns = [kernel(number) for number in range(5)]
@@ -259,5 +259,5 @@ def test_a_recurrence_keeps_the_traces_of_so_many_kinds_of_inputs(engine: str):
     for width in range(1, 40):
         _, final = rnn(np.ones((1, 2, width), "float32"), engine=engine)
         assert final.tolist() == [2 * width]
-    assert len(rnn._prepared) == len(rnn._seen) == recurrence.MOST_TRACES
+    assert len(rnn._programs) == len(rnn._seen) == recurrence.MOST_TRACES
     assert rnn(np.ones((1, 2, 1), "float32"), engine=engine)[1].tolist() == [2]

@@ -611,11 +611,11 @@ class Unwilling:
 
     name = "llvm"
 
-    def refuse(self, plan: Any) -> str:
+    def refuse(self, schedule: Any) -> str:
         return "it is tired"
 
-    def compile(self, plan: Any) -> Any:
-        raise AssertionError("a refused plan is not compiled")
+    def compile(self, schedule: Any) -> Any:
+        raise AssertionError("a refused schedule is not compiled")
 
 
 def test_every_reason_is_told_and_the_interpreter_is_never_taken_unasked(
@@ -625,12 +625,12 @@ def test_every_reason_is_told_and_the_interpreter_is_never_taken_unasked(
 
     everyone = {**engines.engines(), "llvm": Unwilling()}
     monkeypatch.setattr(engines, "engines", lambda: everyone)
-    plan = sn.RNN(identity, memory=4, inputs=4).plan
+    schedule = sn.RNN(identity, memory=4, inputs=4).schedule
     with pytest.raises(
         RefusedError, match=r"no engine runs this net; .*'interpret'\) would, slowly\n  llvm: it is tired"
     ):
-        choose(plan)
-    chosen, reasons = choose(plan, ("llvm", "interpret"))
+        choose(schedule)
+    chosen, reasons = choose(schedule, ("llvm", "interpret"))
     assert chosen.name == "interpret"
     assert reasons == {"llvm": "it is tired"}
 

@@ -97,7 +97,7 @@ def test_golden_text_of_a_gru():
 
 
 def test_costs_of_a_gru_by_hand():
-    once, before, loop = explanation(gru().plan).stages
+    once, before, loop = explanation(gru().schedule).stages
     # The two biases of r and of z are added once; before the loop each gate adds one.
     assert once == Stage("once", once.phases, 2 * HIDDEN, 4 * 4 * HIDDEN, 4 * 2 * HIDDEN)
     assert before == Stage(
@@ -110,7 +110,7 @@ def test_costs_of_a_gru_by_hand():
 
 
 def test_every_stage_and_end_is_there():
-    facts = explanation(of_everything().plan, "interpret")
+    facts = explanation(of_everything().schedule, "interpret")
     assert [stage.name for stage in facts.stages] == ["sequence", "before", "loop", "after"]
     assert (facts.inputs, facts.statics, facts.reverse) == ({"x": "f32[3]"}, {"static": "f32[5]"}, True)
     assert facts.memories == {"h": "f32[8]", "c": "f32[8]"}
@@ -124,7 +124,7 @@ def test_every_stage_and_end_is_there():
 
 @pytest.mark.parametrize("rnn", [gru(), of_everything(), *named_cells()], ids=str)
 def test_each_number_is_given_once_before_it_is_read(rnn: sn.RNN):
-    facts = explanation(rnn.plan, "interpret")
+    facts = explanation(rnn.schedule, "interpret")
     given: list[str] = []
     for stage in facts.stages:
         for phase in stage.phases:
@@ -137,10 +137,10 @@ def test_each_number_is_given_once_before_it_is_read(rnn: sn.RNN):
 
 
 def test_engines_that_refuse_say_why(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(type(engine_named("llvm")), "refuse", lambda self, plan: "it is Sunday")
-    plan = gru().plan
-    assert "engine: none of those asked for\n  llvm        refuses: it is Sunday" in explain(plan)
-    assert explanation(plan, ("llvm", "interpret")).engine == "interpret"
+    monkeypatch.setattr(type(engine_named("llvm")), "refuse", lambda self, schedule: "it is Sunday")
+    schedule = gru().schedule
+    assert "engine: none of those asked for\n  llvm        refuses: it is Sunday" in explain(schedule)
+    assert explanation(schedule, ("llvm", "interpret")).engine == "interpret"
 
 
 def test_an_engine_there_is_not():

@@ -164,11 +164,11 @@ def test_the_latest_trace_is_that_of_the_latest_call():
     x = inputs()
     for _ in range(3):
         rnn(x)
-    single = rnn.prepared
+    single = rnn.program
     rnn(x.astype("f8"))
-    assert rnn.prepared is not single
+    assert rnn.program is not single
     rnn(x)
-    assert rnn.prepared is single
+    assert rnn.program is single
 
 
 def test_few_shapes_are_kept():
@@ -184,7 +184,7 @@ def test_a_frozen_call_keeps_its_constants():
     # Of several threads that make a first call at once each has a runner, of which one is kept.
     rnn, x = cells.rnn("gru", GRU), inputs(1, 6)
     right = rnn(x)
-    bound = rnn.prepared.kernels["auto"].bind(leaves(rnn.params))
+    bound = rnn.program.kernels["auto"].bind(leaves(rnn.params))
     call = Call([x.reshape(6, 5)], np.zeros(1, np.int64), np.full(1, 6), 6, [None])
     frozen, constants = bound.frozen(call), weakref.ref(bound.constants)  # type: ignore[attr-defined]
     del bound

@@ -112,7 +112,7 @@ def test_beliefs_of_any_size_stay_numbers():
 def test_the_inner_recurrence_is_lifted(data: Speakers):
     rnn = hierarchy.classifier(data.weights)
     rnn(hierarchy.grouped(data.utterances, data.speakers)[0])
-    kinds = [part.kind for part in rnn.prepared.schedule.parts]
+    kinds = [part.kind for part in rnn.schedule.parts]
     assert kinds.count("recurrence") == 2
     assert "loop" not in kinds
 

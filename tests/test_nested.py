@@ -171,7 +171,7 @@ def test_steps_that_call_recurrences(name: str, given: list[list[Array]], engine
 def test_what_needs_no_memory_is_lifted(name: str):
     step, _, kinds = STEPS[name]
     rnn = sn.RNN(step, SENTENCES, memory=4, inputs=sn.Spec(3, "float32", levels=1))
-    assert [part.kind for part in rnn.prepared.schedule.parts] == kinds
+    assert [part.kind for part in rnn.schedule.parts] == kinds
 
 
 def explained_parts(step: Any) -> list[str]:

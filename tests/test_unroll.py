@@ -47,7 +47,7 @@ def kernel(unroll: int, steps: int) -> Any:
     params = cells.CELLS["gru"].parameters(inputs=3, hidden=16)
     rnn = sn.RNN(cells.gru, params, memory=16, unroll=unroll)
     rnn(np.zeros((1, steps, 3), "float32"))
-    return engine_named("llvm").compile(rnn.plan)
+    return engine_named("llvm").compile(rnn.schedule)
 
 
 def test_the_code_is_as_long_as_it_is_unrolled_whatever_the_time():

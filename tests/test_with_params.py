@@ -53,7 +53,7 @@ def test_nothing_is_traced_or_compiled(monkeypatch: pytest.MonkeyPatch):
         other = rnn.with_params(params(value))
         assert other(X)[0][0, 0, 0] == pytest.approx(np.tanh(X[0, 0].sum() * value), rel=1e-5)
         assert other(X, mask=np.zeros((3, 6), bool))[0].sum() == 0
-        assert other.prepared.plan is rnn.prepared.plan
+        assert other.program.plan is rnn.program.plan
     assert len(calls) == traced
 
 

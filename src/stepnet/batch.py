@@ -9,8 +9,9 @@ from stepnet.arguments import LARGEST, array_of, checked_dtype, shown
 from stepnet.errors import InputError
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import path_of
-from stepnet.structure import arranged, leaves, named_leaves, skeleton
-from stepnet.types import native
+from stepnet.step import Spec
+from stepnet.structure import arranged, leaves, named_leaves, rebuild, skeleton
+from stepnet.types import AXES, native
 
 Array = np.ndarray
 ZEROS = "zeros"
@@ -20,14 +21,21 @@ MOST_BEGUN = LARGEST // 2
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences as given: [total, features...] arrays, where each sequence lies, and how to answer."""
+    """Sequences as given, and where each of them lies.
+
+    arrays: [total, features...], or the values of all inner sequences end to end. levels: of each array, 1
+    for a value at each step. starts, lengths, total: the steps of each sequence among all. inner: the offsets
+    of inner sequences, outermost first. like: the Ragged, or (batch, time), that outputs are laid out as.
+    """
 
     structure: Any
     arrays: list[Array]
+    levels: list[int]
     starts: Array
     lengths: Array
     total: int
     like: Any
+    inner: tuple[Array, ...] = ()
 
     @property
     def count(self) -> int:
@@ -35,9 +43,17 @@ class Batch:
         return len(self.lengths)
 
     @property
-    def skeleton(self) -> str:
-        """The structure of the inputs as text."""
-        return "*" if isinstance(self.structure, Ragged | np.ndarray) else skeleton(self.structure)
+    def key(self) -> tuple[Any, ...]:
+        """What a trace for such inputs is kept by."""
+        single = isinstance(self.structure, Ragged | np.ndarray)
+        kinds = ((a.dtype, a.shape[1:], n) for a, n in zip(self.arrays, self.levels, strict=True))
+        return "*" if single else skeleton(self.structure), *kinds
+
+    @property
+    def specs(self) -> Any:
+        """What a step sees of the inputs."""
+        pairs = zip(self.arrays, self.levels, strict=True)
+        return rebuild(self.structure, [Spec(a.shape[1:], a.dtype, levels - 1) for a, levels in pairs])
 
     @classmethod
     def of(cls, sequences: Any, lengths: Any) -> "Batch":
@@ -55,16 +71,26 @@ class Batch:
                 "give all inputs as Raggeds or all as arrays"
             )
         check_no_lengths(lengths)
-        return cls._of_ragged(sequences, named, named[0][1])
+        return cls._of_raggeds(sequences, named)
 
     @classmethod
-    def _of_ragged(cls, structure: Any, named: list[tuple[str, Any]], first: Ragged) -> "Batch":
+    def _of_raggeds(cls, structure: Any, named: list[tuple[str, Ragged]]) -> "Batch":
+        first, deepest = max(named, key=lambda pair: pair[1].levels)
         for name, ragged in named:
-            if ragged is not first:
-                check_same_lengths(named[0][0], first, name, ragged)
+            if ragged is not deepest:
+                check_same_lengths(first, deepest, name, ragged)
         arrays = [checked_array(ragged.values, f"input {name}".strip()) for name, ragged in named]
-        offsets = first.offsets[0]
-        return cls(structure, arrays, offsets[:-1], np.diff(offsets), int(offsets[-1]), first)
+        offsets, *inner = deepest.offsets
+        return cls(
+            structure,
+            arrays,
+            [ragged.levels for _, ragged in named],
+            offsets[:-1],
+            np.diff(offsets),
+            int(offsets[-1]),
+            deepest,
+            tuple(inner),
+        )
 
     @classmethod
     def _of_arrays(cls, structure: Any, named: list[tuple[str, Any]], lengths: Any) -> "Batch":
@@ -80,17 +106,80 @@ class Batch:
                     f"{arrays[0].shape[:2]} and {array.shape[:2]}"
                 )
         count, time = arrays[0].shape[:2]
-        found = np.full(count, time, np.int64) if lengths is None else checked_lengths(lengths, count, time)
+        known = np.full(count, time, np.int64) if lengths is None else checked_lengths(lengths, count, time)
         flat = [array.reshape(count * time, *array.shape[2:]) for array in arrays]
-        return cls(
-            structure, flat, np.arange(count, dtype=np.int64) * time, found, count * time, (count, time)
-        )
+        starts = np.arange(count, dtype=np.int64) * time
+        return cls(structure, flat, [1] * len(flat), starts, known, count * time, (count, time))
 
-    def laid_out(self, output: Array) -> Any:
-        """An output as the input came."""
+    @property
+    def steps_like(self) -> Any:
+        """What a value of each step is laid out as: a Ragged of one level, or (batch, time)."""
+        if isinstance(self.like, Ragged) and self.like.levels > 1:
+            return Ragged(np.empty(self.total), self.like.offsets[:1])
+        return self.like
+
+    def laid_out(self, output: Array, levels: int = 1) -> Any:
+        """An output of so many levels as the input came."""
         if isinstance(self.like, Ragged):
-            return self.like.with_values(output)
+            if self.like.levels == levels:
+                return self.like.with_values(output)
+            return Ragged(output, self.like.offsets[:levels])
         return output.reshape(*self.like, *output.shape[1:])
+
+
+@dataclass(frozen=True)
+class Statics:
+    """The statics as given: arrays with an entry for each sequence, and sequences that each row has.
+
+    specs: what a step sees of them. beside: the offsets of those that are sequences, by the name of their
+    axis: those of the same lengths share one, so that keys and values meet.
+    """
+
+    specs: Any
+    arrays: list[Array]
+    beside: dict[str, Array]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What a trace for such statics is kept by."""
+        return () if self.specs is None else (skeleton(self.specs), *leaves(self.specs))
+
+    @classmethod
+    def of(cls, statics: Any, count: int) -> "Statics":
+        """The statics of so many sequences; raises `InputError` for others."""
+        specs: list[Spec] = []
+        arrays: list[Array] = []
+        beside: dict[str, Array] = {}
+        for name, leaf in named_leaves(statics):
+            what = f"static {name}".strip()
+            array, axis = checked_array(leaf.values if isinstance(leaf, Ragged) else leaf, what), ""
+            if isinstance(leaf, Ragged):
+                check_row_sequences(leaf, what, count)
+                same = [
+                    known for known, offsets in beside.items() if np.array_equal(offsets, leaf.offsets[0])
+                ]
+                axis = same[0] if same else (name or "static") + ("_" if name in AXES else "")
+                beside[axis] = leaf.offsets[0]
+            elif array.ndim < 1 or len(array) != count:
+                raise InputError(
+                    f"{what} is {list(array.shape)}; its first axis should be the {count} sequences"
+                )
+            specs.append(Spec(array.shape[1:], array.dtype, axis=axis))
+            arrays.append(array)
+        return cls(rebuild(statics, specs), arrays, beside)
+
+
+def check_row_sequences(ragged: Ragged, what: str, count: int) -> None:
+    """Raises `InputError` for a static that is not one sequence for each row."""
+    if ragged.levels != 1:
+        raise InputError(f"{what} has {ragged.levels} levels; a static is one sequence for each row")
+    if len(ragged) != count:
+        raise InputError(f"{what} is of {len(ragged)} rows; there are {count} sequences")
+
+
+def is_ragged(structure: Any) -> bool:
+    """Whether there is a Ragged among values."""
+    return any(isinstance(leaf, Ragged) for leaf in leaves(structure))
 
 
 def check_no_lengths(lengths: Any) -> None:
@@ -176,13 +265,3 @@ def initial_arrays(initial: Any, memory: Any, count: int) -> list[Array | None]:
             raise InputError(f"{what} has dtype {array.dtype}; it should be {spec.dtype}")
         found.append(np.ascontiguousarray(array, spec.dtype))
     return found
-
-
-def row_arrays(statics: Any, count: int) -> list[Array]:
-    """The statics, each with one entry per sequence."""
-    for name, array in named_leaves(statics):
-        if array.ndim < 1 or len(array) != count:
-            raise InputError(
-                f"static {name or ''} is {list(array.shape)}; its first axis should be the {count} sequences"
-            )
-    return leaves(statics)

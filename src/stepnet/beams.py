@@ -10,7 +10,7 @@ import numpy as np
 from stepnet.arguments import number, whole
 from stepnet.compose import Stack
 from stepnet.generate import Writer, checked_most, checked_stops, log_softmax
-from stepnet.prepared import Asked
+from stepnet.program import Asked
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
 from stepnet.recurrence import RNN

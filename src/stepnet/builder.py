@@ -49,9 +49,8 @@ from stepnet.block import REDUCE, Block, Memory, Replay, numbered
 from stepnet.engines import checked_engine
 from stepnet.errors import InputError
 from stepnet.ir import Builder
-from stepnet.levels import common_offsets, is_deep
 from stepnet.lines import user_frame
-from stepnet.prepared import Asked
+from stepnet.program import Asked
 from stepnet.ragged import Ragged
 from stepnet.recurrence import RNN, default_dtype, scan
 from stepnet.step import Spec
@@ -295,15 +294,8 @@ def check_level(X: Any, level: Any) -> None:
 
 def specs_and_count(inputs: dict[str, Any]) -> tuple[dict[str, Spec], int]:
     """What a step sees of Raggeds or arrays, and how many sequences there are."""
-    if is_deep(inputs):
-        count = len(common_offsets(list(inputs.items()))[0]) - 1
-        arrays = [checked_array(ragged.values, f"input {name}") for name, ragged in inputs.items()]
-        levels = [ragged.levels - 1 for ragged in inputs.values()]
-    else:
-        batch = Batch.of(inputs, None)
-        arrays, count, levels = batch.arrays, batch.count, [0] * len(inputs)
-    found = [Spec(array.shape[1:], array.dtype, inner) for array, inner in zip(arrays, levels, strict=True)]
-    return dict(zip(inputs, found, strict=True)), count
+    batch = Batch.of(inputs, None)
+    return batch.specs, batch.count
 
 
 def check_rows(what: str, array: Any, count: int) -> None:

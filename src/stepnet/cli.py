@@ -291,7 +291,7 @@ def explain(
 
     layer = load(file, choice(layout, module, size, semantics, stack))
     if as_json:
-        plans = [{"name": name, **asdict(explanation(rnn.plan, engine))} for name, rnn in parts(layer)]
+        plans = [{"name": name, **asdict(explanation(rnn.schedule, engine))} for name, rnn in parts(layer)]
         write_json({"file": str(file), "recurrences": plans})
     else:
         typer.echo(layer.explain(engine))

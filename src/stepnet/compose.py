@@ -20,7 +20,7 @@ from stepnet.batch import ZEROS
 from stepnet.control import Controls
 from stepnet.errors import InputError, StepnetError
 from stepnet.nested import is_traced
-from stepnet.prepared import Asked
+from stepnet.program import Asked
 from stepnet.ragged import Ragged
 from stepnet.recurrence import RNN
 from stepnet.stream import Stream, Turn

@@ -15,14 +15,16 @@ import numpy as np
 from stepnet.arguments import array_of, kind
 from stepnet.engines import Call, Results
 from stepnet.errors import InputError
-from stepnet.ir import Builder
+from stepnet.interpret import Segments, of_rows, within_steps
+from stepnet.ir import Builder, Net
 from stepnet.lines import defined_at, refuse
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import ends_of, offsets_of, positions_of
+from stepnet.recur import Given
 from stepnet.step import Spec, Step, TracedStep, row_value, trace_step
 from stepnet.structure import arranged, leaves, rebuild, transform
 from stepnet.trace import Traced
-from stepnet.types import ROWS
+from stepnet.types import ROWS, STEPS
 
 Array = np.ndarray
 Until = Callable[[Any, Any], Any]
@@ -181,25 +183,27 @@ class Piece:
     outputs: list[Array]
 
 
-def run_until(run: Callable[[Call], Results], call: Call) -> tuple[Array, Results]:
+def run_until(run: Callable[[Call], Results], call: Call, net: Net) -> tuple[Array, Results]:
     """The lengths of the sequences that end early, and the results, outputs laid end to end.
 
-    `run` is of a step made by `ending`, whose last output says that a sequence has ended. Sequences are run
-    some steps at a time, and those that have ended are left out from then on.
+    net: of a step made by `ending`, whose last output says that a sequence has ended; `run` runs it.
+    Sequences are run some steps at a time, and those that have ended are left out from then on.
     """
-    rows, taken = np.arange(len(call.lengths)), np.zeros(len(call.lengths), np.int64)
+    recur = next(node.recur for node in net.nodes if node.operation == "recur")
+    types, reverse = recur.given([net.type_of(number) for number in net.inputs]), recur.reverse
+    rows, taken = np.arange(call.rows), np.zeros(call.rows, np.int64)
     memories, steps = call.initial, PIECES[0]
     final: list[Array] = []
     pieces: list[Piece] = []
     while not pieces or len(rows):
         lengths = np.minimum(call.lengths[rows] - taken[rows], steps)
-        results = run(some_steps(call, rows, taken[rows], lengths, memories))
+        results = run(some_steps(call, types, reverse, rows, taken[rows], lengths, memories))
         final = final or [memory.copy() for memory in results.final]
         for whole, memory in zip(final, results.final, strict=True):
             whole[rows] = memory
         *outputs, done = results.outputs
-        used, ended = used_steps(done, offsets_of(lengths), call.reverse)
-        kept = positions_of(offsets_of(lengths)[:-1] + (lengths - used if call.reverse else 0), used)
+        used, ended = used_steps(done, offsets_of(lengths), reverse)
+        kept = positions_of(offsets_of(lengths)[:-1] + (lengths - used if reverse else 0), used)
         pieces.append(Piece(rows, taken[rows], used, [output[kept] for output in outputs]))
         taken[rows] += used
         left = ~ended & (taken[rows] < call.lengths[rows])
@@ -208,24 +212,38 @@ def run_until(run: Callable[[Call], Results], call: Call) -> tuple[Array, Result
             rows[left],
             min(2 * steps, PIECES[1]),
         )
-    return taken, Results(put_together(pieces, taken, call), final)
+    return taken, Results(put_together(pieces, taken, call.last_only, reverse), final)
 
 
 def some_steps(
-    call: Call, rows: Array, taken: Array, lengths: Array, memories: Sequence[Array | None]
+    call: Call,
+    types: Given,
+    reverse: bool,
+    rows: Array,
+    taken: Array,
+    lengths: Array,
+    memories: Sequence[Array | None],
 ) -> Call:
-    """The call of the next steps of some sequences."""
-    ahead = call.lengths[rows] - taken - lengths if call.reverse else taken
-    positions, offsets = positions_of(call.starts[rows] + ahead, lengths), offsets_of(lengths)
+    """The call of the next steps of some sequences. types: of the net's inputs."""
+    ahead = call.lengths[rows] - taken - lengths if reverse else taken
+    places, inner = within_steps(positions_of(call.starts[rows] + ahead, lengths), call.inner)
+    sequences = [
+        np.ascontiguousarray(sequence[places[len(type_.extent) - len(STEPS)]])
+        for sequence, type_ in zip(call.sequences, types.sequences, strict=True)
+    ]
+    statics, others = list(call.statics), types.others[: len(call.statics)]
+    still, beside = of_rows(statics, others, Segments(call.rows, beside=call.beside), rows)
+    offsets = offsets_of(lengths)
     return Call(
-        [np.ascontiguousarray(sequence[positions]) for sequence in call.sequences],
+        sequences,
         offsets[:-1],
         lengths,
         int(offsets[-1]),
         memories,
-        [static[rows] for static in call.statics],
-        reverse=call.reverse,
+        still,
         begun=taken if call.begun is None else taken + call.begun[rows],
+        inner=inner,
+        beside=beside,
     )
 
 
@@ -242,13 +260,13 @@ def used_steps(done: Array, offsets: Array, reverse: bool) -> tuple[Array, Array
     return np.where(ended, found + 1 - starts, stops - starts), ended
 
 
-def put_together(pieces: list[Piece], lengths: Array, call: Call) -> list[Array]:
+def put_together(pieces: list[Piece], lengths: Array, last_only: bool, reverse: bool) -> list[Array]:
     """The outputs of all pieces, sequence after sequence; of last steps alone for `last_only`."""
     offsets = offsets_of(lengths)
     outputs = [np.zeros((int(offsets[-1]), *part.shape[1:]), part.dtype) for part in pieces[0].outputs]
     for piece in pieces:
-        ahead = lengths[piece.rows] - piece.taken - piece.lengths if call.reverse else piece.taken
+        ahead = lengths[piece.rows] - piece.taken - piece.lengths if reverse else piece.taken
         places = positions_of(offsets[piece.rows] + ahead, piece.lengths)
         for output, part in zip(outputs, piece.outputs, strict=True):
             output[places] = part
-    return [ends_of(output, offsets, call.reverse) for output in outputs] if call.last_only else outputs
+    return [ends_of(output, offsets, reverse) for output in outputs] if last_only else outputs

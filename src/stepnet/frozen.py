@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.engines import Bound, Call, FrozenCall
-from stepnet.prepared import Prepared
+from stepnet.program import Program
 from stepnet.step import Spec
 from stepnet.structure import rebuild
 from stepnet.threads import threads
@@ -33,7 +33,7 @@ class Frozen:
     outputs as the caller gets them.
     """
 
-    prepared: Prepared
+    program: Program
     run: FrozenCall
     memory: tuple[tuple[int, ...], np.dtype[Any]] | None
     outputs: tuple[tuple[int, ...], ...]
@@ -47,7 +47,7 @@ class Frozen:
 
     def __call__(self, sequences: Array, initial: Array | None) -> tuple[Any, Any]:
         """The outputs and the last memory."""
-        traced = self.prepared.traced
+        traced = self.program.traced
         results = self.run([sequences], [initial] * traced.counts[1])
         outputs = [array.reshape(shape) for array, shape in zip(results.outputs, self.outputs, strict=True)]
         return rebuilt(traced.output, outputs), rebuilt(traced.memory, results.final)
@@ -76,13 +76,13 @@ class FrozenCalls:
             return None
         return sequences.shape, sequences.dtype, last_only, engine, threads()
 
-    def run(self, key: Key, sequences: Array, initial: Any) -> tuple[Prepared, tuple[Any, Any]] | None:
+    def run(self, key: Key, sequences: Array, initial: Any) -> tuple[Program, tuple[Any, Any]] | None:
         """The trace and the results of a frozen call; None where there is none for these arguments."""
         try:
             frozen = self.idle[key].pop()
         except (KeyError, IndexError):  # none yet, or another thread has it
             return None
-        done = (frozen.prepared, frozen(sequences, initial)) if frozen.takes(initial) else None
+        done = (frozen.program, frozen(sequences, initial)) if frozen.takes(initial) else None
         kept = self.idle.get(key)
         if kept is not None and not kept:
             kept.append(frozen)
@@ -97,13 +97,13 @@ class FrozenCalls:
                 self.idle.popitem(last=False)
         return known
 
-    def freeze(self, key: Key, prepared: Prepared, bound: Bound, call: Call, shape: tuple[int, int]) -> None:
+    def freeze(self, key: Key, program: Program, bound: Bound, call: Call, shape: tuple[int, int]) -> None:
         """Keeps what runs calls like this one, whose sequences are [*shape, features...]."""
         run, kept = bound.frozen(call), self.idle.get(key)
         if run is None or kept is None or kept:
             return
-        spec, rows, net = prepared.traced.memory, len(call.lengths), prepared.net
+        spec, rows, net = program.traced.memory, len(call.lengths), program.net
         memory = ((rows, *spec.shape), np.dtype(spec.dtype)) if isinstance(spec, Spec) else None
         lead = (rows,) if call.last_only else shape
-        results = prepared.traced.recur().gives(net.results).outputs
-        kept.append(Frozen(prepared, run, memory, tuple((*lead, *net.type_of(n).shape) for n in results)))
+        results = program.traced.recur().gives(net.results).outputs
+        kept.append(Frozen(program, run, memory, tuple((*lead, *net.type_of(n).shape) for n in results)))

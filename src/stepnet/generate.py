@@ -19,7 +19,7 @@ from stepnet.engines import checked_engine
 from stepnet.errors import InputError
 from stepnet.functions import one_hot
 from stepnet.masks import MOST_SEED, SEED, identified, numbers_at
-from stepnet.prepared import Asked
+from stepnet.program import Asked
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
 from stepnet.recurrence import RNN, with_dtypes

@@ -1,27 +1,27 @@
 """A step run over sequences of any length: `RNN`, and `scan`."""
 
 from collections import OrderedDict
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from stepnet import levels, nested
+from stepnet import nested
 from stepnet.arguments import array_of, choice, dtype_name, flag, function, is_array, whole
-from stepnet.batch import Batch, begun_steps, checked_array, initial_arrays, row_arrays
+from stepnet.batch import Batch, Statics, begun_steps, checked_array, initial_arrays
 from stepnet.control import MASKED, Control, Until, mask_array, run_until
-from stepnet.engines import Call, checked_engine
+from stepnet.engines import Bound, Call, checked_engine
 from stepnet.errors import InputError
 from stepnet.frozen import FrozenCalls
 from stepnet.ir import Net
 from stepnet.lines import refuse
 from stepnet.plan import Plan
-from stepnet.prepared import Asked, Prepared
+from stepnet.program import Asked, Program
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
 from stepnet.report.explain import explain
-from stepnet.report.nesting import explain_nesting
-from stepnet.schedule import is_nested
+from stepnet.schedule import Schedule
 from stepnet.scopes import Scopes, step_scopes
 from stepnet.step import Spec, Step, TracedStep, specs, trace_step
 from stepnet.stream import Stream
@@ -32,6 +32,7 @@ Array = np.ndarray
 MOST_UNROLLED = 64
 MOST_TRACES = 32
 """How many kinds of inputs a recurrence keeps the traces of."""
+NO_END = "a step with until= gives one value per row; one of its outputs is a sequence"
 MASKED_IS = f"masked is {' or '.join(map(repr, MASKED))}"
 
 
@@ -90,20 +91,19 @@ class RNN:
             unroll, f"unroll is a number of steps from 1 to {MOST_UNROLLED}", 1, MOST_UNROLLED
         )
         self.until = until
-        self._parameters: list[Array] = leaves(self.params)
-        self._prepared: OrderedDict[Any, Prepared] = OrderedDict()
-        self._seen: OrderedDict[Any, Prepared] = OrderedDict()
-        self._latest: Prepared | None = None
+        self._programs: OrderedDict[Any, Program] = OrderedDict()
+        self._seen: OrderedDict[Any, Program] = OrderedDict()
+        self._latest: Program | None = None
         self._frozen = FrozenCalls()
         self.inputs, self.statics = specs(inputs), specs(statics)
         if inputs is not None:
-            self._latest = self._prepare(self.inputs, self.statics)
+            self._latest = self.program_of(self.inputs, self.statics)
 
     # ---- looking at it
 
     @property
-    def prepared(self) -> Prepared:
-        """The latest trace; raises `InputError` before the inputs are known."""
+    def program(self) -> Program:
+        """What runs the latest kind of inputs; raises `InputError` before the inputs are known."""
         if self._latest is None:
             raise InputError("the inputs are not known yet: call the RNN once, or make it with inputs=")
         return self._latest
@@ -111,19 +111,21 @@ class RNN:
     @property
     def net(self) -> Net:
         """The net of the whole recurrence, as traced."""
-        return self.prepared.net
+        return self.program.net
 
     @property
     def plan(self) -> Plan:
-        """What is done once, before, in and after the loop."""
-        return self.prepared.plan
+        """What is done once, before, in and after the loop; raises `InputError` where there are several."""
+        return self.program.plan
+
+    @property
+    def schedule(self) -> Schedule:
+        """The parts that run one after the other: one, unless recurrences are nested."""
+        return self.program.schedule
 
     def explain(self, engine: Asked = "auto") -> str:
         """The plan as text for people: what runs when, its flops and bytes, and the engine."""
-        engine = checked_engine(engine)
-        if is_nested(self.net):
-            return explain_nesting(self.prepared.schedule, engine)
-        return explain(self.plan, engine)
+        return explain(self.schedule, checked_engine(engine))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """What it was made of: a copy, or one in another process, traces and compiles anew."""
@@ -154,19 +156,15 @@ class RNN:
         made = object.__new__(type(self))
         made.__dict__.update(vars(self))
         made.params = same_parameters(params, self.params)
-        made._parameters = leaves(made.params)
-        new = {id(prepared): prepared.with_params(made.params) for prepared in self._traces()}
-        for name in ("_prepared", "_seen"):
-            pairs = ((key, new[id(prepared)]) for key, prepared in getattr(self, name).items())
+        latest = [] if self._latest is None else [self._latest]
+        programs = {id(one): one for one in [*self._programs.values(), *self._seen.values(), *latest]}
+        new = {key: program.with_params(made.params) for key, program in programs.items()}
+        for name in ("_programs", "_seen"):
+            pairs = ((key, new[id(program)]) for key, program in getattr(self, name).items())
             setattr(made, name, OrderedDict(pairs))
         made._latest = None if self._latest is None else new[id(self._latest)]
         made._frozen = FrozenCalls()
         return made
-
-    def _traces(self) -> list[Prepared]:
-        """All traces that are kept."""
-        latest = [] if self._latest is None else [self._latest]
-        return [*self._prepared.values(), *self._seen.values(), *latest]
 
     def __repr__(self) -> str:
         name = getattr(self.step, "__name__", type(self.step).__name__)
@@ -206,7 +204,6 @@ class RNN:
             self._latest, results = done
             return results
         asked, last_only = checked_engine(engine), flag(last_only, "last_only")
-        check_masked(masked)
         sequences = self.as_declared(sequences)
         if nested.is_traced(sequences):
             if mask is not None or begun is not None or self.until is not None:
@@ -216,45 +213,54 @@ class RNN:
                     "lengths= and engine= are not for a recurrence inside a step: its sequences know their "
                     "lengths, and it runs where the outer one does; give engine= to that one"
                 )
+            check_masked(masked)
             return nested.in_step(self, sequences, initial, statics, last_only)
-        if levels.is_deep(sequences) or levels.is_ragged(statics):
-            control = levels.Masking(mask, masked, begun, self.until)
-            return levels.over_levels(self, sequences, initial, statics, lengths, last_only, asked, control)
+        given = self.read(sequences, initial, statics, lengths, last_only, mask, masked, begun)
+        bound = given.running.bound(asked)
+        if key is not None and self._frozen.seen(key):
+            self._frozen.freeze(key, given.program, bound, given.call, given.batch.like)
+        return given.answer(bound)
+
+    def read(
+        self,
+        sequences: Any,
+        initial: Any,
+        statics: Any,
+        lengths: Any,
+        last_only: bool = False,
+        mask: Any = None,
+        masked: str = "repeat",
+        begun: Any = None,
+    ) -> "Reading":
+        """What the arguments of a call are, checked; raises `InputError` for those that do not fit."""
+        check_masked(masked)
         batch = Batch.of(sequences, lengths)
-        static_arrays = transform(lambda leaf: checked_array(leaf, "a static"), statics)
-        found = self.prepare_for(batch, static_arrays)
-        controlled = self.under(Control(None if mask is None else masked, self.until), found)
-        memories = initial_arrays(initial, found.traced.memory, batch.count)
+        still = Statics.of(statics, batch.count)
+        program = self.program_for(batch, still)
+        running = self.under(Control(None if mask is None else masked, self.until), program)
+        memories = initial_arrays(initial, program.traced.memory, batch.count)
         call = Call(
-            batch.arrays if mask is None else [*batch.arrays, mask_array(mask, batch.like)],
+            batch.arrays if mask is None else [*batch.arrays, mask_array(mask, batch.steps_like)],
             batch.starts,
             batch.lengths,
             batch.total,
-            [*memories, *[None] * (controlled.traced.counts[1] - len(memories))],
-            row_arrays(static_arrays, batch.count),
+            [*memories, *[None] * (running.traced.counts[1] - len(memories))],
+            still.arrays,
             last_only,
-            self.reverse,
             None if begun is None else begun_steps(begun, batch.count),
+            batch.inner,
+            still.beside,
         )
-        run, laid_out = controlled.runner(asked, self._parameters), batch.laid_out
-        if key is not None and self._frozen.seen(key):
-            self._frozen.freeze(key, found, run, call, batch.like)
-        if self.until is None:
-            results = run(call)
-        else:
-            lengths, results = run_until(run, call)
-            laid_out = partial(Ragged, offsets=(offsets_of(lengths),))
-        outputs = results.outputs if last_only else list(map(laid_out, results.outputs))
-        return rebuild(found.traced.output, outputs), rebuild(found.traced.memory, results.final)
+        return Reading(batch, program, running, call, self.until is not None)
 
-    def under(self, control: Control, found: Prepared) -> Prepared:
-        """The trace of the step under control."""
+    def under(self, control: Control, program: Program) -> Program:
+        """The program of the step under control."""
         if not control:
-            return found
-        if control.masked not in found.controlled:
-            traced = control.around(self.step, found.traced)
-            found.controlled[control.masked] = Prepared(traced, self.reverse, self.unroll)
-        return found.controlled[control.masked]
+            return program
+        if control.masked not in program.controlled:
+            traced = control.around(self.step, program.traced)
+            program.controlled[control.masked] = Program(traced, self.reverse, self.unroll)
+        return program.controlled[control.masked]
 
     def stream(
         self,
@@ -293,65 +299,86 @@ class RNN:
         that are dropped there. `scopes.step(row, number)` gives all values of one step, and `print(scopes)`
         shows a table.
         """
-        check_masked(masked)
-        masking = levels.Masking(mask, masked, begun, self.until)
-        return step_scopes(self, sequences, initial, statics, lengths, masking)
+        return step_scopes(self, sequences, initial, statics, lengths, mask, masked, begun)
 
     def as_declared(self, inputs: Any) -> Any:
         """Inputs with their dicts in the order in which the recurrence was told of them."""
         return inputs if self.inputs is None or is_array(inputs) else arranged(inputs, self.inputs)
 
-    def prepare_for(self, batch: "Batch", statics: Any) -> Prepared:
-        """The trace for inputs like these, found again by their dtypes and features."""
-        key = (batch.skeleton, *((a.dtype, a.shape[1:]) for a in batch.arrays))
-        if statics is not None:
-            key += (skeleton(statics), *((a.dtype, a.shape[1:]) for a in leaves(statics)))
-        # Locals, as other threads may trace other kinds of inputs meanwhile.
-        prepared = self._seen.get(key)
-        if prepared is None:
-            inputs = rebuild(batch.structure, [Spec(a.shape[1:], a.dtype) for a in batch.arrays])
-            check_inputs(self.inputs, inputs)
-            given = transform(lambda array: Spec(array.shape[1:], array.dtype), statics)
-            prepared = self._prepare(inputs, given)
-            keep(self._seen, key, prepared)
-        self._latest = prepared
-        return prepared
+    def program_for(self, batch: Batch, statics: Statics) -> Program:
+        """What runs inputs and statics like these, kept by their dtypes, features and levels."""
+        key = *batch.key, *statics.key
+        # A local, as other threads may trace other kinds of inputs meanwhile.
+        program = self._seen.get(key)
+        if program is None:
+            check_inputs(self.inputs, batch.specs)
+            program = self.program_of(batch.specs, statics.specs)
+            keep(self._seen, key, program)
+        self._latest = program
+        return program
 
     def traced_for(self, inputs: Any, statics: Any) -> TracedStep:
         """The step traced for such inputs and statics."""
         latest = self._latest
         check_inputs(self.inputs, inputs)
-        found = self._prepare(inputs, statics).traced
-        self._latest = latest or self._latest
-        return found
+        program = self.program_of(inputs, statics)
+        self._latest = latest or program
+        return program.traced
 
-    def prepared_for(self, inputs: Any, statics: Any) -> Prepared:
-        """The trace for inputs of several levels, of these features, dtypes and levels."""
-        check_inputs(self.inputs, inputs)
-        return self._prepare(inputs, statics)
-
-    def _prepare(self, inputs: Any, statics: Any) -> Prepared:
+    def program_of(self, inputs: Any, statics: Any) -> Program:
+        """What runs inputs and statics of these `Spec`s."""
         inputs = with_dtypes(inputs, leaves(self.params))
         key = (skeleton(inputs), *leaves(inputs), skeleton(statics), *leaves(statics))
-        prepared = self._prepared.get(key)
-        if prepared is None:
+        program = self._programs.get(key)
+        if program is None:
             default = default_dtype(
                 [*(s.dtype for s in leaves(inputs)), *(p.dtype for p in leaves(self.params))]
             )
             memory = transform(lambda spec: Spec(spec.shape, spec.dtype or default), self.memory)
             statics = transform(lambda spec: Spec(spec.shape, spec.dtype or default, 0, spec.axis), statics)
             traced = trace_step(self.step, inputs, memory, statics, self.params)
-            prepared = Prepared(traced, self.reverse, self.unroll)
-            keep(self._prepared, key, prepared)
-        self._latest = prepared
-        return prepared
+            program = Program(traced, self.reverse, self.unroll)
+            keep(self._programs, key, program)
+        self._latest = program
+        return program
 
 
-def keep(traces: OrderedDict[Any, Prepared], key: Any, prepared: Prepared) -> None:
-    """Keeps a trace for the next inputs of its kind, and lets the oldest of too many go."""
-    traces[key] = prepared
-    if len(traces) > MOST_TRACES:
-        traces.popitem(last=False)
+@dataclass(frozen=True)
+class Reading:
+    """The arguments of a call as they are run. running: the program of the step under control; ends: whether
+    sequences may end early.
+    """
+
+    batch: Batch
+    program: Program
+    running: Program
+    call: Call
+    ends: bool
+
+    def answer(self, bound: Bound) -> tuple[Any, Any]:
+        """The outputs and the last memory, in the structures of the step."""
+        traced, call, levels = self.program.traced, self.call, self.running.levels
+        if max(levels, default=1) > 1 and (self.ends or call.last_only):
+            raise InputError(NO_END if self.ends else nested.NO_LAST)
+        outputs: list[Any]
+        if self.ends:
+            lengths, results = run_until(bound, call, self.running.schedule.traced)
+            outputs = results.outputs
+            if not call.last_only:
+                outputs = [Ragged(output, (offsets_of(lengths),)) for output in outputs]
+        else:
+            results = bound(call)
+            outputs = (
+                results.outputs if call.last_only else list(map(self.batch.laid_out, results.outputs, levels))
+            )
+        return rebuild(traced.output, outputs), rebuild(traced.memory, results.final)
+
+
+def keep(programs: OrderedDict[Any, Program], key: Any, program: Program) -> None:
+    """Keeps a program for the next inputs of its kind, and lets the oldest of too many go."""
+    programs[key] = program
+    if len(programs) > MOST_TRACES:
+        programs.popitem(last=False)
 
 
 def scan(step: Step, initial: Any, xs: Any, params: Any = None, *, engine: Asked = "auto") -> tuple[Any, Any]:

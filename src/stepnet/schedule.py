@@ -8,6 +8,7 @@
 Nothing here knows an engine; each part has a plan, and whatever runs plans runs it.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -60,18 +61,55 @@ class Part:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The parts of a net in the order they run."""
+    """The parts of a net in the order they run.
 
+    traced: the net as it came. net: the same once inner recurrences are out of those whose memory they do not
+    need; its inputs and results are in the same order, and parts number its nodes.
+    """
+
+    traced: Net
     net: Net
     parts: tuple[Part, ...]
 
+    @property
+    def whole(self) -> Plan | None:
+        """The plan of the net where that is a single one."""
+        plan_ = self.parts[0].plan if len(self.parts) == 1 else None
+        return plan_ if plan_ is not None and plan_.traced is self.traced else None
+
+    @property
+    def plans(self) -> Iterator[Plan]:
+        """The plans of all parts, those inside loops included."""
+        for part in self.parts:
+            if part.plan is not None:
+                yield part.plan
+            if part.inner is not None:
+                yield from part.inner.plans
+
 
 def schedule(net: Net) -> Schedule:
-    """What is run for a net, once inner recurrences are out of those whose memory they do not need."""
-    return scheduled(lift(net))
+    """What is run for a net: one plan for a flat recurrence, else the parts that it is taken apart into."""
+    if is_flat(net):
+        return Schedule(net, net, (whole_part(net),))
+    return scheduled(net, lift(net))
 
 
-def scheduled(net: Net) -> Schedule:
+def is_flat(net: Net) -> bool:
+    """Whether a net is one recurrence over sequences of rows, and nothing else."""
+    operations = [node.operation for node in net.nodes if node.operation not in ("input", "result")]
+    return operations == ["recur"] and not is_nested(net)
+
+
+def whole_part(net: Net) -> Part:
+    """The one part of a net that one plan runs."""
+    recur = next(node for node in net.nodes if node.operation == "recur").recur
+    reads = tuple(number for number in net.inputs if net.type_of(number).extent != CONST)
+    parameters = tuple(number for number in net.inputs if net.type_of(number).extent == CONST)
+    statics = len(reads) - recur.sequence_count - recur.memory_count
+    return Part("recurrence", reads, net.results, STEPS, plan(net), recur.memory_count, statics, parameters)
+
+
+def scheduled(traced: Net, net: Net) -> Schedule:
     """The parts of a net as it is."""
     levels, through, sums = waves(net), repeated(net), summed(net)
     groups: dict[tuple[int, int, Extent], list[int]] = {}
@@ -82,7 +120,7 @@ def scheduled(net: Net) -> Schedule:
         extent = node.types[0].extent if is_plain(node) else CONST
         groups.setdefault((levels[number], alone, extent), []).append(number)
     parts = [part_of(net, numbers, through, sums) for _, numbers in sorted(groups.items())]
-    return Schedule(net, tuple(parts))
+    return Schedule(traced, net, tuple(parts))
 
 
 def is_plain(node: Node) -> bool:
@@ -294,4 +332,4 @@ def loop(net: Net, number: int) -> Part:
     node = net.nodes[number]
     extent = recur_extent([net.type_of(node.inputs[0])], node.attributes)
     body: Net = node.attributes["body"]
-    return Part("loop", node.inputs, gives_of(net, number), extent, node=node, inner=scheduled(body))
+    return Part("loop", node.inputs, gives_of(net, number), extent, node=node, inner=scheduled(body, body))

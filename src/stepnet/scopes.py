@@ -13,9 +13,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from stepnet import levels, nested
+from stepnet import nested
 from stepnet.arguments import is_one_of, shown
-from stepnet.batch import Batch, check_no_lengths
+from stepnet.engines.packed import Packed
 from stepnet.errors import InputError
 from stepnet.interpret import Segments, by_steps, interpret
 from stepnet.ir import Net
@@ -28,7 +28,7 @@ from stepnet.types import DTYPES, ROWS, Type, is_beside, is_integer
 from stepnet.watch import Names, like, roles, watched
 
 if TYPE_CHECKING:
-    from stepnet.recurrence import RNN
+    from stepnet.recurrence import RNN, Reading
 
 Array = np.ndarray
 SHOWN = 4
@@ -130,7 +130,14 @@ def numbers_text(value: Any) -> str:
 
 
 def step_scopes(
-    rnn: "RNN", sequences: Any, initial: Any, statics: Any, lengths: Any, masking: levels.Masking
+    rnn: "RNN",
+    sequences: Any,
+    initial: Any,
+    statics: Any,
+    lengths: Any,
+    mask: Any,
+    masked: str,
+    begun: Any,
 ) -> Scopes:
     """Every named value of every step of the sequences."""
     if nested.is_traced(sequences):
@@ -139,11 +146,13 @@ def step_scopes(
             "scopes have the values of this one too"
         )
     sequences = rnn.as_declared(sequences)
-    sequences, masking = as_sequences(sequences, lengths, masking)
-    # What is wrong is told here, where nobody watches.
-    levels.levels_call(like(rnn, rnn.step), sequences, initial, statics, masking)
+
+    def read(rnn: "RNN") -> "Reading":
+        return rnn.read(sequences, initial, statics, lengths, False, mask, masked, begun)
+
+    read(like(rnn, rnn.step))  # what is wrong is said here, where nobody watches
     names: Names = {}
-    called = levels.levels_call(like(rnn, watched(rnn.step, names)), sequences, initial, statics, masking)
+    called = read(like(rnn, watched(rnn.step, names)))
     builder = next(leaf for leaf in names.values() if isinstance(leaf, Traced)).builder
     names = {name: leaf for name, leaf in names.items() if not is_static_sequence(leaf)}
     numbers = list(
@@ -151,23 +160,14 @@ def step_scopes(
             leaf.number for leaf in names.values() if isinstance(leaf, Traced) and not leaf.is_constant
         )
     )
-    record = recorded(called, builder.net(numbers), leaves(rnn.params), rnn.until is not None)
+    record = recorded(called, builder.net(numbers), leaves(rnn.params))
     found = {number: record.ragged(place) for place, number in enumerate(numbers)}
     constants = constant_arrays(names, leaves(rnn.params))
     values = {name: found[leaf.number] for name, leaf in names.items() if name not in constants}
     values |= {name: record.repeated(array) for name, array in constants.items()}
-    if masking.mask is not None:
+    if mask is not None:
         values |= under_mask(called, record, len(numbers))
     return Scopes({name: values[name] for name in names})
-
-
-def as_sequences(sequences: Any, lengths: Any, masking: levels.Masking) -> tuple[Any, levels.Masking]:
-    """Sequences as Raggeds, which fit together, and the mask of their steps as one."""
-    if levels.is_deep(sequences):
-        check_no_lengths(lengths)
-        return sequences, masking
-    batch = Batch.of(sequences, lengths)
-    return (sequences, masking) if isinstance(batch.like, Ragged) else levels.as_raggeds(batch, masking)
 
 
 def is_static_sequence(leaf: Any) -> bool:
@@ -189,10 +189,10 @@ def constant_arrays(names: Names, params: list[Array]) -> dict[str, Array]:
     return arrays | dict(zip(made, interpret(net, [*none, *params], Segments(0)), strict=True))
 
 
-def under_mask(called: levels.LevelsCall, record: "Record", first: int) -> dict[str, Ragged]:
+def under_mask(called: "Reading", record: "Record", first: int) -> dict[str, Ragged]:
     """The outputs and next memories as the mask has them: of the step itself they are what it would give."""
-    outputs, after = called.traced.output, called.traced.memory
-    behind = first + len(leaves(called.found.traced.output))
+    outputs, after = called.program.traced.output, called.program.traced.memory
+    behind = first + len(leaves(called.running.traced.output))
     places = [
         rebuild(outputs, range(first, first + len(leaves(outputs)))),
         rebuild(after, range(behind, behind + len(leaves(after)))),
@@ -246,17 +246,17 @@ def inner_offsets(segments: Segments, type_: Type) -> tuple[Array, ...]:
     return segments.offsets[: len(type_.extent) - 1]
 
 
-def recorded(called: levels.LevelsCall, seen: Net, params: list[Array], ends: bool) -> Record:
+def recorded(called: "Reading", seen: Net, params: list[Array]) -> Record:
     """What a recurrence has at each step: the results of the net that is seen, then those of its own body.
 
-    ends: whether sequences end early; steps behind an end do not count.
+    Where sequences end early, steps behind an end do not count.
     """
-    net = called.found.net
+    net, packed = called.running.net, Packed.of(called.call)
     node = next(node for node in net.nodes if node.operation == "recur")
     recur = node.recur
     body = recur.body
-    done = len(recur.outputs) + len(leaves(called.traced.memory))  # which `control` puts there
-    lengths = np.diff(called.segments.offsets[0])
+    done = len(recur.outputs) + len(leaves(called.program.traced.memory))  # which `control` puts there
+    lengths = called.call.lengths
     ended = np.zeros(len(lengths), bool)
     steps: list[tuple[Segments, list[Array]]] = []
     rows: list[Array] = [np.zeros(0, np.int64)]
@@ -269,12 +269,12 @@ def recorded(called: levels.LevelsCall, seen: Net, params: list[Array], ends: bo
         rows.append(alive)
         places.append(lengths[alive] - 1 - number if recur.reverse else np.full(len(alive), number))
         counts.append(~ended[alive])
-        if ends:
+        if called.ends:
             ended[alive] = found[done]
         steps.append((inside, [*interpret(seen, arrays, inside, index), *found]))
         return found
 
-    by_steps(net, node, [*called.arrays, *params], called.segments, run)
+    by_steps(net, node, [*packed.arrays(net), *params], packed.segments, run)
     row, place, kept = np.concatenate(rows), np.concatenate(places), np.flatnonzero(np.concatenate(counts))
     order = kept[np.lexsort((place[kept], row[kept]))]
     types = [seen.type_of(number) for number in seen.results] + [body.type_of(n) for n in body.results]

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from stepnet.arguments import array_of, shown, whole
-from stepnet.batch import Batch, begun_steps, checked_array, initial_arrays, row_arrays
+from stepnet.batch import Batch, Statics, begun_steps, checked_array, initial_arrays
 from stepnet.engines import Bound, Call, Results, checked_engine
 from stepnet.errors import InputError
-from stepnet.prepared import Asked
+from stepnet.program import Asked
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
 from stepnet.step import Spec, TracedStep
@@ -126,12 +126,11 @@ class Stream:
             check_rows(name, leaf, self.rows)
         batch = Batch.of(transform(lambda leaf: leaf[:, None], first), None)
         initial, statics = self._given
-        still = transform(lambda leaf: checked_array(leaf, "a static"), statics)
-        found = self.rnn.prepare_for(batch, still)
-        memory = initial_arrays(initial, found.traced.memory, self.rows)
-        bound = found.runner(self.engine, leaves(self.rnn.params))
-        row_arrays(still, self.rows)
-        return Laid(found.traced, bound, self.turn, first, memory, still, self._begun)
+        still = Statics.of(statics, self.rows)
+        program = self.rnn.program_for(batch, still)
+        memory = initial_arrays(initial, program.traced.memory, self.rows)
+        kept = rebuild(statics, still.arrays)
+        return Laid(program.traced, program.bound(self.engine), self.turn, first, memory, kept, self._begun)
 
 
 @dataclass
@@ -242,8 +241,7 @@ class Laid:
     def reset(self, rows: Array, initial: Any, statics: Any) -> None:
         """Sets the memory of these rows; see `Stream.reset`."""
         given = initial_arrays(initial, self.traced.memory, len(rows))
-        still = same_statics(transform(lambda leaf: checked_array(leaf, "a static"), statics), self.still)
-        new = row_arrays(still, len(rows))
+        new = Statics.of(same_statics(statics, self.still), len(rows)).arrays
         if statics is not None:
             old = [(one.shape[1:], one.dtype) for one in self.statics]
             if old != [(one.shape[1:], one.dtype) for one in new]:

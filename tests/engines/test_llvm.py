@@ -15,7 +15,7 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.engines.base import Call, Results
-from stepnet.engines.interpreter import run
+from stepnet.engines.interpreter import BoundNet
 from stepnet.engines.llvm.engine import LlvmEngine
 from stepnet.engines.llvm.target import Target, available_targets, host_target
 from stepnet.errors import InputError
@@ -38,8 +38,8 @@ def compiled(rnn: sn.RNN, target: Target = HOST) -> Callable[[Call], Results]:
 @cache
 def compiled_once(rnn: sn.RNN, target: Target) -> Callable[[Call], Results]:
     engine = LlvmEngine(target)
-    assert engine.refuse(rnn.plan) is None
-    return engine.compile(rnn.plan).bind(leaves(rnn.params))
+    assert engine.refuse(rnn.schedule) is None
+    return engine.compile(rnn.schedule).bind(leaves(rnn.params))
 
 
 def right(rnn: sn.RNN, call: Call) -> Results:
@@ -51,7 +51,7 @@ def right(rnn: sn.RNN, call: Call) -> Results:
     call = replace(
         call, sequences=wider(call.sequences), initial=wider(call.initial), statics=wider(call.statics)
     )
-    return run(widened(rnn.net), wider(leaves(rnn.params)), call)
+    return BoundNet(widened(rnn.net), tuple(wider(leaves(rnn.params))))(call)
 
 
 def assert_right(rnn: sn.RNN, call: Call, found: Results, width: int, dtype: str) -> None:
@@ -68,7 +68,7 @@ def call_of(rnn: sn.RNN, lengths: Sequence[int], seed: int = 0, **options: Any) 
     """A call with random numbers for all that a recurrence wants."""
     random = np.random.default_rng(seed)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    traced = rnn.prepared.traced
+    traced = rnn.program.traced
 
     def numbers(count: int, structure: Any) -> list[Array]:
         return [
@@ -118,16 +118,16 @@ def test_random_steps(
     target: Target, dtype: str, data: st.DataObject, step: RandomStep, reverse: bool
 ) -> None:
     rnn = step.rnn(dtype, reverse)
-    call = call_of_sequences(data.draw(sequences_for(step, dtype)), step, reverse)
+    call = call_of_sequences(data.draw(sequences_for(step, dtype)), step)
     run_ = compiled(rnn, target)
     found = run_(call)
     assert_right(rnn, call, found, 32, dtype)
     last = run_(replace(call, last_only=True))
     assert_same_bits(last.final, found.final)
-    assert_same_bits(last.outputs, [last_of(output, call) for output in found.outputs])
+    assert_same_bits(last.outputs, [last_of(output, call, reverse) for output in found.outputs])
 
 
-def call_of_sequences(given_: Sequences, step: RandomStep, reverse: bool) -> Call:
+def call_of_sequences(given_: Sequences, step: RandomStep) -> Call:
     offsets = next(iter(given_.inputs.values())).offsets[0]
     return Call(
         [ragged.values for ragged in given_.inputs.values()],
@@ -136,17 +136,15 @@ def call_of_sequences(given_: Sequences, step: RandomStep, reverse: bool) -> Cal
         int(offsets[-1]),
         [None] * len(step.memory) if given_.initial is None else list(given_.initial.values()),
         leaves(given_.statics),
-        False,
-        reverse,
     )
 
 
-def last_of(output: Array, call: Call) -> Array:
+def last_of(output: Array, call: Call, reverse: bool) -> Array:
     """Each sequence's own last output; zeros for an empty one."""
     found = np.zeros((len(call.lengths), *output.shape[1:]), output.dtype)
     for row, (start, length) in enumerate(zip(call.starts, call.lengths, strict=True)):
         if length:
-            found[row] = output[start if call.reverse else start + length - 1]
+            found[row] = output[start if reverse else start + length - 1]
     return found
 
 
@@ -262,7 +260,7 @@ def test_steps_of_all_kinds(target: Target, name: str, size: int) -> None:
 @pytest.mark.parametrize("name", ["gru_reset_before", "normalised", "with_statics"])
 def test_steps_in_float64_and_reverse(target: Target, name: str) -> None:
     rnn = recurrence(name, 5, "float64", reverse=True)
-    call = call_of(rnn, LENGTHS, reverse=True)
+    call = call_of(rnn, LENGTHS)
     assert_right(rnn, call, compiled(rnn, target)(call), 5, "float64")
 
 
@@ -400,7 +398,7 @@ def test_nothing_and_almost_nothing(name: str, lengths: list[int]) -> None:
     found = compiled(rnn)(call)
     assert_right(rnn, call, found, 4, "float32")
     last = compiled(rnn)(replace(call, last_only=True))
-    assert_same_bits(last.outputs, [last_of(output, call) for output in found.outputs])
+    assert_same_bits(last.outputs, [last_of(output, call, reverse) for output in found.outputs])
 
 
 def test_results_are_arrays_of_their_own() -> None:

@@ -8,7 +8,7 @@ from stepnet.apart import undivided
 from stepnet.arguments import shown
 from stepnet.engines.base import Bound, Call, Engine, FrozenCall, Kernel, Results
 from stepnet.errors import InputError, RefusedError
-from stepnet.plan import Plan
+from stepnet.schedule import Schedule
 
 # The order of engine="auto". The interpreter is not in it: who wants the slow path says so.
 AUTO = ("llvm",)
@@ -79,12 +79,12 @@ def order_of(asked: Order) -> tuple[str, ...]:
     return tuple(one for name in names for one in (AUTO if name == "auto" else (name,)))
 
 
-def choose(plan: Plan, asked: str | Sequence[str] = "auto") -> tuple[Engine, dict[str, str]]:
+def choose(schedule: Schedule, asked: str | Sequence[str] = "auto") -> tuple[Engine, dict[str, str]]:
     """The first engine that does not refuse, and why each before it did; raises `RefusedError` if all do."""
     reasons: dict[str, str] = {}
     for name in order_of(checked_engine(asked)):
         engine = engine_named(name)
-        reason = engine.refuse(plan)
+        reason = engine.refuse(schedule)
         if reason is None:
             return engine, reasons
         reasons[name] = reason

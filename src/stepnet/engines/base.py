@@ -1,25 +1,29 @@
-"""What an engine is: it refuses a plan with a reason, or compiles it."""
+"""What an engine is: it refuses a schedule with a reason, or compiles it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
-from stepnet.plan import Plan
+from stepnet.ragged.offsets import offsets_of
+from stepnet.schedule import Schedule
 
 Array = np.ndarray
 
 
 @dataclass(frozen=True)
 class Call:
-    """The arrays of one call, checked: C-contiguous, of the dtypes and features that the plan says.
+    """The arrays of one call, checked: C-contiguous, of the dtypes and features that the net says.
 
-    sequences: per input [total, features...]; sequence i is the steps starts[i] to starts[i] + lengths[i].
-    initial: per memory [batch, features...], or None for zeros. statics: per static [batch, features...].
-    reverse says which end of a sequence its last step is at. last_only: outputs are each sequence's last,
-    [batch, features...], not every step's, [total, features...]. begun: per sequence how many of its steps
-    were run before this call, int64; None for none.
+    They stand in the order of the net's inputs: sequences, initial memories, statics.
+    sequences: per input [total, features...]; sequence i is the steps starts[i] to starts[i] + lengths[i]. An
+    input that is a sequence at each step has the values of all of these end to end, and `inner` the offsets
+    of each level, outermost first. initial: per memory [batch, features...], or None for zeros. statics: per
+    static [batch, features...]; one that is a sequence has the values of all rows end to end, and `beside`
+    its offsets, by the name of its axis.
+    last_only: outputs are each sequence's last, [batch, features...], not every step's, [total, features...].
+    begun: per sequence how many of its steps were run before this call, int64; None for none.
     """
 
     sequences: Sequence[Array]
@@ -29,8 +33,20 @@ class Call:
     initial: Sequence[Array | None]
     statics: Sequence[Array] = field(default=())
     last_only: bool = False
-    reverse: bool = False
     begun: Array | None = None
+    inner: tuple[Array, ...] = ()
+    beside: Mapping[str, Array] = field(default_factory=dict[str, Array])
+
+    @property
+    def rows(self) -> int:
+        """How many sequences there are."""
+        return len(self.lengths)
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the sequences lie end to end, in order and with nothing in between."""
+        offsets = offsets_of(self.lengths)
+        return int(offsets[-1]) == self.total and np.array_equal(self.starts, offsets[:-1])
 
 
 @dataclass(frozen=True)
@@ -70,25 +86,25 @@ class Bound(Protocol):
 
 
 class Kernel(Protocol):
-    """A plan made ready to run."""
+    """A schedule made ready to run."""
 
     def bind(self, parameters: Sequence[Array]) -> Bound:
-        """What runs a call with these parameters, given in the plan's order."""
+        """What runs a call with these parameters, given in the net's order."""
         ...
 
 
 class Engine(Protocol):
-    """One way to run plans."""
+    """One way to run schedules, on whatever device it likes and in as many pieces as it needs."""
 
     @property
     def name(self) -> str:
         """What `engine=` calls it."""
         ...
 
-    def refuse(self, plan: Plan) -> str | None:
-        """Why this engine cannot run the plan; None if it can."""
+    def refuse(self, schedule: Schedule) -> str | None:
+        """Why this engine cannot run the schedule; None if it can."""
         ...
 
-    def compile(self, plan: Plan) -> Kernel:
-        """The plan made ready to run; the engine has not refused it."""
+    def compile(self, schedule: Schedule) -> Kernel:
+        """The schedule made ready to run; the engine has not refused it."""
         ...

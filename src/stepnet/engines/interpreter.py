@@ -3,13 +3,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from stepnet.engines.base import Array, Call, FrozenCall, Results
-from stepnet.interpret import Segments, interpret
+from stepnet.engines.packed import Packed, called_again
+from stepnet.interpret import interpret
 from stepnet.ir import Net
-from stepnet.plan import Plan
-from stepnet.ragged.offsets import ends_of, offsets_of, positions_of
+from stepnet.schedule import Schedule
 
 
 @dataclass(frozen=True)
@@ -18,13 +16,13 @@ class Interpreter:
 
     name: str = "interpret"
 
-    def refuse(self, plan: Plan) -> str | None:
+    def refuse(self, schedule: Schedule) -> str | None:
         """None: it runs every net."""
         return None
 
-    def compile(self, plan: Plan) -> "InterpreterKernel":
+    def compile(self, schedule: Schedule) -> "InterpreterKernel":
         """The net as it was traced."""
-        return InterpreterKernel(plan.traced)
+        return InterpreterKernel(schedule.traced)
 
 
 @dataclass(frozen=True)
@@ -47,43 +45,14 @@ class BoundNet:
 
     def __call__(self, call: Call) -> Results:
         """The results of a call."""
-        return run(self.net, self.parameters, call)
+        packed = Packed.of(call)
+        made = interpret(self.net, [*packed.arrays(self.net), *self.parameters], packed.segments)
+        return packed.results(self.net, made)
 
     def again(self, call: Call, results: Results, whole: bool = False) -> Callable[[], None]:
         """What runs this call whenever it is called."""
-
-        def once() -> None:
-            found = self(call)
-            pairs = ((results.outputs, found.outputs), (results.final, found.final))
-            for kept, new in (pair for there, here in pairs for pair in zip(there, here, strict=True)):
-                kept[...] = new
-
-        return once
+        return called_again(self, call, results)
 
     def frozen(self, call: Call) -> FrozenCall | None:
         """None: it finds everything out at every step."""
         return None
-
-
-def run(net: Net, parameters: Sequence[Array], call: Call) -> Results:
-    """One call: the steps laid end to end, interpreted, and laid out as they came."""
-    batch = len(call.lengths)
-    offsets, places = offsets_of(call.lengths), positions_of(call.starts, call.lengths)
-    memories = [net.type_of(number) for number in net.inputs[len(call.sequences) :][: len(call.initial)]]
-    initial = [
-        np.zeros((batch, *type_.shape), type_.dtype) if value is None else value
-        for value, type_ in zip(call.initial, memories, strict=True)
-    ]
-    arrays = [*(sequence[places] for sequence in call.sequences), *initial, *call.statics, *parameters]
-    found = interpret(net, arrays, Segments(batch, (offsets,), call.begun))
-    outputs = [laid_out(output, call, offsets, places) for output in found[: len(found) - len(initial)]]
-    return Results(outputs, found[len(found) - len(initial) :])
-
-
-def laid_out(output: Array, call: Call, offsets: Array, places: Array) -> Array:
-    """The steps where the input's steps lay, or each sequence's last."""
-    if call.last_only:
-        return ends_of(output, offsets, call.reverse)
-    whole = np.zeros((call.total, *output.shape[1:]), output.dtype)
-    whole[places] = output
-    return whole

@@ -12,7 +12,7 @@ import numpy as np
 
 from stepnet.compose import Layer, named, recurrences
 from stepnet.errors import FileError, InputError
-from stepnet.prepared import Asked
+from stepnet.program import Asked
 from stepnet.ragged import Ragged
 
 OUTPUTS = "outputs"

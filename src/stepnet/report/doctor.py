@@ -9,8 +9,8 @@ import numpy as np
 
 from stepnet.engines import AUTO, engine_named, engine_names
 from stepnet.engines.llvm.target import available_targets
-from stepnet.plan import Plan
 from stepnet.recurrence import RNN
+from stepnet.schedule import Schedule
 from stepnet.threads import threads
 from stepnet.version import __version__
 
@@ -36,7 +36,7 @@ class Health:
 
 def examine() -> Health:
     """What there is on this machine. No framework is imported for it."""
-    plan = plain_plan()
+    schedule = plain_schedule()
     return Health(
         __version__,
         f"{platform.python_version()} ({platform.python_implementation()})",
@@ -44,7 +44,7 @@ def examine() -> Health:
         llvm.get_host_cpu_name(),
         tuple(map(str, available_targets())),
         threads(),
-        {name: engine_named(name).refuse(plan) for name in engine_names()},
+        {name: engine_named(name).refuse(schedule) for name in engine_names()},
         {name: installed(name) for name in NEEDED + OPTIONAL},
     )
 
@@ -57,10 +57,10 @@ def installed(package: str) -> str | None:
         return None
 
 
-def plain_plan() -> Plan:
-    """The plan of the plainest recurrence there is, which every engine should run."""
+def plain_schedule() -> Schedule:
+    """The schedule of the plainest recurrence there is, which every engine should run."""
     params = {"W": np.ones((1, 1), np.float32), "R": np.ones((1, 1), np.float32)}
-    return RNN(simple_step, params, memory=1, inputs=1).plan
+    return RNN(simple_step, params, memory=1, inputs=1).schedule
 
 
 def simple_step(x: np.ndarray, h: np.ndarray, params: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

@@ -13,8 +13,11 @@ from stepnet.errors import RefusedError
 from stepnet.ir import Net, Node
 from stepnet.plan import Plan, picks
 from stepnet.report.expressions import amount, constant, expression, types_text, view
+from stepnet.report.nesting import described, parts_of
+from stepnet.schedule import Schedule
 from stepnet.types import CONST, Type
 
+Asked = str | Sequence[str]
 WIDTH = 100
 TITLES = {
     "once": "once",
@@ -66,13 +69,27 @@ class Explanation:
     engines: dict[str, str | None]
 
 
-def explanation(plan: Plan, engine: str | Sequence[str] = "auto") -> Explanation:
-    """The facts about a plan, for the engine asked for. That an engine refuses is a fact, and no error."""
-    outer, inner = named(plan)
+def explanation(schedule: Schedule, engine: Asked = "auto") -> Explanation:
+    """The facts about what one plan runs, for the engine asked for.
+
+    That an engine refuses is a fact, and no error.
+    """
+    assert schedule.whole is not None
+    return plan_explanation(schedule.whole, *choice(schedule, engine))
+
+
+def choice(schedule: Schedule, engine: Asked) -> tuple[str | None, dict[str, str | None]]:
+    """The engine chosen, None if all refuse that were asked, and why each engine refuses."""
     try:
-        chosen = choose(plan, engine)[0].name
+        chosen = choose(schedule, engine)[0].name
     except RefusedError:
         chosen = None
+    return chosen, {name: engine_named(name).refuse(schedule) for name in engine_names()}
+
+
+def plan_explanation(plan: Plan, chosen: str | None, engines: dict[str, str | None]) -> Explanation:
+    """The facts about one plan."""
+    outer, inner = named(plan)
     traced = plan.traced
     recur = next(node.recur for node in traced.nodes if node.operation == "recur")
     ends = [(traced.nodes[number].name, traced.type_of(number)) for number in traced.inputs]
@@ -90,7 +107,7 @@ def explanation(plan: Plan, engine: str | Sequence[str] = "auto") -> Explanation
         plan.reverse,
         tuple(stages(plan, outer, inner)),
         chosen,
-        {name: engine_named(name).refuse(plan) for name in engine_names()},
+        engines,
     )
 
 
@@ -235,32 +252,55 @@ def nbytes(types: Iterable[Type]) -> int:
 # ---- text -------------------------------------------------------------------------------------------------
 
 
-def explain(plan: Plan, engine: str | Sequence[str] = "auto") -> str:
-    """The plan as text: its ends, the engine and what the others say, then stage by stage what is done.
+def explain(schedule: Schedule, engine: Asked = "auto") -> str:
+    """The schedule as text: its ends, the engine and what the others say, then stage by stage what is done.
 
-    A flop is one operation on a number; weights are the parameters that are read each time, values what else
-    is read from elsewhere or handed on.
+    Where recurrences are nested: the engine, the parts in the order they run, and the stages of each. A flop
+    is one operation on a number; weights are the parameters that are read each time, values what else is read
+    from elsewhere or handed on.
     """
-    return explanation_text(explanation(plan, engine))
+    if schedule.whole is not None:
+        facts = explanation(schedule, engine)
+        return "\n".join(
+            [*end_lines(facts), "", *engine_lines(facts.engine, facts.engines), *work_lines(facts)]
+        )
+    chosen, engines = choice(schedule, engine)
+    named = list(parts_of(schedule))
+    width = max(len(number) for number, _, _ in named) + 2
+    lines = [f"  {number:<{width}}{described(part, inside)}" for number, part, inside in named]
+    texts = ["\n".join(["parts, in the order they run", *lines])]
+    texts += ["\n".join(engine_lines(chosen, engines))]
+    for number, part, _ in named:
+        if part.plan is not None:
+            facts = plan_explanation(part.plan, chosen, engines)
+            texts.append("\n".join([f"part {number}:", *end_lines(facts), *work_lines(facts)]))
+    return "\n\n".join(texts)
 
 
-def explanation_text(facts: Explanation) -> str:
-    """The text of what `explanation` gives."""
+def end_lines(facts: Explanation) -> list[str]:
+    """What goes into a plan."""
     lines = [f"each sequence from its {'last' if facts.reverse else 'first'} step"]
     for name in ("inputs", "memories", "statics", "parameters"):
         ends = [f"{end} {element}" for end, element in getattr(facts, name).items()]
         lines += wrapped(f"  {name:<12}", ", ".join(ends)) if ends else []
-    lines += ["", f"engine: {facts.engine or 'none of those asked for'}"]
-    for name, reason in facts.engines.items():
-        says = (
-            f"refuses: {reason}" if reason else "chosen" if name == facts.engine else "runs it if asked for"
-        )
+    return lines
+
+
+def engine_lines(chosen: str | None, engines: dict[str, str | None]) -> list[str]:
+    """The engine, and what each says."""
+    lines = [f"engine: {chosen or 'none of those asked for'}"]
+    for name, reason in engines.items():
+        says = f"refuses: {reason}" if reason else "chosen" if name == chosen else "runs it if asked for"
         lines += wrapped(f"  {name:<12}", says)
+    return lines
+
+
+def work_lines(facts: Explanation) -> list[str]:
+    """What is done stage by stage, and the results."""
+    lines = list[str]()
     for stage in facts.stages:
         lines += ["", *stage_lines(stage)]
-    lines += ["", "results"]
-    lines += [f"  {name} = {value}" for name, value in facts.results.items()]
-    return "\n".join(lines)
+    return [*lines, "", "results", *(f"  {name} = {value}" for name, value in facts.results.items())]
 
 
 def stage_lines(stage: Stage) -> list[str]:

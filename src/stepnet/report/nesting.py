@@ -1,19 +1,9 @@
-"""A schedule as text for people: the parts of nested recurrences in the order they run, and their plans."""
+"""What the parts of a schedule are called: the recurrences of a nesting in the order they run."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from stepnet.report.explain import explain
 from stepnet.schedule import Part, Schedule
 from stepnet.types import extent_text
-
-
-def explain_nesting(schedule: Schedule, engine: str | Sequence[str] = "auto") -> str:
-    """What runs one after the other, and the plan of each part that an engine runs."""
-    named = list(parts_of(schedule))
-    width = max(len(number) for number, _, _ in named) + 2
-    lines = [f"  {number:<{width}}{told(part, inside)}" for number, part, inside in named]
-    plans = [f"part {number}:\n{explain(part.plan, engine)}" for number, part, _ in named if part.plan]
-    return "\n\n".join(["\n".join(["parts, in the order they run", *lines]), *plans])
 
 
 def parts_of(schedule: Schedule, before: str = "") -> Iterator[tuple[str, Part, Schedule]]:
@@ -25,7 +15,7 @@ def parts_of(schedule: Schedule, before: str = "") -> Iterator[tuple[str, Part, 
             yield from parts_of(part.inner, f"{number}.")
 
 
-def told(part: Part, schedule: Schedule) -> str:
+def described(part: Part, schedule: Schedule) -> str:
     """What a part is, in one line."""
     at = extent_text(part.extent)
     if part.kind == "recurrence" and part.node is None:

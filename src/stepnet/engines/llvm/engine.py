@@ -4,14 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stepnet.digest import digest
-from stepnet.engines.base import Array
+from stepnet.engines.base import Array, Kernel
 from stepnet.engines.llvm.compiled import MOST_BYTES, Compiled, Kept, compiled
 from stepnet.engines.llvm.pointwise import POINTWISE
 from stepnet.engines.llvm.program import constant_values
 from stepnet.engines.llvm.run import Runner
 from stepnet.engines.llvm.target import Target, host_target
+from stepnet.engines.parts import in_parts
 from stepnet.ir import Net
 from stepnet.plan import Plan
+from stepnet.schedule import Schedule
 
 KINDS = {"view", "reduce", "scan", "matmul", "source", "gather"}
 STRUCTURE = {"result", "expand", "recur"}
@@ -24,12 +26,17 @@ class LlvmEngine:
     target: Target | None = None
     name: str = "llvm"
 
-    def refuse(self, plan: Plan) -> str | None:
+    def refuse(self, schedule: Schedule) -> str | None:
         """What it has no machine code for; None if nothing."""
-        return refusal(plan.net) or refusal(plan.body, inside=True)
+        reasons = (refusal(plan.net) or refusal(plan.body, inside=True) for plan in schedule.plans)
+        return next((reason for reason in reasons if reason), None)
 
-    def compile(self, plan: Plan) -> "LlvmKernel":
-        """The plan as machine code; equal plans are compiled once."""
+    def compile(self, schedule: Schedule) -> Kernel:
+        """Every part as machine code, to be run one after the other."""
+        return in_parts(schedule, self.compile_plan)
+
+    def compile_plan(self, plan: Plan) -> "LlvmKernel":
+        """One plan as machine code; equal plans are compiled once."""
         target = self.target or host_target()
         stages = (plan.net, plan.recur, plan.once, plan.sequence, plan.before, plan.loop, plan.after)
         key = digest(target, *stages)

@@ -1,4 +1,4 @@
-"""A schedule on engines: its parts run one after the other.
+"""A schedule whose parts run one after the other, each on the kernel that an engine has for it.
 
 A recurrence whose memory an inner one needs runs step by step, and a step has little to do. So what is plain
 in it is laid out once, in arrays that stay, and run again at every step. Rows only leave as sequences end;
@@ -7,16 +7,18 @@ runs over sequences that are the same at every step, as a static's, is laid out 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from stepnet.engines import Bound, Call, Order, Results, choose
+from stepnet.engines.base import Bound, Call, FrozenCall, Kernel, Results
+from stepnet.engines.packed import Packed, called_again, parameters_of
 from stepnet.interpret import Segments, by_steps, expand
 from stepnet.ir import Net
 from stepnet.passes.lift import is_constant
+from stepnet.plan import Plan
 from stepnet.ragged.offsets import ends_of
 from stepnet.schedule import Part, Schedule
 from stepnet.types import CONST, STEPS, Type
@@ -25,33 +27,88 @@ Array = np.ndarray
 Values = dict[int, Array]
 
 
-class Running:
-    """A schedule with its parameters, on engines: `running(values, segments)` gives the net's results."""
+Compile = Callable[[Plan], Kernel]
 
-    def __init__(self, plan: Schedule, asked: Order, parameters: Mapping[int, Array]) -> None:
-        self.net, self.parts = plan.net, plan.parts
-        self.constants = constant_values(plan.net, parameters)
-        self.bound: list[Bound | Running | None] = []
-        for part in self.parts:
+
+def in_parts(schedule: Schedule, compile_plan: Compile) -> Kernel:
+    """A kernel of a schedule out of those of its plans: the plan's own where one plan is all there is."""
+    if schedule.whole is not None:
+        return compile_plan(schedule.whole)
+    return PartsKernel.of(schedule, compile_plan)
+
+
+@dataclass(frozen=True)
+class PartsKernel:
+    """A schedule and the kernels of its parts; None for those that NumPy runs."""
+
+    schedule: Schedule
+    kernels: "tuple[Kernel | PartsKernel | None, ...]"
+
+    @classmethod
+    def of(cls, schedule: Schedule, compile_plan: Compile) -> "PartsKernel":
+        """The kernel of a schedule, its parts compiled one by one."""
+
+        def kernel(part: Part) -> "Kernel | PartsKernel | None":
             if part.plan is not None:
-                engine, _ = choose(part.plan, asked)
-                given = [self.constants[number] for number in part.parameters]
-                self.bound.append(engine.compile(part.plan).bind(given))
-            elif part.inner is not None and part.node is not None:
-                inside = zip(part.inner.net.inputs, part.node.inputs, strict=True)
-                fixed = {one: self.constants[n] for one, n in inside if n in self.constants}
-                self.bound.append(Running(part.inner, asked, fixed))
-            else:
-                self.bound.append(None)
+                return compile_plan(part.plan)
+            return None if part.inner is None else cls.of(part.inner, compile_plan)
 
-    def __call__(self, given: Values, segments: Segments, kept: "Kept | None" = None) -> list[Array]:
-        """The results, for the values of all inputs that are no parameters.
+        return cls(schedule, tuple(map(kernel, schedule.parts)))
+
+    def bind(self, parameters: Sequence[Array]) -> "BoundParts":
+        """What runs a call with these parameters."""
+        return self.bound_to(dict(zip(parameters_of(self.schedule.net), parameters, strict=True)))
+
+    def bound_to(self, parameters: Mapping[int, Array]) -> "BoundParts":
+        """The same with parameters by their numbers in the schedule's net."""
+        constants = constant_values(self.schedule.net, parameters)
+        bound: list[Bound | BoundParts | None] = []
+        for part, kernel in zip(self.schedule.parts, self.kernels, strict=True):
+            if isinstance(kernel, PartsKernel) and part.inner is not None and part.node is not None:
+                inside = zip(part.inner.net.inputs, part.node.inputs, strict=True)
+                fixed = {inner: constants[outer] for inner, outer in inside if outer in constants}
+                bound.append(kernel.bound_to(fixed))
+            else:
+                bound.append(None if kernel is None else kernel.bind([constants[n] for n in part.parameters]))
+        return BoundParts(self.schedule, constants, tuple(bound))
+
+
+@dataclass(frozen=True)
+class BoundParts:
+    """A schedule with its parameters. constants: the values of its net that are known without a call."""
+
+    schedule: Schedule
+    constants: Values
+    bound: "tuple[Bound | BoundParts | None, ...]"
+
+    @property
+    def net(self) -> Net:
+        """The net whose values the parts read and give."""
+        return self.schedule.net
+
+    def __call__(self, call: Call) -> Results:
+        """The results of a call, in new arrays."""
+        packed = Packed.of(call)
+        varying = [number for number in self.net.inputs if number not in self.constants]
+        values = dict(zip(varying, packed.arrays(self.net), strict=True))
+        return packed.results(self.schedule.traced, self.results(values, packed.segments))
+
+    def again(self, call: Call, results: Results, whole: bool = False) -> Callable[[], None]:
+        """What runs this call whenever it is called."""
+        return called_again(self, call, results)
+
+    def frozen(self, call: Call) -> FrozenCall | None:
+        """None: between its parts there is something to find out at every call."""
+        return None
+
+    def results(self, given: Values, segments: Segments, kept: "Kept | None" = None) -> list[Array]:
+        """The results of the net, for the values of all inputs that are no parameters.
 
         kept: what the steps of a loop keep for one another; the results are then theirs, and hold until the
         next step.
         """
         values = {**self.constants, **given}
-        for part, bound in zip(self.parts, self.bound, strict=True):
+        for part, bound in zip(self.schedule.parts, self.bound, strict=True):
             values.update(KINDS[part.kind](self.net, part, bound, values, segments, kept))
         return [values[result] for result in self.net.results]
 
@@ -144,7 +201,6 @@ def run_recurrence(
     arrays = [None if number < 0 else np.ascontiguousarray(values[number]) for number in part.reads]
     still = len(arrays) - part.statics
     first = still - part.memories
-    reverse = part.plan is not None and part.plan.reverse
     begun = segments.begun if part.extent == STEPS else None
     call = Call(
         [array for array in arrays[:first] if array is not None],
@@ -153,7 +209,6 @@ def run_recurrence(
         int(offsets[-1]),
         arrays[first:still],
         [array for array in arrays[still:] if array is not None],
-        reverse=reverse,
         begun=begun,
     )
     results = laid_results(part, bound, call, offsets, kept)
@@ -223,7 +278,7 @@ def run_loop(
 
     def run(arrays: Sequence[Array], inside: Segments, index: Array) -> list[Array]:
         given = {body.inputs[place]: arrays[place] for place in varying}
-        return bound(given | dict.fromkeys(counted, index), inside, keeping)
+        return bound.results(given | dict.fromkeys(counted, index), inside, keeping)
 
     found = by_steps(net, part.node, [values[n] for n in part.reads], segments, run)
     return {n: array for n, array in zip(part.gives, found, strict=True) if n >= 0}

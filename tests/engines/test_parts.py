@@ -12,7 +12,7 @@ from tolerance import assert_close
 import stepnet as sn
 from stepnet import ops
 from stepnet.ragged.offsets import offsets_of
-from stepnet.running import REDUCTIONS, Laid
+from stepnet.engines.parts import REDUCTIONS, Laid
 
 Array = np.ndarray
 
@@ -72,7 +72,7 @@ def test_rows_that_end_leave_the_others_alone(lengths: list[int], monkeypatch: p
     assert_close(outputs.values, right.values, 9, 9)
     assert_close(final, last, 9, 9)
     # A part is laid out anew when half of its rows have left, not at every step.
-    step = rnn.prepared.schedule.parts[-1].inner
+    step = rnn.schedule.parts[-1].inner
     assert step is not None
     parts = len([part for part in step.parts if part.kind == "plain"])
     assert 0 < len(laid) <= parts * (1 + int(np.log2(max(1, xs.lengths.astype(bool).sum(), keys.total))))
