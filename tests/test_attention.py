@@ -139,7 +139,10 @@ def test_a_sequence_is_the_same_whatever_is_beside_it():
     ("statics", "expected"),
     [
         (sequences([1, 2, 3], 2), "static is of 3 rows; there are 2 sequences"),
-        ({"a": sequences([1, 2], 2), "b": np.ones((1, 2))}, "static b is of 1 rows; there are 2 sequences"),
+        (
+            {"a": sequences([1, 2], 2), "b": np.ones((1, 2))},
+            r"static b is \[1, 2\]; its first axis should be the 2 sequences",
+        ),
         (
             sn.Ragged(np.ones((2, 2)), (np.array([0, 1, 2]), np.array([0, 1, 2]))),
             "static has 2 levels; a static is one sequence for each row",

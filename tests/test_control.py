@@ -356,12 +356,12 @@ def test_sequences_that_have_ended_cost_nothing_more(monkeypatch: pytest.MonkeyP
     """One sequence goes on to the end, 63 end at their first step."""
     steps: list[int] = []
 
-    def spied(run: Any, call: Any) -> Any:
+    def spied(run: Any, call: Any, net: Any) -> Any:
         def one(piece: Any) -> Any:
             steps.append(piece.total)
             return run(piece)
 
-        return control.run_until(one, call)
+        return control.run_until(one, call, net)
 
     monkeypatch.setattr("stepnet.recurrence.run_until", spied)
     x = np.ones((64, 1000))

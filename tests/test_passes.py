@@ -147,7 +147,12 @@ def test_spelling_does_not_matter(step: Callable[..., Any]) -> None:
     expected, _ = sn.RNN(sliced, params, memory=SIZE)(x, engine="interpret")
     assert_close(actual, expected, length=4, width=SIZE)
     call = Call([x.reshape(8, 2)], np.array([0, 4]), np.array([4, 4]), 8, [None])
-    assert_close(BoundNet(plan.net, tuple(list(params.values())))(call).outputs[0].reshape(2, 4, SIZE), expected, 4, SIZE)
+    assert_close(
+        BoundNet(plan.net, tuple(params.values()))(call).outputs[0].reshape(2, 4, SIZE),
+        expected,
+        4,
+        SIZE,
+    )
 
 
 def counted(net: Net) -> list[int]:

@@ -44,7 +44,7 @@ def has_inner(body: Net) -> bool:
 @dataclass(frozen=True)
 class Part:
     """One thing to run: which values of the net it reads and gives, by their numbers; -1 reads zeros, and
-    gives what nobody needs.
+    gives what nobody needs. last_only: a recurrence's outputs are each sequence's last.
     """
 
     kind: str
@@ -57,6 +57,7 @@ class Part:
     parameters: tuple[int, ...] = ()
     node: Node | None = None
     inner: "Schedule | None" = None
+    last_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,15 +112,16 @@ def whole_part(net: Net) -> Part:
 
 def scheduled(traced: Net, net: Net) -> Schedule:
     """The parts of a net as it is."""
-    levels, through, sums = waves(net), repeated(net), summed(net)
+    levels, through, sums, ends = waves(net), repeated(net), summed(net), ended(net)
+    apart = through | sums | {number for pairs in ends.values() for number in pairs.values()}
     groups: dict[tuple[int, int, Extent], list[int]] = {}
     for number, node in enumerate(net.nodes):
-        if node.operation in ("input", "index", "result") or is_constant(node) or number in through | sums:
+        if node.operation in ("input", "index", "result") or is_constant(node) or number in apart:
             continue
         alone = 0 if is_plain(node) else number + 1
         extent = node.types[0].extent if is_plain(node) else CONST
         groups.setdefault((levels[number], alone, extent), []).append(number)
-    parts = [part_of(net, numbers, through, sums) for _, numbers in sorted(groups.items())]
+    parts = [part_of(net, numbers, through, sums, ends) for _, numbers in sorted(groups.items())]
     return Schedule(traced, net, tuple(parts))
 
 
@@ -166,6 +168,30 @@ def summed(net: Net) -> set[int]:
     }
 
 
+def ended(net: Net) -> dict[int, dict[int, int]]:
+    """Of recurrences of whose outputs only the last ones are needed: the node of each output's last.
+
+    The last step that a recurrence takes, which one that runs backward takes at the first step of a sequence.
+    """
+    users, needed = net.users(), dict[int, dict[int, int]]()
+    for number, node in enumerate(net.nodes):
+        if node.operation != "recur" or has_inner(node.recur.body):
+            continue
+        how = "first" if node.recur.reverse else "last"
+        outputs = [one for one in node.recur.gives(gives_of(net, number)).outputs if one >= 0]
+        ends = {
+            one: users[one][0]
+            for one in outputs
+            if len(users[one]) == 1
+            and one not in net.results
+            and net.nodes[users[one][0]].operation == "reduce"
+            and net.nodes[users[one][0]].attributes["how"] == how
+        }
+        if outputs and len(ends) == len(outputs):
+            needed[number] = ends
+    return needed
+
+
 def waves(net: Net) -> list[int]:
     """For each node when it can run: plain nodes of one extent run together, all others by themselves."""
     found: list[int] = []
@@ -183,7 +209,9 @@ def waves(net: Net) -> list[int]:
     return found
 
 
-def part_of(net: Net, numbers: list[int], through: set[int], summed: set[int]) -> Part:
+def part_of(
+    net: Net, numbers: list[int], through: set[int], summed: set[int], ends: dict[int, dict[int, int]]
+) -> Part:
     """The part that these nodes are."""
     node = net.nodes[numbers[0]]
     if is_plain(node):
@@ -193,7 +221,7 @@ def part_of(net: Net, numbers: list[int], through: set[int], summed: set[int]) -
     body: Net = node.attributes["body"]
     if has_inner(body):
         return loop(net, numbers[0])
-    return recurrence(net, numbers[0])
+    return recurrence(net, numbers[0], ends.get(numbers[0], {}))
 
 
 # ---- the nets of parts -------------------------------------------------------------------------------------
@@ -284,14 +312,17 @@ def whole(builder: Builder, operands: list[int], recur: Recur) -> Net:
     return builder.net([*outputs, *final])
 
 
-def recurrence(net: Net, number: int) -> Part:
-    """A recurrence over flat sequences, wherever they lie, with those outputs that somebody picks."""
+def recurrence(net: Net, number: int, ends: dict[int, int]) -> Part:
+    """A recurrence over flat sequences, wherever they lie, with those outputs that somebody picks.
+
+    ends: of outputs of which only the last is needed, the node that it is.
+    """
     node = net.nodes[number]
     recur = node.recur
     outputs, final = recur.gives(gives_of(net, number))
     picked = [place for place, output in enumerate(outputs) if output >= 0]
     body = without_unused(recur.body.nodes, (*(recur.outputs[place] for place in picked), *recur.following))
-    gives = (*(outputs[place] for place in picked), *final)
+    gives = (*(ends.get(outputs[place], outputs[place]) for place in picked), *final)
     extent = recur_extent([net.type_of(node.inputs[0])], node.attributes)
     outer = Inside(net)
     operands: list[int] = []
@@ -315,6 +346,7 @@ def recurrence(net: Net, number: int) -> Part:
         len(reads) - recur.sequence_count - recur.memory_count,
         tuple(outer.parameters),
         node,
+        last_only=bool(ends),
     )
 
 

@@ -11,8 +11,9 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet import ops
+from stepnet.engines.kept import KeptPlain
+from stepnet.engines.reductions import REDUCTIONS
 from stepnet.ragged.offsets import offsets_of
-from stepnet.engines.parts import REDUCTIONS, Laid
 
 Array = np.ndarray
 
@@ -60,13 +61,13 @@ def test_rows_that_end_leave_the_others_alone(lengths: list[int], monkeypatch: p
     statics = {"keys": keys, "gain": random.normal(size=(len(lengths), 3))}
     rnn = sn.RNN(attending, random.normal(size=(3, 3)), memory=3)
     laid = list[int]()
-    make = Laid.__init__
+    make = KeptPlain.__init__
 
-    def counted(self: Laid, *given: Any) -> None:
+    def counted(self: KeptPlain, *given: Any) -> None:
         make(self, *given)
         laid.append(self.count)
 
-    monkeypatch.setattr(Laid, "__init__", counted)
+    monkeypatch.setattr(KeptPlain, "__init__", counted)
     outputs, final = rnn(xs, statics=statics, engine="llvm")
     right, last = rnn(xs, statics=statics, engine="interpret")
     assert_close(outputs.values, right.values, 9, 9)

@@ -8,7 +8,7 @@ The interpreter and what runs a schedule part by part take calls in this form. M
 where they lie.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,30 +17,37 @@ from stepnet.engines.base import Bound, Call, Results
 from stepnet.interpret import Segments
 from stepnet.ir import Net
 from stepnet.ragged.offsets import ends_of, offsets_of, positions_of
-from stepnet.types import CONST
+from stepnet.types import CONST, ROWS
 
 Array = np.ndarray
 
 
 @dataclass(frozen=True)
 class Packed:
-    """A call with its sequences end to end; places: where each step lay, None where it lies as it lay."""
+    """A call with its sequences end to end.
+
+    places: where each step lay, None where it lies as it lay. gaps: the call itself, where its sequences have
+    gaps between them and stay where they are.
+    """
 
     call: Call
-    places: Array | None
     segments: Segments
+    places: Array | None = None
+    gaps: Call | None = None
 
     @classmethod
-    def of(cls, call: Call) -> "Packed":
-        """The packed form of a call; the same arrays where they are packed already."""
+    def of(cls, call: Call, pack: bool = True) -> "Packed":
+        """The packed form of a call; the same arrays where they are packed already, or are not to be."""
         offsets = offsets_of(call.lengths)
         segments = Segments(call.rows, (offsets, *call.inner), call.begun, call.beside)
         if call.is_packed:
-            return cls(call, None, segments)
-        # Only arrays of one level are padded: the values of Raggeds always lie end to end.
+            return cls(call, segments)
+        # Only arrays of one level have gaps: the values of Raggeds always lie end to end.
         places = positions_of(call.starts, call.lengths)
+        if not pack:
+            return cls(call, segments, places, call)
         sequences = [np.ascontiguousarray(sequence[places]) for sequence in call.sequences]
-        return cls(replace(call, sequences=sequences), places, segments)
+        return cls(replace(call, sequences=sequences), segments, places)
 
     def arrays(self, net: Net) -> list[Array]:
         """The arrays of all inputs of a net but its parameters, in order."""
@@ -52,26 +59,29 @@ class Packed:
         ]
         return [*self.call.sequences, *initial, *self.call.statics]
 
-    def results(self, net: Net, made: Sequence[Array]) -> Results:
+    def results(self, net: Net, made: Sequence[Array], clean: Collection[int] = ()) -> Results:
         """What a net gave, outputs as the caller's sequences lie, or each sequence's last.
 
-        net: as traced, which says from which end each output was made.
+        net: as traced, which says from which end each output was made. clean: the places of those results
+        that are zeros in the gaps.
         """
         first = len(made) - len(self.call.initial)
         outputs = [
-            self.laid_out(array, runs_back(net, number))
-            for array, number in zip(made[:first], net.results[:first], strict=True)
+            self.laid_out(array, net, net.results[place], place in clean)
+            for place, array in enumerate(made[:first])
         ]
         return Results(outputs, list(made[first:]))
 
-    def laid_out(self, output: Array, reverse: bool) -> Array:
+    def laid_out(self, output: Array, net: Net, number: int, clean: bool) -> Array:
         """One output where the sequences' steps lay, or each sequence's last."""
+        if net.type_of(number).extent == ROWS:
+            return output
         if self.call.last_only:
-            return ends_of(output, self.segments.offsets[0], reverse)
-        if self.places is None:
+            return ends_of(output, self.segments.offsets[0], runs_back(net, number))
+        if self.places is None or (self.gaps is not None and clean):
             return output
         whole = np.zeros((self.call.total, *output.shape[1:]), output.dtype)
-        whole[self.places] = output
+        whole[self.places] = output if self.gaps is None else output[self.places]
         return whole
 
 
@@ -79,6 +89,14 @@ def runs_back(net: Net, number: int) -> bool:
     """Whether a value is an output of a recurrence that runs from each sequence's last step."""
     node = net.nodes[number]
     return node.operation == "result" and net.nodes[node.inputs[0]].recur.reverse
+
+
+def ends_at(values: Array, starts: Array, lengths: Array, first: bool) -> Array:
+    """The last step of each sequence, or the first; zeros for an empty one."""
+    ends = np.zeros((len(lengths), *values.shape[1:]), values.dtype)
+    filled = lengths > 0
+    ends[filled] = values[(starts if first else starts + lengths - 1)[filled]]
+    return ends
 
 
 def parameters_of(net: Net) -> list[int]:

@@ -1,30 +1,33 @@
 """A schedule whose parts run one after the other, each on the kernel that an engine has for it.
 
-A recurrence whose memory an inner one needs runs step by step, and a step has little to do. So what is plain
-in it is laid out once, in arrays that stay, and run again at every step. Rows only leave as sequences end;
-those that have left are still computed, on what their arrays last held, until half of them are left. What
-runs over sequences that are the same at every step, as a static's, is laid out until a row leaves.
+part 0 recurrence   values 0 1 2   -> 5 6        machine code, where the caller's sequences lie
+part 1 plain        values 5 3     -> 8          machine code, each value a sequence of one step
+part 2 across       value 8        -> 9          NumPy
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stepnet.engines.base import Bound, Call, FrozenCall, Kernel, Results
-from stepnet.engines.packed import Packed, called_again, parameters_of
+from stepnet.engines.kept import Kept, kept_plain, kept_results
+from stepnet.engines.packed import Packed, called_again, ends_at, parameters_of
+from stepnet.engines.reductions import REDUCTIONS
 from stepnet.interpret import Segments, by_steps, expand
 from stepnet.ir import Net
+from stepnet.once import computed_once
 from stepnet.passes.lift import is_constant
 from stepnet.plan import Plan
-from stepnet.ragged.offsets import ends_of
 from stepnet.schedule import Part, Schedule
-from stepnet.types import CONST, STEPS, Type
+from stepnet.types import CONST, ROWS, STEPS, Extent
 
 Array = np.ndarray
-Values = dict[int, Array]
+Values = dict[int, Any]
+"""The values of a net's nodes so far; None for a memory that begins at zeros."""
+ENDS = ("first", "last")
+"""Reductions that pick one step, whatever lies between sequences."""
 
 
 Compile = Callable[[Plan], Kernel]
@@ -86,12 +89,24 @@ class BoundParts:
         """The net whose values the parts read and give."""
         return self.schedule.net
 
+    @computed_once
+    def takes_gaps(self) -> bool:
+        """Whether sequences with gaps between them are run where they lie."""
+        return takes_gaps(self.schedule)
+
+    @computed_once
+    def clean(self) -> set[int]:
+        """The places of the net's results that are zeros in gaps between sequences: what recurrences give."""
+        made = {n for part in self.schedule.parts if part.kind == "recurrence" for n in part.gives}
+        return {place for place, number in enumerate(self.net.results) if number in made}
+
     def __call__(self, call: Call) -> Results:
         """The results of a call, in new arrays."""
-        packed = Packed.of(call)
+        packed = Packed.of(call, pack=not self.takes_gaps)
         varying = [number for number in self.net.inputs if number not in self.constants]
         values = dict(zip(varying, packed.arrays(self.net), strict=True))
-        return packed.results(self.schedule.traced, self.results(values, packed.segments))
+        made = self.results(values, Frame(packed.segments, packed.gaps))
+        return packed.results(self.schedule.traced, made, self.clean)
 
     def again(self, call: Call, results: Results, whole: bool = False) -> Callable[[], None]:
         """What runs this call whenever it is called."""
@@ -101,15 +116,14 @@ class BoundParts:
         """None: between its parts there is something to find out at every call."""
         return None
 
-    def results(self, given: Values, segments: Segments, kept: "Kept | None" = None) -> list[Array]:
+    def results(self, given: Values, frame: "Frame") -> list[Array]:
         """The results of the net, for the values of all inputs that are no parameters.
 
-        kept: what the steps of a loop keep for one another; the results are then theirs, and hold until the
-        next step.
+        Those of a loop's step hold until the next step.
         """
         values = {**self.constants, **given}
         for part, bound in zip(self.schedule.parts, self.bound, strict=True):
-            values.update(KINDS[part.kind](self.net, part, bound, values, segments, kept))
+            values.update(KINDS[part.kind](self.net, part, bound, values, frame))
         return [values[result] for result in self.net.results]
 
 
@@ -127,161 +141,115 @@ def constant_values(net: Net, parameters: Mapping[int, Array]) -> Values:
 # ---- each kind of part -------------------------------------------------------------------------------------
 
 
-class Inputs:
-    """Arrays that stay, and what was last copied into them."""
+@dataclass(frozen=True)
+class Frame:
+    """Where the values of each extent lie while a schedule runs.
 
-    def __init__(self, arrays: Sequence[Array]) -> None:
-        self.arrays, self.latest = [array.copy() for array in arrays], list(arrays)
+    gaps: the call whose sequences lie with gaps between them, as padded ones do; None where they lie end to
+    end. kept: what the steps of a loop keep for one another, None outside of loops.
+    """
 
-    def take(self, arrays: Sequence[Array]) -> None:
-        """Copies arrays in, at the front; what is the same array as before is there already."""
-        for place, array in enumerate(arrays):
-            if array is not self.latest[place]:
-                self.arrays[place][: len(array)] = array
-                self.latest[place] = array
+    segments: Segments
+    gaps: Call | None = None
+    kept: Kept | None = None
 
+    def sequences(self, extent: Extent) -> tuple[Array, Array, int]:
+        """Where each sequence along the innermost axis of an extent starts, its length, and the total."""
+        if self.gaps is not None and extent == STEPS:
+            return self.gaps.starts, self.gaps.lengths, self.gaps.total
+        offsets = self.segments.into(extent)
+        return offsets[:-1], np.diff(offsets), int(offsets[-1])
 
-class Laid:
-    """A plain part laid out for so many values: its arrays, and what runs it on them."""
-
-    def __init__(self, net: Net, part: Part, bound: Bound, arrays: Sequence[Array], count: int) -> None:
-        self.count, self.inputs = count, Inputs(arrays)
-        types = [net.type_of(number) for number in part.gives]
-        self.outputs = [np.empty((count, *type_.shape), type_.dtype) for type_ in types]
-        ones, places = np.ones(count, np.int64), np.arange(count, dtype=np.int64)
-        call = Call(self.inputs.arrays, places, ones, count, [None])
-        self.run = bound.again(call, Results(self.outputs, [np.empty(count, np.float32)]))
-
-    def fits(self, count: int) -> bool:
-        """Whether it is worth running for so few values."""
-        return self.count // 2 < count <= self.count
-
-    def __call__(self, arrays: Sequence[Array], count: int) -> list[Array]:
-        """The outputs for the first values."""
-        self.inputs.take(arrays)
-        self.run()
-        return [output[:count] for output in self.outputs]
+    def count(self, extent: Extent) -> int:
+        """How many values there are at an extent, those in gaps included."""
+        gaps = self.gaps is not None and extent == STEPS
+        return self.gaps.total if gaps and self.gaps is not None else self.segments.count(extent)
 
 
-class LaidSequences:
-    """A recurrence laid out for sequences of these offsets."""
+def takes_gaps(schedule: Schedule) -> bool:
+    """Whether all parts run on sequences with gaps between them: none of them looks at what lies there."""
 
-    def __init__(self, part: Part, bound: Bound, call: Call, offsets: Array) -> None:
-        self.offsets, first = offsets, len(call.sequences)
-        self.inputs = Inputs([*call.sequences, *call.statics])
-        outputs, final = result_types(part)
-        self.outputs = [np.empty((call.total, *type_.shape), type_.dtype) for type_ in outputs]
-        self.final = [np.zeros((len(call.lengths), *type_.shape), type_.dtype) for type_ in final]
-        arrays = self.inputs.arrays
-        laid = replace(call, sequences=arrays[:first], statics=arrays[first:])
-        self.run = bound.again(laid, Results(self.outputs, self.final))
+    def fits(part: Part) -> bool:
+        if part.plan is not None and part.extent in (ROWS, STEPS):
+            kinds = {node.kind for net in (part.plan.net, part.plan.body) for node in net.nodes}
+            return part.kind == "recurrence" or "gather" not in kinds
+        reduces = part.node is not None and part.node.operation == "reduce"
+        return reduces and part.node.attributes["how"] in ENDS if part.node is not None else False
 
-    def __call__(self, call: Call) -> list[Array]:
-        """The outputs and sums."""
-        self.inputs.take([*call.sequences, *call.statics])
-        self.run()
-        return [array[:] for array in (*self.outputs, *self.final)]
+    return all(map(fits, schedule.parts))
 
 
-def result_types(part: Part) -> tuple[list[Type], list[Type]]:
-    """The types of a recurrence's outputs, and of its memories."""
-    assert part.plan is not None
-    types = [part.plan.net.type_of(number) for number in part.plan.net.results]
-    return types[: len(types) - part.memories], types[len(types) - part.memories :]
-
-
-Kept = dict[int, "Laid | LaidSequences | Array"]
-
-
-def run_recurrence(
-    net: Net, part: Part, bound: Any, values: Values, segments: Segments, kept: Kept | None
-) -> Values:
-    """A flat recurrence over the sequences at its extent."""
-    offsets = segments.into(part.extent)
-    arrays = [None if number < 0 else np.ascontiguousarray(values[number]) for number in part.reads]
-    still = len(arrays) - part.statics
-    first = still - part.memories
-    begun = segments.begun if part.extent == STEPS else None
-    call = Call(
+def sequence_call(part: Part, values: Values, frame: Frame) -> Call:
+    """The call of a recurrence over the sequences at its extent."""
+    arrays = [None if n < 0 or values[n] is None else np.ascontiguousarray(values[n]) for n in part.reads]
+    first = len(arrays) - part.statics - part.memories
+    starts, lengths, total = frame.sequences(part.extent)
+    return Call(
         [array for array in arrays[:first] if array is not None],
-        offsets[:-1],
-        np.diff(offsets),
-        int(offsets[-1]),
-        arrays[first:still],
-        [array for array in arrays[still:] if array is not None],
-        begun=begun,
+        starts,
+        lengths,
+        total,
+        arrays[first : first + part.memories],
+        [array for array in arrays[first + part.memories :] if array is not None],
+        part.last_only,
+        frame.segments.begun if part.extent == STEPS else None,
     )
-    results = laid_results(part, bound, call, offsets, kept)
+
+
+def plain_call(arrays: Sequence[Array], count: int) -> Call:
+    """The call of nodes without a recurrence: each value is a sequence of one step."""
+    return Call(arrays, np.arange(count, dtype=np.int64), np.ones(count, np.int64), count, [None])
+
+
+def run_recurrence(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
+    """A flat recurrence over the sequences at its extent."""
+    call, results = sequence_call(part, values, frame), None
+    if frame.kept is not None:
+        results = kept_results(part, bound, call, frame.segments.into(part.extent), frame.kept)
     if results is None:
-        found = bound(call)
-        results = [*found.outputs, *found.final]
+        made = bound(call)
+        results = [*made.outputs, *made.final]
     return {n: array for n, array in zip(part.gives, results, strict=True) if n >= 0}
 
 
-def laid_results(
-    part: Part, bound: Bound, call: Call, offsets: Array, kept: Kept | None
-) -> list[Array] | None:
-    """The results of a recurrence from zeros whose sequences are as long at every step of a loop; else None.
-
-    It is laid out when it comes to the same sequences for the second time.
-    """
-    if kept is None or not call.total or any(one is not None for one in call.initial):
-        return None
-    laid = kept.get(id(part))
-    if isinstance(laid, LaidSequences) and laid.offsets is offsets:
-        return laid(call)
-    if laid is offsets:
-        made = kept[id(part)] = LaidSequences(part, bound, call, offsets)
-        return made(call)
-    kept[id(part)] = offsets
-    return None
-
-
-def run_plain(
-    net: Net, part: Part, bound: Any, values: Values, segments: Segments, kept: Kept | None
-) -> Values:
-    """Nodes without a recurrence, each value a sequence of one step."""
-    count = segments.count(part.extent)
+def run_plain(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
+    """Nodes without a recurrence."""
+    count = frame.count(part.extent)
     arrays = [np.ascontiguousarray(values[number]) for number in part.reads]
-    if kept is None or not count:
-        ones, places = np.ones(count, np.int64), np.arange(count, dtype=np.int64)
-        outputs = bound(Call(arrays, places, ones, count, [None])).outputs
+    if frame.kept is None or not count:
+        outputs = bound(plain_call(arrays, count)).outputs
     else:
-        laid = kept.get(id(part))
-        if not isinstance(laid, Laid) or not laid.fits(count):
-            laid = kept[id(part)] = Laid(net, part, bound, arrays, count)
-        outputs = laid(arrays, count)
+        outputs = kept_plain(net, part, bound, arrays, count, frame.kept)
     return dict(zip(part.gives, outputs, strict=True))
 
 
-def run_across(
-    net: Net, part: Part, bound: Any, values: Values, segments: Segments, kept: Kept | None
-) -> Values:
+def run_across(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
     """A value of one extent at another."""
     assert part.node is not None
-    value = values[part.reads[0]]
+    value, extent = values[part.reads[0]], net.type_of(part.reads[0]).extent
     if part.node.operation == "expand":
-        return {part.gives[0]: expand(net, part.node, [value], segments)}
-    offsets = segments.into(net.type_of(part.reads[0]).extent)
-    return {part.gives[0]: REDUCTIONS[part.node.attributes["how"]](value, offsets)}
+        return {part.gives[0]: expand(net, part.node, [value], frame.segments)}
+    how: str = part.node.attributes["how"]
+    if how in ENDS:
+        starts, lengths, _ = frame.sequences(extent)
+        return {part.gives[0]: ends_at(value, starts, lengths, how == "first")}
+    return {part.gives[0]: REDUCTIONS[how](value, frame.segments.into(extent))}
 
 
-def run_loop(
-    net: Net, part: Part, bound: Any, values: Values, segments: Segments, kept: Kept | None
-) -> Values:
+def run_loop(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
     """A recurrence step by step, for the rows that have one."""
     assert part.node is not None
     body: Net = bound.net
     varying = [place for place, number in enumerate(body.inputs) if body.type_of(number).extent != CONST]
     counted = [number for number, node in enumerate(body.nodes) if node.operation == "index"]
-    keeping: Kept = {} if kept is None else kept
+    kept: Kept = {} if frame.kept is None else frame.kept
 
     def run(arrays: Sequence[Array], inside: Segments, index: Array) -> list[Array]:
         given = {body.inputs[place]: arrays[place] for place in varying}
-        return bound.results(given | dict.fromkeys(counted, index), inside, keeping)
+        return bound.results(given | dict.fromkeys(counted, index), Frame(inside, kept=kept))
 
-    found = by_steps(net, part.node, [values[n] for n in part.reads], segments, run)
-    return {n: array for n, array in zip(part.gives, found, strict=True) if n >= 0}
+    made = by_steps(net, part.node, [values[n] for n in part.reads], frame.segments, run)
+    return {n: array for n, array in zip(part.gives, made, strict=True) if n >= 0}
 
 
 KINDS: dict[str, Callable[..., Values]] = {
@@ -289,44 +257,4 @@ KINDS: dict[str, Callable[..., Values]] = {
     "plain": run_plain,
     "across": run_across,
     "loop": run_loop,
-}
-
-
-# ---- one value out of those of each sequence ---------------------------------------------------------------
-
-
-def segment_sum(values: Array, offsets: Array) -> Array:
-    """The sum over each sequence; zeros for an empty one."""
-    return by_segment(np.add, values, offsets)
-
-
-def segment_mean(values: Array, offsets: Array) -> Array:
-    """The mean over each sequence; zeros for an empty one."""
-    lengths = np.maximum(np.diff(offsets), 1)
-    lengths = lengths.astype(values.dtype) if values.dtype.kind == "f" else lengths
-    return segment_sum(values, offsets) / lengths.reshape(-1, *[1] * (values.ndim - 1))
-
-
-def segment_max(values: Array, offsets: Array) -> Array:
-    """The largest of each sequence; zeros for an empty one."""
-    return by_segment(np.maximum, values, offsets)
-
-
-def by_segment(function: np.ufunc, values: Array, offsets: Array) -> Array:
-    """A function of two numbers over the values of each sequence; zeros for an empty one."""
-    filled = np.diff(offsets) > 0
-    if filled.all() and len(filled):
-        return function.reduceat(values, offsets[:-1], axis=0)
-    found = np.zeros((len(filled), *values.shape[1:]), values.dtype)
-    if filled.any():
-        found[filled] = function.reduceat(values, offsets[:-1][filled], axis=0)
-    return found
-
-
-REDUCTIONS: dict[str, Callable[[Array, Array], Array]] = {
-    "sum": segment_sum,
-    "mean": segment_mean,
-    "max": segment_max,
-    "first": partial(ends_of, first=True),
-    "last": partial(ends_of, first=False),
 }

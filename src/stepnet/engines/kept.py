@@ -1,0 +1,116 @@
+"""What the steps of a loop keep for one another: parts that are laid out once and run again at every step.
+
+A recurrence whose memory an inner one needs runs step by step, and a step has little to do. So what is plain
+in it runs on arrays that stay. Rows only leave as sequences end; those that have left are still computed, on
+what their arrays last held, until half of them are left. What runs over sequences that are the same at every
+step, as a static's, is kept until a row leaves.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from stepnet.engines.base import Bound, Call, Results
+from stepnet.ir import Net
+from stepnet.schedule import Part
+from stepnet.types import Type
+
+Array = np.ndarray
+
+
+class Inputs:
+    """Arrays that stay, and what was last copied into them."""
+
+    def __init__(self, arrays: Sequence[Array]) -> None:
+        self.arrays, self.latest = [array.copy() for array in arrays], list(arrays)
+
+    def take(self, arrays: Sequence[Array]) -> None:
+        """Copies arrays in, at the front; what is the same array as before is there already."""
+        for place, array in enumerate(arrays):
+            if array is not self.latest[place]:
+                self.arrays[place][: len(array)] = array
+                self.latest[place] = array
+
+
+class KeptPlain:
+    """A plain part that is frozen for so many values: its arrays, and what runs it on them."""
+
+    def __init__(self, net: Net, part: Part, bound: Bound, arrays: Sequence[Array], count: int) -> None:
+        self.count, self.inputs = count, Inputs(arrays)
+        types = [net.type_of(number) for number in part.gives]
+        self.outputs = [np.empty((count, *type_.shape), type_.dtype) for type_ in types]
+        ones, places = np.ones(count, np.int64), np.arange(count, dtype=np.int64)
+        call = Call(self.inputs.arrays, places, ones, count, [None])
+        self.run = bound.again(call, Results(self.outputs, [np.empty(count, np.float32)]))
+
+    def fits(self, count: int) -> bool:
+        """Whether it is worth running for so few values."""
+        return self.count // 2 < count <= self.count
+
+    def __call__(self, arrays: Sequence[Array], count: int) -> list[Array]:
+        """The outputs for the first values."""
+        self.inputs.take(arrays)
+        self.run()
+        return [output[:count] for output in self.outputs]
+
+
+class KeptSequences:
+    """A recurrence that is frozen for sequences of these offsets."""
+
+    def __init__(self, part: Part, bound: Bound, call: Call, offsets: Array) -> None:
+        self.offsets, first = offsets, len(call.sequences)
+        self.inputs = Inputs([*call.sequences, *call.statics])
+        outputs, final = result_types(part)
+        count = call.rows if call.last_only else call.total
+        self.outputs = [np.zeros((count, *type_.shape), type_.dtype) for type_ in outputs]
+        self.final = [np.zeros((len(call.lengths), *type_.shape), type_.dtype) for type_ in final]
+        arrays = self.inputs.arrays
+        laid = replace(call, sequences=arrays[:first], statics=arrays[first:])
+        self.run = bound.again(laid, Results(self.outputs, self.final))
+
+    def __call__(self, call: Call) -> list[Array]:
+        """The outputs and sums."""
+        self.inputs.take([*call.sequences, *call.statics])
+        self.run()
+        return [array[:] for array in (*self.outputs, *self.final)]
+
+
+def result_types(part: Part) -> tuple[list[Type], list[Type]]:
+    """The types of a recurrence's outputs, and of its memories."""
+    assert part.plan is not None
+    types = [part.plan.net.type_of(number) for number in part.plan.net.results]
+    return types[: len(types) - part.memories], types[len(types) - part.memories :]
+
+
+Kept = dict[int, "KeptPlain | KeptSequences | Array"]
+"""By the identity of its part."""
+
+
+def kept_results(
+    part: Part, bound: Bound, call: Call, offsets: Array, kept: Kept | None
+) -> list[Array] | None:
+    """The results of a recurrence from zeros whose sequences are as long at every step of a loop; else None.
+
+    It is laid out when it comes to the same sequences for the second time.
+    """
+    if kept is None or not call.total or any(one is not None for one in call.initial):
+        return None
+    laid = kept.get(id(part))
+    if isinstance(laid, KeptSequences) and laid.offsets is offsets:
+        return laid(call)
+    if laid is offsets:
+        made = kept[id(part)] = KeptSequences(part, bound, call, offsets)
+        return made(call)
+    kept[id(part)] = offsets
+    return None
+
+
+def kept_plain(
+    net: Net, part: Part, bound: Bound, arrays: Sequence[Array], count: int, kept: Kept
+) -> list[Array]:
+    """The outputs of a plain part at a step of a loop."""
+    known = kept.get(id(part))
+    if not isinstance(known, KeptPlain) or not known.fits(count):
+        known = kept[id(part)] = KeptPlain(net, part, bound, arrays, count)
+    return known(arrays, count)
