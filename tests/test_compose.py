@@ -10,7 +10,7 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.cells import CELLS
-from stepnet.compose import MERGES
+from stepnet.merge import MERGES
 from stepnet.errors import InputError, StepError
 
 LENGTHS = (3, 0, 1, 6)
@@ -235,17 +235,11 @@ def test_few_and_empty_sequences(lengths: tuple[int, ...], engine: str):
         assert bool(final[0]["forward"][row].any()) == bool(length)
 
 
-def test_layers_below_the_top_give_all_outputs():
-    asked: list[bool] = []
-
-    class Watched(sn.RNN):
-        def __call__(self, *arguments: Any, **options: Any) -> Any:
-            asked.append(arguments[4])
-            return super().__call__(*arguments, **options)
-
-    made = [Watched(CELLS["gru"].step, recurrence(size).params, memory=HIDDEN) for size in (INPUTS, HIDDEN)]
-    sn.Stack(made)(given("dense")[0], last_only=True, engine="interpret")
-    assert asked == [False, True]
+def test_only_the_top_layer_gives_its_last_output_alone():
+    stack = sn.Stack([recurrence(INPUTS), recurrence(HIDDEN)])
+    stack(given("dense")[0], last_only=True)
+    (program,) = stack.run.programs.values()
+    assert [part.last_only for part in program.schedule.parts] == [False, True]
 
 
 # ---- what does not fit

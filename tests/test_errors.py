@@ -599,7 +599,7 @@ def test_statics_that_do_not_fit() -> None:
     rnn = sn.RNN(lambda x, h, p, statics: (x + statics["a"], h), memory=1)
     with pytest.raises(InputError, match=r"static a is \[3, 4\]; its first axis should be the 2 sequences"):
         rnn(X, statics={"a": np.ones((3, 4), F32)}, engine="interpret")
-    with pytest.raises(InputError, match="a static has dtype float16"):
+    with pytest.raises(InputError, match="static a has dtype float16"):
         rnn(X, statics={"a": np.ones((2, 4), np.float16)}, engine="interpret")
 
 

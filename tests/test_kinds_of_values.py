@@ -330,7 +330,7 @@ DIFFERENT: dict[str, tuple[str, Any]] = {
         {"a": of_lengths(3, 3), "b": np.ones((2, 3, 1))},
     ),
     "an array among Raggeds of several levels": (
-        "input b is an array among Raggeds of several levels, unlike input a; give it as a Ragged",
+        "input a is a Ragged among arrays, unlike input b; give all inputs as Raggeds",
         {"a": of_lengths(3, 3).group([1, 1]), "b": np.ones((2, 1, 1))},
     ),
     "the outer level": (

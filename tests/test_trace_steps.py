@@ -730,7 +730,10 @@ def test_what_it_is_not_given() -> None:
         r"mask is bool\[2, 2\]; it should be bool\[2, 3\]": (x, {"mask": np.ones((2, 2), bool)}),
         "begun is a whole number from 0": (x, {"begun": -1}),
         r"the initial memory is \[3, 2\]; it should be \[2, 2\]": (x, {"initial": np.ones((3, 2))}),
-        "static is of 3 rows; there are 2 sequences": (x, {"statics": np.ones((3, 2))}),
+        r"the static is \[3, 2\]; its first axis should be the 2 sequences": (
+            x,
+            {"statics": np.ones((3, 2))},
+        ),
         "there are no input sequences": (None, {}),
         "mask is a Ragged; it should be an array": (x, {"mask": deep}),
         r"mask .* lengths|sequence 0 of the mask|mask has": (

@@ -577,7 +577,7 @@ WRONG: list[tuple[str, Callable[[], Any], type[StepnetError], str]] = [
         InputError,
         r"the initial memory .*\.detach\(\)",
     ),
-    ("a static with one", lambda: STILL(X, statics=GRADIENT[:, 0]), InputError, r"a static .*\.detach\(\)"),
+    ("a static with one", lambda: STILL(X, statics=GRADIENT[:, 0]), InputError, r"the static .*\.detach\(\)"),
     (
         "an inner one",
         lambda: sn.RNN(lambda x, h, p: (h, h + GRADIENT[0, 0]), memory=3)(X),

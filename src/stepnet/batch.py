@@ -10,7 +10,7 @@ from stepnet.errors import InputError
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import path_of
 from stepnet.step import Spec
-from stepnet.structure import arranged, leaves, named_leaves, rebuild, skeleton
+from stepnet.structure import arranged, leaves, named_leaves, rebuild, skeleton, transform
 from stepnet.types import AXES, native
 
 Array = np.ndarray
@@ -119,7 +119,9 @@ class Batch:
         return self.like
 
     def laid_out(self, output: Array, levels: int = 1) -> Any:
-        """An output of so many levels as the input came."""
+        """An output of so many levels as the input came; one of none is an array already."""
+        if not levels:
+            return output
         if isinstance(self.like, Ragged):
             if self.like.levels == levels:
                 return self.like.with_values(output)
@@ -151,7 +153,7 @@ class Statics:
         arrays: list[Array] = []
         beside: dict[str, Array] = {}
         for name, leaf in named_leaves(statics):
-            what = f"static {name}".strip()
+            what = f"static {name}" if name else "the static"
             array, axis = checked_array(leaf.values if isinstance(leaf, Ragged) else leaf, what), ""
             if isinstance(leaf, Ragged):
                 check_row_sequences(leaf, what, count)
@@ -167,6 +169,24 @@ class Statics:
             specs.append(Spec(array.shape[1:], array.dtype, axis=axis))
             arrays.append(array)
         return cls(rebuild(statics, specs), arrays, beside)
+
+    def beside_others(self, known: dict[str, Array]) -> "Statics":
+        """The same with names of axes that no other sequences have.
+
+        known: the offsets of the axes so far, to which those of this one are added.
+        """
+        renamed: dict[str, str] = {}
+        for axis, offsets in self.beside.items():
+            name = axis
+            while name in known and not np.array_equal(known[name], offsets):
+                name += "_"
+            known[name], renamed[axis] = offsets, name
+
+        def spec(spec: Spec) -> Spec:
+            return Spec(spec.shape, spec.dtype, spec.levels, renamed.get(spec.axis, spec.axis))
+
+        beside = {renamed[axis]: offsets for axis, offsets in self.beside.items()}
+        return Statics(transform(spec, self.specs), self.arrays, beside)
 
 
 def check_row_sequences(ragged: Ragged, what: str, count: int) -> None:

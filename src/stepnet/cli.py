@@ -378,7 +378,8 @@ def fail_where_different(verdicts: Any) -> None:
 
 def load(file: Path, chosen: Any) -> Any:
     """The recurrent layers of a model file, ready to run."""
-    from stepnet.compose import Stack, named
+    from stepnet.compose import Stack
+    from stepnet.errors import named
     from stepnet.files.account import check_merges, check_row
     from stepnet.files.formats import read
     from stepnet.files.model import stacked

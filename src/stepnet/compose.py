@@ -8,25 +8,20 @@ None stands for none, of the whole or of a part. A mask, and how many steps were
 Inside a step they run over its inner sequences; there `initial="zeros"` says that all memories begin anew.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Unpack, cast
 
-import numpy as np
-
-from stepnet.arguments import choice, flag, kind, shown
+from stepnet.arguments import flag, kind, shown
 from stepnet.batch import ZEROS
 from stepnet.control import Controls
-from stepnet.errors import InputError, StepnetError
-from stepnet.nested import is_traced
+from stepnet.errors import InputError, named
+from stepnet.layers import LayersRun
+from stepnet.merge import checked_merge, merged
+from stepnet.once import computed_once
 from stepnet.program import Asked
-from stepnet.ragged import Ragged
 from stepnet.recurrence import RNN
 from stepnet.stream import Stream, Turn
-from stepnet.structure import arranged, leaves, rebuild, skeleton
-
-Array = np.ndarray
 
 
 @dataclass(frozen=True)
@@ -74,18 +69,30 @@ class Bidirectional:
         **control: Unpack[Controls],
     ) -> tuple[Any, dict[str, Any]]:
         """The merged outputs, and each direction's final memories. See `RNN`."""
-        given, still = by_direction(initial, "initial"), by_direction(statics, "statics")
-        outputs: list[Any] = []
-        final: dict[str, Any] = {}
-        for name, layer in zip(DIRECTIONS, self.layers, strict=True):
-            with named(f"the {name} direction"):
-                output, final[name] = layer(
-                    sequences, given[name], still[name], lengths, last_only, engine, **control
-                )
+        call = (sequences, initial, statics, lengths, last_only, engine)
+        if self.run.is_single(sequences):
+            return self.run(*call, **control)
+        return self.part_by_part(*call, **control)
+
+    def part_by_part(
+        self,
+        sequences: Any,
+        initial: Any,
+        statics: Any,
+        lengths: Any,
+        last_only: bool,
+        engine: Asked,
+        **control: Unpack[Controls],
+    ) -> tuple[Any, dict[str, Any]]:
+        """The same by a call of each direction."""
+        given, still = self.by_part(initial, "initial"), self.by_part(statics, "statics")
+        outputs, final = list[Any](), list[Any]()
+        for name, layer, h, s in zip(self.part_names, self.layers, given, still, strict=True):
+            with named(name):
+                output, memory = layer(sequences, h, s, lengths, last_only, engine, **control)
             outputs.append(output)
-        if self.merge is None:
-            return tuple(outputs), final
-        return merged(outputs[0], outputs[1], self.merge, last_only), final
+            final.append(memory)
+        return self.output_of(outputs, last_only), self.together(final)
 
     def trace_steps(
         self,
@@ -96,18 +103,51 @@ class Bidirectional:
         **control: Unpack[Controls],
     ) -> dict[str, Any]:
         """Every named value of every step, {"forward": ..., "backward": ...}. See `RNN.trace_steps`."""
-        given, still = by_direction(initial, "initial"), by_direction(statics, "statics")
-        scopes: dict[str, Any] = {}
-        for name, layer in zip(DIRECTIONS, self.layers, strict=True):
-            with named(f"the {name} direction"):
-                scopes[name] = layer.trace_steps(sequences, given[name], still[name], lengths, **control)
-        return scopes
+        given, still = self.by_part(initial, "initial"), self.by_part(statics, "statics")
+        scopes = list[Any]()
+        for name, layer, h, s in zip(self.part_names, self.layers, given, still, strict=True):
+            with named(name):
+                scopes.append(layer.trace_steps(sequences, h, s, lengths, **control))
+        return self.together(scopes)
 
     def explain(self, engine: Asked = "auto") -> str:
         """Each direction's plan as text for people. See `RNN.explain`."""
-        return explained(
-            zip((f"the {name} direction" for name in DIRECTIONS), self.layers, strict=True), engine
-        )
+        return explained(self, engine)
+
+    # ---- what it is made of, for `layers`
+
+    part_names = "the forward direction", "the backward direction"
+
+    @computed_once
+    def run(self) -> LayersRun:
+        """What runs it as one net."""
+        return LayersRun(self)
+
+    def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
+        """What belongs to each direction; raises `InputError` where it is not said of each."""
+        if value is None or is_zeros(value):
+            return value, value
+        if not isinstance(value, Mapping) or set(cast("Mapping[str, Any]", value)) != set(DIRECTIONS):
+            raise InputError(
+                f"{what} of a Bidirectional is {{'forward': ..., 'backward': ...}}, not {shown(value)}"
+            )
+        return tuple(cast("Mapping[str, Any]", value)[name] for name in DIRECTIONS)
+
+    def together(self, values: list[Any]) -> dict[str, Any]:
+        """What each direction gave."""
+        return dict(zip(DIRECTIONS, values, strict=True))
+
+    def input_of(self, sequences: Any, outputs: list[Any]) -> Any:
+        """What the next part runs over, behind those of these outputs."""
+        return sequences
+
+    def ends_with(self, place: int) -> bool:
+        """Whether a part's last output is one of the whole."""
+        return True
+
+    def output_of(self, outputs: list[Any], last_only: bool) -> Any:
+        """The output of the whole."""
+        return tuple(outputs) if self.merge is None else merged(*outputs, self.merge, last_only)
 
 
 @dataclass(frozen=True)
@@ -149,17 +189,33 @@ class Stack:
         **control: Unpack[Controls],
     ) -> tuple[Any, tuple[Any, ...]]:
         """The last layer's outputs, and each layer's final memories. See `RNN`."""
-        given, still = self.by_layer(initial, "initial"), self.by_layer(statics, "statics")
-        outputs, top, last_only = sequences, len(self.layers) - 1, flag(last_only, "last_only")
-        final: list[Any] = []
-        for place, layer in enumerate(self.layers):
-            with named(f"layer {place}"):
-                alone = last_only and place == top
-                outputs, memory = layer(
-                    outputs, given[place], still[place], lengths, alone, engine, **control
+        call = (sequences, initial, statics, lengths, last_only, engine)
+        if self.run.is_single(sequences):
+            return self.run(*call, **control)
+        return self.part_by_part(*call, **control)
+
+    def part_by_part(
+        self,
+        sequences: Any,
+        initial: Any,
+        statics: Any,
+        lengths: Any,
+        last_only: bool,
+        engine: Asked,
+        **control: Unpack[Controls],
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """The same by a call of each layer."""
+        given, still = self.by_part(initial, "initial"), self.by_part(statics, "statics")
+        outputs, final, last_only = [sequences], list[Any](), flag(last_only, "last_only")
+        for place, (name, layer) in enumerate(zip(self.part_names, self.layers, strict=True)):
+            alone = last_only and self.ends_with(place)
+            with named(name):
+                output, memory = layer(
+                    outputs[-1], given[place], still[place], lengths, alone, engine, **control
                 )
+            outputs.append(output)
             final.append(memory)
-        return outputs, tuple(final)
+        return outputs[-1], tuple(final)
 
     def stream(
         self,
@@ -174,7 +230,7 @@ class Stack:
 
         Raises `InputError` for a layer that runs from the last step.
         """
-        given, still = self.by_layer(initial, "initial"), self.by_layer(statics, "statics")
+        given, still = self.by_part(initial, "initial"), self.by_part(statics, "statics")
         streams: list[Stream | StackStream] = []
         for place, layer in enumerate(self.layers):
             with named(f"layer {place}"):
@@ -192,7 +248,7 @@ class Stack:
         **control: Unpack[Controls],
     ) -> tuple[Any, ...]:
         """Every named value of every step, one entry for each layer. See `RNN.trace_steps`."""
-        given, still = self.by_layer(initial, "initial"), self.by_layer(statics, "statics")
+        given, still = self.by_part(initial, "initial"), self.by_part(statics, "statics")
         outputs, scopes = sequences, list[Any]()
         for place, layer in enumerate(self.layers):
             with named(f"layer {place}"):
@@ -204,9 +260,21 @@ class Stack:
 
     def explain(self, engine: Asked = "auto") -> str:
         """Each layer's plan as text for people. See `RNN.explain`."""
-        return explained(((f"layer {place}", layer) for place, layer in enumerate(self.layers)), engine)
+        return explained(self, engine)
 
-    def by_layer(self, value: Any, what: str) -> tuple[Any, ...]:
+    # ---- what it is made of, for `layers`
+
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        """What messages call the layers."""
+        return tuple(f"layer {place}" for place in range(len(self.layers)))
+
+    @computed_once
+    def run(self) -> LayersRun:
+        """What runs it as one net."""
+        return LayersRun(self)
+
+    def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
         """What belongs to each layer; raises `InputError` where it is no tuple of so many."""
         count = len(self.layers)
         if value is None or is_zeros(value):
@@ -216,6 +284,22 @@ class Stack:
                 f"{what} of a Stack is a tuple, one entry for each of its {count} layers, not {kind(value)}"
             )
         return tuple(cast("list[Any]", value))
+
+    def together(self, values: list[Any]) -> tuple[Any, ...]:
+        """What each layer gave."""
+        return tuple(values)
+
+    def input_of(self, sequences: Any, outputs: list[Any]) -> Any:
+        """What the next layer runs over, above those of these outputs."""
+        return outputs[-1] if outputs else sequences
+
+    def ends_with(self, place: int) -> bool:
+        """Whether a layer's last output is the last one of the whole."""
+        return place == len(self.layers) - 1
+
+    def output_of(self, outputs: list[Any], last_only: bool) -> Any:
+        """The output of the whole."""
+        return outputs[-1]
 
 
 @dataclass(frozen=True)
@@ -274,7 +358,7 @@ class StackStream:
 
     def reset(self, rows: Any = None, initial: Any = None, statics: Any = None) -> None:
         """Begins anew, all rows or some. See `Stream.reset`."""
-        given, still = self.stack.by_layer(initial, "initial"), self.stack.by_layer(statics, "statics")
+        given, still = self.stack.by_part(initial, "initial"), self.stack.by_part(statics, "statics")
         for place, stream in enumerate(self.streams):
             with named(f"layer {place}"):
                 stream.reset(rows, given[place], still[place])
@@ -283,17 +367,6 @@ class StackStream:
 Layer = RNN | Bidirectional | Stack
 
 DIRECTIONS = ("forward", "backward")
-
-
-def by_direction(value: Any, what: str) -> Mapping[str, Any]:
-    """What belongs to each direction."""
-    if value is None or is_zeros(value):
-        return dict.fromkeys(DIRECTIONS, value)
-    if not isinstance(value, Mapping) or set(cast("Mapping[str, Any]", value)) != set(DIRECTIONS):
-        raise InputError(
-            f"{what} of a Bidirectional is {{'forward': ..., 'backward': ...}}, not {shown(value)}"
-        )
-    return cast("Mapping[str, Any]", value)
 
 
 def is_zeros(value: Any) -> bool:
@@ -310,67 +383,10 @@ def recurrences(layer: Any, what: str) -> list[RNN]:
     raise InputError(f"{what} is an RNN, a Bidirectional or a Stack, not {kind(layer)}")
 
 
-@contextmanager
-def named(what: str) -> Generator[None]:
-    """Puts the name of a part before the errors it raises."""
-    try:
-        yield
-    except StepnetError as error:
-        raise type(error)(f"{what}: {error}") from None
-
-
-def explained(parts: Any, engine: Asked) -> str:
-    """The plans of named parts, one under the other."""
+def explained(layer: Bidirectional | Stack, engine: Asked) -> str:
+    """The plans of a layer's parts, one under the other."""
     texts: list[str] = []
-    for name, layer in parts:
+    for name, part in zip(layer.part_names, layer.layers, strict=True):
         with named(name):
-            texts.append(f"{name}:\n{layer.explain(engine)}")
+            texts.append(f"{name}:\n{part.explain(engine)}")
     return "\n\n".join(texts)
-
-
-# ---- merging two directions --------------------------------------------------------------------------------
-
-
-def side_by_side(forward: Array, backward: Array, rows: int) -> Array:
-    """The features of both, the first `rows` axes being none; numbers without features become two."""
-    return (np.concatenate if forward.ndim > rows else np.stack)([forward, backward], axis=-1)
-
-
-MERGES: dict[str, Callable[[Array, Array, int], Array]] = {
-    "concat": side_by_side,
-    "sum": lambda forward, backward, _: forward + backward,
-    "average": lambda forward, backward, _: (forward + backward) / 2,
-    "product": lambda forward, backward, _: forward * backward,
-}
-
-
-def checked_merge(merge: Any) -> str | None:
-    """How two outputs become one, or None; raises `InputError` for what is neither."""
-    return (
-        None if merge is None else choice(merge, f"merge is {', '.join(map(repr, MERGES))} or None", MERGES)
-    )
-
-
-def merged(forward: Any, backward: Any, how: str, last_only: bool) -> Any:
-    """The outputs of both directions as one, leaf by leaf."""
-    backward = arranged(backward, forward)
-    if skeleton(forward) != skeleton(backward):
-        raise InputError(
-            f"outputs of the two directions do not merge: {skeleton(forward)} and {skeleton(backward)}"
-        )
-    pairs = zip(leaves(forward), leaves(backward), strict=True)
-    rows = 1 if last_only or is_traced(forward) else 2
-    return rebuild(forward, [merged_leaf(one, other, how, rows) for one, other in pairs])
-
-
-def merged_leaf(forward: Any, backward: Any, how: str, rows: int) -> Any:
-    """One output of both directions as one; `rows` is how many first axes of an array are no features."""
-    if isinstance(forward, Ragged):
-        return forward.with_values(merged_leaf(forward.values, backward.values, how, 1))
-    here, there = forward.shape, backward.shape
-    if len(here) != len(there) or (here[:-1] != there[:-1] if how == "concat" else here != there):
-        shapes = f"{here[rows:]} and {there[rows:]}"
-        raise InputError(
-            f"outputs of the two directions do not merge by {how!r}: their features are {shapes}"
-        )
-    return MERGES[how](forward, backward, rows)

@@ -4,6 +4,9 @@ All derive from `StepnetError`, so `except sn.StepnetError` catches what is the 
 else. Inner code raises the short local fact; the public function adds the user's own names once.
 """
 
+from collections.abc import Generator
+from contextlib import contextmanager
+
 
 class StepnetError(Exception):
     r"""The base of every error that stepnet raises on purpose.
@@ -61,3 +64,18 @@ class LayoutError(InputError):
 
 class ConversionError(LayoutError):
     """Weights cannot become those of another layout without changing the function they parametrise."""
+
+
+@contextmanager
+def named(*parts: str) -> Generator[None]:
+    """Puts the names of a part, outermost first, before the errors it raises.
+
+    >>> with named("layer 0", "the forward direction"):
+    ...     raise InputError("there are no input sequences")
+    Traceback (most recent call last):
+    stepnet.errors.InputError: layer 0: the forward direction: there are no input sequences
+    """
+    try:
+        yield
+    except StepnetError as error:
+        raise type(error)(": ".join([*parts, str(error)])) from None

@@ -47,10 +47,10 @@ class Frozen:
 
     def __call__(self, sequences: Array, initial: Array | None) -> tuple[Any, Any]:
         """The outputs and the last memory."""
-        traced = self.program.traced
-        results = self.run([sequences], [initial] * traced.counts[1])
+        program = self.program
+        results = self.run([sequences], [initial] * program.memories)
         outputs = [array.reshape(shape) for array, shape in zip(results.outputs, self.outputs, strict=True)]
-        return rebuilt(traced.output, outputs), rebuilt(traced.memory, results.final)
+        return rebuilt(program.output, outputs), rebuilt(program.memory, results.final)
 
 
 def rebuilt(structure: Any, arrays: list[Array]) -> Any:
@@ -59,51 +59,56 @@ def rebuilt(structure: Any, arrays: list[Array]) -> Any:
 
 
 class FrozenCalls:
-    """The frozen calls of a recurrence by shape: those that no thread is in the midst of."""
+    """The frozen calls of a recurrence by shape: those that no thread is in the midst of.
+
+    None for a shape that was seen once; none at all where calls of that shape are not frozen.
+    """
 
     def __init__(self) -> None:
-        self.idle: OrderedDict[Key, list[Frozen]] = OrderedDict()
+        self.idle: OrderedDict[Key, list[Frozen] | None] = OrderedDict()
 
     def key(self, sequences: Any, last_only: Any, engine: Any, masked: Any) -> Key | None:
         """What frozen calls of these arguments are kept by; None for arguments that have none."""
         if type(sequences) is not np.ndarray or type(last_only) is not bool or type(engine) is not str:
             return None
-        if (
-            type(masked) is not str or masked != "repeat"
-        ):  # which without a mask says nothing, but may be wrong
+        if type(masked) is not str or masked != "repeat":  # which without a mask says nothing, or is wrong
             return None
         if not (sequences.flags.c_contiguous and sequences.dtype.isnative):
             return None
         return sequences.shape, sequences.dtype, last_only, engine, threads()
 
     def run(self, key: Key, sequences: Array, initial: Any) -> tuple[Program, tuple[Any, Any]] | None:
-        """The trace and the results of a frozen call; None where there is none for these arguments."""
+        """The program and the results of a frozen call; None where there is none for these arguments."""
+        idle = self.idle.get(key)
         try:
-            frozen = self.idle[key].pop()
-        except (KeyError, IndexError):  # none yet, or another thread has it
+            frozen = idle.pop() if idle else None
+        except IndexError:  # another thread has taken it since
             return None
-        done = (frozen.program, frozen(sequences, initial)) if frozen.takes(initial) else None
-        kept = self.idle.get(key)
-        if kept is not None and not kept:
-            kept.append(frozen)
-        return done
+        if frozen is None or idle is None:
+            return None
+        try:
+            return (frozen.program, frozen(sequences, initial)) if frozen.takes(initial) else None
+        finally:
+            idle.append(frozen)
 
-    def seen(self, key: Key) -> bool:
-        """Whether there was a call of this shape before; remembers that there was."""
-        known = key in self.idle
-        if not known:
-            self.idle[key] = []
-            while len(self.idle) > MOST:
-                self.idle.popitem(last=False)
-        return known
+    def is_due(self, key: Key) -> bool:
+        """Whether this is the second call of its shape, which is to be frozen; remembers the first."""
+        if key in self.idle:
+            return self.idle[key] is None
+        self.idle[key] = None
+        while len(self.idle) > MOST:
+            self.idle.popitem(last=False)
+        return False
 
     def freeze(self, key: Key, program: Program, bound: Bound, call: Call, shape: tuple[int, int]) -> None:
         """Keeps what runs calls like this one, whose sequences are [*shape, features...]."""
-        run, kept = bound.frozen(call), self.idle.get(key)
-        if run is None or kept is None or kept:
+        self.idle[key] = kept = list[Frozen]()
+        run = bound.frozen(call)
+        if run is None:
             return
-        spec, rows, net = program.traced.memory, len(call.lengths), program.net
+        spec, rows, net = program.memory, call.rows, program.net
         memory = ((rows, *spec.shape), np.dtype(spec.dtype)) if isinstance(spec, Spec) else None
-        lead = (rows,) if call.last_only else shape
-        results = program.traced.recur().gives(net.results).outputs
-        kept.append(Frozen(program, run, memory, tuple((*lead, *net.type_of(n).shape) for n in results)))
+        lead = {0: (rows,), 1: (rows,) if call.last_only else shape}
+        results = zip(net.results, program.levels, strict=False)
+        shapes = tuple((*lead[levels], *net.type_of(number).shape) for number, levels in results)
+        kept.append(Frozen(program, run, memory, shapes))

@@ -1,13 +1,15 @@
-"""A step as what runs it: traced for one kind of input, scheduled, compiled by the engines used so far.
+"""What runs a recurrence, or layers of them: a net, its schedule, and the kernels of the engines used so far.
 
     step --trace--> net --schedule--> parts --engine--> kernel --parameters--> bound
 
-Every way to run a recurrence, a call, a stream, generation or a search, runs what `Program.bound` gives.
+Every way to run one, a call, a stream, generation or a search, runs what `Program.bound` gives.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from stepnet.engines import Bound, Kernel, Order, choose
 from stepnet.errors import InputError
@@ -18,29 +20,23 @@ from stepnet.schedule import Schedule, schedule
 from stepnet.step import TracedStep
 from stepnet.structure import leaves
 
+Array = np.ndarray
 Asked = str | Sequence[str]
-SHARED = ("net", "schedule", "levels")
-"""What is computed once of a trace, and the same for all parameters."""
 
 
 class Program:
-    """A step traced for one kind of input, with what was made of it so far.
+    """A net that takes one kind of input, with what was made of it so far.
 
-    kernels: the schedule made ready to run, by the engine choice; it is the same for all parameters.
+    The net's inputs are sequences, memories, statics and parameters, its results the outputs and then the
+    last memories. output, memory: the structures that these have for the caller; there may be more of them
+    behind those, which are nobody else's. kernels: the schedule made ready to run, by the engine choice.
     """
 
-    def __init__(
-        self, traced: TracedStep, reverse: bool, unroll: int, kernels: dict[Order, Kernel] | None = None
-    ) -> None:
-        self.traced, self.reverse, self.unroll = traced, reverse, unroll
-        self.kernels = dict[Order, Kernel]() if kernels is None else kernels
-        self.controlled = dict[str | None, Program]()
+    def __init__(self, net: Net, output: Any, memory: Any, memories: int, params: list[Array]) -> None:
+        self.net, self.output, self.memory = net, output, memory
+        self.memories, self.params = memories, params
+        self.kernels = dict[Order, Kernel]()
         self._bound = dict[Order, Bound]()
-
-    @computed_once
-    def net(self) -> Net:
-        """The net of the whole recurrence, as traced."""
-        return self.traced.net(self.reverse, self.unroll)
 
     @computed_once
     def schedule(self) -> Schedule:
@@ -60,9 +56,9 @@ class Program:
 
     @computed_once
     def levels(self) -> tuple[int, ...]:
-        """How many levels of sequences each output has: 1 for a value at each step."""
-        recur = self.traced.recur()
-        return tuple(len(self.net.type_of(n).extent) - 1 for n in recur.gives(self.net.results).outputs)
+        """How many levels of sequences each output has: 1 for a value at each step, 0 for one per row."""
+        outputs = self.net.results[: len(self.net.results) - self.memories]
+        return tuple(len(self.net.type_of(number).extent) - 1 for number in outputs)
 
     def bound(self, asked: Order) -> Bound:
         """What runs a call on the engine asked for."""
@@ -70,12 +66,24 @@ class Program:
             if asked not in self.kernels:
                 engine, _ = choose(self.schedule, asked)
                 self.kernels[asked] = engine.compile(self.schedule)
-            self._bound[asked] = self.kernels[asked].bind(leaves(self.traced.params))
+            self._bound[asked] = self.kernels[asked].bind(self.params)
         return self._bound[asked]
 
-    def with_params(self, params: Any) -> "Program":
+
+class StepProgram(Program):
+    """The program of one step, traced. controlled: those of the same step under control, by their masks."""
+
+    def __init__(self, traced: TracedStep, reverse: bool, unroll: int) -> None:
+        net = traced.net(reverse, unroll)
+        super().__init__(net, traced.output, traced.memory, traced.counts[1], leaves(traced.params))
+        self.traced, self.reverse, self.unroll = traced, reverse, unroll
+        self.controlled = dict[str | None, StepProgram]()
+
+    def with_params(self, params: Any) -> "StepProgram":
         """The same with other parameters of the same shapes and dtypes: plans and machine code stay."""
-        made = Program(replace(self.traced, params=params), self.reverse, self.unroll, self.kernels)
+        made = object.__new__(type(self))
+        made.__dict__.update(vars(self))
+        made.traced, made.params = replace(self.traced, params=params), leaves(params)
         made.controlled = {name: program.with_params(params) for name, program in self.controlled.items()}
-        made.__dict__.update({name: vars(self)[name] for name in SHARED if name in vars(self)})
+        made._bound = {}
         return made

@@ -1,34 +1,33 @@
 """A step run over sequences of any length: `RNN`, and `scan`."""
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from stepnet import nested
 from stepnet.arguments import array_of, choice, dtype_name, flag, function, is_array, whole
 from stepnet.batch import Batch, Statics, begun_steps, checked_array, initial_arrays
-from stepnet.control import MASKED, Control, Until, mask_array, run_until
-from stepnet.engines import Bound, Call, checked_engine
+from stepnet.control import MASKED, Control, Until, mask_array
+from stepnet.engines import Call, checked_engine
 from stepnet.errors import InputError
 from stepnet.frozen import FrozenCalls
 from stepnet.ir import Net
 from stepnet.lines import refuse
 from stepnet.plan import Plan
-from stepnet.program import Asked, Program
-from stepnet.ragged import Ragged
-from stepnet.ragged.offsets import offsets_of
+from stepnet.program import Asked, Program, StepProgram
+from stepnet.reading import Reading
 from stepnet.report.explain import explain
 from stepnet.schedule import Schedule
 from stepnet.scopes import Scopes, step_scopes
 from stepnet.step import Spec, Step, TracedStep, specs, trace_step
 from stepnet.stream import Stream
-from stepnet.structure import arranged, leaves, named_leaves, rebuild, skeleton, transform
+from stepnet.structure import arranged, leaves, named_leaves, skeleton, transform
 from stepnet.types import own_copy
 
 Array = np.ndarray
+Kept = TypeVar("Kept", bound=Program)
 MOST_UNROLLED = 64
 MOST_TRACES = 32
 """How many kinds of inputs a recurrence keeps the traces of."""
@@ -91,9 +90,9 @@ class RNN:
             unroll, f"unroll is a number of steps from 1 to {MOST_UNROLLED}", 1, MOST_UNROLLED
         )
         self.until = until
-        self._programs: OrderedDict[Any, Program] = OrderedDict()
-        self._seen: OrderedDict[Any, Program] = OrderedDict()
-        self._latest: Program | None = None
+        self._programs: OrderedDict[Any, StepProgram] = OrderedDict()
+        self._seen: OrderedDict[Any, StepProgram] = OrderedDict()
+        self._latest: StepProgram | None = None
         self._frozen = FrozenCalls()
         self.inputs, self.statics = specs(inputs), specs(statics)
         if inputs is not None:
@@ -102,7 +101,7 @@ class RNN:
     # ---- looking at it
 
     @property
-    def program(self) -> Program:
+    def program(self) -> StepProgram:
         """What runs the latest kind of inputs; raises `InputError` before the inputs are known."""
         if self._latest is None:
             raise InputError("the inputs are not known yet: call the RNN once, or make it with inputs=")
@@ -217,7 +216,7 @@ class RNN:
             return nested.in_step(self, sequences, initial, statics, last_only)
         given = self.read(sequences, initial, statics, lengths, last_only, mask, masked, begun)
         bound = given.running.bound(asked)
-        if key is not None and self._frozen.seen(key):
+        if key is not None and self._frozen.is_due(key):
             self._frozen.freeze(key, given.program, bound, given.call, given.batch.like)
         return given.answer(bound)
 
@@ -238,13 +237,13 @@ class RNN:
         still = Statics.of(statics, batch.count)
         program = self.program_for(batch, still)
         running = self.under(Control(None if mask is None else masked, self.until), program)
-        memories = initial_arrays(initial, program.traced.memory, batch.count)
+        memories = initial_arrays(initial, program.memory, batch.count)
         call = Call(
             batch.arrays if mask is None else [*batch.arrays, mask_array(mask, batch.steps_like)],
             batch.starts,
             batch.lengths,
             batch.total,
-            [*memories, *[None] * (running.traced.counts[1] - len(memories))],
+            [*memories, *[None] * (running.memories - len(memories))],
             still.arrays,
             last_only,
             None if begun is None else begun_steps(begun, batch.count),
@@ -253,13 +252,13 @@ class RNN:
         )
         return Reading(batch, program, running, call, self.until is not None)
 
-    def under(self, control: Control, program: Program) -> Program:
+    def under(self, control: Control, program: StepProgram) -> StepProgram:
         """The program of the step under control."""
         if not control:
             return program
         if control.masked not in program.controlled:
             traced = control.around(self.step, program.traced)
-            program.controlled[control.masked] = Program(traced, self.reverse, self.unroll)
+            program.controlled[control.masked] = StepProgram(traced, self.reverse, self.unroll)
         return program.controlled[control.masked]
 
     def stream(
@@ -305,7 +304,7 @@ class RNN:
         """Inputs with their dicts in the order in which the recurrence was told of them."""
         return inputs if self.inputs is None or is_array(inputs) else arranged(inputs, self.inputs)
 
-    def program_for(self, batch: Batch, statics: Statics) -> Program:
+    def program_for(self, batch: Batch, statics: Statics) -> StepProgram:
         """What runs inputs and statics like these, kept by their dtypes, features and levels."""
         key = *batch.key, *statics.key
         # A local, as other threads may trace other kinds of inputs meanwhile.
@@ -325,7 +324,7 @@ class RNN:
         self._latest = latest or program
         return program.traced
 
-    def program_of(self, inputs: Any, statics: Any) -> Program:
+    def program_of(self, inputs: Any, statics: Any) -> StepProgram:
         """What runs inputs and statics of these `Spec`s."""
         inputs = with_dtypes(inputs, leaves(self.params))
         key = (skeleton(inputs), *leaves(inputs), skeleton(statics), *leaves(statics))
@@ -337,44 +336,13 @@ class RNN:
             memory = transform(lambda spec: Spec(spec.shape, spec.dtype or default), self.memory)
             statics = transform(lambda spec: Spec(spec.shape, spec.dtype or default, 0, spec.axis), statics)
             traced = trace_step(self.step, inputs, memory, statics, self.params)
-            program = Program(traced, self.reverse, self.unroll)
+            program = StepProgram(traced, self.reverse, self.unroll)
             keep(self._programs, key, program)
         self._latest = program
         return program
 
 
-@dataclass(frozen=True)
-class Reading:
-    """The arguments of a call as they are run. running: the program of the step under control; ends: whether
-    sequences may end early.
-    """
-
-    batch: Batch
-    program: Program
-    running: Program
-    call: Call
-    ends: bool
-
-    def answer(self, bound: Bound) -> tuple[Any, Any]:
-        """The outputs and the last memory, in the structures of the step."""
-        traced, call, levels = self.program.traced, self.call, self.running.levels
-        if max(levels, default=1) > 1 and (self.ends or call.last_only):
-            raise InputError(NO_END if self.ends else nested.NO_LAST)
-        outputs: list[Any]
-        if self.ends:
-            lengths, results = run_until(bound, call, self.running.schedule.traced)
-            outputs = results.outputs
-            if not call.last_only:
-                outputs = [Ragged(output, (offsets_of(lengths),)) for output in outputs]
-        else:
-            results = bound(call)
-            outputs = (
-                results.outputs if call.last_only else list(map(self.batch.laid_out, results.outputs, levels))
-            )
-        return rebuild(traced.output, outputs), rebuild(traced.memory, results.final)
-
-
-def keep(programs: OrderedDict[Any, Program], key: Any, program: Program) -> None:
+def keep(programs: OrderedDict[Any, Kept], key: Any, program: Kept) -> None:
     """Keeps a program for the next inputs of its kind, and lets the oldest of too many go."""
     programs[key] = program
     if len(programs) > MOST_TRACES:

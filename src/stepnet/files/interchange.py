@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compose import checked_merge, named
-from stepnet.errors import ConversionError, InputError, LayoutError
+from stepnet.errors import ConversionError, InputError, LayoutError, named
 from stepnet.files.account import Account, check_merges, check_nothing_is_lost, check_row, listed
 from stepnet.files.formats import Format, kind, read, writable, write
 from stepnet.files.model import Array, Model, Module, bare, family, stacked
@@ -25,6 +24,7 @@ from stepnet.layout.registry import record, records
 from stepnet.layout.report import Report
 from stepnet.layout.semantics import FIELDS
 from stepnet.layout.verify import Verdict, verify
+from stepnet.merge import checked_merge
 
 RESTS = ("drop", "copy")
 

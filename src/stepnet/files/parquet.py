@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compose import Layer, named, recurrences
-from stepnet.errors import FileError, InputError
+from stepnet.compose import Layer, recurrences
+from stepnet.errors import FileError, InputError, named
 from stepnet.program import Asked
 from stepnet.ragged import Ragged
 

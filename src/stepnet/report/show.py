@@ -7,8 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from stepnet.compose import named
-from stepnet.errors import LayoutError
+from stepnet.errors import LayoutError, named
 from stepnet.files import account
 from stepnet.files.formats import read
 from stepnet.files.interchange import Choice, converted

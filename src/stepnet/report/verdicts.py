@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compose import named
-from stepnet.errors import LayoutError
+from stepnet.errors import LayoutError, named
 from stepnet.files.formats import read
 from stepnet.files.interchange import Choice, compare, converted, result
 from stepnet.files.model import Module, bare, stacked

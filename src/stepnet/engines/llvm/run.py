@@ -142,9 +142,7 @@ class Runner:
         results = Results(self.new_outputs(call), self.new_finals(call))
         spaces, held = self.laid_out(call, results, SLICE)
         Again(self.compiled.run, spaces, held, pauses=True)()
-        # Each of these is done at once, whatever other threads do to the list, and needs no lock.
-        self.spare.extend(spaces)
-        del self.spare[:-SPARE]
+        self.give_back(spaces)
         return results
 
     def again(self, call: Call, results: Results, whole: bool = False) -> Callable[[], None]:
@@ -163,7 +161,10 @@ class Runner:
         if idle or not len(call.lengths):
             return None
         frozen = Frozen(self, call)
-        return frozen if frozen.bytes <= FROZEN_BYTES else None
+        if frozen.bytes <= FROZEN_BYTES:
+            return frozen
+        self.give_back(frozen.spaces)
+        return None
 
     def laid_out(self, call: Call, results: Results, seconds: float) -> "tuple[list[Workspace], list[Any]]":
         """The memory that the lanes of a call work in, which says all of it; and what has to stay alive.
@@ -227,6 +228,12 @@ class Runner:
         if status[0]:
             raise InputError(OUTSIDE)
         return memory
+
+    def give_back(self, spaces: list[Workspace]) -> None:
+        """Keeps memory for a later call."""
+        # Each of these is done at once, whatever other threads do to the list, and needs no lock.
+        self.spare.extend(spaces)
+        del self.spare[:-SPARE]
 
     def workspace(self, lanes: int, together: int) -> Workspace:
         """Memory to work in, from an earlier call where there is some."""
@@ -315,6 +322,7 @@ class Frozen:
         # The runner has the constants. Not the call itself, whose sequences are the caller's.
         held += [runner, call.starts, call.lengths]
         self.run = Again(runner.compiled.run, spaces, held, pauses=True)
+        self.spaces = spaces
         self.bytes = sum(space.memory.nbytes for space in spaces)
         self.shapes = [(array.shape, array.dtype) for array in (*results.final, *results.outputs)]
         self.finals = len(results.final)

@@ -1,0 +1,113 @@
+"""A schedule that is frozen: each of its parts a frozen call, one after the other.
+
+    y, h1 = part0(x, None);  y, h2 = part1(y, None)
+
+Nothing is checked, shared out or laid out in between. That is for recurrences over the caller's sequences and
+what lies between them; what is nested has other sequences at every call.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepnet.engines.base import Call, FrozenCall, Results
+from stepnet.engines.packed import ends_at
+from stepnet.engines.part import ENDS, Frame, Values, plain_call, sequence_call
+from stepnet.interpret import Segments
+from stepnet.ir import Net
+from stepnet.ragged.offsets import offsets_of
+from stepnet.schedule import Part, Schedule
+from stepnet.types import CONST, ROWS, STEPS
+
+Array = np.ndarray
+Step = Callable[[Values], None]
+
+
+@dataclass(frozen=True)
+class FrozenParts:
+    """The parts of a schedule, each of which adds what it gives to the values so far."""
+
+    net: Net
+    constants: Values
+    steps: tuple[Step, ...]
+
+    def __call__(self, sequences: Sequence[Array], initial: Sequence[Array | None]) -> Results:
+        """The results."""
+        values = dict(self.constants)
+        values.update(zip(varying(self.net), (*sequences, *initial), strict=True))
+        for step in self.steps:
+            step(values)
+        made = [values[number] for number in self.net.results]
+        first = len(made) - len(initial)
+        return Results(made[:first], made[first:])
+
+
+def varying(net: Net) -> list[int]:
+    """The inputs of a net that are no parameters."""
+    return [number for number in net.inputs if net.type_of(number).extent != CONST]
+
+
+def frozen_parts(
+    schedule: Schedule, constants: Values, bound: Sequence[Any], call: Call
+) -> FrozenCall | None:
+    """What runs calls like this one; None where a part cannot be frozen.
+
+    It is run once on the way, as each part needs to see what those before it give.
+    """
+    plain = call.begun is None and not call.statics and not call.inner and not call.last_only
+    if not plain or not call.rows or not np.all(call.lengths) or not call.is_packed:
+        return None
+    frame = Frame(Segments(call.rows, (offsets_of(call.lengths),)))
+    values = dict(constants)
+    values.update(zip(varying(schedule.net), (*call.sequences, *call.initial), strict=True))
+    steps = list[Step]()
+    for part, one in zip(schedule.parts, bound, strict=True):
+        step = frozen_part(part, one, values, frame)
+        if step is None:
+            return None
+        steps.append(step)
+        step(values)
+    return FrozenParts(schedule.net, constants, tuple(steps))
+
+
+def frozen_part(part: Part, bound: Any, values: Values, frame: Frame) -> Step | None:
+    """What runs one part on such values; None where it cannot be frozen."""
+    if part.node is not None and part.node.operation == "reduce":
+        return frozen_end(part, frame) if part.node.attributes["how"] in ENDS else None
+    if part.plan is None or part.extent not in (ROWS, STEPS) or part.statics:
+        return None
+    sequences = part.reads[: len(part.reads) - part.memories] if part.kind == "recurrence" else part.reads
+    memories = part.reads[len(sequences) :]
+    if any(values[number] is None for number in sequences):
+        return None
+    if part.kind == "recurrence":
+        call = sequence_call(part, values, frame)
+    else:
+        call = plain_call([values[number] for number in sequences], frame.count(part.extent))
+    run = bound.frozen(call)
+    if run is None:
+        return None
+    none = [None] * (len(call.initial) - len(memories))
+
+    def step(values: Values) -> None:
+        initial = [None if number < 0 else values[number] for number in memories]
+        results = run([values[number] for number in sequences], [*initial, *none])
+        given = results.outputs if part.kind == "plain" else (*results.outputs, *results.final)
+        values.update(zip(part.gives, given, strict=True))
+
+    return step
+
+
+def frozen_end(part: Part, frame: Frame) -> Step:
+    """What picks the last step of each sequence, or the first."""
+    assert part.node is not None
+    first = part.node.attributes["how"] == "first"
+    starts, lengths, _ = frame.sequences(STEPS)
+    read, gives = part.reads[0], part.gives[0]
+
+    def step(values: Values) -> None:
+        values[gives] = ends_at(values[read], starts, lengths, first)
+
+    return step

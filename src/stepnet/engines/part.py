@@ -1,0 +1,141 @@
+"""How each kind of part of a schedule runs: on an engine's kernel, or by NumPy between these."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepnet.engines.base import Call
+from stepnet.engines.kept import Kept, kept_plain, kept_results
+from stepnet.engines.packed import ends_at
+from stepnet.engines.reductions import REDUCTIONS
+from stepnet.interpret import Segments, by_steps, expand
+from stepnet.ir import Net
+from stepnet.schedule import Part, Schedule
+from stepnet.types import CONST, ROWS, STEPS, Extent
+
+Array = np.ndarray
+Values = dict[int, Any]
+"""The values of a net's nodes so far; None for a memory that begins at zeros."""
+ENDS = ("first", "last")
+"""Reductions that pick one step, whatever lies between sequences."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Where the values of each extent lie while a schedule runs.
+
+    gaps: the call whose sequences lie with gaps between them, as padded ones do; None where they lie end to
+    end. kept: what the steps of a loop keep for one another, None outside of loops.
+    """
+
+    segments: Segments
+    gaps: Call | None = None
+    kept: Kept | None = None
+
+    def sequences(self, extent: Extent) -> tuple[Array, Array, int]:
+        """Where each sequence along the innermost axis of an extent starts, its length, and the total."""
+        if self.gaps is not None and extent == STEPS:
+            return self.gaps.starts, self.gaps.lengths, self.gaps.total
+        offsets = self.segments.into(extent)
+        return offsets[:-1], np.diff(offsets), int(offsets[-1])
+
+    def count(self, extent: Extent) -> int:
+        """How many values there are at an extent, those in gaps included."""
+        gaps = self.gaps is not None and extent == STEPS
+        return self.gaps.total if gaps and self.gaps is not None else self.segments.count(extent)
+
+
+def takes_gaps(schedule: Schedule) -> bool:
+    """Whether all parts run on sequences with gaps between them: none of them looks at what lies there."""
+
+    def fits(part: Part) -> bool:
+        if part.plan is not None and part.extent in (ROWS, STEPS):
+            kinds = {node.kind for net in (part.plan.net, part.plan.body) for node in net.nodes}
+            return part.kind == "recurrence" or "gather" not in kinds
+        reduces = part.node is not None and part.node.operation == "reduce"
+        return reduces and part.node.attributes["how"] in ENDS if part.node is not None else False
+
+    return all(map(fits, schedule.parts))
+
+
+def sequence_call(part: Part, values: Values, frame: Frame) -> Call:
+    """The call of a recurrence over the sequences at its extent."""
+    arrays = [None if n < 0 or values[n] is None else np.ascontiguousarray(values[n]) for n in part.reads]
+    first = len(arrays) - part.statics - part.memories
+    starts, lengths, total = frame.sequences(part.extent)
+    return Call(
+        [array for array in arrays[:first] if array is not None],
+        starts,
+        lengths,
+        total,
+        arrays[first : first + part.memories],
+        [array for array in arrays[first + part.memories :] if array is not None],
+        part.last_only,
+        frame.segments.begun if part.extent == STEPS else None,
+    )
+
+
+def plain_call(arrays: Sequence[Array], count: int) -> Call:
+    """The call of nodes without a recurrence: each value is a sequence of one step."""
+    return Call(arrays, np.arange(count, dtype=np.int64), np.ones(count, np.int64), count, [None])
+
+
+def run_recurrence(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
+    """A flat recurrence over the sequences at its extent."""
+    call, results = sequence_call(part, values, frame), None
+    if frame.kept is not None:
+        results = kept_results(part, bound, call, frame.segments.into(part.extent), frame.kept)
+    if results is None:
+        made = bound(call)
+        results = [*made.outputs, *made.final]
+    return {n: array for n, array in zip(part.gives, results, strict=True) if n >= 0}
+
+
+def run_plain(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
+    """Nodes without a recurrence."""
+    count = frame.count(part.extent)
+    arrays = [np.ascontiguousarray(values[number]) for number in part.reads]
+    if frame.kept is None or not count:
+        outputs = bound(plain_call(arrays, count)).outputs
+    else:
+        outputs = kept_plain(net, part, bound, arrays, count, frame.kept)
+    return dict(zip(part.gives, outputs, strict=True))
+
+
+def run_across(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
+    """A value of one extent at another."""
+    assert part.node is not None
+    value, extent = values[part.reads[0]], net.type_of(part.reads[0]).extent
+    if part.node.operation == "expand":
+        return {part.gives[0]: expand(net, part.node, [value], frame.segments)}
+    how: str = part.node.attributes["how"]
+    if how in ENDS:
+        starts, lengths, _ = frame.sequences(extent)
+        return {part.gives[0]: ends_at(value, starts, lengths, how == "first")}
+    return {part.gives[0]: REDUCTIONS[how](value, frame.segments.into(extent))}
+
+
+def run_loop(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
+    """A recurrence step by step, for the rows that have one."""
+    assert part.node is not None
+    body: Net = bound.net
+    varying = [place for place, number in enumerate(body.inputs) if body.type_of(number).extent != CONST]
+    counted = [number for number, node in enumerate(body.nodes) if node.operation == "index"]
+    kept: Kept = {} if frame.kept is None else frame.kept
+
+    def run(arrays: Sequence[Array], inside: Segments, index: Array) -> list[Array]:
+        given = {body.inputs[place]: arrays[place] for place in varying}
+        return bound.results(given | dict.fromkeys(counted, index), Frame(inside, kept=kept))
+
+    made = by_steps(net, part.node, [values[n] for n in part.reads], frame.segments, run)
+    return {n: array for n, array in zip(part.gives, made, strict=True) if n >= 0}
+
+
+KINDS: dict[str, Callable[..., Values]] = {
+    "recurrence": run_recurrence,
+    "plain": run_plain,
+    "across": run_across,
+    "loop": run_loop,
+}
