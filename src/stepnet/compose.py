@@ -147,7 +147,10 @@ class Bidirectional:
 
     def output_of(self, outputs: list[Any], last_only: bool) -> Any:
         """The output of the whole."""
-        return tuple(outputs) if self.merge is None else merged(*outputs, self.merge, last_only)
+        forward, backward = outputs
+        if self.merge is None:
+            return forward, backward
+        return merged(forward, backward, self.merge, last_only)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ after it say where their arrays lie and run. A call that another thread is in th
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -21,19 +21,20 @@ from stepnet.threads import threads
 
 Array = np.ndarray
 Key = tuple[Any, ...]
+Kind = TypeVar("Kind", bound=Program)
 MOST = 4
 """How many shapes a recurrence keeps frozen calls of: each has memory of its own to work in."""
 
 
 @dataclass(frozen=True)
-class Frozen:
+class Frozen(Generic[Kind]):
     """A call of one shape: the trace that it runs, and what runs it.
 
     memory: the shape and dtype of its memory, None where that is a structure. outputs: the shapes of the
     outputs as the caller gets them.
     """
 
-    program: Program
+    program: Kind
     run: FrozenCall
     memory: tuple[tuple[int, ...], np.dtype[Any]] | None
     outputs: tuple[tuple[int, ...], ...]
@@ -58,14 +59,14 @@ def rebuilt(structure: Any, arrays: list[Array]) -> Any:
     return arrays[0] if isinstance(structure, Spec | int) else rebuild(structure, arrays)
 
 
-class FrozenCalls:
+class FrozenCalls(Generic[Kind]):
     """The frozen calls of a recurrence by shape: those that no thread is in the midst of.
 
     None for a shape that was seen once; none at all where calls of that shape are not frozen.
     """
 
     def __init__(self) -> None:
-        self.idle: OrderedDict[Key, list[Frozen] | None] = OrderedDict()
+        self.idle: OrderedDict[Key, list[Frozen[Kind]] | None] = OrderedDict()
 
     def key(self, sequences: Any, last_only: Any, engine: Any, masked: Any) -> Key | None:
         """What frozen calls of these arguments are kept by; None for arguments that have none."""
@@ -77,7 +78,7 @@ class FrozenCalls:
             return None
         return sequences.shape, sequences.dtype, last_only, engine, threads()
 
-    def run(self, key: Key, sequences: Array, initial: Any) -> tuple[Program, tuple[Any, Any]] | None:
+    def run(self, key: Key, sequences: Array, initial: Any) -> tuple[Kind, tuple[Any, Any]] | None:
         """The program and the results of a frozen call; None where there is none for these arguments."""
         idle = self.idle.get(key)
         try:
@@ -100,9 +101,9 @@ class FrozenCalls:
             self.idle.popitem(last=False)
         return False
 
-    def freeze(self, key: Key, program: Program, bound: Bound, call: Call, shape: tuple[int, int]) -> None:
+    def freeze(self, key: Key, program: Kind, bound: Bound, call: Call, shape: tuple[int, int]) -> None:
         """Keeps what runs calls like this one, whose sequences are [*shape, features...]."""
-        self.idle[key] = kept = list[Frozen]()
+        self.idle[key] = kept = list[Frozen[Kind]]()
         run = bound.frozen(call)
         if run is None:
             return

@@ -70,7 +70,7 @@ class LayersRun:
     def __init__(self, layer: "Layer") -> None:
         self.layer = layer
         self.programs = OrderedDict[Any, LayersProgram]()
-        self.frozen = FrozenCalls()
+        self.frozen = FrozenCalls[LayersProgram]()
 
     @computed_once
     def ends(self) -> bool:

@@ -93,7 +93,7 @@ class RNN:
         self._programs: OrderedDict[Any, StepProgram] = OrderedDict()
         self._seen: OrderedDict[Any, StepProgram] = OrderedDict()
         self._latest: StepProgram | None = None
-        self._frozen = FrozenCalls()
+        self._frozen = FrozenCalls[StepProgram]()
         self.inputs, self.statics = specs(inputs), specs(statics)
         if inputs is not None:
             self._latest = self.program_of(self.inputs, self.statics)

@@ -173,13 +173,15 @@ def ended(net: Net) -> dict[int, dict[int, int]]:
 
     The last step that a recurrence takes, which one that runs backward takes at the first step of a sequence.
     """
-    users, needed = net.users(), dict[int, dict[int, int]]()
+    users = net.users()
+    needed: dict[int, dict[int, int]] = {}
     for number, node in enumerate(net.nodes):
         if node.operation != "recur" or has_inner(node.recur.body):
             continue
         how = "first" if node.recur.reverse else "last"
-        outputs = [one for one in node.recur.gives(gives_of(net, number)).outputs if one >= 0]
-        ends = {
+        given: list[int] = node.recur.gives(gives_of(net, number)).outputs
+        outputs = [one for one in given if one >= 0]
+        ends: dict[int, int] = {
             one: users[one][0]
             for one in outputs
             if len(users[one]) == 1
@@ -322,7 +324,8 @@ def recurrence(net: Net, number: int, ends: dict[int, int]) -> Part:
     outputs, final = recur.gives(gives_of(net, number))
     picked = [place for place, output in enumerate(outputs) if output >= 0]
     body = without_unused(recur.body.nodes, (*(recur.outputs[place] for place in picked), *recur.following))
-    gives = (*(ends.get(outputs[place], outputs[place]) for place in picked), *final)
+    given: list[int] = [outputs[place] for place in picked]
+    gives = (*(ends.get(number, number) for number in given), *final)
     extent = recur_extent([net.type_of(node.inputs[0])], node.attributes)
     outer = Inside(net)
     operands: list[int] = []

@@ -191,8 +191,8 @@ def constant_arrays(names: Names, params: list[Array]) -> dict[str, Array]:
 
 def under_mask(called: "Reading", record: "Record", first: int) -> dict[str, Ragged]:
     """The outputs and next memories as the mask has them: of the step itself they are what it would give."""
-    outputs, after = called.program.traced.output, called.program.traced.memory
-    behind = first + len(leaves(called.running.traced.output))
+    outputs, after = called.program.output, called.program.memory
+    behind = first + len(leaves(called.running.output))
     places = [
         rebuild(outputs, range(first, first + len(leaves(outputs)))),
         rebuild(after, range(behind, behind + len(leaves(after)))),
@@ -255,7 +255,7 @@ def recorded(called: "Reading", seen: Net, params: list[Array]) -> Record:
     node = next(node for node in net.nodes if node.operation == "recur")
     recur = node.recur
     body = recur.body
-    done = len(recur.outputs) + len(leaves(called.program.traced.memory))  # which `control` puts there
+    done = len(recur.outputs) + len(leaves(called.program.memory))  # which `control` puts there
     lengths = called.call.lengths
     ended = np.zeros(len(lengths), bool)
     steps: list[tuple[Segments, list[Array]]] = []
