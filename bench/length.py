@@ -95,7 +95,7 @@ def recurrence(last_only: bool) -> tuple[Callable[[Array], Array], Callable[[], 
 
 def code_bytes(rnn: sn.RNN) -> int:
     """The bytes of a recurrence's machine code."""
-    runner = rnn.prepared.runners["llvm"]
+    runner = rnn.program.bound("llvm")
     assert isinstance(runner, Runner)
     return runner.compiled.code.bytes
 

@@ -25,8 +25,9 @@ from rich.progress import track
 from rich.table import Table
 
 import stepnet as sn
-from stepnet import cells, running
+from stepnet import cells
 from stepnet.demo import load
+from stepnet.engines.part import KINDS
 from stepnet.layout import from_torch
 from stepnet.threads import threads
 from stepnet.tolerance import tolerance
@@ -166,7 +167,7 @@ def measured(case: Case, rounds: int, counted: int, profile: bool) -> Found:
 def check(case: Case) -> None:
     """Asserts that the nested one is lifted, and gives what the outer one gives over the flat one's last."""
     outputs, final = case.nested(case.groups)
-    kinds = [part.kind for part in case.nested.prepared.schedule.parts]
+    kinds = [part.kind for part in case.nested.schedule.parts]
     assert "loop" not in kinds, f"{case.name}: an inner recurrence is not lifted: {kinds}"
     last = sn.Ragged(case.flat(case.inner)[1], case.groups.offsets[:1])
     right, ends = case.outer(last)
@@ -187,24 +188,24 @@ def timed(way: Callable[[], Any]) -> float:
 def parts_of(case: Case, count: int) -> dict[str, float]:
     """The median seconds of each part of the nested one, and of what is around them all."""
     taken: dict[str, list[float]] = {"all": []}
-    kinds = dict(running.KINDS)
+    kinds = dict(KINDS)
 
     def watched(kind: str) -> Callable[..., Any]:
         def run(net: Any, part: Any, *rest: Any) -> Any:
             begun = time.perf_counter()
             found = kinds[kind](net, part, *rest)
-            place = case.nested.prepared.schedule.parts.index(part)
+            place = case.nested.schedule.parts.index(part)
             taken.setdefault(f"{place} {kind}", []).append(time.perf_counter() - begun)
             return found
 
         return run
 
-    running.KINDS.update({kind: watched(kind) for kind in kinds})
+    KINDS.update({kind: watched(kind) for kind in kinds})
     try:
         for _ in range(count):
             taken["all"].append(timed(lambda: case.nested(case.groups)))
     finally:
-        running.KINDS.update(kinds)
+        KINDS.update(kinds)
     return {name: median(found) for name, found in taken.items()}
 
 
