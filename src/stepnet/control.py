@@ -216,9 +216,9 @@ def some_steps(
 ) -> Call:
     """The call of the next steps of some sequences."""
     ahead = call.lengths[rows] - taken - lengths if call.reverse else taken
-    positions, offsets = positions_of(call.starts[rows] + ahead, lengths), offsets_of(lengths)
+    places, offsets = call.places(rows, ahead, lengths), offsets_of(lengths)
     return Call(
-        [np.ascontiguousarray(sequence[positions]) for sequence in call.sequences],
+        [np.ascontiguousarray(sequence[places]) for sequence in call.sequences],
         offsets[:-1],
         lengths,
         int(offsets[-1]),

@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from stepnet.plan import Plan
+from stepnet.ragged.offsets import positions_of
 
 Array = np.ndarray
 
@@ -15,7 +16,8 @@ Array = np.ndarray
 class Call:
     """The arrays of one call, checked: C-contiguous, of the dtypes and features that the plan says.
 
-    sequences: per input [total, features...]; sequence i is the steps starts[i] to starts[i] + lengths[i].
+    sequences: per input [total, features...]; step t of sequence i lies at starts[i] + steps[t], of which there
+    are as many as the longest sequence has; at starts[i] + t where steps is None. Outputs lie as inputs do.
     initial: per memory [batch, features...], or None for zeros. statics: per static [batch, features...].
     reverse says which end of a sequence its last step is at. last_only: outputs are each sequence's last,
     [batch, features...], not every step's, [total, features...]. begun: per sequence how many of its steps
@@ -31,6 +33,21 @@ class Call:
     last_only: bool = False
     reverse: bool = False
     begun: Array | None = None
+    steps: Array | None = None
+
+    def places(self, rows: Array, first: Array, lengths: Array) -> Array:
+        """Where steps lie, one after the other: of each of these rows so many from its step `first` on.
+
+        Two sequences of two steps each, of which a batch [time, batch, features] has one beside the other:
+
+        >>> batch = Call([], np.arange(2), np.full(2, 2), 4, [], steps=2 * np.arange(2))
+        >>> batch.places(np.arange(2), np.zeros(2, np.int64), batch.lengths)
+        array([0, 2, 1, 3])
+        """
+        numbers = positions_of(first, lengths)
+        return np.repeat(self.starts[rows], lengths) + (
+            numbers if self.steps is None else self.steps[numbers]
+        )
 
 
 @dataclass(frozen=True)

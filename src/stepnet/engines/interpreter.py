@@ -9,7 +9,7 @@ from stepnet.engines.base import Array, Call, FrozenCall, Results
 from stepnet.interpret import Segments, interpret
 from stepnet.ir import Net
 from stepnet.plan import Plan
-from stepnet.ragged.offsets import ends_of, offsets_of, positions_of
+from stepnet.ragged.offsets import ends_of, offsets_of
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,8 @@ class BoundNet:
 def run(net: Net, parameters: Sequence[Array], call: Call) -> Results:
     """One call: the steps laid end to end, interpreted, and laid out as they came."""
     batch = len(call.lengths)
-    offsets, places = offsets_of(call.lengths), positions_of(call.starts, call.lengths)
+    offsets = offsets_of(call.lengths)
+    places = call.places(np.arange(batch), np.zeros(batch, np.int64), call.lengths)
     memories = [net.type_of(number) for number in net.inputs[len(call.sequences) :][: len(call.initial)]]
     initial = [
         np.zeros((batch, *type_.shape), type_.dtype) if value is None else value
