@@ -54,9 +54,7 @@ def packed(lengths: Array) -> Layout:
 def padded(lengths: Array) -> Layout:
     """Those of an array [batch, time, features], said by a table."""
     batch, time = len(lengths), int(lengths.max(initial=0))
-    return Layout(
-        np.arange(batch, dtype=np.int64) * time, np.arange(time, dtype=np.int64), batch * time
-    )
+    return Layout(np.arange(batch, dtype=np.int64) * time, np.arange(time, dtype=np.int64), batch * time)
 
 
 LAYOUTS = {"time": time_major, "packed": packed, "padded": padded}

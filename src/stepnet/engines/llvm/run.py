@@ -179,18 +179,20 @@ class Runner:
         begun = call.begun
         if begun is None and self.compiled.counts:
             begun = np.zeros(len(call.lengths), np.int64)
-        steps = np.arange(call.lengths.max(initial=0)) if call.steps is None else call.steps
-        called = (call.starts, call.lengths, steps, begun)
+        steps = call.steps
         spaces: list[Workspace] = []
         for lanes in share.lanes:
             if lanes.count:
+                longest = int(lanes.steps[0])
+                steps = np.arange(longest) if steps is None else steps
                 space = self.workspace(lanes.count, share.together)
                 space.begin()
-                tables = (sequence, lanes.order, lanes.first, lanes.steps, *called)
-                told = [int(lanes.steps[0]), int(seconds * clock().per_second), int(call.last_only)]
+                tables = [sequence, lanes.order, lanes.first, lanes.steps]
+                tables += [call.starts, call.lengths, steps, begun]
+                told = [longest, int(seconds * clock().per_second), int(call.last_only)]
                 space.words[:, self.places] = [*told, *map(pointer, tables), *arrays]
                 spaces.append(space)
-        return spaces, [share, sequence, called]
+        return spaces, [share, sequence, call.starts, call.lengths, steps, begun]
 
     # ---- arrays and memory
 
