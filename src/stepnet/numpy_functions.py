@@ -27,7 +27,7 @@ from stepnet.trace import (
     reshaped,
     transposed,
 )
-from stepnet.types import DTYPES, ROWS, is_integer
+from stepnet.types import COMPUTED, DTYPES, ROWS, is_integer, kind_of_dtype
 from stepnet.ufuncs import dot
 
 # What NumPy makes of a traced value is a traced value, which its stubs do not know.
@@ -172,7 +172,7 @@ def value_or_number(value: Any) -> Any:
     if isinstance(value, Traced | bool | int | float):
         return value
     array = array_of(value, "a constant")
-    if array.dtype.name not in DTYPES:
+    if array.dtype.name not in COMPUTED:
         raise refuse(f"a constant of dtype {array.dtype} cannot enter a step; use one of {', '.join(DTYPES)}")
     return array
 
@@ -189,7 +189,9 @@ def clip(
     if any(one is not None for one in (a_min, a_max)) and any(one is not None for one in (min, max)):
         raise refuse("np.clip takes two bounds by place or by the names min and max, not by both")
     low, high = a_min if min is None else min, a_max if max is None else max
-    if (dtype := kind_of(x)).kind == "i":  # no bound is what lies beyond all integers of the dtype
+    if (
+        kind_of_dtype(dtype := kind_of(x)) == "integer"
+    ):  # no bound is what lies beyond all integers of the dtype
         low = None if type(low) is int and low <= np.iinfo(dtype).min else low
         high = None if type(high) is int and high >= np.iinfo(dtype).max else high
     if low is None and high is None:

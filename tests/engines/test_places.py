@@ -25,6 +25,7 @@ from stepnet.threads import set_threads
 Array = np.ndarray
 RANDOM = np.random.default_rng(0)
 ENGINES = {"interpret": Interpreter(), "llvm": LlvmEngine()}
+PLAIN = Control()
 LENGTHS = st.lists(st.integers(0, 9), max_size=12)
 
 
@@ -71,7 +72,7 @@ PARAMS["V"] = RANDOM.normal(size=(5, 2)).astype("f4")
 
 
 @cache
-def bound(engine: str, reverse: bool, control: Control = Control()) -> Bound:
+def bound(engine: str, reverse: bool, control: Control = PLAIN) -> Bound:
     """What runs the step, under control."""
     rnn = sn.RNN(step, PARAMS, memory=5, inputs={"x": 3, "y": 2}, statics=5, reverse=reverse)
     traced = rnn.prepared.traced
@@ -161,7 +162,7 @@ def test_the_same_sequences_give_the_same_bits_wherever_they_lie(
     threads: int,
 ) -> None:
     set_threads(threads)
-    run = bound(kind, reverse, Control("repeat") if masked else Control())
+    run = bound(kind, reverse, Control("repeat") if masked else PLAIN)
     call = end_to_end(np.array(lengths, np.int64), reverse, last_only, masked, begun)
     there = moved(call, LAYOUTS[name](call.lengths))
     assert_same_bits(moved_back(call, there, run(there)), run(call))

@@ -16,8 +16,8 @@ Array = np.ndarray
 class Call:
     """The arrays of one call, checked: C-contiguous, of the dtypes and features that the plan says.
 
-    sequences: per input [total, features...]; step t of sequence i lies at starts[i] + steps[t], of which there
-    are as many as the longest sequence has; at starts[i] + t where steps is None. Outputs lie as inputs do.
+    sequences: per input [total, features...]; step t of sequence i lies at starts[i] + steps[t], where steps
+    has as many as the longest sequence, and at starts[i] + t where it is None. Outputs lie as inputs do.
     initial: per memory [batch, features...], or None for zeros. statics: per static [batch, features...].
     reverse says which end of a sequence its last step is at. last_only: outputs are each sequence's last,
     [batch, features...], not every step's, [total, features...]. begun: per sequence how many of its steps
