@@ -19,6 +19,7 @@ from stepnet.trace import (
     apply,
     array_of,
     builder_of,
+    dtype_in_steps,
     filled,
     is_weak,
     kind_of,
@@ -345,7 +346,7 @@ def array_split(x: Traced, parts: Any, axis: int = 0) -> list[Traced]:
 
 def full_like(x: Traced, value: Any, dtype: Any = None) -> Traced:
     """A value of the same shape with one number everywhere."""
-    wanted = np.dtype(dtype) if dtype is not None else x.dtype
+    wanted = x.dtype if dtype is None else dtype_in_steps(dtype)
     constant = Traced(x.builder, x.builder.constant(filled(x.type.shape, value, wanted)))
     return constant if x.is_constant else in_every_row(constant, len(x.type.shape))
 

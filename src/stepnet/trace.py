@@ -132,9 +132,7 @@ class Traced(NDArrayOperatorsMixin):
 
     def astype(self, dtype: Any, copy: bool = True) -> "Traced":
         """The value as another dtype."""
-        name = dtype_text(dtype)
-        if name not in COMPUTED:
-            raise refuse(f"dtype {name} is none of {', '.join(COMPUTED)}")
+        name = dtype_in_steps(dtype)
         return self if name == self.type.dtype else apply("cast", self, dtype=name)
 
     def reshape(self, *shape: Any) -> "Traced":
@@ -260,6 +258,14 @@ def builder_of(operands: Sequence[Any]) -> Builder:
         if all(other is one or one.is_inside(other) for other in builders):
             return one
     raise refuse("values of two different steps meet; hand the value in as an input, static or parameter")
+
+
+def dtype_in_steps(dtype: Any) -> str:
+    """The name of a dtype that steps compute in; refuses any other."""
+    name = dtype_text(dtype)
+    if name not in COMPUTED:
+        raise refuse(f"dtype {name} is none of {', '.join(COMPUTED)}")
+    return name
 
 
 def lifted(builder: Builder, value: Any, operands: Sequence[Any]) -> int:

@@ -53,11 +53,11 @@ DTYPES = {
     for row in (
         Dtype("float32", "f32", "float", "float32"),
         Dtype("float64", "f64", "float", "float64"),
-        Dtype("float16", "f16", "float", "float32"),
-        Dtype("bfloat16", "bf16", "float", "float32"),
         Dtype("int32", "i32", "integer", "int32"),
         Dtype("int64", "i64", "integer", "int64"),
         Dtype("bool", "bool", "bool", "bool"),
+        Dtype("float16", "f16", "float", "float32"),
+        Dtype("bfloat16", "bf16", "float", "float32"),
     )
 }
 COMPUTED = tuple(name for name, row in DTYPES.items() if not row.is_stored)
