@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes  # by which NumPy knows bfloat16  # noqa: F401
+import ml_dtypes
 import numpy as np
 
 from stepnet.errors import NetError
@@ -27,6 +27,9 @@ AXES: Extent = ("rows", "steps", "words", "letters", "strokes", "points")
 CONST: Extent = ()
 ROWS: Extent = AXES[:1]
 STEPS: Extent = AXES[:2]
+
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)  # which NumPy knows by name once ml_dtypes is imported
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ DTYPES = {
         Dtype("int64", "i64", "integer", "int64"),
         Dtype("bool", "bool", "bool", "bool"),
         Dtype("float16", "f16", "float", "float32"),
-        Dtype("bfloat16", "bf16", "float", "float32"),
+        Dtype(BFLOAT16.name, "bf16", "float", "float32"),
     )
 }
 COMPUTED = tuple(name for name, row in DTYPES.items() if not row.is_stored)
