@@ -421,8 +421,8 @@ ARRAYS: dict[str, tuple[str, Callable[[RNNOp, Any, Memory], Any]]] = {
         lambda op, x, h: op.add_memory(init=0.0),
     ),
     "first values of a dtype": (
-        "init of `memory2` has dtype float16; use one of float32",
-        lambda op, x, h: op.add_memory(init=np.ones((2, 4), np.float16)),
+        "init of `memory2` has dtype complex64; use one of float32",
+        lambda op, x, h: op.add_memory(init=np.ones((2, 4), np.complex64)),
     ),
     "a shape that is none": (
         "a feature shape is made of whole numbers, not 3.5",

@@ -165,7 +165,7 @@ def test_masks_enter_a_recurrence_as_input_and_as_static(engine: str) -> None:
         ({"before": [1, 2], "per": "step"}, "before is 4 whole numbers, one per sequence, not int64[2]"),
         ({"before": -1, "per": "step"}, "before[0] is -1, and must not be negative"),
         ({"features": -1}, "a feature shape is made of whole numbers, not -1"),
-        ({"dtype": "float16"}, "a dropout mask has dtype float16"),
+        ({"dtype": "complex64"}, "a dropout mask has dtype complex64"),
     ],
 )
 def test_masks_that_cannot_be_drawn(options: dict[str, Any], message: str) -> None:

@@ -159,6 +159,8 @@ def array_of(value: Any, what: str) -> Array:
         )
     if is_tensor(value):
         refuse_tensor(value, what)
+        if str(value.dtype) == "torch.bfloat16":  # which PyTorch has no array of NumPy's for
+            return value.contiguous().view(sys.modules["torch"].int16).numpy().view("bfloat16")
     try:
         return np.asarray(value)
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
@@ -178,8 +180,6 @@ def refuse_tensor(tensor: Any, what: str) -> None:
         )
     if tensor.device.type != "cpu":
         raise InputError(f"{what} is a tensor on {tensor.device}; give .cpu()")
-    if str(tensor.dtype) == "torch.bfloat16":
-        raise InputError(unknown_dtype("bfloat16", what))
 
 
 def checked_dtype(array: Array, what: str) -> str:

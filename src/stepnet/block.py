@@ -54,7 +54,9 @@ class Block(Builder):
 
     def declared(self, name: str, spec: Spec) -> Traced:
         """A new input of the net."""
-        return Traced(self, self.input(Type(extent_of(1 + spec.levels), spec.shape, str(spec.dtype)), name))
+        return Traced(
+            self, self.input(Type(extent_of(1 + spec.levels), spec.shape, str(spec.dtype)).computed, name)
+        )
 
     # ---- the block around it
 

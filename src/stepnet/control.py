@@ -226,7 +226,7 @@ def some_steps(
 ) -> Call:
     """The call of the next steps of some sequences. types: of the net's inputs."""
     ahead = call.lengths[rows] - taken - lengths if reverse else taken
-    places, inner = within_steps(positions_of(call.starts[rows] + ahead, lengths), call.inner)
+    places, inner = within_steps(call.places(rows, ahead, lengths), call.inner)
     sequences = [
         np.ascontiguousarray(sequence[places[len(type_.extent) - len(STEPS)]])
         for sequence, type_ in zip(call.sequences, types.sequences, strict=True)

@@ -51,12 +51,12 @@ class Frozen(Generic[Kind]):
         program = self.program
         results = self.run([sequences], [initial] * program.memories)
         outputs = [array.reshape(shape) for array, shape in zip(results.outputs, self.outputs, strict=True)]
-        return rebuilt(program.output, outputs), rebuilt(program.memory, results.final)
+        return rebuilt(program.output, outputs), program.final(results.final)
 
 
 def rebuilt(structure: Any, arrays: list[Array]) -> Any:
     """Arrays in a structure, which often is a single one."""
-    return arrays[0] if isinstance(structure, Spec | int) else rebuild(structure, arrays)
+    return arrays[0] if isinstance(structure, int) else rebuild(structure, arrays)
 
 
 class FrozenCalls(Generic[Kind]):

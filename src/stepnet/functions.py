@@ -13,7 +13,7 @@ from stepnet.arguments import array_of, dtype_name, flag, shown, whole
 from stepnet.errors import InputError
 from stepnet.ops import OPERATIONS
 from stepnet.trace import Traced, apply
-from stepnet.types import is_integer
+from stepnet.types import is_integer, kind_of_dtype
 
 MOST_SIZE = 2**24
 
@@ -133,9 +133,10 @@ def numbers(name: str, value: Any) -> Any:
     if isinstance(value, Traced | float):
         return value
     array = array_of(value, f"what {name} is given")
-    if array.dtype.kind not in "biuf":
+    kind = kind_of_dtype(array.dtype)
+    if kind == "other":
         raise InputError(f"{name} takes a value of a step, or an array of numbers, not {shown(value)}")
-    if array.dtype.kind == "b":
+    if kind == "bool":
         return array.astype(np.int64)
     return value if isinstance(value, int) else array
 
@@ -162,4 +163,5 @@ def _operation(name: str, x: Any) -> Any:
     if isinstance(x, Traced):
         return apply(name, x if x.type.is_float else x.astype(np.float64))
     array = np.asarray(x)
-    return OPERATIONS[name].meaning(array if array.dtype.kind == "f" else array.astype(np.float64))
+    floats = kind_of_dtype(array.dtype) == "float"
+    return OPERATIONS[name].meaning(array if floats else array.astype(np.float64))

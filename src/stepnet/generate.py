@@ -25,7 +25,7 @@ from stepnet.ragged.offsets import offsets_of
 from stepnet.recurrence import RNN, with_dtypes
 from stepnet.step import Spec
 from stepnet.structure import leaves, transform
-from stepnet.types import DTYPES, is_integer
+from stepnet.types import DTYPES, is_integer, kind_of_dtype
 
 Array = np.ndarray
 Feed = Callable[[Array], Any]
@@ -241,7 +241,12 @@ class Writer:
         """The scores [rows, symbols] of an output; raises `InputError` for what are none."""
         given = output if self.scores is None else self.scores(output)
         array: Array = array_of(given, "the output") if len(leaves(given)) == 1 else np.zeros(())
-        if array.ndim != 2 or len(array) != rows or not array.shape[1] or array.dtype.kind not in "fi":
+        if (
+            array.ndim != 2
+            or len(array) != rows
+            or not array.shape[1]
+            or kind_of_dtype(array.dtype) not in ("float", "integer")
+        ):
             found = f"{array.dtype}{list(array.shape)}" if array.ndim else f"a {type(given).__name__}"
             raise InputError(
                 f"scores are [rows, symbols], and the output is {found}; scores= makes them of it"

@@ -166,19 +166,22 @@ def apart(parts: list[Leaf]) -> list[Leaf]:
 class LayersProgram(Program):
     """The program of layers. memories_of: the structure of each recurrence's memory, as they run."""
 
-    def __init__(self, net: Net, output: Any, memory: Any, parts: "list[Made]") -> None:
+    def __init__(self, net: Net, output: Any, memory: Any, last: Any, parts: "list[Made]") -> None:
         count = len(leaves(memory))
         params = [array for part in parts for array in leaves(part.rnn.params)]
-        super().__init__(net, output, memory, count, params)
+        super().__init__(net, output, memory, last, count, params)
         self.memories_of = [part.memory for part in parts]
 
 
 @dataclass(frozen=True)
 class Made:
-    """A recurrence that is in the net: its memory's structure, and the numbers of its inputs there."""
+    """A recurrence that is in the net: the `Spec`s of its memory, there and as it is given back, and the
+    numbers of its inputs and last memories.
+    """
 
     rnn: RNN
     memory: Any
+    last: Any
     memories: list[int]
     statics: list[int]
     params: list[int]
@@ -215,7 +218,8 @@ class Wiring:
         order += [n for part in self.made for n in part.params]
         net = with_inputs(self.builder, order, results)
         blank = rebuild(output, [0] * len(leaves(output)))
-        return LayersProgram(net, blank, memory, self.made)
+        last = rebuild(memory, [spec for part in self.made for spec in leaves(part.last)])
+        return LayersProgram(net, blank, memory, last, self.made)
 
     def added(self, layer: "Layer", x: Any, last_only: bool, names: tuple[str, ...] = ()) -> tuple[Any, Any]:
         """The outputs of a layer over the values x, and the structure of its memory."""
@@ -258,7 +262,9 @@ class Wiring:
         operands = [*(one.number for one in leaves(x)), *self.mask, *memories]
         operands += [builder.add("expand", number, extent=ROWS) for number in hidden]
         gives = traced.recur(rnn.reverse, rnn.unroll).add_results(builder, [*operands, *statics, *params])
-        made = Made(rnn, program.memory, memories, statics, params, gives.memories[:count])
+        made = Made(
+            rnn, program.memory, program.traced.last, memories, statics, params, gives.memories[:count]
+        )
         self.made.append(made)
         output = rebuild(program.output, [Traced(builder, number) for number in gives.outputs])
         if last_only:

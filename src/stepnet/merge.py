@@ -10,6 +10,7 @@ from stepnet.errors import InputError
 from stepnet.nested import is_traced
 from stepnet.ragged import Ragged
 from stepnet.structure import arranged, leaves, rebuild, skeleton
+from stepnet.types import DTYPES, promoted_float
 
 Array = np.ndarray
 
@@ -56,4 +57,10 @@ def merged_leaf(forward: Any, backward: Any, how: str, rows: int) -> Any:
         raise InputError(
             f"outputs of the two directions do not merge by {how!r}: their features are {shapes}"
         )
+    stored = promoted_float((forward.dtype, backward.dtype))
+    if DTYPES[stored].is_stored:
+        # In the dtype that it is computed in, and rounded once.
+        compute = DTYPES[stored].compute
+        whole = MERGES[how](forward.astype(compute), backward.astype(compute), rows)
+        return whole.astype(stored)
     return MERGES[how](forward, backward, rows)

@@ -63,7 +63,7 @@ def in_step(rnn: "RNN", sequences: Any, initial: Any, statics: Any, last_only: b
             )
     inputs = [Spec(leaf.type.shape, leaf.type.dtype, len(leaf.type.extent) - 2) for _, leaf in named]
     given = transform(lambda leaf: Spec(row_value(leaf).type.shape, leaf.type.dtype), statics)
-    traced = rnn.traced_for(rebuild(sequences, inputs), given)
+    traced = rnn.traced_for(rebuild(sequences, inputs), given).unrounded
     operands = [leaf.number for _, leaf in named]
     operands += [value.number for value in memory_values(builder, initial, traced)]
     operands += [leaf.number for leaf in leaves(statics)]
@@ -107,7 +107,7 @@ def memory_values(builder: Any, initial: Any, traced: TracedStep) -> list[Traced
             raise refuse(f"{what} of a recurrence inside a step is a value of the step, one per row")
         if (leaf.type.shape, leaf.type.dtype) != (spec.shape, spec.dtype):
             raise refuse(
-                f"{what} is {leaf.type.element}; it should be {DTYPES[spec.dtype]}{list(spec.shape)}"
+                f"{what} is {leaf.type.element}; it should be {DTYPES[spec.dtype].text}{list(spec.shape)}"
             )
         found.append(apply("expand", leaf, extent=ROWS) if leaf.type.extent == CONST else leaf)
     return found

@@ -19,6 +19,7 @@ from stepnet.trace import (
     apply,
     array_of,
     builder_of,
+    dtype_in_steps,
     filled,
     is_weak,
     kind_of,
@@ -27,7 +28,7 @@ from stepnet.trace import (
     reshaped,
     transposed,
 )
-from stepnet.types import DTYPES, ROWS, is_integer
+from stepnet.types import COMPUTED, DTYPES, ROWS, is_integer, kind_of_dtype
 from stepnet.ufuncs import dot
 
 # What NumPy makes of a traced value is a traced value, which its stubs do not know.
@@ -172,7 +173,7 @@ def value_or_number(value: Any) -> Any:
     if isinstance(value, Traced | bool | int | float):
         return value
     array = array_of(value, "a constant")
-    if array.dtype.name not in DTYPES:
+    if array.dtype.name not in COMPUTED:
         raise refuse(f"a constant of dtype {array.dtype} cannot enter a step; use one of {', '.join(DTYPES)}")
     return array
 
@@ -189,7 +190,9 @@ def clip(
     if any(one is not None for one in (a_min, a_max)) and any(one is not None for one in (min, max)):
         raise refuse("np.clip takes two bounds by place or by the names min and max, not by both")
     low, high = a_min if min is None else min, a_max if max is None else max
-    if (dtype := kind_of(x)).kind == "i":  # no bound is what lies beyond all integers of the dtype
+    if (
+        kind_of_dtype(dtype := kind_of(x)) == "integer"
+    ):  # no bound is what lies beyond all integers of the dtype
         low = None if type(low) is int and low <= np.iinfo(dtype).min else low
         high = None if type(high) is int and high >= np.iinfo(dtype).max else high
     if low is None and high is None:
@@ -343,7 +346,7 @@ def array_split(x: Traced, parts: Any, axis: int = 0) -> list[Traced]:
 
 def full_like(x: Traced, value: Any, dtype: Any = None) -> Traced:
     """A value of the same shape with one number everywhere."""
-    wanted = np.dtype(dtype) if dtype is not None else x.dtype
+    wanted = x.dtype if dtype is None else dtype_in_steps(dtype)
     constant = Traced(x.builder, x.builder.constant(filled(x.type.shape, value, wanted)))
     return constant if x.is_constant else in_every_row(constant, len(x.type.shape))
 

@@ -17,7 +17,19 @@ import numpy as np
 
 from stepnet.errors import NetError
 from stepnet.recur import Recur
-from stepnet.types import CONST, DTYPES, ROWS, Extent, Literal, Type, extent_of, is_beside, joint_extent
+from stepnet.types import (
+    COMPUTED,
+    CONST,
+    DTYPES,
+    ROWS,
+    Extent,
+    Literal,
+    Type,
+    extent_of,
+    is_beside,
+    joint_extent,
+    kind_of_dtype,
+)
 
 Array = np.ndarray
 Attributes = Mapping[str, Any]
@@ -56,7 +68,7 @@ def pointwise_types(meaning: Callable[..., Array]) -> TypeRule:
             probe = meaning(*(np.ones(0, operand.dtype) for operand in operands), **attributes)
         except TypeError as error:  # as NumPy has no difference of booleans
             raise NetError(str(error)) from None
-        if probe.dtype.name not in DTYPES:
+        if probe.dtype.name not in COMPUTED:
             given = ", ".join(operand.dtype for operand in operands)
             raise NetError(f"no result of dtype {probe.dtype} is supported (from {given})")
         return (Type(joint_extent(operands), shape, probe.dtype.name),)
@@ -73,7 +85,7 @@ def sigmoid(x: Array) -> Array:
 def erf(x: Array) -> Array:
     """The error function, number by number."""
     values = np.array([math.erf(float(value)) for value in x.ravel()], np.float64)
-    return values.reshape(x.shape).astype(x.dtype if x.dtype.kind == "f" else np.float64)
+    return values.reshape(x.shape).astype(x.dtype if kind_of_dtype(x.dtype) == "float" else np.float64)
 
 
 def power(x: Array, *, exponent: float) -> Array:
@@ -86,8 +98,31 @@ def cast(x: Array, *, dtype: str) -> Array:
     return x.astype(dtype)
 
 
+def cast_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+    """The same numbers in the dtype asked for; floats alone are cast to one that is only stored in."""
+    operand, dtype = operands[0], str(attributes["dtype"])
+    result = Type(operand.extent, operand.shape, dtype)
+    if DTYPES[dtype].is_stored and not operand.is_float:
+        raise NetError(f"{operand.dtype} is not cast to {dtype}, floats alone are")
+    return (result,)
+
+
+def computing(rule: TypeRule) -> TypeRule:
+    """The type rule of an operation that computes: it takes no value of a dtype that is only stored in."""
+
+    def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+        for operand in operands:
+            if DTYPES[operand.dtype].is_stored:
+                raise NetError(
+                    f"{operand.dtype} is stored in, and computed in {operand.computed.dtype}: cast it"
+                )
+        return rule(operands, attributes)
+
+    return types
+
+
 def _pointwise(name: str, meaning: Callable[..., Array], flops: int = 1) -> Operation:
-    return Operation(name, "pointwise", meaning, pointwise_types(meaning), flops)
+    return Operation(name, "pointwise", meaning, computing(pointwise_types(meaning)), flops)
 
 
 # ---- within one element ------------------------------------------------------------------------------------
@@ -169,7 +204,7 @@ def argmax(x: Array, *, axes: tuple[int, ...]) -> Array:
 
 
 def _reduce(name: str, meaning: Callable[..., Array]) -> Operation:
-    return Operation(name, "reduce", meaning, element_types(meaning), 1)
+    return Operation(name, "reduce", meaning, computing(element_types(meaning)), 1)
 
 
 def cumsum(x: Array, *, axis: int) -> Array:
@@ -183,7 +218,7 @@ def cumprod(x: Array, *, axis: int) -> Array:
 
 
 def _scan(name: str, meaning: Callable[..., Array]) -> Operation:
-    return Operation(name, "scan", meaning, element_types(meaning), 1)
+    return Operation(name, "scan", meaning, computing(element_types(meaning)), 1)
 
 
 # ---- with parameters ---------------------------------------------------------------------------------------
@@ -231,7 +266,7 @@ def gather_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type
     table, index = operands
     if table.extent != CONST or not table.shape:
         raise NetError("gather takes rows of a parameter")
-    if not index.dtype.startswith("int"):
+    if DTYPES[index.dtype].kind != "integer":
         raise NetError(f"gather wants integer indices, not {index.dtype}; cast them with .astype(np.int64)")
     return (Type(index.extent, index.shape + table.shape[1:], table.dtype),)
 
@@ -395,7 +430,7 @@ OPERATIONS: dict[str, Operation] = {
         _pointwise("sigmoid", sigmoid, 15),
         _pointwise("erf", erf, 30),
         _pointwise("power", power, 30),
-        _pointwise("cast", cast, 0),
+        Operation("cast", "pointwise", cast, cast_types),
         _view("slice", slice_features),
         _view("reshape", reshape),
         _view("transpose", transpose),
@@ -408,8 +443,8 @@ OPERATIONS: dict[str, Operation] = {
         _reduce("argmax", argmax),
         _scan("cumsum", cumsum),
         _scan("cumprod", cumprod),
-        Operation("matmul", "matmul", matmul, matmul_types),
-        Operation("products", "matmul", products, products_types),
+        Operation("matmul", "matmul", matmul, computing(matmul_types)),
+        Operation("products", "matmul", products, computing(products_types)),
         Operation("gather", "gather", gather, gather_types),
         Operation("input", "source", run_by_interpreter, input_types),
         Operation("constant", "source", constant, constant_types),

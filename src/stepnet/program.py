@@ -17,8 +17,8 @@ from stepnet.ir import Net
 from stepnet.once import computed_once
 from stepnet.plan import Plan
 from stepnet.schedule import Schedule, schedule
-from stepnet.step import TracedStep
-from stepnet.structure import leaves
+from stepnet.step import Spec, TracedStep
+from stepnet.structure import leaves, rebuild
 
 Array = np.ndarray
 Asked = str | Sequence[str]
@@ -29,12 +29,17 @@ class Program:
 
     The net's inputs are sequences, memories, statics and parameters, its results the outputs and then the
     last memories. output, memory: the structures that these have for the caller; there may be more of them
-    behind those, which are nobody else's. kernels: the schedule made ready to run, by the engine choice.
+    behind those, which are nobody else's. last: the `Spec`s that last memories are given back as. kernels:
+    the schedule made ready to run, by the engine choice.
     """
 
-    def __init__(self, net: Net, output: Any, memory: Any, memories: int, params: list[Array]) -> None:
+    def __init__(
+        self, net: Net, output: Any, memory: Any, last: Any, memories: int, params: list[Array]
+    ) -> None:
         self.net, self.output, self.memory = net, output, memory
         self.memories, self.params = memories, params
+        carried, given = ([spec.dtype for spec in leaves(specs)] for specs in (memory, last))
+        self.rounded = None if carried == given else given
         self.kernels = dict[Order, Kernel]()
         self._bound = dict[Order, Bound]()
 
@@ -60,6 +65,13 @@ class Program:
         outputs = self.net.results[: len(self.net.results) - self.memories]
         return tuple(len(self.net.type_of(number).extent) - 1 for number in outputs)
 
+    def final(self, memories: list[Array]) -> Any:
+        """The last memories as a call gives them back."""
+        if self.rounded is not None:
+            pairs = zip(memories, self.rounded, strict=False)
+            memories = [array.astype(dtype, copy=False) for array, dtype in pairs]
+        return memories[0] if isinstance(self.memory, Spec) else rebuild(self.memory, memories)
+
     def bound(self, asked: Order) -> Bound:
         """What runs a call on the engine asked for."""
         if asked not in self._bound:
@@ -75,7 +87,8 @@ class StepProgram(Program):
 
     def __init__(self, traced: TracedStep, reverse: bool, unroll: int) -> None:
         net = traced.net(reverse, unroll)
-        super().__init__(net, traced.output, traced.memory, traced.counts[1], leaves(traced.params))
+        params = leaves(traced.params)
+        super().__init__(net, traced.output, traced.memory, traced.last, traced.counts[1], params)
         self.traced, self.reverse, self.unroll = traced, reverse, unroll
         self.controlled = dict[str | None, StepProgram]()
 

@@ -44,4 +44,4 @@ class Reading:
             outputs = (
                 results.outputs if call.last_only else list(map(self.batch.laid_out, results.outputs, levels))
             )
-        return rebuild(program.output, outputs), rebuild(program.memory, results.final)
+        return rebuild(program.output, outputs), program.final(results.final)

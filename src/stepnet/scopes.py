@@ -24,7 +24,7 @@ from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
 from stepnet.structure import leaves, rebuild
 from stepnet.trace import Traced
-from stepnet.types import DTYPES, ROWS, Type, is_beside, is_integer
+from stepnet.types import DTYPES, ROWS, Type, is_beside, is_integer, kind_of_dtype
 from stepnet.watch import Names, like, roles, watched
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Scopes:
             table.add_column(column, no_wrap=True)
         for name, value in self.values.items():
             shape = ", ".join(["*"] * (value.levels - 1) + [str(size) for size in value.features])
-            table.add_row(name, f"{DTYPES[value.dtype.name]}[{shape}]", numbers_text(first.get(name)))
+            table.add_row(name, f"{DTYPES[value.dtype.name].text}[{shape}]", numbers_text(first.get(name)))
         text = StringIO()
         Console(file=text, width=1000, color_system=None, markup=False, emoji=False).print(table)
         return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
@@ -122,7 +122,8 @@ def numbers_text(value: Any) -> str:
     if isinstance(value, Ragged):
         return repr(value)
     flat = np.ravel(value)
-    shown = [f"{number:.4g}" if flat.dtype.kind == "f" else str(number) for number in flat[:SHOWN].tolist()]
+    floats = kind_of_dtype(flat.dtype) == "float"
+    shown = [f"{number:.4g}" if floats else str(number) for number in flat[:SHOWN].tolist()]
     return " ".join([*shown, *["..."][: flat.size > SHOWN]])
 
 

@@ -6,20 +6,34 @@ then each memory's next value.
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, cast
 
+import numpy as np
+
 from stepnet.arguments import dtype_name, is_array, shown, whole
 from stepnet.errors import InputError
-from stepnet.ir import Builder, Net
+from stepnet.ir import Builder, Net, without_unused
 from stepnet.lines import NamingLine, defined_at, refuse, written_at
 from stepnet.once import computed_once
 from stepnet.recur import Recur
 from stepnet.structure import arranged, leaves, named_leaves, rebuild, skeleton, transform
 from stepnet.trace import Traced, array_of
-from stepnet.types import AXES, CONST, DTYPES, ROWS, Type, extent_of, is_beside, is_integer
+from stepnet.types import (
+    AXES,
+    COMPUTED,
+    CONST,
+    DTYPES,
+    ROWS,
+    Type,
+    extent_of,
+    is_beside,
+    is_integer,
+    promoted_float,
+)
 
+Array = np.ndarray
 Step = Callable[..., Any]
 
 MOST_LEVELS = len(AXES) - 2
@@ -98,7 +112,12 @@ def is_shape(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class TracedStep:
-    """The body net of a step, with the structures around it."""
+    """The body net of a step, with the structures around it.
+
+    What is stored in one dtype and computed in another is cast where it enters the body, and outputs where
+    they leave it. Memories stay in the dtype that they are computed in from step to step, so that results are
+    the same however a sequence is cut. last: the `Spec`s of what a call rounds the last memories to.
+    """
 
     body: Net
     inputs: Any
@@ -107,12 +126,23 @@ class TracedStep:
     params: Any
     output: Any
     names: tuple[str, ...]
+    last: Any
 
     @computed_once
     def counts(self) -> tuple[int, int, int, int]:
         """How many inputs, memories, statics and parameters there are."""
         inputs, memory, statics, params = map(leaves, (self.inputs, self.memory, self.statics, self.params))
         return len(inputs), len(memory), len(statics), len(params)
+
+    @property
+    def unrounded(self) -> "TracedStep":
+        """The same with its outputs in the dtypes that they are computed in: for those who compute on."""
+        nodes, count = self.body.nodes, len(self.names)
+        results = [
+            nodes[number].inputs[0] if DTYPES[self.body.type_of(number).dtype].is_stored else number
+            for number in self.body.results[:count]
+        ]
+        return replace(self, body=without_unused(nodes, (*results, *self.body.results[count:])))
 
     def net(self, reverse: bool = False, unroll: int = 1) -> Net:
         """The net of the whole recurrence: the step at every step of every sequence."""
@@ -148,9 +178,12 @@ def trace_step(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) 
                 tuple(leaf.shape),
                 dtype_name(leaf.dtype, f"{kind} {name}"),
             )
-            values.append(Traced(builder, builder.input(type_, name or kind)))
+            value = Traced(builder, builder.input(type_, name or kind))
+            values.append(value.astype(type_.computed.dtype))
         return rebuild(structure, values)
 
+    last, memory = memory, transform(carried, memory)
+    stored = promoted_float(leaf.dtype for leaf in (*leaves(inputs), *leaves(params)))
     given = {
         kind: declare(part, kind)
         for kind, part in (("x", inputs), ("memory", memory), ("static", statics), ("param", params))
@@ -170,9 +203,21 @@ def trace_step(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) 
             row_value(builder, leaf, f"output `{name}`" if name else "the output")
             for name, leaf in named_leaves(output)
         ]
+        results = [rounded(builder, number, stored) for number in results]
     body = builder.net(results + following)
     names = tuple(name or "output" for name, _ in named_leaves(output))
-    return TracedStep(body, inputs, memory, statics, params, blank(output), names)
+    return TracedStep(body, inputs, memory, statics, params, blank(output), names, last)
+
+
+def carried(spec: Spec) -> Spec:
+    """A memory as it goes from step to step."""
+    return replace(spec, dtype=DTYPES[str(spec.dtype)].compute)
+
+
+def rounded(builder: Builder, number: int, dtype: str) -> int:
+    """An output as it leaves the step: in a dtype that is only stored in, where it was computed for that."""
+    stored = DTYPES[dtype].is_stored and builder.type_of(number).dtype == DTYPES[dtype].compute
+    return builder.add("cast", number, dtype=dtype) if stored else number
 
 
 def blank(structure: Any) -> Any:
@@ -198,7 +243,7 @@ def row_value(builder: Builder, leaf: Any, what: str) -> int:
     """The number of a value that there is one of per row; a constant is repeated in every row."""
     if not isinstance(leaf, Traced):
         array = array_of(leaf, what)
-        if array.dtype.name not in DTYPES:
+        if array.dtype.name not in COMPUTED:
             raise refuse(f"{what} is a {type(leaf).__name__}, not a value of the step")
         leaf = Traced(builder, builder.constant(array))
     if leaf.builder is not builder:

@@ -19,7 +19,7 @@ from stepnet.ir import Builder
 from stepnet.lines import refuse as refuse
 from stepnet.lines import user_line as user_line
 from stepnet.ops import OPERATIONS
-from stepnet.types import CONST, DTYPES, Type, dtype_text
+from stepnet.types import COMPUTED, CONST, DTYPES, Type, computed, dtype_text
 
 # What these make of a traced value comes back through its protocols, which the stubs of NumPy do not know.
 numpy: Any = np
@@ -132,9 +132,7 @@ class Traced(NDArrayOperatorsMixin):
 
     def astype(self, dtype: Any, copy: bool = True) -> "Traced":
         """The value as another dtype."""
-        name = dtype_text(dtype)
-        if name not in DTYPES:
-            raise refuse(f"dtype {name} is none of {', '.join(DTYPES)}")
+        name = dtype_in_steps(dtype)
         return self if name == self.type.dtype else apply("cast", self, dtype=name)
 
     def reshape(self, *shape: Any) -> "Traced":
@@ -262,6 +260,14 @@ def builder_of(operands: Sequence[Any]) -> Builder:
     raise refuse("values of two different steps meet; hand the value in as an input, static or parameter")
 
 
+def dtype_in_steps(dtype: Any) -> str:
+    """The name of a dtype that steps compute in; refuses any other."""
+    name = dtype_text(dtype)
+    if name not in COMPUTED:
+        raise refuse(f"dtype {name} is none of {', '.join(COMPUTED)}")
+    return name
+
+
 def lifted(builder: Builder, value: Any, operands: Sequence[Any]) -> int:
     """The number of a value in the net; an array or number becomes a constant."""
     if isinstance(value, Traced):
@@ -271,7 +277,7 @@ def lifted(builder: Builder, value: Any, operands: Sequence[Any]) -> int:
         strong = [kind_of(operand) for operand in operands if not is_weak(operand)]
         return builder.constant(filled((), value, np.result_type(*strong, value)))
     array = array_of(value, "a constant")
-    if array.dtype.name not in DTYPES:
+    if array.dtype.name not in COMPUTED:
         raise refuse(f"a constant of dtype {array.dtype} cannot enter a step; use one of {', '.join(DTYPES)}")
     return builder.constant(array)
 
@@ -300,9 +306,9 @@ def filled(shape: tuple[int, ...], value: Any, dtype: Any) -> np.ndarray:
 
 
 def array_of(value: Any, what: str) -> np.ndarray:
-    """The value as an array, which lists of different lengths are not."""
+    """The value as an array, which lists of different lengths are not, in a dtype that steps compute in."""
     try:
-        return arguments.array_of(value, what)
+        return computed(arguments.array_of(value, what))
     except InputError as error:
         raise refuse(str(error)) from None
 

@@ -13,10 +13,11 @@ statics that are sequences have names of their own.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from stepnet.errors import NetError
@@ -27,7 +28,43 @@ CONST: Extent = ()
 ROWS: Extent = AXES[:1]
 STEPS: Extent = AXES[:2]
 
-DTYPES = {"float32": "f32", "float64": "f64", "int32": "i32", "int64": "i64", "bool": "bool"}
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)  # which NumPy knows by name once ml_dtypes is imported
+
+
+@dataclass(frozen=True)
+class Dtype:
+    """What numbers a dtype has.
+
+    kind: float, integer or bool. compute: the dtype that it is computed in, which holds each of its numbers:
+    its own, or that of one which arrays are only stored in.
+    """
+
+    name: str
+    text: str
+    kind: str
+    compute: str
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether arrays are only stored in it."""
+        return self.compute != self.name
+
+
+DTYPES = {
+    row.name: row
+    for row in (
+        Dtype("float32", "f32", "float", "float32"),
+        Dtype("float64", "f64", "float", "float64"),
+        Dtype("int32", "i32", "integer", "int32"),
+        Dtype("int64", "i64", "integer", "int64"),
+        Dtype("bool", "bool", "bool", "bool"),
+        Dtype("float16", "f16", "float", "float32"),
+        Dtype(BFLOAT16.name, "bf16", "float", "float32"),
+    )
+}
+COMPUTED = tuple(name for name, row in DTYPES.items() if not row.is_stored)
+"""The dtypes that steps compute in."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +91,7 @@ class Type:
     @property
     def element(self) -> str:
         """The text of one element, without the extent: f32[64]."""
-        return f"{DTYPES[self.dtype]}[{', '.join(map(str, self.shape))}]"
+        return f"{DTYPES[self.dtype].text}[{', '.join(map(str, self.shape))}]"
 
     @property
     def size(self) -> int:
@@ -69,7 +106,16 @@ class Type:
     @property
     def is_float(self) -> bool:
         """Whether the numbers are floating-point ones."""
-        return self.dtype.startswith("float")
+        return DTYPES[self.dtype].kind == "float"
+
+    @property
+    def computed(self) -> "Type":
+        """The same in the dtype that it is computed in.
+
+        >>> print(Type(ROWS, (64,), "bfloat16").computed)
+        rows f32[64]
+        """
+        return Type(self.extent, self.shape, DTYPES[self.dtype].compute)
 
     def at(self, extent: Extent) -> "Type":
         """The same element at another extent."""
@@ -110,6 +156,39 @@ def own_copy(array: np.ndarray) -> np.ndarray:
     copy = np.array(array, array.dtype.newbyteorder("="), order="C")
     copy.setflags(write=False)
     return copy
+
+
+def kind_of_dtype(dtype: Any) -> str:
+    """What numbers an array's dtype has: float, integer (signed or not), bool, or other.
+
+    >>> kind_of_dtype(np.dtype("bfloat16")), kind_of_dtype(np.dtype("uint8"))
+    ('float', 'integer')
+    """
+    row = DTYPES.get(dtype.name)
+    return row.kind if row else NUMPYS_KINDS.get(dtype.kind, "other")
+
+
+NUMPYS_KINDS = {"f": "float", "i": "integer", "u": "integer", "b": "bool"}
+
+
+def promoted_float(dtypes: Iterable[Any]) -> str:
+    """The promoted one of the floating dtypes; float32 where there is none.
+
+    Two that are only stored in have none between them, and are promoted as what they are computed in.
+
+    >>> promoted_float(["bfloat16", "int64"]), promoted_float(["bfloat16", "float16"]), promoted_float([])
+    ('bfloat16', 'float32', 'float32')
+    """
+    floats = {dtype.name for dtype in map(np.dtype, dtypes) if kind_of_dtype(dtype) == "float"}
+    if len(floats) > 1:
+        floats = {np.result_type(*(DTYPES[name].compute for name in floats)).name}
+    return floats.pop() if floats else "float32"
+
+
+def computed(array: np.ndarray) -> np.ndarray:
+    """The numbers in the dtype that they are computed in, which holds them exactly."""
+    row = DTYPES.get(array.dtype.name)
+    return array.astype(row.compute) if row and row.is_stored else array
 
 
 def is_integer(value: Any) -> bool:

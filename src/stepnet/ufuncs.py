@@ -19,7 +19,7 @@ from stepnet.trace import (
     refuse,
     reshaped,
 )
-from stepnet.types import DTYPES
+from stepnet.types import COMPUTED, kind_of_dtype
 
 # What NumPy makes of a traced value is a traced value, which its stubs do not know.
 numpy: Any = np
@@ -37,7 +37,7 @@ def matmul(left: Any, right: Any) -> Traced:
         )
     if not b.is_constant:
         return of_matrices(a, b)
-    if not a.is_constant and a.dtype.kind == "i" and b.type.is_float:
+    if not a.is_constant and kind_of_dtype(a.dtype) == "integer" and b.type.is_float:
         raise refuse(
             f"{title(a)} has dtype {a.dtype} and meets {b.dtype} parameters in a product; cast it: "
             f"x.astype(np.{b.dtype}) (for token ids, index an embedding: E[x])"
@@ -101,7 +101,7 @@ def loop_dtypes(ufunc: np.ufunc, *operands: Any) -> tuple[Any, ...]:
     except TypeError as error:
         raise refuse(str(error)) from None
     for dtype in dtypes:
-        if dtype.name not in DTYPES:
+        if dtype.name not in COMPUTED:
             raise refuse(
                 f"np.{ufunc.__name__} here is of dtype {dtype}, which a step has not: cast with .astype"
             )
@@ -112,11 +112,11 @@ def power(x: Any, exponent: Any) -> Traced:
     """x to a constant power."""
     if isinstance(exponent, Traced):
         raise refuse("a power by a value is not an operation of a step; use np.exp(b * np.log(a))")
-    if np.ndim(exponent) != 0 or array_of(exponent, "the exponent").dtype.kind not in "biuf":
+    if np.ndim(exponent) != 0 or kind_of_dtype(array_of(exponent, "the exponent").dtype) == "other":
         raise refuse("the exponent of a power is one constant number")
     dtype, dtype_of_exponent = loop_dtypes(np.power, x, exponent)
     number: Any = filled((), exponent, dtype_of_exponent).item()
-    if dtype.kind == "f":
+    if kind_of_dtype(dtype) == "float":
         return float_power(x.astype(dtype), number)
     if x.dtype == np.bool_:
         raise refuse("whole powers of booleans are not an operation of a step; cast with .astype first")

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from stepnet.ragged.offsets import offsets_of
+from stepnet.ragged.offsets import offsets_of, positions_of
 from stepnet.schedule import Schedule
 
 Array = np.ndarray
@@ -17,7 +17,8 @@ class Call:
     """The arrays of one call, checked: C-contiguous, of the dtypes and features that the net says.
 
     They stand in the order of the net's inputs: sequences, initial memories, statics.
-    sequences: per input [total, features...]; sequence i is the steps starts[i] to starts[i] + lengths[i]. An
+    sequences: per input [total, features...]; step t of sequence i lies at starts[i] + steps[t], where steps
+    has as many as the longest sequence, and at starts[i] + t where it is None. Outputs lie as inputs do. An
     input that is a sequence at each step has the values of all of these end to end, and `inner` the offsets
     of each level, outermost first. initial: per memory [batch, features...], or None for zeros. statics: per
     static [batch, features...]; one that is a sequence has the values of all rows end to end, and `beside`
@@ -34,6 +35,7 @@ class Call:
     statics: Sequence[Array] = field(default=())
     last_only: bool = False
     begun: Array | None = None
+    steps: Array | None = None
     inner: tuple[Array, ...] = ()
     beside: Mapping[str, Array] = field(default_factory=dict[str, Array])
 
@@ -45,8 +47,37 @@ class Call:
     @property
     def is_packed(self) -> bool:
         """Whether the sequences lie end to end, in order and with nothing in between."""
+        if self.steps is not None:
+            return False
         offsets = offsets_of(self.lengths)
         return int(offsets[-1]) == self.total and np.array_equal(self.starts, offsets[:-1])
+
+    def places(self, rows: Array, first: Array, lengths: Array) -> Array:
+        """Where steps lie, one after the other: of each of these rows so many from its step `first` on.
+
+        Two sequences of two steps each, of which a batch [time, batch, features] has one beside the other:
+
+        >>> batch = Call([], np.arange(2), np.full(2, 2), 4, [], steps=2 * np.arange(2))
+        >>> batch.places(np.arange(2), np.zeros(2, np.int64), batch.lengths)
+        array([0, 2, 1, 3])
+        """
+        numbers = positions_of(first, lengths)
+        return np.repeat(self.starts[rows], lengths) + (
+            numbers if self.steps is None else self.steps[numbers]
+        )
+
+    @property
+    def all_places(self) -> Array:
+        """Where all steps lie, sequence after sequence."""
+        return self.places(np.arange(self.rows), np.zeros(self.rows, np.int64), self.lengths)
+
+    def ends(self, values: Array, first: bool) -> Array:
+        """The value of each sequence's last step, or of its first; zeros where it has none."""
+        ends = np.zeros((self.rows, *values.shape[1:]), values.dtype)
+        filled = np.flatnonzero(self.lengths)
+        numbers = np.zeros(len(filled), np.int64) if first else self.lengths[filled] - 1
+        ends[filled] = values[self.places(filled, numbers, np.ones(len(filled), np.int64))]
+        return ends
 
 
 @dataclass(frozen=True)

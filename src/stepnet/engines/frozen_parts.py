@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from stepnet.engines.base import Call, FrozenCall, Results
-from stepnet.engines.packed import ends_at
 from stepnet.engines.part import ENDS, Frame, Values, plain_call, sequence_call
 from stepnet.interpret import Segments
 from stepnet.ir import Net
@@ -104,10 +103,9 @@ def frozen_end(part: Part, frame: Frame) -> Step:
     """What picks the last step of each sequence, or the first."""
     assert part.node is not None
     first = part.node.attributes["how"] == "first"
-    starts, lengths, _ = frame.sequences(STEPS)
-    read, gives = part.reads[0], part.gives[0]
+    sequences, read, gives = frame.sequences(STEPS), part.reads[0], part.gives[0]
 
     def step(values: Values) -> None:
-        values[gives] = ends_at(values[read], starts, lengths, first)
+        values[gives] = sequences.ends(values[read], first)
 
     return step

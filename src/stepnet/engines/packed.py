@@ -16,7 +16,7 @@ import numpy as np
 from stepnet.engines.base import Bound, Call, Results
 from stepnet.interpret import Segments
 from stepnet.ir import Net
-from stepnet.ragged.offsets import ends_of, offsets_of, positions_of
+from stepnet.ragged.offsets import ends_of, offsets_of
 from stepnet.types import CONST, ROWS
 
 Array = np.ndarray
@@ -43,11 +43,11 @@ class Packed:
         if call.is_packed:
             return cls(call, segments)
         # Only arrays of one level have gaps: the values of Raggeds always lie end to end.
-        places = positions_of(call.starts, call.lengths)
+        places = call.all_places
         if not pack:
             return cls(call, segments, places, call)
         sequences = [np.ascontiguousarray(sequence[places]) for sequence in call.sequences]
-        return cls(replace(call, sequences=sequences), segments, places)
+        return cls(replace(call, sequences=sequences, steps=None), segments, places)
 
     def arrays(self, net: Net) -> list[Array]:
         """The arrays of all inputs of a net but its parameters, in order."""
@@ -76,6 +76,8 @@ class Packed:
         """One output where the sequences' steps lay, or each sequence's last."""
         if net.type_of(number).extent == ROWS:
             return output
+        if self.call.last_only and self.gaps is not None:
+            return self.gaps.ends(output, runs_back(net, number))
         if self.call.last_only:
             return ends_of(output, self.segments.offsets[0], runs_back(net, number))
         if self.places is None or (self.gaps is not None and clean):
@@ -89,14 +91,6 @@ def runs_back(net: Net, number: int) -> bool:
     """Whether a value is an output of a recurrence that runs from each sequence's last step."""
     node = net.nodes[number]
     return node.operation == "result" and net.nodes[node.inputs[0]].recur.reverse
-
-
-def ends_at(values: Array, starts: Array, lengths: Array, first: bool) -> Array:
-    """The last step of each sequence, or the first; zeros for an empty one."""
-    ends = np.zeros((len(lengths), *values.shape[1:]), values.dtype)
-    filled = lengths > 0
-    ends[filled] = values[(starts if first else starts + lengths - 1)[filled]]
-    return ends
 
 
 def parameters_of(net: Net) -> list[int]:

@@ -1,14 +1,13 @@
 """How each kind of part of a schedule runs: on an engine's kernel, or by NumPy between these."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from stepnet.engines.base import Call
 from stepnet.engines.kept import Kept, kept_plain, kept_results
-from stepnet.engines.packed import ends_at
 from stepnet.engines.reductions import REDUCTIONS
 from stepnet.interpret import Segments, by_steps, expand
 from stepnet.ir import Net
@@ -34,12 +33,13 @@ class Frame:
     gaps: Call | None = None
     kept: Kept | None = None
 
-    def sequences(self, extent: Extent) -> tuple[Array, Array, int]:
-        """Where each sequence along the innermost axis of an extent starts, its length, and the total."""
+    def sequences(self, extent: Extent) -> Call:
+        """A call without arrays of the sequences along the innermost axis of an extent."""
         if self.gaps is not None and extent == STEPS:
-            return self.gaps.starts, self.gaps.lengths, self.gaps.total
+            return replace(self.gaps, sequences=(), initial=(), statics=(), beside={})
         offsets = self.segments.into(extent)
-        return offsets[:-1], np.diff(offsets), int(offsets[-1])
+        begun = self.segments.begun if extent == STEPS else None
+        return Call((), offsets[:-1], np.diff(offsets), int(offsets[-1]), (), begun=begun)
 
     def count(self, extent: Extent) -> int:
         """How many values there are at an extent, those in gaps included."""
@@ -64,16 +64,12 @@ def sequence_call(part: Part, values: Values, frame: Frame) -> Call:
     """The call of a recurrence over the sequences at its extent."""
     arrays = [None if n < 0 or values[n] is None else np.ascontiguousarray(values[n]) for n in part.reads]
     first = len(arrays) - part.statics - part.memories
-    starts, lengths, total = frame.sequences(part.extent)
-    return Call(
-        [array for array in arrays[:first] if array is not None],
-        starts,
-        lengths,
-        total,
-        arrays[first : first + part.memories],
-        [array for array in arrays[first + part.memories :] if array is not None],
-        part.last_only,
-        frame.segments.begun if part.extent == STEPS else None,
+    return replace(
+        frame.sequences(part.extent),
+        sequences=[array for array in arrays[:first] if array is not None],
+        initial=arrays[first : first + part.memories],
+        statics=[array for array in arrays[first + part.memories :] if array is not None],
+        last_only=part.last_only,
     )
 
 
@@ -112,8 +108,7 @@ def run_across(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -
         return {part.gives[0]: expand(net, part.node, [value], frame.segments)}
     how: str = part.node.attributes["how"]
     if how in ENDS:
-        starts, lengths, _ = frame.sequences(extent)
-        return {part.gives[0]: ends_at(value, starts, lengths, how == "first")}
+        return {part.gives[0]: frame.sequences(extent).ends(value, how == "first")}
     return {part.gives[0]: REDUCTIONS[how](value, frame.segments.into(extent))}
 
 

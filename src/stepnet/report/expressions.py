@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.ir import Net, Node, attribute_text
-from stepnet.types import DTYPES, Type
+from stepnet.types import DTYPES, Type, kind_of_dtype
 
 INFIX = {
     "add": "+",
@@ -37,7 +37,7 @@ def expression(node: Node, operands: Sequence[str]) -> str:
         case "power":
             return f"{operands[0]} ** {told['exponent']:g}"
         case "cast":
-            return f"{DTYPES[told['dtype']]}({operands[0]})"
+            return f"{DTYPES[told['dtype']].text}({operands[0]})"
         case "products":
             return f"{operands[0]} @ [{' | '.join(operands[1:])}]"
         case "concatenate":
@@ -86,8 +86,8 @@ def slice_text(start: int, stop: int, step: int, size: int) -> str:
 def constant(value: "np.ndarray[Any, Any]") -> str:
     """A constant array: its number where it holds one, else what it is."""
     if value.size == 1:
-        return f"{value.item():g}" if value.dtype.kind == "f" else str(value.item())
-    return f"constant {DTYPES[value.dtype.name]}{list(value.shape)}"
+        return f"{value.item():g}" if kind_of_dtype(value.dtype) == "float" else str(value.item())
+    return f"constant {DTYPES[value.dtype.name].text}{list(value.shape)}"
 
 
 def types_text(types: Sequence[Type]) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from stepnet.numpy_functions import broadcast_to_features, in_every_row
 from stepnet.torch.rules import Result, to
 from stepnet.trace import Traced, refuse, reshaped
+from stepnet.types import kind_of_dtype
 
 # What NumPy makes of a traced value is a traced value, which its stubs do not know.
 numpy: Any = np
@@ -132,7 +133,7 @@ def indexed(result: Result, x: Any, indices: Sequence[Any]) -> Any:
 
 def picked(result: Result, x: Any, dim: int, index: Any) -> Any:
     """Features at constant places along one axis, or rows of a parameter at integers."""
-    if x.is_constant and dim % x.ndim == 0 and index.dtype.kind == "i":
+    if x.is_constant and dim % x.ndim == 0 and kind_of_dtype(index.dtype) == "integer":
         return numpy.take(x, index, axis=0)
     return reshaped(along(x, dim, constant_of(index).ravel().tolist()), result.features)
 

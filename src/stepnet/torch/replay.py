@@ -14,7 +14,7 @@ from stepnet.torch.graph import Graph, Layout, graph_of
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.rules import Result
 from stepnet.trace import Traced, builder_of, refuse
-from stepnet.types import CONST, DTYPES, ROWS, Type
+from stepnet.types import COMPUTED, CONST, ROWS, Type
 
 torch: Any = pytorch("torch")
 
@@ -86,8 +86,8 @@ def is_size(value: Any) -> bool:
 def constant(tensor: Any, arguments: Sequence[Traced]) -> Traced:
     """A tensor that the step holds, as a constant of the net."""
     dtype = str(tensor.dtype).removeprefix("torch.")
-    if dtype not in DTYPES:
-        raise refuse(f"a constant of dtype {dtype} cannot enter a step; use one of {', '.join(DTYPES)}")
+    if dtype not in COMPUTED:
+        raise refuse(f"a constant of dtype {dtype} cannot enter a step; use one of {', '.join(COMPUTED)}")
     builder = builder_of(arguments)
     return Traced(builder, builder.constant(tensor.detach().cpu().numpy()))
 
@@ -161,8 +161,8 @@ def result_of(node: Any, layout: Layout, like: Traced) -> Result:
 def torch_name(tensor: Any) -> str:
     """The name of a tensor's dtype; refuses those that stepnet does not know."""
     name = str(tensor.dtype).removeprefix("torch.")
-    if name not in DTYPES:
-        raise refuse(f"a value of dtype {name} is not one of a step; use one of {', '.join(DTYPES)}")
+    if name not in COMPUTED:
+        raise refuse(f"a value of dtype {name} is not one of a step; use one of {', '.join(COMPUTED)}")
     return name
 
 

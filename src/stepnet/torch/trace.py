@@ -11,7 +11,7 @@ from stepnet.step import Spec
 from stepnet.structure import arranged, leaves, skeleton, transform
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.replay import Function, TorchStep
-from stepnet.types import DTYPES
+from stepnet.types import COMPUTED
 
 torch: Any = pytorch("torch")
 
@@ -117,8 +117,8 @@ def spec_of(leaf: Any, kind: str) -> Spec:
 def dtype_of(tensor: Any, what: str) -> str:
     """The name of a tensor's dtype; raises `InputError` where stepnet does not know it."""
     name = str(tensor.dtype).removeprefix("torch.")
-    if name not in DTYPES:
-        raise InputError(f"{what} has dtype {name}; use one of {', '.join(DTYPES)}")
+    if name not in COMPUTED:
+        raise InputError(f"{what} has dtype {name}; use one of {', '.join(COMPUTED)}")
     return name
 
 

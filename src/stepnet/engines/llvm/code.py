@@ -9,6 +9,7 @@ from stepnet.engines.llvm.target import Target
 
 I1 = ir.IntType(1)
 I8 = ir.IntType(8)
+I16 = ir.IntType(16)
 I32 = ir.IntType(32)
 I64 = ir.IntType(64)
 POINTER = I8.as_pointer()
@@ -16,6 +17,8 @@ POINTER = I8.as_pointer()
 REGISTER_TYPES = {
     "float32": ir.FloatType(),
     "float64": ir.DoubleType(),
+    "float16": I16,  # its bits, as those of bfloat16: neither is computed in
+    "bfloat16": I16,
     "int32": I32,
     "int64": I64,
     "bool": I1,

@@ -265,20 +265,16 @@ class Driver:
         with code.when(code.icmp_signed("==", self.read("left", lane), code.number(0))):
             cursor = self.read("cursor", lane)
             sequence = self.read("order", cursor)
-            length, begin = self.read("lengths", sequence), self.read("starts", sequence)
-            if self.program.reverse:
-                begin = code.add(begin, code.sub(length, code.number(1)))
             code.write_number(code.add(cursor, code.number(1)), table["cursor"], lane)
-            code.write_number(length, table["left"], lane)
-            code.write_number(begin, table["position"], lane)
+            code.write_number(self.read("lengths", sequence), table["left"], lane)
             code.write_number(sequence, table["current"], lane)
             if self.program.index is not None:
                 code.write_number(self.read("begun", sequence), table["count"], lane)
             code.write_number(sequence, table["fresh"], row)
             code.store(code.number(1), fresh_cell)
-        sequence, position = self.read("current", lane), self.read("position", lane)
+        sequence = self.read("current", lane)
         left = code.sub(self.read("left", lane), code.number(1))
-        code.write_number(position, table["where"], row)
+        code.write_number(self.position(sequence, left), table["where"], row)
         code.write_number(sequence, table["owner"], row)
         ended = code.select(code.icmp_signed("==", left, code.number(0)), sequence, minus)
         code.write_number(ended, table["done"], row)
@@ -287,8 +283,13 @@ class Driver:
             code.write(count, self.block_field(row, self.program.index), 8)
             code.write_number(code.add(count, code.number(1)), table["count"], lane)
         code.write_number(left, table["left"], lane)
-        direction = -1 if self.program.reverse else 1
-        code.write_number(code.add(position, code.number(direction)), table["position"], lane)
+
+    def position(self, sequence: ir.Value, left: ir.Value) -> ir.Value:
+        """Where the step of a sequence lies behind which `left` of them are left."""
+        code, step = self.code, left
+        if not self.program.reverse:
+            step = code.sub(code.sub(self.read("lengths", sequence), left), code.number(1))
+        return code.add(self.read("starts", sequence), self.read("step_offsets", step))
 
     # ---- the user's arrays
 

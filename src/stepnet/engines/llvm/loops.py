@@ -24,7 +24,7 @@ from stepnet.errors import NetError
 from stepnet.ir import Net
 from stepnet.passes.rewrite import view_chain
 from stepnet.plan import reads_along, view_places
-from stepnet.types import CONST, Type
+from stepnet.types import CONST, DTYPES, Type
 
 
 @dataclass(frozen=True)
@@ -375,7 +375,7 @@ class Stage:
             places = view_places(self.net, root).ravel()[places]
             root, node = inner, self.net.nodes[inner]
         if node.types[0].extent == CONST:
-            if node.operation == "constant" and node.type.size == 1:
+            if node.operation == "constant" and node.type.size == 1 and not DTYPES[type_.dtype].is_stored:
                 return Immediate(node.attributes["value"].value.ravel()[0].item(), type_.dtype)
             return Broadcast(self.constants.add(Places(self.constant(root), places, self.lanes)), type_.dtype)
         if reader >= 0 and root in self.phase_of and self.in_loop(number, root, reader) and part is None:

@@ -14,7 +14,9 @@ from llvmlite import ir
 from stepnet.engines.llvm.code import I1, I32, I64, Code, element_type, is_float, lanes_of, register_type
 from stepnet.engines.llvm.elementary import ELEMENTARY
 from stepnet.engines.llvm.powers import power
+from stepnet.engines.llvm.stored import STORED
 from stepnet.ir import Node
+from stepnet.types import DTYPES
 
 Emit = Callable[..., ir.Value]
 Comparison = Literal["==", "!=", "<", "<=", ">", ">="]
@@ -24,7 +26,12 @@ def converted(code: Code, value: ir.Value, source: str, target: str) -> ir.Value
     """A register of dtype `source` as one of dtype `target`, as NumPy's astype does it."""
     if source == target:
         return value
+    if source in STORED:
+        return converted(code, STORED[source].widened(code, value), DTYPES[source].compute, target)
+    if target in STORED:
+        return STORED[target].rounded(code, value)
     type_ = register_type(target, lanes_of(value))
+    to_float = DTYPES[target].kind == "float"
     if target == "bool":
         zero = code.splat(value.type, 0)
         return (
@@ -32,12 +39,12 @@ def converted(code: Code, value: ir.Value, source: str, target: str) -> ir.Value
         )
     if source == "bool":
         whole = code.zext(value, register_type("int32", lanes_of(value)))
-        return code.sitofp(whole, type_) if target.startswith("float") else code.zext(value, type_)
-    if source.startswith("float"):
-        if target.startswith("float"):
+        return code.sitofp(whole, type_) if to_float else code.zext(value, type_)
+    if DTYPES[source].kind == "float":
+        if to_float:
             return code.fpext(value, type_) if target == "float64" else code.fptrunc(value, type_)
         return to_integer(code, value, type_)
-    if target.startswith("float"):
+    if to_float:
         return code.sitofp(value, type_)
     return code.sext(value, type_) if target == "int64" else code.trunc(value, type_)
 

@@ -33,13 +33,13 @@ class Lowered:
 
 
 def vector_lanes(plan: Plan, target: Target) -> int:
-    """How many numbers a vector holds: of the widest floating dtype of the products, or of the memories."""
+    """How many numbers a vector holds: of the widest floating dtype of the products, or of all values."""
     nets = (plan.net, plan.body)
     types = [type_ for net in nets for node in net.nodes if node.kind == "matmul" for type_ in node.types]
     types = [type_ for type_ in types if type_.is_float]
     if not types:
         types = [type_ for net in nets for node in net.nodes for type_ in node.types if type_.is_float]
-    widest = max((type_.itemsize for type_ in types), default=4)
+    widest = max((type_.computed.itemsize for type_ in types), default=4)
     return target.vector_bytes // widest
 
 

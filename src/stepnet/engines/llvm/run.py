@@ -53,6 +53,7 @@ CALL_WORDS = (
     "lane_steps",
     "starts",
     "lengths",
+    "step_offsets",
     "begun",
 )
 
@@ -97,7 +98,7 @@ class Workspace:
             "lane": slots * strides["lane"],
             "block": rows * strides["block"],
         }
-        parts |= dict.fromkeys(("cursor", "left", "position", "current", "count"), 8 * slots)
+        parts |= dict.fromkeys(("cursor", "left", "current", "count"), 8 * slots)
         parts |= dict.fromkeys(("where", "owner", "fresh", "done"), 8 * rows)
         parts |= dict.fromkeys(("step_base", "step_rows", "step_fresh"), 8 * block_steps)
         parts |= {"barrier": LINE, "status": LINE, "progress": LINE}
@@ -179,16 +180,20 @@ class Runner:
         begun = call.begun
         if begun is None and self.compiled.counts:
             begun = np.zeros(len(call.lengths), np.int64)
+        steps = call.steps
         spaces: list[Workspace] = []
         for lanes in share.lanes:
             if lanes.count:
+                longest = int(lanes.steps[0])
+                steps = np.arange(longest) if steps is None else steps
                 space = self.workspace(lanes.count, share.together)
                 space.begin()
-                tables = (sequence, lanes.order, lanes.first, lanes.steps, call.starts, call.lengths, begun)
-                told = [int(lanes.steps[0]), int(seconds * clock().per_second), int(call.last_only)]
+                tables = [sequence, lanes.order, lanes.first, lanes.steps]
+                tables += [call.starts, call.lengths, steps, begun]
+                told = [longest, int(seconds * clock().per_second), int(call.last_only)]
                 space.words[:, self.places] = [*told, *map(pointer, tables), *arrays]
                 spaces.append(space)
-        return spaces, [share, sequence, begun]
+        return spaces, [share, sequence, call.starts, call.lengths, steps, begun]
 
     # ---- arrays and memory
 
@@ -320,7 +325,7 @@ class Frozen:
         results = Results(runner.new_outputs(call), runner.new_finals(call))
         spaces, held = runner.laid_out(call, results, SLICE)
         # The runner has the constants. Not the call itself, whose sequences are the caller's.
-        held += [runner, call.starts, call.lengths]
+        held.append(runner)
         self.run = Again(runner.compiled.run, spaces, held, pauses=True)
         self.spaces = spaces
         self.bytes = sum(space.memory.nbytes for space in spaces)

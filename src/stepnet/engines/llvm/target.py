@@ -28,12 +28,17 @@ class Target:
         """Whether a * b + c is one instruction."""
         return self.name != "generic" or not self.cpu
 
+    @property
+    def has_half(self) -> bool:
+        """Whether it has instructions for float16; elsewhere LLVM would call a library for it."""
+        return self.name != "generic"
+
     def __str__(self) -> str:
         return f"{self.name} ({self.cpu}, {self.vector_bytes * 8}-bit vectors)"
 
 
-AVX512_FEATURES = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "fma")
-AVX2_FEATURES = ("avx2", "fma")
+AVX512_FEATURES = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "fma", "f16c")
+AVX2_FEATURES = ("avx2", "fma", "f16c")
 
 
 @cache
