@@ -1,0 +1,70 @@
+"""The pages of the site that are not files of `docs`: made of README, CHANGELOG, CONTRIBUTING and the commands.
+
+MkDocs loads this as a hook (mkdocs.yml). The functions from text to text need no MkDocs, so that tests call
+them.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+REPOSITORY = "README.md", "CHANGELOG.md", "CONTRIBUTING.md"
+COMMANDS = {"stepnet": ("stepnet.cli",), "stepnet bench": ("--func", "bench", "stepnet.bench.command")}
+"""Each command and the arguments by which typer finds it."""
+INTRODUCTION = """\
+# The command line
+
+Every command, as `stepnet COMMAND --help` prints it. Exit codes: 0 done; 1 wrong input or a conversion that
+was refused, with one line on stderr; 2 wrong usage. With `--json` a command writes one JSON object to stdout
+and nothing else.
+"""
+
+
+def home() -> str:
+    """The home page: README, whose links to `docs/` are links beside it."""
+    text = (ROOT / "README.md").read_text("utf-8")
+    return re.sub(r"\]\(docs/", "](", text)
+
+
+def contributing() -> str:
+    """CONTRIBUTING as a page."""
+    return (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+
+
+def changelog() -> str:
+    """CHANGELOG as a page."""
+    return (ROOT / "CHANGELOG.md").read_text("utf-8")
+
+
+def commands() -> str:
+    """The page of the command line: what typer writes of each command, one heading for each."""
+    stepnet, bench = (typer_page(name, arguments) for name, arguments in COMMANDS.items())
+    # `stepnet bench` hands its arguments on to a program of its own, whose page stands in its place.
+    pages = stepnet.partition("## `stepnet bench`")[0].rstrip(), re.sub("^#", "##", bench)
+    return "\n\n".join([INTRODUCTION, pages[0].partition("\n")[2], pages[1]])
+
+
+def typer_page(name: str, arguments: tuple[str, ...]) -> str:
+    """A program's commands and options in Markdown, by typer's own command."""
+    asked = [sys.executable, "-m", "typer", *arguments, "utils", "docs", "--name", name]
+    return subprocess.run(asked, check=True, capture_output=True, text=True, encoding="utf-8").stdout
+
+
+PAGES = {
+    "index.md": home,
+    "contributing.md": contributing,
+    "changelog.md": changelog,
+    "reference/commands.md": commands,
+}
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """MkDocs' files with the pages made here."""
+    from mkdocs.structure.files import File
+
+    for path, page in PAGES.items():
+        files.append(File.generated(config, path, content=page()))
+    return files
