@@ -41,10 +41,10 @@ format: $(VENV)/lint.stamp ## mend what lint would complain of, where that can b
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(VENV)/docs.stamp ## the documentation site, in build/site; a warning is an error
+docs: $(VENV)/lint.stamp $(VENV)/docs.stamp ## the documentation site, in build/site; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
-docs-serve: $(VENV)/docs.stamp ## the site on http://localhost:8000, anew after each change
+docs-serve: $(VENV)/lint.stamp $(VENV)/docs.stamp ## the site on http://localhost:8000, anew after each change
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve
 
 check: lint types docs test ## what CI runs
