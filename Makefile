@@ -41,6 +41,7 @@ format: $(VENV)/lint.stamp ## mend what lint would complain of, where that can b
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# Signatures on the site are formatted by ruff, so that is installed too.
 docs: $(VENV)/lint.stamp $(VENV)/docs.stamp ## the documentation site, in build/site; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 

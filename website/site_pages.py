@@ -1,17 +1,16 @@
-"""The pages of the site that are not files of `docs`: made of README, CHANGELOG, CONTRIBUTING and the commands.
+"""The pages of the site that are not files in `docs`: README, CHANGELOG, CONTRIBUTING and the command line.
 
-MkDocs loads this as a hook (mkdocs.yml). The functions from text to text need no MkDocs, so that tests call
-them.
+MkDocs loads this as a hook (mkdocs.yml). What makes the pages needs no MkDocs, so that tests call it.
 """
 
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-REPOSITORY = "README.md", "CHANGELOG.md", "CONTRIBUTING.md"
 COMMANDS = {"stepnet": ("stepnet.cli",), "stepnet bench": ("--func", "bench", "stepnet.bench.command")}
 """Each command and the arguments by which typer finds it."""
 INTRODUCTION = """\
@@ -24,19 +23,13 @@ and nothing else.
 
 
 def home() -> str:
-    """The home page: README, whose links to `docs/` are links beside it."""
-    text = (ROOT / "README.md").read_text("utf-8")
-    return re.sub(r"\]\(docs/", "](", text)
+    """The home page: README, with its links to files in `docs` as links to pages."""
+    return at_root("README.md").replace("](docs/", "](")
 
 
-def contributing() -> str:
-    """CONTRIBUTING as a page."""
-    return (ROOT / "CONTRIBUTING.md").read_text("utf-8")
-
-
-def changelog() -> str:
-    """CHANGELOG as a page."""
-    return (ROOT / "CHANGELOG.md").read_text("utf-8")
+def at_root(name: str) -> str:
+    """The text of a file at the root of the repository."""
+    return (ROOT / name).read_text("utf-8")
 
 
 def commands() -> str:
@@ -55,16 +48,21 @@ def typer_page(name: str, arguments: tuple[str, ...]) -> str:
 
 PAGES = {
     "index.md": home,
-    "contributing.md": contributing,
-    "changelog.md": changelog,
+    "contributing.md": partial(at_root, "CONTRIBUTING.md"),
+    "changelog.md": partial(at_root, "CHANGELOG.md"),
     "reference/commands.md": commands,
 }
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """MkDocs' files with the pages made here."""
+    """MkDocs' files, and the pages made here."""
     from mkdocs.structure.files import File
 
     for path, page in PAGES.items():
         files.append(File.generated(config, path, content=page()))
     return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """A page whose links to files at the root, as a reader of the repository needs them, are links to pages."""
+    return re.sub(r"\]\(\.\./([A-Z]+)\.md", lambda match: f"]({match[1].lower()}.md", markdown)

@@ -1,0 +1,78 @@
+"""The documentation agrees with the code: lists written by hand, and pages made from other files.
+
+The examples of all pages are tests of their own, which pytest collects from README.md and docs.
+"""
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+import site_pages
+
+import stepnet as sn
+from stepnet.cli import app
+from stepnet.passes import PIPELINE
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+SITE = (ROOT / "mkdocs.yml").read_text("utf-8")
+IMPORTED = [
+    name
+    for name in re.findall(r" as (\w+)$", inspect.getsource(sn), flags=re.MULTILINE)
+    if not name.startswith("_")
+]
+
+
+def section(page: str, heading: str) -> str:
+    """The text of a page under a heading, up to the next one of its depth."""
+    text = (DOCS / page).read_text("utf-8")
+    return re.split(r"^## ", text.partition(f"\n## {heading}\n")[2], flags=re.MULTILINE)[0]
+
+
+def test_the_passes_are_listed_in_the_order_they_run():
+    listed = re.findall(r"^\d+\. `(\w+)`:", section("design.md", "The passes"), flags=re.MULTILINE)
+    assert listed == [one.__name__ for one in PIPELINE]
+
+
+def test_every_public_name_is_in_the_reference():
+    pages = "\n".join(page.read_text("utf-8") for page in sorted((DOCS / "reference").glob("*.md")))
+    shown = re.findall(r"^::: ([\w.]+)$", pages, flags=re.MULTILINE)
+    for name in IMPORTED:
+        whole = getattr(getattr(sn, name), "__module__", "")
+        assert any(
+            one in (f"stepnet.{name}", whole) or one.startswith(f"stepnet.{name}.") for one in shown
+        ), name
+
+
+def test_every_function_for_steps_is_in_the_reference():
+    page = (DOCS / "reference" / "functions.md").read_text("utf-8")
+    (listed,) = re.findall(r"^::: stepnet\.functions$.*?members: \[(.*?)\]", page, flags=re.M | re.S)
+    there = {name for name in IMPORTED if getattr(sn, name).__module__ == "stepnet.functions"}
+    assert set(listed.split(", ")) == there
+
+
+@pytest.mark.parametrize("page", sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")))
+def test_every_page_is_in_the_navigation(page: str):
+    assert f": {page}\n" in SITE or f"- {page}\n" in SITE
+
+
+def test_every_page_of_the_navigation_is_there():
+    for page in re.findall(r"(?:: |- )([\w/]+\.md)$", SITE, flags=re.MULTILINE):
+        assert (DOCS / page).exists() or page in site_pages.PAGES, page
+
+
+def test_the_home_page_is_the_readme_with_links_beside_it():
+    text = site_pages.home()
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
+    assert "getting_started.md" in links
+    for link in links:
+        assert (DOCS / link.partition("#")[0]).exists(), link
+
+
+def test_the_page_of_commands_has_every_command_once():
+    text = site_pages.commands()
+    headings = re.findall(r"^## `stepnet ([a-z]+)`$", text, flags=re.MULTILINE)
+    assert headings == [one.name or one.callback.__name__ for one in app.registered_commands if one.callback]
+    assert "`--verify`" in text
+    assert "`--preset" in text
