@@ -64,5 +64,5 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """A page whose links to files at the root, as a reader of the repository needs them, are links to pages."""
+    """A page with links to pages in place of links to files at the root of the repository."""
     return re.sub(r"\]\(\.\./([A-Z]+)\.md", lambda match: f"]({match[1].lower()}.md", markdown)
