@@ -63,6 +63,11 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """A page with links to pages in place of links to files at the root of the repository."""
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """A page with links to pages in place of links to files at the root of the repository.
+
+    A page that is no part of a section has nothing to show in the navigation at its side.
+    """
+    if page.parent is None:
+        page.meta["hide"] = ["navigation"]
     return re.sub(r"\]\(\.\./([A-Z]+)\.md", lambda match: f"]({match[1].lower()}.md", markdown)
