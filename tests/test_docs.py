@@ -46,6 +46,15 @@ def test_every_public_name_is_in_the_reference():
         ), name
 
 
+def test_what_the_reference_shows_is_no_module_of_the_same_name():
+    """The site reads files, where `stepnet.generate` is the module, and the function is in it."""
+    pages = "\n".join(page.read_text("utf-8") for page in sorted((DOCS / "reference").glob("*.md")))
+    shown = re.findall(r"^::: ([\w.]+)$", pages, flags=re.MULTILINE)
+    paths = {one: ROOT / "src" / one.replace(".", "/") for one in shown}
+    modules = [one for one, path in paths.items() if path.with_suffix(".py").exists() or path.is_dir()]
+    assert sorted(modules) == ["stepnet.cells", "stepnet.errors", "stepnet.functions", "stepnet.masks"]
+
+
 def test_every_function_for_steps_is_in_the_reference():
     page = (DOCS / "reference" / "functions.md").read_text("utf-8")
     (listed,) = re.findall(r"^::: stepnet\.functions$.*?members: \[(.*?)\]", page, flags=re.M | re.S)

@@ -1,12 +1,12 @@
 """Functions that NumPy lacks, for steps and for arrays alike: activations, and one-hot vectors.
 
-They take values of a step and plain arrays. Unless a function says otherwise, the result has the shape and the
-floating dtype of x; integers and bools become float64. All of them raise `InputError` for what is no array of
-numbers.
+They take values of a step and plain arrays. Unless a function says otherwise, the result has the shape and
+the floating dtype of x; integers and bools become float64. All of them raise `InputError` for what is no
+array of numbers.
 """
 
-# Each is written with NumPy's functions and operators, so that it works on a traced value as on an array, except
-# the two that are operations of their own: sigmoid and erf.
+# Each is written with NumPy's functions and operators, so that it works on a traced value as on an array,
+# except the two that are operations of their own: sigmoid and erf.
 
 import math
 from typing import Any, cast
