@@ -84,5 +84,6 @@ def test_the_page_of_commands_has_every_command_once():
     text = site_pages.commands()
     headings = re.findall(r"^## `stepnet ([a-z]+)`$", text, flags=re.MULTILINE)
     assert headings == [one.name or one.callback.__name__ for one in app.registered_commands if one.callback]
+    assert all(f"- [`stepnet {name}`](#stepnet-{name}): " in text for name in headings)
     assert "`--verify`" in text
     assert "`--preset" in text

@@ -36,8 +36,17 @@ def commands() -> str:
     """The page of the command line: what typer writes of each command, one heading for each."""
     stepnet, bench = (typer_page(name, arguments) for name, arguments in COMMANDS.items())
     # `stepnet bench` hands its arguments on to a program of its own, whose page stands in its place.
-    pages = stepnet.partition("## `stepnet bench`")[0].rstrip(), re.sub("^#", "##", bench)
-    return "\n\n".join([INTRODUCTION, pages[0].partition("\n")[2], pages[1]])
+    options, _, sections = stepnet.partition("\n## ")
+    options = options.partition("\n")[2].partition("**Commands**")[0]
+    sections = f"## {sections.partition('## `stepnet bench`')[0]}#{bench}"
+    return "\n\n".join([INTRODUCTION, overview(sections), options, sections])
+
+
+def overview(sections: str) -> str:
+    """A list of links to sections, each with its first sentence."""
+    found = re.findall(r"^## `([^`]+)`\n\n(.+?[.])(?:\s|$)", sections, flags=re.MULTILINE | re.DOTALL)
+    lines = [f"- [`{name}`](#{name.replace(' ', '-')}): {' '.join(said.split())}" for name, said in found]
+    return "\n".join(lines)
 
 
 def typer_page(name: str, arguments: tuple[str, ...]) -> str:
