@@ -87,3 +87,19 @@ def test_the_page_of_commands_has_every_command_once():
     assert all(f"- [`stepnet {name}`](#stepnet-{name}): " in text for name in headings)
     assert "`--verify`" in text
     assert "`--preset" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "linked"),
+    [
+        ("`sn.reduce(x, how)` and", "[`sn.reduce(x, how)`][stepnet.nested.reduce] and"),
+        ("`sn.RNN.stream`", "[`sn.RNN.stream`][stepnet.RNN]"),
+        ("`sn.other`", "`sn.other`"),
+        ("[`sn.RNN`](x.md)", "[`sn.RNN`](x.md)"),
+        ("## `sn.RNN`\n`sn.RNN`", "## `sn.RNN`\n[`sn.RNN`][stepnet.RNN]"),
+        ("```\n`sn.RNN`\n```\n`sn.RNN`", "```\n`sn.RNN`\n```\n[`sn.RNN`][stepnet.RNN]"),
+    ],
+)
+def test_names_of_the_package_are_links_but_not_in_examples_headings_and_links(text: str, linked: str):
+    names = {"stepnet.reduce": "stepnet.nested.reduce", "stepnet.RNN": "stepnet.RNN"}
+    assert site_pages.with_links(text, names) == linked

@@ -6,7 +6,8 @@ MkDocs loads this as a hook (mkdocs.yml). What makes the pages needs no MkDocs, 
 import re
 import subprocess
 import sys
-from functools import partial
+from functools import cache, partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +74,41 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """A page with links to pages in place of links to files at the root of the repository.
+    """A page with links to pages in place of links to files at the root of the repository, and with the names
+    of the package as links to the reference.
 
     A page that is no part of a section has nothing to show in the navigation at its side.
     """
     if page.parent is None:
         page.meta["hide"] = ["navigation"]
-    return re.sub(r"\]\(\.\./([A-Z]+)\.md", lambda match: f"]({match[1].lower()}.md", markdown)
+    markdown = re.sub(r"\]\(\.\./([A-Z]+)\.md", lambda match: f"]({match[1].lower()}.md", markdown)
+    return with_links(markdown, reference())
+
+
+@cache
+def reference() -> dict[str, str]:
+    """The names that the pages of the reference show: as a reader knows them, and as the site has them."""
+    names: dict[str, str] = {}
+    pages = "\n".join(page.read_text("utf-8") for page in sorted((ROOT / "docs" / "reference").glob("*.md")))
+    for path, text in re.findall(r"^::: (\S+)\n((?:    .*\n)*)", pages, flags=re.MULTILINE):
+        options = dict(re.findall(r"(\w+): (.+)", text))
+        if options.get("show_root_heading") == "false":  # a module, of which its members are shown
+            members = options.get("members", "[]").strip("[]").split(", ")
+            names.update({f"{path}.{member}": f"{path}.{member}" for member in members})
+        else:
+            names[options.get("heading", path)] = path
+    return names | {name.replace(".functions.", "."): path for name, path in names.items()}
+
+
+def with_links(markdown: str, names: dict[str, str]) -> str:
+    """Text in which code such as `sn.convert` is a link, but in examples, headings and other links."""
+
+    def link(match: re.Match[str]) -> str:
+        name = f"stepnet.{match[1]}"
+        while name and name not in names:
+            name = name.rpartition(".")[0]
+        return f"[{match[0]}][{names[name]}]" if name else match[0]
+
+    parts = re.split(r"(^```.*?^```$|^#[^\n]*$)", markdown, flags=re.MULTILINE | re.DOTALL)
+    texts = (re.sub(r"(?<!\[)`sn\.([\w.]+)(?:\([^`]*)?`", link, text) for text in parts[::2])
+    return "".join(part for pair in zip_longest(texts, parts[1::2], fillvalue="") for part in pair)
