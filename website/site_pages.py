@@ -82,6 +82,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if page.parent is None:
         page.meta["hide"] = ["navigation"]
     markdown = re.sub(r"\]\(\.\./([A-Z]+)\.md", lambda match: f"]({match[1].lower()}.md", markdown)
+    markdown = markdown.replace("\n<BLANKLINE>\n", "\n\n")  # as doctest writes an empty line of output
     return with_links(markdown, reference())
 
 
