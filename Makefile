@@ -13,7 +13,7 @@ PIP    = -m pip --disable-pip-version-check install --quiet
 .NOTPARALLEL:
 PEER_NAMES := openvino tensorflow jax paddle mxnet mlx ncnn chainer flashrnn
 
-.PHONY: help demo test test-long test-fuzz lint types format check bench bench-peers pictures peers test-peers
+.PHONY: help demo test test-long test-fuzz lint types format docs docs-serve check bench bench-peers pictures peers test-peers
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -41,7 +41,14 @@ format: $(VENV)/lint.stamp ## mend what lint would complain of, where that can b
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-check: lint types test ## what CI runs
+# Signatures on the site are formatted by ruff, so that is installed too.
+docs: $(VENV)/lint.stamp $(VENV)/docs.stamp ## the documentation site, in build/site; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+docs-serve: $(VENV)/lint.stamp $(VENV)/docs.stamp ## the site on http://localhost:8000, anew after each change
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve
+
+check: lint types docs test ## what CI runs
 
 bench: $(VENV)/test.stamp ## the benchmark, against torch, onnxruntime and what bench-peers made
 	$(BIN)/stepnet bench $(ARGS)
@@ -78,6 +85,11 @@ $(VENV)/test.stamp: pyproject.toml $(VENV)/pip.stamp
 $(VENV)/lint.stamp: pyproject.toml $(VENV)/pip.stamp
 	@echo "installing ruff and pyright in $(VENV) ..."
 	@$(BIN)/python $(PIP) --group lint
+	@touch $@
+
+$(VENV)/docs.stamp: pyproject.toml $(VENV)/pip.stamp
+	@echo "installing what the documentation site needs in $(VENV) ..."
+	@$(BIN)/python $(PIP) --editable . --group docs
 	@touch $@
 
 # What is built from an old setup.py builds with the setuptools that its group names, so that is there first.

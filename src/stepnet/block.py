@@ -137,10 +137,7 @@ class Block(Builder):
 
 
 class Memory:
-    """A memory of a block: its value before a step, and the one it is updated with.
-
-    init: its values before the first step, an array, or a value of the block around; None for zeros.
-    """
+    """A memory of a block, as `RNNOp.add_memory` returns it."""
 
     def __init__(self, block: Block, name: str, spec: Spec, init: Array | Traced | None) -> None:
         self.block = block
@@ -153,12 +150,16 @@ class Memory:
         self._updated = ""
 
     def pre_state(self) -> Traced:
-        """The memory of the previous step, [rows, features...]; the first values at the first step."""
+        """The memory before this step, [rows, features...]."""
         self.block.check_open(f"pre_state() of `{self.name}`")
         return self._before
 
     def update(self, new: Any) -> None:
-        """Makes `new` the memory of this step; once in a block."""
+        """Makes `new` the memory after this step; exactly once in a block.
+
+        Raises:
+            StepError: For a second update, and for another shape or dtype.
+        """
         self.block.check_open(f"update() of `{self.name}`")
         if self._new is not None:
             raise refuse(f"`{self.name}` is updated twice, first\n  at {self._updated}\nand again")
@@ -181,7 +182,11 @@ class Memory:
         return ""
 
     def new_state(self) -> Traced:
-        """The value it was updated with."""
+        """The value that the memory was updated with.
+
+        Raises:
+            StepError: Before the update.
+        """
         if self._new is None:
             raise refuse(
                 f"`{self.name}` is never updated: h.update(new); it is added\n  at {self._added}\nin"

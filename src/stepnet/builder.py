@@ -62,15 +62,32 @@ Array = np.ndarray
 
 
 def create_rnn_op(output_num: int = 1) -> "RNNOp":
-    """A recurrence of `output_num` outputs, whose step is written in its `stepnet()` block."""
+    """A recurrence whose step is written in its `stepnet()` block; see `RNNOp`.
+
+    Args:
+        output_num: The number of its outputs.
+
+    Raises:
+        InputError: For a number of outputs that is no whole number from 1 on.
+
+    >>> import stepnet as sn
+    >>> rnn = sn.create_rnn_op()
+    >>> with rnn.stepnet():
+    ...     x = rnn.add_input(np.ones((1, 3, 1)))
+    ...     total = rnn.add_memory(shape=[1])
+    ...     total.update(x + total.pre_state())
+    ...     rnn.add_outputs(total)
+    >>> rnn().tolist()
+    [[[1.0], [2.0], [3.0]]]
+    """
     return RNNOp(output_num)
 
 
 class RNNOp:
     """A recurrence over its own inputs, made by a block: `with rnn.stepnet(): ...`, then `out = rnn()`.
 
-    In the block plain NumPy arrays are parameters; inputs and memories are traced values, on which a block
-    may do what a step function may.
+    In the block plain NumPy arrays are parameters. Inputs and memories are traced values, and a block may use
+    the operations of a step function on them. `create_rnn_op` makes it and has an example.
     """
 
     def __init__(self, output_num: int = 1) -> None:
@@ -92,13 +109,20 @@ class RNNOp:
         return self._block
 
     def add_input(self, X: Any, level: int = 0) -> Traced:
-        """What a step sees of X: its slice, [rows, features...], or a sequence where X has inner sequences.
+        """The input of a step: a slice of X, [rows, features...], or a sequence if X has inner sequences.
 
-        X: a Ragged, or an array [batch, time, features...], or in a block inside another one a sequence of
-        the block around. Several inputs all have the same lengths. level: the level of X whose entries are
-        the steps, counted from the innermost, which is 0. It is the outermost that X has, as sequences are
-        taken apart from the outside: a Ragged of two levels is added with level=1, each of its steps is a
-        sequence, and a block inside adds that with level=0.
+        Several inputs have the same lengths.
+
+        Args:
+            X: A `Ragged`, or an array [batch, time, features...]. In a block inside another one: a sequence
+                of the outer block.
+            level: The level of X whose entries are the steps, counted from the innermost, 0. It is the
+                outermost level of X: a `Ragged` of two levels is added with level=1, each of its steps is a
+                sequence, and a block inside adds this sequence with level=0.
+
+        Raises:
+            InputError: For what is no sequences, and for another level.
+            StepError: Outside the block.
         """
         self._block.check_open("add_input")
         check_sequences(X)
@@ -118,13 +142,17 @@ class RNNOp:
         return self._block.declared(name, specs[name])
 
     def add_memory(self, init: Any = None, shape: Any = None, dtype: Any = None) -> Memory:
-        """A memory: what each step leaves to the next.
+        """A memory: what each step passes to the next. Give either `init` or `shape`.
 
-        init: its value before the first step, [batch, features...], whose dtype it keeps; in a block inside
-        another one a value of the block around, from which each inner sequence continues. Or shape, for
-        zeros, from which each sequence begins: the features of one row, as 30, or [20, 30] for a memory that
-        is a matrix. The rows, one per sequence, are no part of it: how many there are is known from the
-        inputs alone. dtype: of the zeros; without it the promoted floating dtype of the inputs added so far.
+        Args:
+            init: The values before the first step, [batch, features...]; the memory has their dtype. In a
+                block inside another one: a value of the outer block, from which each inner sequence starts.
+            shape: The features of one row, such as 30 or [20, 30]; every sequence starts from zeros. The
+                number of rows is known from the inputs.
+            dtype: Of the zeros; by default the promoted floating dtype of the inputs added so far.
+
+        Raises:
+            StepError: For both or neither of `init` and `shape`, and outside the block.
         """
         self._block.check_open("add_memory")
         if (init is None) == (shape is None):
@@ -141,9 +169,11 @@ class RNNOp:
         return self._memories[name]
 
     def add_static(self, value: Any) -> Traced:
-        """What each sequence has one of and every step sees: an array [batch, features...].
+        """A value that each sequence has once and every step sees.
 
-        In a block inside another one it is a value of the block around, which may also be used as it is.
+        Args:
+            value: An array [batch, features...]. In a block inside another one: a value of the outer block,
+                which may also be used directly.
         """
         self._block.check_open("add_static")
         first, spec = self._row(value, f"`{numbered('static', len(self._block.statics))}`")
@@ -152,7 +182,7 @@ class RNNOp:
         return self._block.static(first, spec)
 
     def index(self) -> Traced:
-        """How many steps of its sequence came before, an int64 per row."""
+        """The number of steps of its sequence that came before, an int64 per row."""
         self._block.check_open("index")
         return Traced(self._block, self._block.add("index", source=user_line()))
 
@@ -186,7 +216,14 @@ class RNNOp:
         self._given = kind
 
     def add_outputs(self, *outputs: Any) -> None:
-        """Makes these the next outputs of the rnn: of a memory its new value, or a value of the step."""
+        """Makes these the next outputs of the recurrence.
+
+        Args:
+            outputs: Memories, whose new values are meant, and values of the step.
+
+        Raises:
+            StepError: For more outputs than `output_num`.
+        """
         self._block.check_open("add_outputs")
         count = len(self._outputs) + len(outputs)
         if count > self.output_num:
@@ -234,11 +271,13 @@ class RNNOp:
         return self._recurrence
 
     def __call__(self, output_all_steps: bool = True, engine: Asked = "auto") -> Any:
-        """The output, or the tuple of several, at every step of the inputs that were added, in their form.
+        """The output at every step, or a tuple of several, in the form of the inputs.
 
-        With output_all_steps=False an array of each sequence's own last, zeros for an empty one. An rnn whose
-        inputs are values of the block around is called in that block, and gives values of it: at all steps a
-        sequence, which `sn.reduce` makes one value of, or each sequence's last.
+        An rnn whose inputs are values of an outer block is called in that block and returns values of it.
+
+        Args:
+            output_all_steps: False for an array of each sequence's last output, zeros for an empty one.
+            engine: An engine, or several in order of preference; see `RNN.__call__`.
         """
         recurrence, around = self.recurrence, self._block.around
         if isinstance(around, Block) and around.ended:
@@ -326,10 +365,16 @@ def spec_of(array: Array) -> Spec:
 
 
 def matmul(W: Any, x: Any) -> Any:
-    """W @ x for the x of each row: [rows, out] for W [out, in] and x [rows, in].
+    """The product W x of a parameter and the x of each row, as a formula on column vectors writes it.
 
-    As a formula on one column writes it, where np.matmul wants x @ W.T. x may also be a matrix [in, columns]
-    in each row; W may be a vector [in].
+    `np.matmul` needs x @ W.T for the same product.
+
+    Args:
+        W: A parameter [out, in], or [in].
+        x: A value of the step, [rows, in] or [rows, in, columns].
+
+    Raises:
+        StepError: For shapes that do not fit, and for a W that has rows.
     """
     if not isinstance(x, Traced) or x.is_constant:
         raise refuse("matmul(W, x) is for an x that each row has one of; of two parameters write W @ V")
@@ -349,7 +394,7 @@ def matmul(W: Any, x: Any) -> Any:
 
 
 def add_two(a: Any, b: Any) -> Any:
-    """a + b."""
+    """The sum a + b, as PaddlePaddle's design names it."""
     return a + b
 
 
@@ -359,11 +404,19 @@ def add_two(a: Any, b: Any) -> Any:
 def foreach(body: Callable[[Any, Any], Any], inputs: Any, state: Any, *, engine: Asked = "auto") -> Any:
     """The outputs of `body` at every step of `inputs`, and the last state: (outputs, state).
 
-    body(x, state) -> (output, new_state). inputs: a Ragged or an array [batch, time, features...], or a list
-    or other structure of these. state: arrays [batch, features...], in any structure, which the body gets and
-    returns. It is MXNet's `foreach`, but for the axes: there time is the first axis and the rest is the
-    body's; here the batch is first and time second, as everywhere in stepnet, so that sequences may have
-    lengths of their own (a Ragged) and no sequence's result depends on another's.
+    This is MXNet's `foreach` with other axes. There time is the first axis, and the others are the body's.
+    Here the batch is first and time second, so that sequences may have different lengths and no result
+    depends on another sequence.
+
+    Args:
+        body: body(x, state) -> (output, new_state), on values [rows, features...].
+        inputs: A `Ragged` or an array [batch, time, features...], or a list or other structure of these.
+        state: Arrays [batch, features...] in any structure: the state before the first step.
+        engine: An engine, or several in order of preference; see `RNN.__call__`.
+
+    Raises:
+        InputError: For no state, and for inputs that do not fit.
+        StepError: For a body that does what no step can.
 
     >>> outputs, state = foreach(lambda x, s: (x + s[0], [x + s[0]]), np.ones((1, 3)), [np.zeros(1)])
     >>> outputs.tolist(), state[0].tolist()

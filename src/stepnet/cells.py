@@ -53,21 +53,32 @@ def from_state(h: Any, params: Parameters) -> Any:
 
 
 def simple_rnn(x: Any, h: Any, params: Parameters, activation: Any = np.tanh) -> tuple[Any, Any]:
-    """The simple recurrent network: J. L. Elman, "Finding structure in time", Cognitive Science 14 (1990)."""
+    """The simple recurrent network: h' = tanh(x W + b + h R + d).
+
+    J. L. Elman, "Finding structure in time", Cognitive Science 14 (1990).
+
+    Memory [rows, hidden], which is also the output.
+    """
     h = activation(from_input(x, params) + from_state(h, params))
     return h, h
 
 
 def simple_rnn_relu(x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
-    """`simple_rnn` with relu in place of tanh (Le, Jaitly and Hinton, 2015)."""
+    """The `simple_rnn` with relu in place of tanh.
+
+    Q. V. Le, N. Jaitly and G. E. Hinton, "A simple way to initialize recurrent networks of rectified linear
+    units", 2015.
+    """
     return simple_rnn(x, h, params, relu)
 
 
 def gru(x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
-    """The gated recurrent unit with its reset behind the recurrent product, as in cuDNN, PyTorch and Keras.
+    """The gated recurrent unit with its reset after the recurrent product, as in cuDNN, PyTorch and Keras.
 
     K. Cho and others, "Learning phrase representations using RNN encoder-decoder", EMNLP 2014, in the first
-    version on arXiv (1406.1078v1). z keeps the old memory: h' = z h + (1 - z) n.
+    version on arXiv (1406.1078v1). The update gate z keeps the old memory: h' = z h + (1 - z) n.
+
+    Gates r z n; memory [rows, hidden], which is also the output.
     """
     x_r, x_z, x_n = np.split(from_input(x, params), 3, axis=-1)
     h_r, h_z, h_n = np.split(from_state(h, params), 3, axis=-1)
@@ -79,10 +90,12 @@ def gru(x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
 
 
 def gru_reset_before(x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
-    """The gated recurrent unit with its reset ahead of the recurrent product, as first published.
+    """The gated recurrent unit with its reset before the recurrent product, as first published.
 
     K. Cho and others, "Learning phrase representations using RNN encoder-decoder", EMNLP 2014 (arXiv
     1406.1078v3). n = tanh(x W + b + (r h) R + d): the bias is not reset. z keeps the old memory.
+
+    Gates r z n; memory [rows, hidden], which is also the output.
     """
     hidden = h.shape[-1]
     gates, candidate = slice(0, 2 * hidden), slice(2 * hidden, None)
@@ -99,10 +112,12 @@ def gated(params: Parameters, gates: slice) -> dict[str, Any]:
 
 
 def minimal_gated_unit(x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
-    """The minimal gated unit: one gate f that resets the memory and lets the candidate n in.
+    """The minimal gated unit: one gate f resets the memory and lets the candidate n in.
 
     G.-B. Zhou and others, "Minimal gated unit for recurrent neural networks", International Journal of
     Automation and Computing 13 (2016). Here f writes, as in the paper: h' = (1 - f) h + f n.
+
+    Gates f n; memory [rows, hidden], which is also the output.
     """
     hidden = h.shape[-1]
     gate, candidate = slice(0, hidden), slice(hidden, None)
@@ -114,10 +129,12 @@ def minimal_gated_unit(x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
 
 
 def lstm(x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
-    """The long short-term memory, as everybody has it.
+    """The long short-term memory with a forget gate, as all frameworks have it.
 
     S. Hochreiter and J. Schmidhuber, "Long short-term memory", Neural Computation 9 (1997), with the forget
     gate of F. A. Gers, J. Schmidhuber and F. Cummins, "Learning to forget", Neural Computation 12 (2000).
+
+    Gates i f g o; memory {"h": [rows, hidden], "c": [rows, hidden]}; the output is h.
     """
     h, c = (part(memory, name, "memory") for name in "hc")
     i, f, g, o = np.split(from_input(x, params) + from_state(h, params), 4, axis=-1)
@@ -127,7 +144,7 @@ def lstm(x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
 
 
 def lstm_peephole(x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
-    """The `lstm` whose gates see the cell: i and f the old one, o the new one.
+    """The `lstm` with peepholes: the gates i and f see the old cell c, the gate o sees the new one.
 
     F. A. Gers and J. Schmidhuber, "Recurrent nets that time and count", IJCNN 2000.
     """
@@ -141,10 +158,12 @@ def lstm_peephole(x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
 
 
 def lstm_projection(x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
-    """The `lstm` whose hidden state, and output, is a projection to fewer numbers.
+    """The `lstm` whose hidden state, and output, is projected to fewer numbers.
 
     H. Sak, A. Senior and F. Beaufays, "Long short-term memory recurrent neural network architectures for
     large scale acoustic modeling", Interspeech 2014.
+
+    Memory {"h": [rows, projected], "c": [rows, hidden]}.
     """
     h, c = (part(memory, name, "memory") for name in "hc")
     i, f, g, o = np.split(from_input(x, params) + from_state(h, params), 4, axis=-1)
@@ -158,7 +177,13 @@ def lstm_projection(x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
 
 @dataclass(frozen=True)
 class Cell:
-    """A step with what is known of its parameters: the order of its gates, its memories, and further arrays.
+    """A named step, and what is known of its parameters. `CELLS` holds one of each.
+
+    Attributes:
+        step: The step function.
+        gates: The order of the gates in the parameters.
+        memories: "h", or "hc" for a memory {"h": ..., "c": ...}.
+        further: The parameters other than W, R, b and d.
 
     >>> CELLS["lstm_projection"].shapes(inputs=5, hidden=8, projected=3)
     {'W': (5, 32), 'R': (3, 32), 'b': (32,), 'd': (32,), 'P': (8, 3)}
@@ -170,7 +195,7 @@ class Cell:
     further: tuple[str, ...] = ()
 
     def memory(self, hidden: int, projected: int | None = None) -> Any:
-        """The memory as `RNN` takes it: 64, or {"h": 64, "c": 64} for more than one."""
+        """The features of the memory as `RNN` takes them: 64, or {"h": 64, "c": 64} for more than one."""
         hidden, projected = whole(hidden, HIDDEN), projection(projected)
         if self.memories == "h":
             return hidden
@@ -197,7 +222,19 @@ class Cell:
         seed: int | np.random.Generator = 0,
         dtype: Any = "float32",
     ) -> dict[str, np.ndarray]:
-        """Random parameters by name, uniform from -1 / sqrt(hidden) to 1 / sqrt(hidden), as in PyTorch."""
+        """Random parameters by name, uniform from -1 / sqrt(hidden) to 1 / sqrt(hidden), as in PyTorch.
+
+        Args:
+            inputs: The number of inputs.
+            hidden: The number of hidden units.
+            projected: The size of the projection, for a cell that has one.
+            bias: Whether there are the biases b and d.
+            seed: A whole number, or a generator of NumPy's.
+            dtype: The dtype of the arrays.
+
+        Raises:
+            InputError: For sizes that are no whole numbers, and a projection for a cell that has none.
+        """
         shapes = self.shapes(inputs, whole(hidden, HIDDEN, 1), projected).items()
         if not isinstance(seed, np.random.Generator):
             seed = whole(seed, "seed is a whole number from 0 on, or a generator of NumPy's")
@@ -207,7 +244,11 @@ class Cell:
         return {name: value for name, value in drawn.items() if bias or name not in BIASES}
 
     def sizes(self, params: Parameters) -> tuple[int, int, int | None]:
-        """The sizes: inputs, hidden and projected. Raises `InputError` for parameters that do not fit."""
+        """The sizes that parameters have: inputs, hidden, and projected or None.
+
+        Raises:
+            InputError: For parameters that do not fit the cell or each other.
+        """
         given = mapping(params, f"parameters of {self.step.__name__} are arrays by name")
         shapes = {name: array_of(value, name).shape for name, value in given.items()}
         needed = self.shapes(0, 0)
@@ -254,14 +295,27 @@ CELLS: dict[str, Cell] = {
 
 
 def cell(name: str) -> Cell:
-    """The cell of that name; raises `InputError` for any other."""
+    """The cell of a name; see `CELLS`.
+
+    Raises:
+        InputError: For any other name, with those that there are.
+    """
     if not is_one_of(name, CELLS):
         raise InputError(f"no cell is called {shown(name)}; there are {', '.join(CELLS)}")
     return CELLS[name]
 
 
 def rnn(name: str, params: Parameters, *, reverse: bool = False) -> RNN:
-    """The recurrence of a named cell, its sizes told by its parameters.
+    """The recurrence of a named cell; its sizes are those of the parameters.
+
+    Args:
+        name: One of `CELLS`: simple_rnn, simple_rnn_relu, gru, gru_reset_before, minimal_gated_unit, lstm,
+            lstm_peephole, lstm_projection.
+        params: The parameters by name: W, R, and b, d, P, p as far as the cell has them.
+        reverse: Whether each sequence runs from its last step.
+
+    Raises:
+        InputError: For another name, and for parameters that do not fit the cell.
 
     >>> rnn("gru", CELLS["gru"].parameters(inputs=12, hidden=64))
     RNN(gru, ...)

@@ -1,11 +1,12 @@
-"""Recurrences put together: two directions side by side, and one layer over another.
+"""Recurrences combined: two directions side by side, and one layer on top of another.
 
-Both are called as an `RNN` is, on a Ragged or on an array with or without lengths, and nest in one another.
-What belongs to the parts is given and comes back by part: `initial`, `statics` and the final memories of a
-`Bidirectional` are {"forward": ..., "backward": ...}, those of a `Stack` a tuple with one entry per layer.
-None stands for none, of the whole or of a part. A mask, and how many steps were begun, are the same for all.
+Both are called as an `RNN` is, on a `Ragged` or on an array with or without lengths, and may be nested in
+one another. Arguments and results that belong to the parts have one entry per part: `initial`, `statics`
+and the final memories of a `Bidirectional` are {"forward": ..., "backward": ...}, those of a `Stack` a
+tuple with one entry per layer. None stands for nothing, for the whole or for one part. `mask` and `begun`
+are the same for all parts.
 
-Inside a step they run over its inner sequences; there `initial="zeros"` says that all memories begin anew.
+Inside a step they run over its inner sequences. There `initial="zeros"` starts all memories from zeros.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,18 +27,28 @@ from stepnet.stream import Stream, Turn
 
 @dataclass(frozen=True)
 class Bidirectional:
-    """Two recurrences over the same sequences, from their first and from their last step.
+    """Two recurrences over the same sequences: one from the first step, one from the last.
 
-    merge: how their outputs become one at every step: "concat" (features side by side), "sum", "average",
-    "product", or None for the pair (forward, backward). Each direction is an `RNN`, or a `Stack` of them,
-    made to run its own way: the backward one with reverse=True. With last_only the output merges each
-    direction's own last: the backward one's is at a sequence's first step.
+    With last_only the output merges the last output of each direction: that of the backward one is at the
+    first step of a sequence.
+
+    Args:
+        forward: An `RNN`, a `Stack`, or a nested layer whose recurrences all run forward.
+        backward: The same, all made with reverse=True.
+        merge: How the outputs are merged at every step: "concat" (features side by side), "sum", "average",
+            "product", or None for the pair (forward, backward).
+
+    Raises:
+        InputError: For a direction that runs the other way, and for another `merge`.
 
     >>> from stepnet import cells
     >>> params = cells.CELLS["gru"].parameters(inputs=3, hidden=4)
     >>> both = Bidirectional(cells.rnn("gru", params), cells.rnn("gru", params, reverse=True))
     >>> both
     Bidirectional(forward=RNN(gru, ...), backward=RNN(gru, ..., reverse=True), merge='concat')
+    >>> outputs, final = both(np.ones((2, 5, 3), "float32"))
+    >>> outputs.shape, final["backward"].shape
+    ((2, 5, 8), (2, 4))
     """
 
     forward: "Layer"
@@ -68,7 +79,11 @@ class Bidirectional:
         engine: Asked = "auto",
         **control: Unpack[Controls],
     ) -> tuple[Any, dict[str, Any]]:
-        """The merged outputs, and each direction's final memories. See `RNN`."""
+        """The merged outputs, and {"forward": final memories, "backward": final memories}.
+
+        The arguments are those of `RNN.__call__`; `initial` and `statics` are {"forward": ..., "backward":
+        ...}.
+        """
         call = (sequences, initial, statics, lengths, last_only, engine)
         if self.run.is_single(sequences):
             return self.run(*call, **control)
@@ -102,7 +117,7 @@ class Bidirectional:
         lengths: Any = None,
         **control: Unpack[Controls],
     ) -> dict[str, Any]:
-        """Every named value of every step, {"forward": ..., "backward": ...}. See `RNN.trace_steps`."""
+        """The named values of every step, {"forward": ..., "backward": ...}. See `RNN.trace_steps`."""
         given, still = self.by_part(initial, "initial"), self.by_part(statics, "statics")
         scopes = list[Any]()
         for name, layer, h, s in zip(self.part_names, self.layers, given, still, strict=True):
@@ -155,10 +170,15 @@ class Bidirectional:
 
 @dataclass(frozen=True)
 class Stack:
-    """Layers over one another: the outputs of each are the next one's inputs.
+    """Layers on top of each other: the outputs of each layer are the inputs of the next one.
 
-    layers: `RNN`s, `Bidirectional`s and `Stack`s. With last_only the top layer gives just its last output;
-    those below it give all, as it needs them.
+    With last_only the top layer returns its last output alone; the layers below compute all of theirs.
+
+    Args:
+        layers: A list of `RNN`s, `Bidirectional`s and `Stack`s, the bottom one first.
+
+    Raises:
+        InputError: For no layers, and for what is no layer.
 
     >>> from stepnet import cells
     >>> gru = cells.CELLS["gru"]
@@ -191,7 +211,11 @@ class Stack:
         engine: Asked = "auto",
         **control: Unpack[Controls],
     ) -> tuple[Any, tuple[Any, ...]]:
-        """The last layer's outputs, and each layer's final memories. See `RNN`."""
+        """The outputs of the top layer, and a tuple with the final memories of each layer.
+
+        The arguments are those of `RNN.__call__`; `initial` and `statics` are tuples with one entry per
+        layer.
+        """
         call = (sequences, initial, statics, lengths, last_only, engine)
         if self.run.is_single(sequences):
             return self.run(*call, **control)
@@ -229,9 +253,10 @@ class Stack:
         *,
         begun: Any = None,
     ) -> "StackStream":
-        """A stream through all layers, one step at a time. See `RNN.stream`.
+        """A stream through all layers, one step at a time. The arguments are those of `RNN.stream`.
 
-        Raises `InputError` for a layer that runs from the last step.
+        Raises:
+            InputError: For a layer that runs from the last step.
         """
         given, still = self.by_part(initial, "initial"), self.by_part(statics, "statics")
         streams: list[Stream | StackStream] = []
@@ -250,7 +275,7 @@ class Stack:
         lengths: Any = None,
         **control: Unpack[Controls],
     ) -> tuple[Any, ...]:
-        """Every named value of every step, one entry for each layer. See `RNN.trace_steps`."""
+        """The named values of every step: a tuple with one entry per layer. See `RNN.trace_steps`."""
         given, still = self.by_part(initial, "initial"), self.by_part(statics, "statics")
         outputs, scopes = sequences, list[Any]()
         for place, layer in enumerate(self.layers):
@@ -307,7 +332,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class StackStream:
-    """Layers that wait for their next step; see `Stack.stream`, and `Stream` for what is the same.
+    """A stream through the layers of a `Stack`; `Stack.stream` makes it. See `Stream`.
 
     >>> from stepnet import cells
     >>> gru = cells.CELLS["gru"]
@@ -326,7 +351,7 @@ class StackStream:
         self.share(self.turn)
 
     def step(self, x: Any) -> Any:
-        """The top layer's outputs [rows, features...] of the next step."""
+        """The top layer's outputs [rows, features...] of the next step, for inputs [rows, features...]."""
         outputs = self.look(x)
         self.go_on()
         return outputs
@@ -356,11 +381,11 @@ class StackStream:
 
     @property
     def state(self) -> tuple[Any, ...]:
-        """Each layer's memory as it is now, copies."""
+        """The memory of each layer now: a tuple of copies."""
         return tuple(stream.state for stream in self.streams)
 
     def reset(self, rows: Any = None, initial: Any = None, statics: Any = None) -> None:
-        """Begins anew, all rows or some. See `Stream.reset`."""
+        """Starts all rows, or some, again. The arguments are those of `Stream.reset`, by layer."""
         given, still = self.stack.by_part(initial, "initial"), self.stack.by_part(statics, "statics")
         for place, stream in enumerate(self.streams):
             with named(f"layer {place}"):

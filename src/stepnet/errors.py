@@ -1,7 +1,7 @@
 """Every error that stepnet raises on purpose.
 
-All derive from `StepnetError`, so `except sn.StepnetError` catches what is the caller's to mend and nothing
-else. Inner code raises the short local fact; the public function adds the user's own names once.
+All derive from `StepnetError`, so `except sn.StepnetError` catches what the caller can correct and nothing
+else. The message says what was given, what was expected and what to do.
 """
 
 from collections.abc import Generator
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 class StepnetError(Exception):
     r"""The base of every error that stepnet raises on purpose.
 
-    What it says may hold names out of a file: as text, what a terminal would obey is escaped.
+    Control characters in the message, such as those in names from a file, are escaped.
 
     >>> print(StepnetError("there is no \x1b[31mlayer"))
     there is no \x1b[31mlayer
@@ -33,37 +33,38 @@ def printable(text: str, kept: str = "") -> str:
 
 
 class StepError(StepnetError):
-    """A step does what a step cannot: it mixes rows, changes a memory, or uses an unknown operation."""
+    """A step does what no step can: it mixes rows, changes a value in place, or uses an unknown operation."""
 
 
 class InputError(StepnetError):
-    """Arrays, lengths or sequences do not fit what they are given to."""
+    """An argument is not what it should be: arrays, lengths or sequences that do not fit."""
 
 
 class NetError(StepnetError):
-    """A net breaks its own rules: what a pass or a front end made is illegal."""
+    """A net is not valid. A pass or a front end made it so: this is an error in stepnet."""
 
 
 class RefusedError(StepnetError):
-    """Every engine asked refused, each with its reason."""
+    """No engine of those asked for runs the plan; the message has the reason of each."""
 
 
 class FileError(StepnetError):
-    """A file is not what it should be: truncated, foreign or hostile."""
+    """A file cannot be read or written: truncated, of another kind, or unsafe."""
 
     def __str__(self) -> str:
         return printable(super().__str__())
 
 
 class LayoutError(InputError):
-    """Weights do not fit a layout, a layout cannot be told, or a layout is not written as one."""
+    """Weights do not fit a layout, the layout or its sizes are open, or a layout is not written correctly."""
 
     def __str__(self) -> str:
         return printable(super().__str__())
 
 
 class ConversionError(LayoutError):
-    """Weights cannot become those of another layout without changing the function they parametrise."""
+    """Weights cannot be converted to a layout without changing the function that they parametrise."""
+
 
 
 @contextmanager

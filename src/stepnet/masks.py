@@ -39,13 +39,25 @@ def dropout(
     identities: Any = None,
     before: Any = 0,
 ) -> Any:
-    """Masks that are 0 with probability `rate` and 1 / (1 - rate) elsewhere, as PyTorch and Keras scale them.
+    """Dropout masks: 0 with probability `rate`, and 1 / (1 - rate) otherwise, as in PyTorch and Keras.
 
-    like: a Ragged, or the lengths of sequences. per="sequence": an array [batch, *features], one mask for all
-    steps of a sequence, which a recurrence takes as a static. per="step": a Ragged with a mask for each step,
-    which it takes as an input. identities [batch]: a whole number that names each sequence, its place by
-    default. before: how many steps of each sequence were cut off in front. Masks that should differ
-    (of inputs and of memories, of one epoch and the next) have different seeds.
+    A number depends on the seed, the sequence, its step and its feature alone. So a sequence has the same
+    mask in any batch and however it is cut.
+
+    Args:
+        rate: The probability of 0, from 0 to 1.
+        like: A `Ragged`, or the lengths of the sequences.
+        features: The feature shape of a mask.
+        seed: A whole number from 0 to 2**64 - 1. Masks that should differ have different seeds: of inputs and
+            of memories, of one epoch and the next.
+        per: "sequence" for an array [batch, *features], which a recurrence takes as a static: a mask for all
+            steps of a sequence. "step" for a `Ragged` with a mask for each step, which it takes as an input.
+        dtype: The dtype of the masks.
+        identities: [batch], a whole number that identifies each sequence; by default its place in the batch.
+        before: How many steps of each sequence were cut off in front: a whole number, or [batch].
+
+    Raises:
+        InputError: For a rate outside 0 to 1, another `per`, and lengths or identities that do not fit.
 
     >>> dropout(0.5, [2, 3], 4, seed=1).tolist()
     [[0.0, 2.0, 0.0, 2.0], [0.0, 2.0, 2.0, 0.0]]
@@ -72,7 +84,9 @@ def uniform(
     identities: Any = None,
     before: Any = 0,
 ) -> Any:
-    """Numbers from 0 up to 1, float64, per sequence or per step. See `dropout`.
+    """Random numbers from 0 up to 1, float64: an array [batch, *features], or a `Ragged` with per="step".
+
+    The arguments and errors are those of `dropout`.
 
     >>> uniform([2, 3], seed=1).round(3)
     array([0.019, 0.208])

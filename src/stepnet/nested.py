@@ -114,9 +114,25 @@ def memory_values(builder: Any, initial: Any, traced: TracedStep) -> list[Traced
 
 
 def reduce(sequence: Any, how: str) -> Traced:
-    """One value out of each inner sequence of a step: its "sum", "mean", "max", "first" or "last".
+    """One value per row from each inner sequence of a step. Zeros where a sequence is empty.
 
-    Zeros where a sequence has no steps. Of the dtype that NumPy gives: a mean of integers is float64.
+    The dtype is the one that NumPy gives: the mean of integers is float64.
+
+    Args:
+        sequence: An inner sequence: an input of a step over two or more levels, a static that is a `Ragged`,
+            or what was computed from one. Each step of it has any features.
+        how: "sum", "mean", "max", "first" or "last", over the steps of each sequence.
+
+    Raises:
+        StepError: For a value that is no inner sequence, and for another `how`.
+
+    >>> import stepnet as sn
+    >>> def step(words, h, params):
+    ...     h = h + sn.reduce(words, "max")
+    ...     return h, h
+    >>> documents = sn.Ragged.from_list([[np.array([1.0, 3.0]), np.array([2.0])], [np.zeros(0)]])
+    >>> sn.RNN(step, memory=())(documents)[1]
+    array([5., 0.])
     """
     if not isinstance(sequence, Traced) or len(sequence.type.extent) < 2:
         raise refuse("reduce takes inner sequences: values of a step that are sequences there")
@@ -127,9 +143,15 @@ def reduce(sequence: Any, how: str) -> Traced:
 
 
 def softmax_over_steps(scores: Any) -> Traced:
-    """The softmax of scores over each inner sequence, or static that is a sequence: weights that sum to one.
+    """The softmax of scores over the steps of each inner sequence: positive weights that sum to one.
 
-    There are no weights where a sequence has no steps, so what is summed by them is zero there.
+    An empty sequence has no weights, so a sum weighted by them is zero.
+
+    Args:
+        scores: An inner sequence of scores; see `reduce`. With features, each feature has weights of its own.
+
+    Raises:
+        StepError: For a value that is no inner sequence.
 
     >>> import stepnet as sn
     >>> def step(query, h, params, statics):
@@ -150,7 +172,23 @@ def softmax_over_steps(scores: Any) -> Traced:
 
 
 def expand(value: Any, like: Any) -> Traced:
-    """A value of a step at every step of the inner sequences `like`."""
+    """A value of a step repeated at every step of its row's inner sequence.
+
+    Args:
+        value: A value of the step, [rows, features...].
+        like: The inner sequence that says how often each row is repeated.
+
+    Raises:
+        StepError: For arguments that are no values of a step.
+
+    >>> import stepnet as sn
+    >>> def step(words, h, params):
+    ...     h = sn.reduce(words * sn.expand(h, words), "sum")
+    ...     return h, h
+    >>> documents = sn.Ragged.from_list([[np.array([1.0, 3.0]), np.array([2.0])]])
+    >>> sn.RNN(step, memory=())(documents, initial=np.array([10.0]))[0].to_list()
+    [array([40., 80.])]
+    """
     if not isinstance(value, Traced) or not isinstance(like, Traced):
         raise refuse("expand takes a value of a step, and inner sequences that say how often it is repeated")
     builder = builder_of((value, like))

@@ -38,18 +38,25 @@ MASKED_IS = f"masked is {' or '.join(map(repr, MASKED))}"
 class RNN:
     """A recurrence: `outputs, final = rnn(sequences)`.
 
-    step(x, memory, params) -> (output, memory), each an array or a nested dict, tuple or namedtuple of arrays
-    [rows, features...]. A step with parameters named `statics` or `index` gets them too: arrays that each
-    sequence has one of, and how many steps of the sequence came before. params: arrays, in any structure;
-    they are copied here. (Arrays that the step captures are copied when it is traced: at the first call for
-    each kind of inputs.)
-    memory: the features of the memory, as 64, (4, 16), {"h": 64, "c": 64} or `Spec`s; floats of the promoted
-    dtype of inputs and parameters, unless a `Spec` says otherwise. inputs: the features of the inputs,
-    likewise; without it they are known at the first call. reverse: each sequence runs from its own last step.
-    unroll: how many steps the code of the loop holds one after the other; results are the same, bit for bit.
-    until: a function of a step's output and next memory that gives a bool per row. The outputs of a sequence
-    end with the first step at which it holds, that one included, and its memory is the one of that step; they
-    come as a shorter `Ragged`, whatever the input was, and steps behind the end cost little.
+    Args:
+        step: step(x, memory, params) -> (output, memory), each an array [rows, features...] or a nested dict,
+            tuple or namedtuple of such arrays. A step with parameters named `statics` or `index` gets them
+            too: values that each sequence has once, and how many steps of the sequence came before.
+        params: The parameters, arrays in any structure. They are copied here. Arrays that the step captures
+            are copied when it is traced.
+        memory: The features of the memory: 64, (4, 16), {"h": 64, "c": 64} or `Spec`s. The dtype is the
+            promoted floating dtype of inputs and parameters, unless a `Spec` has another.
+        inputs: The features of the inputs, likewise. Without it they are known at the first call.
+        statics: The features of the statics, likewise.
+        reverse: Whether each sequence runs from its own last step to its first.
+        unroll: How many steps the code of the loop holds one after the other. Results do not depend on it.
+        until: A function of a step's output and next memory that returns a bool per row. A sequence ends with
+            the first step for which it is True, that step included. The outputs are then a shorter `Ragged`,
+            whatever the inputs are.
+
+    Raises:
+        InputError: For arguments that are not as said.
+        StepError: For a step that does what no step can; at the first call if `inputs` is not given.
 
     >>> import stepnet as sn
     >>> def step(x, h, params):

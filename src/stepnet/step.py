@@ -43,13 +43,21 @@ MOST_FEATURES, MOST_AXES = 2**28, 32
 
 @dataclass(frozen=True)
 class Spec:
-    """The features of an input, a memory or a static, and its dtype where it is not the default one.
+    """The features and dtype of one input, memory or static, as `RNN` takes them.
 
-    levels: how many levels of inner sequences an input has at each step. axis: of a static that is a sequence
-    the name of its steps, which statics of the same lengths share.
+    Args:
+        shape: The feature shape: a whole number, or a tuple of them; () for one number per row.
+        dtype: The dtype, or None for the default: the promoted floating dtype of inputs and parameters.
+        levels: Of an input: how many levels of inner sequences it has at each step.
+        axis: Of a static that is a sequence: a name for its steps, which statics of the same lengths share.
+
+    Raises:
+        InputError: For sizes that are no whole numbers, and for a dtype that steps do not have.
 
     >>> Spec(64)
     Spec(shape=(64,), dtype=None, levels=0, axis='')
+    >>> Spec((), "int64").dtype
+    'int64'
     """
 
     shape: tuple[int, ...]

@@ -29,9 +29,10 @@ MOST_ROWS = 2**24
 
 
 class Stream:
-    """A recurrence that waits for its next step; see `RNN.stream`.
+    """A recurrence that runs one step at a time; `RNN.stream` makes it.
 
-    Stepping through a sequence gives bit for bit what running the whole of it gives.
+    Stepping through a sequence gives the same bits as running it whole. A step that raises an error, or is
+    interrupted, leaves the stream as it was.
 
     >>> from stepnet import cells
     >>> stream = cells.rnn("gru", cells.CELLS["gru"].parameters(inputs=2, hidden=3)).stream(rows=1)

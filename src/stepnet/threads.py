@@ -9,7 +9,13 @@ _threads: list[int] = []
 
 
 def set_threads(count: int | None) -> None:
-    """Sets how many threads a call may use; None for as many as this process may run on.
+    """Sets how many threads a call may use. Results do not depend on it.
+
+    Args:
+        count: A whole number from 1 on; None for as many as this process may run on.
+
+    Raises:
+        InputError: For anything else.
 
     >>> set_threads(1); threads()
     1
@@ -20,7 +26,7 @@ def set_threads(count: int | None) -> None:
 
 
 def threads() -> int:
-    """How many threads a call may use."""
+    """The number of threads that a call may use."""
     return _threads[0] if _threads else processors()
 
 

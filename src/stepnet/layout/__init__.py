@@ -1,4 +1,4 @@
-"""Weights of other frameworks: where their numbers lie, what they mean, and how they become one another's."""
+"""Weights of other frameworks: where their numbers lie, what they mean, and their conversion."""
 
 from stepnet.layout.convert import Conversion as Conversion
 from stepnet.layout.convert import convert as convert

@@ -34,7 +34,12 @@ class RangeError(ConversionError):
 
 @dataclass(frozen=True)
 class Conversion:
-    """The arrays of the target by its own names, and the report of how they came about."""
+    """Converted weights, and the report of the conversion.
+
+    Attributes:
+        arrays: The arrays of the target, by the target framework's names.
+        report: What was done, step by step; see `Report`.
+    """
 
     arrays: dict[str, Array]
     report: Report
@@ -58,24 +63,30 @@ def convert(
     kind: str = "weights",
     dtype: str | None = None,
 ) -> Conversion:
-    """The weights as those of another layout, with a report of every step.
+    """Weights in the layout of another framework, with a report of every step.
 
-    arrays: arrays or tensors by the source framework's own names, all of one floating dtype, which the result
-    has too, unless `dtype` names another: float64, float32, float16 or bfloat16; a layout that is one vector
-    has it under "weight_space" or the name that its record says. source, target: names of layouts such as
-    "torch.gru"; `stepnet layouts` lists them. sizes: inputs, hidden, projected, layers and directions, as far
-    as the shapes leave them open. semantics: what the source's layout leaves open, by field of `Semantics`;
-    under "target" the same for the target, which otherwise takes what the source has. exact: refuse what is
-    not bit-exact. kind: "weights", "gradient" (of these, or any moment linear in it) or "second_moment".
+    Args:
+        arrays: Arrays or tensors by the source framework's own names, all of one floating dtype. A layout
+            that is one vector has it as "weight_space", or under the name in its record.
+        source: The name of the layout of `arrays`, such as "keras.gru"; `stepnet layouts` lists them.
+        target: The name of the layout to convert to.
+        sizes: "inputs", "hidden", "projected", "layers" and "directions", as far as shapes leave them open.
+        semantics: What the source's layout leaves open, by field of `Semantics`. Under "target" the same for
+            the target, which otherwise takes the values of the source.
+        exact: Whether to refuse what is not bit-exact.
+        kind: "weights"; "gradient" for gradients and moments that are linear in them; "second_moment".
+        dtype: The dtype of the result: float64, float32, float16 or bfloat16; by default that of the arrays.
 
-    Raises `LayoutError` for arrays that do not fit and for what is left open, `ConversionError`, with all
-    reasons, for what cannot be without changing the function, and for numbers beyond the dtype's largest.
+    Raises:
+        LayoutError: For arrays that do not fit the layout, and for sizes and semantics that are left open.
+        ConversionError: With all reasons, if the function would change; with exact=True also for rounding;
+            and for numbers beyond the largest of the dtype.
 
     >>> weights = {"kernel": np.ones((2, 9)), "recurrent_kernel": np.ones((3, 9)), "bias": np.ones((2, 9))}
-    >>> found = convert(weights, "keras.gru", "torch.gru")
-    >>> {name: array.shape for name, array in found.arrays.items()}
+    >>> conversion = convert(weights, "keras.gru", "torch.gru")
+    >>> {name: array.shape for name, array in conversion.arrays.items()}
     {'weight_ih_l0': (9, 2), 'weight_hh_l0': (9, 3), 'bias_ih_l0': (9,), 'bias_hh_l0': (9,)}
-    >>> found.report.exact
+    >>> conversion.report.exact
     True
     >>> convert(weights, "keras.gru", "torch.gru", dtype="bfloat16").arrays["bias_ih_l0"].dtype.name
     'bfloat16'

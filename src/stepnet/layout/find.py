@@ -55,8 +55,15 @@ def find(
 ) -> tuple[Found, ...]:
     """The recurrent layers among arrays of these names and shapes, in the order of the arrays.
 
-    among: the records to consider, whose marks do not count then; by default all. frameworks: those that are
-    meant where others fit as well.
+    Each has the prefix of its names, its arrays, and the layouts that fit. No other layer has these arrays.
+
+    Args:
+        shapes: Shapes by name.
+        among: The records to consider; by default all.
+        frameworks: The frameworks to prefer if several layouts fit.
+
+    Raises:
+        LayoutError: For names and shapes that are none.
 
     >>> find({"rnn.weight_ih_l0": (9, 2), "rnn.weight_hh_l0": (9, 3), "head.weight": (5, 3)})
     (Found(prefix='rnn.', names={...}, layouts=('torch.gru',)),)

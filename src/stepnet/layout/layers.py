@@ -32,13 +32,21 @@ def layers(
     reverse: bool = False,
     merge: str = "concat",
 ) -> Layer:
-    """The layers that weights of a layout are, ready to run; the weights are copied.
+    """The layers of weights in any layout, ready to run: an `RNN`, a `Bidirectional` or a `Stack`.
 
-    arrays, sizes, semantics: as for `convert`. dtype: the dtype to run in; by default that of the arrays,
-    halves becoming float32. reverse: the one direction there is runs from each sequence's last step. merge:
-    what becomes of the outputs of two. A cell of stepnet's own runs by its name, any other as equations.
+    The weights are copied. A cell that stepnet has runs under its name, any other by its equations.
 
-    Raises `LayoutError` for arrays that do not fit and for what is left open.
+    Args:
+        arrays: Arrays or tensors by the framework's own names; see `convert`.
+        layout: The name of their layout, such as "keras.gru".
+        sizes: Sizes that the shapes leave open; see `convert`.
+        semantics: What the layout leaves open, by field of `Semantics`.
+        dtype: The dtype to run in; by default that of the arrays, and float32 for half precision.
+        reverse: Whether weights of one direction run from each sequence's last step.
+        merge: How the outputs of two directions are merged; see `Bidirectional`.
+
+    Raises:
+        LayoutError: For arrays that do not fit, and for what is left open.
 
     >>> weights = {"kernel": np.ones((2, 9)), "recurrent_kernel": np.ones((3, 9)), "bias": np.ones((2, 9))}
     >>> layers(weights, "keras.gru")

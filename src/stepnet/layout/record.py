@@ -54,12 +54,21 @@ class Entry:
 
 @dataclass(frozen=True)
 class Record:
-    """The weights of one kind of layer in one framework, called `framework.cell`.
+    """The layout of one kind of layer in one framework: where its numbers lie, and what they mean.
 
-    arrays: the notation by template of a name. semantics: the value, or the `Setting`, of each field of
-    `Semantics` that is not the usual one. lone_bias: whether one bias goes to b or to d where there are both.
-    lone_direction: how {D} is spelled where there is only one; None: as the first of two.
-    mark: a word in the name of a layer whose arrays alone are called as those of many other layers are.
+    Attributes:
+        name: `framework.cell`.
+        cell: "rnn", "gru", "lstm" or "mgu".
+        arrays: The notation of each array, by a template of its name: {L} is the layer, {D} the direction,
+            and a ? at the end says that the array may be missing.
+        semantics: By field of `Semantics`, where it is not the usual one: the value, or the `Setting` of the
+            framework that leaves it open.
+        evidence: Where the layout was read, and how it was verified.
+        directions: The spelling of {D} for the two directions.
+        lone_bias: Whether a single bias is "b" or "d", in a layout that has both.
+        lone_direction: The spelling of {D} if there is one direction; None for that of the first of two.
+        mark: A word that the layer's name must contain, if its arrays are named as those of other layers are.
+        notes: Remarks for the reports of conversions.
 
     >>> gru = Record("mine.gru", "gru", {"w": "W[(g:rzn h) x]", "u": "R[(g:rzn h) k]", "b?": "b[(g:rzn h)]"})
     >>> gru.names(), gru.gates

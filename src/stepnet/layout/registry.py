@@ -39,7 +39,11 @@ FILES = [
 
 @cache
 def records() -> dict[str, Record]:
-    """Every record by its name, in the order of the files and of each file."""
+    """Every record by its name, in the order of the files and of each file.
+
+    >>> [name for name in records() if name.startswith("mlx.")]
+    ['mlx.rnn', 'mlx.gru', 'mlx.lstm']
+    """
     found: dict[str, Record] = {}
     for file in FILES:
         module = import_module(f"{folder.__name__}.{file}")
@@ -51,7 +55,13 @@ def records() -> dict[str, Record]:
 
 
 def record(name: str | Record) -> Record:
-    """The record of that name; raises `LayoutError` for any other, with those that are spelled alike.
+    """The record of a layout.
+
+    Args:
+        name: The name of a layout such as "torch.gru"; a record is returned as it is.
+
+    Raises:
+        LayoutError: For any other name, with those that are spelled alike.
 
     >>> record("torch.gru").arrays["weight_ih_l{L}{D}"]
     'W[(g:rzn h) x]'

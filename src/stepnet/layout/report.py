@@ -77,10 +77,20 @@ class Made:
 
 @dataclass(frozen=True)
 class Report:
-    """From which layout to which, at which sizes, what each side parametrises, and every step.
+    """What a conversion did, step by step. `print(report)` shows it.
 
-    layout: the record of the target. made: arrays that were made of others before anything else was done.
-    assumed: what nobody said of the source, by its framework's names.
+    Attributes:
+        source: The name of the source's layout.
+        target: The name of the target's layout.
+        sizes: The sizes of the source.
+        source_semantics: What function the source's numbers parametrise.
+        target_semantics: What function the target's numbers parametrise.
+        kind: "weights", "gradient" or "second_moment".
+        steps: What was done to the blocks, the most exact first.
+        layout: The record of the target.
+        made: Arrays that were computed from others of the source before anything else.
+        assumed: The settings of the source that were taken to have their usual values, by its framework's
+            names.
     """
 
     source: str
@@ -96,7 +106,7 @@ class Report:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What else is to be known of the target's layout."""
+        """Remarks on the target's layout."""
         return self.layout.notes
 
     @property
@@ -116,14 +126,12 @@ class Report:
 
     @property
     def rounding(self) -> float:
-        """The largest difference that rounding made."""
+        """The largest difference that rounding made; 0 where nothing was rounded."""
         return max((one.rounding or 0.0 for one in (*self.made, *self.steps)), default=0.0)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What to set in the target framework, so that it computes the same function: its names and
-        values.
-        """
+        """What to set in the target framework so that it computes the same function, by its names."""
         return {
             setting.name: value if setting.values is None else setting.values[value]
             for name, setting in self.layout.settings().items()
@@ -154,7 +162,11 @@ class Report:
         return self.text()
 
     def text(self, known: Container[str] = ()) -> str:
-        """All lines, but for notes that are known: what several reports say is said once."""
+        """The report as text.
+
+        Args:
+            known: Notes to leave out, because another report has shown them.
+        """
         kind = "" if self.kind == "weights" else f" ({self.kind})"
         lines = [f"{self.source} -> {self.target}{kind}: {self.sizes}"]
         lines += [f"  {one}" for one in (*self.made, *self.steps)]

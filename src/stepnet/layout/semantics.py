@@ -107,12 +107,21 @@ def same(*values: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Semantics:
-    """The function of a cell; what does not concern the cell has its usual value.
+    """The function of a cell. Fields that do not concern the cell have their usual values.
 
-    Activations are those of `ACTIVATIONS`: hard_sigmoid(a) is clip(a / 6 + 1/2, 0, 1), as Keras 3 and PyTorch
-    have it, hard_sigmoid_fifth(a) is clip(a / 5 + 1/2, 0, 1), as Keras 2, Theano and ONNX have it. clip
-    bounds what goes into the activations of gates and candidate, cell_clip the cell c', projection_clip the
-    projected output; 0 is none.
+    Attributes:
+        cell: "rnn", "gru", "lstm" or "mgu".
+        reset: "after" or "before" the recurrent product.
+        update: Whether the update gate z keeps the old memory, "keep", or writes the new one, "write".
+        coupled: Whether the input gate is i = 1 - f.
+        forget_bias: A number that the cell adds to the forget gate.
+        gate_activation: An activation. hard_sigmoid(a) is clip(a / 6 + 1/2, 0, 1), as in Keras 3 and PyTorch;
+            hard_sigmoid_fifth(a) is clip(a / 5 + 1/2, 0, 1), as in Keras 2, Theano and ONNX.
+        candidate_activation: Of the candidate n or g.
+        output_activation: Of the cell on its way to the output, in an LSTM.
+        clip: The bound of what enters the activations of gates and candidate; 0 for none.
+        cell_clip: The bound of the cell c'; 0 for none.
+        projection_clip: The bound of the projected output; 0 for none.
 
     >>> Semantics("gru", update="write")
     Semantics(gru: reset='after', update='write')

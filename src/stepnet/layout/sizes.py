@@ -17,7 +17,17 @@ LETTERS = {"inputs": "x", "hidden": "h", "projected": "y", "layers": "L", "direc
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many inputs, hidden units, projected outputs (None without a projection), layers and directions.
+    """The sizes of recurrent layers.
+
+    Args:
+        inputs: The number of inputs of the first layer.
+        hidden: The number of hidden units.
+        projected: The number of outputs of the projection; None without one.
+        layers: The number of layers.
+        directions: 1 or 2.
+
+    Raises:
+        LayoutError: For what is no whole number from 1 on, or too large.
 
     >>> Sizes(inputs=2, hidden=3, layers=2, directions=2).inputs_of(layer=1)
     6
@@ -54,11 +64,11 @@ class Sizes:
 
     @property
     def output(self) -> int:
-        """How many numbers a direction of a layer gives at a step, and takes from the step before."""
+        """The number of outputs of one direction of a layer at a step."""
         return self.projected or self.hidden
 
     def inputs_of(self, layer: int) -> int:
-        """How many inputs a layer has."""
+        """The number of inputs of a layer."""
         return self.inputs if layer == 0 else self.directions * self.output
 
     def of(self, letter: str, layer: int = 0) -> int:

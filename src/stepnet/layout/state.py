@@ -17,15 +17,20 @@ CELLS = {"simple_rnn": "rnn", "simple_rnn_relu": "rnn", "gru": "gru", "lstm": "l
 
 
 def from_torch(state: Mapping[str, Any], prefix: str | None = None, cell: str | None = None) -> Layer:
-    """The recurrent layers of a torch state dict: an `RNN`, a `Bidirectional`, or a `Stack` of one of these.
+    """The recurrent layers of a PyTorch state dict: an `RNN`, a `Bidirectional` or a `Stack`.
 
-    state: arrays or tensors by name, as `module.state_dict()` or a safetensors file has them; it is copied,
-    and halves become float32. prefix: what stands before `weight_ih_l0`, needed where the state holds several
-    recurrent modules. cell: one of "simple_rnn" (of tanh), "simple_rnn_relu", "gru" and "lstm"; by default
-    the shapes tell which, but for a simple RNN's activation. The other layers of a model are the caller's.
+    The weights are copied, and half precision becomes float32. Other layers of a model are left to the
+    caller.
 
-    Raises `LayoutError` where the state holds no recurrent module or several, and for arrays that are
-    missing, do not fit one another or are no floats, by their names in the state.
+    Args:
+        state: Arrays or tensors by name, from `module.state_dict()` or a safetensors file.
+        prefix: What stands before `weight_ih_l0`; needed if the state has several recurrent modules.
+        cell: "simple_rnn" (with tanh), "simple_rnn_relu", "gru" or "lstm". By default the shapes decide; they
+            do not contain the activation of a simple RNN.
+
+    Raises:
+        LayoutError: If the state has no recurrent module, or several; for arrays that are missing, do not fit
+            each other or are not floats. It uses their names in the state.
 
     >>> import numpy as np
     >>> weights = {"rnn.weight_ih_l0": np.ones((12, 2)), "rnn.weight_hh_l0": np.ones((12, 4))}

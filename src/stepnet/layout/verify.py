@@ -29,7 +29,16 @@ LENGTHS = (0, 1, 2, 7, 20, 33)
 
 @dataclass(frozen=True)
 class Weights:
-    """One side: the arrays of a layout, with what they leave open."""
+    """One side of a comparison: arrays in a layout, and what these leave open.
+
+    Args:
+        arrays: Arrays or tensors by the framework's own names.
+        layout: The name of their layout.
+        sizes: Sizes that the shapes leave open; see `convert`.
+        semantics: What the layout leaves open, by field of `Semantics`.
+        reverse: Whether weights of one direction run from each sequence's last step.
+        merge: How the outputs of two directions are merged; see `Bidirectional`.
+    """
 
     arrays: Mapping[str, Any]
     layout: str | Record
@@ -39,7 +48,7 @@ class Weights:
     merge: str = "concat"
 
     def layers(self, dtype: Any = None) -> Layer:
-        """The layers that they are."""
+        """The layers of these weights, ready to run; see `layers`."""
         return layers(
             self.arrays,
             self.layout,
@@ -51,7 +60,7 @@ class Weights:
         )
 
     def given(self) -> Given:
-        """What a framework is given of them."""
+        """The weights as a framework's own runner takes them: float64 copies, sizes and semantics."""
         chosen = record(self.layout)
         arrays = {name: as_array(name, array) for name, array in self.arrays.items()}
         sizes = told(chosen, {name: array.shape for name, array in arrays.items()}, size_mapping(self.sizes))
@@ -102,10 +111,15 @@ class Own:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The largest difference of two sides over some sequences, and the largest output, to measure it by.
+    """The largest difference between the outputs of two sides; `print(verdict)` says it in a line.
 
-    allowed: how far rounding may take them from one another. own: what the frameworks of both sides, where
-    they were asked, gave themselves.
+    Attributes:
+        difference: The largest absolute difference.
+        largest: The largest absolute output, to compare it with.
+        sequences: The number of random sequences.
+        steps: The number of their steps together.
+        allowed: The difference that rounding alone can make.
+        own: The results of the frameworks themselves, if they were run.
     """
 
     difference: float
@@ -136,10 +150,16 @@ def beyond(agrees: bool, allowed: float | None) -> str:
 
 
 def verify(one: Weights, other: Weights, *, seed: int = 0, frameworks: bool = False) -> Verdict:
-    """The largest difference of the outputs of two sides, in float64, over random sequences.
+    """The largest difference of the outputs of two sides, in float64, over the same random sequences.
 
-    frameworks: those that have the layouts, where they are installed, run their weights too. Raises
-    `LayoutError` where the sides do not take inputs, or give outputs, of one size.
+    Args:
+        one: One side.
+        other: The other side.
+        seed: The seed of the random sequences.
+        frameworks: Whether frameworks that are installed run the weights too.
+
+    Raises:
+        LayoutError: If the sides have different numbers of inputs or outputs.
 
     >>> ones = {"kernel": np.ones((1, 2)), "recurrent_kernel": np.ones((2, 2)), "bias": np.ones(2)}
     >>> side = Weights(ones, "keras.rnn")

@@ -31,16 +31,20 @@ from stepnet.ragged.offsets import (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Ragged:
-    """Sequences of any length: `values` [total, *features], and `offsets`, one array per level, outermost
-    first.
+    """Sequences of different lengths, stored end to end without padding.
 
-    Sequence i of one level is `values[offsets[0][i]:offsets[0][i + 1]]`. With more levels `offsets[0]` spans
-    the entries of `offsets[1]` (documents of sentences of words), and the last spans the values. Zero-length
-    sequences and no sequences at all are ordinary. The values are neither copied nor locked; the offsets are
-    both.
+    Sequence i of one level is `values[offsets[0][i]:offsets[0][i + 1]]`. With more levels `offsets[0]` counts
+    the entries of `offsets[1]` (documents of sentences of words), and the last offsets count the values.
+    Sequences of length zero and no sequences at all are valid. The values are not copied; the offsets are
+    copied and made read-only.
 
-    Raises `InputError` unless values are numbers and each level's offsets are int64 along one axis, start at
-    0, never fall, and end at the number of entries of the next level.
+    Args:
+        values: The steps of all sequences, [total, *features]: numbers or bools.
+        offsets: One int64 array per level, outermost first. Each starts at 0, never falls, and ends at the
+            number of entries of the next level.
+
+    Raises:
+        InputError: For values that are no numbers, and for offsets that are not as said.
 
     >>> words = Ragged(np.arange(8.0).reshape(4, 2), (np.array([0, 3, 3, 4]),))
     >>> words
@@ -73,7 +77,7 @@ class Ragged:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """The number of entries of each outermost sequence, int64: its steps, or its inner sequences.
+        """The length of each outermost sequence, int64: its number of steps, or of inner sequences.
 
         >>> Ragged.from_list([[1, 2], [], [3]]).lengths
         array([2, 0, 1])
@@ -82,12 +86,20 @@ class Ragged:
 
     @property
     def levels(self) -> int:
-        """The number of levels: 1 for sequences of steps, 2 for sequences of sequences of steps."""
+        """The number of levels: 1 for sequences of steps, 2 for sequences of sequences of steps.
+
+        >>> Ragged.from_list([[np.arange(3)], [np.arange(1), np.arange(2)]]).levels
+        2
+        """
         return len(self.offsets)
 
     @property
     def features(self) -> tuple[int, ...]:
-        """The shape of one step; () where each step is one number."""
+        """The shape of one step; () if each step is one number.
+
+        >>> Ragged.from_list([np.zeros((2, 3)), np.zeros((5, 3))]).features
+        (3,)
+        """
         return self.values.shape[1:]
 
     @property
@@ -97,7 +109,11 @@ class Ragged:
 
     @property
     def total(self) -> int:
-        """The number of steps of all sequences together."""
+        """The number of steps of all sequences together.
+
+        >>> Ragged.from_list([[1, 2], [], [3]]).total
+        3
+        """
         return len(self.values)
 
     def __len__(self) -> int:
@@ -125,10 +141,13 @@ class Ragged:
         raise InputError("a Ragged is no one array; take .values [total, *features], or to_padded()")
 
     def take(self, indices: Any) -> "Ragged":
-        """The sequences at these indices, in that order, as a Ragged with its own values.
+        """The sequences at these indices, in this order, with values of their own.
 
-        `indices` [count] are whole numbers; repeated ones repeat, negative ones count from the end. Raises
-        `InputError` for one that is beyond the sequences.
+        Args:
+            indices: [count], whole numbers. Repeated ones repeat; negative ones count from the end.
+
+        Raises:
+            InputError: For an index beyond the sequences.
 
         >>> Ragged.from_list([[1, 2], [], [3]]).take([2, 0, 2]).to_list()
         [array([3]), array([1, 2]), array([3])]
@@ -142,11 +161,10 @@ class Ragged:
         return Ragged(self.values[positions], tuple(offsets))
 
     def reversed(self) -> "Ragged":
-        """Each sequence of steps from its last step to its first, with values of its own; the sequences, and
-        inner ones, stay in their order. Twice is as it was.
+        """Each sequence of steps from its last step to its first, with values of its own.
 
-        Beside the sequences themselves it is their second, backward input in one recurrence:
-        `rnn({"forward": x, "backward": x.reversed()})`.
+        Sequences and inner sequences stay in their order. Beside the sequences themselves it is a second
+        input that is read backwards: `rnn({"forward": x, "backward": x.reversed()})`.
 
         >>> Ragged.from_list([[1, 2, 3], [], [4, 5]]).reversed().to_list()
         [array([3, 2, 1]), array([], dtype=int64), array([5, 4])]
@@ -154,9 +172,13 @@ class Ragged:
         return Ragged(self.values[turned_positions_of(self.offsets[-1])], self.offsets)
 
     def with_values(self, values: Array) -> "Ragged":
-        """The same sequences of steps holding other `values` [total, *any features].
+        """Sequences of the same lengths with other values.
 
-        Raises `InputError` unless there is one value per step.
+        Args:
+            values: [total, *features], one value per step, with any features.
+
+        Raises:
+            InputError: Unless there is one value per step.
 
         >>> Ragged.from_list([[1, 2], [3]]).with_values(np.zeros((3, 5)))
         Ragged(2 sequences of 1 to 2 steps, 5 features, float64)
@@ -168,7 +190,10 @@ class Ragged:
         return Ragged(values, self.offsets)
 
     def inner(self) -> "Ragged":
-        """The inner sequences alone, all of them one after the other: one level fewer. `group` undoes it.
+        """The inner sequences one after the other: one level fewer. `group` is the inverse.
+
+        Raises:
+            InputError: For sequences of one level.
 
         >>> documents = Ragged.from_list([[np.arange(3)], [np.arange(1), np.arange(2)]])
         >>> documents.inner()
@@ -179,9 +204,13 @@ class Ragged:
         return Ragged(self.values, self.offsets[1:])
 
     def group(self, counts: Any) -> "Ragged":
-        """The sequences gathered into groups, the next `counts[i]` of them into group i: one level more.
+        """The sequences in groups: one level more. `inner` is the inverse.
 
-        Raises `InputError` unless the counts add up to the number of sequences. `inner` undoes it.
+        Args:
+            counts: The next `counts[i]` sequences are group i.
+
+        Raises:
+            InputError: Unless the counts add up to the number of sequences.
 
         >>> Ragged.from_list([[1, 2], [], [3]]).group([1, 2])
         Ragged(2 sequences of 1 to 2 sequences of 0 to 2 steps, int64)
@@ -195,8 +224,10 @@ class Ragged:
         return Ragged(self.values, (outer, *self.offsets))
 
     def equal(self, other: "Ragged") -> bool:
-        """Whether both hold the same numbers in the same sequences, of the same dtype and features; NaN
-        equals NaN.
+        """Whether both hold the same numbers in the same sequences, with the same dtype. NaN equals NaN.
+
+        Raises:
+            InputError: For what is no `Ragged`.
 
         >>> Ragged.from_list([[1, 2], [3]]).equal(Ragged.from_list([[1], [2, 3]]))
         False
@@ -218,13 +249,20 @@ class Ragged:
         features: int | tuple[int, ...] | None = None,
         levels: int | None = None,
     ) -> "Ragged":
-        """The sequences of a list: each an array [steps, *features], or a list of steps.
+        """The sequences of a list.
 
         A list that holds arrays is one level more. Where no array shows it (an empty list, plain Python
-        numbers) `levels` does, 1 if it is not given. `dtype` is by default NumPy's common one, float32 where
-        nothing tells it; `features` is needed only where no sequence tells them; an empty list, or array of
-        shape [0], leaves both to the others. Raises `InputError`, naming the first sequence whose features
-        differ, that holds no numbers, or that `dtype` cannot hold.
+        numbers) `levels` decides, by default 1.
+
+        Args:
+            sequences: A list of arrays [steps, *features], or of lists of steps; nested for more levels.
+            dtype: The dtype; by default NumPy's common one of all sequences, and float32 for none.
+            features: The feature shape; needed only if no sequence shows it.
+            levels: The number of levels; needed only if no array shows it.
+
+        Raises:
+            InputError: Naming the first sequence whose features differ from the others', that holds no
+                numbers, or that `dtype` cannot hold.
 
         >>> Ragged.from_list([np.zeros((2, 3)), np.zeros((5, 3)), []])
         Ragged(3 sequences of 0 to 5 steps, 3 features, float64)
@@ -245,11 +283,18 @@ class Ragged:
 
     @classmethod
     def from_padded(cls, x: Any, lengths: Any = None, time_major: bool = False) -> "Ragged":
-        """The sequences of a padded array [batch, time, *features]; [time, batch, *features] if `time_major`.
+        """The sequences of a padded array and their lengths.
 
-        `lengths` [batch] says how many steps of each are its own; without it all are. What lies behind them
-        is never read. Where nothing is padding the values share the array's memory. Raises `InputError`,
-        naming the first bad sequence, for a length that is negative or beyond the array.
+        If nothing is padding the values share the array's memory.
+
+        Args:
+            x: [batch, time, *features], or [time, batch, *features] if `time_major`.
+            lengths: [batch], how many steps of each row belong to its sequence; by default all. The steps
+                behind them are never read.
+            time_major: Whether the time is the first axis.
+
+        Raises:
+            InputError: Naming the first sequence whose length is negative or beyond the array.
 
         >>> Ragged.from_padded([[1, 2, 0], [3, 4, 5]], [2, 3]).to_list()
         [array([1, 2]), array([3, 4, 5])]
@@ -259,11 +304,16 @@ class Ragged:
     def to_padded(
         self, time_major: bool = False, length: int | None = None, fill: Any = 0
     ) -> tuple[Array, NDArray[np.int64]]:
-        """An array [batch, time, *features], padded with `fill`, and the lengths [batch].
+        """An array [batch, time, *features] padded with `fill`, and the lengths [batch].
 
-        The axes are [time, batch, *features] if `time_major`. `time` is the longest sequence's, or `length`
-        if given. Raises `InputError` for a sequence longer than `length`, for a `fill` that the dtype cannot
-        hold, and for more than one level.
+        Args:
+            time_major: Whether the axes are [time, batch, *features].
+            length: The size of the time axis; by default the longest length.
+            fill: The value behind the end of a sequence.
+
+        Raises:
+            InputError: For a sequence longer than `length`, a `fill` that the dtype cannot hold, and for more
+                than one level.
 
         >>> Ragged.from_list([[1, 2], [3]]).to_padded(fill=-1)
         (array([[ 1,  2], [ 3, -1]]), array([2, 1]))
@@ -273,11 +323,16 @@ class Ragged:
 
     @classmethod
     def from_arrow(cls, array: Any) -> "Ragged":
-        """The sequences of an Arrow `list` or `large_list` array or column, a row each, sharing its memory.
+        """The sequences of an Arrow list array or column, one per row, sharing its memory.
 
-        The lists hold numbers, fixed-size lists (of fixed-size lists...) of numbers: features, or lists
-        again: one level more. Copied are booleans, which Arrow holds as bits, and columns of several chunks.
-        Raises `InputError` for nulls, naming the first row, for other types, and without pyarrow.
+        Bools are copied, because Arrow stores them as bits, and so are columns of several chunks.
+
+        Args:
+            array: A pyarrow `list` or `large_list` array. The lists hold numbers, fixed-size lists of numbers
+                (features), or lists again (one level more).
+
+        Raises:
+            InputError: For nulls, naming the first row; for other types; without pyarrow.
 
         >>> import pyarrow
         >>> Ragged.from_arrow(pyarrow.array([[1.0, 2.0], [], [3.0]]))
@@ -286,11 +341,13 @@ class Ragged:
         return cls(*arrow.from_arrow(array))
 
     def to_arrow(self) -> Any:
-        """A pyarrow list array, a row per sequence, that shares the values' memory where they are contiguous.
+        """A pyarrow list array, one row per sequence, that shares the memory of contiguous values.
 
-        It is a `list` with one more list per further level and a fixed-size list per feature axis;
-        `large_list` where offsets need more than 32 bits. Raises `InputError` for a dtype that Arrow lacks,
-        and without pyarrow.
+        It is a `list` with one more list per further level and one fixed-size list per feature axis. It is a
+        `large_list` if the offsets need more than 32 bits.
+
+        Raises:
+            InputError: For a dtype that Arrow lacks, and without pyarrow.
 
         >>> Ragged.from_list([np.zeros((2, 3), np.float32)]).to_arrow().type
         ListType(list<item: fixed_size_list<item: float>[3]>)
@@ -299,9 +356,13 @@ class Ragged:
 
     @classmethod
     def from_packed(cls, packed: Any) -> "Ragged":
-        """The sequences of a torch `PackedSequence`, in the order they had before it sorted them.
+        """The sequences of a torch `PackedSequence`, copied, in the order they had before it sorted them.
 
-        Raises `InputError` for anything else, and without torch.
+        Args:
+            packed: A `torch.nn.utils.rnn.PackedSequence`.
+
+        Raises:
+            InputError: For anything else, and without torch.
 
         >>> import torch
         >>> packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2), torch.ones(3)], enforce_sorted=False)
@@ -313,9 +374,12 @@ class Ragged:
     def to_packed(self, enforce_sorted: bool = False) -> Any:
         """A torch `PackedSequence` with its own data, which remembers the order of the sequences.
 
-        With `enforce_sorted` it holds no order, as torch's own, and lengths must not rise. Raises
-        `InputError` for an empty sequence, naming the first, for no sequences, which torch cannot hold, for
-        more than one level, and without torch.
+        Args:
+            enforce_sorted: As in torch: it stores no order, and lengths must not rise.
+
+        Raises:
+            InputError: For an empty sequence, naming the first, and for no sequences: torch cannot hold them.
+                For more than one level, and without torch.
 
         >>> Ragged.from_list([[1, 2], [3, 4, 5]]).to_packed().batch_sizes
         tensor([2, 2, 1])
@@ -324,10 +388,14 @@ class Ragged:
 
     @classmethod
     def from_nested(cls, nested: Any) -> "Ragged":
-        """The sequences of a torch nested tensor [batch, steps, *features] of layout `torch.jagged`.
+        """The sequences of a torch nested tensor, sharing its memory.
 
-        They share its memory, unless it has holes (a tensor with lengths shorter than its offsets), which are
-        left out. Raises `InputError` for anything else, and without torch.
+        Args:
+            nested: A nested tensor [batch, steps, *features] of layout `torch.jagged`. One with gaps (lengths
+                shorter than its offsets) is copied without them.
+
+        Raises:
+            InputError: For anything else, and without torch.
 
         >>> import torch
         >>> nested = torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(3, 4)], layout=torch.jagged)
@@ -337,10 +405,12 @@ class Ragged:
         return cls(*torch.from_nested(nested))
 
     def to_nested(self) -> Any:
-        """A torch nested tensor of layout `torch.jagged` that shares the values' memory.
+        """A torch nested tensor of layout `torch.jagged` that shares the memory of the values.
 
-        Values that are read-only or not contiguous are copied, for torch knows no read-only tensors. Raises
-        `InputError` for more than one level, for a dtype that torch lacks, and without torch.
+        Values that are read-only or not contiguous are copied: torch has no read-only tensors.
+
+        Raises:
+            InputError: For more than one level, for a dtype that torch lacks, and without torch.
 
         >>> Ragged.from_list([np.zeros((2, 4)), np.zeros((3, 4))]).to_nested().offsets()
         tensor([0, 2, 5])

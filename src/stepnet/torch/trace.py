@@ -19,18 +19,24 @@ torch: Any = pytorch("torch")
 def trace(step: Any, example: Any, *, statics: Any = None, **options: Any) -> RNN:
     """The recurrence of a step that is written with PyTorch.
 
-    step: a cell module, whose forward(x, state) gives the new state or (output, state), as those of
-    torch.nn; or a function step(x, memory, params) -> (output, memory) on tensors. Either gets `statics` and
-    `index` too if it has parameters of these names. A state is a tensor, or a structure of them; the output
-    of a module that gives its state alone is that state, or the first of several (h of an LSTM's h and c).
-
-    example: what one call of the step is given: (x, state) for a module, (x, memory, params) or (x, memory)
-    for a function. Tensors [rows, features...] of any number of rows, of which shapes and dtypes count;
-    parameters count as they are. statics: likewise tensors [rows, features...]. options: the others that
-    `RNN` takes.
-
     The parameters and buffers of a module are the parameters of the recurrence, by their names. They are
-    copies: train the module, then trace it anew. Tensors that the step holds otherwise are constants.
+    copied: after more training, trace the module again. Other tensors that the step uses are constants.
+
+    Args:
+        step: A cell module whose forward(x, state) returns the new state or (output, state), as those of
+            torch.nn do; or a function step(x, memory, params) -> (output, memory) on tensors. Either gets
+            `statics` and `index` too if it has parameters of these names. A state is a tensor or a structure
+            of tensors. The output of a module that returns its state alone is that state, or the first of
+            several (h of an LSTM's h and c).
+        example: The arguments of one call: (x, state) for a module, (x, memory, params) or (x, memory) for a
+            function. Tensors [rows, features...] with any number of rows; only shapes and dtypes matter,
+            except for `params`, whose numbers are used.
+        statics: An example of the statics, tensors [rows, features...].
+        options: Other arguments of `RNN`, such as reverse=True.
+
+    Raises:
+        InputError: For what is no step or no example of one call.
+        StepError: For an operation that no step has, or that mixes rows, with the line of your code.
 
     >>> import numpy as np, torch, stepnet.torch
     >>> cell = torch.nn.GRUCell(3, 4)
