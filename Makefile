@@ -34,7 +34,7 @@ lint: $(VENV)/lint.stamp ## format and lint
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-types: $(VENV)/lint.stamp $(VENV)/test.stamp ## pyright, strict on the package
+types: $(VENV)/lint.stamp $(VENV)/test.stamp ## pyright, strict on the package and on bench/runtimes
 	$(BIN)/pyright
 
 format: $(VENV)/lint.stamp ## mend what lint would complain of, where that can be done
@@ -44,7 +44,7 @@ format: $(VENV)/lint.stamp ## mend what lint would complain of, where that can b
 check: lint types test ## what CI runs
 
 bench: $(VENV)/test.stamp ## the benchmark, against torch, onnxruntime and what bench-peers made
-	$(BIN)/stepnet bench $(ARGS)
+	$(BIN)/python -m bench $(ARGS)
 
 bench-peers: $(PEERS)/openvino/peer.stamp ## an environment for each peer of the benchmark that needs its own
 
@@ -72,7 +72,7 @@ $(VENV)/demo.stamp: pyproject.toml $(VENV)/pip.stamp
 
 $(VENV)/test.stamp: pyproject.toml $(VENV)/pip.stamp
 	@echo "installing stepnet and all that its tests need in $(VENV) ..."
-	@$(BIN)/python $(PIP) --editable '.[demo,arrow,bench,torch,keras,onnx,flax]' --group test
+	@$(BIN)/python $(PIP) --editable '.[demo,arrow,torch,keras,onnx,flax]' --group test --group bench
 	@touch $(VENV)/demo.stamp $@
 
 $(VENV)/lint.stamp: pyproject.toml $(VENV)/pip.stamp

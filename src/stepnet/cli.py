@@ -348,18 +348,6 @@ def doctor(as_json: Json = False) -> None:
         typer.echo(health_text(health))
 
 
-@app.command(
-    add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
-)
-def bench(context: typer.Context) -> None:
-    """Measure stepnet beside other runtimes. See `stepnet bench --help`."""
-    from stepnet.bench.command import bench as command
-
-    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    alone.command()(command)
-    alone(context.args, prog_name="stepnet bench")
-
-
 def tell(title: str, verdict: Any) -> None:
     """Prints a verdict, and below it what frameworks themselves gave."""
     typer.echo(f"{title}{verdict}")
