@@ -13,7 +13,7 @@ PIP    = -m pip --disable-pip-version-check install --quiet
 .NOTPARALLEL:
 PEER_NAMES := openvino tensorflow jax paddle mxnet mlx ncnn chainer flashrnn
 
-.PHONY: help demo test test-long test-fuzz lint types format check bench bench-peers pictures peers test-peers
+.PHONY: help demo test test-long test-fuzz lint types format check bench bench-peers pictures layouts peers test-peers
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -52,6 +52,9 @@ peers: $(PEER_NAMES:%=$(PEERS)/%/peer.stamp) ## an environment for each framewor
 
 pictures: $(VENV)/test.stamp ## the pictures of the documentation, taken by Chromium
 	$(BIN)/python -m pytest tests/report/test_browser.py -k screenshots --save
+
+layouts: $(VENV)/test.stamp ## docs/layouts.md, from the records
+	$(BIN)/python docs/layouts_page.py
 
 test-peers: peers $(VENV)/test.stamp ## layouts and files against the frameworks themselves
 	$(BIN)/python -m pytest tests/peers/test_peers.py tests/peers/test_corpus.py $(ARGS)

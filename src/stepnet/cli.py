@@ -255,7 +255,6 @@ def verify(
 @app.command()
 def layouts(
     name: Annotated[str | None, typer.Argument(help="A layout; without it, all of them.")] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="The page of the documentation.")] = False,
     as_json: Json = False,
 ) -> None:
     """List the layouts that stepnet knows, or say all about one."""
@@ -264,9 +263,7 @@ def layouts(
     from stepnet.layout.registry import record, records
     from stepnet.report import layouts as report
 
-    if markdown:
-        typer.echo(report.markdown(), nl=False)
-    elif as_json:
+    if as_json:
         chosen = [record(name)] if name else list(records().values())
         write_json([report.as_json(one) for one in chosen])
     elif name:
