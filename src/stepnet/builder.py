@@ -43,7 +43,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.arguments import flag, function, shown, whole
+from stepnet.arguments import flag, function, is_integer, shown, whole
 from stepnet.batch import Batch, checked_array
 from stepnet.block import REDUCE, Block, Memory, Replay, numbered
 from stepnet.engines import checked_engine
@@ -57,7 +57,7 @@ from stepnet.recurrence import RNN, default_dtype, scan
 from stepnet.step import Spec
 from stepnet.structure import leaves, skeleton
 from stepnet.trace import Traced, apply, array_of, lifted, refuse, user_line
-from stepnet.types import ROWS, is_integer
+from stepnet.types import ROWS
 
 Array = np.ndarray
 

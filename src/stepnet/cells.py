@@ -194,7 +194,7 @@ class Cell:
         projected: int | None = None,
         *,
         bias: bool = True,
-        seed: int | np.random.Generator = 0,
+        seed: "int | np.random.Generator" = 0,  # as text: NumPy loads its random numbers when they are named
         dtype: Any = "float32",
     ) -> dict[str, np.ndarray]:
         """Random parameters by name, uniform from -1 / sqrt(hidden) to 1 / sqrt(hidden), as in PyTorch."""

@@ -11,7 +11,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepnet.arguments import shown
+from stepnet.arguments import is_integer, shown
+from stepnet.dtypes import DTYPES
 from stepnet.einsum import einsum, tensordot
 from stepnet.trace import (
     ROWS_AXIS,
@@ -27,7 +28,7 @@ from stepnet.trace import (
     reshaped,
     transposed,
 )
-from stepnet.types import DTYPES, ROWS, is_integer
+from stepnet.types import ROWS
 from stepnet.ufuncs import dot
 
 # What NumPy makes of a traced value is a traced value, which its stubs do not know.

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.dtypes import DTYPES
 from stepnet.errors import NetError
 from stepnet.recur import Recur
-from stepnet.types import CONST, DTYPES, ROWS, Extent, Literal, Type, extent_of, is_beside, joint_extent
+from stepnet.types import CONST, ROWS, Extent, Literal, Type, extent_of, is_beside, joint_extent
 
 Array = np.ndarray
 Attributes = Mapping[str, Any]

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, cast
 
-from stepnet.arguments import dtype_name, is_array, shown, whole
+from stepnet.arguments import dtype_name, is_array, is_integer, shown, whole
+from stepnet.dtypes import DTYPES
 from stepnet.errors import InputError
 from stepnet.ir import Builder, Net
 from stepnet.lines import NamingLine, defined_at, refuse, written_at
@@ -18,7 +19,7 @@ from stepnet.once import computed_once
 from stepnet.recur import Recur
 from stepnet.structure import arranged, leaves, named_leaves, rebuild, skeleton, transform
 from stepnet.trace import Traced, array_of
-from stepnet.types import AXES, CONST, DTYPES, ROWS, Type, extent_of, is_beside, is_integer
+from stepnet.types import AXES, CONST, ROWS, Type, extent_of, is_beside
 
 Step = Callable[..., Any]
 

@@ -14,12 +14,13 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from stepnet import arguments
+from stepnet.dtypes import DTYPES, dtype_text
 from stepnet.errors import InputError, NetError
 from stepnet.ir import Builder
 from stepnet.lines import refuse as refuse
 from stepnet.lines import user_line as user_line
 from stepnet.ops import OPERATIONS
-from stepnet.types import CONST, DTYPES, Type, dtype_text
+from stepnet.types import CONST, Type
 
 # What these make of a traced value comes back through its protocols, which the stubs of NumPy do not know.
 numpy: Any = np

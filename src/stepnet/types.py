@@ -15,10 +15,10 @@ statics that are sequences have names of their own.
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from stepnet.dtypes import DTYPES
 from stepnet.errors import NetError
 
 Extent = tuple[str, ...]
@@ -26,8 +26,6 @@ AXES: Extent = ("rows", "steps", "words", "letters", "strokes", "points")
 CONST: Extent = ()
 ROWS: Extent = AXES[:1]
 STEPS: Extent = AXES[:2]
-
-DTYPES = {"float32": "f32", "float64": "f64", "int32": "i32", "int64": "i64", "bool": "bool"}
 
 
 @dataclass(frozen=True)
@@ -110,25 +108,6 @@ def own_copy(array: np.ndarray) -> np.ndarray:
     copy = np.array(array, array.dtype.newbyteorder("="), order="C")
     copy.setflags(write=False)
     return copy
-
-
-def is_integer(value: Any) -> bool:
-    """Whether a value is a whole number of Python's or NumPy's; a bool is none."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
-def dtype_text(dtype: Any) -> str:
-    """The name of a dtype; what was given, as text, where NumPy knows none of that name.
-
-    >>> dtype_text(np.float32), dtype_text("half a float")
-    ('float32', "'half a float'")
-    """
-    if isinstance(dtype, np.dtype):
-        return dtype.name
-    try:
-        return np.dtype(dtype).name
-    except (TypeError, ValueError, SyntaxError, DeprecationWarning):  # NumPy's ways to say that it is none
-        return repr(dtype)
 
 
 def extent_of(depth: int) -> Extent:

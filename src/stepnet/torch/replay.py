@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from stepnet.dtypes import DTYPES
 from stepnet.errors import NetError, StepError
 from stepnet.lines import defined_at, written_at
 from stepnet.numpy_functions import listed
@@ -14,7 +15,7 @@ from stepnet.torch.graph import Graph, Layout, graph_of
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.rules import Result
 from stepnet.trace import Traced, builder_of, refuse
-from stepnet.types import CONST, DTYPES, ROWS, Type
+from stepnet.types import CONST, ROWS, Type
 
 torch: Any = pytorch("torch")
 
