@@ -17,7 +17,7 @@ import numpy as np
 
 from stepnet.dtypes import DTYPES
 from stepnet.errors import NetError
-from stepnet.recur import Recur
+from stepnet.recur import Order
 from stepnet.types import CONST, ROWS, Extent, Literal, Type, extent_of, is_beside, joint_extent
 
 Array = np.ndarray
@@ -300,12 +300,12 @@ def recur_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type,
     What the body has one of per row there is one of per step outside; what it has as a sequence of each row
     is a sequence of each step.
     """
-    recur = Recur.of(attributes)
-    body, sequences = recur.body, recur.sequence_count
+    order, body = Order.of(attributes), attributes["body"]
+    sequences = order.sequence_count
     if sequences < 1:
         raise NetError("a recurrence runs over at least one sequence")
     deep = recur_extent(operands, attributes)
-    outputs, following = recur.gives([body.nodes[result].type for result in body.results])
+    outputs, following = order.gives([body.nodes[result].type for result in body.results])
     for position, operand in enumerate(operands):
         inside = body.nodes[body.inputs[position]].type
         outside = CONST if inside.extent == CONST else deep[:-1] + inside.extent[1:]
@@ -313,7 +313,7 @@ def recur_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type,
             outside = deeper(deep, inside.extent)
         if inside.at(outside) != operand:
             raise NetError(f"operand {position} of the recurrence is {operand}, its body expects {inside}")
-    for memory, after in zip(recur.given(operands).memories, following, strict=True):
+    for memory, after in zip(order.given(operands).memories, following, strict=True):
         if memory.element != after.element:
             raise NetError(f"a memory enters the body as {memory.element} and leaves as {after.element}")
     for output in outputs:

@@ -13,10 +13,9 @@ from typing import Any, cast
 from stepnet.arguments import dtype_name, is_array, is_integer, shown, whole
 from stepnet.dtypes import DTYPES
 from stepnet.errors import InputError
-from stepnet.ir import Builder, Net
+from stepnet.ir import Builder, Net, Recur
 from stepnet.lines import NamingLine, defined_at, refuse, written_at
 from stepnet.once import computed_once
-from stepnet.recur import Recur
 from stepnet.structure import arranged, leaves, named_leaves, rebuild, skeleton, transform
 from stepnet.trace import Traced, array_of
 from stepnet.types import AXES, CONST, ROWS, Type, extent_of, is_beside
