@@ -13,14 +13,19 @@ from typing import Any, cast
 from stepnet.arguments import dtype_name, is_array, is_integer, shown, whole
 from stepnet.dtypes import DTYPES
 from stepnet.errors import InputError
+from stepnet.indexing import indexed
 from stepnet.ir import Builder, Net, Recur
 from stepnet.lines import NamingLine, defined_at, refuse, written_at
+from stepnet.numpy_functions import FUNCTIONS
 from stepnet.once import computed_once
 from stepnet.structure import arranged, leaves, named_leaves, rebuild, skeleton, transform
-from stepnet.trace import Traced, array_of
+from stepnet.trace import Rules, Traced, array_of
 from stepnet.types import AXES, CONST, ROWS, Type, extent_of, is_beside
+from stepnet.ufuncs import UFUNCS
 
 Step = Callable[..., Any]
+
+Traced.rules = Rules(UFUNCS, FUNCTIONS, indexed)
 
 MOST_LEVELS = len(AXES) - 2
 LEVELS = f"levels is how many levels of inner sequences there are at each step, from 0 to {MOST_LEVELS}"
