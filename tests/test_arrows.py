@@ -35,6 +35,10 @@ STAGES = {
 # A recurrence and what it is made of know each other by type: the files are being taken apart. To be emptied.
 CIRCLES = {"levels", "nested", "recurrence", "scopes", "stream", "watch"}
 
+# What imports inside functions: each command what it needs, so that all of them start at once; and LLVM is
+# loaded where an engine is asked for, by one thread and between two forks.
+LATE = {"cli", "engines"}
+
 
 def modules() -> dict[str, Path]:
     """Every module by its name without the package's; the package itself is `__init__`."""
@@ -113,6 +117,17 @@ def circle(graph: Mapping[str, set[str]]) -> list[str]:
         return []
 
     return next((round_trip for module in graph if (round_trip := walked(module, []))), [])
+
+
+def test_imports_stand_at_the_top():
+    known = modules()
+    late = {
+        name
+        for name, path in known.items()
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(function, ast.FunctionDef) and list(imported(function, known))
+    }
+    assert late == LATE
 
 
 def test_every_name_of_a_stage_is_a_module():

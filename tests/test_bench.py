@@ -23,6 +23,7 @@ from bench.runtimes.machine import Peak, peak
 from bench.runtimes.peers import onnxruntime, prototype, worker
 from bench.runtimes.peers import stepnet as ours
 from bench.runtimes.peers import torch as torch_peer
+from bench.runtimes.plot import draw
 from bench.runtimes.report import comparison, remarks, times
 from bench.runtimes.results import REFUSED, Result, Run, Timing
 from bench.runtimes.runner import PEERS, Peer, Worker
@@ -424,8 +425,6 @@ def test_a_table_names_what_was_not_timed():
 
 
 def test_a_plot_is_a_picture(tmp_path: Path):
-    from bench.runtimes.plot import draw
-
     draw(a_run(), tmp_path / "run.svg")
     text = (tmp_path / "run.svg").read_text(encoding="utf-8")
     assert text.startswith("<?xml")

@@ -17,6 +17,7 @@ from bench.runtimes import report, results
 from bench.runtimes.cases import GATES, Case, grid, target_cases, vowels_case
 from bench.runtimes.machine import facts as machine_facts
 from bench.runtimes.measure import Settings, measure, workers
+from bench.runtimes.plot import draw
 from bench.runtimes.results import Result, Run
 from bench.runtimes.runner import OURS, PEERS, Peer, chosen
 from bench.runtimes.targets import facts, targets
@@ -95,8 +96,6 @@ def bench(
     if save is not None:
         results.save(found, save)
     if plot is not None:
-        from bench.runtimes.plot import draw
-
         draw(found, plot)
     if as_json:
         typer.echo(json.dumps(results.to_record(found), indent=1))

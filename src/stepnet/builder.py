@@ -59,6 +59,8 @@ from stepnet.structure import leaves, skeleton
 from stepnet.trace import Traced, apply, array_of, lifted, refuse, user_line
 from stepnet.types import ROWS
 
+__all__ = ["add_two", "create_rnn_op", "foreach", "matmul"]
+
 Array = np.ndarray
 
 
@@ -385,3 +387,7 @@ def foreach(body: Callable[[Any, Any], Any], inputs: Any, state: Any, *, engine:
         return body(x, memory)
 
     return scan(step, state, inputs, engine=engine)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
