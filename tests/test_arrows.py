@@ -17,7 +17,7 @@ PACKAGE = "stepnet"
 STAGES = {
     "errors": "errors version dtypes arguments structure lines once apart threads lanes tolerance",
     "ragged": "ragged",
-    "net": "types ops recur ir digest interpret",
+    "net": "types meanings recur type_rules ops ir digest interpret",
     "trace": "trace contractions einsum indexing ufuncs numpy_functions functions step",
     "plan": "passes plan schedule",
     "engines": "engines",

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from stepnet.ir import Builder, Net, Node, Recur, ancestors
-from stepnet.ops import deeper, recur_extent
 from stepnet.passes.rewrite import rewritten
+from stepnet.type_rules import deeper, recur_extent
 from stepnet.types import CONST, is_beside
 
 # By recurrence, for each of its results: whether it has left, and its number outside or its new place.
