@@ -18,7 +18,8 @@ STAGES = {
     "errors": "errors version dtypes arguments structure lines once apart threads lanes tolerance",
     "ragged": "ragged",
     "net": "types meanings recur type_rules ops ir digest interpret",
-    "trace": "trace contractions einsum indexing ufuncs numpy_functions functions step",
+    "trace": "trace feature_axes contractions einsum indexing ufuncs numpy_reductions numpy_shapes"
+    " numpy_functions functions step",
     "plan": "passes plan schedule",
     "engines": "engines",
     "explain": "report.expressions report.explain report.nesting",

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.numpy_functions import broadcast_to_features, in_every_row
+from stepnet.numpy_shapes import broadcast_to_features, in_every_row
 from stepnet.torch.rules import Result, to
 from stepnet.trace import Traced, refuse, reshaped
 

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from stepnet.dtypes import DTYPES
 from stepnet.errors import NetError, StepError
+from stepnet.feature_axes import listed
 from stepnet.lines import defined_at, written_at
-from stepnet.numpy_functions import listed
 from stepnet.structure import leaves, named_leaves, rebuild
 from stepnet.torch.aten import ADVICE, RANDOM, TABLE
 from stepnet.torch.graph import Graph, Layout, graph_of
