@@ -13,7 +13,7 @@ PIP    = -m pip --disable-pip-version-check install --quiet
 .NOTPARALLEL:
 PEER_NAMES := openvino tensorflow jax paddle mxnet mlx ncnn chainer flashrnn
 
-.PHONY: help demo test test-long test-fuzz lint types format docs docs-serve check bench bench-peers pictures peers test-peers
+.PHONY: help demo test test-long test-fuzz lint types format docs docs-serve check bench bench-peers pictures layouts peers test-peers
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -34,7 +34,7 @@ lint: $(VENV)/lint.stamp ## format and lint
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-types: $(VENV)/lint.stamp $(VENV)/test.stamp ## pyright, strict on the package
+types: $(VENV)/lint.stamp $(VENV)/test.stamp ## pyright, strict on the package and on bench/runtimes
 	$(BIN)/pyright
 
 format: $(VENV)/lint.stamp ## mend what lint would complain of, where that can be done
@@ -51,7 +51,7 @@ docs-serve: $(VENV)/lint.stamp $(VENV)/docs.stamp ## the site on http://localhos
 check: lint types docs test ## what CI runs
 
 bench: $(VENV)/test.stamp ## the benchmark, against torch, onnxruntime and what bench-peers made
-	$(BIN)/stepnet bench $(ARGS)
+	$(BIN)/python -m bench $(ARGS)
 
 bench-peers: $(PEERS)/openvino/peer.stamp ## an environment for each peer of the benchmark that needs its own
 
@@ -59,6 +59,9 @@ peers: $(PEER_NAMES:%=$(PEERS)/%/peer.stamp) ## an environment for each framewor
 
 pictures: $(VENV)/test.stamp ## the pictures of the documentation, taken by Chromium
 	$(BIN)/python -m pytest tests/report/test_browser.py -k screenshots --save
+
+layouts: $(VENV)/test.stamp ## docs/layouts.md, from the records
+	$(BIN)/python docs/layouts_page.py
 
 test-peers: peers $(VENV)/test.stamp ## layouts and files against the frameworks themselves
 	$(BIN)/python -m pytest tests/peers/test_peers.py tests/peers/test_corpus.py $(ARGS)
@@ -79,7 +82,7 @@ $(VENV)/demo.stamp: pyproject.toml $(VENV)/pip.stamp
 
 $(VENV)/test.stamp: pyproject.toml $(VENV)/pip.stamp
 	@echo "installing stepnet and all that its tests need in $(VENV) ..."
-	@$(BIN)/python $(PIP) --editable '.[demo,arrow,bench,torch,keras,onnx,flax]' --group test
+	@$(BIN)/python $(PIP) --editable '.[demo,arrow,torch,keras,onnx,flax]' --group test --group bench
 	@touch $(VENV)/demo.stamp $@
 
 $(VENV)/lint.stamp: pyproject.toml $(VENV)/pip.stamp

@@ -1,12 +1,12 @@
 """How long this checkout takes beside another revision of stepnet, for the same recurrences.
 
     python bench/versions.py e90d6c7                              the sizes that a speed is promised for
-    python bench/versions.py main --cell lstm --batch 1,16        other cases: the options of `stepnet bench`
+    python bench/versions.py main --cell lstm --batch 1,16        other cases: options of `python -m bench`
     python bench/versions.py main --rounds 9 --json
 
-The revision is checked out in a folder of its own. The two take turns, this one first: `stepnet bench` runs
-the cases without any peer, and bench/stream.py steps of a stream, both from the checkout's own code. Each
-turn is a process of its own. A time is the median of all turns, a ratio that of each round's.
+The revision is checked out in a folder of its own. The two take turns, this one first: `python -m bench`
+runs the cases without any peer, and bench/stream.py steps of a stream, both from the checkout's own code.
+Each turn is a process of its own. A time is the median of all turns, a ratio that of each round's.
 """
 
 import json
@@ -26,10 +26,11 @@ from rich.progress import track
 from rich.table import Table
 
 ROOT = Path(__file__).resolve().parents[1]
-COMMAND = "from stepnet.cli import main; main()"
+# The command of revisions in which the benchmark is a part of the package.
+PACKAGED = ["-c", "from stepnet.cli import main; main()", "bench"]
 TARGETS = ["--preset", "targets"]
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
-OTHERS = {"allow_extra_args": True, "ignore_unknown_options": True}  # which are those of `stepnet bench`
+OTHERS = {"allow_extra_args": True, "ignore_unknown_options": True}  # which are those of `python -m bench`
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,8 @@ def check_out(revision: str, folder: Path) -> Path:
 
 def turn(tree: Path, options: Sequence[str], steps: bool) -> dict[str, float]:
     """The seconds of every case, by a checkout's code in processes of its own."""
-    bench = ["-c", COMMAND, "bench", "--peers", "stepnet", "--rounds", "1", "--json", *options]
-    run = output(tree, bench)
+    bench = ["-m", "bench"] if (tree / "bench" / "__main__.py").exists() else PACKAGED
+    run = output(tree, [*bench, "--peers", "stepnet", "--rounds", "1", "--json", *options])
     cases = {case["name"]: case["timings"]["stepnet"]["median"] for case in run["cases"]}
     return {**cases, **(stream_steps(tree) if steps else {}), **run["facts"]}
 

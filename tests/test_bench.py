@@ -16,20 +16,22 @@ import typer
 from tolerance import assert_close
 from typer.testing import CliRunner
 
+from bench.runtimes import measure, results, runner, targets
+from bench.runtimes.cases import Case, grid, target_cases, vowels_case
+from bench.runtimes.command import bench
+from bench.runtimes.machine import Peak, peak
+from bench.runtimes.peers import onnxruntime, prototype, worker
+from bench.runtimes.peers import stepnet as ours
+from bench.runtimes.peers import torch as torch_peer
+from bench.runtimes.plot import draw
+from bench.runtimes.report import comparison, remarks, times
+from bench.runtimes.results import REFUSED, Result, Run, Timing
+from bench.runtimes.runner import PEERS, Peer, Worker
 from stepnet import cells
-from stepnet.bench import measure, results, runner, targets
-from stepnet.bench.cases import Case, grid, target_cases, vowels_case
-from stepnet.bench.command import bench
-from stepnet.bench.machine import Peak, peak
-from stepnet.bench.peers import onnxruntime, prototype, worker
-from stepnet.bench.peers import stepnet as ours
-from stepnet.bench.peers import torch as torch_peer
-from stepnet.bench.report import comparison, remarks, times
-from stepnet.bench.results import REFUSED, Result, Run, Timing
-from stepnet.bench.runner import PEERS, Peer, Worker
 from stepnet.errors import FileError, InputError
 from stepnet.version import __version__
 
+ROOT = Path(__file__).resolve().parents[1]
 TINY = Case("gru", 3, 5, 4, 16, ragged=True)
 SETTINGS = measure.Settings(threads=1, rounds=3, turn=0.0, pause=0.0)
 
@@ -330,7 +332,7 @@ def a_run(ours: float = 1.0) -> Run:
     result = Result(TINY, timings, {"c": "wrong: far", "d": REFUSED + "no"}, Peak(1e9, 1e9, 1.0))
     machine = {"processor": "p", "processors": 2, "threads": 2, "vectors": "v", "system": "s", "python": "3"}
     versions = {"stepnet": {"stepnet": "0"}, "torch": {"torch": "2"}}
-    return Run((result,), machine, versions, {"e": "make bench-peers"}, {"rounds": 3}, "stepnet bench")
+    return Run((result,), machine, versions, {"e": "make bench-peers"}, {"rounds": 3}, "python -m bench")
 
 
 def test_the_best_peer_is_the_fastest_that_is_no_mark():
@@ -423,8 +425,6 @@ def test_a_table_names_what_was_not_timed():
 
 
 def test_a_plot_is_a_picture(tmp_path: Path):
-    from stepnet.bench.plot import draw
-
     draw(a_run(), tmp_path / "run.svg")
     text = (tmp_path / "run.svg").read_text(encoding="utf-8")
     assert text.startswith("<?xml")
@@ -434,7 +434,7 @@ def test_a_plot_is_a_picture(tmp_path: Path):
 
 def test_matplotlib_is_not_imported_without_a_plot():
     code = (
-        "import sys, stepnet.bench.command; sys.exit('matplotlib' in sys.modules or 'torch' in sys.modules)"
+        "import sys, bench.runtimes.command; sys.exit('matplotlib' in sys.modules or 'torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -469,3 +469,18 @@ def test_wrong_usage_is_told_apart_from_wrong_input():
     assert isinstance(
         invoked("--batch", "1", "--ragged", "ragged", "--peers", "stepnet").exception, InputError
     )
+
+
+def test_it_runs_from_the_repository_and_wrong_input_is_one_line():
+    command = [sys.executable, "-m", "bench", "--peers", "nobody"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("bench: no peer is called 'nobody'; there are stepnet, prototype,")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["grid", "targets"])
+def test_saved_runs_are_read(name: str):
+    run = results.load(ROOT / "bench" / "saved" / f"{name}.json")
+    assert run.command.startswith("stepnet bench ")
+    assert all(result.ours is not None for result in run.results)

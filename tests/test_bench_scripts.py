@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,25 +18,11 @@ from tolerance import assert_close
 from typer.testing import CliRunner
 
 import stepnet as sn
+from bench import convert, length, nested, stolen, stream, versions
 from stepnet import cells
 
 Array = np.ndarray
 BENCH = Path(__file__).resolve().parents[1] / "bench"
-
-
-def script(name: str) -> Any:
-    """A script as a module, its dataclasses resolvable by a name that nothing else has."""
-    spec = spec_from_file_location(f"bench_script_{name}", BENCH / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-SCRIPTS = ("nested", "stream", "length", "stolen", "convert", "versions")
-nested, stream, length, stolen, convert, versions = map(script, SCRIPTS)
 
 
 def ran(module: ModuleType, *arguments: str) -> str:

@@ -1,6 +1,7 @@
 """Files of one framework as files of another, by the command line, and what the frameworks make of them."""
 
 import json
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -202,9 +203,8 @@ def test_layouts_are_listed(tmp_path: Path):
 
 
 def test_the_page_of_layouts_is_as_the_records_are():
-    _, text, _ = stepnet("layouts", "--markdown")
-    page = Path(__file__).parent.parent / "docs" / "layouts.md"
-    assert page.read_text(encoding="utf-8") == text, "run: stepnet layouts --markdown > docs/layouts.md"
+    script = runpy.run_path(str(Path(__file__).parent.parent / "docs" / "layouts_page.py"))
+    assert script["PAGE"].read_text(encoding="utf-8") == script["markdown"](), "run: make layouts"
 
 
 def test_show_lists_modules_and_what_is_open(tmp_path: Path):

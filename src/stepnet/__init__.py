@@ -1,39 +1,76 @@
 """A compiler for recurrent networks: one step as equations in, machine code for whole sequences out."""
 
-from stepnet import builder as builder
-from stepnet import cells as cells
-from stepnet import layout as layout
-from stepnet import masks as masks
-from stepnet.beams import beam_search as beam_search
-from stepnet.builder import create_rnn_op as create_rnn_op
-from stepnet.builder import foreach as foreach
-from stepnet.compose import Bidirectional as Bidirectional
-from stepnet.compose import Stack as Stack
-from stepnet.errors import StepnetError as StepnetError
-from stepnet.functions import elu as elu
-from stepnet.functions import erf as erf
-from stepnet.functions import gelu as gelu
-from stepnet.functions import hard_sigmoid as hard_sigmoid
-from stepnet.functions import layer_norm as layer_norm
-from stepnet.functions import leaky_relu as leaky_relu
-from stepnet.functions import one_hot as one_hot
-from stepnet.functions import relu as relu
-from stepnet.functions import selu as selu
-from stepnet.functions import sigmoid as sigmoid
-from stepnet.functions import silu as silu
-from stepnet.functions import softmax as softmax
-from stepnet.functions import softplus as softplus
-from stepnet.functions import softsign as softsign
-from stepnet.generate import generate as generate
-from stepnet.generate import sampling as sampling
-from stepnet.layout.convert import Conversion as Conversion
-from stepnet.layout.convert import convert as convert
-from stepnet.nested import expand as expand
-from stepnet.nested import reduce as reduce
-from stepnet.nested import softmax_over_steps as softmax_over_steps
-from stepnet.ragged import Ragged as Ragged
-from stepnet.recurrence import RNN as RNN
-from stepnet.recurrence import scan as scan
-from stepnet.step import Spec as Spec
-from stepnet.threads import set_threads as set_threads
-from stepnet.version import __version__ as __version__
+from stepnet import builder, cells, layout, masks
+from stepnet.beams import beam_search
+from stepnet.builder import create_rnn_op, foreach
+from stepnet.compose import Bidirectional, Stack
+from stepnet.errors import StepnetError
+from stepnet.functions import (
+    elu,
+    erf,
+    gelu,
+    hard_sigmoid,
+    layer_norm,
+    leaky_relu,
+    one_hot,
+    relu,
+    selu,
+    sigmoid,
+    silu,
+    softmax,
+    softplus,
+    softsign,
+)
+from stepnet.generate import generate, sampling
+from stepnet.layout.convert import Conversion, convert
+from stepnet.nested import expand, reduce, softmax_over_steps
+from stepnet.ragged import Ragged
+from stepnet.recurrence import RNN, scan
+from stepnet.step import Spec
+from stepnet.threads import set_threads
+from stepnet.version import __version__
+
+__all__ = [
+    "RNN",
+    "Bidirectional",
+    "Conversion",
+    "Ragged",
+    "Spec",
+    "Stack",
+    "StepnetError",
+    "__version__",
+    "beam_search",
+    "builder",
+    "cells",
+    "convert",
+    "create_rnn_op",
+    "elu",
+    "erf",
+    "expand",
+    "foreach",
+    "gelu",
+    "generate",
+    "hard_sigmoid",
+    "layer_norm",
+    "layout",
+    "leaky_relu",
+    "masks",
+    "one_hot",
+    "reduce",
+    "relu",
+    "sampling",
+    "scan",
+    "selu",
+    "set_threads",
+    "sigmoid",
+    "silu",
+    "softmax",
+    "softmax_over_steps",
+    "softplus",
+    "softsign",
+]
+
+
+def __dir__() -> list[str]:
+    """What users are meant to use: the modules that it is made of are none of theirs."""
+    return sorted({*__all__, "torch"} & globals().keys())

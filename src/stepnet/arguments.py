@@ -9,8 +9,8 @@ from typing import Any, TypeGuard, TypeVar, cast
 
 import numpy as np
 
+from stepnet.dtypes import DTYPES, dtype_text
 from stepnet.errors import InputError
-from stepnet.types import DTYPES, dtype_text, is_integer
 
 Array = np.ndarray
 Kind = TypeVar("Kind")
@@ -50,6 +50,11 @@ def kind(value: Any) -> str:
     if isinstance(value, type):
         return f"the class {value.__name__}"
     return f"a {type(value).__name__}"
+
+
+def is_integer(value: Any) -> bool:
+    """Whether a value is a whole number of Python's or NumPy's; a bool is none."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 # ---- one thing ---------------------------------------------------------------------------------------------

@@ -24,8 +24,9 @@ class Batch:
     """Sequences as given, and where each of them lies.
 
     arrays: [total, features...], or the values of all inner sequences end to end. levels: of each array, 1
-    for a value at each step. starts, lengths, total: the steps of each sequence among all. inner: the offsets
-    of inner sequences, outermost first. like: the Ragged, or (batch, time), that outputs are laid out as.
+    for a value at each step. starts, lengths, total, steps: where the steps of each sequence lie, see `Call`.
+    inner: the offsets of inner sequences, outermost first. like: the Ragged, or the first two sizes, that
+    outputs are laid out as.
     """
 
     structure: Any
@@ -35,6 +36,7 @@ class Batch:
     lengths: Array
     total: int
     like: Any
+    steps: Array | None = None
     inner: tuple[Array, ...] = ()
 
     @property
@@ -89,7 +91,7 @@ class Batch:
             np.diff(offsets),
             int(offsets[-1]),
             deepest,
-            tuple(inner),
+            inner=tuple(inner),
         )
 
     @classmethod

@@ -43,7 +43,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.arguments import flag, function, shown, whole
+from stepnet.arguments import flag, function, is_integer, shown, whole
 from stepnet.batch import Batch, checked_array
 from stepnet.block import REDUCE, Block, Memory, Replay, numbered
 from stepnet.engines import checked_engine
@@ -56,7 +56,9 @@ from stepnet.recurrence import RNN, default_dtype, scan
 from stepnet.step import Spec
 from stepnet.structure import leaves, skeleton
 from stepnet.trace import Traced, apply, array_of, lifted, refuse, user_line
-from stepnet.types import ROWS, is_integer
+from stepnet.types import ROWS
+
+__all__ = ["add_two", "create_rnn_op", "foreach", "matmul"]
 
 Array = np.ndarray
 
@@ -430,3 +432,7 @@ def foreach(body: Callable[[Any, Any], Any], inputs: Any, state: Any, *, engine:
         return body(x, memory)
 
     return scan(step, state, inputs, engine=engine)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

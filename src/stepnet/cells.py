@@ -25,6 +25,21 @@ from stepnet.functions import relu, sigmoid
 from stepnet.recurrence import RNN
 from stepnet.step import Step
 
+__all__ = [
+    "CELLS",
+    "Cell",
+    "cell",
+    "gru",
+    "gru_reset_before",
+    "lstm",
+    "lstm_peephole",
+    "lstm_projection",
+    "minimal_gated_unit",
+    "rnn",
+    "simple_rnn",
+    "simple_rnn_relu",
+]
+
 Parameters = Mapping[str, Any]
 
 
@@ -219,7 +234,7 @@ class Cell:
         projected: int | None = None,
         *,
         bias: bool = True,
-        seed: int | np.random.Generator = 0,
+        seed: "int | np.random.Generator" = 0,  # as text: NumPy loads its random numbers when they are named
         dtype: Any = "float32",
     ) -> dict[str, np.ndarray]:
         """Random parameters by name, uniform from -1 / sqrt(hidden) to 1 / sqrt(hidden), as in PyTorch.
@@ -323,3 +338,7 @@ def rnn(name: str, params: Parameters, *, reverse: bool = False) -> RNN:
     found = cell(name)
     inputs, hidden, projected = found.sizes(params)
     return RNN(found.step, params, memory=found.memory(hidden, projected), inputs=inputs, reverse=reverse)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

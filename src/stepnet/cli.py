@@ -255,7 +255,6 @@ def verify(
 @app.command()
 def layouts(
     name: Annotated[str | None, typer.Argument(help="A layout; without it, all of them.")] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="The page of the documentation.")] = False,
     as_json: Json = False,
 ) -> None:
     """List the layouts that stepnet knows, or say all about one."""
@@ -264,9 +263,7 @@ def layouts(
     from stepnet.layout.registry import record, records
     from stepnet.report import layouts as report
 
-    if markdown:
-        typer.echo(report.markdown(), nl=False)
-    elif as_json:
+    if as_json:
         chosen = [record(name)] if name else list(records().values())
         write_json([report.as_json(one) for one in chosen])
     elif name:
@@ -346,18 +343,6 @@ def doctor(as_json: Json = False) -> None:
         write_json(asdict(health))
     else:
         typer.echo(health_text(health))
-
-
-@app.command(
-    add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
-)
-def bench(context: typer.Context) -> None:
-    """Measure stepnet beside other runtimes. See `stepnet bench --help`."""
-    from stepnet.bench.command import bench as command
-
-    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    alone.command()(command)
-    alone(context.args, prog_name="stepnet bench")
 
 
 def tell(title: str, verdict: Any) -> None:

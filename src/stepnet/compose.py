@@ -41,6 +41,7 @@ class Bidirectional:
     Raises:
         InputError: For a direction that runs the other way, and for another `merge`.
 
+    >>> import numpy as np
     >>> from stepnet import cells
     >>> params = cells.CELLS["gru"].parameters(inputs=3, hidden=4)
     >>> both = Bidirectional(cells.rnn("gru", params), cells.rnn("gru", params, reverse=True))
@@ -180,6 +181,7 @@ class Stack:
     Raises:
         InputError: For no layers, and for what is no layer.
 
+    >>> import numpy as np
     >>> from stepnet import cells
     >>> gru = cells.CELLS["gru"]
     >>> layers = [cells.rnn("gru", gru.parameters(inputs, hidden=4)) for inputs in (3, 4)]
@@ -334,6 +336,7 @@ class Stack:
 class StackStream:
     """A stream through the layers of a `Stack`; `Stack.stream` makes it. See `Stream`.
 
+    >>> import numpy as np
     >>> from stepnet import cells
     >>> gru = cells.CELLS["gru"]
     >>> stack = Stack([cells.rnn("gru", gru.parameters(inputs, hidden=4)) for inputs in (3, 4)])

@@ -13,9 +13,9 @@ from typing import Any, cast
 
 import numpy as np
 
+from stepnet.arguments import is_integer
 from stepnet.contractions import Labelled, common_sizes, contracted, without_ones
 from stepnet.trace import Traced, apply, array_of, builder_of, lifted, refuse, reshaped, transposed
-from stepnet.types import is_integer
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,6 @@ class ConversionError(LayoutError):
     """Weights cannot be converted to a layout without changing the function that they parametrise."""
 
 
-
 @contextmanager
 def named(*parts: str) -> Generator[None]:
     """Puts the names of a part, outermost first, before the errors it raises.

@@ -13,11 +13,11 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepnet.arguments import array_of, dtype_name, flag, shown, whole
+from stepnet.arguments import array_of, dtype_name, flag, is_integer, shown, whole
+from stepnet.dtypes import kind_of_dtype
 from stepnet.errors import InputError
 from stepnet.ops import OPERATIONS
 from stepnet.trace import Traced, apply
-from stepnet.types import is_integer, kind_of_dtype
 
 MOST_SIZE = 2**24
 

@@ -13,8 +13,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepnet.arguments import LARGEST, array_of, function, number, shown, whole, whole_numbers
+from stepnet.arguments import LARGEST, array_of, function, is_integer, number, shown, whole, whole_numbers
 from stepnet.compose import Bidirectional, Stack, recurrences
+from stepnet.dtypes import DTYPES, kind_of_dtype
 from stepnet.engines import checked_engine
 from stepnet.errors import InputError
 from stepnet.functions import one_hot
@@ -25,7 +26,6 @@ from stepnet.ragged.offsets import offsets_of
 from stepnet.recurrence import RNN, with_dtypes
 from stepnet.step import Spec
 from stepnet.structure import leaves, transform
-from stepnet.types import DTYPES, is_integer, kind_of_dtype
 
 Array = np.ndarray
 Feed = Callable[[Array], Any]

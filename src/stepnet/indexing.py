@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from stepnet.arguments import is_integer
 from stepnet.trace import Traced, apply, array_of, refuse, reshaped
-from stepnet.types import is_integer
 
 Array = np.ndarray
 

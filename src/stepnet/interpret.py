@@ -14,8 +14,9 @@ import numpy as np
 
 from stepnet.errors import InputError
 from stepnet.ir import Builder, Net, Node
-from stepnet.ops import REDUCTIONS, recur_extent
+from stepnet.meanings import REDUCTIONS
 from stepnet.ragged.offsets import offsets_of, positions_of
+from stepnet.type_rules import recur_extent
 from stepnet.types import CONST, ROWS, STEPS, Extent, Literal, Type, is_beside
 
 Array = np.ndarray

@@ -135,6 +135,7 @@ class LayersRun:
             [array for part in parts for array in part.statics.arrays],
             False,
             None if begun is None else begun_steps(begun, batch.count),
+            batch.steps,
             batch.inner,
             {axis: offsets for part in parts for axis, offsets in part.statics.beside.items()},
         )

@@ -17,6 +17,8 @@ from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of, positions_of
 from stepnet.step import Spec
 
+__all__ = ["dropout", "uniform"]
+
 Array = np.ndarray
 
 WHOLE_SEQUENCE = 2**32 - 1
@@ -156,3 +158,7 @@ def philox(counter: tuple[Array, ...], key: tuple[int, int]) -> tuple[Array, Arr
 def low(words: Array) -> Array:
     """The lower 32 bits."""
     return words & np.uint64(0xFFFFFFFF)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from stepnet.arguments import choice
+from stepnet.dtypes import DTYPES, promoted_float
 from stepnet.errors import InputError
 from stepnet.nested import is_traced
 from stepnet.ragged import Ragged
 from stepnet.structure import arranged, leaves, rebuild, skeleton
-from stepnet.types import DTYPES, promoted_float
 
 Array = np.ndarray
 

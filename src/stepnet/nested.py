@@ -17,12 +17,13 @@ import numpy as np
 
 from stepnet.arguments import is_one_of, shown
 from stepnet.batch import ZEROS
+from stepnet.dtypes import DTYPES
 from stepnet.lines import refuse
-from stepnet.ops import REDUCTIONS
+from stepnet.meanings import REDUCTIONS
 from stepnet.step import Spec, TracedStep
 from stepnet.structure import arranged, leaves, named_leaves, rebuild, skeleton, transform
 from stepnet.trace import Traced, apply, builder_of, lifted
-from stepnet.types import CONST, DTYPES, ROWS
+from stepnet.types import CONST, ROWS
 from stepnet.watch import as_watched
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from stepnet import nested
 from stepnet.arguments import array_of, choice, dtype_name, flag, function, is_array, whole
 from stepnet.batch import Batch, Statics, begun_steps, checked_array, initial_arrays
 from stepnet.control import MASKED, Control, Until, mask_array
+from stepnet.dtypes import promoted_float
 from stepnet.engines import Call, checked_engine
 from stepnet.errors import InputError
 from stepnet.frozen import FrozenCalls
@@ -254,6 +255,7 @@ class RNN:
             still.arrays,
             last_only,
             None if begun is None else begun_steps(begun, batch.count),
+            batch.steps,
             batch.inner,
             still.beside,
         )
@@ -418,8 +420,7 @@ def check_inputs(declared: Any, given: Any) -> None:
 
 def default_dtype(dtypes: list[Any]) -> str:
     """The promoted floating dtype; float32 where there is none."""
-    floats = [np.dtype(dtype) for dtype in dtypes if np.dtype(dtype).kind == "f"]
-    return np.result_type(*floats).name if floats else "float32"
+    return promoted_float(dtypes)
 
 
 def with_dtypes(inputs: Any, params: list[Array]) -> Any:

@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stepnet.ir import Builder, Net, Node, without_unused
-from stepnet.ops import recur_extent
+from stepnet.ir import Builder, Net, Node, Recur, without_unused
 from stepnet.passes.lift import is_constant, is_inner, lift
 from stepnet.plan import Plan, plan
-from stepnet.recur import Recur
+from stepnet.type_rules import recur_extent
 from stepnet.types import CONST, ROWS, STEPS, Extent, Type
 
 Array = np.ndarray

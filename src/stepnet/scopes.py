@@ -6,15 +6,13 @@ named values is given what the step is given.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from stepnet import nested
-from stepnet.arguments import is_one_of, shown
+from stepnet.arguments import is_integer, is_one_of, shown
+from stepnet.dtypes import DTYPES, kind_of_dtype
 from stepnet.engines.packed import Packed
 from stepnet.errors import InputError
 from stepnet.interpret import Segments, by_steps, interpret
@@ -24,7 +22,7 @@ from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
 from stepnet.structure import leaves, rebuild
 from stepnet.trace import Traced
-from stepnet.types import DTYPES, ROWS, Type, is_beside, is_integer, kind_of_dtype
+from stepnet.types import ROWS, Type, is_beside
 from stepnet.watch import Names, like, roles, watched
 
 if TYPE_CHECKING:
@@ -104,15 +102,12 @@ class Scopes:
         lengths = next(iter(self.values.values())).lengths
         row = next((place for place, length in enumerate(lengths) if length), None)
         first = {} if row is None else self.step(row, 0)
-        table = Table(box=None, pad_edge=False)
-        for column in ("value", "is", "no steps" if row is None else f"at step 0 of sequence {row}"):
-            table.add_column(column, no_wrap=True)
+        table = [("value", "is", "no steps" if row is None else f"at step 0 of sequence {row}")]
         for name, value in self.values.items():
             shape = ", ".join(["*"] * (value.levels - 1) + [str(size) for size in value.features])
-            table.add_row(name, f"{DTYPES[value.dtype.name].text}[{shape}]", numbers_text(first.get(name)))
-        text = StringIO()
-        Console(file=text, width=1000, color_system=None, markup=False, emoji=False).print(table)
-        return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+            table.append((name, f"{DTYPES[value.dtype.name].text}[{shape}]", numbers_text(first.get(name))))
+        names, kinds = (max(len(line[column]) for line in table) for column in (0, 1))
+        return "\n".join(f"{name:<{names}}  {kind:<{kinds}}  {text}".rstrip() for name, kind, text in table)
 
 
 def numbers_text(value: Any) -> str:

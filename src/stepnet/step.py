@@ -12,29 +12,23 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepnet.arguments import dtype_name, is_array, shown, whole
+from stepnet.arguments import dtype_name, is_array, is_integer, shown, whole
+from stepnet.dtypes import COMPUTED, DTYPES, promoted_float
 from stepnet.errors import InputError
-from stepnet.ir import Builder, Net, without_unused
+from stepnet.indexing import indexed
+from stepnet.ir import Builder, Net, Recur, without_unused
 from stepnet.lines import NamingLine, defined_at, refuse, written_at
+from stepnet.numpy_functions import FUNCTIONS
 from stepnet.once import computed_once
-from stepnet.recur import Recur
 from stepnet.structure import arranged, leaves, named_leaves, rebuild, skeleton, transform
-from stepnet.trace import Traced, array_of
-from stepnet.types import (
-    AXES,
-    COMPUTED,
-    CONST,
-    DTYPES,
-    ROWS,
-    Type,
-    extent_of,
-    is_beside,
-    is_integer,
-    promoted_float,
-)
+from stepnet.trace import Rules, Traced, array_of
+from stepnet.types import AXES, CONST, ROWS, Type, extent_of, is_beside
+from stepnet.ufuncs import UFUNCS
 
 Array = np.ndarray
 Step = Callable[..., Any]
+
+Traced.rules = Rules(UFUNCS, FUNCTIONS, indexed)
 
 MOST_LEVELS = len(AXES) - 2
 LEVELS = f"levels is how many levels of inner sequences there are at each step, from 0 to {MOST_LEVELS}"

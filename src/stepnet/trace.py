@@ -1,25 +1,28 @@
 """From a step, written as ordinary Python, to a net.
 
 The step runs once on `Traced` values, which stand for arrays [rows, features...] (inputs, memories, statics)
-or for whole parameters. NumPy's own protocols bring each operation here; a table says which operation of a
-net it is. The same step runs unchanged on NumPy arrays, which is what the result is tested against.
+or for whole parameters. NumPy's own protocols bring each operation here; rules say which operations of a net
+it is. The rules are written in terms of this module, and bound to its values once, where a step is traced.
+The same step runs unchanged on NumPy arrays, which is what the result is tested against.
 """
 
 import inspect
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from dataclasses import dataclass
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from stepnet import arguments
+from stepnet.dtypes import COMPUTED, DTYPES, computed, dtype_text
 from stepnet.errors import InputError, NetError
 from stepnet.ir import Builder
 from stepnet.lines import refuse as refuse
 from stepnet.lines import user_line as user_line
 from stepnet.ops import OPERATIONS
-from stepnet.types import COMPUTED, CONST, DTYPES, Type, computed, dtype_text
+from stepnet.types import CONST, Type
 
 # What these make of a traced value comes back through its protocols, which the stubs of NumPy do not know.
 numpy: Any = np
@@ -42,11 +45,21 @@ class Rows:
 ROWS_AXIS = Rows()
 
 
+@dataclass(frozen=True)
+class Rules:
+    """What NumPy's operations are in a step. A ufunc is one operation, by its name, or made of several."""
+
+    ufuncs: Mapping[np.ufunc, "str | Callable[..., Traced]"]
+    functions: Mapping[Callable[..., Any], Callable[..., Any]]
+    indexed: "Callable[[Traced, Any], Traced]"
+
+
 class Traced(NDArrayOperatorsMixin):
     """A value in a net being made. It behaves as the array it stands for, as far as a step may."""
 
     __slots__ = ("builder", "number")
     __array_priority__ = 1000
+    rules: ClassVar[Rules]
 
     def __init__(self, builder: Builder, number: int) -> None:
         self.builder = builder
@@ -91,7 +104,7 @@ class Traced(NDArrayOperatorsMixin):
     def __repr__(self) -> str:
         return f"Traced({self.type})"
 
-    # ---- what NumPy brings: imported here are tables of rules, which are written in terms of this module
+    # ---- what NumPy brings
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> "Traced":
         if method != "__call__":
@@ -100,18 +113,14 @@ class Traced(NDArrayOperatorsMixin):
             raise refuse("a step's values never change in place: write a = a + b for a += b")
         if options:
             raise refuse(f"np.{ufunc.__name__} takes no {', '.join(options)} in a step")
-        from stepnet.ufuncs import UFUNCS
-
-        rule = UFUNCS.get(ufunc)
+        rule = self.rules.ufuncs.get(ufunc)
         if rule is None:
             raise refuse(f"np.{ufunc.__name__} is not an operation of a step")
         with as_refused(f"np.{ufunc.__name__}"):
             return rule(*inputs) if callable(rule) else apply(rule, *inputs)
 
     def __array_function__(self, function: Callable[..., Any], types: Any, inputs: Any, options: Any) -> Any:
-        from stepnet.numpy_functions import FUNCTIONS
-
-        rule = FUNCTIONS.get(function)
+        rule = self.rules.functions.get(function)
         if rule is None:
             name = f"{function.__module__}.{function.__name__}".replace("numpy", "np", 1)
             raise refuse(f"{name} is not an operation of a step")
@@ -123,10 +132,8 @@ class Traced(NDArrayOperatorsMixin):
             return rule(*inputs, **options)
 
     def __getitem__(self, index: Any) -> "Traced":
-        from stepnet.indexing import indexed
-
         with as_refused("an index"):
-            return indexed(self, index)
+            return self.rules.indexed(self, index)
 
     # ---- methods of arrays
 

@@ -13,13 +13,12 @@ statics that are sequences have names of their own.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import ml_dtypes
 import numpy as np
 
+from stepnet.dtypes import DTYPES
 from stepnet.errors import NetError
 
 Extent = tuple[str, ...]
@@ -27,44 +26,6 @@ AXES: Extent = ("rows", "steps", "words", "letters", "strokes", "points")
 CONST: Extent = ()
 ROWS: Extent = AXES[:1]
 STEPS: Extent = AXES[:2]
-
-
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)  # which NumPy knows by name once ml_dtypes is imported
-
-
-@dataclass(frozen=True)
-class Dtype:
-    """What numbers a dtype has.
-
-    kind: float, integer or bool. compute: the dtype that it is computed in, which holds each of its numbers:
-    its own, or that of one which arrays are only stored in.
-    """
-
-    name: str
-    text: str
-    kind: str
-    compute: str
-
-    @property
-    def is_stored(self) -> bool:
-        """Whether arrays are only stored in it."""
-        return self.compute != self.name
-
-
-DTYPES = {
-    row.name: row
-    for row in (
-        Dtype("float32", "f32", "float", "float32"),
-        Dtype("float64", "f64", "float", "float64"),
-        Dtype("int32", "i32", "integer", "int32"),
-        Dtype("int64", "i64", "integer", "int64"),
-        Dtype("bool", "bool", "bool", "bool"),
-        Dtype("float16", "f16", "float", "float32"),
-        Dtype(BFLOAT16.name, "bf16", "float", "float32"),
-    )
-}
-COMPUTED = tuple(name for name, row in DTYPES.items() if not row.is_stored)
-"""The dtypes that steps compute in."""
 
 
 @dataclass(frozen=True)
@@ -156,58 +117,6 @@ def own_copy(array: np.ndarray) -> np.ndarray:
     copy = np.array(array, array.dtype.newbyteorder("="), order="C")
     copy.setflags(write=False)
     return copy
-
-
-def kind_of_dtype(dtype: Any) -> str:
-    """What numbers an array's dtype has: float, integer (signed or not), bool, or other.
-
-    >>> kind_of_dtype(np.dtype("bfloat16")), kind_of_dtype(np.dtype("uint8"))
-    ('float', 'integer')
-    """
-    row = DTYPES.get(dtype.name)
-    return row.kind if row else NUMPYS_KINDS.get(dtype.kind, "other")
-
-
-NUMPYS_KINDS = {"f": "float", "i": "integer", "u": "integer", "b": "bool"}
-
-
-def promoted_float(dtypes: Iterable[Any]) -> str:
-    """The promoted one of the floating dtypes; float32 where there is none.
-
-    Two that are only stored in have none between them, and are promoted as what they are computed in.
-
-    >>> promoted_float(["bfloat16", "int64"]), promoted_float(["bfloat16", "float16"]), promoted_float([])
-    ('bfloat16', 'float32', 'float32')
-    """
-    floats = {dtype.name for dtype in map(np.dtype, dtypes) if kind_of_dtype(dtype) == "float"}
-    if len(floats) > 1:
-        floats = {np.result_type(*(DTYPES[name].compute for name in floats)).name}
-    return floats.pop() if floats else "float32"
-
-
-def computed(array: np.ndarray) -> np.ndarray:
-    """The numbers in the dtype that they are computed in, which holds them exactly."""
-    row = DTYPES.get(array.dtype.name)
-    return array.astype(row.compute) if row and row.is_stored else array
-
-
-def is_integer(value: Any) -> bool:
-    """Whether a value is a whole number of Python's or NumPy's; a bool is none."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
-def dtype_text(dtype: Any) -> str:
-    """The name of a dtype; what was given, as text, where NumPy knows none of that name.
-
-    >>> dtype_text(np.float32), dtype_text("half a float")
-    ('float32', "'half a float'")
-    """
-    if isinstance(dtype, np.dtype):
-        return dtype.name
-    try:
-        return np.dtype(dtype).name
-    except (TypeError, ValueError, SyntaxError, DeprecationWarning):  # NumPy's ways to say that it is none
-        return repr(dtype)
 
 
 def extent_of(depth: int) -> Extent:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.contractions import matrix_product
+from stepnet.dtypes import COMPUTED, kind_of_dtype
 from stepnet.ops import OPERATIONS
 from stepnet.trace import (
     Traced,
@@ -19,7 +20,6 @@ from stepnet.trace import (
     refuse,
     reshaped,
 )
-from stepnet.types import COMPUTED, kind_of_dtype
 
 # What NumPy makes of a traced value is a traced value, which its stubs do not know.
 numpy: Any = np

@@ -10,7 +10,7 @@ from hypothesis import given
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet import ops
+from stepnet import meanings
 from stepnet.engines.kept import KeptPlain
 from stepnet.engines.reductions import REDUCTIONS
 from stepnet.ragged.offsets import offsets_of
@@ -19,7 +19,7 @@ Array = np.ndarray
 
 
 @given(
-    st.sampled_from(sorted(ops.REDUCTIONS)),
+    st.sampled_from(sorted(meanings.REDUCTIONS)),
     st.lists(st.integers(0, 4), max_size=6),
     st.sampled_from(["float32", "float64", "int32", "int64", "bool"]),
     st.sampled_from([(), (3,), (2, 2)]),
@@ -30,7 +30,7 @@ def test_a_reduction_is_that_of_each_sequence(
     offsets = offsets_of(np.array(lengths, np.int64))
     values = np.random.default_rng(0).uniform(-9, 9, (int(offsets[-1]), *features)).astype(dtype)
     found = REDUCTIONS[how](values, offsets)
-    meaning = ops.REDUCTIONS[how]
+    meaning = meanings.REDUCTIONS[how]
     right = [meaning(values[a:b]) for a, b in pairwise(offsets) if a < b]
     filled = np.array(lengths) > 0
     assert found.dtype == meaning(np.ones((1, *features), dtype)).dtype

@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 
+from stepnet.dtypes import kind_of_dtype
 from stepnet.ragged.offsets import ends_of
 
 Array = np.ndarray
@@ -18,7 +19,7 @@ def segment_sum(values: Array, offsets: Array) -> Array:
 def segment_mean(values: Array, offsets: Array) -> Array:
     """The mean over each sequence; zeros for an empty one."""
     lengths = np.maximum(np.diff(offsets), 1)
-    lengths = lengths.astype(values.dtype) if values.dtype.kind == "f" else lengths
+    lengths = lengths.astype(values.dtype) if kind_of_dtype(values.dtype) == "float" else lengths
     return segment_sum(values, offsets) / lengths.reshape(-1, *[1] * (values.ndim - 1))
 
 

@@ -10,8 +10,9 @@ from stepnet.arguments import dtype_name, flag
 from stepnet.compose import Bidirectional, Layer, Stack, checked_merge
 from stepnet.errors import LayoutError
 from stepnet.layout import registry
-from stepnet.layout.convert import given_arrays, given_semantics, one_dtype, read, size_mapping
 from stepnet.layout.equations import step_of
+from stepnet.layout.filling import read
+from stepnet.layout.given import given_arrays, given_semantics, one_dtype, size_mapping
 from stepnet.layout.places import Array, Block, regions
 from stepnet.layout.record import Record
 from stepnet.layout.semantics import Semantics

@@ -6,8 +6,8 @@ from typing import Any
 from stepnet.arguments import array_of, instance, is_one_of, is_tensor, mapping, shown
 from stepnet.compose import Layer
 from stepnet.errors import LayoutError
-from stepnet.layout.convert import as_array
 from stepnet.layout.find import Found, find, nearest
+from stepnet.layout.given import as_array
 from stepnet.layout.layers import layers
 from stepnet.layout.registry import record
 

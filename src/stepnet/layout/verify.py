@@ -14,8 +14,8 @@ import numpy as np
 from stepnet.arguments import flag, instance, whole
 from stepnet.compose import Layer, recurrences
 from stepnet.errors import LayoutError
-from stepnet.layout.convert import as_array, one_dtype, size_mapping
 from stepnet.layout.frameworks import NOT_INSTALLED, Array, Given, answer
+from stepnet.layout.given import as_array, one_dtype, size_mapping
 from stepnet.layout.layers import layers
 from stepnet.layout.record import Record
 from stepnet.layout.registry import record

@@ -12,10 +12,9 @@ memory at every step.
 
 from dataclasses import dataclass, replace
 
-from stepnet.ir import Builder, Net, Node
+from stepnet.ir import Builder, Net, Node, Recur
 from stepnet.passes.regroup import IN_LOOP, known_at
 from stepnet.passes.rewrite import rewritten, view_chain
-from stepnet.recur import Recur
 from stepnet.types import CONST, ROWS, STEPS, Extent
 
 GROWTH = 4

@@ -11,10 +11,9 @@ sequences of all steps of all rows at once, which fills the vectors. What is lef
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from stepnet.ir import Builder, Net, Node, ancestors
-from stepnet.ops import deeper, recur_extent
+from stepnet.ir import Builder, Net, Node, Recur, ancestors
 from stepnet.passes.rewrite import rewritten
-from stepnet.recur import Recur
+from stepnet.type_rules import deeper, recur_extent
 from stepnet.types import CONST, is_beside
 
 # By recurrence, for each of its results: whether it has left, and its number outside or its new place.

@@ -6,9 +6,8 @@ What is known once is added once, what each sequence has one of is added once fo
 is added before the loop, however the sum was written.
 """
 
-from stepnet.ir import Builder, Net
+from stepnet.ir import Builder, Net, Recur
 from stepnet.passes.rewrite import rewritten
-from stepnet.recur import Recur
 from stepnet.types import CONST
 
 ONCE, PER_SEQUENCE, BEFORE, IN_LOOP = range(4)

@@ -15,7 +15,7 @@ from stepnet.threads import threads
 from stepnet.version import __version__
 
 NEEDED = ("numpy", "llvmlite", "ml-dtypes", "safetensors", "typer", "rich")
-OPTIONAL = ("pyarrow", "torch", "keras", "onnx", "onnxruntime", "matplotlib")
+OPTIONAL = ("pyarrow", "torch", "keras", "onnx", "onnxruntime")
 
 
 @dataclass(frozen=True)

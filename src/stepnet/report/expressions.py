@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.dtypes import DTYPES, kind_of_dtype
 from stepnet.ir import Net, Node, attribute_text
-from stepnet.types import DTYPES, Type, kind_of_dtype
+from stepnet.types import Type
 
 INFIX = {
     "add": "+",

@@ -3,4 +3,10 @@
 Importing this imports PyTorch, which importing stepnet alone does not.
 """
 
-from stepnet.torch.trace import trace as trace
+from stepnet.torch.trace import trace
+
+__all__ = ["trace"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stepnet.errors import StepError
-from stepnet.numpy_functions import listed
+from stepnet.feature_axes import listed
 from stepnet.torch.lines import line_of_call
 from stepnet.torch.pytorch import pytorch
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from stepnet import functions
 from stepnet.contractions import matrix_product
-from stepnet.numpy_functions import listed
+from stepnet.feature_axes import listed
 from stepnet.trace import Traced, refuse, reshaped
 
 # What NumPy makes of a traced value is a traced value, which its stubs do not know.

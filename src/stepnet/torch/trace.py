@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from stepnet.arguments import array_of
+from stepnet.dtypes import COMPUTED
 from stepnet.errors import InputError, StepError
 from stepnet.recurrence import RNN
 from stepnet.step import Spec
 from stepnet.structure import arranged, leaves, skeleton, transform
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.replay import Function, TorchStep
-from stepnet.types import COMPUTED
 
 torch: Any = pytorch("torch")
 

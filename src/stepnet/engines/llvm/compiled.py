@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 from llvmlite import ir
 
 from stepnet.engines.llvm.build import MachineCode, NativeFunction
+from stepnet.engines.llvm.call_code import CallCode
 from stepnet.engines.llvm.code import I64, POINTER, Code
 from stepnet.engines.llvm.constants import Constants
-from stepnet.engines.llvm.driver import Driver
+from stepnet.engines.llvm.driver import write_call
+from stepnet.engines.llvm.emit import emit
 from stepnet.engines.llvm.program import Lowered, lowered
 from stepnet.engines.llvm.stage import Rows, StageCode
 from stepnet.engines.llvm.target import Target
@@ -99,7 +101,7 @@ class Kept:
 def write_run(module: ir.Module, program: Lowered, target: Target) -> None:
     """The function that runs the lanes of a call."""
     function = ir.Function(module, ir.FunctionType(I64, [POINTER]), "run")
-    Driver(Code(function.append_basic_block("entry"), target), program.program).write()
+    write_call(CallCode(Code(function.append_basic_block("entry"), target), program.program))
 
 
 def write_sequences(module: ir.Module, program: Lowered, target: Target) -> None:
@@ -138,5 +140,5 @@ def write_sequences(module: ir.Module, program: Lowered, target: Target) -> None
     )
     for loops in program.sequence:
         for loop in loops:
-            stage.emit(loop)
+            emit(stage, loop)
     code.ret_void()

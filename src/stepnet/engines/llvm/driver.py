@@ -20,19 +20,16 @@ another process takes makes the others wait. So between blocks those that were l
 is how an interrupt arrives in the middle of a long call.
 """
 
-from collections.abc import Generator
-from contextlib import contextmanager
-from dataclasses import dataclass
-
 from llvmlite import ir
 
-from stepnet.engines.llvm.code import I64, POINTER, Code
+from stepnet.engines.llvm.call_code import CallCode
+from stepnet.engines.llvm.code import I64, POINTER
+from stepnet.engines.llvm.emit import emit
 from stepnet.engines.llvm.loops import Loop
-from stepnet.engines.llvm.records import Field
 from stepnet.engines.llvm.stage import Rows, StageCode
-from stepnet.engines.llvm.system import clock, write_ticks
-from stepnet.engines.llvm.waiting import barrier, wait_while
-from stepnet.engines.llvm.words import PROGRESS, WORDS
+from stepnet.engines.llvm.system import clock
+from stepnet.engines.llvm.timetable import write_timetable
+from stepnet.engines.llvm.transfers import begin_all, end, gather, scatter
 from stepnet.ir import Net
 
 # A thread is late if the first one waits for it for more than a quarter of a block's time, and for longer
@@ -40,374 +37,134 @@ from stepnet.ir import Net
 LATE, LATE_SECONDS = 4, 1e-3
 
 
-@dataclass(frozen=True)
-class Source:
-    """Bytes of a sequence: from a user's array (its word), or from a field of the sequence record."""
+def write_call(call: CallCode) -> None:
+    """The body of `run`."""
+    code, zero = call.code, call.code.number(0)
+    now_cell, next_cell = code.alloca(POINTER), code.alloca(POINTER)
+    begin = call.progress("begin")
+    swapped = code.icmp_signed("!=", call.progress("swapped"), zero)
+    now, following = call.pointer["now"], call.pointer["next"]
+    code.store(code.select(swapped, following, now), now_cell)
+    code.store(code.select(swapped, now, following), next_cell)
+    code.store(call.threads, call.threads_cell)
+    deadline = code.add(call.ticks(), call.word["slice"])
+    first = code.icmp_signed("==", begin, zero)
+    with code.when(first), call.by_first_thread(), code.loop(zero, call.word["lanes"]) as lane:
+        code.write_number(code.read_number(call.table["first"], lane), call.table["cursor"], lane)
+        code.write_number(zero, call.table["left"], lane)
+    with code.loop(begin, call.word["steps"], call.word["block_steps"]) as start:
+        call.threads = code.load(call.threads_cell)
+        call.shared = code.icmp_signed(">", call.threads, code.number(1))
+        stop = code.smaller(code.add(start, call.word["block_steps"]), call.word["steps"])
+        began = call.ticks()
+        code.store(zero, call.waited_cell)
+        write_block(call, start, stop, now_cell, next_cell)
+        with call.by_first_thread():
+            judge(call, began, stop, deadline)
+        with code.when(code.icmp_signed("<", stop, call.word["steps"])):
+            call.wait()
+            between(call, stop, now_cell)
+    with call.by_first_thread(), code.when(call.sliced):
+        call.set_progress("begin", call.word["steps"])
+    code.ret(zero)
 
-    word: int
-    field: Field | None
-    bytes: int
+
+def write_block(
+    call: CallCode, start: ir.Value, stop: ir.Value, now_cell: ir.Value, next_cell: ir.Value
+) -> None:
+    """The steps from `start` to `stop`."""
+    code = call.code
+    steps = code.sub(stop, start)
+    with call.by_first_thread():
+        write_timetable(call, start, steps)
+        begin_all(call, code.number(0), code.load(now_cell))
+    call.wait()
+    last = code.sub(steps, code.number(1))
+    rows = code.add(call.read("step_base", last), call.read("step_rows", last))
+    gather(call, rows)
+    call.wait()
+    block = Rows({"block": call.pointer["block"]}, call.program.strides, rows)
+    write_phases(call, call.program.outer, call.program.before, block)
+    write_steps(call, steps, now_cell, next_cell)
+    write_phases(call, call.program.outer, call.program.after, block)
+    scatter(call, rows)
 
 
-@dataclass(frozen=True)
-class Program:
-    """Everything the driver's code is made from: each stage's loops, and which array goes where."""
-
-    body: Net
-    outer: Net
-    before: list[list[Loop]]
-    loop: list[list[Loop]]
-    after: list[list[Loop]]
-    strides: dict[str, int]
-    lanes: int
-    reverse: bool
-    unroll: int
-    inputs: tuple[tuple[int, Field], ...]
-    expanded: tuple[tuple[Source, Field], ...]
-    statics: tuple[tuple[Source, Field], ...]
-    memories: tuple[tuple[int, int, Field], ...]
-    outputs: tuple[tuple[int, Field], ...]
-    index: Field | None
+def judge(call: CallCode, began: ir.Value, stop: ir.Value, deadline: ir.Value) -> None:
+    """Says whether all pause here, and how many threads go on: half of them, if one was late."""
+    code, now = call.code, call.ticks()
+    over = code.and_(call.sliced, code.icmp_signed(">", now, deadline))
+    call.set_progress("pause", code.zext(over, I64))
+    waited = code.load(call.waited_cell)
+    much = code.icmp_signed(">", waited, code.sdiv(code.sub(now, began), code.number(LATE)))
+    long = code.icmp_signed(">", waited, code.number(int(LATE_SECONDS * clock().per_second)))
+    with code.when(code.and_(much, long)):
+        half = code.sdiv(code.add(call.threads, code.number(1)), code.number(2))
+        call.set_progress("threads", half)
 
 
-class Driver:
-    """Writes the function `run(words)`; it gives whether there is more to do."""
+def between(call: CallCode, stop: ir.Value, now_cell: ir.Value) -> None:
+    """Between two blocks: threads that are left out end here, and all do where there is a pause."""
+    code = call.code
+    threads, pause = (
+        call.progress("threads"),
+        code.icmp_signed("!=", call.progress("pause"), code.number(0)),
+    )
+    code.return_when(code.icmp_signed(">=", call.word["thread"], threads), code.number(0))
+    with call.by_first_thread(), code.when(pause):
+        swapped = code.icmp_unsigned("!=", code.load(now_cell), call.pointer["now"])
+        call.set_progress("begin", stop)
+        call.set_progress("swapped", code.zext(swapped, I64))
+    code.return_when(pause, code.number(1))
+    code.store(threads, call.threads_cell)
 
-    def __init__(self, code: Code, program: Program) -> None:
-        self.code = code
-        self.program = program
-        self.words = code.function.args[0]
-        self.scratch = code.alloca(I64, code.number(2))
-        self.await_others()
-        self.word = {name: self._word(place) for place, name in enumerate(WORDS)}
-        pointers = ("progress", "barrier", "status", "constants", "now", "next", "lane", "block", "sequence")
-        self.pointer = {name: code.inttoptr(self.word[name], POINTER) for name in pointers}
-        tables = WORDS[WORDS.index("order") : WORDS.index("last_only")]
-        self.table = {name: code.inttoptr(self.word[name], POINTER) for name in tables}
-        self.arrays: dict[int, ir.Value] = {}
-        program_words = [word for word, _ in program.inputs] + [word for word, _ in program.outputs]
-        program_words += [
-            source.word for source, _ in (*program.statics, *program.expanded) if source.field is None
-        ]
-        program_words += [word for initial, final, _ in program.memories for word in (initial, final)]
-        for word in program_words:
-            self.arrays[word] = code.inttoptr(self._word(word), POINTER)
-        self.alone = code.icmp_signed("==", self.word["thread"], code.number(0))
-        self.sliced = code.icmp_signed("!=", self.word["slice"], code.number(0))
-        self.threads = self.progress("threads")
-        self.shared = code.icmp_signed(">", self.threads, code.number(1))
-        # Cells are made here, once: one made in a loop would take stack at every turn.
-        self.count_cell, self.row_cell, self.fresh_cell = (code.alloca(I64) for _ in range(3))
-        self.threads_cell, self.waited_cell, self.time_cell = (code.alloca(I64) for _ in range(3))
 
-    def _word(self, place: int) -> ir.Value:
-        return self.code.read(I64, self.code.at(self.words, 8 * place), 8)
+def write_phases(call: CallCode, net: Net, phases: list[list[Loop]], rows: Rows) -> None:
+    """The phases of a stage, a barrier after each."""
+    stage = StageCode(
+        call.code,
+        net,
+        rows,
+        call.pointer["constants"],
+        call.pointer["status"],
+        call.word["thread"],
+        call.threads,
+        call.program.lanes,
+    )
+    for loops in phases:
+        for loop in loops:
+            emit(stage, loop)
+        call.wait()
 
-    def await_others(self) -> None:
-        """Waits until it is known how many threads there are; the other words are written by then."""
-        code = self.code
-        progress, rest, clock = (self._word(WORDS.index(name)) for name in ("progress", "rest", "clock"))
-        code.call(wait_while(code), [code.inttoptr(progress, POINTER), code.number(0), rest, clock])
 
-    def progress(self, name: str) -> ir.Value:
-        """A word of how far the call is."""
-        return self.code.read(I64, self.code.at(self.pointer["progress"], 8 * PROGRESS.index(name)), 8)
+def write_steps(call: CallCode, steps: ir.Value, now_cell: ir.Value, next_cell: ir.Value) -> None:
+    """The steps of a block: as many as are unrolled one after the other, the rest one by one."""
+    code, unroll = call.code, call.program.unroll
+    whole = code.number(0)
+    if unroll > 1:
+        whole = code.mul(code.sdiv(steps, code.number(unroll)), code.number(unroll))
+        with code.loop(code.number(0), whole, unroll) as first:
+            for ahead in range(unroll):
+                write_step(call, code.add(first, code.number(ahead)), now_cell, next_cell)
+    with code.loop(whole, steps) as step:
+        write_step(call, step, now_cell, next_cell)
 
-    def set_progress(self, name: str, value: ir.Value) -> None:
-        """Sets a word of how far the call is."""
-        self.code.write(value, self.code.at(self.pointer["progress"], 8 * PROGRESS.index(name)), 8)
 
-    def ticks(self) -> ir.Value:
-        """The time by the system's clock, for a call that may pause or share its steps; 0 for others."""
-        code = self.code
-        code.store(code.number(0), self.time_cell)
-        with code.when(code.or_(self.sliced, self.shared)):
-            now = write_ticks(code, self.word["clock"], code.bitcast(self.scratch, POINTER))
-            code.store(now, self.time_cell)
-        return code.load(self.time_cell)
-
-    # ---- the whole
-
-    def write(self) -> None:
-        """The body of `run`."""
-        code, zero = self.code, self.code.number(0)
-        now_cell, next_cell = code.alloca(POINTER), code.alloca(POINTER)
-        begin = self.progress("begin")
-        swapped = code.icmp_signed("!=", self.progress("swapped"), zero)
-        now, following = self.pointer["now"], self.pointer["next"]
-        code.store(code.select(swapped, following, now), now_cell)
-        code.store(code.select(swapped, now, following), next_cell)
-        code.store(self.threads, self.threads_cell)
-        deadline = code.add(self.ticks(), self.word["slice"])
-        first = code.icmp_signed("==", begin, zero)
-        with code.when(first), self.by_first_thread(), code.loop(zero, self.word["lanes"]) as lane:
-            code.write_number(code.read_number(self.table["first"], lane), self.table["cursor"], lane)
-            code.write_number(zero, self.table["left"], lane)
-        with code.loop(begin, self.word["steps"], self.word["block_steps"]) as start:
-            self.threads = code.load(self.threads_cell)
-            self.shared = code.icmp_signed(">", self.threads, code.number(1))
-            stop = code.smaller(code.add(start, self.word["block_steps"]), self.word["steps"])
-            began = self.ticks()
-            code.store(zero, self.waited_cell)
-            self.block(start, stop, now_cell, next_cell)
-            with self.by_first_thread():
-                self.judge(began, stop, deadline)
-            with code.when(code.icmp_signed("<", stop, self.word["steps"])):
-                self.wait()
-                self.between(stop, now_cell)
-        with self.by_first_thread(), code.when(self.sliced):
-            self.set_progress("begin", self.word["steps"])
-        code.ret(zero)
-
-    def block(self, start: ir.Value, stop: ir.Value, now_cell: ir.Value, next_cell: ir.Value) -> None:
-        """The steps from `start` to `stop`."""
-        code = self.code
-        steps = code.sub(stop, start)
-        with self.by_first_thread():
-            self.schedule(start, steps)
-            self.begin_all(code.number(0), code.load(now_cell))
-        self.wait()
-        last = code.sub(steps, code.number(1))
-        rows = code.add(self.read("step_base", last), self.read("step_rows", last))
-        self.gather(rows)
-        self.wait()
-        block = Rows({"block": self.pointer["block"]}, self.program.strides, rows)
-        self.phases(self.program.outer, self.program.before, block)
-        self.steps(steps, now_cell, next_cell)
-        self.phases(self.program.outer, self.program.after, block)
-        self.scatter(rows)
-
-    def judge(self, began: ir.Value, stop: ir.Value, deadline: ir.Value) -> None:
-        """Says whether all pause here, and how many threads go on: half of them, if one was late."""
-        code, now = self.code, self.ticks()
-        over = code.and_(self.sliced, code.icmp_signed(">", now, deadline))
-        self.set_progress("pause", code.zext(over, I64))
-        waited = code.load(self.waited_cell)
-        much = code.icmp_signed(">", waited, code.sdiv(code.sub(now, began), code.number(LATE)))
-        long = code.icmp_signed(">", waited, code.number(int(LATE_SECONDS * clock().per_second)))
-        with code.when(code.and_(much, long)):
-            half = code.sdiv(code.add(self.threads, code.number(1)), code.number(2))
-            self.set_progress("threads", half)
-
-    def between(self, stop: ir.Value, now_cell: ir.Value) -> None:
-        """Between two blocks: threads that are left out end here, and all do where there is a pause."""
-        code = self.code
-        threads, pause = (
-            self.progress("threads"),
-            code.icmp_signed("!=", self.progress("pause"), code.number(0)),
-        )
-        code.return_when(code.icmp_signed(">=", self.word["thread"], threads), code.number(0))
-        with self.by_first_thread(), code.when(pause):
-            swapped = code.icmp_unsigned("!=", code.load(now_cell), self.pointer["now"])
-            self.set_progress("begin", stop)
-            self.set_progress("swapped", code.zext(swapped, I64))
-        code.return_when(pause, code.number(1))
-        code.store(threads, self.threads_cell)
-
-    def read(self, table: str, index: ir.Value) -> ir.Value:
-        """An entry of one of the tables."""
-        return self.code.read_number(self.table[table], index)
-
-    def phases(self, net: Net, phases: list[list[Loop]], rows: Rows) -> None:
-        """The phases of a stage, a barrier after each."""
-        stage = StageCode(
-            self.code,
-            net,
-            rows,
-            self.pointer["constants"],
-            self.pointer["status"],
-            self.word["thread"],
-            self.threads,
-            self.program.lanes,
-        )
-        for loops in phases:
-            for loop in loops:
-                stage.emit(loop)
-            self.wait()
-
-    # ---- schedule
-
-    def schedule(self, start: ir.Value, steps: ir.Value) -> None:
-        """Fills the tables of a block: for every row of it, which step of which sequence it is."""
-        code = self.code
-        count_cell, row_cell, fresh_cell = self.count_cell, self.row_cell, self.fresh_cell
-        code.store(self.word["lanes"], count_cell)
-        code.store(code.number(0), row_cell)
-        with code.loop(code.number(0), steps) as step:
-            self.drop_ended(count_cell, code.add(start, step))
-            code.store(code.number(0), fresh_cell)
-            lanes, base = code.load(count_cell), code.load(row_cell)
-            code.write_number(base, self.table["step_base"], step)
-            code.write_number(lanes, self.table["step_rows"], step)
-            with code.loop(code.number(0), lanes) as lane:
-                self.advance(lane, code.add(base, lane), fresh_cell)
-            code.store(code.add(base, lanes), row_cell)
-            code.write_number(code.load(fresh_cell), self.table["step_fresh"], step)
-
-    def drop_ended(self, count_cell: ir.Value, step: ir.Value) -> None:
-        """Lowers the number of lanes at work to those that have more than `step` steps."""
-        code = self.code
-
-        def some_ended() -> ir.Value:
-            count = code.load(count_cell)
-            some = code.icmp_signed(">", count, code.number(0))
-            last = code.select(some, code.sub(count, code.number(1)), code.number(0))
-            return code.and_(some, code.icmp_signed("<=", self.read("lane_steps", last), step))
-
-        with code.loop_while(some_ended):
-            code.store(code.sub(code.load(count_cell), code.number(1)), count_cell)
-
-    def advance(self, lane: ir.Value, row: ir.Value, fresh_cell: ir.Value) -> None:
-        """One lane's next step: of its sequence, or the first of its next sequence."""
-        code, table = self.code, self.table
-        minus = code.number(-1)
-        code.write_number(minus, table["fresh"], row)
-        with code.when(code.icmp_signed("==", self.read("left", lane), code.number(0))):
-            cursor = self.read("cursor", lane)
-            sequence = self.read("order", cursor)
-            code.write_number(code.add(cursor, code.number(1)), table["cursor"], lane)
-            code.write_number(self.read("lengths", sequence), table["left"], lane)
-            code.write_number(sequence, table["current"], lane)
-            if self.program.index is not None:
-                code.write_number(self.read("begun", sequence), table["count"], lane)
-            code.write_number(sequence, table["fresh"], row)
-            code.store(code.number(1), fresh_cell)
-        sequence = self.read("current", lane)
-        left = code.sub(self.read("left", lane), code.number(1))
-        code.write_number(self.position(sequence, left), table["where"], row)
-        code.write_number(sequence, table["owner"], row)
-        ended = code.select(code.icmp_signed("==", left, code.number(0)), sequence, minus)
-        code.write_number(ended, table["done"], row)
-        if self.program.index is not None:
-            count = self.read("count", lane)
-            code.write(count, self.block_field(row, self.program.index), 8)
-            code.write_number(code.add(count, code.number(1)), table["count"], lane)
-        code.write_number(left, table["left"], lane)
-
-    def position(self, sequence: ir.Value, left: ir.Value) -> ir.Value:
-        """Where the step of a sequence lies behind which `left` of them are left."""
-        code, step = self.code, left
-        if not self.program.reverse:
-            step = code.sub(code.sub(self.read("lengths", sequence), left), code.number(1))
-        return code.add(self.read("starts", sequence), self.read("step_offsets", step))
-
-    # ---- the user's arrays
-
-    def gather(self, rows: ir.Value) -> None:
-        """The inputs' rows, and statics seen at every step, put into the block."""
-        code = self.code
-        with code.loop(self.word["thread"], rows, self.threads) as row:
-            where, owner = self.read("where", row), self.read("owner", row)
-            for word, field in self.program.inputs:
-                source = code.at(self.arrays[word], code.mul(where, code.number(field.bytes)))
-                code.copy_bytes(self.block_field(row, field), source, field.bytes)
-            for source, field in self.program.expanded:
-                code.copy_bytes(self.block_field(row, field), self.of_sequence(source, owner), source.bytes)
-
-    def scatter(self, rows: ir.Value) -> None:
-        """The outputs' rows put into the user's arrays: every step's, or each sequence's last."""
-        code = self.code
-        if not self.program.outputs:
-            return
-        last_only = code.icmp_signed("!=", self.word["last_only"], code.number(0))
-        with code.loop(self.word["thread"], rows, self.threads) as row:
-            place = code.select(last_only, self.read("done", row), self.read("where", row))
-            with code.when(code.icmp_signed(">=", place, code.number(0))):
-                for word, field in self.program.outputs:
-                    target = code.at(self.arrays[word], code.mul(place, code.number(field.bytes)))
-                    code.copy_bytes(target, self.block_field(row, field), field.bytes)
-
-    def block_field(self, row: ir.Value, field: Field) -> ir.Value:
-        """The pointer to a field of the block's record."""
-        code = self.code
-        stride = code.number(self.program.strides["block"])
-        return code.at(code.at(self.pointer["block"], code.mul(row, stride)), field.offset)
-
-    def of_sequence(self, source: Source, sequence: ir.Value) -> ir.Value:
-        """The pointer to what a sequence has of a source."""
-        code = self.code
-        if source.field is None:
-            return code.at(self.arrays[source.word], code.mul(sequence, code.number(source.bytes)))
-        stride = code.number(self.program.strides["sequence"])
-        return code.at(code.at(self.pointer["sequence"], code.mul(sequence, stride)), source.field.offset)
-
-    # ---- one step
-
-    def steps(self, steps: ir.Value, now_cell: ir.Value, next_cell: ir.Value) -> None:
-        """The steps of a block: as many as are unrolled one after the other, the rest one by one."""
-        code, unroll = self.code, self.program.unroll
-        whole = code.number(0)
-        if unroll > 1:
-            whole = code.mul(code.sdiv(steps, code.number(unroll)), code.number(unroll))
-            with code.loop(code.number(0), whole, unroll) as first:
-                for ahead in range(unroll):
-                    self.step(code.add(first, code.number(ahead)), now_cell, next_cell)
-        with code.loop(whole, steps) as step:
-            self.step(step, now_cell, next_cell)
-
-    def step(self, step: ir.Value, now_cell: ir.Value, next_cell: ir.Value) -> None:
-        """One step of all lanes: begin, run the phases, end, exchange the memories."""
-        code, strides = self.code, self.program.strides
-        now, following = code.load(now_cell), code.load(next_cell)
-        base, rows = self.read("step_base", step), self.read("step_rows", step)
-        # The first step of a block is begun where the block is.
-        fresh = code.icmp_signed("!=", self.read("step_fresh", step), code.number(0))
-        with code.when(code.and_(fresh, code.icmp_signed(">", step, code.number(0)))):
-            with self.by_first_thread():
-                self.begin_all(step, now)
-            self.wait()
-        block = code.at(self.pointer["block"], code.mul(base, code.number(strides["block"])))
-        pointers = {"now": now, "next": following, "lane": self.pointer["lane"], "block": block}
-        self.phases(self.program.body, self.program.loop, Rows(pointers, strides, rows))
-        with self.by_first_thread(), code.loop(code.number(0), rows) as lane:
-            self.end(lane, self.read("done", code.add(base, lane)), following)
-        code.store(following, now_cell)
-        code.store(now, next_cell)
-
-    def begin_all(self, step: ir.Value, now: ir.Value) -> None:
-        """Initial memories and statics of the lanes that begin a sequence in this step."""
-        base = self.read("step_base", step)
-        with self.code.loop(self.code.number(0), self.read("step_rows", step)) as lane:
-            self.begin(lane, self.read("fresh", self.code.add(base, lane)), now)
-
-    def begin(self, lane: ir.Value, sequence: ir.Value, now: ir.Value) -> None:
-        """Initial memories and statics of a lane that begins a sequence."""
-        code, strides = self.code, self.program.strides
-        with code.when(code.icmp_signed(">=", sequence, code.number(0))):
-            memory = code.at(now, code.mul(lane, code.number(strides["now"])))
-            for initial, _, field in self.program.memories:
-                target = code.at(memory, field.offset)
-                given = code.icmp_signed("!=", self._word(initial), code.number(0))
-                with code.when(given):
-                    source = code.at(self.arrays[initial], code.mul(sequence, code.number(field.bytes)))
-                    code.copy_bytes(target, source, field.bytes)
-                with code.when(code.not_(given)):
-                    code.zero_bytes(target, field.bytes)
-            own = code.at(self.pointer["lane"], code.mul(lane, code.number(strides["lane"])))
-            for source, field in self.program.statics:
-                code.copy_bytes(code.at(own, field.offset), self.of_sequence(source, sequence), source.bytes)
-
-    def end(self, lane: ir.Value, sequence: ir.Value, following: ir.Value) -> None:
-        """The last memories of a lane whose sequence ends."""
-        code, strides = self.code, self.program.strides
-        with code.when(code.icmp_signed(">=", sequence, code.number(0))):
-            memory = code.at(following, code.mul(lane, code.number(strides["now"])))
-            for _, final, field in self.program.memories:
-                target = code.at(self.arrays[final], code.mul(sequence, code.number(field.bytes)))
-                code.copy_bytes(target, code.at(memory, field.offset), field.bytes)
-
-    # ---- threads
-
-    @contextmanager
-    def by_first_thread(self) -> Generator[None]:
-        """Code inside is run by one thread alone."""
-        with self.code.when(self.alone):
-            yield
-
-    def wait(self) -> None:
-        """A barrier, where there is more than one thread."""
-        code = self.code
-        with code.when(self.shared):
-            arguments = [self.pointer["barrier"], self.threads, self.word["rest"], self.word["clock"]]
-            waited = code.call(barrier(code), arguments)
-            code.store(code.add(code.load(self.waited_cell), waited), self.waited_cell)
+def write_step(call: CallCode, step: ir.Value, now_cell: ir.Value, next_cell: ir.Value) -> None:
+    """One step of all lanes: begin, run the phases, end, exchange the memories."""
+    code, strides = call.code, call.program.strides
+    now, following = code.load(now_cell), code.load(next_cell)
+    base, rows = call.read("step_base", step), call.read("step_rows", step)
+    # The first step of a block is begun where the block is.
+    fresh = code.icmp_signed("!=", call.read("step_fresh", step), code.number(0))
+    with code.when(code.and_(fresh, code.icmp_signed(">", step, code.number(0)))):
+        with call.by_first_thread():
+            begin_all(call, step, now)
+        call.wait()
+    block = code.at(call.pointer["block"], code.mul(base, code.number(strides["block"])))
+    pointers = {"now": now, "next": following, "lane": call.pointer["lane"], "block": block}
+    write_phases(call, call.program.body, call.program.loop, Rows(pointers, strides, rows))
+    with call.by_first_thread(), code.loop(code.number(0), rows) as lane:
+        end(call, lane, call.read("done", code.add(base, lane)), following)
+    code.store(following, now_cell)
+    code.store(now, next_cell)

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from stepnet.engines.llvm.call_code import Program, Source
 from stepnet.engines.llvm.constants import Constants, Values
-from stepnet.engines.llvm.driver import Program, Source
-from stepnet.engines.llvm.loops import Loop, Stage
+from stepnet.engines.llvm.loops import Loop
+from stepnet.engines.llvm.lowering import Stage
 from stepnet.engines.llvm.records import Field, Records
 from stepnet.engines.llvm.target import Target
 from stepnet.engines.llvm.words import WORDS

@@ -5,8 +5,6 @@ halves: one fixed tree, whatever else is computed. Over the first axis, whole ve
 the other.
 """
 
-from typing import TYPE_CHECKING
-
 from llvmlite import ir
 
 from stepnet.engines.llvm.code import (
@@ -22,16 +20,20 @@ from stepnet.engines.llvm.code import (
 )
 from stepnet.engines.llvm.loops import ReduceLoop, ScanLoop
 from stepnet.engines.llvm.pointwise import converted, pointwise
+from stepnet.engines.llvm.stage import StageCode
 from stepnet.ir import Node
 from stepnet.types import ROWS, Type
-
-if TYPE_CHECKING:
-    from stepnet.engines.llvm.stage import StageCode
 
 COMBINE = {"sum": "add", "max": "maximum", "min": "minimum", "cumsum": "add", "cumprod": "multiply"}
 
 
-def emit_reduction(stage: "StageCode", loop: ReduceLoop, row: ir.Value) -> None:
+def emit_reduction(stage: StageCode, loop: ReduceLoop) -> None:
+    """A reduction of every row."""
+    with stage.own_rows() as row:
+        of_row(stage, loop, row)
+
+
+def of_row(stage: StageCode, loop: ReduceLoop, row: ir.Value) -> None:
     """One row's reduction."""
     code = stage.code
     source = code.at(
@@ -93,7 +95,7 @@ def in_order(code: Code, loop: ReduceLoop, source: ir.Value, count: int, stride:
     return total
 
 
-def trailing(stage: "StageCode", loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
+def trailing(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
     """Over the last axis: vectors along the numbers, then a tree over the lanes."""
     code, lanes = stage.code, stage.lanes
     outer, inner = loop.shape
@@ -129,7 +131,7 @@ def folded(code: Code, loop: ReduceLoop, value: ir.Value) -> ir.Value:
     return value
 
 
-def leading(stage: "StageCode", loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
+def leading(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
     """Over the first axis: vectors on top of each other."""
     code, lanes = stage.code, stage.lanes
     outer, inner = loop.shape
@@ -143,7 +145,7 @@ def leading(stage: "StageCode", loop: ReduceLoop, row: ir.Value, source: ir.Valu
             store_lanes(code, target.dtype, total, pointer, target.itemsize)
 
 
-def argmax(stage: "StageCode", loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
+def argmax(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
     """The first place of the largest along an axis, number by number; a NaN is larger than all."""
     code = stage.code
     outer, inner = loop.shape
@@ -181,7 +183,7 @@ def larger(code: Code, value: ir.Value, best: ir.Value) -> ir.Value:
     return code.and_(known, code.fcmp_unordered(">", value, best))
 
 
-def put(stage: "StageCode", loop: ReduceLoop, row: ir.Value, place: ir.Value, value: ir.Value) -> None:
+def put(stage: StageCode, loop: ReduceLoop, row: ir.Value, place: ir.Value, value: ir.Value) -> None:
     """One number of the result."""
     code = stage.code
     for target in loop.targets:

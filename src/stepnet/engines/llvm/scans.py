@@ -3,19 +3,21 @@
 Numbers that do not depend on each other lie beside each other on a register; those left over go one by one.
 """
 
-from typing import TYPE_CHECKING
-
 from llvmlite import ir
 
 from stepnet.engines.llvm.code import I64, store_lanes
 from stepnet.engines.llvm.loops import ScanLoop
 from stepnet.engines.llvm.reductions import combine, loaded
-
-if TYPE_CHECKING:
-    from stepnet.engines.llvm.stage import StageCode
+from stepnet.engines.llvm.stage import StageCode
 
 
-def emit_scan(stage: "StageCode", loop: ScanLoop, row: ir.Value) -> None:
+def emit_scan(stage: StageCode, loop: ScanLoop) -> None:
+    """A scan of every row."""
+    with stage.own_rows() as row:
+        of_row(stage, loop, row)
+
+
+def of_row(stage: StageCode, loop: ScanLoop, row: ir.Value) -> None:
     """One row's scan."""
     code, lanes = stage.code, stage.lanes
     outer, along, inner = loop.shape
@@ -28,7 +30,7 @@ def emit_scan(stage: "StageCode", loop: ScanLoop, row: ir.Value) -> None:
             scan(stage, loop, row, code.add(first, beside), 1)
 
 
-def scan(stage: "StageCode", loop: ScanLoop, row: ir.Value, first: ir.Value, lanes: int) -> None:
+def scan(stage: StageCode, loop: ScanLoop, row: ir.Value, first: ir.Value, lanes: int) -> None:
     """The scan of `lanes` numbers side by side, from number `first` on."""
     code = stage.code
     _, along, inner = loop.shape

@@ -8,9 +8,9 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from stepnet.bench.cases import Case
-from stepnet.bench.machine import Peak
-from stepnet.bench.runner import MARKS, OURS
+from bench.runtimes.cases import Case
+from bench.runtimes.machine import Peak
+from bench.runtimes.runner import MARKS, OURS
 from stepnet.errors import FileError, StepnetError
 
 FORMAT, VERSION = "stepnet-bench", 1

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from stepnet.bench.cases import Case
-from stepnet.bench.results import Result, Run
+from bench.runtimes.cases import Case
+from bench.runtimes.results import Result, Run
 from stepnet.errors import StepnetError
 
 

@@ -8,6 +8,8 @@ sets, threads that sleep. It splits k for rows that are left over: a sequence's 
     outputs = gru(x)                    x [time, batch, inputs] -> [time, batch, H]
 """
 
+# pyright: basic
+
 import ctypes
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager

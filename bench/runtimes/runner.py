@@ -15,7 +15,7 @@ from typing import Any, Self
 from stepnet.errors import InputError, StepnetError
 
 HERE = Path(__file__).resolve().parent
-ENVIRONMENTS = HERE.parents[2] / ".peers"  # at the root of the repository, made by `make bench-peers`
+ENVIRONMENTS = HERE.parents[1] / ".peers"  # at the root of the repository, made by `make bench-peers`
 PATIENCE = 900.0  # seconds for one answer: torch.compile takes its time
 
 # Appended, not prepended: nothing in this folder stands in the way of anything installed.

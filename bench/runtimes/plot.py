@@ -4,8 +4,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from stepnet.bench.results import Result, Run
-from stepnet.bench.runner import OURS, PEERS
+from bench.runtimes.results import Result, Run
+from bench.runtimes.runner import OURS, PEERS
 from stepnet.errors import InputError
 
 # Okabe and Ito's colours, which most who see few colours tell apart.
@@ -21,7 +21,7 @@ def draw(run: Run, path: Path) -> None:
     try:
         matplotlib = import_module("matplotlib")
     except ImportError as error:
-        raise InputError("a plot needs matplotlib: pip install stepnet[bench]") from error
+        raise InputError("a plot needs matplotlib: pip install --group bench") from error
     results = [result for result in run.results if result.ours is not None]
     if not results:
         raise InputError("there is nothing to plot: stepnet was timed in no case")

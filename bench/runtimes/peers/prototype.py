@@ -1,20 +1,15 @@
-"""The prototype that stepnet's engine grew from: machine code for one cell, in bench/ of the repository."""
+"""The prototype that stepnet's engine grew from: machine code for one cell."""
 
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
-from .worker import Array, Missing, Prepared, Refused, Work
-
-FILE = Path(__file__).resolve().parents[4] / "bench" / "llvm_gru_prototype.py"
+from .worker import Array, Prepared, Refused, Work
 
 
 def start(threads: int, options: dict[str, Any]) -> dict[str, str]:
     """No version: it is a file that does not change."""
-    if not FILE.exists():
-        raise Missing("bench/llvm_gru_prototype.py is in the repository alone; run the benchmark there")
     return {}
 
 
@@ -22,11 +17,9 @@ def prepare(work: Work) -> Prepared:
     """The prototype's GRU, time before batch."""
     if work.cell != "gru" or work.ragged or work.dtype != "float32" or work.hidden % 16:
         raise Refused("the prototype is a dense float32 GRU whose width 16 divides")
-    specification = spec_from_file_location("llvm_gru_prototype", FILE)
-    assert specification is not None
-    assert specification.loader is not None
-    module = module_from_spec(specification)
-    specification.loader.exec_module(module)
+    module = import_module(
+        f"{__package__}.llvm_gru_prototype"
+    )  # which generates its code when it is imported
 
     H, p = work.hidden, work.weights
     b = p["b"].copy()

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.bench.cases import Case
-from stepnet.bench.machine import Peak, peak
-from stepnet.bench.results import REFUSED, Result, Timing
-from stepnet.bench.runner import OURS, Peer, Worker, WorkerError
+from bench.runtimes.cases import Case
+from bench.runtimes.machine import Peak, peak
+from bench.runtimes.results import REFUSED, Result, Timing
+from bench.runtimes.runner import OURS, Peer, Worker, WorkerError
 from stepnet.tolerance import tolerance
 
 Array = np.ndarray

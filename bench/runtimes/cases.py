@@ -4,16 +4,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from stepnet.demo import DATA
 from stepnet.errors import InputError
 
 Array = np.ndarray
-
-DATA = Path(__file__).resolve().parents[1] / "data"
 
 # The gates of each cell, hence the width of its weights. Their equations are in peers/equations.py.
 GATES = {"gru": 3, "lstm": 4, "minimal": 2, "custom": 2}
@@ -122,7 +120,7 @@ def vowels() -> tuple[Array, ...]:
     try:
         parquet = import_module("pyarrow.parquet")
     except ImportError as error:
-        raise InputError("the vowels are a Parquet file: pip install stepnet[bench]") from error
+        raise InputError("the vowels are a Parquet file: pip install --group bench") from error
     column = parquet.read_table(DATA / "japanese_vowels.parquet").column("frames")
     return tuple(np.array(frames, np.float32) for frames in column.to_pylist())
 

@@ -7,9 +7,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from stepnet.bench.results import REFUSED, Change, Result, Run
-from stepnet.bench.runner import OURS
-from stepnet.bench.targets import Target
+from bench.runtimes.results import REFUSED, Change, Result, Run
+from bench.runtimes.runner import OURS
+from bench.runtimes.targets import Target
 
 QUIET = 0.9  # less of the processors' time than this, and the numbers say little
 EXPLANATION = (

@@ -1,4 +1,4 @@
-"""`stepnet bench`: what to time, from the command line, and where its results go."""
+"""`python -m bench`: what to time, from the command line, and where its results go."""
 
 import json
 import os
@@ -13,13 +13,14 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from stepnet.bench import report, results
-from stepnet.bench.cases import GATES, Case, grid, target_cases, vowels_case
-from stepnet.bench.machine import facts as machine_facts
-from stepnet.bench.measure import Settings, measure, workers
-from stepnet.bench.results import Result, Run
-from stepnet.bench.runner import OURS, PEERS, Peer, chosen
-from stepnet.bench.targets import facts, targets
+from bench.runtimes import report, results
+from bench.runtimes.cases import GATES, Case, grid, target_cases, vowels_case
+from bench.runtimes.machine import facts as machine_facts
+from bench.runtimes.measure import Settings, measure, workers
+from bench.runtimes.plot import draw
+from bench.runtimes.results import Result, Run
+from bench.runtimes.runner import OURS, PEERS, Peer, chosen
+from bench.runtimes.targets import facts, targets
 from stepnet.errors import InputError
 
 
@@ -95,8 +96,6 @@ def bench(
     if save is not None:
         results.save(found, save)
     if plot is not None:
-        from stepnet.bench.plot import draw
-
         draw(found, plot)
     if as_json:
         typer.echo(json.dumps(results.to_record(found), indent=1))
@@ -153,7 +152,7 @@ def run(
         versions,
         missing,
         {"rounds": settings.rounds, "turn": settings.turn, "pause": settings.pause, "engine": engine},
-        shlex.join(["stepnet", *sys.argv[1:]]),
+        shlex.join(["python", "-m", "bench", *sys.argv[1:]]),
         facts=seconds,
     )
 

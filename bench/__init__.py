@@ -1,0 +1,1 @@
+"""What measures stepnet: beside other runtimes (`python -m bench`), and the scripts that README.md lists."""

@@ -1,0 +1,1 @@
+"""stepnet beside other runtimes, in turns, each in a process of its own."""

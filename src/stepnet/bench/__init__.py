@@ -1,1 +1,0 @@
-"""`stepnet bench`: stepnet beside other runtimes, in turns, each in a process of its own."""

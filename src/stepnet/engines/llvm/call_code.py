@@ -1,0 +1,141 @@
+"""What the code of a whole call is written with: its program, the words that describe it, its threads."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from stepnet.engines.llvm.code import I64, POINTER, Code
+from stepnet.engines.llvm.loops import Loop
+from stepnet.engines.llvm.records import Field
+from stepnet.engines.llvm.system import write_ticks
+from stepnet.engines.llvm.waiting import barrier, wait_while
+from stepnet.engines.llvm.words import PROGRESS, WORDS
+from stepnet.ir import Net
+
+
+@dataclass(frozen=True)
+class Source:
+    """Bytes of a sequence: from a user's array (its word), or from a field of the sequence record."""
+
+    word: int
+    field: Field | None
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Program:
+    """Everything the driver's code is made from: each stage's loops, and which array goes where."""
+
+    body: Net
+    outer: Net
+    before: list[list[Loop]]
+    loop: list[list[Loop]]
+    after: list[list[Loop]]
+    strides: dict[str, int]
+    lanes: int
+    reverse: bool
+    unroll: int
+    inputs: tuple[tuple[int, Field], ...]
+    expanded: tuple[tuple[Source, Field], ...]
+    statics: tuple[tuple[Source, Field], ...]
+    memories: tuple[tuple[int, int, Field], ...]
+    outputs: tuple[tuple[int, Field], ...]
+    index: Field | None
+
+
+class CallCode:
+    """The function `run(words)` being written: values that every part of its code reads."""
+
+    def __init__(self, code: Code, program: Program) -> None:
+        self.code = code
+        self.program = program
+        self.words = code.function.args[0]
+        self.scratch = code.alloca(I64, code.number(2))
+        self.await_others()
+        self.word = {name: self.word_at(place) for place, name in enumerate(WORDS)}
+        pointers = ("progress", "barrier", "status", "constants", "now", "next", "lane", "block", "sequence")
+        self.pointer = {name: code.inttoptr(self.word[name], POINTER) for name in pointers}
+        tables = WORDS[WORDS.index("order") : WORDS.index("last_only")]
+        self.table = {name: code.inttoptr(self.word[name], POINTER) for name in tables}
+        self.arrays: dict[int, ir.Value] = {}
+        program_words = [word for word, _ in program.inputs] + [word for word, _ in program.outputs]
+        program_words += [
+            source.word for source, _ in (*program.statics, *program.expanded) if source.field is None
+        ]
+        program_words += [word for initial, final, _ in program.memories for word in (initial, final)]
+        for word in program_words:
+            self.arrays[word] = code.inttoptr(self.word_at(word), POINTER)
+        self.alone = code.icmp_signed("==", self.word["thread"], code.number(0))
+        self.sliced = code.icmp_signed("!=", self.word["slice"], code.number(0))
+        self.threads = self.progress("threads")
+        self.shared = code.icmp_signed(">", self.threads, code.number(1))
+        # Cells are made here, once: one made in a loop would take stack at every turn.
+        self.count_cell, self.row_cell, self.fresh_cell = (code.alloca(I64) for _ in range(3))
+        self.threads_cell, self.waited_cell, self.time_cell = (code.alloca(I64) for _ in range(3))
+
+    def word_at(self, place: int) -> ir.Value:
+        """A word of the call by its place."""
+        return self.code.read(I64, self.code.at(self.words, 8 * place), 8)
+
+    def await_others(self) -> None:
+        """Waits until it is known how many threads there are; the other words are written by then."""
+        code = self.code
+        progress, rest, clock = (self.word_at(WORDS.index(name)) for name in ("progress", "rest", "clock"))
+        code.call(wait_while(code), [code.inttoptr(progress, POINTER), code.number(0), rest, clock])
+
+    # ---- words and tables
+
+    def read(self, table: str, index: ir.Value) -> ir.Value:
+        """An entry of one of the tables."""
+        return self.code.read_number(self.table[table], index)
+
+    def progress(self, name: str) -> ir.Value:
+        """A word of how far the call is."""
+        return self.code.read(I64, self.code.at(self.pointer["progress"], 8 * PROGRESS.index(name)), 8)
+
+    def set_progress(self, name: str, value: ir.Value) -> None:
+        """Sets a word of how far the call is."""
+        self.code.write(value, self.code.at(self.pointer["progress"], 8 * PROGRESS.index(name)), 8)
+
+    # ---- records
+
+    def block_field(self, row: ir.Value, field: Field) -> ir.Value:
+        """The pointer to a field of the block's record."""
+        code = self.code
+        stride = code.number(self.program.strides["block"])
+        return code.at(code.at(self.pointer["block"], code.mul(row, stride)), field.offset)
+
+    def of_sequence(self, source: Source, sequence: ir.Value) -> ir.Value:
+        """The pointer to what a sequence has of a source."""
+        code = self.code
+        if source.field is None:
+            return code.at(self.arrays[source.word], code.mul(sequence, code.number(source.bytes)))
+        stride = code.number(self.program.strides["sequence"])
+        return code.at(code.at(self.pointer["sequence"], code.mul(sequence, stride)), source.field.offset)
+
+    # ---- threads and time
+
+    def ticks(self) -> ir.Value:
+        """The time by the system's clock, for a call that may pause or share its steps; 0 for others."""
+        code = self.code
+        code.store(code.number(0), self.time_cell)
+        with code.when(code.or_(self.sliced, self.shared)):
+            now = write_ticks(code, self.word["clock"], code.bitcast(self.scratch, POINTER))
+            code.store(now, self.time_cell)
+        return code.load(self.time_cell)
+
+    @contextmanager
+    def by_first_thread(self) -> Generator[None]:
+        """Code inside is run by one thread alone."""
+        with self.code.when(self.alone):
+            yield
+
+    def wait(self) -> None:
+        """A barrier, where there is more than one thread."""
+        code = self.code
+        with code.when(self.shared):
+            arguments = [self.pointer["barrier"], self.threads, self.word["rest"], self.word["clock"]]
+            waited = code.call(barrier(code), arguments)
+            code.store(code.add(code.load(self.waited_cell), waited), self.waited_cell)

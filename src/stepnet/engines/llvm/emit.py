@@ -1,0 +1,24 @@
+"""The machine code of any loop, by a table of the kinds of loops."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from stepnet.engines.llvm.copies import emit_copy, emit_gather
+from stepnet.engines.llvm.loops import CopyLoop, GatherLoop, Loop, ReduceLoop, ScanLoop, UnitLoop
+from stepnet.engines.llvm.reductions import emit_reduction
+from stepnet.engines.llvm.scans import emit_scan
+from stepnet.engines.llvm.stage import StageCode
+from stepnet.engines.llvm.units import emit_units
+
+EMITTERS: Mapping[type[Loop], Callable[[StageCode, Any], None]] = {
+    UnitLoop: emit_units,
+    CopyLoop: emit_copy,
+    ReduceLoop: emit_reduction,
+    ScanLoop: emit_scan,
+    GatherLoop: emit_gather,
+}
+
+
+def emit(stage: StageCode, loop: Loop) -> None:
+    """Writes the code of one loop."""
+    EMITTERS[type(loop)](stage, loop)

@@ -1,0 +1,188 @@
+"""The machine code of products and pointwise work: tiles of rows and unit blocks, each done on registers.
+
+Rows go in tiles: most of them many at a time, what is left some at a time or one by one. A tile may reach
+beyond the rows there are (their records lie there, and nobody reads what is put into them), so a remainder
+costs one tile.
+"""
+
+from dataclasses import dataclass, field
+
+from llvmlite import ir
+
+from stepnet.engines.llvm.code import I32, Code, lanes_of, store_lanes
+from stepnet.engines.llvm.loops import Operand, Product, Register, UnitLoop
+from stepnet.engines.llvm.pointwise import pointwise
+from stepnet.engines.llvm.records import Field
+from stepnet.engines.llvm.stage import StageCode
+from stepnet.engines.llvm.tile import Left, Tile, accumulate, cover, tiles
+
+# Cells of a tile whose pointwise work is done at the same time, as one long vector that LLVM takes apart
+# again. A cell's own chain of operations is long, and the processor looks ahead too little to find the next
+# cell's by itself.
+ABREAST = 4
+
+
+def emit_units(stage: StageCode, loop: UnitLoop) -> None:
+    """All tiles of all rows."""
+    UnitCode(stage, loop).emit()
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row and unit block of a tile, and what its products gave."""
+
+    row: ir.Value
+    block: ir.Value
+    sums: dict[int, ir.Value]
+
+
+def joined(code: Code, parts: list[ir.Value]) -> ir.Value:
+    """Vectors one after the other as one long vector: a power of two of them."""
+    while len(parts) > 1:
+        lanes = 2 * lanes_of(parts[0])
+        order = ir.Constant(ir.VectorType(I32, lanes), list(range(lanes)))
+        parts = [code.shuffle_vector(a, b, order) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
+
+
+def parted(code: Code, value: ir.Value, count: int) -> list[ir.Value]:
+    """A long vector as `count` vectors."""
+    if count == 1:
+        return [value]
+    lanes = lanes_of(value) // count
+    empty = ir.Constant(value.type, ir.Undefined)
+    orders = [list(range(first, first + lanes)) for first in range(0, count * lanes, lanes)]
+    return [code.shuffle_vector(value, empty, ir.Constant(ir.VectorType(I32, lanes), o)) for o in orders]
+
+
+@dataclass
+class UnitCode:
+    """The code of one unit loop."""
+
+    stage: StageCode
+    loop: UnitLoop
+    blocks: int = field(init=False)
+    grain: int = field(init=False, default=1)
+
+    def __post_init__(self) -> None:
+        self.code = self.stage.code
+        self.blocks = -(-self.loop.size // self.stage.lanes)
+
+    def emit(self) -> None:
+        """All tiles of all rows, for the unit blocks of this thread."""
+        code = self.code
+        gates = sum(len(product.ports) for product in self.loop.products)
+        if not gates:
+            self.plain()
+            return
+        widest = max(p.left.itemsize for p in self.loop.products) * self.stage.lanes
+        shapes = tiles(code.target, gates, self.blocks, max(1, widest // code.target.vector_bytes))
+        self.grain = shapes[-1].units
+        first, last = self.stage.own_blocks(self.blocks, self.grain)
+        stop = code.number(0)
+        for shape, count in zip(shapes, self.tile_counts(shapes), strict=True):
+            start, stop = stop, code.add(stop, code.mul(count, code.number(shape.rows)))
+            self.tiled(shape, first, last, start, stop)
+
+    def tile_counts(self, shapes: tuple[Tile, ...]) -> list[ir.Value]:
+        """How many tiles of each shape: whole large ones, and the cheapest for the rows left over."""
+        code, size = self.code, shapes[0].rows
+        whole = code.sdiv(self.stage.rows.count, code.number(size))
+        left = code.sub(self.stage.rows.count, code.mul(whole, code.number(size)))
+        some = code.icmp_signed(">", whole, code.number(0))
+        counts = [whole, code.number(0), code.number(0)]
+        for rest in range(1, size):
+            here = code.icmp_signed("==", left, code.number(rest))
+            for others, condition in ((False, code.not_(some)), (True, some)):
+                best = cover(shapes, rest, others)
+                chosen = code.and_(here, condition)
+                new = [
+                    code.add(whole, code.number(best.large)),
+                    code.number(best.small),
+                    code.number(best.single),
+                ]
+                counts = [code.select(chosen, a, b) for a, b in zip(new, counts, strict=True)]
+        return [
+            counts[0],
+            *(counts[1:2] if len(shapes) > 2 else []),
+            *(counts[2:] if len(shapes) > 1 else []),
+        ]
+
+    def plain(self) -> None:
+        """Pointwise work alone: row by row."""
+        code = self.code
+        with self.stage.own_rows() as row, code.loop(code.number(0), code.number(self.blocks)) as block:
+            self.epilogue([Cell(row, block, {})])
+
+    def tiled(self, tile: Tile, first: ir.Value, last: ir.Value, start: ir.Value, stop: ir.Value) -> None:
+        """A tile's code over unit blocks and rows; unit blocks that do not fill the tile go one by one."""
+        code = self.code
+        span = code.sub(last, first)
+        whole = code.add(first, code.mul(code.sdiv(span, code.number(tile.units)), code.number(tile.units)))
+        with code.loop(first, whole, tile.units) as block, code.loop(start, stop, tile.rows) as row:
+            self.tile(tile, row, block)
+        if self.blocks % tile.units or self.grain % tile.units:
+            narrow = Tile(tile.rows, 1)
+            with code.loop(whole, last) as block, code.loop(start, stop, tile.rows) as row:
+                self.tile(narrow, row, block)
+
+    def tile(self, tile: Tile, row: ir.Value, block: ir.Value) -> None:
+        """One tile: its products, then the epilogue of each row and unit on registers."""
+        code = self.code
+        cells = [
+            Cell(code.add(row, code.number(i)), code.add(block, code.number(u)), {})
+            for u in range(tile.units)
+            for i in range(tile.rows)
+        ]
+        for product in self.loop.products:
+            sums = self.products(product, tile, row, block)
+            for place, cell in enumerate(cells):
+                gates = sums[place % tile.rows][place // tile.rows]
+                cell.sums.update(zip(product.ports, gates, strict=True))
+        while cells:
+            abreast = next(size for size in (ABREAST, 2, 1) if size <= len(cells))
+            self.epilogue(cells[:abreast])
+            cells = cells[abreast:]
+
+    def products(
+        self, product: Product, tile: Tile, row: ir.Value, block: ir.Value
+    ) -> list[list[list[ir.Value]]]:
+        """The accumulators of one product."""
+        code, lanes = self.code, self.stage.lanes
+        source = product.left
+        gates = len(product.ports)
+        record = self.stage.rows.at(code, source.record, row)
+        pointer = code.at(record, source.offset + product.start * source.itemsize)
+        left = Left(pointer, self.stage.rows.strides[source.record])
+        unit_bytes = product.inner * gates * lanes * source.itemsize
+        first = code.at(self.stage.constants, product.packed)
+        packed = code.at(first, code.mul(block, code.number(unit_bytes)))
+        return accumulate(
+            code, tile, left, packed, inner=product.inner, gates=gates, dtype=source.dtype, lanes=lanes
+        )
+
+    def epilogue(self, cells: list[Cell]) -> None:
+        """The pointwise nodes of some cells abreast, and the stores."""
+        code = self.code
+        values = {number: joined(code, [cell.sums[number] for cell in cells]) for number in cells[0].sums}
+        for number, operands in self.loop.nodes:
+            found = [self.abreast(operand, cells, values) for operand in operands]
+            node = self.stage.net.nodes[number]
+            values[number] = pointwise(code, node, found, [operand.dtype for operand in operands])
+        for operand, target in self.loop.stores:
+            parts = parted(code, self.abreast(operand, cells, values), len(cells))
+            for cell, part in zip(cells, parts, strict=True):
+                self.store(part, target, cell.row, cell.block)
+
+    def abreast(self, operand: Operand, cells: list[Cell], values: dict[int, ir.Value]) -> ir.Value:
+        """An operand of some cells, side by side in one long vector."""
+        if isinstance(operand, Register):
+            return values[operand.number]
+        return joined(self.code, [self.stage.operand(operand, cell.row, cell.block, {}) for cell in cells])
+
+    def store(self, value: ir.Value, target: Field, row: ir.Value, block: ir.Value) -> None:
+        """A register put into its field."""
+        code, lanes = self.code, self.stage.lanes
+        base = code.at(self.stage.rows.at(code, target.record, row), target.offset)
+        pointer = code.at(base, code.mul(block, code.number(lanes * target.itemsize)))
+        store_lanes(code, target.dtype, value, pointer, min(lanes * target.itemsize, 64))

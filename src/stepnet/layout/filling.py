@@ -1,0 +1,166 @@
+"""The moves of a conversion done: each block straight from place to place, in pieces that fit the cache."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, cast
+
+import ml_dtypes
+import numpy as np
+
+from stepnet.layout.moves import Move
+from stepnet.layout.places import Array, Block, Region
+from stepnet.layout.sizes import Shape
+
+TILE = 256  # numbers along each side of a piece that is transposed: two of these fit the second cache
+GAP = 16  # numbers between the rows of a piece that is held
+
+
+def read(region: Region, arrays: Mapping[str, Array]) -> Array:
+    """A block of the source, in its own axes."""
+    view = region.view(arrays[region.array])
+    return view.reshape(view.shape[::-1]) if region.raw and view.ndim == 2 else view
+
+
+@np.errstate(over="ignore", invalid="ignore")  # what became infinity is told by the rounding, and refused
+def done(
+    move: Move,
+    regions: Mapping[Block, Region],
+    arrays: Mapping[str, Array],
+    target: Region,
+    made: Mapping[str, Array],
+) -> float:
+    """The largest rounding that a move made, after it is made; infinity where a number became that."""
+    place = target.view(made[target.array])
+    if move.kind == "filled":
+        place[...] = number = np.float64(move.constant).astype(place.dtype)
+        return abs(float(number) - move.constant)
+    if move.kind == "summed":
+        blocks = [(read(regions[block], arrays), sign) for block, sign in move.terms]
+        place[...], rounding = summed(blocks, move.constant, place.dtype)
+        return rounding
+    block, sign = move.terms[0]
+    region = regions[block]
+    source = region.view(arrays[region.array])
+    if source.shape == place.shape:
+        return copy(place, source, sign)
+    rows = max(1, TILE * TILE // place.shape[1])
+    rounding = 0.0
+    for row in range(0, place.shape[0], rows):
+        piece = place[row : row + rows]
+        rounding = max(rounding, copy(piece, reshaped(source, place.shape, row, len(piece)), sign))
+    return rounding
+
+
+def summed(blocks: list[tuple[Array, int]], constant: float, dtype: np.dtype[Any]) -> tuple[Array, float]:
+    """A sum in float64 rounded once, and the largest rounding made."""
+    terms = [block.astype(np.float64) * sign for block, sign in blocks]
+    terms = [term for term in terms if term.any()] or terms[:1]  # -0.0 + 0.0 is 0.0: zeros are left out
+    if constant:
+        terms.append(np.full_like(terms[0], constant))
+    total, lost = terms[0], np.zeros_like(terms[0])
+    for term in terms[1:]:
+        total, error = two_sum(total, term)
+        lost += error
+    lost[~np.isfinite(lost)] = 0  # beside an infinite total
+    if len(terms) > 2:
+        total, lost = two_sum(total, lost)
+    rounded = nearest(total, lost, dtype)
+    away = np.abs((rounded.astype(np.float64) - total) - lost)
+    away[np.isinf(total) & np.logical_and.reduce([np.isfinite(term) for term in terms])] = np.inf
+    return rounded, float(np.nanmax(away, initial=0.0))
+
+
+def nearest(total: Array, lost: Array, dtype: np.dtype[Any]) -> Array:
+    """The numbers of a dtype nearest to total + lost, which is less than half the last place of total."""
+    near = total.astype(dtype)
+    if dtype == np.float64:
+        return near
+    exactly = near.astype(np.float64)
+    away = total - exactly
+    beside = np.nextafter(near, np.copysign(np.inf, away).astype(dtype))
+    half = np.abs(beside.astype(np.float64) - exactly) / 2
+    return np.where((np.abs(away) - half) + np.copysign(1, away) * lost > 0, beside, near)
+
+
+def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+    """A sum, and exactly what rounding took from it.
+
+    D. E. Knuth, "The Art of Computer Programming", volume 2, section 4.2.2, theorem B.
+    """
+    total = a + b
+    rest = total - a
+    return total, (a - (total - rest)) + (b - rest)
+
+
+def reshaped(array: Array, shape: Shape, start: int, count: int) -> Array:
+    """So many rows of a matrix in another shape: no more of it is copied than they need."""
+    first, last = start * shape[1], (start + count) * shape[1]
+    width = array.shape[1]
+    top, bottom = first // width, -(-last // width)
+    numbers = array[top:bottom].reshape(-1)[first - top * width : last - top * width]
+    return numbers.reshape(count, shape[1])
+
+
+def cast_into(place: Array, block: Array, sign: int) -> float:
+    """Writes a block, negated or not, to its place of another dtype; gives the largest rounding."""
+    rounding = 0.0
+    rows = max(1, TILE * TILE // max(1, math.prod(place.shape[1:])))
+    for row in range(0, len(place), rows):
+        exactly = block[row : row + rows].astype(np.float64) * sign
+        piece = place[row : row + rows]
+        piece[...] = exactly.astype(place.dtype)
+        away = np.abs(piece.astype(np.float64) - exactly)
+        away[np.isinf(exactly)] = 0
+        rounding = max(rounding, float(np.nanmax(away, initial=0.0)))
+    return rounding
+
+
+def copy(place: Array, block: Array, sign: int) -> float:
+    """Writes a block, negated or not, to its place; gives the largest rounding, 0 where the dtype stays.
+
+    A piece is read and written row by row, and turned in between: columns of widths that are powers of two
+    fall on the same lines of a cache, but for the gap behind each row of what holds the piece.
+    """
+    if place.dtype != block.dtype:
+        return cast_into(place, block, sign)
+    change = np.negative if sign < 0 else np.positive
+    if place.ndim < 2 or runs_along(place) == runs_along(block):
+        change(block, out=place)
+        return 0.0
+    if runs_along(place) == 0:
+        place, block = place.T, block.T
+    rows, columns = place.shape
+    held = np.empty((TILE, TILE + GAP), place.dtype)
+    for row in range(0, rows, TILE):
+        for column in range(0, columns, TILE):
+            piece = slice(row, row + TILE), slice(column, column + TILE)
+            turned = block[piece].T
+            part = held[: turned.shape[0], : turned.shape[1]]
+            change(turned, out=part)
+            place[piece] = part.T
+    return 0.0
+
+
+def runs_along(array: Array) -> int:
+    """The axis along which neighbours in memory lie."""
+    return int(np.argmin(np.abs(array.strides)))
+
+
+def address(array: Array) -> int:
+    """Where the first number of an array lies in memory."""
+    return array.__array_interface__["data"][0]
+
+
+def overflow(region: Region, made: Mapping[str, Array]) -> str:
+    """Where a number became infinity that was none, in words."""
+    array = made[region.array]
+    view = region.view(array)
+    index = np.unravel_index(int(np.argmax(np.isinf(view))), view.shape)
+    steps = zip(index, view.strides, strict=True)
+    away = address(view) + sum(int(number) * stride for number, stride in steps) - address(array)
+    place = [int(number) for number in np.unravel_index(away // array.itemsize, array.shape)]
+    largest = float(cast(Any, ml_dtypes.finfo(array.dtype)).max)
+    return (
+        f"{region.array}{place} ({region.block}) would be beyond the largest {array.dtype.name}, "
+        f"{largest:.6g}: convert to a wider dtype (dtype='float32', --dtype float32)"
+    )

@@ -1,0 +1,58 @@
+"""What callers give of weights, in its one form: arrays by name, one dtype, sizes and semantics."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from stepnet.arguments import array_of, is_tensor, mapping
+from stepnet.errors import LayoutError
+from stepnet.layout.places import Array
+from stepnet.layout.sizes import Sizes
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+def given_arrays(arrays: Mapping[str, Any]) -> dict[str, Array]:
+    """A caller's arrays and tensors by name as NumPy's."""
+    named = mapping(arrays, "weights are arrays by name, as a state dict has them")
+    return {name: as_array(name, value) for name, value in named.items()}
+
+
+def given_semantics(semantics: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a caller says of semantics, by field."""
+    return {} if semantics is None else dict(mapping(semantics, "semantics are values by field"))
+
+
+def as_array(name: str, value: Any) -> Array:
+    """An array or tensor as a NumPy array in the machine's byte order, not copied unless it has to be."""
+    if is_tensor(value):
+        value = value.detach().cpu()
+        if str(value.dtype) == "torch.bfloat16":
+            import torch
+
+            value = value.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
+    array = array_of(value, name)
+    if array.dtype.name not in FLOATS:
+        floats = ", ".join(FLOATS)
+        raise LayoutError(f"{name} holds {array.dtype.name}; weights are one of {floats}: cast them")
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def one_dtype(arrays: Mapping[str, Array]) -> np.dtype[Any]:
+    """The dtype of all arrays; raises `LayoutError` for none and for several."""
+    dtypes = {array.dtype: name for name, array in arrays.items()}
+    if len(dtypes) > 1:
+        held = ", ".join(f"{name} is {dtype.name}" for dtype, name in dtypes.items())
+        raise LayoutError(f"the arrays have several dtypes ({held}): cast them to one")
+    if not dtypes:
+        raise LayoutError("no arrays are given")
+    return next(iter(dtypes))
+
+
+def size_mapping(sizes: Mapping[str, int] | Sizes | None) -> Mapping[str, int | None]:
+    """Sizes by name."""
+    if sizes is None:
+        return {}
+    return vars(sizes) if isinstance(sizes, Sizes) else mapping(sizes, "sizes are whole numbers by name")

@@ -1,0 +1,87 @@
+"""Why numbers are not as a conversion needs them: what the target has no place for has to be nothing."""
+
+from collections.abc import Iterable, Mapping
+from typing import cast
+
+import numpy as np
+
+from stepnet.layout.filling import read
+from stepnet.layout.moves import Demand
+from stepnet.layout.places import Array, Block, Region
+from stepnet.layout.record import Record
+from stepnet.layout.sizes import Sizes
+
+
+def projections(source: Record, target: Record, sizes: Sizes) -> list[str]:
+    """Why the one side's projection does not fit the other."""
+    if target.projection and sizes.projected is None:
+        return [f"{target.name} has a projection, and {source.name} has none"]
+    if sizes.projected not in (None, sizes.hidden) and not target.projection:
+        return [f"{source.name} has a projection to {sizes.projected}, and {target.name} has none"]
+    return []
+
+
+def unmet(
+    demands: Iterable[Demand], regions: Mapping[Block, Region], arrays: Mapping[str, Array], exact: bool
+) -> list[str]:
+    """The reasons of those demands that the numbers do not meet."""
+    missed: dict[tuple[str, str], dict[str, str]] = {}
+    for demand in demands:
+        block = read(regions[demand.block], arrays)
+        if demand.other is not None:
+            other, negative = read(regions[demand.other], arrays), demand.must_be == "negative"
+            met = np.array_equal(block, -other if negative else other, equal_nan=True)
+            met = met or (not (negative or exact) and same_gradient(block, other))
+        elif demand.must_be in ("the identity", "diagonal"):
+            square = block.shape[0] == block.shape[1]
+            wanted = np.diag(np.diag(block)) if demand.must_be == "diagonal" else np.eye(len(block))
+            met = square and np.array_equal(block, wanted)
+        else:
+            terms = [block, *(read(regions[added], arrays) for added in demand.added)]
+            met = adds_up(terms, cast(float, demand.must_be), exact)
+        if not met:
+            missed.setdefault((demand.reason, demand.advice), {})[demand.what] = demand.must
+    return [unmet_text(reason, advice, musts) for (reason, advice), musts in missed.items()]
+
+
+@np.errstate(invalid="ignore")  # infinities that cancel out add up to nothing
+def adds_up(terms: list[Array], total: float, exact: bool) -> bool:
+    """Whether numbers have a sum, or `exact` is not asked for and rounding alone keeps them from it."""
+    if len(terms) == 1:
+        return bool((terms[0] == total).all())
+    largest = [np.abs(term).max(where=np.isfinite(term), initial=0) for term in terms]
+    away = 0.0 if exact else sum(float(np.spacing(number)) for number in largest)
+    found: Array = np.sum([term.astype(np.float64) for term in terms], axis=0)
+    return bool((np.abs(found - total) <= away).all())
+
+
+def unmet_text(reason: str, advice: str, musts: Mapping[str, str]) -> str:
+    """A reason, said once for all that is not as the conversion asks.
+
+    >>> unmet_text("the target has no place for {}", "", {"p_i": "0", "p_f": "0"})
+    'the target has no place for p_i and p_f, so p_i and p_f are asked to be 0, and they are not'
+    >>> unmet_text("i is 1 - f in the target", "", {"W_i": "-W_f", "R_i": "-R_f"})
+    'i is 1 - f in the target, so W_i = -W_f and R_i = -R_f are asked for, and they do not hold'
+    """
+    names, values = listed(musts), list(dict.fromkeys(musts.values()))
+    if len(values) > 1:
+        wanted = listed(f"{what} = {must}" for what, must in musts.items())
+        so = f"{wanted} are asked for, and they do not hold"
+    else:
+        asked, are = ("is", "it is") if len(musts) == 1 else ("are", "they are")
+        so = f"{names} {asked} asked to be {values[0]}, and {are} not"
+    return f"{reason.replace('{}', names)}, so {so}{f'; {advice}' if advice else ''}"
+
+
+def listed(words: Iterable[str]) -> str:
+    """Words with commas, and an "and" before the last."""
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def same_gradient(one: Array, other: Array) -> bool:
+    """Whether numbers are equal but for what rounding makes of one sum that is added up in two orders."""
+    a, b = one.astype(np.float64), other.astype(np.float64)
+    largest = np.abs(a).max(where=np.isfinite(a), initial=0.0)
+    away = float(np.spacing(np.ones((), one.dtype))) ** 0.5 * largest
+    return np.allclose(a, b, rtol=0, atol=away, equal_nan=True)

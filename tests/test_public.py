@@ -1,0 +1,96 @@
+"""What `import stepnet` brings: the names that users see, and no more modules than running a step needs."""
+
+import json
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+import stepnet
+
+NAMES = {
+    "stepnet": """
+        Bidirectional Conversion RNN Ragged Spec Stack StepnetError __version__ beam_search builder cells
+        convert create_rnn_op elu erf expand foreach gelu generate hard_sigmoid layer_norm layout leaky_relu
+        masks one_hot reduce relu sampling scan selu set_threads sigmoid silu softmax softmax_over_steps
+        softplus softsign
+    """,
+    "stepnet.builder": "add_two create_rnn_op foreach matmul",
+    "stepnet.cells": """
+        CELLS Cell cell gru gru_reset_before lstm lstm_peephole lstm_projection minimal_gated_unit rnn
+        simple_rnn simple_rnn_relu
+    """,
+    "stepnet.layout": """
+        Conversion Record Semantics Sizes Weights convert find from_torch layers record records verify
+    """,
+    "stepnet.masks": "dropout uniform",
+    "stepnet.torch": "trace",
+}
+
+# What is imported where it is used: by the command line, pages and tables, files, engines, frameworks.
+NOT_IMPORTED = """
+    rich jinja2 typer llvmlite multiprocessing concurrent.futures subprocess tempfile zipfile asyncio
+    xml.etree email unittest pydoc numpy.random numpy.ctypeslib safetensors torch pyarrow keras tensorflow
+    jax onnx onnxruntime msgpack h5py matplotlib stepnet.cli stepnet.demo stepnet.files stepnet.torch
+    stepnet.engines.llvm stepnet.report.show stepnet.report.picture stepnet.layout.records.torch
+"""
+MOST = {"of stepnet": 105, "of Python": 110, "of all others": 140}
+"""How many modules may be loaded: some more than are, NumPy's among the last."""
+
+LOADED = """
+import sys
+before = set(sys.modules)
+import stepnet
+import json
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+
+
+def loaded(text: str) -> list[str]:
+    """What a Python of its own prints."""
+    command = [sys.executable, "-c", text]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+@pytest.fixture(scope="module")
+def modules() -> list[str]:
+    return loaded(LOADED)
+
+
+def test_only_what_running_a_step_needs_is_imported(modules: list[str]):
+    assert [name for name in NOT_IMPORTED.split() if name in modules] == []
+
+
+def test_few_modules_are_imported(modules: list[str]):
+    kinds = {
+        "of stepnet": [name for name in modules if name.split(".")[0] == "stepnet"],
+        "of Python": [name for name in modules if name.split(".")[0] in sys.stdlib_module_names],
+    }
+    kinds["of all others"] = [name for name in modules if not any(name in known for known in kinds.values())]
+    counts = {kind: len(names) for kind, names in kinds.items()}
+    assert all(counts[kind] <= MOST[kind] for kind in MOST), f"{counts}: {kinds}"
+    print(counts)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "stepnet.torch"])
+def test_users_see_what_is_meant_for_them(name: str):
+    module = import_module(name)
+    seen = [one for one in dir(module) if one != "torch"]  # which is seen where it was imported
+    assert seen == sorted(NAMES[name].split())
+    assert sorted(module.__all__) == seen
+    assert all(hasattr(module, one) for one in seen)
+
+
+def test_the_front_end_of_torch_is_seen_where_it_was_imported():
+    pytest.importorskip("torch")
+    text = "import json, stepnet as sn; print(json.dumps(dir(sn)))"
+    assert "torch" not in loaded(text)
+    assert "torch" in loaded(text.replace("sn;", "sn, stepnet.torch;"))
+    assert dir(import_module("stepnet.torch")) == NAMES["stepnet.torch"].split()
+
+
+def test_a_star_brings_the_same_names():
+    names: dict[str, object] = {}
+    exec("from stepnet import *", names)
+    assert sorted(names.keys() - {"__builtins__"}) == sorted(stepnet.__all__)
