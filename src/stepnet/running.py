@@ -16,7 +16,7 @@ import numpy as np
 from stepnet.engines import Bound, Call, Order, Results, choose
 from stepnet.interpret import Segments, by_steps, expand
 from stepnet.ir import Net
-from stepnet.passes.lift import is_constant
+from stepnet.passes.when import is_constant
 from stepnet.ragged.offsets import ends_of
 from stepnet.schedule import Part, Schedule
 from stepnet.types import CONST, STEPS, Type

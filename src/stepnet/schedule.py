@@ -14,7 +14,8 @@ import numpy as np
 
 from stepnet.ir import Builder, Net, Node, without_unused
 from stepnet.ops import recur_extent
-from stepnet.passes.lift import is_constant, is_inner, lift
+from stepnet.passes.lift import is_inner, lift
+from stepnet.passes.when import is_constant
 from stepnet.plan import Plan, plan
 from stepnet.recur import Recur
 from stepnet.types import CONST, ROWS, STEPS, Extent, Type
