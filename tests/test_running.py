@@ -12,7 +12,8 @@ from tolerance import assert_close
 import stepnet as sn
 from stepnet import ops
 from stepnet.ragged.offsets import offsets_of
-from stepnet.running import REDUCTIONS, Laid
+from stepnet.running import Laid
+from stepnet.totals import REDUCTIONS
 
 Array = np.ndarray
 

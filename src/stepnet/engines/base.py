@@ -16,10 +16,10 @@ class Call:
     """The arrays of one call, checked: C-contiguous, of the dtypes and features that the plan says.
 
     sequences: per input [total, features...]; sequence i is the steps starts[i] to starts[i] + lengths[i].
-    initial: per memory [batch, features...], or None for zeros. statics: per static [batch, features...].
-    reverse says which end of a sequence its last step is at. last_only: outputs are each sequence's last,
-    [batch, features...], not every step's, [total, features...]. begun: per sequence how many of its steps
-    were run before this call, int64; None for none.
+    initial: per memory that is an input [batch, features...], or None for zeros. statics: per static
+    [batch, features...]. reverse says which end of a sequence its last step is at. last_only: outputs are
+    each sequence's last, [batch, features...], not every step's, [total, features...]. begun: per sequence
+    how many of its steps were run before this call, int64; None for none.
     """
 
     sequences: Sequence[Array]
@@ -35,14 +35,20 @@ class Call:
 
 @dataclass(frozen=True)
 class Results:
-    """What a call gives.
+    """What a call gives: the results of the net by kind, each kind in the order of the net's results.
 
-    outputs: per output [total, features...] (or [batch, features...]). final: per memory its last value
-    [batch, features...].
+    outputs: those per step, [total, features...] (or [batch, features...]). final: those per row,
+    [batch, features...], as the last value of each memory. totals: those that there is one of, [features...].
     """
 
     outputs: list[Array]
     final: list[Array]
+    totals: list[Array] = field(default_factory=list[Array])
+
+    @property
+    def arrays(self) -> list[Array]:
+        """All of them, kind by kind."""
+        return [*self.outputs, *self.final, *self.totals]
 
 
 FrozenCall = Callable[[Sequence[Array], Sequence[Array | None]], Results]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepnet.ends import Ends
 from stepnet.engines.base import Array, Call, FrozenCall, Results
 from stepnet.interpret import Segments, interpret
 from stepnet.ir import Net
@@ -54,8 +55,7 @@ class BoundNet:
 
         def once() -> None:
             found = self(call)
-            pairs = ((results.outputs, found.outputs), (results.final, found.final))
-            for kept, new in (pair for there, here in pairs for pair in zip(there, here, strict=True)):
+            for kept, new in zip(results.arrays, found.arrays, strict=True):
                 kept[...] = new
 
         return once
@@ -67,17 +67,21 @@ class BoundNet:
 
 def run(net: Net, parameters: Sequence[Array], call: Call) -> Results:
     """One call: the steps laid end to end, interpreted, and laid out as they came."""
-    batch = len(call.lengths)
+    batch, ends = len(call.lengths), Ends.of(net)
     offsets, places = offsets_of(call.lengths), positions_of(call.starts, call.lengths)
-    memories = [net.type_of(number) for number in net.inputs[len(call.sequences) :][: len(call.initial)]]
+    memories = [net.type_of(net.inputs[place]) for place in ends.memories]
     initial = [
         np.zeros((batch, *type_.shape), type_.dtype) if value is None else value
         for value, type_ in zip(call.initial, memories, strict=True)
     ]
     arrays = [*(sequence[places] for sequence in call.sequences), *initial, *call.statics, *parameters]
-    found = interpret(net, arrays, Segments(batch, (offsets,), call.begun))
-    outputs = [laid_out(output, call, offsets, places) for output in found[: len(found) - len(initial)]]
-    return Results(outputs, found[len(found) - len(initial) :])
+    kinds = (*ends.sequences, *ends.memories, *ends.statics, *ends.parameters)
+    given = dict(zip(kinds, arrays, strict=True))
+    found = interpret(
+        net, [given[place] for place in range(len(given))], Segments(batch, (offsets,), call.begun)
+    )
+    outputs = [laid_out(found[place], call, offsets, places) for place in ends.steps]
+    return Results(outputs, [found[place] for place in ends.rows], [found[place] for place in ends.totals])
 
 
 def laid_out(output: Array, call: Call, offsets: Array, places: Array) -> Array:

@@ -45,20 +45,18 @@ class Outward:
                 self.outside[number] = self.builder.copy(node, inputs)
             else:
                 inputs = [self.at_steps(operand) for operand in node.inputs]
-                self.outside[number] = self.builder.copy(node, inputs, **self.changed(node))
+                extent: Extent | None = node.attributes.get("extent")
+                changed = {} if extent is None else {"extent": deeper(self.deep, extent)}
+                self.outside[number] = self.builder.copy(node, inputs, **changed)
         return self.outside[number]
 
     def at_steps(self, number: int) -> int:
         """The node outside, at every step where there is one per row."""
         node = self.body.nodes[number]
         if node.operation == "expand" and is_constant(self.body.nodes[node.inputs[0]]):
-            return self.builder.add("expand", self.number(node.inputs[0]), **self.changed(node))
+            extent = deeper(self.deep, node.attributes["extent"])
+            return self.builder.add("expand", self.number(node.inputs[0]), extent=extent)
         outside = self.number(number)
         if is_constant(node) or self.builder.nodes[outside].types[0].extent != self.deep[:-1]:
             return outside
         return self.builder.add("expand", outside, extent=self.deep)
-
-    def changed(self, node: Node) -> dict[str, Extent]:
-        """What an operation is told anew: an extent is one deeper outside."""
-        extent: Extent | None = node.attributes.get("extent")
-        return {} if extent is None else {"extent": deeper(self.deep, extent)}

@@ -42,16 +42,27 @@ LATE, LATE_SECONDS = 4, 1e-3
 
 @dataclass(frozen=True)
 class Source:
-    """Bytes of a sequence: from a user's array (its word), or from a field of the sequence record."""
+    """Bytes of a sequence: from a user's array (its word), or from a field of the sequence record; zeros
+    where there is neither.
+    """
 
     word: int
     field: Field | None
     bytes: int
 
+    @property
+    def is_zeros(self) -> bool:
+        """Whether nothing is to be read."""
+        return self.word < 0 and self.field is None
+
 
 @dataclass(frozen=True)
 class Program:
-    """Everything the driver's code is made from: each stage's loops, and which array goes where."""
+    """Everything the driver's code is made from: each stage's loops, and which array goes where.
+
+    memories: where one begins, the word of the array of its last values (-1 for none), and its field. outputs
+    are every step's or each sequence's last, as the call says; kept ones are every step's.
+    """
 
     body: Net
     outer: Net
@@ -65,8 +76,9 @@ class Program:
     inputs: tuple[tuple[int, Field], ...]
     expanded: tuple[tuple[Source, Field], ...]
     statics: tuple[tuple[Source, Field], ...]
-    memories: tuple[tuple[int, int, Field], ...]
+    memories: tuple[tuple[Source, int, Field], ...]
     outputs: tuple[tuple[int, Field], ...]
+    kept: tuple[tuple[int, Field], ...]
     index: Field | None
 
 
@@ -85,13 +97,12 @@ class Driver:
         tables = WORDS[WORDS.index("order") : WORDS.index("last_only")]
         self.table = {name: code.inttoptr(self.word[name], POINTER) for name in tables}
         self.arrays: dict[int, ir.Value] = {}
-        program_words = [word for word, _ in program.inputs] + [word for word, _ in program.outputs]
-        program_words += [
-            source.word for source, _ in (*program.statics, *program.expanded) if source.field is None
-        ]
-        program_words += [word for initial, final, _ in program.memories for word in (initial, final)]
+        program_words = [word for word, _ in (*program.inputs, *program.outputs, *program.kept)]
+        program_words += [source.word for source, _ in (*program.statics, *program.expanded)]
+        program_words += [word for begin, final, _ in program.memories for word in (begin.word, final)]
         for word in program_words:
-            self.arrays[word] = code.inttoptr(self._word(word), POINTER)
+            if word >= 0:
+                self.arrays[word] = code.inttoptr(self._word(word), POINTER)
         self.alone = code.icmp_signed("==", self.word["thread"], code.number(0))
         self.sliced = code.icmp_signed("!=", self.word["slice"], code.number(0))
         self.threads = self.progress("threads")
@@ -306,15 +317,23 @@ class Driver:
     def scatter(self, rows: ir.Value) -> None:
         """The outputs' rows put into the user's arrays: every step's, or each sequence's last."""
         code = self.code
-        if not self.program.outputs:
+        if not self.program.outputs and not self.program.kept:
             return
         last_only = code.icmp_signed("!=", self.word["last_only"], code.number(0))
         with code.loop(self.word["thread"], rows, self.threads) as row:
-            place = code.select(last_only, self.read("done", row), self.read("where", row))
-            with code.when(code.icmp_signed(">=", place, code.number(0))):
-                for word, field in self.program.outputs:
-                    target = code.at(self.arrays[word], code.mul(place, code.number(field.bytes)))
-                    code.copy_bytes(target, self.block_field(row, field), field.bytes)
+            if self.program.outputs:
+                place = code.select(last_only, self.read("done", row), self.read("where", row))
+                with code.when(code.icmp_signed(">=", place, code.number(0))):
+                    self.put(self.program.outputs, place, row)
+            if self.program.kept:
+                self.put(self.program.kept, self.read("where", row), row)
+
+    def put(self, outputs: tuple[tuple[int, Field], ...], place: ir.Value, row: ir.Value) -> None:
+        """A row of the block put into arrays."""
+        code = self.code
+        for word, field in outputs:
+            target = code.at(self.arrays[word], code.mul(place, code.number(field.bytes)))
+            code.copy_bytes(target, self.block_field(row, field), field.bytes)
 
     def block_field(self, row: ir.Value, field: Field) -> ir.Value:
         """The pointer to a field of the block's record."""
@@ -358,8 +377,9 @@ class Driver:
         block = code.at(self.pointer["block"], code.mul(base, code.number(strides["block"])))
         pointers = {"now": now, "next": following, "lane": self.pointer["lane"], "block": block}
         self.phases(self.program.body, self.program.loop, Rows(pointers, strides, rows))
-        with self.by_first_thread(), code.loop(code.number(0), rows) as lane:
-            self.end(lane, self.read("done", code.add(base, lane)), following)
+        if any(final >= 0 for _, final, _ in self.program.memories):
+            with self.by_first_thread(), code.loop(code.number(0), rows) as lane:
+                self.end(lane, self.read("done", code.add(base, lane)), following)
         code.store(following, now_cell)
         code.store(now, next_cell)
 
@@ -374,17 +394,26 @@ class Driver:
         code, strides = self.code, self.program.strides
         with code.when(code.icmp_signed(">=", sequence, code.number(0))):
             memory = code.at(now, code.mul(lane, code.number(strides["now"])))
-            for initial, _, field in self.program.memories:
-                target = code.at(memory, field.offset)
-                given = code.icmp_signed("!=", self._word(initial), code.number(0))
-                with code.when(given):
-                    source = code.at(self.arrays[initial], code.mul(sequence, code.number(field.bytes)))
-                    code.copy_bytes(target, source, field.bytes)
-                with code.when(code.not_(given)):
-                    code.zero_bytes(target, field.bytes)
+            for source, _, field in self.program.memories:
+                self.begin_memory(source, sequence, code.at(memory, field.offset))
             own = code.at(self.pointer["lane"], code.mul(lane, code.number(strides["lane"])))
             for source, field in self.program.statics:
                 code.copy_bytes(code.at(own, field.offset), self.of_sequence(source, sequence), source.bytes)
+
+    def begin_memory(self, source: Source, sequence: ir.Value, target: ir.Value) -> None:
+        """The initial memory of a sequence: zeros where none is given."""
+        code = self.code
+        if source.field is not None:
+            code.copy_bytes(target, self.of_sequence(source, sequence), source.bytes)
+            return
+        if source.is_zeros:
+            code.zero_bytes(target, source.bytes)
+            return
+        given = code.icmp_signed("!=", self._word(source.word), code.number(0))
+        with code.when(given):
+            code.copy_bytes(target, self.of_sequence(source, sequence), source.bytes)
+        with code.when(code.not_(given)):
+            code.zero_bytes(target, source.bytes)
 
     def end(self, lane: ir.Value, sequence: ir.Value, following: ir.Value) -> None:
         """The last memories of a lane whose sequence ends."""
@@ -392,8 +421,9 @@ class Driver:
         with code.when(code.icmp_signed(">=", sequence, code.number(0))):
             memory = code.at(following, code.mul(lane, code.number(strides["now"])))
             for _, final, field in self.program.memories:
-                target = code.at(self.arrays[final], code.mul(sequence, code.number(field.bytes)))
-                code.copy_bytes(target, code.at(memory, field.offset), field.bytes)
+                if final >= 0:
+                    target = code.at(self.arrays[final], code.mul(sequence, code.number(field.bytes)))
+                    code.copy_bytes(target, code.at(memory, field.offset), field.bytes)
 
     # ---- threads
 
