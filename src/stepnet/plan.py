@@ -83,8 +83,17 @@ class Plan:
             ("before", self.net, self.before),
             ("loop", self.body, self.loop),
             ("after", self.net, self.after),
+            ("reduced", self.net, (self.reduced,) if self.reduced else ()),
             ("ended", self.net, self.ended),
         )
+
+    @property
+    def last(self) -> list[int | None]:
+        """For each memory the node that is its last value; None for one that nobody reads."""
+        picked = [number for number in range(len(self.net.nodes)) if picks(self.net, number, self.recur)]
+        by_place = {self.net.nodes[number].attributes["of"]: number for number in picked}
+        places = range(len(self.recurrence.types))
+        return [by_place.get(place) for place in self.recurrence.recur.gives(places).memories]
 
     def results(self, places: tuple[int, ...]) -> list[int]:
         """The nodes that are the results at these places."""

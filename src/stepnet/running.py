@@ -15,9 +15,9 @@ import numpy as np
 from stepnet.engines import Bound, Call, Order, Results, choose
 from stepnet.interpret import Segments, by_steps, expand
 from stepnet.ir import Net
-from stepnet.passes.when import is_constant
+from stepnet.passes.when import known_once
 from stepnet.schedule import Part, Schedule
-from stepnet.totals import REDUCTIONS
+from stepnet.totals import REDUCTIONS, total_of
 from stepnet.types import CONST, STEPS, Type
 
 Array = np.ndarray
@@ -56,11 +56,12 @@ class Running:
 
 
 def constant_values(net: Net, parameters: Mapping[int, Array]) -> Values:
-    """The values of all constants of a net."""
+    """The values of all constants of a net that are known of its parameters."""
     values: Values = {number: np.asarray(value) for number, value in parameters.items()}
+    once = known_once(net)
     with np.errstate(all="ignore"):
         for number, node in enumerate(net.nodes):
-            if node.operation != "input" and is_constant(node):
+            if node.operation != "input" and number in once:
                 operands = [values[operand] for operand in node.inputs]
                 values[number] = node.row.meaning(*operands, **node.attributes)
     return values
@@ -210,6 +211,14 @@ def run_across(
     return {part.gives[0]: REDUCTIONS[part.node.attributes["how"]](value, offsets)}
 
 
+def run_total(
+    net: Net, part: Part, bound: Any, values: Values, segments: Segments, kept: Kept | None
+) -> Values:
+    """One value for all rows."""
+    assert part.node is not None
+    return {part.gives[0]: total_of(part.node, [values[number] for number in part.reads])}
+
+
 def run_loop(
     net: Net, part: Part, bound: Any, values: Values, segments: Segments, kept: Kept | None
 ) -> Values:
@@ -232,5 +241,6 @@ KINDS: dict[str, Callable[..., Values]] = {
     "recurrence": run_recurrence,
     "plain": run_plain,
     "across": run_across,
+    "total": run_total,
     "loop": run_loop,
 }

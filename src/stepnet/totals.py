@@ -11,6 +11,8 @@ from functools import partial
 import numpy as np
 
 from stepnet import ops
+from stepnet.interpret import within
+from stepnet.ir import Node
 from stepnet.ragged.offsets import ends_of
 
 Array = np.ndarray
@@ -41,6 +43,16 @@ def total(how: str, values: Array) -> Array:
     ([3.0, 5.0], [0.0])
     """
     return ops.REDUCTIONS[how](values) if len(values) else np.zeros(values.shape[1:], values.dtype)
+
+
+def total_of(node: Node, operands: list[Array]) -> Array:
+    """What a node gives that there is one of for all rows."""
+    with np.errstate(all="ignore"):
+        if node.operation == "contract":
+            return contract(*operands)
+        return (
+            total(node.attributes["how"], *operands) if node.operation == "reduce" else within(node, operands)
+        )
 
 
 # ---- of each sequence --------------------------------------------------------------------------------------

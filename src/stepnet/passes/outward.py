@@ -10,7 +10,7 @@ one of per step if it is not. Where the two meet the first is expanded; constant
 
 from dataclasses import dataclass
 
-from stepnet.ir import Builder, Net, Node
+from stepnet.ir import Builder, Net
 from stepnet.ops import deeper
 from stepnet.passes.when import is_constant
 from stepnet.types import CONST, Extent

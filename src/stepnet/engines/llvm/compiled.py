@@ -35,9 +35,9 @@ class Compiled:
 
     needs: which arrays the end needs. memories: where each one begins, the word of its last values and its
     field. constants: what is made of the parameters. strides: bytes from row to row of each record. words:
-    which words of a call are pointers to arrays, by kind; wanted: those which may not be left out. counts:
-    whether steps are counted. weights and other_weights: bytes of parameters that are read at every step, and
-    for each block of steps.
+    which words of a call are pointers to arrays, by kind; wanted: those which may not be left out;
+    sequence_words: those that `sequences` reads. counts: whether steps are counted. weights and
+    other_weights: bytes of parameters that are read at every step, and for each block of steps.
     """
 
     run: NativeFunction
@@ -49,6 +49,7 @@ class Compiled:
     strides: dict[str, int]
     words: dict[str, list[int]]
     wanted: frozenset[int]
+    sequence_words: tuple[int, ...]
     counts: bool
     weights: int
     other_weights: int
@@ -86,6 +87,7 @@ def compiled(plan: Plan, target: Target) -> Compiled:
         program.program.strides,
         program.words,
         program.wanted,
+        () if program.sequence is None else tuple(word for word, _ in program.sequence.inputs),
         program.program.index is not None,
         program.weights,
         program.other_weights,

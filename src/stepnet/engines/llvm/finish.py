@@ -15,12 +15,10 @@ from stepnet.engines.llvm.constants import Values
 from stepnet.engines.llvm.memory import pointer
 from stepnet.engines.llvm.needs import Needs
 from stepnet.engines.llvm.words import ARRAYS
-from stepnet.interpret import within
 from stepnet.plan import Plan
 from stepnet.ragged.offsets import offsets_of, positions_of
-from stepnet.totals import REDUCTIONS, contract, total
+from stepnet.totals import REDUCTIONS, total_of
 from stepnet.types import STEPS, Type
-
 
 Kinds = Mapping[str, Sequence[Array | None]]
 
@@ -120,16 +118,9 @@ class Finish:
     def total(self, call: Call, arrays: Arrays, results: Results) -> None:
         """Makes the totals, and puts those that are asked for into the results."""
         values = self.values(call, arrays)
-        with np.errstate(all="ignore"):
-            for number in self.plan.total:
-                node = self.plan.net.nodes[number]
-                operands = [values[operand] for operand in node.inputs]
-                if node.operation == "contract":
-                    values[number] = contract(*operands)
-                elif node.operation == "reduce":
-                    values[number] = total(node.attributes["how"], operands[0])
-                else:
-                    values[number] = within(node, operands)
+        for number in self.plan.total:
+            node = self.plan.net.nodes[number]
+            values[number] = total_of(node, [values[operand] for operand in node.inputs])
         for number, array in zip(self.plan.results(self.plan.ends.totals), results.totals, strict=True):
             array[...] = values[number]
 

@@ -10,7 +10,7 @@ A value that is asked for is put where the caller wants it, and read there.
 
 from dataclasses import dataclass
 
-from stepnet.plan import Plan, picks
+from stepnet.plan import Plan
 from stepnet.types import ROWS, STEPS
 
 
@@ -35,7 +35,7 @@ class Needs:
     def of(cls, plan: Plan) -> "Needs":
         """What a plan needs."""
         net, rows = plan.net, plan.results(plan.ends.rows)
-        last = last_memories(plan)
+        last = plan.last
         finals = tuple(
             None if number is None else Slot(number, rows.index(number) if number in rows else -1)
             for number in last
@@ -57,15 +57,3 @@ class Needs:
     def are_none(self) -> bool:
         """Whether a call is done when its loop is, but for totals."""
         return not (self.kept or self.reduced or self.ended)
-
-
-def last_memories(plan: Plan) -> list[int | None]:
-    """For each memory the node that is its last value, if somebody reads it."""
-    nodes = plan.net.nodes
-    first = len(plan.recurrence.types) - plan.recurrence.recur.memory_count
-    found = {
-        nodes[number].attributes["of"]: number
-        for number in range(len(nodes))
-        if picks(plan.net, number, plan.recur)
-    }
-    return [found.get(place) for place in range(first, len(plan.recurrence.types))]

@@ -161,14 +161,22 @@ class Runner:
         together = step and bool(spaces) and spaces[0].together > 1
         kind = Together if together else Again
         run = kind(self.compiled.run, spaces, [call, results, held], pauses=not whole)
-        if finish is None:
+        if finish is None and self.compiled.sequences is None and np.all(call.lengths):
             return run
+        seen = self.made_of(arrays)
 
-        def run_and_end() -> None:
+        def run_whole() -> None:
+            nonlocal seen
+            now = self.made_of(arrays)
+            if self.compiled.sequences is not None and now != seen:
+                self.for_each_sequence(self.compiled.sequences, arrays)
+            seen = now
+            self.keep_idle(call, arrays)
             run()
-            self.end(finish, call, arrays, results)
+            if finish is not None:
+                self.end(finish, call, arrays, results)
 
-        return run_and_end
+        return run_whole
 
     def frozen(self, call: Call) -> "Frozen | None":
         """What runs calls like this one; None where something is computed for each sequence, or of all steps,
@@ -242,6 +250,12 @@ class Runner:
         if self.compiled.sequences is not None or self.compiled.ended is not None:
             record = aligned((len(call.lengths) + SLACK) * self.compiled.strides["sequence"])
         return Arrays(kinds, record, len(call.lengths))
+
+    def made_of(self, arrays: Arrays) -> list[bytes]:
+        """What it is that what each sequence has one of is computed from."""
+        by_word = dict(zip(self.array_words, arrays.in_order, strict=True))
+        read = (by_word[word] for word in self.compiled.sequence_words)
+        return [array.tobytes() for array in read if array is not None]
 
     def keep_idle(self, call: Call, arrays: Arrays) -> None:
         """Gives a sequence of no steps its initial memories as its last ones."""
