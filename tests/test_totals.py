@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import hypothesis.strategies as st
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
 from random_steps import wide
 from tolerance import assert_close
 
@@ -16,7 +18,7 @@ from stepnet.engines.base import Call, Results
 from stepnet.engines.interpreter import run
 from stepnet.errors import NetError
 from stepnet.interpret import Segments, interpret, widened
-from stepnet.ir import Builder, Net
+from stepnet.ir import Builder, Net, ancestors
 from stepnet.plan import plan
 from stepnet.ragged.offsets import offsets_of
 from stepnet.recur import Recur
@@ -195,10 +197,10 @@ def call_of(net: Net, lengths: Sequence[int], gap: int = 0, **options: Any) -> C
     for place, (start, length) in enumerate(zip(starts, lengths_, strict=True)):
         xs[start : start + length] = numbers((length, X), 100 + place)
     begins = {number for node in net.nodes if node.operation == "recur" for number in node.inputs[1:2]}
-    given: dict[str, Any] = {"initial": [h0], "statics": [s]}
+    ends: dict[str, Any] = {"initial": [h0], "statics": [s]}
     if net.inputs[1] not in begins:
-        given = {"initial": [], "statics": [h0, s]}
-    return Call([xs], starts, lengths_, total, **given, **options)
+        ends = {"initial": [], "statics": [h0, s]}
+    return Call([xs], starts, lengths_, total, **ends, **options)
 
 
 def right(net: Net, call: Call) -> Results:
@@ -357,3 +359,67 @@ def test_a_body_mixes_no_rows() -> None:
         Recur(inside.net([inside.add("add", h, mean)]), 1, 1).add(outer, operands)
     with pytest.raises(NetError, match=r"an output of a body is const f32\[2\], one for all rows"):
         Recur(inside.net([inside.constant(np.ones(2, np.float32)), h]), 1, 1).add(outer, operands)
+
+
+# ---- random nets -------------------------------------------------------------------------------------------
+
+
+@st.composite
+def random_nets(draw: st.DrawFn) -> Net:
+    """A recurrence, and what is made of all there is around it, some of which is asked for."""
+    p = parts(draw(st.sampled_from(BEGINNINGS)))
+    values = [p.x, p.h0, p.s, p.last, *p.outputs]
+    behind = {p.last}
+    for _ in range(draw(st.integers(1, 8))):
+        one = draw(st.sampled_from(values))
+        type_ = p.builder.type_of(one)
+        same = [other for other in values if p.builder.type_of(other) == type_]
+        kinds = ["tanh", "add"]
+        kinds += ["matmul"] if type_.extent != CONST and type_.shape in ((X,), (H,)) else []
+        kinds += ["contract", "contract", "reduce"] if type_.extent != CONST else []
+        kinds += ["expand"] if type_.extent == ROWS and one not in behind else []
+        match draw(st.sampled_from(kinds)):
+            case "tanh":
+                made = p.add("tanh", one)
+            case "add":
+                made = p.add("tanh", p.add("add", one, draw(st.sampled_from(same))))
+            case "matmul":
+                weight = p.W if type_.shape == (X,) else draw(st.sampled_from([p.R, p.V]))
+                made = p.add("tanh", p.add("matmul", one, weight))
+            case "contract":
+                fits = [other for other in values if p.builder.type_of(other).extent == type_.extent]
+                made = p.add("contract", one, draw(st.sampled_from(fits)))
+            case "reduce":
+                how = draw(st.sampled_from(["sum", "mean", "max", "first", "last"]))
+                made = p.add("reduce", p.add("tanh", one) if how == "max" else one, how=how)
+            case _:
+                made = p.add("expand", one, extent=STEPS)
+        values.append(made)
+        read = p.builder.nodes[made].inputs
+        late = p.builder.nodes[made].operation == "reduce" or any(made_of(p, n) & behind for n in read)
+        behind |= {made} if late else set()
+    return p.builder.net(draw(st.lists(st.sampled_from(values), min_size=1, max_size=4)))
+
+
+def made_of(p: Parts, number: int) -> set[int]:
+    return ancestors(p.builder.nodes, [number])
+
+
+@settings(max_examples=25)
+@given(random_nets())
+def test_random_nets_give_what_is_right(net: Net) -> None:
+    assume(any(node.operation == "recur" for node in net.nodes))
+    call = call_of(net, LENGTHS)
+    expected = right(net, call)
+    bound = engine_named("llvm").compile(plan(net)).bind(PARAMETERS)
+    found = bound(call)
+    for kind in ("outputs", "final", "totals"):
+        for actual, one in zip(getattr(found, kind), getattr(expected, kind), strict=True):
+            assert_close(actual, one, 16 * int(call.lengths.sum()), H)
+    set_threads(2)
+    try:
+        other = bound(call)
+    finally:
+        set_threads(None)
+    for one, two in zip(found.arrays, other.arrays, strict=True):
+        np.testing.assert_array_equal(one, two, strict=True)

@@ -6,15 +6,13 @@ its lanes and its threads.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from stepnet.engines.base import Array, Call, Results
 from stepnet.engines.llvm.constants import Values
-from stepnet.engines.llvm.memory import pointer
 from stepnet.engines.llvm.needs import Needs
-from stepnet.engines.llvm.words import ARRAYS
 from stepnet.plan import Plan
 from stepnet.ragged.offsets import offsets_of, positions_of
 from stepnet.totals import REDUCTIONS, total_of
@@ -23,30 +21,17 @@ from stepnet.types import STEPS, Type
 Kinds = Mapping[str, Sequence[Array | None]]
 
 
-@dataclass(frozen=True)
-class Arrays:
-    """The arrays of a call by kind, the memory for what each sequence has one of (None for nothing), and how
-    many sequences there are.
+class Arrays(NamedTuple):
+    """The arrays of a call in the order of their words, those of the last memories among them, the memory for
+    what each sequence has one of (None for nothing), how many sequences there are, and all arrays by kind,
+    where something is done in the end.
     """
 
-    kinds: Kinds
+    in_order: list[Array | None]
+    final: Sequence[Array]
     record: Array | None
     batch: int
-
-    @property
-    def final(self) -> list[Array]:
-        """The last values of memories."""
-        return [array for array in self.kinds["final"] if array is not None]
-
-    @cached_property
-    def in_order(self) -> list[Array | None]:
-        """All arrays, in the order of their words."""
-        return [array for kind in ARRAYS for array in self.kinds.get(kind, ())]
-
-    @cached_property
-    def pointers(self) -> list[int]:
-        """Where they lie."""
-        return [pointer(array) for array in self.in_order]
+    kinds: Kinds
 
 
 @dataclass(frozen=True)

@@ -138,6 +138,8 @@ class Runner:
             [types[place] for place in places]
             for places in (plan.ends.steps, plan.ends.rows, plan.ends.totals)
         )
+        wanted = [finish is not None or word in compiled.wanted for word in words["initial"]]
+        self.filled = [place for place, want in enumerate(wanted) if want]
         self.given = [plan.net.type_of(plan.net.inputs[place]) for place in plan.ends.memories]
 
     def __call__(self, call: Call) -> Results:
@@ -198,6 +200,7 @@ class Runner:
         if self.compiled.sequences is not None:
             self.for_each_sequence(self.compiled.sequences, arrays)
         self.keep_idle(call, arrays)
+        pointers = list(map(pointer, arrays.in_order))
         begun = call.begun
         if begun is None and self.compiled.counts:
             begun = np.zeros(len(call.lengths), np.int64)
@@ -208,12 +211,8 @@ class Runner:
                 space.begin()
                 tables = (arrays.record, lanes.order, lanes.first, lanes.steps, call.starts, call.lengths)
                 told = [int(lanes.steps[0]), int(seconds * clock().per_second), int(call.last_only)]
-                space.words[:, self.places] = [
-                    *told,
-                    *map(pointer, tables),
-                    pointer(begun),
-                    *arrays.pointers,
-                ]
+                addresses = map(pointer, (*tables, begun))
+                space.words[:, self.places] = [*told, *addresses, *pointers]
                 spaces.append(space)
         return spaces, [share, arrays, begun]
 
@@ -234,22 +233,21 @@ class Runner:
 
     def arrays(self, call: Call, results: Results) -> Arrays:
         """All arrays of a call, those that nobody asked for among them."""
-        initial, final = list(call.initial), results.final
-        own: dict[str, list[Array]] = {}
+        batch, initial, final = len(call.lengths), list(call.initial), results.final
+        for place in self.filled:
+            if initial[place] is None:
+                initial[place] = np.zeros((batch, *self.given[place].shape), self.given[place].dtype)
+        kinds: Kinds = {}
+        others: list[Array] = []
         if self.finish is not None:
             own = self.finish.arrays(call, results)
-            final = own["final"]
-        for place, word in enumerate(self.compiled.words["initial"]):
-            if initial[place] is None and (self.finish is not None or word in self.compiled.wanted):
-                initial[place] = np.zeros(
-                    (len(call.lengths), *self.given[place].shape), self.given[place].dtype
-                )
-        kinds: Kinds = {"inputs": call.sequences, "initial": initial, "final": final}
-        kinds = {**kinds, "statics": call.statics, "outputs": results.outputs, **own}
+            kinds = {**own, "inputs": call.sequences, "initial": initial, "statics": call.statics}
+            final, others = own["final"], [*own["kept"], *own["reduced"], *own["ended"]]
         record = None
         if self.compiled.sequences is not None or self.compiled.ended is not None:
-            record = aligned((len(call.lengths) + SLACK) * self.compiled.strides["sequence"])
-        return Arrays(kinds, record, len(call.lengths))
+            record = aligned((batch + SLACK) * self.compiled.strides["sequence"])
+        in_order = [*call.sequences, *initial, *final, *call.statics, *results.outputs, *others]
+        return Arrays(in_order, final, record, batch, kinds)
 
     def made_of(self, arrays: Arrays) -> list[bytes]:
         """What it is that what each sequence has one of is computed from."""
@@ -277,7 +275,7 @@ class Runner:
         """Computes something for each sequence, some of them at a time, so that an interrupt arrives."""
         status = np.zeros(1, np.int64)
         words = np.zeros(self.word_count, np.int64)
-        words[self.array_words] = arrays.pointers
+        words[self.array_words] = list(map(pointer, arrays.in_order))
         for name, array in {"constants": self.constants, "sequence": arrays.record, "status": status}.items():
             words[WORD[name]] = pointer(array)
         for first in range(0, arrays.batch, SEQUENCES):
