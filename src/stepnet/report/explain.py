@@ -79,9 +79,13 @@ def explanation(plan: Plan, engine: str | Sequence[str] = "auto") -> Explanation
     traced, ends = plan.traced, plan.ends
     inputs = [(traced.nodes[number].name, traced.type_of(number)) for number in traced.inputs]
     kinds = (ends.sequences, ends.memories, ends.statics, ends.parameters)
+    given, memories, statics, parameters = (elements(inputs[place] for place in kind) for kind in kinds)
     names = result_names(plan)
     return Explanation(
-        *(elements(inputs[place] for place in places) for places in kinds),
+        given,
+        memories,
+        statics,
+        parameters,
         {names[place]: outer.of(number) for place, number in enumerate(plan.net.results)},
         plan.reverse,
         tuple(stages(plan, outer, inner)),
