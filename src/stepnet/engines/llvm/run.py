@@ -162,7 +162,7 @@ class Runner:
         step = call.lengths.max(initial=0) <= 1
         together = step and bool(spaces) and spaces[0].together > 1
         kind = Together if together else Again
-        run = kind(self.compiled.run, spaces, [call, results, held], pauses=not whole)
+        run = kind(self.compiled.run, spaces, [call, results, arrays, held], pauses=not whole)
         if finish is None and self.compiled.sequences is None and np.all(call.lengths):
             return run
         seen = self.made_of(arrays)
@@ -185,7 +185,7 @@ class Runner:
         or for none, and where it would keep much memory: such a call takes so long that nothing is saved.
         """
         idle = self.compiled.sequences is not None or call.statics or not np.all(call.lengths)
-        if idle or self.finish is not None or not len(call.lengths):
+        if idle or self.finish is not None or self.filled or not len(call.lengths):
             return None
         frozen = Frozen(self, call)
         return frozen if frozen.bytes <= FROZEN_BYTES else None
@@ -214,7 +214,7 @@ class Runner:
                 addresses = map(pointer, (*tables, begun))
                 space.words[:, self.places] = [*told, *addresses, *pointers]
                 spaces.append(space)
-        return spaces, [share, arrays, begun]
+        return spaces, [share, arrays.record, begun]
 
     # ---- arrays and memory
 
