@@ -20,7 +20,7 @@ STAGES = {
     "net": "types meanings recur type_rules ops ir digest interpret",
     "trace": "trace feature_axes contractions einsum indexing ufuncs numpy_reductions numpy_shapes"
     " numpy_functions functions step",
-    "plan": "passes plan schedule",
+    "plan": "passes plan ends totals schedule",
     "engines": "engines",
     "explain": "report.expressions report.explain report.nesting",
     "rnn": "batch beams block builder cells compose control frozen generate layers masks merge nested program"

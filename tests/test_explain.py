@@ -10,10 +10,11 @@ import pytest
 import stepnet as sn
 from stepnet import cells
 from stepnet.engines import engine_named
-from stepnet.ir import Builder, Node
+from stepnet.ir import Builder, Node, Recur
+from stepnet.plan import plan
 from stepnet.report.explain import Stage, explain, explanation
 from stepnet.report.expressions import amount, expression, view
-from stepnet.types import ROWS, Type
+from stepnet.types import ROWS, STEPS, Type
 
 INPUTS, HIDDEN = 3, 4
 GRU = """\
@@ -204,3 +205,33 @@ def made(operation: str, types: list[Type], **told: Any) -> Node:
 )
 def test_amounts_have_few_digits(count: int, text: str):
     assert amount(count, "B") == text
+
+
+def test_what_is_done_in_the_end_is_said() -> None:
+    inside = Builder()
+    x, h = (inside.input(Type(ROWS, (2,), "float32"), name) for name in "xh")
+    after = inside.add("tanh", inside.add("add", x, h))
+    builder = Builder()
+    frames = builder.input(Type(STEPS, (2,), "float32"), "frames")
+    zeros = builder.add("expand", builder.constant(np.zeros(2, np.float32)), extent=ROWS)
+    (y,), (last,) = Recur(inside.net([after, after]), 1, 1).add_results(builder, [frames, zeros])
+    doubled = builder.add("add", last, builder.add("reduce", y, how="sum"))
+    text = explain(plan(builder.net([builder.add("contract", frames, y), y, last, doubled])))
+    assert text.partition("in the end")[1:] == (
+        "in the end",
+        """\
+, of each sequence's steps: 0 flop, 16 B of values
+  %3 = sum of %2 over its sequence                                                            f32[2]
+
+in the end, per sequence: 2 flop, 24 B of values
+  %4 = %2 + %3                                                                                f32[2]
+
+in the end, once: 8 flop, 32 B of values
+  %5 = sum of the outer products of frames and %2                                          f32[2, 2]
+
+results
+  total = %5
+  output = %2
+  next h = %2
+  row = %4""",
+    )

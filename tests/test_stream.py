@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from random_steps import RandomStep, random_steps, sequences_for
+from tolerance import assert_close
 
 import stepnet as sn
 from stepnet import cells
@@ -317,3 +318,18 @@ def test_a_step_that_is_refused_is_not_taken(layers: int, engine: str):
         np.testing.assert_array_equal(memory, kept)
     stream.step(np.array([2]))
     assert leaves(stream.state)[-1].tolist() == [[2, 2]]
+
+
+def test_what_is_made_of_statics_is_made_anew_when_they_are_others() -> None:
+    def step(x: Any, h: Any, p: Any, statics: Any) -> tuple[Any, Any]:
+        h = np.tanh(x + h + np.exp(statics @ p))
+        return h, h
+
+    params, x = np.eye(3), np.ones((2, 3))
+    first, second = np.zeros((2, 3)), np.full((2, 3), -1.0)
+    rnn = sn.RNN(step, params, memory=3)
+    stream = rnn.stream(2, statics=first)
+    stream.step(x)
+    stream.reset(statics=second)
+    right, _ = rnn(x[:, None], statics=second, engine="interpret")
+    assert_close(stream.step(x), right[:, 0], 1, 3)

@@ -49,7 +49,7 @@ class Frozen(Generic[Kind]):
     def __call__(self, sequences: Array, initial: Array | None) -> tuple[Any, Any]:
         """The outputs and the last memory."""
         program = self.program
-        results = self.run([sequences], [initial] * program.memories)
+        results = program.split(self.run([sequences], [initial] * program.memories))
         outputs = [array.reshape(shape) for array, shape in zip(results.outputs, self.outputs, strict=True)]
         return rebuilt(program.output, outputs), program.final(results.final)
 

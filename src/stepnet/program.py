@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.engines import Bound, Kernel, Order, choose
+from stepnet.engines import Bound, Kernel, Order, Results, choose
 from stepnet.errors import InputError
 from stepnet.ir import Net
 from stepnet.once import computed_once
@@ -64,6 +64,13 @@ class Program:
         """How many levels of sequences each output has: 1 for a value at each step, 0 for one per row."""
         outputs = self.net.results[: len(self.net.results) - self.memories]
         return tuple(len(self.net.type_of(number).extent) - 1 for number in outputs)
+
+    def split(self, results: Results) -> Results:
+        """The same with outputs that there is one of per row among the outputs, ahead of which none is."""
+        count = self.levels.count(0)
+        if not count:
+            return results
+        return Results([*results.outputs, *results.final[:count]], results.final[count:])
 
     def final(self, memories: list[Array]) -> Any:
         """The last memories as a call gives them back."""

@@ -40,7 +40,7 @@ class Reading:
             if not call.last_only:
                 outputs = [Ragged(output, (offsets_of(lengths),)) for output in outputs]
         else:
-            results = bound(call)
+            results = program.split(bound(call))
             outputs = (
                 results.outputs if call.last_only else list(map(self.batch.laid_out, results.outputs, levels))
             )

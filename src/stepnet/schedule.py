@@ -3,6 +3,7 @@
     recurrence    a flat one, of the sequences at some depth: run by an engine, all rows at once
     plain         nodes without a recurrence: run by an engine as a recurrence that remembers nothing
     across        a value expanded to, or reduced from, a deeper extent: NumPy
+    total         one value out of those of all rows, and what is made of such: NumPy
     loop          a recurrence whose memory an inner one needs: step by step, each step a schedule of its own
 
 Nothing here knows an engine; each part has a plan, and whatever runs plans runs it.
@@ -13,8 +14,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stepnet.errors import NetError
 from stepnet.ir import Builder, Net, Node, Recur, without_unused
-from stepnet.passes.lift import is_constant, is_inner, lift
+from stepnet.passes.lift import is_inner, lift
+from stepnet.passes.when import is_constant, known_once
 from stepnet.plan import Plan, plan
 from stepnet.type_rules import recur_extent
 from stepnet.types import CONST, ROWS, STEPS, Extent, Type
@@ -111,17 +114,31 @@ def whole_part(net: Net) -> Part:
 
 def scheduled(traced: Net, net: Net) -> Schedule:
     """The parts of a net as it is."""
-    levels, through, sums, ends = waves(net), repeated(net), summed(net), ended(net)
-    apart = through | sums | {number for pairs in ends.values() for number in pairs.values()}
+    once, through, sums, ends = known_once(net), repeated(net), summed(net), ended(net)
+    check_parameters(net, once)
+    levels = waves(net, once)
+    apart = once | through | sums | {number for pairs in ends.values() for number in pairs.values()}
     groups: dict[tuple[int, int, Extent], list[int]] = {}
     for number, node in enumerate(net.nodes):
-        if node.operation in ("input", "index", "result") or is_constant(node) or number in apart:
+        if node.operation in ("input", "index", "result") or number in apart:
             continue
-        alone = 0 if is_plain(node) else number + 1
-        extent = node.types[0].extent if is_plain(node) else CONST
+        together = is_plain(node) and not is_constant(node)
+        alone = 0 if together else number + 1
+        extent = node.types[0].extent if together else CONST
         groups.setdefault((levels[number], alone, extent), []).append(number)
     parts = [part_of(net, numbers, through, sums, ends) for _, numbers in sorted(groups.items())]
     return Schedule(traced, net, tuple(parts))
+
+
+def check_parameters(net: Net, once: set[int]) -> None:
+    """Raises `NetError` where values of rows are made of a total: what runs them takes parameters once."""
+    for number, node in enumerate(net.nodes):
+        late = [n for n in node.inputs if is_constant(net.nodes[n]) and n not in once]
+        if late and not is_constant(node):
+            raise NetError(
+                f"%{number} = {node.operation} reads %{late[0]}, {net.type_of(late[0])}, a total of rows: "
+                "parameters are bound before there are rows; run what makes it first, and bind it"
+            )
 
 
 def is_plain(node: Node) -> bool:
@@ -161,6 +178,7 @@ def summed(net: Net) -> set[int]:
         for number, node in enumerate(net.nodes)
         if node.operation == "reduce"
         and node.attributes["how"] == "sum"
+        and not is_constant(node)
         and is_plain(operand := net.nodes[node.inputs[0]])
         and operand.operation not in ("input", "index", "result")
         and not is_constant(operand)
@@ -193,14 +211,14 @@ def ended(net: Net) -> dict[int, dict[int, int]]:
     return needed
 
 
-def waves(net: Net) -> list[int]:
+def waves(net: Net, once: set[int]) -> list[int]:
     """For each node when it can run: plain nodes of one extent run together, all others by themselves."""
     found: list[int] = []
     for node in net.nodes:
         level = 0
         for operand in node.inputs:
             other = net.nodes[operand]
-            if is_constant(other):
+            if operand in once:
                 continue
             together = is_plain(node) and is_plain(other) and node.operation != "result"
             together = together and other.operation not in ("input", "index", "result")
@@ -215,6 +233,8 @@ def part_of(
 ) -> Part:
     """The part that these nodes are."""
     node = net.nodes[numbers[0]]
+    if is_constant(node):
+        return Part("total", node.inputs, tuple(numbers), node=node)
     if is_plain(node):
         return plain(net, numbers, through, summed)
     if node.operation != "recur":

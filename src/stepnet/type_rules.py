@@ -179,6 +179,13 @@ def recur_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type,
     for output in outputs:
         if is_beside(output.extent):
             raise NetError(f"an output is {output}, a sequence that each row has besides: reduce it")
+    for what, types in (("an output", outputs), ("a memory", following)):
+        for type_ in types:
+            if type_.extent == CONST:
+                raise NetError(f"{what} of a body is {type_}, one for all rows: expand it to rows")
+    for node in body.nodes:
+        if node.operation in ("contract", "reduce") and node.type.extent == CONST:
+            raise NetError(f"a body mixes no rows, and {node.operation} to const does: it stands outside")
     given = (output.at(deeper(deep, output.extent)) for output in outputs)
     return (*given, *(after.at(deep[:-1]) for after in following))
 

@@ -12,8 +12,8 @@ from tolerance import assert_close
 import stepnet as sn
 from stepnet import meanings
 from stepnet.engines.kept import KeptPlain
-from stepnet.engines.reductions import REDUCTIONS
 from stepnet.ragged.offsets import offsets_of
+from stepnet.totals import REDUCTIONS
 
 Array = np.ndarray
 
@@ -197,3 +197,20 @@ def test_sums_and_repeated_values_are_no_parts_of_their_own():
         "  0.0  operations at rows/static and sums of them, all sequences at once",
         "  0.1  operations at rows, all at once",
     ]
+
+
+def test_what_is_made_of_values_of_the_outer_step_alone_is_computed_at_every_step():
+    """Sums are regrouped: what comes of h and x alone, which are the same for all keys, is computed first."""
+
+    def step(x: Any, h: Any, p: Any, statics: Any) -> tuple[Any, Any]:
+        scores = np.tanh((statics + sn.expand(h, statics)) + sn.expand(x, statics))
+        h = np.tanh(sn.reduce(scores, "sum") @ p)
+        return h, h
+
+    random = np.random.default_rng(1)
+    xs = random.normal(size=(3, 9, 3))
+    keys = sn.Ragged.from_list([random.normal(size=(n, 3)) for n in (4, 2, 3)])
+    rnn = sn.RNN(step, random.normal(size=(3, 3)), memory=3)
+    outputs, _ = rnn(xs, statics=keys, engine="llvm")
+    right, _ = rnn(xs, statics=keys, engine="interpret")
+    assert_close(outputs, right, 9, 9)

@@ -18,7 +18,8 @@ from stepnet.control import Control, run_until
 from stepnet.engines.base import Bound, Call, Results
 from stepnet.engines.interpreter import Interpreter
 from stepnet.engines.llvm.engine import LlvmEngine
-from stepnet.plan import plan
+from stepnet.ir import Net
+from stepnet.schedule import schedule
 from stepnet.structure import leaves
 from stepnet.threads import set_threads
 
@@ -71,13 +72,20 @@ PARAMS = {name: RANDOM.normal(size=shape).astype("f4") for name, shape in (("W",
 PARAMS["V"] = RANDOM.normal(size=(5, 2)).astype("f4")
 
 
+ENDING = Control(until=lambda output, memory: output["h"][:, 0] > 0.5)
+
+
 @cache
 def bound(engine: str, reverse: bool, control: Control = PLAIN) -> Bound:
     """What runs the step, under control."""
+    return ENGINES[engine].compile(schedule(traced_net(reverse, control))).bind(leaves(PARAMS))
+
+
+def traced_net(reverse: bool, control: Control) -> Net:
+    """The net of the step under control."""
     rnn = sn.RNN(step, PARAMS, memory=5, inputs={"x": 3, "y": 2}, statics=5, reverse=reverse)
-    traced = rnn.prepared.traced
-    traced = control.around(rnn.step, traced) if control else traced
-    return ENGINES[engine].compile(plan(traced.net(reverse))).bind(leaves(rnn.params))
+    traced = rnn.program.traced
+    return (control.around(rnn.step, traced) if control else traced).net(reverse)
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +94,7 @@ def threads_afterwards() -> Generator[None]:
     set_threads(None)
 
 
-def end_to_end(lengths: Array, reverse: bool, last_only: bool, masked: bool, begun: bool) -> Call:
+def end_to_end(lengths: Array, last_only: bool, masked: bool, begun: bool) -> Call:
     """A call of random numbers, whose sequences lie end to end."""
     total, batch = int(lengths.sum()), len(lengths)
     random = np.random.default_rng(0)
@@ -102,7 +110,6 @@ def end_to_end(lengths: Array, reverse: bool, last_only: bool, masked: bool, beg
         [initial, *[None] * (2 if masked else 0)],
         [statics],
         last_only=last_only,
-        reverse=reverse,
         begun=np.arange(batch, dtype=np.int64) if begun else None,
     )
 
@@ -163,7 +170,7 @@ def test_the_same_sequences_give_the_same_bits_wherever_they_lie(
 ) -> None:
     set_threads(threads)
     run = bound(kind, reverse, Control("repeat") if masked else PLAIN)
-    call = end_to_end(np.array(lengths, np.int64), reverse, last_only, masked, begun)
+    call = end_to_end(np.array(lengths, np.int64), last_only, masked, begun)
     there = moved(call, LAYOUTS[name](call.lengths))
     assert_same_bits(moved_back(call, there, run(there)), run(call))
 
@@ -173,7 +180,7 @@ def test_the_same_sequences_give_the_same_bits_wherever_they_lie(
 def test_a_call_longer_than_a_block_of_steps(name: str, reverse: bool) -> None:
     lengths = np.array([700, 1, 0, 300, 650, 2], np.int64)
     run = bound("llvm", reverse)
-    call = end_to_end(lengths, reverse, False, False, True)
+    call = end_to_end(lengths, False, False, True)
     there = moved(call, LAYOUTS[name](lengths))
     assert_same_bits(moved_back(call, there, run(there)), run(call))
 
@@ -186,11 +193,11 @@ def test_a_frozen_call_keeps_the_table(name: str, reverse: bool) -> None:
         return h, h
 
     rnn = sn.RNN(plain, PARAMS, memory=5, inputs=3, reverse=reverse)
-    run = LlvmEngine().compile(rnn.plan).bind(leaves(rnn.params))
+    run = LlvmEngine().compile(rnn.schedule).bind(leaves(rnn.params))
     lengths = np.array([4, 9, 1, 9], np.int64)
     layout = LAYOUTS[name](lengths)
     x = RANDOM.normal(size=(layout.total, 3)).astype("f4")
-    call = Call([x], layout.starts, lengths, layout.total, [None], reverse=reverse, steps=layout.steps)
+    call = Call([x], layout.starts, lengths, layout.total, [None], steps=layout.steps)
     frozen, at = run.frozen(call), places(call)
     assert frozen is not None
     expected = run(call)
@@ -208,11 +215,11 @@ def test_a_frozen_call_keeps_the_table(name: str, reverse: bool) -> None:
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize("reverse", [False, True])
 def test_early_ends_are_found_wherever_steps_lie(kind: str, name: str, reverse: bool) -> None:
-    run = bound(kind, reverse, Control(until=lambda output, memory: output["h"][:, 0] > 0.5))
+    run, net = bound(kind, reverse, ENDING), traced_net(reverse, ENDING)
     lengths = np.array([30, 0, 5, 17], np.int64)
-    call = end_to_end(lengths, reverse, False, False, False)
+    call = end_to_end(lengths, False, False, False)
     call = replace(call, initial=[*call.initial, None])
-    ended, results = run_until(run, call)
-    ended_there, results_there = run_until(run, moved(call, LAYOUTS[name](lengths)))
+    ended, results = run_until(run, call, net)
+    ended_there, results_there = run_until(run, moved(call, LAYOUTS[name](lengths)), net)
     assert ended.tolist() == ended_there.tolist() != lengths.tolist()
     assert_same_bits(results_there, results)

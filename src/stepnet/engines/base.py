@@ -20,9 +20,9 @@ class Call:
     sequences: per input [total, features...]; step t of sequence i lies at starts[i] + steps[t], where steps
     has as many as the longest sequence, and at starts[i] + t where it is None. Outputs lie as inputs do. An
     input that is a sequence at each step has the values of all of these end to end, and `inner` the offsets
-    of each level, outermost first. initial: per memory [batch, features...], or None for zeros. statics: per
-    static [batch, features...]; one that is a sequence has the values of all rows end to end, and `beside`
-    its offsets, by the name of its axis.
+    of each level, outermost first. initial: per memory that is an input [batch, features...], or None for
+    zeros. statics: per static [batch, features...]; one that is a sequence has the values of all rows end to
+    end, and `beside` its offsets, by the name of its axis.
     last_only: outputs are each sequence's last, [batch, features...], not every step's, [total, features...].
     begun: per sequence how many of its steps were run before this call, int64; None for none.
     """
@@ -82,14 +82,20 @@ class Call:
 
 @dataclass(frozen=True)
 class Results:
-    """What a call gives.
+    """What a call gives: the results of the net by kind, each kind in the order of the net's results.
 
-    outputs: per output [total, features...] (or [batch, features...]). final: per memory its last value
-    [batch, features...].
+    outputs: those per step, [total, features...] (or [batch, features...]). final: those per row,
+    [batch, features...], as the last value of each memory. totals: those that there is one of, [features...].
     """
 
     outputs: list[Array]
     final: list[Array]
+    totals: list[Array] = field(default_factory=list[Array])
+
+    @property
+    def arrays(self) -> list[Array]:
+        """All of them, kind by kind."""
+        return [*self.outputs, *self.final, *self.totals]
 
 
 FrozenCall = Callable[[Sequence[Array], Sequence[Array | None]], Results]

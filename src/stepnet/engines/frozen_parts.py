@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.ends import Ends
 from stepnet.engines.base import Call, FrozenCall, Results
 from stepnet.engines.part import ENDS, Frame, Values, plain_call, sequence_call
 from stepnet.interpret import Segments
@@ -31,6 +32,7 @@ class FrozenParts:
     net: Net
     constants: Values
     steps: tuple[Step, ...]
+    kinds: tuple[tuple[int, ...], ...]
 
     def __call__(self, sequences: Sequence[Array], initial: Sequence[Array | None]) -> Results:
         """The results."""
@@ -39,8 +41,7 @@ class FrozenParts:
         for step in self.steps:
             step(values)
         made = [values[number] for number in self.net.results]
-        first = len(made) - len(initial)
-        return Results(made[:first], made[first:])
+        return Results(*([made[place] for place in places] for places in self.kinds))
 
 
 def varying(net: Net) -> list[int]:
@@ -68,7 +69,8 @@ def frozen_parts(
             return None
         steps.append(step)
         step(values)
-    return FrozenParts(schedule.net, constants, tuple(steps))
+    ends = Ends.of(schedule.net)
+    return FrozenParts(schedule.net, constants, tuple(steps), (ends.steps, ends.rows, ends.totals))
 
 
 def frozen_part(part: Part, bound: Any, values: Values, frame: Frame) -> Step | None:

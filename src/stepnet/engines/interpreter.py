@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stepnet.engines.base import Array, Call, FrozenCall, Results
-from stepnet.engines.packed import Packed, called_again
+from stepnet.engines.packed import Packed, called_again, parameters_of
 from stepnet.interpret import interpret
 from stepnet.ir import Net
 from stepnet.schedule import Schedule
@@ -46,7 +46,10 @@ class BoundNet:
     def __call__(self, call: Call) -> Results:
         """The results of a call."""
         packed = Packed.of(call)
-        made = interpret(self.net, [*packed.arrays(self.net), *self.parameters], packed.segments)
+        given = dict(zip(parameters_of(self.net), self.parameters, strict=True))
+        arrays = iter(packed.arrays(self.net))
+        inputs = [given[number] if number in given else next(arrays) for number in self.net.inputs]
+        made = interpret(self.net, inputs, packed.segments)
         return packed.results(self.net, made)
 
     def again(self, call: Call, results: Results, whole: bool = False) -> Callable[[], None]:

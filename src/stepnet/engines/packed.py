@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stepnet.ends import Ends
 from stepnet.engines.base import Bound, Call, Results
 from stepnet.interpret import Segments
-from stepnet.ir import Net
+from stepnet.ir import Net, ancestors
 from stepnet.ragged.offsets import ends_of, offsets_of
-from stepnet.types import CONST, ROWS
+from stepnet.types import CONST
 
 Array = np.ndarray
 
@@ -51,31 +52,31 @@ class Packed:
 
     def arrays(self, net: Net) -> list[Array]:
         """The arrays of all inputs of a net but its parameters, in order."""
-        types = [net.type_of(number) for number in net.inputs]
-        memories = types[len(self.call.sequences) :][: len(self.call.initial)]
+        ends = Ends.of(net)
+        memories = [net.type_of(net.inputs[place]) for place in ends.memories]
         initial = [
             np.zeros((self.call.rows, *type_.shape), type_.dtype) if array is None else array
             for array, type_ in zip(self.call.initial, memories, strict=True)
         ]
-        return [*self.call.sequences, *initial, *self.call.statics]
+        places = (*ends.sequences, *ends.memories, *ends.statics)
+        given = dict(zip(places, (*self.call.sequences, *initial, *self.call.statics), strict=True))
+        return [given[place] for place in sorted(given)]
 
     def results(self, net: Net, made: Sequence[Array], clean: Collection[int] = ()) -> Results:
-        """What a net gave, outputs as the caller's sequences lie, or each sequence's last.
+        """What a net gave by kind, steps as the caller's sequences lie, or each sequence's last.
 
         net: as traced, which says from which end each output was made. clean: the places of those results
         that are zeros in the gaps.
         """
-        first = len(made) - len(self.call.initial)
+        ends = Ends.of(net)
         outputs = [
-            self.laid_out(array, net, net.results[place], place in clean)
-            for place, array in enumerate(made[:first])
+            self.laid_out(made[place], net, net.results[place], place in clean) for place in ends.steps
         ]
-        return Results(outputs, list(made[first:]))
+        rows, totals = ([made[place] for place in places] for places in (ends.rows, ends.totals))
+        return Results(outputs, rows, totals)
 
     def laid_out(self, output: Array, net: Net, number: int, clean: bool) -> Array:
         """One output where the sequences' steps lay, or each sequence's last."""
-        if net.type_of(number).extent == ROWS:
-            return output
         if self.call.last_only and self.gaps is not None:
             return self.gaps.ends(output, runs_back(net, number))
         if self.call.last_only:
@@ -88,9 +89,10 @@ class Packed:
 
 
 def runs_back(net: Net, number: int) -> bool:
-    """Whether a value is an output of a recurrence that runs from each sequence's last step."""
-    node = net.nodes[number]
-    return node.operation == "result" and net.nodes[node.inputs[0]].recur.reverse
+    """Whether the last recurrence that a value is made of, or that there is, runs from the last step."""
+    recurs = [one for one, node in enumerate(net.nodes) if node.operation == "recur"]
+    needed = ancestors(net.nodes, (number,)).intersection(recurs)
+    return bool(recurs) and net.nodes[max(needed or recurs)].recur.reverse
 
 
 def parameters_of(net: Net) -> list[int]:
@@ -103,7 +105,7 @@ def called_again(bound: Bound, call: Call, results: Results) -> Callable[[], Non
 
     def once() -> None:
         made = bound(call)
-        for kept, new in zip((*results.outputs, *results.final), (*made.outputs, *made.final), strict=True):
+        for kept, new in zip(results.arrays, made.arrays, strict=True):
             kept[...] = new
 
     return once

@@ -8,10 +8,10 @@ import numpy as np
 
 from stepnet.engines.base import Call
 from stepnet.engines.kept import Kept, kept_plain, kept_results
-from stepnet.engines.reductions import REDUCTIONS
 from stepnet.interpret import Segments, by_steps, expand
 from stepnet.ir import Net
 from stepnet.schedule import Part, Schedule
+from stepnet.totals import REDUCTIONS, total_of
 from stepnet.types import CONST, ROWS, STEPS, Extent
 
 Array = np.ndarray
@@ -112,6 +112,13 @@ def run_across(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -
     return {part.gives[0]: REDUCTIONS[how](value, frame.segments.into(extent))}
 
 
+def run_total(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
+    """One value for all rows."""
+    assert part.node is not None
+    operands = [values[number] for number in part.reads]
+    return {part.gives[0]: total_of(part.node, operands)}
+
+
 def run_loop(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
     """A recurrence step by step, for the rows that have one."""
     assert part.node is not None
@@ -132,5 +139,6 @@ KINDS: dict[str, Callable[..., Values]] = {
     "recurrence": run_recurrence,
     "plain": run_plain,
     "across": run_across,
+    "total": run_total,
     "loop": run_loop,
 }

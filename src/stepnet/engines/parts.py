@@ -16,7 +16,7 @@ from stepnet.engines.packed import Packed, called_again, parameters_of
 from stepnet.engines.part import KINDS, Frame, Values, takes_gaps
 from stepnet.ir import Net
 from stepnet.once import computed_once
-from stepnet.passes.lift import is_constant
+from stepnet.passes.when import known_once
 from stepnet.plan import Plan
 from stepnet.schedule import Part, Schedule
 
@@ -119,11 +119,12 @@ class BoundParts:
 
 
 def constant_values(net: Net, parameters: Mapping[int, Array]) -> Values:
-    """The values of all constants of a net."""
+    """The values of all constants of a net that are known of its parameters."""
     values: Values = {number: np.asarray(value) for number, value in parameters.items()}
+    once = known_once(net)
     with np.errstate(all="ignore"):
         for number, node in enumerate(net.nodes):
-            if node.operation != "input" and is_constant(node):
+            if node.operation != "input" and number in once:
                 operands = [values[operand] for operand in node.inputs]
                 values[number] = node.row.meaning(*operands, **node.attributes)
     return values

@@ -11,11 +11,23 @@ from stepnet.passes.hoist import hoist
 from stepnet.passes.join import join
 from stepnet.passes.legalise import legalise
 from stepnet.passes.part import part
+from stepnet.passes.prune import prune
 from stepnet.passes.regroup import regroup
 from stepnet.passes.sink import sink
 from stepnet.passes.split import split
 
-PIPELINE: tuple[Callable[[Net], Net], ...] = (fold, part, split, regroup, legalise, hoist, sink, fold, join)
+PIPELINE: tuple[Callable[[Net], Net], ...] = (
+    prune,
+    fold,
+    part,
+    split,
+    regroup,
+    legalise,
+    hoist,
+    sink,
+    fold,
+    join,
+)
 
 
 def optimised(net: Net) -> Net:

@@ -13,9 +13,10 @@ memory at every step.
 from dataclasses import dataclass, replace
 
 from stepnet.ir import Builder, Net, Node, Recur
-from stepnet.passes.regroup import IN_LOOP, known_at
+from stepnet.passes.outward import Outward
 from stepnet.passes.rewrite import rewritten, view_chain
-from stepnet.types import CONST, ROWS, STEPS, Extent
+from stepnet.passes.when import When, when_inside
+from stepnet.types import CONST, STEPS
 
 GROWTH = 4
 """How many times as large as its operands a product is at least to count as an outer one."""
@@ -35,23 +36,20 @@ def hoisted(builder: Builder, net: Net, number: int, operands: list[int]) -> int
 
 @dataclass
 class Hoist:
-    """One recurrence on its way out: what stays, and where the values outside are."""
+    """One recurrence: the nodes of its body that stay, and the way out for the others."""
 
-    builder: Builder
     recur: Recur
-    operands: list[int]
     stays: list[bool]
-    outside: dict[int, int]
+    outward: Outward
 
     @classmethod
     def of(cls, builder: Builder, node: Node, operands: list[int]) -> "Hoist":
         """The work on one recurrence, with the operands known outside."""
         recur = node.recur
-        body, inside = recur.body, set(recur.memories)
-        outside = {
-            inner: outer for inner, outer in zip(body.inputs, operands, strict=True) if inner not in inside
-        }
-        stays = [when == IN_LOOP for when in known_at(recur)]
+        body, known = recur.body, when_inside(recur)
+        outside = dict(zip(body.inputs, operands, strict=True))
+        fixed = {number for number, time in enumerate(known) if time <= When.PER_SEQUENCE}
+        stays = [time == When.IN for time in known]
         for number in reversed(range(len(body.nodes))):
             stays[number] = stays[number] or is_outer(body, number, stays)
         for number, one in enumerate(body.nodes):
@@ -60,7 +58,7 @@ class Hoist:
                 stays[number] = body.nodes[root].operation == "input" and all(
                     stays[user] or number in body.results for user in body.users()[number]
                 )
-        return cls(builder, recur, operands, stays, outside)
+        return cls(recur, stays, Outward(builder, body, STEPS, fixed, outside))
 
     @property
     def body(self) -> Net:
@@ -72,7 +70,7 @@ class Hoist:
         inner = Builder()
         needed = self.needed()
         place: dict[int, int] = {}
-        sequences = [n for n in needed if self.extent_outside(n) == STEPS] or [self.body.inputs[0]]
+        sequences = [n for n in needed if self.outward.extent(n) == STEPS] or [self.body.inputs[0]]
         others = [n for n in needed if n not in sequences]
         for number in (*sequences, *self.recur.memories, *others):
             type_ = self.body.type_of(number)
@@ -81,10 +79,8 @@ class Hoist:
             if number not in place and self.is_inside(number):
                 place[number] = inner.copy(node, [place[operand] for operand in node.inputs])
         body = inner.net(place[result] for result in self.body.results)
-        outer = [self.number_outside(n) for n in sequences]
-        outer += self.recur.given(self.operands).memories
-        outer += [self.number_outside(n) for n in others]
-        return replace(self.recur, body=body, sequence_count=len(sequences)).add(self.builder, outer)
+        outer = [self.outward.number(n) for n in (*sequences, *self.recur.memories, *others)]
+        return replace(self.recur, body=body, sequence_count=len(sequences)).add(self.outward.builder, outer)
 
     def is_inside(self, number: int) -> bool:
         """Whether a node is part of the new body."""
@@ -98,37 +94,6 @@ class Hoist:
                 found.update(operand for operand in node.inputs if not self.is_inside(operand))
         found.update(result for result in self.body.results if not self.is_inside(result))
         return sorted(found - set(self.recur.memories))
-
-    def number_outside(self, number: int) -> int:
-        """The node outside that a node of the body has become."""
-        if number not in self.outside:
-            node = self.body.nodes[number]
-            extents = {self.extent_outside(operand) for operand in node.inputs}
-            deepest = max(extents, key=len, default=CONST)
-            inputs = [self.raised(operand, deepest, node) for operand in node.inputs]
-            self.outside[number] = self.builder.copy(node, inputs)
-        return self.outside[number]
-
-    def raised(self, operand: int, extent: Extent, node: Node) -> int:
-        """An operand at the extent that its operation has outside; constants fit everywhere."""
-        number = self.number_outside(operand)
-        here = self.builder.type_of(number).extent
-        if (
-            (here == CONST and self.body.type_of(operand).extent == CONST)
-            or here == extent
-            or node.operation == "expand"
-        ):
-            return number
-        return self.builder.add("expand", number, extent=extent)
-
-    def extent_outside(self, number: int) -> Extent:
-        """How many there will be of a value outside: one per step, per row, or one."""
-        if number in self.outside:
-            return self.builder.type_of(self.outside[number]).extent
-        node = self.body.nodes[number]
-        if node.operation == "expand":
-            return ROWS
-        return max((self.extent_outside(operand) for operand in node.inputs), key=len, default=CONST)
 
 
 def is_outer(body: Net, number: int, stays: list[bool]) -> bool:

@@ -7,23 +7,27 @@ the gates of one unit meet on registers.
 """
 
 from stepnet.ir import Builder, Net, Node
+from stepnet.passes.when import known_once
 from stepnet.types import CONST
 
 
 def join(net: Net) -> Net:
     """The net with products of one left side and one width as one node each."""
     groups: dict[tuple[int, int], list[int]] = {}
+    parameters = known_once(net)
     for number, node in enumerate(net.nodes):
-        if (key := shared(node)) is not None:
+        if (key := shared(node, parameters)) is not None:
             groups.setdefault(key, []).append(number)
     builder = Builder()
     place: dict[int, int] = {}
-    order = sorted(range(len(net.nodes)), key=lambda number: not known_first(net, number))
+    # Inputs and parameters come first, so that every right side is there.
+    first = parameters | set(net.inputs)
+    order = sorted(range(len(net.nodes)), key=lambda number: number not in first)
     for number in order:
         if number in place:
             continue
         node = net.nodes[number]
-        key = shared(node)
+        key = shared(node, parameters)
         group = [] if key is None else groups[key]
         if len(group) > 1:
             rights = [place[net.nodes[one].inputs[1]] for one in group]
@@ -35,14 +39,11 @@ def join(net: Net) -> Net:
     return builder.net(place[result] for result in net.results)
 
 
-def shared(node: Node) -> tuple[int, int] | None:
-    """What products to join have in common, left side and width; None for a node that is no such product."""
-    if node.operation != "matmul" or node.type.extent == CONST:
+def shared(node: Node, parameters: set[int]) -> tuple[int, int] | None:
+    """What products to join have in common, left side and width; None for a node that is no such product.
+
+    A right side that is known late is no parameter, and comes in its own time.
+    """
+    if node.operation != "matmul" or node.type.extent == CONST or node.inputs[1] not in parameters:
         return None
     return node.inputs[0], node.type.shape[-1]
-
-
-def known_first(net: Net, number: int) -> bool:
-    """Whether a node is an input or known before any sequence: first, so that every right side is there."""
-    node = net.nodes[number]
-    return node.operation == "input" or all(type_.extent == CONST for type_ in node.types)

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from stepnet.ir import Builder, Net, Node, Recur, ancestors
+from stepnet.passes.outward import Outward
 from stepnet.passes.rewrite import rewritten
-from stepnet.type_rules import deeper, recur_extent
-from stepnet.types import CONST, is_beside
+from stepnet.passes.when import When, is_constant, when_inside
+from stepnet.type_rules import recur_extent
+from stepnet.types import is_beside
 
 # By recurrence, for each of its results: whether it has left, and its number outside or its new place.
 Results = dict[int, list[tuple[bool, int]]]
@@ -36,9 +38,9 @@ def lifted(results: Results, builder: Builder, net: Net, number: int, operands: 
         return None
     recur = replace(node.recur, body=lift(node.recur.body))
     body = recur.body
-    inner = tuple(n for n, one in enumerate(body.nodes) if is_step_sequence(one))
-    fixed = free(body, (*recur.sequences, *recur.memories, *inner))
-    leaving = free(body, tuple(recur.memories))
+    known = when_inside(recur)
+    fixed = {n for n, time in enumerate(known) if time <= When.PER_SEQUENCE}
+    leaving = {n for n, time in enumerate(known) if time < When.IN}
     # A sequence of a row, with what changes from step to step, would be there as often as there are steps.
     leaving -= free_of(body, leaving, {one for one in leaving - fixed if is_row_sequence(body.nodes[one])})
     roots = {one for one in leaving if is_inner(body.nodes[one])}
@@ -48,15 +50,12 @@ def lifted(results: Results, builder: Builder, net: Net, number: int, operands: 
     leaving |= {
         n for n, one in enumerate(body.nodes) if one.operation == "result" and one.inputs[0] in leaving
     }
-    work = Lift(builder, recur, operands, leaving, fixed)
+    outside = dict(zip(body.inputs, operands, strict=True))
+    deep = recur_extent([builder.type_of(operands[0])], {"body": body})
+    work = Lift(recur, leaving, Outward(builder, body, deep, fixed, outside))
     new = work.run()
     results[number] = work.results
     return new
-
-
-def is_constant(node: Node) -> bool:
-    """Whether a node is one number for all rows."""
-    return all(type_.extent == CONST for type_ in node.types)
 
 
 def is_inner(node: Node) -> bool:
@@ -72,11 +71,6 @@ def is_row_sequence(node: Node) -> bool:
     return any(is_beside(type_.extent) for type_ in node.types)
 
 
-def is_step_sequence(node: Node) -> bool:
-    """Whether a node's values are of an inner sequence of the step's input."""
-    return any(len(type_.extent) > 1 and not is_beside(type_.extent) for type_ in node.types)
-
-
 def free_of(body: Net, among: set[int], roots: set[int]) -> set[int]:
     """Those nodes that are among the roots, or need one of them."""
     found = set(roots)
@@ -86,27 +80,13 @@ def free_of(body: Net, among: set[int], roots: set[int]) -> set[int]:
     return found & among
 
 
-def free(body: Net, of: tuple[int, ...]) -> set[int]:
-    """The nodes that need none of these, and no count of steps."""
-    bound = set(of)
-    for number, node in enumerate(body.nodes):
-        if node.operation == "index" or bound & set(node.inputs):
-            bound.add(number)
-    return set(range(len(body.nodes))) - bound
-
-
 @dataclass
 class Lift:
-    """One recurrence, the nodes of its body that leave it, those that are the same at every step, and where
-    its results are then.
-    """
+    """One recurrence, the nodes of its body that leave it, their way out, and where its results are then."""
 
-    builder: Builder
     recur: Recur
-    operands: list[int]
     leaving: set[int]
-    fixed: set[int]
-    outside: dict[int, int] = field(default_factory=dict[int, int])
+    outward: Outward
     results: list[tuple[bool, int]] = field(default_factory=list[tuple[bool, int]])
 
     @property
@@ -116,10 +96,7 @@ class Lift:
 
     def run(self) -> int:
         """The number of the new recurrence."""
-        body, builder = self.body, self.builder
-        types = [builder.type_of(operand) for operand in self.operands[:1]]
-        self.deep = recur_extent(types, {"body": body})
-        self.given = dict(zip(body.inputs, self.operands, strict=True))
+        body, fixed = self.body, self.outward.fixed
         stays = [n for n in range(len(body.nodes)) if n not in self.leaving]
         stays = [n for n in stays if body.nodes[n].operation != "input"]
         outputs, following = self.recur.outputs, self.recur.following
@@ -127,9 +104,9 @@ class Lift:
         within = [n for n in outputs if n not in inputs and not (n in self.leaving and self.is_made(n))]
         read = {operand for n in stays for operand in body.nodes[n].inputs} | {*within, *following}
         made = sorted(n for n in read & self.leaving if self.is_made(n))
-        kept = [n for n in inputs if n in read] + [n for n in made if n not in self.fixed]
+        kept = [n for n in inputs if n in read] + [n for n in made if n not in fixed]
         kept = kept or inputs[:1]
-        still = [n for n in made if n in self.fixed]
+        still = [n for n in made if n in fixed]
         inner = Builder()
         place: dict[int, int] = {}
         for n in (*kept, *memory, *still, *others):
@@ -138,42 +115,13 @@ class Lift:
             if n not in place and one.operation != "input" and (n in stays or is_constant(one)):
                 place[n] = inner.copy(one, [place[operand] for operand in one.inputs])
         new = inner.net(place[result] for result in (*within, *following))
-        outer = [self.number_outside(n) if n in made else self.given[n] for n in kept]
-        outer += [self.given[n] for n in memory]
-        outer += [self.number_outside(n) for n in still] + [self.given[n] for n in others]
+        outer = [self.outward.number(n) for n in (*kept, *memory, *still, *others)]
         for n in outputs:
-            self.results.append((False, within.index(n)) if n in within else (True, self.at_steps(n)))
+            self.results.append((False, within.index(n)) if n in within else (True, self.outward.at_steps(n)))
         self.results += [(False, len(within) + place) for place in range(len(memory))]
-        return replace(self.recur, body=new, sequence_count=len(kept)).add(builder, outer)
+        return replace(self.recur, body=new, sequence_count=len(kept)).add(self.outward.builder, outer)
 
     def is_made(self, number: int) -> bool:
         """Whether a node that leaves is a value of its own outside: neither an input nor a constant."""
         node = self.body.nodes[number]
         return node.operation not in ("input", "recur") and not is_constant(node)
-
-    def number_outside(self, number: int) -> int:
-        """The node outside that a node of the body becomes: one per step, or, where it is fixed, per row."""
-        if number in self.outside:
-            return self.outside[number]
-        node = self.body.nodes[number]
-        if node.operation == "input":
-            found = self.given[number]
-        elif number in self.fixed:
-            found = self.builder.copy(node, [self.number_outside(operand) for operand in node.inputs])
-        else:
-            extent = node.attributes.get("extent")
-            changed = {"extent": deeper(self.deep, extent)} if extent else {}
-            found = self.builder.copy(node, [self.at_steps(operand) for operand in node.inputs], **changed)
-        self.outside[number] = found
-        return found
-
-    def at_steps(self, number: int) -> int:
-        """The node outside, expanded to every step where it is one per row; constants fit everywhere."""
-        node = self.body.nodes[number]
-        if node.operation == "expand" and is_constant(self.body.nodes[node.inputs[0]]):
-            extent = deeper(self.deep, node.attributes["extent"])
-            return self.builder.add("expand", self.number_outside(node.inputs[0]), extent=extent)
-        found = self.number_outside(number)
-        if number not in self.fixed or is_constant(node):
-            return found
-        return self.builder.add("expand", found, extent=self.deep)

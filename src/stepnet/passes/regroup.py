@@ -8,9 +8,7 @@ is added before the loop, however the sum was written.
 
 from stepnet.ir import Builder, Net, Recur
 from stepnet.passes.rewrite import rewritten
-from stepnet.types import CONST
-
-ONCE, PER_SEQUENCE, BEFORE, IN_LOOP = range(4)
+from stepnet.passes.when import when_inside
 
 
 def regroup(net: Net) -> Net:
@@ -27,7 +25,7 @@ def regroup(net: Net) -> Net:
 
 def regrouped(recur: Recur) -> Net:
     """A body with every sum's terms in the order in which they are known."""
-    body, known = recur.body, known_at(recur)
+    body, known = recur.body, when_inside(recur)
     users = body.users()
     builder = Builder()
     place: list[int] = []
@@ -56,18 +54,3 @@ def terms(body: Net, number: int, users: list[list[int]]) -> list[int]:
         else:
             found.append(operand)
     return found
-
-
-def known_at(recur: Recur) -> list[int]:
-    """For each node of the body, when it is known: once, per sequence, before the loop, or in it."""
-    kinds = ((recur.sequences, BEFORE), (recur.memories, IN_LOOP), (recur.others, PER_SEQUENCE))
-    inputs = {number: when for numbers, when in kinds for number in numbers}
-    known: list[int] = []
-    for number, node in enumerate(recur.body.nodes):
-        if node.types[0].extent == CONST:
-            known.append(ONCE)
-        elif node.operation == "index":
-            known.append(IN_LOOP)
-        else:
-            known.append(max((known[operand] for operand in node.inputs), default=inputs.get(number, ONCE)))
-    return known

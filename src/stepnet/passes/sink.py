@@ -11,6 +11,7 @@ taken from there.
 from dataclasses import replace
 
 from stepnet.ir import Builder, Net, ancestors
+from stepnet.passes.outward import Outward
 from stepnet.types import CONST, STEPS
 
 MUCH_LARGER, LARGE = 8, 1024
@@ -50,7 +51,8 @@ def sunk(builder: Builder, net: Net, number: int, operands: list[int]) -> list[i
     new_body = inner.net([*(places[one] for one in frontier), *(places[one] for one in recur.following)])
     gives = replace(recur, body=new_body).add_results(builder, operands)
     outside = dict(zip((*body.inputs, *frontier), (*operands, *gives.outputs), strict=True))
-    return [moved(builder, body, one, outside, late) for one in outputs] + gives.memories
+    outward = Outward(builder, body, STEPS, set(), outside)
+    return [outward.number(one) for one in outputs] + gives.memories
 
 
 def leaving(body: Net, outputs: list[int], following: list[int]) -> set[int]:
@@ -86,26 +88,3 @@ def edge(body: Net, late: set[int], outputs: list[int]) -> list[int]:
     found = {operand for one in late for operand in body.nodes[one].inputs if operand not in late}
     found |= {output for output in outputs if output not in late}
     return sorted(one for one in found if body.type_of(one).extent != CONST)
-
-
-def moved(builder: Builder, body: Net, number: int, outside: dict[int, int], late: set[int]) -> int:
-    """The node outside that a node of the body has become."""
-    if number not in outside:
-        node = body.nodes[number]
-        inputs = [moved(builder, body, operand, outside, late) for operand in node.inputs]
-        if node.type.extent == CONST:
-            outside[number] = builder.copy(node, inputs)
-        else:
-            inputs = [
-                raised(builder, body, operand, new) for operand, new in zip(node.inputs, inputs, strict=True)
-            ]
-            changed = {"extent": STEPS} if node.operation == "expand" else {}
-            outside[number] = builder.copy(node, inputs, **changed)
-    return outside[number]
-
-
-def raised(builder: Builder, body: Net, operand: int, number: int) -> int:
-    """An operand at every step; constants fit everywhere."""
-    if body.type_of(operand).extent == CONST or builder.type_of(number).extent == STEPS:
-        return number
-    return builder.add("expand", number, extent=STEPS)

@@ -25,6 +25,9 @@ TITLES = {
     "before": "before the loop, per step",
     "loop": "in the loop, per step",
     "after": "after the loop, per step",
+    "reduced": "in the end, of each sequence's steps",
+    "ended": "in the end, per sequence",
+    "total": "in the end, once",
 }
 
 
@@ -90,25 +93,38 @@ def choice(schedule: Schedule, engine: Asked) -> tuple[str | None, dict[str, str
 def plan_explanation(plan: Plan, chosen: str | None, engines: dict[str, str | None]) -> Explanation:
     """The facts about one plan."""
     outer, inner = named(plan)
-    traced = plan.traced
-    recur = next(node.recur for node in traced.nodes if node.operation == "recur")
-    ends = [(traced.nodes[number].name, traced.type_of(number)) for number in traced.inputs]
-    inputs, memories, others = recur.given(ends)
-    results = [outer.of(number) for number in plan.net.results]
-    outputs = len(results) - len(memories)
-    result_names = ["output"] if outputs == 1 else [f"output {place}" for place in range(outputs)]
-    result_names += [f"next {name}" for name, _ in memories]
+    traced, ends = plan.traced, plan.ends
+    inputs = [(traced.nodes[number].name, traced.type_of(number)) for number in traced.inputs]
+    kinds = (ends.sequences, ends.memories, ends.statics, ends.parameters)
+    given, memories, statics, parameters = (elements(inputs[place] for place in kind) for kind in kinds)
+    names = result_names(plan)
     return Explanation(
-        elements(inputs),
-        elements(memories),
-        elements((name, type_) for name, type_ in others if type_.extent != CONST),
-        elements((name, type_) for name, type_ in others if type_.extent == CONST),
-        dict(zip(result_names, results, strict=True)),
+        given,
+        memories,
+        statics,
+        parameters,
+        {names[place]: outer.of(number) for place, number in enumerate(plan.net.results)},
         plan.reverse,
         tuple(stages(plan, outer, inner)),
         chosen,
         engines,
     )
+
+
+def result_names(plan: Plan) -> dict[int, str]:
+    """What each result is called, by its place: the last value of a memory is the next of its name."""
+    memories = plan.recurrence.recur.body.nodes
+    names = {
+        number: f"next {memories[inside].name}"
+        for number, inside in zip(plan.last, plan.recurrence.recur.memories, strict=True)
+    }
+    found: dict[int, str] = {}
+    kinds = (("output", plan.ends.steps), ("row", plan.ends.rows), ("total", plan.ends.totals))
+    for kind, places in kinds:
+        others = [place for place in places if plan.net.results[place] not in names]
+        found |= {place: names[plan.net.results[place]] for place in places if place not in others}
+        found |= {place: f"{kind} {count}" if len(others) > 1 else kind for count, place in enumerate(others)}
+    return dict(sorted(found.items()))
 
 
 def elements(ends: Iterable[tuple[str, Type]]) -> dict[str, str]:
@@ -171,16 +187,24 @@ def named(plan: Plan) -> tuple[Names, Names]:
         if picks(plan.net, number, plan.recur):
             place: int = node.attributes["of"]
             outer.known[number] = inner.of(plan.body.results[place])
-    outer.number((n for phase in plan.after for n in phase), count)
+    for phases in (plan.after, (plan.reduced,), plan.ended, (plan.total,)):
+        count = outer.number((n for phase in phases for n in phase), count)
     return outer, inner
 
 
 # ---- what is done, and what it costs ----------------------------------------------------------------------
 
 
+def stages_of(plan: Plan) -> Iterator[tuple[str, Net, tuple[tuple[int, ...], ...]]]:
+    """Each stage's name, net and phases, in the order they run."""
+    yield "once", plan.net, (plan.once,)
+    yield from plan.stages
+    yield "total", plan.net, (plan.total,)
+
+
 def stages(plan: Plan, outer: Names, inner: Names) -> Iterator[Stage]:
     """Every stage of a plan, those where nothing is done left out."""
-    for name, net, phases in (("once", plan.net, (plan.once,)), *plan.stages):
+    for name, net, phases in stages_of(plan):
         names = inner if name == "loop" else outer
         lines = [tuple(line(names, n) for n in phase if is_work(net.nodes[n])) for phase in phases]
         numbers = [

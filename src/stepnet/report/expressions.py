@@ -46,7 +46,10 @@ def expression(node: Node, operands: Sequence[str]) -> str:
         case "gather":
             return f"{operands[0]}[{operands[1]}]"
         case "reduce":
-            return f"{told['how']} of {operands[0]} over its sequence"
+            over = "its sequence" if node.type.extent else "all rows"
+            return f"{told['how']} of {operands[0]} over {over}"
+        case "contract":
+            return f"sum of the outer products of {operands[0]} and {operands[1]}"
         case _:
             extra = [
                 f"{key}={attribute_text(value)}"

@@ -27,6 +27,8 @@ def described(part: Part, schedule: Schedule) -> str:
     if part.kind == "plain":
         return f"operations at {at}, all at once"
     assert part.node is not None
+    if part.kind == "total":
+        return f"{part.node.operation}: one value for all rows"
     here, there = (extent_text(schedule.net.type_of(n).extent) for n in (part.reads[0], part.gives[0]))
     how = part.node.attributes.get("how")
     return f"the {how} of {here}, at {there}" if how else f"a value at {here} repeated at {there}"

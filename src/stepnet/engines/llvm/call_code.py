@@ -17,16 +17,27 @@ from stepnet.ir import Net
 
 @dataclass(frozen=True)
 class Source:
-    """Bytes of a sequence: from a user's array (its word), or from a field of the sequence record."""
+    """Bytes of a sequence: from a user's array (its word), or from a field of the sequence record; zeros
+    where there is neither.
+    """
 
     word: int
     field: Field | None
     bytes: int
 
+    @property
+    def is_zeros(self) -> bool:
+        """Whether nothing is to be read."""
+        return self.word < 0 and self.field is None
+
 
 @dataclass(frozen=True)
 class Program:
-    """Everything the driver's code is made from: each stage's loops, and which array goes where."""
+    """Everything the driver's code is made from: each stage's loops, and which array goes where.
+
+    memories: where one begins, the word of the array of its last values (-1 for none), and its field. outputs
+    are every step's or each sequence's last, as the call says; kept ones are every step's.
+    """
 
     body: Net
     outer: Net
@@ -40,8 +51,9 @@ class Program:
     inputs: tuple[tuple[int, Field], ...]
     expanded: tuple[tuple[Source, Field], ...]
     statics: tuple[tuple[Source, Field], ...]
-    memories: tuple[tuple[int, int, Field], ...]
+    memories: tuple[tuple[Source, int, Field], ...]
     outputs: tuple[tuple[int, Field], ...]
+    kept: tuple[tuple[int, Field], ...]
     index: Field | None
 
 
@@ -60,13 +72,12 @@ class CallCode:
         tables = WORDS[WORDS.index("order") : WORDS.index("last_only")]
         self.table = {name: code.inttoptr(self.word[name], POINTER) for name in tables}
         self.arrays: dict[int, ir.Value] = {}
-        program_words = [word for word, _ in program.inputs] + [word for word, _ in program.outputs]
-        program_words += [
-            source.word for source, _ in (*program.statics, *program.expanded) if source.field is None
-        ]
-        program_words += [word for initial, final, _ in program.memories for word in (initial, final)]
+        program_words = [word for word, _ in (*program.inputs, *program.outputs, *program.kept)]
+        program_words += [source.word for source, _ in (*program.statics, *program.expanded)]
+        program_words += [word for begin, final, _ in program.memories for word in (begin.word, final)]
         for word in program_words:
-            self.arrays[word] = code.inttoptr(self.word_at(word), POINTER)
+            if word >= 0:
+                self.arrays[word] = code.inttoptr(self.word_at(word), POINTER)
         self.alone = code.icmp_signed("==", self.word["thread"], code.number(0))
         self.sliced = code.icmp_signed("!=", self.word["slice"], code.number(0))
         self.threads = self.progress("threads")

@@ -12,12 +12,14 @@ from dataclasses import dataclass, replace
 from llvmlite import ir
 
 from stepnet.engines.llvm.build import MachineCode, NativeFunction
-from stepnet.engines.llvm.call_code import CallCode
+from stepnet.engines.llvm.call_code import CallCode, Source
 from stepnet.engines.llvm.code import I64, POINTER, Code
 from stepnet.engines.llvm.constants import Constants
 from stepnet.engines.llvm.driver import write_call
 from stepnet.engines.llvm.emit import emit
-from stepnet.engines.llvm.program import Lowered, lowered
+from stepnet.engines.llvm.needs import Needs
+from stepnet.engines.llvm.program import Lowered, RowWork, lowered
+from stepnet.engines.llvm.records import Field
 from stepnet.engines.llvm.stage import Rows, StageCode
 from stepnet.engines.llvm.target import Target
 from stepnet.engines.llvm.words import WORDS
@@ -30,19 +32,26 @@ OVERHEAD = 64 * 2**10
 
 @dataclass(frozen=True)
 class Compiled:
-    """The machine code of a plan: `run` for a call's lanes, `sequences` for what each sequence has one of
-    (None for none).
+    """The machine code of a plan: `run` for a call's lanes, `sequences` for what each sequence has one of,
+    `ended` for what is computed for each in the end (None for nothing).
 
-    constants: what is made of the parameters. strides: bytes from row to row of each record. words: which
-    words of a call are pointers to arrays, by kind. counts: whether steps are counted. weights and
+    needs: which arrays the end needs. memories: where each one begins, the word of its last values and its
+    field. constants: what is made of the parameters. strides: bytes from row to row of each record. words:
+    which words of a call are pointers to arrays, by kind; wanted: those which may not be left out;
+    sequence_words: those that `sequences` reads. counts: whether steps are counted. weights and
     other_weights: bytes of parameters that are read at every step, and for each block of steps.
     """
 
     run: NativeFunction
     sequences: NativeFunction | None
+    ended: NativeFunction | None
+    needs: Needs
+    memories: tuple[tuple[Source, int, Field], ...]
     constants: Constants
     strides: dict[str, int]
     words: dict[str, list[int]]
+    wanted: frozenset[int]
+    sequence_words: tuple[int, ...]
     counts: bool
     weights: int
     other_weights: int
@@ -64,15 +73,23 @@ def compiled(plan: Plan, target: Target) -> Compiled:
     module = ir.Module("stepnet")
     module.triple = ""
     write_run(module, program, target)
-    if program.sequence:
-        write_sequences(module, program, target)
+    works = {"sequences": program.sequence, "ended": program.ended}
+    for name, work in works.items():
+        if work is not None:
+            write_rows(module, name, work, program, target)
     code = MachineCode(module, target)
+    sequences, ended = (None if work is None else code.function(name) for name, work in works.items())
     return Compiled(
         code.function("run", ctypes.c_int64),
-        code.function("sequences") if program.sequence else None,
+        sequences,
+        ended,
+        Needs.of(plan),
+        program.program.memories,
         replace(program.constants, known={}),
         program.program.strides,
         program.words,
+        program.wanted,
+        () if program.sequence is None else tuple(word for word, _ in program.sequence.inputs),
         program.program.index is not None,
         program.weights,
         program.other_weights,
@@ -104,9 +121,9 @@ def write_run(module: ir.Module, program: Lowered, target: Target) -> None:
     write_call(CallCode(Code(function.append_basic_block("entry"), target), program.program))
 
 
-def write_sequences(module: ir.Module, program: Lowered, target: Target) -> None:
-    """The function that computes what each sequence has one of, for `lanes` sequences from `first` on."""
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER]), "sequences")
+def write_rows(module: ir.Module, name: str, work: RowWork, program: Lowered, target: Target) -> None:
+    """The function that computes something for each sequence, for `lanes` sequences from `first` on."""
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER]), name)
     code = Code(function.append_basic_block("entry"), target)
 
     def word(place: int) -> ir.Value:
@@ -119,14 +136,20 @@ def write_sequences(module: ir.Module, program: Lowered, target: Target) -> None
     count, first = word(WORDS.index("lanes")), word(WORDS.index("first"))
     records = code.at(pointer("sequence"), code.mul(first, code.number(strides["sequence"])))
     rows = Rows({"sequence": records}, strides, count)
-    arrays = [
-        (code.at(code.inttoptr(word(place), POINTER), code.mul(first, code.number(field.bytes))), field)
-        for place, field in program.sequence_inputs
-    ]
-    with code.loop(code.number(0), count) as row:
-        for array, field in arrays:
-            source = code.at(array, code.mul(row, code.number(field.bytes)))
-            code.copy_bytes(code.at(rows.at(code, "sequence", row), field.offset), source, field.bytes)
+
+    def copy(places: tuple[tuple[int, Field], ...], out: bool) -> None:
+        arrays = [
+            (code.at(code.inttoptr(word(place), POINTER), code.mul(first, code.number(field.bytes))), field)
+            for place, field in places
+        ]
+        with code.loop(code.number(0), count) as row:
+            for array, field in arrays:
+                outside = code.at(array, code.mul(row, code.number(field.bytes)))
+                inside = code.at(rows.at(code, "sequence", row), field.offset)
+                target, source = (outside, inside) if out else (inside, outside)
+                code.copy_bytes(target, source, field.bytes)
+
+    copy(work.inputs, out=False)
     one, zero = code.number(1), code.number(0)
     stage = StageCode(
         code,
@@ -138,7 +161,9 @@ def write_sequences(module: ir.Module, program: Lowered, target: Target) -> None
         one,
         program.program.lanes,
     )
-    for loops in program.sequence:
+    for loops in work.loops:
         for loop in loops:
             emit(stage, loop)
+    if work.outputs:
+        copy(work.outputs, out=True)
     code.ret_void()

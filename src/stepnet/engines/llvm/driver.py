@@ -164,7 +164,8 @@ def write_step(call: CallCode, step: ir.Value, now_cell: ir.Value, next_cell: ir
     block = code.at(call.pointer["block"], code.mul(base, code.number(strides["block"])))
     pointers = {"now": now, "next": following, "lane": call.pointer["lane"], "block": block}
     write_phases(call, call.program.body, call.program.loop, Rows(pointers, strides, rows))
-    with call.by_first_thread(), code.loop(code.number(0), rows) as lane:
-        end(call, lane, call.read("done", code.add(base, lane)), following)
+    if any(final >= 0 for _, final, _ in call.program.memories):
+        with call.by_first_thread(), code.loop(code.number(0), rows) as lane:
+            end(call, lane, call.read("done", code.add(base, lane)), following)
     code.store(following, now_cell)
     code.store(now, next_cell)

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from stepnet.digest import digest
 from stepnet.engines.base import Array, Kernel
 from stepnet.engines.llvm.compiled import MOST_BYTES, Compiled, Kept, compiled
+from stepnet.engines.llvm.finish import Finish
 from stepnet.engines.llvm.pointwise import POINTWISE
 from stepnet.engines.llvm.program import constant_values
 from stepnet.engines.llvm.run import Runner
 from stepnet.engines.llvm.target import Target, host_target
 from stepnet.engines.parts import in_parts
-from stepnet.ir import Net
+from stepnet.ir import Node
 from stepnet.plan import Plan
 from stepnet.schedule import Schedule
 
@@ -28,8 +29,7 @@ class LlvmEngine:
 
     def refuse(self, schedule: Schedule) -> str | None:
         """What it has no machine code for; None if nothing."""
-        reasons = (refusal(plan.net) or refusal(plan.body, inside=True) for plan in schedule.plans)
-        return next((reason for reason in reasons if reason), None)
+        return next((reason for plan in schedule.plans if (reason := plan_refusal(plan))), None)
 
     def compile(self, schedule: Schedule) -> Kernel:
         """Every part as machine code, to be run one after the other."""
@@ -38,17 +38,24 @@ class LlvmEngine:
     def compile_plan(self, plan: Plan) -> "LlvmKernel":
         """One plan as machine code; equal plans are compiled once."""
         target = self.target or host_target()
-        stages = (plan.net, plan.recur, plan.once, plan.sequence, plan.before, plan.loop, plan.after)
-        key = digest(target, *stages)
+        stages = (plan.once, plan.sequence, plan.before, plan.loop, plan.after, plan.ended, plan.total)
+        key = digest(target, plan.net, plan.ends, plan.recur, *stages)
         return LlvmKernel(plan, KEPT.get(key, lambda: compiled(plan, target)))
 
 
 KEPT = Kept(MOST_BYTES)
 
 
-def refusal(net: Net, inside: bool = False) -> str | None:
-    """The first operation of a net that has no machine code."""
-    for node in net.nodes:
+def plan_refusal(plan: Plan) -> str | None:
+    """What a plan has that there is no machine code for; what NumPy does at the end needs none."""
+    in_numpy = {*plan.reduced, *plan.total}
+    rest = [node for number, node in enumerate(plan.net.nodes) if number not in in_numpy]
+    return refusal(rest) or refusal(plan.body.nodes, inside=True)
+
+
+def refusal(nodes: Sequence[Node], inside: bool = False) -> str | None:
+    """The first operation of a net's nodes that has no machine code."""
+    for node in nodes:
         if node.operation == "recur" and inside:
             return "a recurrence inside a recurrence is not compiled yet"
         compiled = node.kind in KINDS or node.operation in STRUCTURE or node.operation in POINTWISE
@@ -67,5 +74,6 @@ class LlvmKernel:
 
     def bind(self, parameters: Sequence[Array]) -> Runner:
         """What runs a call with these parameters, which are packed now."""
-        constants = self.compiled.constants.filled(constant_values(self.plan, parameters))
-        return Runner(self.plan, self.compiled, constants)
+        values = constant_values(self.plan, parameters)
+        constants = self.compiled.constants.filled(values)
+        return Runner(self.plan, self.compiled, constants, Finish.of(self.plan, self.compiled.needs, values))

@@ -9,26 +9,41 @@ from stepnet.engines.llvm.call_code import Program, Source
 from stepnet.engines.llvm.constants import Constants, Values
 from stepnet.engines.llvm.loops import Loop
 from stepnet.engines.llvm.lowering import Stage
+from stepnet.engines.llvm.needs import Needs
 from stepnet.engines.llvm.records import Field, Records
 from stepnet.engines.llvm.target import Target
-from stepnet.engines.llvm.words import WORDS
+from stepnet.engines.llvm.words import ARRAYS, WORDS
 from stepnet.ir import Net, ancestors
 from stepnet.passes.rewrite import view_chain
-from stepnet.plan import Plan
-from stepnet.types import CONST, STEPS
+from stepnet.passes.when import When, when
+from stepnet.plan import Plan, picks
+from stepnet.types import CONST, ROWS, STEPS
+
+
+@dataclass(frozen=True)
+class RowWork:
+    """What is computed for each sequence: the arrays (by word) that are copied into fields of its record, the
+    loops, and the fields that are copied into arrays.
+    """
+
+    inputs: tuple[tuple[int, Field], ...]
+    loops: list[list[Loop]]
+    outputs: tuple[tuple[int, Field], ...] = ()
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """A plan lowered: the driver's program, the constants, the loops over sequences, the arrays by word, and
-    the bytes of parameters that are read at every step, and for each block of steps.
+    """A plan lowered: the driver's program, the constants, what is done for each sequence ahead of its steps
+    and in the end (None for nothing), the arrays by word, the words of those that have to be there, and the
+    bytes of parameters that are read at every step, and for each block of steps.
     """
 
     program: Program
     constants: Constants
-    sequence: list[list[Loop]]
-    sequence_inputs: tuple[tuple[int, Field], ...]
+    sequence: RowWork | None
+    ended: RowWork | None
     words: dict[str, list[int]]
+    wanted: frozenset[int]
     weights: int
     other_weights: int
 
@@ -61,14 +76,17 @@ class Lowering:
         self.records = Records(self.lanes)
         self.net, self.body, self.recur = self.plan.net, self.plan.body, self.plan.recurrence.recur
         self.given = self.recur.given(self.plan.recurrence.inputs)
-        kinds = ("inputs", "initial", "final", "statics", "outputs")
-        self.words: dict[str, list[int]] = {kind: [] for kind in kinds}
+        self.needs = Needs.of(self.plan)
+        self.known = when(self.net)
+        self.words: dict[str, list[int]] = {kind: [] for kind in ARRAYS}
         self.next_word = len(WORDS)
         self.row_words: dict[int, int] = {}
         self.sources: dict[int, Field] = {}
         self.sequence_fields: dict[int, Field] = {}
+        self.row_inputs: dict[int, Field] = {}
+        self.final_words: dict[int, int] = {}
         self.loop_sources: list[Field] = []
-        self.memory_fields: list[tuple[int, int, Field]] = []
+        self.memory_fields: list[tuple[Source, int, Field]] = []
         self.static_fields: list[tuple[Source, Field]] = []
         self.output_fields: list[Field] = []
 
@@ -81,11 +99,14 @@ class Lowering:
     def run(self) -> Lowered:
         """Every field, then every stage."""
         inputs = self.place_inputs()
-        sequence, sequence_inputs = self.lower_sequence()
+        sequence = self.lower_sequence()
         expanded = self.place_expanded()
         before = self.lower_before()
         loop, index = self.lower_loop()
-        after, outputs = self.lower_after()
+        after, outputs, kept = self.lower_after()
+        ended = self.lower_ended()
+        rows = [word for work in (sequence, ended) if work is not None for word, _ in work.inputs]
+        rows += [source.word for source, _ in (*self.static_fields, *expanded)]
         strides = {name: self.records.stride(name) for name in ("now", "lane", "block", "sequence")}
         program = Program(
             body=self.body,
@@ -102,23 +123,24 @@ class Lowering:
             statics=tuple(self.static_fields),
             memories=tuple(self.memory_fields),
             outputs=tuple(outputs),
+            kept=tuple(kept),
             index=index,
         )
         weights = read_by(self.body), read_by(self.net)
-        return Lowered(program, self.constants, sequence, sequence_inputs, self.words, *weights)
+        return Lowered(program, self.constants, sequence, ended, self.words, frozenset(rows), *weights)
 
     # ---- what comes in
 
     def place_inputs(self) -> list[tuple[int, Field]]:
         """A field of the block for every input, and a word for every array."""
         inputs: list[tuple[int, Field]] = []
-        for number in self.net.inputs:
-            type_ = self.net.type_of(number)
-            if type_.extent == STEPS:
-                self.sources[number] = self.records.field("block", type_)
+        ends = self.plan.ends
+        for place, number in enumerate(self.net.inputs):
+            if place in ends.sequences:
+                self.sources[number] = self.records.field("block", self.net.type_of(number))
                 inputs.append((self.word("inputs"), self.sources[number]))
-            elif type_.extent != CONST:
-                self.row_words[number] = self.word("initial" if number in self.given.memories else "statics")
+            elif place not in ends.parameters:
+                self.row_words[number] = self.word("initial" if place in ends.memories else "statics")
         return inputs
 
     def of_sequence(self, number: int) -> Source:
@@ -129,25 +151,42 @@ class Lowering:
             return Source(self.row_words[number], None, bytes_)
         return Source(-1, self.sequence_fields[number], bytes_)
 
-    def lower_sequence(self) -> tuple[list[list[Loop]], tuple[tuple[int, Field], ...]]:
+    def beginning(self, number: int) -> Source:
+        """Where an initial memory is copied from."""
+        if is_zeros(self.net, number):
+            type_ = self.net.type_of(number)
+            return Source(-1, None, type_.size * type_.itemsize)
+        return self.of_sequence(number)
+
+    def lower_sequence(self) -> RowWork | None:
         """What is computed once per sequence, and the statics it is computed from."""
         read = {number for node in self.net.nodes if node.operation == "expand" for number in node.inputs}
-        read |= set(self.given.others)
+        read |= {*self.given.others, *self.read_in_the_end()}
+        read |= {number for number in self.given.memories if not is_zeros(self.net, number)}
         computed = [
             n
             for n in sorted(read)
-            if self.net.type_of(n).extent not in (CONST, STEPS) and n not in self.row_words
+            if self.net.type_of(n).extent == ROWS
+            and self.known[n] <= When.PER_SEQUENCE
+            and n not in self.row_words
         ]
         self.sequence_fields = {n: self.records.field("sequence", self.net.type_of(n)) for n in computed}
         if not computed:
-            return [], ()
+            return None
         needed = ancestors(self.net.nodes, computed)
-        inputs = {
+        self.row_inputs = {
             n: self.records.field("sequence", self.net.type_of(n)) for n in self.row_words if n in needed
         }
         wanted = {n: [one] for n, one in self.sequence_fields.items()}
-        loops = self.lower(self.net, self.plan.sequence, "sequence", inputs, wanted)
-        return loops, tuple((self.row_words[n], one) for n, one in inputs.items())
+        loops = self.lower(self.net, self.plan.sequence, "sequence", self.row_inputs, wanted)
+        return RowWork(tuple((self.row_words[n], one) for n, one in self.row_inputs.items()), loops)
+
+    def read_in_the_end(self) -> set[int]:
+        """What is read for each sequence in the end, where it is no view."""
+        done = [number for phase in self.plan.ended for number in phase]
+        read = [operand for number in done for operand in self.net.nodes[number].inputs]
+        roots = {view_chain(self.net, n)[0] for n in (*read, *(slot.number for slot in self.needs.ended))}
+        return {n for n in roots - set(done) if self.net.nodes[n].operation != "expand"}
 
     def place_expanded(self) -> list[tuple[Source, Field]]:
         """Values of a sequence that are read at every step outside the loop."""
@@ -185,7 +224,8 @@ class Lowering:
             {n for numbers in stage for n in numbers} for stage in (self.plan.before, self.plan.after)
         )
         # What is done after the loop reads a view where the value lies that it is a view of.
-        read = (operand for number in late for operand in self.net.nodes[number].inputs)
+        read = {operand for number in late for operand in self.net.nodes[number].inputs}
+        read |= {*self.plan.results(self.plan.ends.steps), *self.needs.kept}
         roots = early & {view_chain(self.net, operand)[0] for operand in read}
         for number in (*self.given.sequences, *sorted(roots)):
             if number not in self.sources:
@@ -200,11 +240,15 @@ class Lowering:
         body, recur, operands = self.body, self.recur, self.plan.recurrence.inputs
         sources = dict(zip(recur.sequences, self.loop_sources, strict=True))
         wanted: dict[int, list[Field]] = {}
-        for number, after, first in zip(recur.memories, recur.following, self.given.memories, strict=True):
+        slots = zip(recur.memories, recur.following, self.given.memories, self.needs.finals, strict=True)
+        for number, after, first, slot in slots:
             now = self.records.field("now", body.type_of(number))
             sources[number] = now
             wanted.setdefault(after, []).append(replace(now, record="next"))
-            self.memory_fields.append((self.row_words[first], self.word("final"), now))
+            final = -1 if slot is None else self.word("final")
+            if slot is not None:
+                self.final_words[slot.number] = final
+            self.memory_fields.append((self.beginning(first), final, now))
         for result in recur.outputs:
             self.output_fields.append(self.records.field("block", body.type_of(result)))
             wanted.setdefault(result, []).append(self.output_fields[-1])
@@ -218,25 +262,55 @@ class Lowering:
                 index = sources[number] = self.records.field("block", node.type)
         return self.lower(body, self.plan.loop, "lane", sources, wanted), index
 
-    def lower_after(self) -> tuple[list[list[Loop]], list[tuple[int, Field]]]:
-        """What is done on all steps of a block after the loop, and the fields of the outputs."""
+    def lower_after(
+        self,
+    ) -> tuple[list[list[Loop]], list[tuple[int, Field]], list[tuple[int, Field]]]:
+        """What is done on all steps of a block after the loop, and the fields of outputs and of kept ones."""
         sources = dict(self.sources)
         for number, node in enumerate(self.net.nodes):
-            if node.operation == "result" and node.inputs[0] == self.plan.recur and node.type.extent == STEPS:
+            if picks(self.net, number, self.plan.recur) and node.type.extent == STEPS:
                 of: int = node.attributes["of"]
                 sources[number] = self.output_fields[of]
-        outputs: list[tuple[int, Field]] = []
         wanted: dict[int, list[Field]] = {}
-        for result in self.recur.gives(self.net.results).outputs:
-            if result in sources:
-                target = sources[result]
-            elif result in wanted:
-                target = wanted[result][0]
-            else:
-                target = self.records.field("block", self.net.type_of(result))
-                wanted[result] = [target]
-            outputs.append((self.word("outputs"), target))
-        return self.lower(self.net, self.plan.after, "block", sources, wanted), outputs
+
+        def placed(number: int) -> Field:
+            if number in sources:
+                return sources[number]
+            if number not in wanted:
+                wanted[number] = [self.records.field("block", self.net.type_of(number))]
+            return wanted[number][0]
+
+        results = self.plan.results(self.plan.ends.steps)
+        outputs = [(self.word("outputs"), placed(number)) for number in results]
+        kept = [(self.word("kept"), placed(number)) for number in self.needs.kept]
+        return self.lower(self.net, self.plan.after, "block", sources, wanted), outputs, kept
+
+    def lower_ended(self) -> RowWork | None:
+        """What is done for each sequence in the end."""
+        words = {**self.row_words, **self.final_words}
+        words |= {number: self.word("reduced") for number in self.needs.reduced}
+        if not self.needs.ended:
+            return None
+        sources = {**self.sequence_fields, **self.row_inputs}
+        inputs: list[tuple[int, Field]] = []
+        for number in sorted(self.read_in_the_end() & words.keys() - sources.keys()):
+            sources[number] = self.records.field("sequence", self.net.type_of(number))
+            inputs.append((words[number], sources[number]))
+        wanted: dict[int, list[Field]] = {}
+        outputs: list[tuple[int, Field]] = []
+        for slot in self.needs.ended:
+            field_ = self.records.field("sequence", self.net.type_of(slot.number))
+            wanted.setdefault(slot.number, []).append(field_)
+            outputs.append((self.word("ended"), field_))
+        loops = self.lower(self.net, self.plan.ended, "sequence", sources, wanted)
+        return RowWork(tuple(inputs), loops, tuple(outputs))
+
+
+def is_zeros(net: Net, number: int) -> bool:
+    """Whether a value is zeros that each sequence has one of."""
+    node = net.nodes[number]
+    constant = net.nodes[node.inputs[0]] if node.operation == "expand" else node
+    return constant.operation == "constant" and not any(constant.attributes["value"].value.tobytes())
 
 
 def read_by(net: Net) -> int:

@@ -7,7 +7,7 @@ to the user's arrays know exact sizes.
     now, next    per lane: the memories before and after a step, exchanged at every step
     lane         per lane: statics, and what a step keeps for itself
     block        per step of a block of steps: inputs, what is computed before the loop, outputs
-    sequence     per sequence: what is computed from statics
+    sequence     per sequence: what is computed from statics, and in the end
 """
 
 from dataclasses import dataclass, field

@@ -10,10 +10,11 @@ import numpy as np
 from stepnet.engines.base import Array, Call, Results
 from stepnet.engines.llvm.build import NativeFunction
 from stepnet.engines.llvm.compiled import Compiled
+from stepnet.engines.llvm.finish import Arrays, Finish, Kinds
 from stepnet.engines.llvm.memory import aligned, pointer, view
 from stepnet.engines.llvm.records import LINE
 from stepnet.engines.llvm.system import clock, rest_address
-from stepnet.engines.llvm.words import PROGRESS, WORDS
+from stepnet.engines.llvm.words import ARRAYS, PROGRESS, WORDS
 from stepnet.engines.llvm.workers import CREW, Orders
 from stepnet.errors import InputError
 from stepnet.lanes import Lanes, lanes_for
@@ -125,41 +126,65 @@ class Workspace:
 class Runner:
     """A kernel with its parameters: runs calls, from any number of threads at once."""
 
-    def __init__(self, plan: Plan, compiled: Compiled, constants: Array) -> None:
-        self.compiled = compiled
+    def __init__(self, plan: Plan, compiled: Compiled, constants: Array, finish: Finish | None) -> None:
+        self.compiled, self.finish = compiled, finish
         self.constants = constants
         self.spare: list[Workspace] = []
         words = compiled.words
         self.word_count = len(WORDS) + sum(map(len, words.values()))
-        self.places = [WORD[name] for name in CALL_WORDS]
-        self.places += [
-            place for kind in ("inputs", "initial", "final", "statics", "outputs") for place in words[kind]
-        ]
+        self.array_words = [word for kind in ARRAYS for word in words[kind]]
+        self.places = [WORD[name] for name in CALL_WORDS] + self.array_words
         types = [plan.net.type_of(result) for result in plan.net.results]
-        self.outputs, self.finals = plan.recurrence.recur.gives(types)
+        self.outputs, self.rows, self.totals = (
+            [types[place] for place in places]
+            for places in (plan.ends.steps, plan.ends.rows, plan.ends.totals)
+        )
+        wanted = [finish is not None or word in compiled.wanted for word in words["initial"]]
+        self.filled = [place for place, want in enumerate(wanted) if want]
+        self.given = [plan.net.type_of(plan.net.inputs[place]) for place in plan.ends.memories]
 
     def __call__(self, call: Call) -> Results:
         """The results of a call; raises `InputError` where an integer does not fit a table."""
-        results = Results(self.new_outputs(call), self.new_finals(call))
-        spaces, held = self.laid_out(call, results, SLICE)
+        results = self.new_results(call)
+        arrays = self.arrays(call, results)
+        spaces, held = self.laid_out(call, arrays, SLICE)
         Again(self.compiled.run, spaces, held, pauses=True)()
+        if self.finish is not None:
+            self.end(self.finish, call, arrays, results)
         self.give_back(spaces)
         return results
 
     def again(self, call: Call, results: Results, whole: bool = False) -> Callable[[], None]:
         """What runs this call whenever it is called, with everything about it laid out once."""
-        spaces, held = self.laid_out(call, results, 0 if whole else SLICE)
+        arrays, finish = self.arrays(call, results), self.finish
+        spaces, held = self.laid_out(call, arrays, 0 if whole else SLICE)
         step = call.lengths.max(initial=0) <= 1
         together = step and bool(spaces) and spaces[0].together > 1
         kind = Together if together else Again
-        return kind(self.compiled.run, spaces, [call, results, held], pauses=not whole)
+        run = kind(self.compiled.run, spaces, [call, results, arrays, held], pauses=not whole)
+        if finish is None and self.compiled.sequences is None and np.all(call.lengths):
+            return run
+        seen = self.made_of(arrays)
+
+        def run_whole() -> None:
+            nonlocal seen
+            now = self.made_of(arrays)
+            if self.compiled.sequences is not None and now != seen:
+                self.for_each_sequence(self.compiled.sequences, arrays)
+            seen = now
+            self.keep_idle(call, arrays)
+            run()
+            if finish is not None:
+                self.end(finish, call, arrays, results)
+
+        return run_whole
 
     def frozen(self, call: Call) -> "Frozen | None":
-        """What runs calls like this one; None where something is computed for each sequence, or for none, and
-        where it would keep much memory: such a call takes so long that nothing is saved.
+        """What runs calls like this one; None where something is computed for each sequence, or of all steps,
+        or for none, and where it would keep much memory: such a call takes so long that nothing is saved.
         """
         idle = self.compiled.sequences is not None or call.statics or not np.all(call.lengths)
-        if idle or not len(call.lengths):
+        if idle or self.finish is not None or self.filled or not len(call.lengths):
             return None
         frozen = Frozen(self, call)
         if frozen.bytes <= FROZEN_BYTES:
@@ -167,16 +192,17 @@ class Runner:
         self.give_back(frozen.spaces)
         return None
 
-    def laid_out(self, call: Call, results: Results, seconds: float) -> "tuple[list[Workspace], list[Any]]":
+    def laid_out(self, call: Call, arrays: Arrays, seconds: float) -> "tuple[list[Workspace], list[Any]]":
         """The memory that the lanes of a call work in, which says all of it; and what has to stay alive.
 
         seconds: after how many the machine code comes back before it is done; 0 for never.
         """
         weights, other_weights = self.compiled.weights, self.compiled.other_weights
         share = shared_out(call.lengths, weights, other_weights, threads())
-        groups = (call.sequences, call.initial, results.final, call.statics, results.outputs)
-        arrays = [pointer(array) for group in groups for array in group]
-        sequence = self.sequence_record(call, arrays)
+        if self.compiled.sequences is not None:
+            self.for_each_sequence(self.compiled.sequences, arrays)
+        self.keep_idle(call, arrays)
+        pointers = list(map(pointer, arrays.in_order))
         begun = call.begun
         if begun is None and self.compiled.counts:
             begun = np.zeros(len(call.lengths), np.int64)
@@ -188,51 +214,87 @@ class Runner:
                 steps = np.arange(longest) if steps is None else steps
                 space = self.workspace(lanes.count, share.together)
                 space.begin()
-                tables = [sequence, lanes.order, lanes.first, lanes.steps]
+                tables = [arrays.record, lanes.order, lanes.first, lanes.steps]
                 tables += [call.starts, call.lengths, steps, begun]
                 told = [longest, int(seconds * clock().per_second), int(call.last_only)]
-                space.words[:, self.places] = [*told, *map(pointer, tables), *arrays]
+                space.words[:, self.places] = [*told, *map(pointer, tables), *pointers]
                 spaces.append(space)
-        return spaces, [share, sequence, call.starts, call.lengths, steps, begun]
+        return spaces, [share, arrays.record, call.starts, call.lengths, steps, begun]
 
     # ---- arrays and memory
 
-    def new_outputs(self, call: Call) -> list[Array]:
-        """Arrays for the outputs; zeroed where there are places that no step fills."""
-        if call.last_only:
-            batch = len(call.lengths)
-            make = np.empty if np.all(call.lengths) else np.zeros
-            return [make((batch, *type_.shape), type_.dtype) for type_ in self.outputs]
-        make = np.empty if int(call.lengths.sum()) == call.total else np.zeros
-        return [make((call.total, *type_.shape), type_.dtype) for type_ in self.outputs]
-
-    def new_finals(self, call: Call) -> list[Array]:
-        """Arrays for the last memories: a sequence of no steps keeps its initial one."""
-        finals = [np.empty((len(call.lengths), *type_.shape), type_.dtype) for type_ in self.finals]
-        if not np.all(call.lengths):
-            idle = np.flatnonzero(call.lengths == 0)
-            for final, initial in zip(finals, call.initial, strict=True):
-                final[idle] = 0 if initial is None else initial[idle]
-        return finals
-
-    def sequence_record(self, call: Call, arrays: list[int]) -> Array | None:
-        """What is computed once per sequence."""
+    def new_results(self, call: Call) -> Results:
+        """Arrays for the results; outputs are zeroed where there are places that no step fills."""
         batch = len(call.lengths)
-        if self.compiled.sequences is None or not batch:
-            return None
-        memory = aligned((batch + SLACK) * self.compiled.strides["sequence"])
+        count, whole = call.total, int(call.lengths.sum()) == call.total
+        if call.last_only:
+            count, whole = batch, bool(np.all(call.lengths))
+        make = np.empty if whole else np.zeros
+        return Results(
+            [make((count, *type_.shape), type_.dtype) for type_ in self.outputs],
+            [np.empty((batch, *type_.shape), type_.dtype) for type_ in self.rows],
+            [np.empty(type_.shape, type_.dtype) for type_ in self.totals],
+        )
+
+    def arrays(self, call: Call, results: Results) -> Arrays:
+        """All arrays of a call, those that nobody asked for among them."""
+        batch, initial, final = len(call.lengths), list(call.initial), results.final
+        for place in self.filled:
+            if initial[place] is None:
+                initial[place] = np.zeros((batch, *self.given[place].shape), self.given[place].dtype)
+        kinds: Kinds = {}
+        others: list[Array] = []
+        if self.finish is not None:
+            own = self.finish.arrays(call, results)
+            kinds = {**own, "inputs": call.sequences, "initial": initial, "statics": call.statics}
+            final, others = own["final"], [*own["kept"], *own["reduced"], *own["ended"]]
+        record = None
+        if self.compiled.sequences is not None or self.compiled.ended is not None:
+            record = aligned((batch + SLACK) * self.compiled.strides["sequence"])
+        in_order = [*call.sequences, *initial, *final, *call.statics, *results.outputs, *others]
+        return Arrays(in_order, final, record, batch, kinds)
+
+    def made_of(self, arrays: Arrays) -> list[bytes]:
+        """What it is that what each sequence has one of is computed from."""
+        by_word = dict(zip(self.array_words, arrays.in_order, strict=True))
+        read = (by_word[word] for word in self.compiled.sequence_words)
+        return [array.tobytes() for array in read if array is not None]
+
+    def keep_idle(self, call: Call, arrays: Arrays) -> None:
+        """Gives a sequence of no steps its initial memories as its last ones."""
+        if np.all(call.lengths):
+            return
+        idle = np.flatnonzero(call.lengths == 0)
+        begins = [(begin, field) for begin, word, field in self.compiled.memories if word >= 0]
+        by_word = dict(zip(self.array_words, arrays.in_order, strict=True))
+        for final, (begin, field) in zip(arrays.final, begins, strict=True):
+            if begin.field is not None and arrays.record is not None:
+                records = arrays.record[: arrays.batch * self.compiled.strides["sequence"]]
+                own = records.reshape(arrays.batch, -1)[idle, begin.field.offset :][:, : begin.bytes]
+                final[idle] = np.ascontiguousarray(own).view(field.dtype).reshape(final[idle].shape)
+            else:
+                initial = by_word.get(begin.word)
+                final[idle] = 0 if initial is None else initial[idle]
+
+    def for_each_sequence(self, function: NativeFunction, arrays: Arrays) -> None:
+        """Computes something for each sequence, some of them at a time, so that an interrupt arrives."""
         status = np.zeros(1, np.int64)
         words = np.zeros(self.word_count, np.int64)
-        words[self.places[len(CALL_WORDS) :]] = arrays
-        told = {"constants": self.constants, "sequence": memory, "status": status}
-        for name, array in told.items():
+        words[self.array_words] = list(map(pointer, arrays.in_order))
+        for name, array in {"constants": self.constants, "sequence": arrays.record, "status": status}.items():
             words[WORD[name]] = pointer(array)
-        for first in range(0, batch, SEQUENCES):
-            words[WORD["first"]], words[WORD["lanes"]] = first, min(SEQUENCES, batch - first)
-            self.compiled.sequences.call(pointer(words))
+        for first in range(0, arrays.batch, SEQUENCES):
+            words[WORD["first"]], words[WORD["lanes"]] = first, min(SEQUENCES, arrays.batch - first)
+            function.call(pointer(words))
         if status[0]:
             raise InputError(OUTSIDE)
-        return memory
+
+    def end(self, finish: Finish, call: Call, arrays: Arrays, results: Results) -> None:
+        """What is made of all steps of a sequence, and of all there are."""
+        finish.reduce(call, arrays)
+        if self.compiled.ended is not None:
+            self.for_each_sequence(self.compiled.ended, arrays)
+        finish.total(call, arrays, results)
 
     def give_back(self, spaces: list[Workspace]) -> None:
         """Keeps memory for a later call."""
@@ -322,8 +384,8 @@ class Frozen:
     """A call laid out for sequences and initial memories that are still to come, into new arrays."""
 
     def __init__(self, runner: Runner, call: Call) -> None:
-        results = Results(runner.new_outputs(call), runner.new_finals(call))
-        spaces, held = runner.laid_out(call, results, SLICE)
+        results = runner.new_results(call)
+        spaces, held = runner.laid_out(call, runner.arrays(call, results), SLICE)
         # The runner has the constants. Not the call itself, whose sequences are the caller's.
         held.append(runner)
         self.run = Again(runner.compiled.run, spaces, held, pauses=True)
@@ -331,7 +393,7 @@ class Frozen:
         self.bytes = sum(space.memory.nbytes for space in spaces)
         self.shapes = [(array.shape, array.dtype) for array in (*results.final, *results.outputs)]
         self.finals = len(results.final)
-        self.places = runner.places[len(CALL_WORDS) :]
+        self.places = runner.array_words
         self.words = [(view(space.words), range(space.together)) for space in spaces]
 
     def __call__(self, sequences: Sequence[Array], initial: Sequence[Array | None]) -> Results:

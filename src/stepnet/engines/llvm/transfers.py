@@ -2,7 +2,8 @@
 
 from llvmlite import ir
 
-from stepnet.engines.llvm.call_code import CallCode
+from stepnet.engines.llvm.call_code import CallCode, Source
+from stepnet.engines.llvm.records import Field
 
 
 def gather(call: CallCode, rows: ir.Value) -> None:
@@ -20,15 +21,24 @@ def gather(call: CallCode, rows: ir.Value) -> None:
 def scatter(call: CallCode, rows: ir.Value) -> None:
     """The outputs' rows put into the user's arrays: every step's, or each sequence's last."""
     code = call.code
-    if not call.program.outputs:
+    if not call.program.outputs and not call.program.kept:
         return
     last_only = code.icmp_signed("!=", call.word["last_only"], code.number(0))
     with code.loop(call.word["thread"], rows, call.threads) as row:
-        place = code.select(last_only, call.read("done", row), call.read("where", row))
-        with code.when(code.icmp_signed(">=", place, code.number(0))):
-            for word, field in call.program.outputs:
-                target = code.at(call.arrays[word], code.mul(place, code.number(field.bytes)))
-                code.copy_bytes(target, call.block_field(row, field), field.bytes)
+        if call.program.outputs:
+            place = code.select(last_only, call.read("done", row), call.read("where", row))
+            with code.when(code.icmp_signed(">=", place, code.number(0))):
+                put(call, call.program.outputs, place, row)
+        if call.program.kept:
+            put(call, call.program.kept, call.read("where", row), row)
+
+
+def put(call: CallCode, outputs: tuple[tuple[int, Field], ...], place: ir.Value, row: ir.Value) -> None:
+    """A row of the block put into arrays."""
+    code = call.code
+    for word, field in outputs:
+        target = code.at(call.arrays[word], code.mul(place, code.number(field.bytes)))
+        code.copy_bytes(target, call.block_field(row, field), field.bytes)
 
 
 def begin_all(call: CallCode, step: ir.Value, now: ir.Value) -> None:
@@ -43,17 +53,27 @@ def begin(call: CallCode, lane: ir.Value, sequence: ir.Value, now: ir.Value) -> 
     code, strides = call.code, call.program.strides
     with code.when(code.icmp_signed(">=", sequence, code.number(0))):
         memory = code.at(now, code.mul(lane, code.number(strides["now"])))
-        for initial, _, field in call.program.memories:
-            target = code.at(memory, field.offset)
-            given = code.icmp_signed("!=", call.word_at(initial), code.number(0))
-            with code.when(given):
-                source = code.at(call.arrays[initial], code.mul(sequence, code.number(field.bytes)))
-                code.copy_bytes(target, source, field.bytes)
-            with code.when(code.not_(given)):
-                code.zero_bytes(target, field.bytes)
+        for source, _, field in call.program.memories:
+            begin_memory(call, source, sequence, code.at(memory, field.offset))
         own = code.at(call.pointer["lane"], code.mul(lane, code.number(strides["lane"])))
         for source, field in call.program.statics:
             code.copy_bytes(code.at(own, field.offset), call.of_sequence(source, sequence), source.bytes)
+
+
+def begin_memory(call: CallCode, source: Source, sequence: ir.Value, target: ir.Value) -> None:
+    """The initial memory of a sequence: zeros where none is given."""
+    code = call.code
+    if source.field is not None:
+        code.copy_bytes(target, call.of_sequence(source, sequence), source.bytes)
+        return
+    if source.is_zeros:
+        code.zero_bytes(target, source.bytes)
+        return
+    given = code.icmp_signed("!=", call.word_at(source.word), code.number(0))
+    with code.when(given):
+        code.copy_bytes(target, call.of_sequence(source, sequence), source.bytes)
+    with code.when(code.not_(given)):
+        code.zero_bytes(target, source.bytes)
 
 
 def end(call: CallCode, lane: ir.Value, sequence: ir.Value, following: ir.Value) -> None:
@@ -62,5 +82,6 @@ def end(call: CallCode, lane: ir.Value, sequence: ir.Value, following: ir.Value)
     with code.when(code.icmp_signed(">=", sequence, code.number(0))):
         memory = code.at(following, code.mul(lane, code.number(strides["now"])))
         for _, final, field in call.program.memories:
-            target = code.at(call.arrays[final], code.mul(sequence, code.number(field.bytes)))
-            code.copy_bytes(target, code.at(memory, field.offset), field.bytes)
+            if final >= 0:
+                target = code.at(call.arrays[final], code.mul(sequence, code.number(field.bytes)))
+                code.copy_bytes(target, code.at(memory, field.offset), field.bytes)

@@ -42,3 +42,8 @@ PROGRESS = ("threads", "pause", "begin", "swapped")
 """The words that say how far a call is, the same for all its threads: how many there are (0 until that is
 known), whether they pause, the step to begin at, and whether the memories `now` and `next` are exchanged.
 """
+
+ARRAYS = ("inputs", "initial", "final", "statics", "outputs", "kept", "reduced", "ended")
+"""The kinds of arrays whose pointers follow the words, in order: what a call is given and gives, outputs that
+are kept whole for what is made of all steps, and what is done in the end reads and gives.
+"""

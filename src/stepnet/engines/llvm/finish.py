@@ -1,0 +1,115 @@
+"""What is done once the loop of a call is done: reductions over each sequence, and totals, in NumPy.
+
+Rows of steps are taken in one order, sequence by sequence and step by step, whatever the layout of the call,
+its lanes and its threads.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from stepnet.engines.base import Array, Call, Results
+from stepnet.engines.llvm.constants import Values
+from stepnet.engines.llvm.needs import Needs
+from stepnet.plan import Plan
+from stepnet.ragged.offsets import offsets_of, positions_of
+from stepnet.totals import REDUCTIONS, total_of
+from stepnet.types import STEPS, Type
+
+Kinds = Mapping[str, Sequence[Array | None]]
+
+
+class Arrays(NamedTuple):
+    """The arrays of a call in the order of their words, those of the last memories among them, the memory for
+    what each sequence has one of (None for nothing), how many sequences there are, and all arrays by kind,
+    where something is done in the end.
+    """
+
+    in_order: list[Array | None]
+    final: Sequence[Array]
+    record: Array | None
+    batch: int
+    kinds: Kinds
+
+
+@dataclass(frozen=True)
+class Finish:
+    """What a plan does in the end, and the constants that it reads there, by their numbers in the net."""
+
+    plan: Plan
+    needs: Needs
+    constants: dict[int, Array]
+
+    @classmethod
+    def of(cls, plan: Plan, needs: Needs, values: Values) -> "Finish | None":
+        """What a plan does in the end; None where the last memories are all it gives besides outputs.
+
+        values: what is known of the parameters.
+        """
+        in_order = [slot.place for slot in needs.finals if slot is not None] == [*range(len(plan.ends.rows))]
+        if in_order and needs.are_none and not plan.ends.totals:
+            return None
+        read = {number for made in plan.total for number in plan.net.nodes[made].inputs}
+        read |= set(plan.results(plan.ends.totals))
+        return cls(plan, needs, {n: values[False, n].copy() for n in read if (False, n) in values})
+
+    def arrays(self, call: Call, results: Results) -> dict[str, list[Array]]:
+        """The arrays that the end needs, those of the results where these are asked for."""
+        batch = len(call.lengths)
+
+        def of_rows(number: int, place: int = -1) -> Array:
+            return results.final[place] if place >= 0 else empty(batch, self.plan.net.type_of(number))
+
+        return {
+            "final": [of_rows(slot.number, slot.place) for slot in self.needs.finals if slot is not None],
+            "kept": [empty(call.total, self.plan.net.type_of(number)) for number in self.needs.kept],
+            "reduced": [of_rows(number) for number in self.needs.reduced],
+            "ended": [of_rows(slot.number, slot.place) for slot in self.needs.ended],
+        }
+
+    def values(self, call: Call, arrays: Arrays) -> dict[int, Array]:
+        """The values by number that reductions and totals are made of; those of steps in their order."""
+        ends, net, kinds = self.plan.ends, self.plan.net, arrays.kinds
+        places = positions_of(call.starts, call.lengths)
+        numbers = {
+            "inputs": [net.inputs[place] for place in ends.sequences],
+            "initial": [net.inputs[place] for place in ends.memories],
+            "statics": [net.inputs[place] for place in ends.statics],
+            "final": [slot.number for slot in self.needs.finals if slot is not None],
+            "kept": self.needs.kept,
+            "reduced": self.needs.reduced,
+            "ended": [slot.number for slot in self.needs.ended],
+        }
+        read = {n for made in (*self.plan.reduced, *self.plan.total) for n in net.nodes[made].inputs}
+        values = dict(self.constants)
+        for kind, members in numbers.items():
+            for number, array in zip(members, kinds[kind], strict=True):
+                if number in read and array is not None:
+                    values[number] = array[places] if net.type_of(number).extent == STEPS else array
+        return values
+
+    def reduce(self, call: Call, arrays: Arrays) -> None:
+        """Makes one value of each sequence's steps."""
+        if not self.needs.reduced:
+            return
+        values, offsets = self.values(call, arrays), offsets_of(call.lengths)
+        for number, array in zip(self.needs.reduced, arrays.kinds["reduced"], strict=True):
+            node = self.plan.net.nodes[number]
+            if array is not None:
+                array[...] = REDUCTIONS[node.attributes["how"]](values[node.inputs[0]], offsets)
+
+    def total(self, call: Call, arrays: Arrays, results: Results) -> None:
+        """Makes the totals, and puts those that are asked for into the results."""
+        values = self.values(call, arrays)
+        for number in self.plan.total:
+            node = self.plan.net.nodes[number]
+            values[number] = total_of(node, [values[operand] for operand in node.inputs])
+        for number, array in zip(self.plan.results(self.plan.ends.totals), results.totals, strict=True):
+            array[...] = values[number]
+
+
+def empty(count: int, type_: Type) -> Array:
+    """A new array for so many values of a type."""
+    return np.empty((count, *type_.shape), type_.dtype)

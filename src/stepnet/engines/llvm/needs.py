@@ -1,0 +1,59 @@
+"""Which arrays the end of a call needs besides those it is asked for.
+
+    final    the last value of each memory that is read, or asked for
+    kept     outputs of all steps, for what is made of them
+    reduced  one value out of the steps of each sequence
+    ended    what is computed for each sequence in the end
+
+A value that is asked for is put where the caller wants it, and read there.
+"""
+
+from dataclasses import dataclass
+
+from stepnet.plan import Plan
+from stepnet.types import ROWS, STEPS
+
+
+@dataclass(frozen=True)
+class Slot:
+    """An array for a value: its number in the net, and its place among the results per row, -1 for none."""
+
+    number: int
+    place: int
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The arrays, each kind in the order of its words; `finals` are by memory, None for one nobody reads."""
+
+    finals: tuple[Slot | None, ...]
+    kept: tuple[int, ...]
+    reduced: tuple[int, ...]
+    ended: tuple[Slot, ...]
+
+    @classmethod
+    def of(cls, plan: Plan) -> "Needs":
+        """What a plan needs."""
+        net, rows = plan.net, plan.results(plan.ends.rows)
+        last = plan.last
+        finals = tuple(
+            None if number is None else Slot(number, rows.index(number) if number in rows else -1)
+            for number in last
+        )
+        taken = {slot.place for slot in finals if slot is not None}
+        asked = [Slot(number, place) for place, number in enumerate(rows) if place not in taken]
+        read = {n for made in (*plan.reduced, *plan.total) for n in net.nodes[made].inputs}
+        read = {n for n in read if net.nodes[n].operation != "input"}
+        there = {*last, *plan.reduced, *rows}
+        hidden = [n for n in sorted(read) if net.type_of(n).extent == ROWS and n not in there]
+        return cls(
+            finals,
+            tuple(n for n in sorted(read) if net.type_of(n).extent == STEPS),
+            plan.reduced,
+            (*asked, *(Slot(number, -1) for number in hidden)),
+        )
+
+    @property
+    def are_none(self) -> bool:
+        """Whether a call is done when its loop is, but for totals."""
+        return not (self.kept or self.reduced or self.ended)
