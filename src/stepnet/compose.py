@@ -23,7 +23,7 @@ from stepnet.nested import is_traced
 from stepnet.prepared import Asked
 from stepnet.ragged import Ragged
 from stepnet.recurrence import RNN
-from stepnet.stream import Stream, Turn
+from stepnet.stream import Stream, Turn, sources
 from stepnet.structure import arranged, leaves, rebuild, skeleton
 
 Array = np.ndarray
@@ -278,6 +278,21 @@ class StackStream:
         for place, stream in enumerate(self.streams):
             with named(f"layer {place}"):
                 stream.reset(rows, given[place], still[place])
+
+    def reorder(self, rows: Any) -> None:
+        """Row i goes on from where row rows[i] stood, in every layer at once. See `Stream.reorder`."""
+        self.set_out(sources(rows, self.rows))
+        self.turn.number += 1
+
+    def set_out(self, rows: Array) -> None:
+        """Sets the rows out in another order, which counts from the next turn on."""
+        for stream in self.streams:
+            stream.set_out(rows)
+
+    @property
+    def rows(self) -> int:
+        """How many sequences are stepped side by side."""
+        return self.streams[0].rows
 
 
 Layer = RNN | Bidirectional | Stack
