@@ -55,7 +55,7 @@ def beam_search(
     writer = Writer.of(rnn, feed, scores, engine)
     front = writer.begin(start, initial, statics, stops)
     ahead, count = front.scores, len(front.scores)
-    candidates = Candidates(beams, np.unique(stops), ahead.size * beams, engine)
+    candidates = Candidates(beams, ahead.shape[1], np.unique(stops), ahead.size * beams, engine)
     aside = Aside(count, beams, most, penalty)
     trail: Trail = []
     starts, logs = np.arange(count), np.zeros((count, 1))
@@ -99,12 +99,15 @@ def gone_on(live: Live, left: Array, rows: Array, width: int) -> Live:
     """The starts that are left of those so far, of which each had `width` rows, going on from these rows."""
     if rows.shape[1] > width:
         return live.anew(rows.reshape(-1))
+    if len(left) * width == len(live.places):
+        if width > 1:
+            live.reorder(rows.reshape(-1))
+        return live
     places = np.arange(len(live.places)).reshape(-1, width)
-    if width > 1:
-        order = places.copy()
-        order[left] = rows
-        live.reorder(order.reshape(-1))
-    return live if len(left) == len(places) else live.take(places[left].reshape(-1))
+    order = places.copy()
+    order[left] = rows
+    live.reorder(order.reshape(-1))
+    return live.take(places[left].reshape(-1))
 
 
 # ---- what has stopped --------------------------------------------------------------------------------------

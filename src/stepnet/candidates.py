@@ -1,12 +1,17 @@
 """The best of all symbols that may follow several beginnings: those of the highest logs, in a fixed order.
 
 The log of a beginning with a symbol more is that of the beginning plus that of the symbol, the softmax of its
-scores. There are beams x symbols of them behind each start, of which few are kept, so nearly all is done in
-machine code, by a small net over the scores of each beginning. It gives what makes logs of scores, and
-besides the highest log of each of several groups of symbols: as many groups as candidates are kept have a
-log of at least the kept-highest of these, so all below it are out, and what is left is small.
+scores. There are beams x symbols of them behind each start, of which few are kept. A small net, run as any
+other, gives what makes logs of the scores, and the highest log in each of several groups of symbols:
+
+    symbols   0  1  2 | 3  4  5 | 6  7        group 1 is symbols 1, 4 and 7
+    groups    0  1  2 | 0  1  2 | 0  1
+
+Of the groups of a start those with the highest logs, as many as are kept, have as many logs that are not
+below the lowest of these: whatever is kept is in a group that reaches it. Only these are looked into.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,36 +24,36 @@ from stepnet.prepared import Asked
 from stepnet.recurrence import RNN
 from stepnet.step import Spec
 from stepnet.stream import Stream
-from stepnet.types import DTYPES
 
 Array = np.ndarray
-GROUPS = 16
-"""How many groups the symbols fall into."""
-FEW = 512
-"""How many scores are put in order as a whole: more than that, and it pays to leave most of them out."""
-LOWEST = -1e300
-SLACK = 2.0**-20
-"""How much lower than computed, relatively, a bound is set: more than float32's rounding, and no matter."""
+FEW, FEW_ALONE = 512, 16384
+"""How many scores are put in order as a whole, each symbol a group; and where the first alone is wanted."""
+LANES = 16
+"""What the number of groups is a multiple of: lanes of machine code."""
+LOWEST = np.finfo(np.float64).min
 
 
 @dataclass(frozen=True)
 class Known:
-    """Scores [rows, symbols], and what is known of each row.
+    """Scores [rows, symbols], and what the net found, [rows, 2 + groups].
 
-    A symbol's log is score - highest - norm; bound is a little less than highest + norm. tops: the highest
-    logs of groups of symbols, those that stop left out, [rows, groups].
+    A symbol's log is score - highest - norm, the first two columns. The rest are tops: the highest logs of
+    groups of symbols, those that stop left out.
     """
 
     scores: Array
-    highest: Array
-    norm: Array
-    bound: Array
-    tops: Array
+    found: Array
+
+    def totals(self, places: Array, rows: Array, logs: Array) -> Array:
+        """The logs [count, ...] of symbols at these places of all scores, behind rows [count] of these logs."""
+        highest, norm = self.found[rows, :2].T
+        scores = self.scores.reshape(-1).take(places, mode="clip")
+        return ((scores - highest[:, None]) - norm[:, None]) + logs.reshape(-1)[rows][:, None]
 
 
 @dataclass(frozen=True)
 class Best:
-    """Sequences one symbol longer than beginnings, [starts, count], with their logs: -inf where there is none.
+    """Sequences one symbol longer than beginnings, [starts, count], and their logs: -inf where there is none.
 
     rows: the beginnings that they come from, as rows of the scores.
     """
@@ -67,77 +72,71 @@ class Best:
 class Candidates:
     """What finds the best of the symbols that may follow; most: how many scores there are at most."""
 
-    def __init__(self, beams: int, stops: Array, most: int, engine: Asked) -> None:
-        self.beams, self.stops, self.few, self.engine = beams, stops, most <= FEW, engine
+    def __init__(self, beams: int, symbols: int, stops: Array, most: int, engine: Asked) -> None:
+        self.beams, self.symbols, self.stops, self.engine = beams, symbols, stops, engine
+        self.groups = symbols if most <= (FEW if beams > 1 else FEW_ALONE) else groups_of(symbols)
+        self.members = np.arange(0, symbols, self.groups)
+        wanted = np.zeros(len(self.members) * self.groups, bool)
+        wanted[:symbols] = True
+        wanted[stops] = False
+        self.wanted = wanted.reshape(-1, self.groups).T.copy()
         self.stream: Stream | None = None
 
     def known(self, scores: Array) -> Known:
         """What is known of scores; raises `InputError` for a row that has no highest."""
-        rows, symbols = scores.shape
-        if scores.dtype.name not in DTYPES:
-            scores = scores.astype(np.float64)
+        rows = len(scores)
+        if scores.dtype != np.float32:
+            scores = scores.astype(np.float64, copy=False)
         if self.stream is None or not rows <= self.stream.rows < 2 * rows:
-            groups = symbols if self.few else min(GROUPS, symbols)
-            net = logs_net(symbols, scores.dtype.name, groups, tuple(self.stops.tolist()))
+            net = logs_net(self.symbols, scores.dtype.name, self.groups, tuple(self.stops.tolist()))
             self.stream = net.stream(rows, engine=self.engine)
         more = self.stream.rows - rows
-        full = np.concatenate([scores, np.zeros((more, symbols), scores.dtype)]) if more else scores
-        found = self.stream.step(full)[:rows]
+        if more:
+            full = np.concatenate([scores, np.zeros((more, self.symbols), scores.dtype)])
+            found = self.stream.step(full)[:rows]
+        else:
+            found = self.stream.step(scores)
         check_highest(scores, found[:, 1])
-        return Known(scores, found[:, 0], found[:, 1], found[:, 2], found[:, 3:])
+        return Known(scores, found)
 
     def going(self, known: Known, logs: Array) -> Best:
-        """The best that go on, at most `beams`, behind beginnings of these logs [starts, width]; the best
+        """The best that go on, at most `beams`, behind beginnings of these logs [starts, width]: the best
         first, equals in the order of their beginnings and symbols.
         """
-        (starts, width), symbols = logs.shape, known.scores.shape[1]
-        totals = (known.tops + logs.reshape(-1, 1)).reshape(starts, -1)
-        if self.few:
-            order = best_of(totals, self.beams)
-            places = order
-        else:
-            places, totals = self.above(known, logs, floor_of(totals, self.beams))
-            order = best_of(totals, self.beams)
-            places = np.take_along_axis(places, order, axis=1)
-        rows, following = np.divmod(places, symbols)
-        rows += np.arange(starts)[:, None] * width
-        return Best(np.take_along_axis(totals, order, axis=1), rows, following)
-
-    def above(self, known: Known, logs: Array, floor: Array) -> tuple[Array, Array]:
-        """All that go on with a log of at least `floor` [starts]: places (beginning x symbols + symbol) and
-        logs, both [starts, the most of any], filled up with logs of -inf.
-        """
-        (starts, width), symbols = logs.shape, known.scores.shape[1]
-        rows, following = np.divmod(np.flatnonzero(high(known, logs, floor)), symbols)
-        if len(self.stops):
-            keep = ~np.isin(following, self.stops)
-            rows, following = rows[keep], following[keep]
-        start = rows // width
+        starts, width = logs.shape
+        tops = (known.found[:, 2:] + logs.reshape(-1, 1)).reshape(starts, -1)
+        if self.groups == self.symbols:
+            order = best_of(tops, self.beams)
+            start = np.arange(starts)[:, None]
+            rows, symbols = np.divmod(order, self.symbols)
+            return Best(tops[start, order], rows + start * width, symbols)
+        places, totals = self.reaching(known, logs, tops)
+        start = places // (width * self.symbols)
+        order = np.lexsort((places, -totals, start))
         counts = np.bincount(start, minlength=starts)
         column = np.arange(len(start)) - (np.cumsum(counts) - counts)[start]
-        shape = starts, max(width, int(counts.max()))
-        places, totals = np.zeros(shape, np.int64), np.full(shape, -np.inf)
-        places[start, column] = (rows - start * width) * symbols + following
-        own = (known.scores[rows, following] - known.highest[rows]) - known.norm[rows]
-        totals[start, column] = logs.reshape(-1)[rows] + own
-        return places, totals
+        first = np.flatnonzero(column < self.beams)
+        order, start, column = order[first], start[first], column[first]  # start is in order: it stays
+        shape = starts, max(width, int(column.max(initial=0)) + 1)
+        kept, best = np.zeros(shape, np.int64), np.full(shape, -np.inf)
+        kept[start, column], best[start, column] = places[order], totals[order]
+        return Best(best, *np.divmod(kept, self.symbols))
+
+    def reaching(self, known: Known, logs: Array, tops: Array) -> tuple[Array, Array]:
+        """All that may be among the best: their places among all scores, start by start, and their logs."""
+        floor = np.maximum(floor_of(tops, self.beams), LOWEST)[:, None]
+        rows, groups = np.divmod(np.flatnonzero(tops >= floor), self.groups)
+        places = (rows * self.symbols + groups)[:, None] + self.members
+        totals = known.totals(places, rows, logs)
+        kept = np.flatnonzero((totals >= floor[rows // logs.shape[1]]) & self.wanted[groups])
+        return places.reshape(-1)[kept], totals.reshape(-1)[kept]
 
     def stopping(self, known: Known, logs: Array) -> Best:
         """All that stop, behind beginnings of these logs."""
-        own = (known.scores[:, self.stops] - known.highest[:, None]) - known.norm[:, None]
-        rows, symbols = np.broadcast_arrays(np.arange(len(own))[:, None], self.stops)
-        totals = logs.reshape(-1, 1) + own
-        return Best(*(each.reshape(len(logs), -1) for each in (totals, rows, symbols)))
-
-
-def high(known: Known, logs: Array, floor: Array) -> Array:
-    """Where scores may be high enough for the floor of their start: all that are, and hardly more."""
-    away = (np.maximum(floor, LOWEST) * (1 + 2 * SLACK))[:, None] - logs
-    lowest = known.bound + away.reshape(-1)
-    if known.scores.dtype.kind == "f":
-        limits = np.finfo(known.scores.dtype)
-        lowest = np.minimum(np.maximum(lowest, limits.min), limits.max).astype(known.scores.dtype)
-    return known.scores >= lowest[:, None]
+        rows = np.arange(logs.size)
+        places = (rows * self.symbols)[:, None] + self.stops
+        parts = known.totals(places, rows, logs), *np.divmod(places, self.symbols)
+        return Best(*(each.reshape(len(logs), -1) for each in parts))
 
 
 def best_of(totals: Array, count: int) -> Array:
@@ -146,7 +145,14 @@ def best_of(totals: Array, count: int) -> Array:
     >>> best_of(np.array([[1.0, 3.0, 3.0, 2.0]]), 3).tolist()
     [[1, 2, 3]]
     """
+    if count == 1:
+        return totals.argmax(axis=1)[:, None]
     return (-totals).argsort(axis=1, kind="stable")[:, :count]
+
+
+def groups_of(symbols: int) -> int:
+    """Into how many groups symbols fall, so that neither the groups nor their members are many."""
+    return min(symbols, LANES * math.ceil(2 * math.sqrt(symbols) / LANES))
 
 
 def floor_of(tops: Array, count: int) -> Array:
@@ -161,20 +167,20 @@ def floor_of(tops: Array, count: int) -> Array:
 
 @lru_cache(maxsize=32)
 def logs_net(symbols: int, dtype: str, groups: int, stops: tuple[int, ...]) -> RNN:
-    """What gives [rows, 3 + groups] of scores [rows, symbols]: `Scored`'s highest, norm and bound, and its
-    tops, whose groups are every `groups`-th symbol; symbols that are left over make groups of one.
-    """
-    deep = symbols // groups
-    stopping = np.isin(np.arange(symbols), stops)
+    """What gives `Known`'s highest, norm and tops, [rows, 2 + groups], of scores [rows, symbols]."""
+    deep, stopping = symbols // groups, np.isin(np.arange(symbols), stops)
+    even = deep * groups
 
     def step(scores: Any, memory: Any, params: None) -> tuple[Any, Any]:
-        wide = scores.astype(np.float64)
-        highest = np.max(wide, axis=-1, keepdims=True)
-        norm = np.log(np.sum(np.exp(wide - highest), axis=-1, keepdims=True))
-        going = np.where(stopping, -np.inf, wide) if stops else wide
-        even = going[:, : deep * groups].reshape(going.shape[0], deep, groups)
-        tops = np.concatenate([np.max(even, axis=1), going[:, deep * groups :]], axis=-1)
-        bound = (highest + norm) - SLACK * (np.abs(highest) + norm)
-        return np.concatenate([highest, norm, bound, (tops - highest) - norm], axis=-1), memory
+        going = np.where(stopping, -np.inf, scores) if stops else scores
+        tops = np.max(going[:, :even].reshape(going.shape[0], deep, groups), axis=1)
+        over = symbols - even
+        if over:
+            tops = np.concatenate([np.maximum(tops[:, :over], going[:, even:]), tops[:, over:]], axis=-1)
+        every = np.concatenate([tops, scores[:, list(stops)]], axis=-1) if stops else tops
+        highest = np.max(every, axis=-1, keepdims=True).astype(np.float64)
+        away = scores.astype(np.float64) - highest
+        norm = np.log(np.sum(np.exp(away), axis=-1, keepdims=True))
+        return np.concatenate([highest, norm, (tops - highest) - norm], axis=-1), memory
 
     return RNN(step, memory=Spec((), "int64"), inputs=Spec(symbols, dtype))

@@ -252,9 +252,8 @@ class Writer:
 
 def check_highest(scores: Array, highest: Array) -> None:
     """Raises `InputError` for scores whose highest, or what was made with it, is no number for a row."""
-    numbers = np.isfinite(highest)
-    if not numbers.all():
-        row = numbers.argmin()
+    if not np.isfinite(highest).all():
+        row = np.isfinite(highest).argmin()
         raise InputError(f"the scores of row {row} have no highest: {scores[row]}")
 
 

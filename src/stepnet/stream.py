@@ -413,7 +413,8 @@ def chosen(rows: Any, count: int) -> Array:
 def sources(rows: Any, count: int) -> Array:
     """Where each row goes on from; raises `InputError` for what is no index of a row for each of them."""
     given = array_of(rows, "rows")
-    if given.shape != (count,) or given.dtype.kind not in "iu" or given.min() < 0 or given.max() >= count:
+    # The unsigned number of a negative one is beyond all counts.
+    if given.shape != (count,) or given.dtype.kind not in "iu" or given.astype(np.uint64).max() >= count:
         raise InputError(
             f"rows is {count} indices from 0 to {count - 1}, where each row goes on from, not {shown(rows)}"
         )
