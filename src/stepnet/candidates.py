@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.errors import InputError
 from stepnet.generate import check_highest
 from stepnet.prepared import Asked
 from stepnet.recurrence import RNN
@@ -45,7 +46,7 @@ class Known:
     found: Array
 
     def totals(self, places: Array, rows: Array, logs: Array) -> Array:
-        """The logs [count, ...] of symbols at these places of all scores, behind rows [count] of these logs."""
+        """The logs [count, ...] of symbols at these places among all scores, in rows [count], behind `logs`."""
         highest, norm = self.found[rows, :2].T
         scores = self.scores.reshape(-1).take(places, mode="clip")
         return ((scores - highest[:, None]) - norm[:, None]) + logs.reshape(-1)[rows][:, None]
@@ -84,7 +85,9 @@ class Candidates:
 
     def known(self, scores: Array) -> Known:
         """What is known of scores; raises `InputError` for a row that has no highest."""
-        rows = len(scores)
+        rows, symbols = scores.shape
+        if symbols != self.symbols:
+            raise InputError(f"scores are of {symbols} symbols, and those before of {self.symbols}")
         if scores.dtype != np.float32:
             scores = scores.astype(np.float64, copy=False)
         if self.stream is None or not rows <= self.stream.rows < 2 * rows:
