@@ -70,7 +70,7 @@ def assert_found(got: tuple[sn.Ragged, sn.Ragged], wanted: list[Found], exact: b
             assert_close(logs[place], [log for log, _ in best], 8, 8)
 
 
-# ---- scores by a table: ties, and what is impossible ---------------------------------------------------------
+# ---- scores by a table: ties, and what is impossible --------------------------------------------------------
 
 
 def table_of(data: st.DataObject, symbols: int) -> Array:
@@ -149,7 +149,7 @@ def test_scores_of_other_dtypes(dtype: str, engine: str) -> None:
     assert_found(found, [slow.found([start]) for start in (0, 2)], exact=False)
 
 
-# ---- recurrences -----------------------------------------------------------------------------------------------
+# ---- recurrences --------------------------------------------------------------------------------------------
 
 SYMBOLS, HIDDEN = 6, 4
 
@@ -226,9 +226,7 @@ def test_whole_calls_in_plain_python(kind: str, data: st.DataObject) -> None:
 
     def wanted(place: int, start: list[int]) -> Found:
         def scores(written: list[int]) -> Array:
-            whole, _ = rnn(
-                np.array([written]), statics=statics([place]), last_only=True, engine="interpret"
-            )
+            whole, _ = rnn(np.array([written]), statics=statics([place]), last_only=True, engine="interpret")
             return whole[0]
 
         return Slow(scores, beams, most, stops, 0.5).found(start)
@@ -268,7 +266,7 @@ def test_more_beams_than_there_are_sequences(engine: str) -> None:
     assert found[0].lengths.tolist() == [8, 8]
 
 
-# ---- what is refused -------------------------------------------------------------------------------------------
+# ---- what is refused ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
