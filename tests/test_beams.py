@@ -1,4 +1,4 @@
-"""Beam search against a slow one, which makes a whole call for each beginning, step by step, in plain Python."""
+"""Beam search against a slow one in plain Python, which makes a whole call for each beginning."""
 
 import math
 from collections.abc import Callable
@@ -70,7 +70,7 @@ def assert_found(got: tuple[sn.Ragged, sn.Ragged], wanted: list[Found], exact: b
             assert_close(logs[place], [log for log, _ in best], 8, 8)
 
 
-# ---- scores by a table: ties, and what is impossible --------------------------------------------------------
+# ---- scores by a table: ties, and what is impossible ------------------------------------------------------
 
 
 def table_of(data: st.DataObject, symbols: int) -> Array:
@@ -149,7 +149,7 @@ def test_scores_of_other_dtypes(dtype: str, engine: str) -> None:
     assert_found(found, [slow.found([start]) for start in (0, 2)], exact=False)
 
 
-# ---- recurrences --------------------------------------------------------------------------------------------
+# ---- recurrences ------------------------------------------------------------------------------------------
 
 SYMBOLS, HIDDEN = 6, 4
 
@@ -266,7 +266,7 @@ def test_more_beams_than_there_are_sequences(engine: str) -> None:
     assert found[0].lengths.tolist() == [8, 8]
 
 
-# ---- what is refused ----------------------------------------------------------------------------------------
+# ---- what is refused --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])

@@ -46,7 +46,7 @@ class Known:
     found: Array
 
     def totals(self, places: Array, rows: Array, logs: Array) -> Array:
-        """The logs [count, ...] of symbols at these places among all scores, in rows [count], behind `logs`."""
+        """The logs [count, ...] of symbols at these places of all scores, in rows [count], behind `logs`."""
         highest, norm = self.found[rows, :2].T
         scores = self.scores.reshape(-1).take(places, mode="clip")
         return ((scores - highest[:, None]) - norm[:, None]) + logs.reshape(-1)[rows][:, None]
