@@ -109,10 +109,9 @@ class Candidates:
         starts, width = logs.shape
         tops = (known.found[:, 2:] + logs.reshape(-1, 1)).reshape(starts, -1)
         if self.groups == self.symbols:
-            order = best_of(tops, self.beams)
-            start = np.arange(starts)[:, None]
+            order, each = best_of(tops, self.beams), np.arange(starts)[:, None]
             rows, symbols = np.divmod(order, self.symbols)
-            return Best(tops[start, order], rows + start * width, symbols)
+            return Best(tops[each, order], rows + each * width, symbols)
         places, totals = self.reaching(known, logs, tops)
         start = places // (width * self.symbols)
         order = np.lexsort((places, -totals, start))

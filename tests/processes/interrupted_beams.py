@@ -1,6 +1,4 @@
-"""Exceptions out of a signal's handler while beams are searched and rows of streams reordered: what comes next
-is as if nothing had been.
-"""
+"""Exceptions out of a signal's handler while beams are searched, and rows reordered: what comes next is right."""
 
 import random
 import signal
