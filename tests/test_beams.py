@@ -149,6 +149,14 @@ def test_scores_of_other_dtypes(dtype: str, engine: str) -> None:
     assert_found(found, [slow.found([start]) for start in (0, 2)], exact=False)
 
 
+def test_scores_whose_dtype_changes() -> None:
+    table, dtypes = np.eye(4), iter(["float32", "float64", "int64"])
+    slow = Slow(lambda said: table[said[-1]], 3, 3, (1,), 0.0)
+    options: Any = {"beams": 3, "max_steps": 3, "stop": 1, "engine": "interpret"}
+    found = sn.beam_search(by_table(table), [0, 2], scores=lambda out: out.astype(next(dtypes)), **options)
+    assert_found(found, [slow.found([start]) for start in (0, 2)])
+
+
 # ---- recurrences ------------------------------------------------------------------------------------------
 
 SYMBOLS, HIDDEN = 6, 4

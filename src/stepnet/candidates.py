@@ -82,6 +82,7 @@ class Candidates:
         wanted[stops] = False
         self.wanted = wanted.reshape(-1, self.groups).T.copy()
         self.stream: Stream | None = None
+        self.dtype = np.dtype(np.float64)
 
     def known(self, scores: Array) -> Known:
         """What is known of scores; raises `InputError` for a row that has no highest."""
@@ -90,9 +91,9 @@ class Candidates:
             raise InputError(f"scores are of {symbols} symbols, and those before of {self.symbols}")
         if scores.dtype != np.float32:
             scores = scores.astype(np.float64, copy=False)
-        if self.stream is None or not rows <= self.stream.rows < 2 * rows:
+        if self.stream is None or scores.dtype != self.dtype or not rows <= self.stream.rows < 2 * rows:
             net = logs_net(self.symbols, scores.dtype.name, self.groups, tuple(self.stops.tolist()))
-            self.stream = net.stream(rows, engine=self.engine)
+            self.stream, self.dtype = net.stream(rows, engine=self.engine), scores.dtype
         more = self.stream.rows - rows
         if more:
             full = np.concatenate([scores, np.zeros((more, self.symbols), scores.dtype)])

@@ -1,4 +1,4 @@
-"""Exceptions out of a signal's handler while beams are searched, and rows reordered: what comes next is right."""
+"""Exceptions out of a signal's handler while beams are searched, and rows reordered: all goes on right."""
 
 import random
 import signal
