@@ -27,7 +27,7 @@ from stepnet.step import Spec
 from stepnet.stream import Stream
 
 Array = np.ndarray
-FEW, FEW_ALONE = 512, 16384
+FEW, FEW_ALONE = 1024, 16384
 """How many scores are put in order as a whole, each symbol a group; and where the first alone is wanted."""
 LANES = 16
 """What the number of groups is a multiple of: lanes of machine code."""
