@@ -110,7 +110,8 @@ class Candidates:
         starts, width = logs.shape
         tops = (known.found[:, 2:] + logs.reshape(-1, 1)).reshape(starts, -1)
         if self.groups == self.symbols:
-            order, each = best_of(tops, self.beams), np.arange(starts)[:, None]
+            each: Array = np.arange(starts)[:, None]
+            order = best_of(tops, self.beams)
             rows, symbols = np.divmod(order, self.symbols)
             return Best(tops[each, order], rows + each * width, symbols)
         places, totals = self.reaching(known, logs, tops)
