@@ -110,7 +110,7 @@ class Candidates:
         starts, width = logs.shape
         tops = (known.found[:, 2:] + logs.reshape(-1, 1)).reshape(starts, -1)
         if self.groups == self.symbols:
-            each: Array = np.arange(starts)[:, None]
+            each = np.arange(len(logs))[:, None]
             order = best_of(tops, self.beams)
             rows, symbols = np.divmod(order, self.symbols)
             return Best(tops[each, order], rows + each * width, symbols)
