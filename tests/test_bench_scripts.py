@@ -18,7 +18,7 @@ from tolerance import assert_close
 from typer.testing import CliRunner
 
 import stepnet as sn
-from bench import convert, length, nested, stolen, stream, versions
+from bench import beams, convert, length, nested, stolen, stream, versions
 from stepnet import cells
 
 Array = np.ndarray
@@ -43,7 +43,7 @@ def refused(module: ModuleType, *arguments: str) -> str:
     return result.output
 
 
-@pytest.mark.parametrize("module", [nested, stream, stolen, convert])
+@pytest.mark.parametrize("module", [nested, stream, stolen, convert, beams])
 def test_no_rounds_are_refused(module: ModuleType):
     assert "--rounds" in refused(module, "--rounds", "0")
 
@@ -172,6 +172,37 @@ def test_a_sequence_is_timed_beside_busy_processes(monkeypatch: pytest.MonkeyPat
             [every / lone for lone, every in zip(one["one"], one["all"], strict=True)]
         )
     assert "2 threads" in ran(stolen, "--rounds", "1")
+
+
+# ---- beam search
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One small size."""
+    for name, value in {"HIDDEN": (4,), "SYMBOLS": (32,), "STARTS": (2,), "BEAMS": (1, 3)}.items():
+        monkeypatch.setattr(beams, name, value)
+
+
+@pytest.mark.usefixtures("narrow")
+def test_a_search_is_timed_beside_generation():
+    found = json.loads(ran(beams, "--rounds", "2", "--json"))
+    assert [(one["hidden"], one["symbols"], one["starts"], one["beams"]) for one in found] == [
+        (4, 32, 2, 1),
+        (4, 32, 2, 3),
+    ]
+    for one in found:
+        assert one["ratio"] == one["search"] / one["rows"]
+        assert one["by_beam"] == one["search"] / one["beams"] / one["alone"]
+    assert ran(beams, "--rounds", "1").count("kept") == 2
+
+
+@pytest.mark.usefixtures("narrow")
+def test_a_search_that_writes_something_else_stops_it(monkeypatch: pytest.MonkeyPatch):
+    right = sn.generate
+    monkeypatch.setattr(beams.sn, "generate", lambda rnn, start, **given: right(rnn, start[::-1], **given))
+    with pytest.raises(AssertionError):
+        ran(beams, "--rounds", "1")
 
 
 # ---- nested recurrences

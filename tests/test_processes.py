@@ -24,6 +24,7 @@ CASES = [
     ("interrupts.py", ["200", "3", "1e-5"], ["5000", "3", "1e-5"]),
     ("interrupted_compiles.py", ["20"], ["500"]),
     ("interrupted_streams.py", ["500"], ["20000"]),
+    ("interrupted_beams.py", ["100"], ["5000"]),
     ("first_calls.py", ["2"], ["2"]),
     ("first_calls.py", ["8"], ["16"]),
     ("fork_while_importing.py", ["0.02"], ["0.02"]),

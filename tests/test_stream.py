@@ -156,6 +156,115 @@ def test_statics_belong_to_rows_and_change_with_them(engine: str):
         stream.reset(rows=0, statics=np.array([[5.0, 1.0]], "float32"))
 
 
+# ---- rows that go on from others ---------------------------------------------------------------------------
+
+
+@settings(max_examples=25)
+@given(st.data(), random_steps(), st.sampled_from(["interpret", "llvm"]))
+def test_reordered_rows_go_on_as_those_they_come_from(data: st.DataObject, step: RandomStep, engine: str):
+    """Before every step some rows go on from others: each is the sequence that was fed to it on its way."""
+    batch = data.draw(sequences_for(step, "float32"))
+    rows, count = len(batch.lengths), 4
+    if not rows or not int(batch.lengths.min()):
+        return
+    rnn = step.rnn("float32")
+    first = transform(lambda ragged: np.stack([one[0] for one in ragged]), batch.inputs)
+    statics = transform(lambda one: np.repeat(np.asarray(one)[:1], rows, axis=0), batch.statics)
+    stream = rnn.stream(rows, batch.initial, statics, engine)
+    orders = [np.arange(rows), *(data.draw(st.permutations(range(rows))) for _ in range(count - 1))]
+    orders[1] = np.array(orders[1]) // 2
+    fed, origin = np.zeros((rows, 0), int), np.arange(rows)
+    for order in orders:
+        if fed.shape[1]:
+            stream.reorder(order)
+        fed = np.concatenate([fed[order], np.arange(rows)[:, None]], axis=1)
+        origin = origin[order]
+        given = stream.step(first)
+    whole, final = rnn(
+        transform(lambda one: one[fed], first),
+        transform(lambda one: np.asarray(one)[origin], batch.initial),
+        statics,
+        last_only=True,
+        engine=engine,
+    )
+    for one, other in zip(leaves((given, stream.state)), leaves((whole, final)), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def keyed(x: Any, h: Any, p: Any, statics: Any, index: Any) -> tuple[Any, Any]:
+    """Adds what each row has besides, and counts its steps."""
+    h = h + x + (statics if isinstance(p, dict) else sn.reduce(statics, "sum"))
+    return {"h": h, "index": index}, h
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_memory_and_count_move_and_statics_stay(beside: bool, engine: str):
+    still = np.array([[1.0], [10.0], [100.0]])
+    statics = sn.Ragged.from_padded(still[:, None]) if beside else still
+    rnn = sn.RNN(keyed, None if beside else {"p": still}, memory=1)
+    stream = rnn.stream(3, statics=statics, begun=[0, 5, 7], engine=engine)
+    x = np.zeros((3, 1))
+    stream.step(x)
+    stream.reorder([2, 0, 0])
+    assert stream.state.tolist() == [[100], [1], [1]]
+    found = stream.step(x)
+    assert found["h"].tolist() == [[101], [11], [101]]
+    assert found["index"].tolist() == [8, 1, 1]
+    stream.reset(rows=1)
+    stream.reorder(np.array([1, 1, 2], np.uint8))
+    found = stream.step(x)
+    assert found["h"].tolist() == [[1], [10], [201]]
+    assert found["index"].tolist() == [0, 0, 2]
+
+
+def test_a_stack_is_reordered_in_every_layer(engine: str):
+    gru = cells.CELLS["gru"]
+    layers = [cells.rnn("gru", gru.parameters(inputs, hidden=4)) for inputs in (3, 4)]
+    stack, x, order = sn.Stack([layers[0], sn.Stack([layers[1]])]), steps(4, 3), [1, 2, 1]
+    stream = stack.stream(3, engine=engine)
+    for at in range(2):
+        stream.step(x[:, at])
+    stream.reorder(order)
+    rest = [stream.step(x[order][:, at]) for at in (2, 3)]
+    whole, final = stack(x, engine=engine)
+    np.testing.assert_array_equal(np.stack(rest, axis=1), whole[order][:, 2:])
+    for one, other in zip(leaves(stream.state), leaves(final), strict=True):
+        np.testing.assert_array_equal(one, other[order])
+
+
+WRONG_ORDERS: list[Any] = [
+    0,
+    [0],
+    [0, 1, 2],
+    [0, 2],
+    [0, -1],
+    [0.0, 1.0],
+    [[0], [1]],
+    np.array([True, True]),
+    "ab",
+    None,
+]
+
+
+@pytest.mark.parametrize("order", WRONG_ORDERS)
+@pytest.mark.parametrize("layers", [1, 2])
+def test_orders_that_there_are_not(layers: int, order: Any):
+    rnn = rnn_of(inputs=5)
+    stream = (sn.Stack([rnn, rnn]) if layers == 2 else rnn).stream(rows=2)
+    x = steps(2, 2, 5)
+    stream.step(x[:, 0])
+    before = leaves(stream.state)
+    with pytest.raises(InputError, match="rows is 2 indices from 0 to 1, where each row goes on from, not"):
+        stream.reorder(order)
+    for memory, kept in zip(leaves(stream.state), before, strict=True):
+        np.testing.assert_array_equal(memory, kept)
+
+
+def test_nothing_to_reorder_before_the_first_step():
+    with pytest.raises(InputError, match="nothing was stepped yet: give the rows of initial= in the order"):
+        rnn_of().stream(rows=2).reorder([1, 0])
+
+
 # ---- structures --------------------------------------------------------------------------------------------
 
 

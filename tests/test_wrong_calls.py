@@ -930,6 +930,8 @@ ENTRIES: dict[str, Callable[[Any], Any]] = {
     "stream reset rows": lambda v: stepped().reset(v),
     "stream reset initial": lambda v: stepped().reset(None, v),
     "stream reset statics": lambda v: stepped().reset(None, None, v),
+    "stream reorder": lambda v: stepped().reorder(v),
+    "deep stream reorder": lambda v: stepped(RAGGED).reorder(v),
     "deep stream step": lambda v: stepped(RAGGED).step(v),
     "deep stream rows": lambda v: stepped(RAGGED).reset(v),
     "deep stream initial": lambda v: stepped(RAGGED).reset(None, v),

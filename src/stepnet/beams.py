@@ -1,21 +1,28 @@
-"""Beam search: the most probable sequences that a recurrence generates."""
+"""Beam search: the most probable sequences that a recurrence generates.
+
+Beginnings are rows of a stream, as many for each start. At every step the best of their continuations are
+chosen (in `candidates`), and each row goes on from the beginning that it continues. What was written so far
+is kept as where each symbol came from, and put together at the end.
+"""
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stepnet.arguments import number, whole
+from stepnet.candidates import Best, Candidates, best_of
 from stepnet.compose import Stack
-from stepnet.generate import Writer, checked_most, checked_stops, log_softmax
+from stepnet.generate import Live, Writer, checked_most, checked_stops
 from stepnet.program import Asked
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
 from stepnet.recurrence import RNN
 
 Array = np.ndarray
+Trail = list[tuple[Array, Array]]
+"""For each step the beginnings' last symbols, and which of the step before they go on from."""
 
 
 def beam_search(
@@ -39,7 +46,8 @@ def beam_search(
     the product of the probabilities of its symbols, which are the softmax of the scores.
 
     At each step the `beams` most probable beginnings continue. Those that stopped are set aside and take no
-    place. A search ends when no beginning can become better than the sequences that were set aside.
+    place. Of equal candidates, those of the better beginning come first, then those of the lower symbol.
+    A search ends when no beginning can become better than the sequences that were set aside.
 
     Args:
         rnn: A recurrence over symbols, or a `Stack`; see `generate`.
@@ -69,73 +77,127 @@ def beam_search(
     penalty = number(length_penalty, "length_penalty is 0 or more", lambda value: 0 <= value < math.inf)
     writer = Writer.of(rnn, feed, scores, engine)
     front = writer.begin(start, initial, statics, stops)
-    searches = [Search(beams, most, stops, penalty) for _ in front.scores]
-    live = [Beginnings(np.zeros(1), np.zeros((1, 0), np.int64)) for _ in searches]
-    for step in range(most):
-        logs = np.split(log_softmax(front.scores), np.cumsum([len(one.logs) for one in live])[:-1])
-        first, parents = 0, list[Array]()
-        for place, search in enumerate(searches):
-            rows = first + np.arange(len(live[place].logs))
-            first += len(rows)
-            chosen, live[place] = search.grown(live[place], logs[place])
-            parents.append(rows[chosen])
-        going = np.concatenate([*parents, np.zeros(0, np.int64)])
-        if not len(going) or step + 1 == most:
+    ahead, count = front.scores, len(front.scores)
+    candidates = Candidates(beams, ahead.shape[1], np.unique(stops), ahead.size * beams, engine)
+    aside = Aside(count, beams, most, penalty)
+    trail: Trail = []
+    starts, logs = np.arange(count), np.zeros((count, 1))
+    live: Live | None = None
+    for step in range(1, most + 1 if count else 1):
+        known = candidates.known(ahead)
+        best = candidates.going(known, logs)
+        ending = [candidates.stopping(known, logs)] if len(stops) else []
+        aside.take(starts, ending if step < most else [*ending, best], step)
+        left, best = filled(aside.hopeful(starts, best), logs.shape[1])
+        if step == most or not len(left):
             break
-        symbols = np.concatenate([one.symbols[:, -1] for one in live])
-        front = writer.step(front.take(going), symbols)
-    return found_by(searches)
+        starts, rows, symbols = starts[left], best.rows, best.symbols.reshape(-1)
+        if live is None:
+            live = Live(writer, front, rows.reshape(-1))
+        else:
+            live = gone_on(live, left, rows, logs.shape[1])
+        ahead, logs = writer.given(live.step(symbols), len(symbols)), best.logs
+        trail.append((symbols, rows.reshape(-1)))
+    return aside.put_together(trail)
 
 
-@dataclass(frozen=True)
-class Beginnings:
-    """Sequences that may go on: their logs [count], highest first, and their symbols [count, time]."""
+def filled(best: Best, width: int) -> tuple[Array, Best]:
+    """The starts that go on, by their indices, and their beginnings: as many of each, at least `width`.
 
-    logs: Array
-    symbols: Array
-
-
-class Search:
-    """The search behind one start: what has stopped so far is kept in `found`, (rank, log, symbols) each."""
-
-    def __init__(self, beams: int, most: int, stops: Array, penalty: float) -> None:
-        self.beams, self.most, self.stops, self.penalty = beams, most, stops, penalty
-        self.found: list[tuple[float, float, Array]] = []
-
-    def weight(self, length: int) -> float:
-        """What a log is divided by for its length; infinite beyond all floats."""
-        with np.errstate(over="ignore"):
-            return float(np.float_power(length, self.penalty))
-
-    def grown(self, live: Beginnings, logs: Array) -> tuple[Array, Beginnings]:
-        """The beginnings one symbol longer, and which of the old ones each comes from."""
-        total = live.logs[:, None] + logs
-        order = np.argsort(-total, axis=None, kind="stable")
-        parents, symbols = np.divmod(order, max(1, logs.shape[1]))
-        total = total.reshape(-1)[order]
-        longer = np.concatenate([live.symbols[parents], symbols[:, None]], axis=1)
-        stopped = np.isin(symbols, self.stops)
-        if longer.shape[1] == self.most:
-            going = np.flatnonzero(~stopped)[: self.beams]
-            stopped[going] = True
-        possible = total > -np.inf
-        for place in np.flatnonzero(stopped & possible)[: self.beams]:
-            log = float(total[place])
-            self.found.append((log / self.weight(longer.shape[1]), log, longer[place]))
-        self.found = sorted(self.found, key=lambda one: -one[0])[: self.beams]
-        kept = np.flatnonzero(~stopped & possible)[: self.beams]
-        if len(self.found) == self.beams:
-            # No continuation has a higher log, nor is it longer than the longest.
-            kept = kept[total[kept] / self.weight(self.most) >= self.found[-1][0]]
-        return parents[kept], Beginnings(total[kept], longer[kept])
-
-
-def found_by(searches: list[Search]) -> tuple[Ragged, Ragged]:
-    """The sequences found by each search, and their logs."""
-    found = [one for search in searches for one in search.found]
-    per_start = offsets_of([len(search.found) for search in searches])
-    symbols = np.concatenate([np.zeros(0, np.int64), *(symbols for _, _, symbols in found)])
-    lengths = offsets_of([len(symbols) for _, _, symbols in found])
-    return Ragged(symbols, (per_start, lengths)), Ragged(
-        np.array([log for _, log, _ in found], float), (per_start,)
+    Where there are fewer the first comes again, with a log of -inf.
+    """
+    possible = best.logs > -np.inf
+    if possible.all():
+        return np.arange(len(possible)), best
+    left = np.flatnonzero(possible[:, 0])
+    width = max(width, int(possible.sum(axis=1).max()))
+    possible, logs, rows, symbols = (
+        each[left, :width] for each in (possible, best.logs, best.rows, best.symbols)
     )
+    rows, symbols = (np.where(possible, each, each[:, :1]) for each in (rows, symbols))
+    return left, Best(logs, rows, symbols)
+
+
+def gone_on(live: Live, left: Array, rows: Array, width: int) -> Live:
+    """The starts that are left of those so far, of which each had `width` rows, going on from these rows."""
+    if rows.shape[1] > width:
+        return live.anew(rows.reshape(-1))
+    if len(left) * width == len(live.places):
+        if width > 1:
+            live.reorder(rows.reshape(-1))
+        return live
+    places = np.arange(len(live.places)).reshape(-1, width)
+    order = places.copy()
+    order[left] = rows
+    live.reorder(order.reshape(-1))
+    return live.take(places[left].reshape(-1))
+
+
+# ---- what has stopped --------------------------------------------------------------------------------------
+
+ENTRY = np.dtype([("rank", "f8"), ("log", "f8"), ("length", "i8"), ("row", "i8"), ("symbol", "i8")])
+"""A sequence that has stopped with this symbol, behind the beginning in this row."""
+NONE = np.array((-np.inf, -np.inf, 0, 0, 0), ENTRY)
+
+
+class Aside:
+    """The best sequences so far that have stopped behind each start, [starts, count], the best first."""
+
+    def __init__(self, starts: int, beams: int, most: int, penalty: float) -> None:
+        self.beams, self.most, self.penalty = beams, most, penalty
+        self.kept = np.full((starts, 0), NONE)
+
+    def ranked(self, logs: Array, length: int) -> Array:
+        """What sequences of a length are ranked by."""
+        with np.errstate(over="ignore"):
+            weight = np.float_power(length, self.penalty)
+        return np.divide(logs, weight, out=np.full_like(logs, -np.inf), where=logs > -np.inf)
+
+    def take(self, starts: Array, parts: list[Best], length: int) -> None:
+        """Takes those of some starts that are better than the worst there; equals come behind."""
+        if not parts:
+            return
+        best = Best.joined(parts)
+        ranks = self.ranked(best.logs, length)
+        full = self.kept.shape[1] == self.beams
+        if not (ranks > (self.kept["rank"][starts, -1:] if full else -np.inf)).any():
+            return
+        order = np.lexsort((best.symbols, best.rows, -best.logs))[:, : self.beams]
+        new = np.empty(order.shape, ENTRY)
+        new["length"] = length
+        for name, values in (
+            ("rank", ranks),
+            ("log", best.logs),
+            ("row", best.rows),
+            ("symbol", best.symbols),
+        ):
+            new[name] = np.take_along_axis(values, order, axis=1)
+        both = np.concatenate([self.kept[starts], new], axis=1)
+        both = np.take_along_axis(both, best_of(both["rank"], self.beams), axis=1)
+        more = np.full((len(self.kept), both.shape[1] - self.kept.shape[1]), NONE)
+        self.kept = np.concatenate([self.kept, more], axis=1)
+        self.kept[starts] = both
+
+    def hopeful(self, starts: Array, best: Best) -> Best:
+        """Beginnings without those that nothing can come of: where a start has as many as are kept, no
+        continuation has a higher log than its beginning, nor is it longer than the longest.
+        """
+        if self.kept.shape[1] < self.beams:
+            return best
+        worst = self.kept["rank"][starts, -1:]
+        logs = np.where(self.ranked(best.logs, self.most) >= worst, best.logs, -np.inf)
+        return Best(logs, best.rows, best.symbols)
+
+    def put_together(self, trail: Trail) -> tuple[Ragged, Ragged]:
+        """The sequences of each start, and their logs."""
+        there = self.kept["rank"] > -np.inf
+        kept, per_start = self.kept[there], offsets_of(there.sum(axis=1))
+        lengths, rows = kept["length"], kept["row"].copy()
+        offsets = offsets_of(lengths)
+        symbols = np.empty(offsets[-1], np.int64)
+        symbols[offsets[1:] - 1] = kept["symbol"]
+        for step, (written, before) in reversed(list(enumerate(trail))):
+            longer = np.flatnonzero(lengths > step + 1)
+            symbols[offsets[longer] + step] = written[rows[longer]]
+            rows[longer] = before[rows[longer]]
+        return Ragged(symbols, (per_start, offsets)), Ragged(kept["log"].copy(), (per_start,))

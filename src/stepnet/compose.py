@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Unpack, cast
 
+import numpy as np
+
 from stepnet.arguments import flag, kind, shown
 from stepnet.batch import ZEROS
 from stepnet.control import Controls
@@ -22,7 +24,7 @@ from stepnet.merge import checked_merge, merged
 from stepnet.once import computed_once
 from stepnet.program import Asked
 from stepnet.recurrence import RNN
-from stepnet.stream import Stream, Turn
+from stepnet.stream import Stream, Turn, sources
 
 
 @dataclass(frozen=True)
@@ -393,6 +395,21 @@ class StackStream:
         for place, stream in enumerate(self.streams):
             with named(f"layer {place}"):
                 stream.reset(rows, given[place], still[place])
+
+    def reorder(self, rows: Any) -> None:
+        """Row i goes on from where row rows[i] stood, in every layer at once. See `Stream.reorder`."""
+        self.set_out(sources(rows, self.rows))
+        self.turn.number += 1
+
+    def set_out(self, rows: np.ndarray) -> None:
+        """Sets the rows out in another order, which counts from the next turn on."""
+        for stream in self.streams:
+            stream.set_out(rows)
+
+    @property
+    def rows(self) -> int:
+        """How many sequences are stepped side by side."""
+        return self.streams[0].rows
 
 
 Layer = RNN | Bidirectional | Stack

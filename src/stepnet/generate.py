@@ -87,7 +87,7 @@ def generate(
         if not len(rows) or step + 1 == most:
             break
         live = Live(writer, front, left) if live is None else live.take(left)
-        ahead = live.step(symbols[left])
+        ahead = writer.scored(live.step(symbols[left]), len(left))
     order = np.argsort(np.concatenate([rows for rows, _ in written]), kind="stable")
     values = np.concatenate([symbols for _, symbols in written])[order]
     lengths = np.bincount(np.concatenate([rows for rows, _ in written]), minlength=count)
@@ -147,11 +147,6 @@ class Front:
     statics: Any
     begun: Array
 
-    def take(self, rows: Array) -> "Front":
-        """The front of these rows, in this order; repeated ones repeat."""
-        state, statics = taken(self.state, rows), taken(self.statics, rows)
-        return Front(self.scores[rows], state, statics, self.begun[rows])
-
 
 def taken(structure: Any, rows: Array) -> Any:
     """These rows of arrays, and of Raggeds, in a structure."""
@@ -166,29 +161,37 @@ class Live:
     The stream goes on with rows that have ended until half of them have.
     """
 
-    def __init__(self, writer: "Writer", front: Front, left: Array) -> None:
-        self.writer, self.places, self.steps = writer, np.arange(len(left)), 0
-        self.symbols = np.zeros(len(left), np.int64)
-        self.statics, self.begun = taken(front.statics, left), front.begun[left]
-        state = taken(front.state, left)
-        self.stream = writer.layer.stream(len(left), state, self.statics, writer.engine, begun=self.begun)
+    def __init__(self, writer: "Writer", front: Front, rows: Array) -> None:
+        self.writer, self.places, self.steps = writer, np.arange(len(rows)), 0
+        self.symbols = np.zeros(len(rows), np.int64)
+        self.statics, self.begun = taken(front.statics, rows), front.begun[rows]
+        state = taken(front.state, rows)
+        self.stream = writer.layer.stream(len(rows), state, self.statics, writer.engine, begun=self.begun)
 
     def take(self, left: Array) -> "Live":
         """Those that are left, by their indices among the ones so far."""
+        if 2 * len(left) <= len(self.symbols):
+            return self.anew(left)
         self.places = self.places[left]
-        if 2 * len(self.places) > len(self.symbols):
-            return self
-        front = Front(np.zeros(0), self.stream.state, self.statics, self.begun + self.steps)
-        return Live(self.writer, front, self.places)
+        return self
 
-    def step(self, symbols: Array) -> Array:
-        """The scores behind one symbol more of each."""
+    def anew(self, rows: Array) -> "Live":
+        """A stream of these alone, by their indices among the ones so far, of which some may be repeated."""
+        front = Front(np.zeros(0), self.stream.state, self.statics, self.begun + self.steps)
+        return Live(self.writer, front, self.places[rows])
+
+    def reorder(self, rows: Array) -> None:
+        """Each goes on from where one of the ones so far stood, by their indices; the statics stay."""
+        order = np.arange(len(self.symbols))
+        order[self.places] = self.places[rows]
+        self.stream.reorder(order)
+
+    def step(self, symbols: Array) -> Any:
+        """The output behind one symbol more of each."""
         self.symbols[self.places] = symbols
         output = self.stream.step(self.writer.feed(self.symbols))
         self.steps += 1
-        if len(self.places) < len(self.symbols):
-            output = taken(output, self.places)
-        return self.writer.scored(output, len(symbols))
+        return output if len(self.places) == len(self.symbols) else taken(output, self.places)
 
 
 @dataclass(frozen=True)
@@ -224,14 +227,6 @@ class Writer:
             raise InputError(f"stop is {beyond[0]}, and there are scores of {scores.shape[1]} symbols")
         return Front(scores, state, statics, said.lengths)
 
-    def step(self, front: Front, symbols: Array) -> Front:
-        """The front one symbol further."""
-        sequences = self.inputs(Ragged(symbols, (np.arange(len(symbols) + 1),)))
-        output, state = self.layer(
-            sequences, front.state, front.statics, last_only=True, engine=self.engine, begun=front.begun
-        )
-        return Front(self.scored(output, len(symbols)), state, front.statics, front.begun + 1)
-
     def inputs(self, symbols: Ragged) -> Any:
         """The input sequences that symbols are."""
         fed = self.feed(symbols.values)
@@ -239,6 +234,12 @@ class Writer:
 
     def scored(self, output: Any, rows: int) -> Array:
         """The scores [rows, symbols] of an output; raises `InputError` for what are none."""
+        scores = self.given(output, rows)
+        check_highest(scores, scores.max(axis=1))
+        return scores
+
+    def given(self, output: Any, rows: int) -> Array:
+        """The scores of an output, which may have no highest; raises `InputError` for another shape."""
         given = output if self.scores is None else self.scores(output)
         array: Array = array_of(given, "the output") if len(leaves(given)) == 1 else np.zeros(())
         if (
@@ -251,10 +252,14 @@ class Writer:
             raise InputError(
                 f"scores are [rows, symbols], and the output is {found}; scores= makes them of it"
             )
-        wrong = np.flatnonzero(~np.isfinite(array.max(axis=1)))
-        if len(wrong):
-            raise InputError(f"the scores of row {wrong[0]} have no highest: {array[wrong[0]]}")
         return array
+
+
+def check_highest(scores: Array, highest: Array) -> None:
+    """Raises `InputError` for scores whose highest, or what was made with it, is no number for a row."""
+    if not np.isfinite(highest).all():
+        row = np.isfinite(highest).argmin()
+        raise InputError(f"the scores of row {row} have no highest: {scores[row]}")
 
 
 def feeder(layer: Any, feed: Any) -> Feed:

@@ -114,6 +114,29 @@ class Stream:
         elif rows is not None or initial is not None or statics is not None:
             raise InputError("nothing was stepped yet: give initial= and statics= to the stream itself")
 
+    def reorder(self, rows: Any) -> None:
+        """Row i goes on from where row rows[i] stood: with its memory and how many steps it has made.
+
+        rows: as many indices as there are rows; one may come several times, or not at all. Statics stay: a
+        row has its own, wherever it goes on from.
+
+        >>> import stepnet as sn
+        >>> stream = sn.RNN(lambda x, total, p: (total + x, total + x), memory=()).stream(rows=3)
+        >>> stream.step(np.array([1.0, 2.0, 3.0])).tolist()
+        [1.0, 2.0, 3.0]
+        >>> stream.reorder([2, 2, 0])
+        >>> stream.step(np.zeros(3)).tolist()
+        [3.0, 3.0, 1.0]
+        """
+        self.set_out(sources(rows, self.rows))
+        self.turn.number += 1
+
+    def set_out(self, rows: Array) -> None:
+        """Sets the rows out in another order, which counts from the next turn on."""
+        if self._step is None:
+            raise InputError("nothing was stepped yet: give the rows of initial= in the order you want")
+        self._step.set_out(rows)
+
     def __reduce__(self) -> Any:
         raise InputError(
             "a stream is not copied or pickled: make one of the same recurrence, with initial=stream.state"
@@ -254,6 +277,13 @@ class Laid:
             memory[rows] = first[rows] if one is None else one
         self.now.begun[rows] = 0
 
+    def set_out(self, rows: Array) -> None:
+        """Sets the rows out in another order on the side of the next turn; see `Stream.reorder`."""
+        before, after = self.now, self.sides[(self.turn.number + 1) % 2]
+        for old, new in zip(before.memory, after.memory, strict=True):
+            np.take(old, rows, axis=0, out=new, mode="clip")  # the one that needs no buffer
+        np.take(before.begun, rows, out=after.begun, mode="clip")
+
 
 class Called:
     """Steps that have to do with sequences: each is a call, of one step more."""
@@ -321,6 +351,11 @@ class Called:
         begun[rows] = 0
         self.sides[self.turn.number % 2] = rebuild(self.memory, memory), begun
 
+    def set_out(self, rows: Array) -> None:
+        """Sets the rows out in another order on the side of the next turn; see `Stream.reorder`."""
+        memory = transform(lambda one: one[rows], self.memory)
+        self.sides[(self.turn.number + 1) % 2] = memory, self.begun[rows]
+
     def with_statics(self, rows: Array, statics: Any) -> Any:
         """The statics with those of some rows replaced."""
         statics, found = same_statics(statics, self.statics), list[Any]()
@@ -372,6 +407,17 @@ def chosen(rows: Any, count: int) -> Array:
             f"rows is an index from 0 to {count - 1}, several of them or a mask, not {shown(rows)}"
         )
     return cast("Array", given.astype(np.int64))
+
+
+def sources(rows: Any, count: int) -> Array:
+    """Where each row goes on from; raises `InputError` for what is no index of a row for each of them."""
+    given = array_of(rows, "rows")
+    # The unsigned number of a negative one is beyond all counts.
+    if given.shape != (count,) or given.dtype.kind not in "iu" or given.astype(np.uint64).max() >= count:
+        raise InputError(
+            f"rows is {count} indices from 0 to {count - 1}, where each row goes on from, not {shown(rows)}"
+        )
+    return cast("Array", given.astype(np.int64, copy=False))
 
 
 def check_rows(name: str, array: Array, rows: int) -> None:

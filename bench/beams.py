@@ -1,0 +1,147 @@
+"""How long a step of beam search takes beside one of `generate`, which keeps nothing but the best symbol.
+
+    python bench/beams.py                   a table
+    python bench/beams.py --rounds 51       with more turns for each
+    python bench/beams.py --json
+
+A GRU over symbols, float32, with an embedding before it and a dense layer behind it. A search with so many
+beams behind each start is set beside `generate` over as many sequences as there are beams in all, whose
+steps of the recurrence are the same work; and beside `generate` over the starts alone, by beam. Nothing
+stops. A turn is one call of each. A step is what lies between two times that symbols are fed; of all steps of
+all turns the first decile counts, as other processes may take the processor in any of them. Wanted is at
+most 1.5 times the time of `generate`.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+import stepnet as sn
+from stepnet import cells
+
+MOST = 1.5
+HIDDEN, SYMBOLS, STARTS, BEAMS = (64, 256), (32, 1000), (1, 8, 64), (1, 4, 8)
+STEPS, WARM = 40, 5  # of a call, and of these that do not count: the search has fewer beams at first
+Feed = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Found:
+    """Seconds of a step: of the search, of `generate` over all rows, and of that over the starts."""
+
+    hidden: int
+    symbols: int
+    starts: int
+    beams: int
+    search: float
+    rows: float
+    alone: float
+
+    @property
+    def ratio(self) -> float:
+        """The search's time, of that of `generate` over as many rows."""
+        return self.search / self.rows
+
+    @property
+    def by_beam(self) -> float:
+        """The search's time for each beam, of that of `generate` over the starts."""
+        return self.search / self.beams / self.alone
+
+
+def language(hidden: int, symbols: int) -> sn.RNN:
+    """A GRU over symbols that gives scores of the next ones."""
+    random = np.random.default_rng(0)
+    gru = cells.CELLS["gru"].parameters(hidden, hidden)
+    params: dict[str, Any] = {
+        "embedding": random.standard_normal((symbols, hidden), np.float32),
+        "gru": gru,
+        "dense": random.standard_normal((hidden, symbols), np.float32),
+    }
+
+    def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+        _, h = cells.gru(p["embedding"][x], h, p["gru"])
+        return h @ p["dense"], h
+
+    return sn.RNN(step, params, memory=hidden, inputs=sn.Spec((), np.int64))
+
+
+def step_seconds(calls: list[Callable[[Feed], Any]], rounds: int) -> list[float]:
+    """The seconds of a step of each, which are called with what makes inputs of symbols."""
+    found: list[list[float]] = [[] for _ in calls]
+    for turn in range(rounds + 1):  # the first compiles, and does not count
+        for seconds, call in zip(found, calls, strict=True):
+            times: list[float] = []
+
+            def feed(symbols: np.ndarray, times: list[float] = times) -> np.ndarray:
+                times.append(time.perf_counter())
+                return symbols
+
+            call(feed)
+            seconds += np.diff(times[WARM:]).tolist() if turn else []
+    return [float(np.quantile(seconds, 0.1)) for seconds in found]
+
+
+def measured(rnn: sn.RNN, starts: int, beams: int, rounds: int) -> list[float]:
+    """The times of a case; raises `AssertionError` where one beam writes other symbols than `generate`."""
+
+    def written(rows: int, feed: Feed) -> sn.Ragged:
+        return sn.generate(rnn, np.arange(rows) % 32, max_steps=STEPS, feed=feed)
+
+    def searched(kept: int, feed: Feed) -> sn.Ragged:
+        return sn.beam_search(rnn, np.arange(starts) % 32, beams=kept, max_steps=STEPS, feed=feed)[0]
+
+    assert searched(1, np.asarray).inner().equal(written(starts, np.asarray))
+    calls: list[Callable[[Feed], Any]] = [
+        lambda feed: searched(beams, feed),
+        lambda feed: written(starts * beams, feed),
+        lambda feed: written(starts, feed),
+    ]
+    return step_seconds(calls, rounds)
+
+
+def table(found: list[Found]) -> Table:
+    shown = Table(title="a step of beam search: microseconds")
+    for name in ("gru", "symbols", "starts x beams", "search", "generate, all rows", "ratio", "by beam", ""):
+        shown.add_column(name, justify="right")
+    for one in found:
+        times = [f"{1e6 * seconds:.1f}" for seconds in (one.search, one.rows)]
+        ratios = [f"{one.ratio:.2f}", f"{one.by_beam:.2f}"]
+        kept = "[green]kept[/]" if one.ratio <= MOST else "[red]not kept[/]"
+        size = f"{one.starts} x {one.beams}"
+        shown.add_row(str(one.hidden), str(one.symbols), size, *times, *ratios, kept)
+    return shown
+
+
+def main(
+    rounds: Annotated[int, typer.Option(min=1, help="How often each has a turn.")] = 15,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+) -> None:
+    """Time beam search beside generation."""
+    console = Console(stderr=as_json)
+    models = {size: language(*size) for size in product(HIDDEN, SYMBOLS)}
+    cases = list(product(models, STARTS, BEAMS))
+    found = [
+        Found(*size, starts, beams, *measured(models[size], starts, beams, rounds))
+        for size, starts, beams in track(cases, "searching", console=console, transient=True)
+    ]
+    if as_json:
+        more = [{"ratio": one.ratio, "by_beam": one.by_beam} for one in found]
+        typer.echo(
+            json.dumps([{**asdict(one), **ratios} for one, ratios in zip(found, more, strict=True)], indent=1)
+        )
+        return
+    console.print(table(found))
+    console.print(f"Wanted: at most {MOST} times the time of `generate` over as many rows.", style="dim")
+
+
+if __name__ == "__main__":
+    typer.run(main)
