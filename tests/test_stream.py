@@ -2,16 +2,13 @@
 
 from typing import Any
 
-import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from random_steps import RandomStep, random_steps, sequences_for
 
 import stepnet as sn
 from stepnet import cells
 from stepnet.errors import InputError
-from stepnet.structure import leaves, transform
+from stepnet.structure import leaves
 
 Array = np.ndarray
 
@@ -25,32 +22,6 @@ def rnn_of(cell: str = "gru", inputs: int = 3, hidden: int = 5, **options: Any) 
 def steps(count: int, rows: int, features: int = 3, seed: int = 0) -> Array:
     """Inputs [rows, steps, features]."""
     return np.random.default_rng(seed).normal(size=(rows, count, features)).astype("float32")
-
-
-@settings(max_examples=25)
-@given(st.data(), random_steps(), st.sampled_from(["interpret", "llvm"]))
-def test_any_step_streamed_is_the_whole_sequence(data: st.DataObject, step: RandomStep, engine: str):
-    batch = data.draw(sequences_for(step, "float32"))
-    rows = len(batch.lengths)
-    if not rows:
-        return
-    rnn = step.rnn("float32")
-    outputs, _ = rnn(batch.inputs, batch.initial, batch.statics, engine=engine)
-    stream = rnn.stream(rows, batch.initial, batch.statics, engine)
-    for at in range(int(batch.lengths.max())):
-        alive = np.flatnonzero(batch.lengths > at)
-
-        def slices(ragged: sn.Ragged, at: int = at) -> Array:  # rows that have ended get zeros
-            found = np.zeros((rows, *ragged.values.shape[1:]), ragged.dtype)
-            for row in range(rows):
-                if len(ragged[row]) > at:
-                    found[row] = ragged[row][at]
-            return found
-
-        given = stream.step(transform(slices, batch.inputs))
-        for one, whole in zip(leaves(given), leaves(outputs), strict=True):
-            for row in alive:
-                np.testing.assert_array_equal(one[row], whole[int(row)][at])
 
 
 @pytest.mark.parametrize("cell", sorted(cells.CELLS))
