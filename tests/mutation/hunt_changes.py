@@ -1,11 +1,11 @@
 """Makes small wrong changes of the compiler, one at a time, and tells which of them no test notices.
 
-    python tests/mutation/hunt_changes.py --count 200            a random choice, its seed printed
+    python tests/mutation/hunt_changes.py                        200 by chance, their seed printed
     python tests/mutation/hunt_changes.py --only tile.py         those of some files
     python tests/mutation/hunt_changes.py --count 200 --seed 7   the same choice again
 
-A process has all libraries loaded and forks for each change: the child runs the tests that concern the file
-and stops at the first that fails. A change survives if none does. `equivalent.txt` says of some why they must.
+A process has all libraries loaded and forks for each change: the child runs the tests of the file and
+stops at the first that fails. A change survives if none does. `equivalent.txt` says of some why they must.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from changes import Change, changes
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "stepnet"
 EQUIVALENT = Path(__file__).with_name("equivalent.txt")
-SECONDS, MEMORY = 300, 8 * 2**30
+SECONDS, LATEST, MEMORY = 240, 3600, 8 * 2**30  # of processor time, of any time, bytes
 GENERATED = "tests/engines/test_tile.py", "tests/engines/test_llvm.py", "tests/engines/test_llvm_unusual.py"
 PASSES = (
     "tests/test_passes.py",
@@ -115,6 +115,7 @@ def tested(path: Path, tree: ast.Module) -> int:
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
     sys.meta_path.insert(0, Changed(path, tree))
     return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests_of(path)]))
 
@@ -130,6 +131,7 @@ class Child:
     def verdict(self, status: int, late: bool) -> Verdict:
         """What became of the change, by how the process ended."""
         code = os.waitstatus_to_exitcode(status)
+        late = late or code in (-signal.SIGXCPU, -signal.SIGKILL)
         ended = "too long" if late else {0: "survived", 1: "seen"}.get(code, f"seen: exit code {code}")
         return Verdict(self.path, self.change, ended, time.monotonic() - self.begun)
 
@@ -155,7 +157,7 @@ def verdicts(chosen: Sequence[tuple[Path, Change]], workers: int) -> Iterator[Ve
             running[begun(path, change)] = Child(path, change, time.monotonic())
         time.sleep(0.05)
         for process, child in tuple(running.items()):
-            late = time.monotonic() - child.begun > SECONDS
+            late = time.monotonic() - child.begun > LATEST
             if late:
                 os.killpg(process, signal.SIGKILL)
             ended, status = os.waitpid(process, 0 if late else os.WNOHANG)
@@ -165,7 +167,7 @@ def verdicts(chosen: Sequence[tuple[Path, Change]], workers: int) -> Iterator[Ve
 
 
 def equivalent() -> dict[str, str]:
-    """Why some changes change nothing that could be seen: per line a change, two spaces and more, the reason."""
+    """Why some changes change nothing that could be seen: a change, `   # ` and the reason in each line."""
     lines = EQUIVALENT.read_text(encoding="utf-8").splitlines()
     rows = (line.split("   # ", 1) for line in lines if line and not line.startswith("#"))
     return dict(rows)
