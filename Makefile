@@ -8,12 +8,14 @@ BIN   := $(VENV)/bin
 PEERS := .peers
 PIP    = -m pip --disable-pip-version-check install --quiet
 
+PARALLEL = -n auto --dist worksteal # neighbouring tests share what was compiled; ARGS='-n 0' runs in one process
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 PEER_NAMES := openvino tensorflow jax paddle mxnet mlx ncnn chainer flashrnn
 
-.PHONY: help demo test test-long test-fuzz lint types format docs docs-serve check bench bench-peers pictures layouts peers test-peers
+.PHONY: help demo test test-long test-fuzz test-mutants lint types format docs docs-serve check bench bench-peers pictures layouts peers test-peers
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -21,14 +23,17 @@ help: ## this list
 demo: $(VENV)/demo.stamp ## a speaker classifier trained in PyTorch, run by stepnet
 	$(BIN)/stepnet demo
 
-test: $(VENV)/test.stamp ## all tests, doctests and the examples in README and docs
-	$(BIN)/python -m pytest $(ARGS)
+test: $(VENV)/test.stamp ## all tests, doctests and the examples in README and docs, on all processors
+	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
-test-long: $(VENV)/test.stamp ## what has a full length, at that: processes, forks and interrupts
-	$(BIN)/python -m pytest --long tests/test_processes.py $(ARGS)
+test-long: $(VENV)/test.stamp ## what has a full length, at that: processes, and 10,000 random steps, new each time
+	$(BIN)/python -m pytest $(PARALLEL) --long tests/test_processes.py tests/test_random_steps.py $(ARGS)
 
 test-fuzz: $(VENV)/test.stamp ## files spoilt in a hundred thousand ways, against every reader
 	$(BIN)/python tests/fuzz/hunt.py --count 100000 --keep build/mutants $(ARGS)
+
+test-mutants: $(VENV)/test.stamp ## small wrong changes of the compiler, and which of them no test notices
+	$(BIN)/python tests/mutation/hunt_changes.py $(ARGS)
 
 lint: $(VENV)/lint.stamp ## format and lint
 	$(BIN)/ruff format --check .

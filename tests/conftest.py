@@ -1,8 +1,11 @@
-"""What all tests share: each engine, and hypothesis that draws the same examples in every run, so that a
-failure is seen again.
+"""What all tests share: each engine, hypothesis that draws the same examples in every run, so that a failure
+is seen again, and processes that run tests beside one another, but for those that are to be alone.
 """
 
 import os
+from collections.abc import Generator
+from contextlib import ExitStack
+from pathlib import Path
 
 os.environ["KERAS_BACKEND"] = "torch"  # read when keras is first imported
 
@@ -21,7 +24,44 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`make test-peers ARGS=--save` keeps what frameworks gave, `make pictures` what the browser showed;
-    `make test-long` runs some tests at their full length.
+    `make test-long` runs some tests at their full length, and other random steps each time.
     """
     parser.addoption("--long", action="store_true", help="run what has a full length at that")
     parser.addoption("--save", action="store_true", help="keep what frameworks gave and browsers showed")
+    parser.addoption("--steps", type=int, default=10_000, help="with --long: how many random steps")
+    parser.addoption("--seed", type=int, help="with --long: what random steps begin with, as it was printed")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A new seed for random steps where none is asked for; the workers of a run have it from there."""
+    if config.option.seed is None:
+        config.option.seed = int.from_bytes(os.urandom(3), "big")
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """With --long the seed of the random steps."""
+    again = (
+        f"random steps: seed {config.option.seed}, as in make test-long ARGS='--seed {config.option.seed}'"
+    )
+    return again if config.option.long else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Runs a test marked `alone` while no other process of this run is in a test.
+
+    Tests share a lock, which one that is alone has for itself. To be let in each holds another for a moment,
+    so that one that waits to be alone is not overtaken for ever.
+    """
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return (yield)
+    import fcntl
+
+    folder = item.config._tmp_path_factory.getbasetemp().parent  # that of all processes
+    kind = fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH
+    with ExitStack() as locks:
+        inside, door = (locks.enter_context(Path(folder, name).open("a")) for name in ("inside", "door"))
+        fcntl.flock(door, kind)
+        fcntl.flock(inside, kind)
+        fcntl.flock(door, fcntl.LOCK_UN)
+        return (yield)

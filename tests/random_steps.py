@@ -503,6 +503,13 @@ def sequences_for(draw: st.DrawFn, step: RandomStep, dtype: Any, longest: int = 
     """Sequences for a step, of lengths from 0 on, with numbers that are the same in float32 and float64."""
     lengths = draw(st.lists(st.sampled_from([0, 1, 2, longest]), max_size=4))
     random = np.random.default_rng(draw(st.integers(0, 99)))
+    return sequences_of(step, lengths, random, dtype, initial=draw(st.booleans()))
+
+
+def sequences_of(
+    step: RandomStep, lengths: Sequence[int], random: np.random.Generator, dtype: Any, initial: bool
+) -> Sequences:
+    """Sequences of these lengths, with initial memories or none."""
     offsets = (np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]),)
 
     def numbers(count: int, spec: sn.Spec) -> Array:
@@ -513,10 +520,6 @@ def sequences_for(draw: st.DrawFn, step: RandomStep, dtype: Any, longest: int = 
     inputs = {
         name: sn.Ragged(numbers(int(offsets[0][-1]), spec), offsets) for name, spec in step.inputs.items()
     }
-    initial = (
-        {name: numbers(len(lengths), spec) for name, spec in step.memory.items()}
-        if draw(st.booleans())
-        else None
-    )
+    memory = {name: numbers(len(lengths), spec) for name, spec in step.memory.items()} if initial else None
     statics = rebuild(step.statics, [numbers(len(lengths), spec) for spec in leaves(step.statics)])
-    return Sequences(inputs, initial, statics)
+    return Sequences(inputs, memory, statics)

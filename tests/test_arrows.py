@@ -23,8 +23,8 @@ STAGES = {
     "plan": "passes plan ends totals schedule",
     "engines": "engines",
     "explain": "report.expressions report.explain report.nesting",
-    "rnn": "batch beams block builder candidates cells compose control frozen generate layers masks merge nested"
-    " program reading recurrence scopes stream watch",
+    "rnn": "batch beams block builder candidates cells compose control frozen generate layers masks merge"
+    " nested program reading recurrence scopes stream watch",
     "torch": "torch",
     "layout": "layout",
     "whole": "__init__",

@@ -1,7 +1,6 @@
 """Masked steps and sequences that end early: against plain loops, Keras, and in pieces of any size."""
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,14 +9,14 @@ import keras
 import numpy as np
 import pytest
 import torch
+from controlled_loop import assert_right, right
 from hypothesis import given, settings
-from random_steps import RandomStep, Sequences, random_steps, sequences_for, wide
 from tolerance import assert_close
 
 import stepnet as sn
 from stepnet import control
 from stepnet.errors import InputError, StepError
-from stepnet.structure import leaves, rebuild, transform
+from stepnet.structure import leaves, rebuild
 
 Array = np.ndarray
 F64 = np.float64
@@ -94,59 +93,9 @@ def given_calls(draw: st.DrawFn) -> Given:
     )
 
 
-def right(
-    function: Callable[..., Any],
-    params: Any,
-    inputs: Any,
-    initial: Any,
-    statics: Any,
-    mask: sn.Ragged | None = None,
-    masked: str = "repeat",
-    until: Callable[[Any, Any], Any] | None = None,
-    reverse: bool = False,
-) -> tuple[list[list[Any]], list[Any]]:
-    """Per sequence the outputs of its steps in the order of the input, and its last memory, by a loop."""
-    outputs, finals = [], []
-    for place, length in enumerate(leaves(inputs)[0].lengths.tolist()):
-
-        def row(array: Any, place: int = place) -> Any:
-            return wide(array[place : place + 1])
-
-        memory, still = transform(row, initial), transform(row, statics)
-        shown, previous = [], None
-        for count in range(length):
-            at = length - 1 - count if reverse else count
-            x = transform(lambda ragged, at=at, place=place: wide(ragged[place][at : at + 1]), inputs)
-            output, after = function(x, memory, params, statics=still, index=np.array([count]))
-            counts = mask is None or bool(mask[place][at])
-            if not counts:
-                repeated = previous is not None and masked == "repeat"
-                output = previous if repeated else transform(np.zeros_like, output)
-            memory, previous = (after, output) if counts else (memory, output)
-            shown.append(output)
-            if until is not None and counts and until(output, after).all():
-                break
-        outputs.append(shown[::-1] if reverse else shown)
-        finals.append(memory)
-    return outputs, finals
-
-
 def zeros_for(call: Given) -> Any:
     count = len(call.x)
     return call.initial or {n: np.zeros((count, *s.shape), s.dtype or F64) for n, s in MEMORY.items()}
-
-
-def assert_right(found: tuple[Any, Any], wanted: tuple[list[list[Any]], list[Any]], shortened: bool) -> None:
-    """Asserts that Raggeds and last memories are what a loop gave."""
-    (outputs, final), (expected, finals) = found, wanted
-    for place, steps in enumerate(expected):
-        for leaf, output in enumerate(leaves(outputs)):
-            assert len(output) == len(expected)
-            assert len(output[place]) == len(steps), "the sequence ends elsewhere" if shortened else ""
-            for at, one in enumerate(steps):
-                assert_close(output[place][at], leaves(one)[leaf][0], length=9, width=16)
-        for actual, one in zip(leaves(final), leaves(finals[place]), strict=True):
-            assert_close(actual[place], one[0], length=9, width=16)
 
 
 @settings(max_examples=40)
@@ -180,33 +129,6 @@ def test_controlled_steps_are_a_loop_with_ifs(
         for place, sequence in enumerate(whole):
             kept = sequence[0 if reverse else -1] if len(sequence) else np.zeros_like(one[place])
             assert one[place].tobytes() == kept.tobytes()
-
-
-@settings(max_examples=25)
-@given(st.data(), random_steps(), st.sampled_from(["repeat", "zero"]), st.booleans())
-def test_any_step_can_be_controlled(
-    data: st.DataObject, random: RandomStep, masked: str, reverse: bool
-) -> None:
-    batch: Sequences = data.draw(sequences_for(random, "float64"))
-    drawn = np.random.default_rng(data.draw(st.integers(0, 99)))
-    like = leaves(batch.inputs)[0]
-    mask = like.with_values(drawn.uniform(0, 1, like.total) < 0.6)
-    flags = like.with_values(drawn.uniform(0, 1, like.total) < 0.3)
-
-    def flagged(x: Any, memory: Any, params: Any, statics: Any, index: Any) -> Any:
-        output, after = random.function(x["x"], memory, params, statics=statics, index=index)
-        return (output, x["flag"]), after
-
-    params = transform(wide, random.params)
-    initial = batch.initial or {
-        name: np.zeros((len(like), *spec.shape), spec.dtype or F64) for name, spec in random.memory.items()
-    }
-    inputs = {"x": batch.inputs, "flag": flags}
-    until: Any = lambda output, memory: output[1]  # noqa: E731
-    rnn = sn.RNN(flagged, params, memory=random.memory, reverse=reverse, until=until)
-    found = rnn(inputs, batch.initial, batch.statics, mask=mask, masked=masked, engine="interpret")
-    wanted = right(flagged, params, inputs, initial, batch.statics, mask, masked, until, reverse)
-    assert_right(found, wanted, True)
 
 
 # ---- masks

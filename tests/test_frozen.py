@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from same_bits import assert_same_bits
 
 import stepnet as sn
 from stepnet import cells
@@ -41,14 +42,6 @@ def called_twice(rnn: sn.RNN, x: Array) -> None:
         rnn(x)
 
 
-def assert_same(one: Any, other: Any) -> None:
-    assert len(leaves(one)) == len(leaves(other)) > 0
-    for left, right in zip(leaves(one), leaves(other), strict=True):
-        assert left.dtype == right.dtype
-        assert left.shape == right.shape
-        assert left.tobytes() == right.tobytes()
-
-
 @pytest.mark.parametrize("last_only", [False, True])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(("cell", "params"), [("gru", GRU), ("lstm", LSTM)])
@@ -56,7 +49,7 @@ def test_calls_of_a_shape_give_what_other_calls_give(cell: str, params: Any, rev
     rnn = cells.rnn(cell, params, reverse=reverse)
     for _ in range(4):
         x = inputs()
-        assert_same(rnn(x, last_only=last_only), general(rnn, x, last_only=last_only))
+        assert_same_bits(rnn(x, last_only=last_only), general(rnn, x, last_only=last_only))
     assert is_frozen(rnn)
 
 
@@ -71,7 +64,7 @@ def test_results_are_arrays_of_their_own():
     xs = [inputs() for _ in range(5)]
     results = [rnn(x) for x in xs]
     for x, result in zip(xs, results, strict=True):
-        assert_same(result, general(rnn, x))
+        assert_same_bits(result, general(rnn, x))
     assert all(array.flags.writeable for array in results[-1])
 
 
@@ -81,7 +74,7 @@ def test_an_initial_memory_is_used_as_it_lies():
     for _ in range(4):
         initial = RANDOM.normal(size=(3, 7)).astype("f4")
         before = initial.copy()
-        assert_same(rnn(x, initial), general(rnn, x, initial))
+        assert_same_bits(rnn(x, initial), general(rnn, x, initial))
         assert np.array_equal(initial, before)
 
 
@@ -97,7 +90,7 @@ ODD_MEMORIES = [
 def test_other_initial_memories_go_the_way_of_all_calls(initial: Any):
     rnn, x = cells.rnn("gru", GRU), inputs()
     called_twice(rnn, x)
-    assert_same(rnn(x, initial), general(rnn, x, initial))
+    assert_same_bits(rnn(x, initial), general(rnn, x, initial))
 
 
 def test_a_wrong_initial_memory_is_refused_as_before():
@@ -105,7 +98,7 @@ def test_a_wrong_initial_memory_is_refused_as_before():
     called_twice(rnn, x)
     with pytest.raises(InputError, match=r"the initial memory is \[2, 7\]; it should be \[3, 7\]"):
         rnn(x, np.ones((2, 7), "f4"))
-    assert_same(rnn(x), general(rnn, x))
+    assert_same_bits(rnn(x), general(rnn, x))
 
 
 @pytest.mark.parametrize(
@@ -125,7 +118,7 @@ def test_other_arrays_of_the_shape_are_taken_too(change: Any):
     for _ in range(4):
         x = inputs()
         rnn(x)
-        assert_same(rnn(change(x)), general(rnn, np.ascontiguousarray(change(x), "f4")))
+        assert_same_bits(rnn(change(x)), general(rnn, np.ascontiguousarray(change(x), "f4")))
 
 
 def test_each_dtype_has_its_own():
@@ -134,7 +127,7 @@ def test_each_dtype_has_its_own():
         x = inputs()
         assert rnn(x)[0].dtype == np.float32
         assert rnn(x.astype("f8"))[0].dtype == np.float64
-        assert_same(rnn(x), general(rnn, x))
+        assert_same_bits(rnn(x), general(rnn, x))
 
 
 def test_read_only_inputs_are_read():
@@ -142,7 +135,7 @@ def test_read_only_inputs_are_read():
     for _ in range(3):
         x = inputs()
         x.flags.writeable = False
-        assert_same(rnn(x), general(rnn, x))
+        assert_same_bits(rnn(x), general(rnn, x))
 
 
 def test_structures_come_back_as_ever():
@@ -154,7 +147,7 @@ def test_structures_come_back_as_ever():
     for _ in range(4):
         x = inputs()
         outputs, final = rnn(x)
-        assert_same((outputs, final), general(rnn, x))
+        assert_same_bits((outputs, final), general(rnn, x))
         assert list(outputs) == ["h", "twice"]
         assert final["count"].tolist() == [6, 6, 6]
 
@@ -176,7 +169,7 @@ def test_few_shapes_are_kept():
     for steps in range(1, 3 * MOST):
         for _ in range(3):
             x = inputs(steps=steps)
-            assert_same(rnn(x), general(rnn, x))
+            assert_same_bits(rnn(x), general(rnn, x))
     assert len(rnn._frozen.idle) == MOST
 
 
@@ -191,7 +184,7 @@ def test_a_frozen_call_keeps_its_constants():
     gc.collect()
     assert constants() is not None
     assert frozen is not None
-    assert_same(frozen([x.reshape(6, 5)], [None]).outputs[0], right[0][0])
+    assert_same_bits(frozen([x.reshape(6, 5)], [None]).outputs[0], right[0][0])
 
 
 def test_the_caller_s_arrays_are_let_go():
@@ -212,7 +205,7 @@ def test_calls_that_need_much_memory_are_not_frozen():
 
     rnn, x = sn.RNN(step, memory=(200, 200)), RANDOM.normal(size=(40, 3, 200)).astype("f4")
     for _ in range(3):
-        assert_same(rnn(x), general(rnn, x))
+        assert_same_bits(rnn(x), general(rnn, x))
     assert not is_frozen(rnn)
 
 
@@ -229,7 +222,7 @@ def test_an_integer_outside_a_table_is_refused_and_then_forgotten():
     rnn = sn.RNN(lambda x, h, p: (p[x], h), np.eye(3, dtype="f4"), memory=1, inputs=sn.Spec((), "int64"))
     good, bad = np.array([[0, 2]]), np.array([[0, 3]])
     for _ in range(3):
-        assert_same(rnn(good), general(rnn, good))
+        assert_same_bits(rnn(good), general(rnn, good))
         with pytest.raises(InputError, match="outside the rows"):
             rnn(bad)
 
@@ -242,7 +235,7 @@ def test_the_number_of_threads_may_change():
         for count in (1, 2, 3, 1, 2):
             sn.set_threads(count)
             for _ in range(3):
-                assert_same(rnn(x), right)
+                assert_same_bits(rnn(x), right)
     finally:
         sn.set_threads(before)
 
@@ -271,4 +264,4 @@ def test_the_interpreter_has_no_quicker_way():
     rnn, x = cells.rnn("gru", GRU), inputs()
     results = [rnn(x, engine="interpret") for _ in range(3)]
     assert not is_frozen(rnn)
-    assert_same(results[0], results[2])
+    assert_same_bits(results[0], results[2])

@@ -221,12 +221,15 @@ def test_legalise_leaves_products_of_vectors_and_reductions_of_two_axes() -> Non
         )
 
     net = sn.RNN(step, {"W": np.ones((2, 2))}, memory=(3, 2), inputs=(3, 2)).plan
-    for node in (*net.body.nodes, *net.net.nodes):
-        operands = [(net.body if node in net.body.nodes else net.net).nodes[number] for number in node.inputs]
-        if node.kind == "matmul":
-            assert len(operands[0].type.shape) == 1
-        if node.kind == "reduce":
-            assert len(operands[0].type.shape) == 2
+    ranks: dict[str, list[int]] = {"matmul": [], "reduce": []}
+    for part in (net.body, net.net):
+        for node in part.nodes:
+            if node.kind in ranks:
+                ranks[node.kind].append(len(part.nodes[node.inputs[0]].type.shape))
+    assert ranks["matmul"]
+    assert set(ranks["matmul"]) == {1}
+    assert len(ranks["reduce"]) == 2
+    assert set(ranks["reduce"]) == {2}
 
 
 def test_an_integer_product_of_floats_is_cast_first() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from random_steps import RandomStep, random_steps, right, sequences_for
+from same_bits import assert_same_bits
 from tolerance import assert_close
 
 import stepnet as sn
@@ -179,15 +180,21 @@ def test_arrays_in_any_form(engine: str, form: str) -> None:
 
 
 @ENGINES
-def test_read_only_parameters_and_later_changes(engine: str) -> None:
-    """A recurrence has the parameters it was made with."""
+@pytest.mark.parametrize("called", [False, True])
+def test_read_only_parameters_and_later_changes(engine: str, called: bool) -> None:
+    """A recurrence has the parameters it was made with, whether it was called before they changed or not."""
     params = {name: array.copy() for name, array in PARAMS.items()}
     params["R"].setflags(write=False)
     rnn = sn.RNN(simple, params, memory=3)
     x = np.ones((1, 2, 2), F32)
-    before, _ = rnn(x, engine=engine)
-    again, _ = rnn(x, engine=engine)
-    assert before.tobytes() == again.tobytes()
+    expected = sn.RNN(simple, PARAMS, memory=3)(x, engine=engine)
+    if called:
+        rnn(x, engine=engine)
+    params["R"].setflags(write=True)
+    for array in params.values():
+        array[...] = 7
+    del params["W"]
+    assert_same_bits(rnn(x, engine=engine), expected)
 
 
 # ---- dtypes ------------------------------------------------------------------

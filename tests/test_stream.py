@@ -28,32 +28,6 @@ def steps(count: int, rows: int, features: int = 3, seed: int = 0) -> Array:
     return np.random.default_rng(seed).normal(size=(rows, count, features)).astype("float32")
 
 
-@settings(max_examples=25)
-@given(st.data(), random_steps(), st.sampled_from(["interpret", "llvm"]))
-def test_any_step_streamed_is_the_whole_sequence(data: st.DataObject, step: RandomStep, engine: str):
-    batch = data.draw(sequences_for(step, "float32"))
-    rows = len(batch.lengths)
-    if not rows:
-        return
-    rnn = step.rnn("float32")
-    outputs, _ = rnn(batch.inputs, batch.initial, batch.statics, engine=engine)
-    stream = rnn.stream(rows, batch.initial, batch.statics, engine)
-    for at in range(int(batch.lengths.max())):
-        alive = np.flatnonzero(batch.lengths > at)
-
-        def slices(ragged: sn.Ragged, at: int = at) -> Array:  # rows that have ended get zeros
-            found = np.zeros((rows, *ragged.values.shape[1:]), ragged.dtype)
-            for row in range(rows):
-                if len(ragged[row]) > at:
-                    found[row] = ragged[row][at]
-            return found
-
-        given = stream.step(transform(slices, batch.inputs))
-        for one, whole in zip(leaves(given), leaves(outputs), strict=True):
-            for row in alive:
-                np.testing.assert_array_equal(one[row], whole[int(row)][at])
-
-
 @pytest.mark.parametrize("cell", sorted(cells.CELLS))
 def test_every_cell_ends_in_the_same_state(cell: str):
     rnn = rnn_of(cell)

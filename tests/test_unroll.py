@@ -2,31 +2,13 @@
 
 from typing import Any
 
-import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from random_steps import RandomStep, random_steps, sequences_for
 
 import stepnet as sn
 from stepnet import cells
 from stepnet.engines import engine_named
 from stepnet.errors import InputError
-from stepnet.structure import leaves
-
-
-@settings(max_examples=8)
-@given(st.data(), random_steps(), st.sampled_from([2, 3, 7]))
-def test_unrolled_steps_are_the_same_bits(data: st.DataObject, step: RandomStep, unroll: int):
-    batch = data.draw(sequences_for(step, "float32"))
-    plain = step.rnn("float32")
-    unrolled = sn.RNN(plain.step, plain.params, memory=plain.memory, unroll=unroll)
-    for engine in ("llvm", "interpret"):
-        right = plain(batch.inputs, batch.initial, batch.statics, engine=engine)
-        found = unrolled(batch.inputs, batch.initial, batch.statics, engine=engine)
-        for one, other in zip(leaves(found), leaves(right), strict=True):
-            values = (one.values, other.values) if isinstance(one, sn.Ragged) else (one, other)
-            np.testing.assert_array_equal(*values)
 
 
 @pytest.mark.parametrize("reverse", [False, True])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from random_steps import RandomStep, Sequences, random_steps, sequences_for, wide
+from same_bits import assert_same_bits
 from tolerance import assert_close
 
 import stepnet as sn
@@ -99,12 +100,6 @@ def part(call: Call, chosen: Sequence[int]) -> Call:
         initial=[None if array is None else array[places] for array in call.initial],
         statics=[array[places] for array in call.statics],
     )
-
-
-def assert_same_bits(one: Sequence[Array], other: Sequence[Array]) -> None:
-    for a, b in zip(one, other, strict=True):
-        assert (a.dtype, a.shape) == (b.dtype, b.shape)
-        assert a.tobytes() == b.tobytes()
 
 
 # ---- random steps ------------------------------------------------------------------

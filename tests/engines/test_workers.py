@@ -24,6 +24,7 @@ from stepnet.threads import threads
 
 Array = np.ndarray
 LOOK = signals().look
+pytestmark = pytest.mark.alone  # threads that wait for one another, on all processors
 
 
 class Words:

@@ -549,7 +549,7 @@ def test_constants_never_grow_far_beyond_the_file(path: Path):
 
 def test_graphs_without_an_end_end(path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(onnx_graph, "NODES", 10_000)
-    start = time.monotonic()
+    start = time.process_time()
     circle = [node("Identity", "w", "v"), node("Concat", "v v", "w", axis=0), gru("w", "w", "r")]
     assert "its W" in raised(saved(path, circle, {"r": R}))
     long = [node("Identity", f"w{i}", f"w{i + 1}") for i in range(5000)]
@@ -573,7 +573,7 @@ def test_graphs_without_an_end_end(path: Path, monkeypatch: pytest.MonkeyPatch):
     ]
     first = helper.make_node("F0", ["w"], ["v"], domain="f")
     assert "more than 10000 nodes" in raised(saved(path, [first], functions=twice))
-    assert time.monotonic() - start < 60
+    assert time.process_time() - start < 60
 
 
 WHOLE = model(

@@ -1,0 +1,207 @@
+"""Makes small wrong changes of the compiler, one at a time, and tells which of them no test notices.
+
+    python tests/mutation/hunt_changes.py                        200 by chance, their seed printed
+    python tests/mutation/hunt_changes.py --only tile.py         those of some files
+    python tests/mutation/hunt_changes.py --count 200 --seed 7   the same choice again
+
+A process has all libraries loaded and forks for each change: the child runs the tests of the file and
+stops at the first that fails. A change survives if none does. `equivalent.txt` says of some why they must.
+"""
+
+import argparse
+import ast
+import importlib.abc
+import importlib.util
+import os
+import random
+import resource
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import CodeType
+
+# Loaded once, before the forks.
+import llvmlite.binding
+import llvmlite.ir  # noqa: F401
+import ml_dtypes  # noqa: F401
+import mpmath  # noqa: F401
+import pytest
+from changes import Change, changes
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src" / "stepnet"
+EQUIVALENT = Path(__file__).with_name("equivalent.txt")
+SECONDS, LATEST, MEMORY = 240, 3600, 8 * 2**30  # of processor time, of any time, bytes
+GENERATED = "tests/engines/test_tile.py", "tests/engines/test_llvm.py", "tests/engines/test_llvm_unusual.py"
+PASSES = (
+    "tests/test_passes.py",
+    "tests/test_plan.py",
+    "tests/engines/test_llvm.py",
+    "tests/test_recurrence.py",
+)
+# The tests of each file: those that are quick and likely to fail come first.
+TESTS: dict[str, Sequence[str]] = {
+    "passes/*.py": PASSES,
+    "passes/lift.py": ("tests/test_nested.py", "tests/test_builder_nested.py"),
+    "plan.py": PASSES,
+    "schedule.py": ("tests/test_nested.py", "tests/test_builder_nested.py"),
+    **{f"engines/llvm/{name}.py": GENERATED for name in ("stage", "loops", "pointwise", "tile", "program")},
+    "engines/llvm/reductions.py": ("tests/engines/test_scans.py", *GENERATED),
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a change ended: seen by a test, or survived; in so many seconds."""
+
+    path: Path
+    change: Change
+    ended: str
+    seconds: float
+
+    @property
+    def survived(self) -> bool:
+        """Whether no test failed."""
+        return self.ended == "survived"
+
+
+def tests_of(path: Path) -> Sequence[str]:
+    """The tests that concern a file: those of the last row that it matches."""
+    name = path.relative_to(SOURCE)
+    return [tests for pattern, tests in TESTS.items() if name.match(pattern)][-1]
+
+
+def candidates(only: Sequence[str]) -> Iterator[tuple[Path, Change]]:
+    """Every change there is, of the files of these names."""
+    paths = dict.fromkeys(path for pattern in TESTS for path in sorted(SOURCE.glob(pattern)))
+    for path in paths:
+        if not only or path.name in only:
+            for change in changes(path.name, path.read_text(encoding="utf-8")):
+                yield path, change
+
+
+class Changed(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
+    """What Python asks for modules: one of them is another than its file says."""
+
+    def __init__(self, path: Path, tree: ast.Module) -> None:
+        self.path, self.tree = path, tree
+        self.name = ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
+        if fullname != self.name:
+            return None
+        package = self.path.name == "__init__.py"
+        return importlib.util.spec_from_file_location(
+            fullname,
+            self.path,
+            loader=self,
+            submodule_search_locations=[str(self.path.parent)] if package else None,
+        )
+
+    def get_code(self, fullname: str) -> CodeType:
+        return compile(self.tree, str(self.path), "exec")
+
+    def get_source(self, fullname: str) -> str:
+        return self.path.read_text(encoding="utf-8")
+
+
+def tested(path: Path, tree: ast.Module) -> int:
+    """Runs the tests of a file that was changed; gives 0 if all pass. Called in a child, which ends then."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    sys.meta_path.insert(0, Changed(path, tree))
+    return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests_of(path)]))
+
+
+@dataclass(frozen=True)
+class Child:
+    """A process that tests a change since some time."""
+
+    path: Path
+    change: Change
+    begun: float
+
+    def verdict(self, status: int, late: bool) -> Verdict:
+        """What became of the change, by how the process ended."""
+        code = os.waitstatus_to_exitcode(status)
+        late = late or code in (-signal.SIGXCPU, -signal.SIGKILL)
+        ended = "too long" if late else {0: "survived", 1: "seen"}.get(code, f"seen: exit code {code}")
+        return Verdict(self.path, self.change, ended, time.monotonic() - self.begun)
+
+
+def begun(path: Path, change: Change) -> int:
+    """The process that tests a change."""
+    process = os.fork()
+    if process:
+        return process
+    try:
+        os.setpgid(0, 0)
+        os._exit(tested(path, change.made(path.read_text(encoding="utf-8"))))
+    finally:
+        os._exit(70)
+
+
+def verdicts(chosen: Sequence[tuple[Path, Change]], workers: int) -> Iterator[Verdict]:
+    """What becomes of each change, some tested at the same time, as they end."""
+    left, running = list(reversed(chosen)), dict[int, Child]()
+    while left or running:
+        while left and len(running) < workers:
+            path, change = left.pop()
+            running[begun(path, change)] = Child(path, change, time.monotonic())
+        time.sleep(0.05)
+        for process, child in tuple(running.items()):
+            late = time.monotonic() - child.begun > LATEST
+            if late:
+                os.killpg(process, signal.SIGKILL)
+            ended, status = os.waitpid(process, 0 if late else os.WNOHANG)
+            if ended:
+                del running[process]
+                yield child.verdict(status, late)
+
+
+def equivalent() -> dict[str, str]:
+    """Why some changes change nothing that could be seen: a change, `   # ` and the reason in each line."""
+    lines = EQUIVALENT.read_text(encoding="utf-8").splitlines()
+    rows = (line.split("   # ", 1) for line in lines if line and not line.startswith("#"))
+    return dict(rows)
+
+
+def main() -> int:
+    """Hunts, and prints what survived."""
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("--count", type=int, default=200)
+    options.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(3), "big"))
+    options.add_argument("--only", nargs="*", default=[], help="names of files")
+    options.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    asked = options.parse_args()
+    os.chdir(ROOT)
+    known = equivalent()
+    everything = [one for one in candidates(asked.only) if str(one[1]) not in known]
+    chosen = random.Random(asked.seed).sample(everything, min(asked.count, len(everything)))
+    print(
+        f"{len(chosen)} of {len(everything)} changes, {len(known)} more are equivalent; seed {asked.seed}",
+        flush=True,
+    )
+    survived = 0
+    for number, one in enumerate(verdicts(chosen, asked.workers), 1):
+        survived += one.survived
+        if one.survived or one.ended == "too long":
+            print(
+                f"{number}: {one.ended}, {one.seconds:.0f} s, line {one.change.line}: {one.change}",
+                flush=True,
+            )
+    print(f"{survived} of {len(chosen)} survived")
+    return 1 if survived else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

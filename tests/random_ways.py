@@ -1,0 +1,275 @@
+"""The ways in which a random step is run: a check draws a step and all it is given, and knows what is right.
+
+`test_random_steps.py` runs each check a few times, `make test-long` thousands of times with other numbers.
+"""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from controlled_loop import assert_right as assert_controlled
+from controlled_loop import right as controlled_loop
+from random_nets import POOLED, Groups, Nesting, Writer
+from random_steps import RandomStep, Sequences, random_steps, sequences_for, sequences_of, wide
+from same_bits import assert_same_bits
+from tolerance import assert_close
+
+import stepnet as sn
+from stepnet import control
+from stepnet.engines.llvm import run as llvm_run
+from stepnet.structure import leaves, transform
+
+Array = np.ndarray
+LONGEST, WIDTH = 5, 32
+DTYPES = st.sampled_from(["float32", "float64"])
+ENGINES = st.sampled_from(["interpret", "llvm"])
+
+
+def assert_right(found: Any, expected: Any, length: int = LONGEST) -> None:
+    """Asserts that results are near those in float64, each by its own dtype."""
+    assert len(leaves(found)) == len(leaves(expected)) > 0
+    for one, right in zip(leaves(found), leaves(expected), strict=True):
+        if isinstance(one, sn.Ragged):
+            assert one.lengths.tolist() == right.lengths.tolist()
+            one, right = one.values, right.values
+        assert_close(one, right, length, WIDTH)
+
+
+def alone(results: Any, place: int) -> Any:
+    """What results hold of one sequence."""
+    return transform(lambda leaf: leaf[place : place + 1], results)
+
+
+@contextmanager
+def every_step_shared(shared: bool) -> Generator[None]:
+    """Inside it threads share each step, however small, if that is asked for."""
+    with pytest.MonkeyPatch.context() as patch:
+        if shared:
+            patch.setattr(llvm_run, "HANDOVER_BYTES", 0)
+            patch.setattr(llvm_run, "SHARED_BYTES", 0)
+        yield
+
+
+@contextmanager
+def threads(count: int) -> Generator[None]:
+    """Inside it there are so many."""
+    sn.set_threads(count)
+    try:
+        yield
+    finally:
+        sn.set_threads(None)
+
+
+# ---- flat sequences ------------------------------------------------------------------
+
+
+def flat(data: st.DataObject) -> None:
+    """Machine code against the interpreter in float64, and the same bits alone, padded and in any threads."""
+    step, dtype, reverse = data.draw(random_steps()), data.draw(DTYPES), data.draw(st.booleans())
+    batch = data.draw(sequences_for(step, dtype))
+    rnn = step.rnn(dtype, reverse)
+    found = rnn(batch.inputs, batch.initial, batch.statics, engine="llvm")
+    assert_right(found, in_float64(step, batch, reverse))
+    last = rnn(batch.inputs, batch.initial, batch.statics, engine="llvm", last_only=True)
+    assert_same_bits(last[1], found[1])
+    for place in range(len(batch.lengths)):
+        one = batch[place : place + 1]
+        outputs, final = rnn(one.inputs, one.initial, one.statics, engine="llvm")
+        assert_same_bits(final, alone(found[1], place))
+        for part, whole, ending in zip(leaves(outputs), leaves(found[0]), leaves(last[0]), strict=True):
+            assert_same_bits(part[0], whole[place])
+            kept = part[0][0 if reverse else -1] if len(part[0]) else np.zeros_like(ending[place])
+            assert_same_bits(ending[place], kept)
+    same_bits_padded(rnn, batch, found)
+    with every_step_shared(data.draw(st.booleans())):
+        same_bits_in_threads(rnn, batch, found)
+
+
+def in_float64(step: RandomStep, batch: Sequences, reverse: bool = False) -> Any:
+    """The results of the interpreter, all numbers in float64."""
+    inputs = transform(lambda ragged: ragged.with_values(wide(ragged.values)), batch.inputs)
+    initial, statics = (transform(wide, part) for part in (batch.initial, batch.statics))
+    return step.rnn("float64", reverse)(inputs, initial, statics, engine="interpret")
+
+
+def same_bits_padded(rnn: sn.RNN, batch: Sequences, found: Any) -> None:
+    """Asserts that arrays with lengths, thrice, give what Raggeds gave."""
+    if not len(batch.lengths):
+        return
+    padded = transform(lambda ragged: ragged.to_padded(fill=7)[0], batch.inputs)
+    for _ in range(3):
+        outputs, final = rnn(padded, batch.initial, batch.statics, lengths=batch.lengths, engine="llvm")
+        assert_same_bits(final, found[1])
+        for array, ragged in zip(leaves(outputs), leaves(found[0]), strict=True):
+            for row, one in zip(array, ragged, strict=True):
+                assert_same_bits(row[: len(one)], one)
+                assert not row[len(one) :].any()
+
+
+def same_bits_in_threads(rnn: sn.RNN, batch: Sequences, found: Any) -> None:
+    """Asserts that any number of threads gives the same, of the sequences once and of many times those."""
+    many = repeated(batch, 40 // max(1, len(batch.lengths)))
+    with threads(1):
+        right = rnn(many.inputs, many.initial, many.statics, engine="llvm")
+    for count in (2, 3):
+        with threads(count):
+            assert_same_bits(rnn(batch.inputs, batch.initial, batch.statics, engine="llvm"), found)
+            assert_same_bits(rnn(many.inputs, many.initial, many.statics, engine="llvm"), right)
+    for place in range(len(batch.lengths)):
+        assert_same_bits(alone(right[1], place + len(batch.lengths)), alone(found[1], place))
+
+
+def repeated(batch: Sequences, times: int) -> Sequences:
+    """The sequences so many times, one after the other."""
+
+    def again(leaf: Any) -> Any:
+        if not isinstance(leaf, sn.Ragged):
+            return np.concatenate([leaf] * times)
+        lengths = np.concatenate([[0], *[leaf.lengths] * times])
+        return sn.Ragged(np.concatenate([leaf.values] * times), (np.cumsum(lengths, dtype=np.int64),))
+
+    return Sequences(*(transform(again, part) for part in (batch.inputs, batch.initial, batch.statics)))
+
+
+def unrolled(data: st.DataObject) -> None:
+    """Loops of several steps at a time give the bits of loops of one."""
+    step, unroll = data.draw(random_steps()), data.draw(st.sampled_from([2, 3, 7]))
+    batch = data.draw(sequences_for(step, "float32"))
+    plain = step.rnn("float32")
+    others = sn.RNN(plain.step, plain.params, memory=plain.memory, unroll=unroll)
+    for engine in ("llvm", "interpret"):
+        right = plain(batch.inputs, batch.initial, batch.statics, engine=engine)
+        assert_same_bits(others(batch.inputs, batch.initial, batch.statics, engine=engine), right)
+
+
+# ---- streams ------------------------------------------------------------------
+
+
+def streamed(data: st.DataObject) -> None:
+    """Steps one at a time are bit for bit what the whole sequences give, and end in the same memories."""
+    step, dtype, engine = data.draw(random_steps()), data.draw(DTYPES), data.draw(ENGINES)
+    batch = data.draw(sequences_for(step, dtype))
+    rows = len(batch.lengths)
+    if not rows:
+        return
+    rnn = step.rnn(dtype)
+    outputs, final = rnn(batch.inputs, batch.initial, batch.statics, engine=engine)
+    with every_step_shared(data.draw(st.booleans())), threads(data.draw(st.sampled_from([1, 2]))):
+        stream = rnn.stream(rows, batch.initial, batch.statics, engine)
+        for at in range(int(batch.lengths.max())):
+            given = stream.step(transform(lambda ragged, at=at: at_step(ragged, at), batch.inputs))
+            for one, whole in zip(leaves(given), leaves(outputs), strict=True):
+                for row in np.flatnonzero(batch.lengths > at):
+                    assert_same_bits(one[row], whole[int(row)][at])
+            for row in np.flatnonzero(batch.lengths == at + 1):
+                assert_same_bits(alone(stream.state, int(row)), alone(final, int(row)))
+
+
+def at_step(ragged: sn.Ragged, at: int) -> Array:
+    """One step of every sequence, [rows, features...]; zeros for those that have ended."""
+    found = np.zeros((len(ragged), *ragged.values.shape[1:]), ragged.dtype)
+    for row, sequence in enumerate(ragged):
+        if len(sequence) > at:
+            found[row] = sequence[at]
+    return found
+
+
+# ---- control ------------------------------------------------------------------
+
+
+def controlled(data: st.DataObject) -> None:
+    """Masks and early ends, in pieces of any size, are a loop with ifs."""
+    step, engine, reverse = data.draw(random_steps()), data.draw(ENGINES), data.draw(st.booleans())
+    batch = data.draw(sequences_for(step, "float64"))
+    drawn = np.random.default_rng(data.draw(st.integers(0, 99)))
+    like = leaves(batch.inputs)[0]
+    mask = like.with_values(drawn.uniform(0, 1, like.total) < 0.6) if data.draw(st.booleans()) else None
+    flags = like.with_values(drawn.uniform(0, 1, like.total) < 0.3)
+    masked = data.draw(st.sampled_from(["repeat", "zero"]))
+    until = data.draw(st.sampled_from([None, lambda output, memory: output[1]]))
+
+    def flagged(x: Any, memory: Any, params: Any, statics: Any, index: Any) -> Any:
+        output, after = step.function(x["x"], memory, params, statics=statics, index=index)
+        return (output, x["flag"]), after
+
+    inputs = {"x": batch.inputs, "flag": flags}
+    rnn = sn.RNN(flagged, step.params, memory=step.memory, reverse=reverse, until=until)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(control, "PIECES", data.draw(st.sampled_from([(1, 4), (2, 2), (8, 128)])))
+        found = rnn(inputs, batch.initial, batch.statics, mask=mask, masked=masked, engine=engine)
+    initial = batch.initial or zeros(step, len(like))
+    wanted = controlled_loop(
+        flagged, step.params, inputs, initial, batch.statics, mask, masked, until, reverse
+    )
+    assert_controlled(found, wanted, until is not None)
+
+
+def zeros(step: RandomStep, count: int) -> dict[str, Array]:
+    """The memories that sequences begin with when none are given."""
+    return {name: np.zeros((count, *spec.shape), spec.dtype or "f8") for name, spec in step.memory.items()}
+
+
+# ---- steps in steps, and symbols ------------------------------------------------------------------
+
+
+def nested(data: st.DataObject) -> None:
+    """A recurrence inside another is a loop inside a loop, in both engines and in any company."""
+    nesting = Nesting(
+        data.draw(random_steps(sizes=(1, 2, 3, 5), most=4)),
+        data.draw(random_steps(sizes=(1, 2, 3, 5), most=4)),
+        data.draw(DTYPES),
+        *(data.draw(st.booleans()) for _ in range(2)),
+        data.draw(st.sampled_from([None, *POOLED])),
+    )
+    reverse, flat_ = (
+        data.draw(st.booleans()),
+        data.draw(sequences_for(nesting.outer, nesting.dtype, longest=3)),
+    )
+    random = np.random.default_rng(data.draw(st.integers(0, 99)))
+    lengths = random.integers(0, 4, int(flat_.lengths.sum())).tolist()
+    words = sequences_of(nesting.inner, lengths, random, nesting.dtype, initial=False)
+    given = Groups(flat_, words.inputs, words.statics)
+    rnn, (outputs, finals) = nesting.rnn(reverse), nesting.loop(given, reverse)
+    for engine in ("interpret", "llvm"):
+        found = rnn(given.inputs, flat_.initial, flat_.statics, engine=engine)
+        assert_controlled(found, (outputs, finals), shortened=False)
+        for place in range(len(given)):
+            cut = transform(lambda leaf, place=place: leaf[place : place + 1], given.inputs)
+            one = rnn(cut, *(alone(part, place) for part in (flat_.initial, flat_.statics)), engine=engine)
+            assert_same_bits(one[1], alone(found[1], place))
+            for part, whole in zip(leaves(one[0]), leaves(found[0]), strict=True):
+                assert_same_bits(part[0], whole[place])
+
+
+def generated(data: st.DataObject) -> None:
+    """The symbols that follow are those of a loop, whatever each sequence begins with."""
+    writer, engine = Writer(data.draw(random_steps()), data.draw(st.sampled_from([2, 5]))), data.draw(ENGINES)
+    symbol = st.integers(0, writer.symbols - 1)
+    starts = data.draw(st.lists(st.lists(symbol, min_size=1, max_size=3), min_size=1, max_size=4))
+    most, stops = data.draw(st.integers(1, 6)), data.draw(st.sampled_from([(), (0,), (1, 0)]))
+    random = np.random.default_rng(data.draw(st.integers(0, 99)))
+    beside = sequences_of(
+        writer.inner, [0] * len(starts), random, "float64", initial=data.draw(st.booleans())
+    )
+    initial = beside.initial or zeros(writer.inner, len(starts))
+    found = sn.generate(
+        writer.rnn(),
+        sn.Ragged.from_list([np.array(one) for one in starts]),
+        feed=writer.feed,
+        initial=beside.initial,
+        statics=beside.statics,
+        stop=stops,
+        max_steps=most,
+        engine=engine,
+    )
+    expected = [
+        writer.loop(said, alone(initial, place), alone(beside.statics, place), most, stops)
+        for place, said in enumerate(starts)
+    ]
+    assert [one.tolist() for one in found] == expected
+
+
+WAYS = {way.__name__: way for way in (flat, unrolled, streamed, controlled, nested, generated)}
