@@ -16,7 +16,7 @@ INPUTS = ("W", "R", "B", "P")
 ALPHAS = {"HardSigmoid": 0.2, "Elu": 1.0}  # the functions of ours that take a number, and what it is there
 BETAS = {"HardSigmoid": 0.5}
 BEGINS = {
-    "constant": "is a constant in the file, which the new file does not have",
+    "constant": "is a constant in the file, which is left",
     "given": "is given when the model runs",
     "computed": "is what other nodes compute",
 }
