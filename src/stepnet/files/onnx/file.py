@@ -200,13 +200,18 @@ def placed(node: Node, layers: Mapping[Node, OnnxNode], walk: Walk, folder: Fold
     """A recurrent node that says what it is fed with."""
     inputs, source = origin(node.scope, node.inputs[0], folder)
     before = source.node if isinstance(source, Output) and source.node in layers else None
-    if before is None or not follows_on(node, before, layers, walk, folder):
-        return replace(layers[node], inputs=inputs)
-    return replace(layers[node], inputs=inputs, after=layers[before].name)
+    if before is None:
+        return replace(layers[node], inputs=inputs, after="")
+    after = {True: layers[before].name, False: "", None: None}
+    return replace(layers[node], inputs=inputs, after=after[follows_on(node, before, layers, walk, folder)])
 
 
-def follows_on(node: Node, before: Node, layers: Mapping[Node, OnnxNode], walk: Walk, folder: Folder) -> bool:
-    """Whether X of a node is Y of another, its directions laid side by side; by following labels through."""
+def follows_on(
+    node: Node, before: Node, layers: Mapping[Node, OnnxNode], walk: Walk, folder: Folder
+) -> bool | None:
+    """Whether X of a node is Y of another, its directions laid side by side; by following labels through.
+    None where these would be too many.
+    """
     one, two = layers[before], layers[node]
     by_batch: int = one.attributes["layout"]
     sizes = walk.sizes(before.scope, before.outputs[0]) if before.outputs else ()
@@ -214,7 +219,7 @@ def follows_on(node: Node, before: Node, layers: Mapping[Node, OnnxNode], walk: 
     T, N = (sizes[1] or 2, sizes[0] or 3) if by_batch else (sizes[0] or 2, sizes[2] or 3)
     D, H = one.directions, int(one.attributes["hidden_size"])
     if min(T, N) < 1 or T * N * D * H > LABELS:
-        return False
+        return None
     folder.work(T * N * D * H)
     labels = labels_of(T * N * D * H, one.arrays["R"].dtype).reshape(T, N, D, H)
     Y = labels.transpose((1, 0, 2, 3) if by_batch else (0, 2, 1, 3))
