@@ -14,7 +14,7 @@ from tolerance import assert_close
 
 from stepnet.errors import FileError, InputError
 from stepnet.files.onnx import graph as onnx_graph
-from stepnet.files.onnx.file import read, rest
+from stepnet.files.onnx.file import read, whole
 from stepnet.files.onnx.node import OnnxNode
 from stepnet.files.onnx.write import write
 
@@ -141,7 +141,7 @@ def test_the_rest_of_a_model_is_given_by_name(tmp_path: Path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(made, (torch.randn(2, 5, 3),), path, dynamo=False)
-    found = rest(path)
+    found = whole(path).rest
     np.testing.assert_array_equal(found["1.bias"], made[1].bias.detach().numpy())
     others = [array for name, array in found.items() if name != "1.bias"]
     np.testing.assert_array_equal(others[0], made[1].weight.detach().numpy().T)
@@ -251,7 +251,7 @@ def test_weights_that_nodes_move_about_are_followed(path: Path):
     (found,) = read(saved(path, nodes, constants))
     same(found.arrays, {"W": halves.astype(np.float32), "R": R, "B": B})
     assert all(array.flags.c_contiguous and array.flags.writeable for array in found.arrays.values())
-    assert rest(path) == {}
+    assert whole(path).rest == {}
 
 
 @pytest.mark.parametrize("kind", [Tensor.FLOAT, Tensor.DOUBLE, Tensor.FLOAT16, Tensor.BFLOAT16])
@@ -284,8 +284,8 @@ def test_layers_follow_each_other_where_only_directions_are_laid_side_by_side(pa
 
     turned = node("Transpose", "y", "t", perm=[0, 2, 1, 3])
     assert second([turned, node("Reshape", "t rows", "next")]) == "one"
-    assert "rows" not in rest(path)  # a shape between layers belongs to them
-    assert "all" in rest(path)
+    assert "rows" not in whole(path).rest  # a shape between layers belongs to them
+    assert "all" in whole(path).rest
     assert second([turned, node("Reshape", "t two", "u"), node("Identity", "u", "next")]) == "one"
     forth = [node("Slice", "y zero one one", "f"), node("Squeeze", "f one", "f3")]
     back = [node("Slice", "y one all one", "b"), node("Squeeze", "b one", "b3")]
@@ -373,7 +373,7 @@ def test_nodes_in_bodies_and_functions_are_found(path: Path):
 
 def test_a_model_without_recurrent_nodes_has_none(path: Path):
     assert read(saved(path, [node("Relu", "x", "y")], {"w": W})) == ()
-    same(rest(path), {"w": W})
+    same(whole(path).rest, {"w": W})
 
 
 # ---- external data
@@ -597,7 +597,7 @@ def test_paths_that_are_no_files(tmp_path: Path):
     with pytest.raises(FileError, match=r"nowhere: there is no such file$"):
         read(tmp_path / "nowhere")
     with pytest.raises(FileError, match=r"this is no file but a folder$"):
-        rest(tmp_path)
+        whole(tmp_path)
 
 
 def test_cut_and_changed_files_never_raise_anything_else(path: Path):
@@ -658,7 +658,7 @@ def test_what_is_written_runs_as_torch_does(path: Path, op: str, function: str, 
     for one, other in zip(back, nodes, strict=True):
         same(one.arrays, other.arrays)
         assert other.attributes.items() <= one.attributes.items()
-    assert rest(path) == {}
+    assert whole(path).rest == {}
 
 
 def test_lengths_are_an_input_where_asked_for(path: Path):
@@ -685,7 +685,7 @@ def test_initial_states_go_to_every_sequence(path: Path):
     assert_close(session(path)(input=x.numpy())[0], made(x, tuple(given))[0].detach().numpy(), 5, 16)
     same(read(path)[1].arrays, nodes[1].arrays)
     held = {f"layer{index}.{slot}": state for index in range(2) for slot, state in states.items()}
-    same(rest(path), held)  # what nodes start from is no weight
+    same(whole(path).rest, held)  # what nodes start from is no weight
 
 
 def test_all_attributes_are_written_and_read(path: Path):

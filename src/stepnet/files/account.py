@@ -175,10 +175,10 @@ def check_row(modules: tuple[Module, ...], output: Path | str, assumed: bool) ->
                 f"{module.alone}: convert it by itself with --module, or write a file of arrays, as .npz or "
                 ".safetensors"
             )
-    later = [module.name.rpartition(" + ")[2] for module in modules]
+    later = [module.parts[-1] for module in modules]
     if modules and modules[0].follows in later:
         raise LayoutError(
-            f"{modules[0].name.rstrip('./_')} takes the outputs of {modules[0].follows}, which {output} "
+            f"{modules[0].bare[0]} takes the outputs of {modules[0].follows}, which {output} "
             "would run behind it: convert each by itself with --module"
         )
     for below, module in pairwise(modules):

@@ -24,8 +24,8 @@ BEGINS = {
 
 def read(path: Path) -> Model:
     """The recurrent nodes of a model, each a module."""
-    nodes = tuple(module(path, node) for node in file.read(path))
-    return Model(str(path), nodes, file.rest(path), file.others(path))
+    held = file.whole(path)
+    return Model(str(path), tuple(module(path, node) for node in held.nodes), held.rest, held.others)
 
 
 def module(path: Path, node: OnnxNode) -> Module:
