@@ -616,7 +616,7 @@ def test_cut_and_changed_files_never_raise_anything_else(path: Path):
         changed.append(bytes(spoiled))
     for data in cut + changed:
         path.write_bytes(data)
-        for reader in (read, rest):
+        for reader in (read, whole):
             try:
                 reader(path)
             except FileError:
