@@ -101,7 +101,7 @@ def test_run_as_json_in_chunks(tmp_path: Path, vowels: Path, monkeypatch: pytest
     steps = sum(map(len, listed(vowels, "frames")))
     assert code == 0
     assert found.pop("seconds") > 0
-    assert found == {"sequences": 9, "steps": steps, "features": 64, "output": str(chunked)}
+    assert found == {"sequences": 9, "steps": steps, "features": 64, "output": str(chunked), "notes": {}}
     # A sequence's result is the same bits, whatever else is in its batch.
     assert parquet.read_table(whole).equals(parquet.read_table(chunked))
 

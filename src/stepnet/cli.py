@@ -74,6 +74,10 @@ StackOption = Annotated[
     bool,
     typer.Option("--stack", help="Each layer takes the outputs of the one before, where FILE does not tell."),
 ]
+DropOption = Annotated[
+    list[str] | None,
+    typer.Option("--drop", metavar="NAME", help="An array of a recurrent layer that may be left behind."),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace the output if it is there already.")]
 Engine = Annotated[str, typer.Option(help="The engine to run on, by name; auto is the fastest that can.")]
 
@@ -165,10 +169,7 @@ def convert(
             help="What becomes of the other arrays: drop; or copy, with dense layers that are certain moved."
         ),
     ] = "drop",
-    drop: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="An array of a recurrent layer that may be left behind."),
-    ] = None,
+    drop: DropOption = None,
     strip: Annotated[
         str, typer.Option(metavar="PREFIX", help="What the new names begin without: state_dict.model.")
     ] = "",
@@ -182,7 +183,7 @@ def convert(
     from stepnet.files.interchange import convert_file
     from stepnet.report.progress import progress
 
-    chosen = choice(layout, module, size, semantics, stack)
+    chosen = choice(layout, module, size, semantics, stack, drop)
     with progress("modules", None, shown=not as_json) as advance:
         done = convert_file(
             file,
@@ -191,7 +192,6 @@ def convert(
             choice=chosen,
             exact=exact,
             rest=rest,
-            drop=drop or (),
             strip=strip,
             force=force,
             check=verify,
@@ -231,6 +231,7 @@ def verify(
     semantics: SemanticsOptions = None,
     stack: StackOption = False,
     size: SizeOptions = None,
+    drop: DropOption = None,
     as_json: Json = False,
 ) -> None:
     """Run both, in float64, on the same random sequences, and say how far they differ.
@@ -241,7 +242,7 @@ def verify(
     from stepnet.report.progress import progress
     from stepnet.report.verdicts import verdicts
 
-    chosen = choice(layout, None, size, semantics, stack)
+    chosen = choice(layout, None, size, semantics, stack, drop)
     with progress("modules", None, shown=not as_json) as advance:
         found = verdicts(one, other, chosen, seed, advance)
     if as_json:
@@ -280,13 +281,14 @@ def explain(
     size: SizeOptions = None,
     semantics: SemanticsOptions = None,
     stack: StackOption = False,
+    drop: DropOption = None,
     engine: Engine = "auto",
     as_json: Json = False,
 ) -> None:
     """Print the plan of the recurrent layers of FILE: what runs when, what it costs, and on which engine."""
     from stepnet.report.explain import explanation
 
-    layer = load(file, choice(layout, module, size, semantics, stack))
+    layer, _ = load(file, choice(layout, module, size, semantics, stack, drop))
     if as_json:
         plans = [{"name": name, **asdict(explanation(rnn.schedule, engine))} for name, rnn in parts(layer)]
         write_json({"file": str(file), "recurrences": plans})
@@ -307,6 +309,7 @@ def run(
     size: SizeOptions = None,
     semantics: SemanticsOptions = None,
     stack: StackOption = False,
+    drop: DropOption = None,
     force: Force = False,
     engine: Engine = "auto",
     as_json: Json = False,
@@ -320,15 +323,18 @@ def run(
     from stepnet.files import parquet
     from stepnet.report.progress import progress
 
-    layer = load(file, choice(layout, module, size, semantics, stack))
+    layer, notes = load(file, choice(layout, module, size, semantics, stack, drop))
     sequences = parquet.Sequences(source, column)
     begun = time.perf_counter()
     with progress("sequences", sequences.rows, shown=not as_json) as advance:
         done = parquet.run(layer, sequences, output, force=force, engine=engine, advance=advance)
     seconds = time.perf_counter() - begun
     if as_json:
-        write_json({**done, "seconds": seconds, "output": str(output)})
+        write_json({**done, "seconds": seconds, "output": str(output), "notes": notes})
     else:
+        for name, said in notes.items():
+            for note in said:
+                typer.echo(f"note: {name}: {note}" if name else f"note: {note}")
         counts = f"{done['sequences']} sequences of {done['steps']} steps in all"
         typer.echo(f"{counts}: {done['features']} outputs per step in {output}, after {seconds:.2f} s")
 
@@ -361,8 +367,8 @@ def fail_where_different(verdicts: Any) -> None:
         raise typer.Exit(1)
 
 
-def load(file: Path, chosen: Any) -> Any:
-    """The recurrent layers of a model file, ready to run."""
+def load(file: Path, chosen: Any) -> tuple[Any, dict[str, list[str]]]:
+    """The recurrent layers of a model file, ready to run, and by module how its model runs them otherwise."""
     from stepnet.compose import Stack
     from stepnet.errors import named
     from stepnet.files.account import check_merges, check_row
@@ -371,13 +377,15 @@ def load(file: Path, chosen: Any) -> Any:
     from stepnet.files.verified import weights
 
     model = read(file, chosen.layout, chosen.layouts)
+    (meant,) = chosen.whole(model)
     with named(str(file)):
-        modules = stacked(chosen.modules(model), chosen.stack)
+        modules = stacked(meant, chosen.stack)
         if chosen.module is None:
             check_row(modules, file, chosen.stack)
         check_merges(modules)
         layers = [weights(module).layers() for module in modules]
-        return layers[0] if len(layers) == 1 else Stack(layers)
+    said = {one.name: [*one.notes, *([f"it {one.alone}"] if one.alone else [])] for one in modules}
+    return layers[0] if len(layers) == 1 else Stack(layers), {name: said[name] for name in said if said[name]}
 
 
 def choice(
@@ -386,6 +394,7 @@ def choice(
     size: list[str] | None,
     semantics: list[str] | None,
     stack: bool = False,
+    drop: list[str] | None = None,
 ) -> Any:
     """What is said of a file on the command line."""
     whole = [text for text in layout or [] if "=" not in text]
@@ -404,7 +413,7 @@ def choice(
         else number(name, value, float)
         for name, value in pairs(semantics or [], "--semantics", FIELDS_AS_CALLED)
     }
-    return Choice(whole[0] if whole else None, module, sizes, fields, stack, layouts)
+    return Choice(whole[0] if whole else None, module, sizes, fields, stack, layouts, drop or ())
 
 
 # What frameworks call the fields of `Semantics`.

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 import torch
 from test_cli import refusal, stepnet
@@ -149,7 +151,56 @@ def test_what_a_layer_has_besides_its_layout_is_an_error_unless_it_is_named(tmp_
     stated = account(source, "--to", "keras", "-o", out, *drop, "--drop", "rnn.ln.bias")
     assert stated["left"] == ["rnn.weight_ci_l0", "rnn.ln.weight", "rnn.ln.bias"]
     said = refusal("convert", source, "--to", "keras", "-o", out, "--force", "--drop", "rnn.nothing")
-    assert said.endswith("no array that would be left is called 'rnn.nothing': there is nothing to drop")
+    assert said.endswith(
+        "no array that would be left is called 'rnn.nothing': there is nothing for --drop to leave"
+    )
+
+
+RUNS = {
+    "verify": ("verify", "{file}", "{file}"),
+    "verify a layout": ("verify", "keras.lstm", "{file}"),
+    "run": ("run", "{file}", "--input", "{x}", "-o", "{y}"),
+    "explain": ("explain", "{file}"),
+}
+
+
+def held_by(command: str, tmp_path: Path, source: Path, drop: tuple[str, ...]) -> str:
+    """What a command that runs a file says of what its layer has besides, before it is left by name."""
+    if not (tmp_path / "x.parquet").exists():
+        parquet.write_table(pa.table({"x": X.tolist()}), tmp_path / "x.parquet")
+    places = {"file": source, "x": tmp_path / "x.parquet", "y": tmp_path / "y.parquet"}
+    arguments = [part.format(**places) for part in RUNS[command]]
+    said = refusal(*arguments)
+    converted = refusal("convert", source, "--to", "keras", "-o", tmp_path / "out.npz")
+    assert said == converted.replace(", or --rest copy where it is no part of the layer", "")
+    assert not (tmp_path / "y.parquet").exists()
+    wrong = refusal(*arguments, "--drop", "nothing.at_all")
+    assert "no array that would be left is called 'nothing.at_all'" in wrong
+    left = [part for name in drop for part in ("--drop", name)]
+    code, _, stderr = stepnet(*arguments, *left)
+    assert (code, stderr) == (0, "")
+    (tmp_path / "y.parquet").unlink(missing_ok=True)
+    return said
+
+
+@pytest.mark.parametrize("command", RUNS)
+def test_what_runs_a_file_accounts_for_it_as_a_conversion_does(tmp_path: Path, command: str):
+    names = ("rnn.weight_ci_l0", "rnn.ln.weight", "rnn.ln.bias")
+    said = held_by(command, tmp_path, saved(tmp_path / "peepholes.pt", Peepholes()), names)
+    assert "rnn has rnn.weight_ci_l0, rnn.ln.weight, rnn.ln.bias besides what torch.lstm has" in said
+    flat = nn.LSTM(INPUTS, HIDDEN)
+    flat.add_module("head", nn.Linear(HIDDEN, 2))
+    said = held_by(command, tmp_path, saved(tmp_path / "flat.pt", flat), ("head.weight", "head.bias"))
+    assert said.endswith("or --drop NAME for what may be left")
+
+
+def test_verify_drops_what_either_file_has(tmp_path: Path):
+    here, there = saved(tmp_path / "here.pt", Peepholes()), tmp_path / "there.npz"
+    names = ("rnn.weight_ci_l0", "rnn.ln.weight", "rnn.ln.bias")
+    drop = [part for name in names for part in ("--drop", name)]
+    assert stepnet("convert", here, "--to", "torch", "-o", there, *drop)[0] == 0
+    assert "rnn.ln.bias besides" in refusal("verify", there, here, *drop[:4])
+    assert stepnet("verify", there, here, *drop)[0] == 0
 
 
 def test_the_activation_of_an_rnn_is_asked_for(tmp_path: Path):

@@ -14,7 +14,8 @@ from containers import Array, assert_same, changed, cut, unpacked
 from test_cli import refusal, stepnet
 from tolerance import assert_close
 
-from stepnet.errors import FileError
+from stepnet.errors import FileError, LayoutError
+from stepnet.files.account import check_row
 from stepnet.files.formats import read
 from stepnet.files.orbax import zarr
 from stepnet.files.store import Store
@@ -113,7 +114,7 @@ def test_openvino_in_torch(made: Callable[[str], Path], tmp_path: Path):
     given = np.load(folder / "outputs.npz")
     model = read(folder / "layers.xml")
     assert [(one.name, one.layouts, one.follows, one.reverse) for one in model.modules] == [
-        ("encoder", ("openvino.gru",), None, False),
+        ("encoder", ("openvino.gru",), "", False),
         ("both", ("openvino.lstm",), "encoder", False),
         ("last", ("openvino.rnn",), "both", True),
     ]
@@ -143,6 +144,70 @@ class Backwards(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> Any:
         outputs, states = self.layer(x.flip(1))
         return outputs.flip(1), states
+
+
+APART = {  # by the kind of file: what the layers are fed with, and start from
+    "coreml/apart.mlpackage": (
+        {
+            "first_0": "",
+            "last_0": "first_0",
+            "behind_0": "",
+            "final_0": "",
+            "of_last_0": "",
+            "learned_0": "first_0",
+            "continued_0": "first_0",
+            "given_0": "first_0",
+        },
+        ("one (expand_dims)", "between (tanh)"),
+        "continued_0 as an ordinary layer, and it starts from what other operations compute "
+        "(initial_h and initial_c)",
+        "learned_0 has learned_initial_h_0 besides what coreml.lstm has",
+    ),
+    "openvino/apart.xml": (
+        {
+            "first": "",
+            "given": "first",
+            "continued": "first",
+            "learned": "first",
+            "final": "",
+            "behind": "",
+        },
+        ("between (Tanh)",),
+        "continued as an ordinary layer, and it starts from what other layers compute (first)",
+        "learned has Constant_2 besides what openvino.lstm has",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_layers_that_are_no_row_are_none_whatever_is_said(
+    made: Callable[[str], Path], tmp_path: Path, name: str
+):
+    folder, _, file = name.partition("/")
+    source = made(folder) / file
+    follows, layers, computed, learned = APART[name]
+    model = read(source)
+    assert {one.name: one.follows for one in model.modules} == follows
+    assert model.layers == layers
+    convert = ("convert", source, "--to", "onnx", "-o", tmp_path / "out.onnx", "--stack")
+    assert learned in refusal(*convert)
+    drop = ("--drop", next(name for one in model.modules for name in one.besides))
+    assert computed in refusal(*convert, *drop)
+    between = tuple(one for one in model.modules if one.name.startswith(("first", "behind")))
+    for module in between[1:]:
+        said = (
+            f"out.onnx would run {module.name} over the outputs of {between[0].name}; the file says that it"
+        )
+        with pytest.raises(LayoutError, match=said):
+            check_row((between[0], module), "out.onnx", assumed=True)
+    arrays = ("convert", source, "--to", "torch", "-o", tmp_path / "out.pt", *drop, "--json")
+    notes = json.loads(stepnet(*arrays)[1])["notes"]
+    (given,) = (said for one, said in notes.items() if one.startswith("given"))
+    assert given[0].endswith("is given when the model runs")
+    if folder == "coreml":
+        assert notes["first_0 + last_0"] == [
+            "its model takes its last output alone, which the new file does not say"
+        ]
 
 
 def test_openvinos_cells(made: Callable[[str], Path]):
@@ -192,7 +257,7 @@ def test_core_ml_has_the_weights_that_it_was_given(made: Callable[[str], Path], 
     for source in (package, package / "Data" / "com.apple.CoreML" / "model.mlmodel"):
         model = read(source)
         assert [(one.name, one.reverse, one.follows) for one in model.modules] == [
-            ("encoder_0", True, None),
+            ("encoder_0", True, ""),
             ("both_0", False, "encoder_0"),
         ]
         for module, name in zip(model.modules, ("encoder", "both"), strict=True):

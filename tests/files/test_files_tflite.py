@@ -467,6 +467,15 @@ def test_operators_follow_where_all_outputs_lie_side_by_side(path: Path):
     assert second([1, 2, 0]) == ()
 
 
+def test_an_operator_that_takes_more_than_another_gives_does_not_follow_it(tmp_path: Path):
+    source, out = DATA / "keras_joined.tflite", tmp_path / "out.onnx"
+    first, second = read_model(source).modules
+    assert (first.follows, second.follows) == ("", "")
+    for stack in (False, True):
+        with pytest.raises(LayoutError, match="the file says that it takes something else, or more"):
+            convert_file(source, "onnx", out, choice=Choice(stack=stack))
+
+
 def test_operators_that_feed_each_other_end(path: Path):
     turn = (105, [1, 13], [1], 81, {})
     join = (2, [3] * 60, [3], 10, {0: Number("i", 2)})

@@ -70,13 +70,13 @@ def test_what_a_layer_without_a_name_normalises_is_no_part_of_another_layer(tmp_
         said = refusal("convert", source, "--to", "keras", "-o", out, *more)
         assert "has layernorm_i.weight, layernorm_i.bias besides what torch.lstm_cell has" in said
     dropped = ("layernorm_i.weight", "layernorm_i.bias")
-    assert convert_file(source, "keras", out, drop=dropped).account.left == dropped
+    assert convert_file(source, "keras", out, choice=Choice(drop=dropped)).account.left == dropped
 
 
 def test_what_is_behind_another_layer_is_none_of_a_layer_without_a_name(tmp_path: Path):
     state = {**nn.LSTM(INPUTS, HIDDEN).state_dict(), **nn.GRU(INPUTS, HIDDEN).state_dict(prefix="b.")}
     source = saved(tmp_path / "x.pt", {**state, "b.h0": torch.ones(4)})
-    done = convert_file(source, "keras", tmp_path / "x.npz", drop=["b.h0"])
+    done = convert_file(source, "keras", tmp_path / "x.npz", choice=Choice(drop=["b.h0"]))
     assert done.account.left == ("b.h0",)
     said = refusal("convert", source, "--to", "keras", "-o", tmp_path / "y.npz")
     assert "b has b.h0 besides" in said

@@ -1,14 +1,18 @@
 """ONNX models: what recurrent nodes start from, and all other nodes, are kept or said; onnxruntime judges."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
+from test_cli import refusal, stepnet
 
 from stepnet.errors import LayoutError
 from stepnet.files.interchange import Choice, convert_file
-from stepnet.files.onnx.file import others, read
+from stepnet.files.onnx.file import read, whole
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -51,12 +55,12 @@ def node(op: str, inputs: str, output: str, **attributes: Any) -> Any:
     return helper.make_node(op, inputs.split(), [output], output, **attributes)
 
 
-def saved(path: Path, nodes: list[Any], output: str) -> Path:
+def saved(path: Path, nodes: list[Any], output: str, *more: Any) -> Path:
     asked = {name for node in nodes for name in node.input}
     held = [numpy_helper.from_array(array, name) for name, array in ARRAYS.items() if name in asked]
     x = helper.make_tensor_value_info("x", Tensor.FLOAT, [5, "n", 3])
     y = helper.make_tensor_value_info(output, Tensor.FLOAT, None)
-    graph = helper.make_graph(nodes, "model", [x], [y], held)
+    graph = helper.make_graph(nodes, "model", [x, *more], [y], held)
     onnx.save(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]), path)
     return path
 
@@ -88,15 +92,42 @@ def test_a_constant_initial_state_is_a_part_of_its_layer(tmp_path: Path, moves: 
     with pytest.raises(LayoutError, match=r"a has h0, c0 besides what onnx.lstm has: .*--drop NAME"):
         written(source)
     with pytest.raises(LayoutError, match=r"a has c0 besides"):
-        written(source, drop=["h0"])
-    done = written(source, drop=["h0", "c0"])
+        written(source, choice=Choice(drop=["h0"]))
+    done = written(source, choice=Choice(drop=["h0", "c0"]))
     assert done.account.left == ("h0", "c0")
-    told = "is a constant in the file, which the new file does not have"
+    told = "is a constant in the file, which is left"
     assert done.notes["a"] == (f"initial_h {told}", f"initial_c {told}")
     assert difference(source) > 0.1  # which is why
     out = tmp_path / "out.safetensors"
-    copied = convert_file(source, "torch", out, rest="copy", drop=["h0", "c0"])
+    copied = convert_file(source, "torch", out, rest="copy", choice=Choice(drop=["h0", "c0"]))
     assert copied.account.copied == ("h0", "c0")
+
+
+@pytest.mark.parametrize("command", ["verify", "run"])
+def test_what_runs_a_model_does_not_forget_its_learned_states(tmp_path: Path, command: str):
+    source = saved(tmp_path / "in.onnx", [lstm("a", "x", "", "h0", "c0")], "aY")
+    parquet.write_table(pa.table({"x": X.swapaxes(0, 1).tolist()}), tmp_path / "x.parquet")
+    arguments: dict[str, tuple[Any, ...]] = {
+        "verify": (source, "torch.lstm"),
+        "run": (source, "--input", tmp_path / "x.parquet", "-o", tmp_path / "y.parquet"),
+    }
+    said = refusal(command, *arguments[command])
+    assert said == refusal("convert", source, "--to", "torch", "-o", tmp_path / "out.npz")
+    assert "a has h0, c0 besides what onnx.lstm has" in said
+    code, text, _ = stepnet(command, *arguments[command], "--drop", "h0", "--drop", "c0")
+    assert code == 0
+    if command == "run":
+        assert "note: a: initial_h is a constant in the file, which is left" in text
+
+
+def test_run_says_which_states_its_model_is_given(tmp_path: Path):
+    h, c = (helper.make_tensor_value_info(name, Tensor.FLOAT, [1, "n", 4]) for name in ("h", "c"))
+    source = saved(tmp_path / "in.onnx", [lstm("a", "x", "", "h", "c")], "aY", h, c)
+    parquet.write_table(pa.table({"x": X.swapaxes(0, 1).tolist()}), tmp_path / "x.parquet")
+    run = ("run", source, "--input", tmp_path / "x.parquet", "-o", tmp_path / "y.parquet")
+    assert "note: a: initial_h is given when the model runs\n" in stepnet(*run)[1]
+    found = json.loads(stepnet(*run, "--json", "--force")[1])["notes"]
+    assert found == {"a": [f"initial_{state} is given when the model runs" for state in "hc"]}
 
 
 def test_an_initial_state_of_zeros_changes_nothing(tmp_path: Path):
@@ -125,7 +156,7 @@ def test_constant_lengths_are_a_part_of_their_layer_unless_they_are_all_steps(tm
     source = saved(tmp_path / "in.onnx", [lstm("a", "x", "steps")], "aY")
     with pytest.raises(LayoutError, match=r"a has steps besides"):
         written(source)
-    written(source, drop=["steps"])
+    written(source, choice=Choice(drop=["steps"]))
     assert difference(source) > 0.1
     source = saved(tmp_path / "in.onnx", [lstm("a", "x", "whole")], "aY")
     written(source)
@@ -150,14 +181,15 @@ def test_only_what_keeps_every_number_is_looked_through(tmp_path: Path, name: st
     moves, kept = BETWEEN[name]
     nodes = [lstm("a", "x"), node("Squeeze", "aY axis", "s"), *moves, lstm("b", "t")]
     source = saved(tmp_path / "in.onnx", nodes, "bY")
-    assert read(source)[1].after == ("a" if kept else None)
+    assert read(source)[1].after == ("a" if kept else "")
     if kept:
         assert written(source).account.layers == ()
         assert difference(source) < 1e-5
     else:
-        assert others(source) == ("s (Squeeze)", *(f"{one.name} ({one.op_type})" for one in moves))
-        with pytest.raises(LayoutError, match="convert each by itself"):
-            written(source)
+        assert whole(source).others == ("s (Squeeze)", *(f"{one.name} ({one.op_type})" for one in moves))
+        for stack in (False, True):
+            with pytest.raises(LayoutError, match="the file says that it takes something else, or more"):
+                written(source, choice=Choice(stack=stack))
 
 
 @pytest.mark.parametrize("op", ["Mul", "Cast", "Slice", "Gather", "Concat", "Expand", "Reshape"])
@@ -176,7 +208,7 @@ def test_every_other_node_is_listed(tmp_path: Path, op: str, behind: bool):
     made = node(op, f"{'aY' if behind else 'x'} {more}", "z", **attributes)
     nodes = [lstm("a", "x"), made] if behind else [made, lstm("a", "z")]
     source = saved(tmp_path / "in.onnx", nodes, "z" if behind else "aY")
-    assert others(source) == (f"z ({op})",)
+    assert whole(source).others == (f"z ({op})",)
 
 
 def test_constants_that_only_others_take_are_left_with_a_word(tmp_path: Path):

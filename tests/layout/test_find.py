@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepnet.errors import LayoutError
-from stepnet.layout.find import Found, find, nearest
+from stepnet.layout.find import Found, find, nearest, why_not
 from stepnet.layout.names import last_part, spelled
+from stepnet.layout.possible import conditions, possible
 from stepnet.layout.record import Record
 from stepnet.layout.registry import record, records
 from stepnet.layout.sizes import Shape, Sizes, shape_of
@@ -396,3 +397,49 @@ def test_what_is_nearly_right_is_nearer_than_what_is_not_at_all():
         "keras.gru comes nearest, but rnn/1/kernel has shape (3, 15) where (3, 9) is expected of 2 inputs"
     )
     assert message in str(nearest(shapes))
+
+
+# ---- shapes that cannot be
+
+
+@pytest.mark.parametrize("name", records())
+def test_only_shapes_that_are_none_of_a_record_are_not_solved(name: str):
+    one, random = record(name), Random(name)
+    projected = 2 if one.projection else None
+    for layers, directions in ((1, 1), (2, 2)):
+        sizes = Sizes(5, 3, projected, layers, directions)
+        shapes = shapes_of(name, sizes)
+        known = conditions(one, shapes)
+        if why_not(one, shapes) is None:
+            assert possible(known, shapes)
+        for _ in range(4):
+            other = dict(shapes)
+            at = random.choice(list(other))
+            other[at] = tuple(max(1, size + random.choice((-3, -1, 0, 1, 4))) for size in other[at])
+            assert possible(known, other) or why_not(one, other) is not None
+        at = random.choice(list(shapes))
+        assert not possible(known, {**shapes, at: (*shapes[at], 1)})
+
+
+def test_whole_layers_that_do_not_fit_are_refused_in_time_that_grows_as_they_do():
+    times: list[float] = []
+    for count in (500, 4000):
+        shapes: dict[str, tuple[int, ...]] = {}
+        for number in range(count):
+            shapes |= {f"{number}/kernel": (3 + number, 12), f"{number}/recurrent_kernel": (7, 12)}
+        tries = [seconds(shapes, None) for _ in range(3)]
+        assert tries[0][1] == ()
+        times.append(min(taken for taken, _ in tries))
+    assert times[1] < 32 * times[0]  # were it quadratic, 64 times
+
+
+def test_no_equations_are_solved_for_shapes_that_cannot_be(monkeypatch: pytest.MonkeyPatch):
+    asked: list[str] = []
+    monkeypatch.setattr(
+        "stepnet.layout.find.why_not", lambda one, shapes: asked.append(one.name) or "it does not fit"
+    )
+    shapes = {"a.weight_ih_l0": (12, 3), "a.weight_hh_l0": (12, 7), "b.weight_ih_l0": (12, 3)}
+    assert find(shapes) == ()
+    assert asked == []
+    find({**shapes, "b.weight_hh_l0": (12, 4)})
+    assert "torch.gru" in asked

@@ -87,17 +87,24 @@ def listed(names: Collection[str]) -> str:
     return f"{shown} and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else shown
 
 
+def check_drop(drop: Iterable[str], models: Sequence[Model]) -> None:
+    """Raises `LayoutError` for a name that may be left, and that no array has which would be."""
+    for name in drop:
+        if not any(name in model.rest for model in models):
+            raise LayoutError(
+                f"no array that would be left is called {name!r}: there is nothing for --drop to leave"
+            )
+
+
 def check_nothing_is_lost(
-    model: Model, modules: Iterable[Module], drop: Collection[str] = (), copied: bool = False
+    model: Model, modules: Iterable[Module], drop: Collection[str] = (), copied: bool | None = None
 ) -> None:
     """Raises `LayoutError` for arrays that a recurrent layer has besides those that its layout knows.
 
-    drop: names of arrays that may be left. copied: whether the others are passed on: then what a layer
-    without a name has in parts of its own may be, as a head is, unless it is called as a normalisation.
+    drop: names of arrays that may be left. copied: whether the others are passed on, None where they cannot
+    be: then what a layer without a name has in parts of its own may be, as a head is, unless it is called as
+    a normalisation.
     """
-    unknown = [name for name in drop if name not in model.rest]
-    if unknown:
-        raise LayoutError(f"no array that would be left is called {unknown[0]!r}: there is nothing to drop")
     rest = sorted(model.rest.keys() - kept_by_optimisers(model.rest))
     fronts = tuple(module.name for module in model.modules if module.name)
     places = {name: place for place, name in enumerate(model.rest)}
@@ -109,9 +116,8 @@ def check_nothing_is_lost(
             passed = copied and not part
             lost = [name for name in held if name not in drop and not (passed and is_apart(name))]
             if lost:
-                copies = (
-                    ", or --rest copy where it is no part of the layer" if not part and not copied else ""
-                )
+                hint = not part and copied is False
+                copies = ", or --rest copy where it is no part of the layer" if hint else ""
                 raise LayoutError(
                     f"{bare(part) or 'the recurrent layer'} has {listed(lost)} besides what "
                     f"{' or '.join(module.layouts)} has: say --from LAYOUT where it is another one, or "
@@ -169,10 +175,10 @@ def check_row(modules: tuple[Module, ...], output: Path | str, assumed: bool) ->
                 f"{module.alone}: convert it by itself with --module, or write a file of arrays, as .npz or "
                 ".safetensors"
             )
-    later = [module.name.rpartition(" + ")[2] for module in modules]
+    later = [module.parts[-1] for module in modules]
     if modules and modules[0].follows in later:
         raise LayoutError(
-            f"{modules[0].name.rstrip('./_')} takes the outputs of {modules[0].follows}, which {output} "
+            f"{modules[0].bare[0]} takes the outputs of {modules[0].follows}, which {output} "
             "would run behind it: convert each by itself with --module"
         )
     for below, module in pairwise(modules):

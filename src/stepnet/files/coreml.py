@@ -13,7 +13,7 @@ coremltools 9.0.
 
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -35,6 +35,7 @@ DEPTH = 20  # blocks within blocks
 OPERATION, INPUT = 8 * OBJECT, 2 * OBJECT  # bytes of what is kept of them, about
 PROGRAM = 502  # the field of a model that is a program
 KINDS = {
+    1: np.dtype(np.bool_),
     10: np.dtype(np.float16),
     11: np.dtype(np.float32),
     12: np.dtype(np.float64),
@@ -47,6 +48,7 @@ KINDS = {
     32: np.dtype(np.uint16),
 }
 IMMEDIATE = {
+    1: 3,
     11: 1,
     12: 6,
     23: 2,
@@ -60,8 +62,15 @@ FRONT = "@model_path/"
 WEIGHTS = tuple(
     f"{name}{way}" for way in ("", "_back") for name in ("weight_ih", "weight_hh", "bias", "peephole")
 )
+STATES = ("initial_h", "initial_c")
+BEGINS = {
+    "constant": "is a constant in the file, which is left",
+    "given": "is given when the model runs",
+}
 SETTINGS = ("recurrent_activation", "cell_activation", "activation", "clip")
 STRAIGHT = {"transpose", "reshape", "squeeze", "expand_dims", "cast", "identity"}
+MOVES = STRAIGHT | {"slice_by_index", "slice_by_size", "split", "tile", "gather"}
+FAR = 64  # operations from an LSTM to what feeds it
 OTHERS = {
     "gru": "whose reset two of Apple's documents tell differently",
     "rnn": "for which there is no layout",
@@ -105,9 +114,9 @@ def read(path: Path) -> Model:
             for one in program.operations
             if one.type == "const" and one.outputs[0] not in taken
             for array in [constant(program, one)]
-            if isinstance(array, np.ndarray)
+            if isinstance(array, np.ndarray) and array.dtype.kind != "b"  # which says how, as texts do
         }
-        return Model(str(path), modules, rest)
+        return Model(str(path), modules, rest, tuple(others(program)))
     except FileError as error:
         said = str(error).startswith(str(path))
         raise FileError(str(error) if said else f"{path}: {error}") from None
@@ -197,21 +206,57 @@ def module(program: Program, one: Operation) -> Module:
         semantics = record("coreml.lstm").translated(given)
     except LayoutError as error:
         raise FileError(f"lstm {name!r}: {error}") from error
-    below = maker_of(program, one.inputs.get("x", ""))
-    for _ in range(64):
-        if below is None or below.type not in STRAIGHT:
-            break
-        below = maker_of(program, below.inputs.get("x", ""))
+    begins = {state: beginning(program, one.inputs.get(state, "")) for state in STATES}
+    computed = [state for state, (kind, _) in begins.items() if kind == "computed"]
     return Module(
         name,
         ("coreml.lstm",),
         arrays,
         taken,
         semantics=semantics,
-        follows=below.outputs[0] if below and below.type == "lstm" else None,
+        follows=followed(program, one),
         reverse=way == "reverse",
-        notes=tuple(states(program, one)),
+        notes=tuple(f"{state} {BEGINS[kind]}" for state, (kind, _) in begins.items() if kind in BEGINS),
+        use=() if gives_all(program, one) else ("its model takes its last output alone",),
+        alone=f"starts from what other operations compute ({' and '.join(computed)})" if computed else "",
+        besides=tuple(name for kind, name in begins.values() if kind == "constant"),
     )
+
+
+def gives_all(program: Program, one: Operation) -> bool:
+    """Whether an LSTM gives its outputs at all steps; where nobody says, it gives the last alone."""
+    value = constant(program, maker_of(program, one.inputs.get("output_sequence", "")))
+    return isinstance(value, np.ndarray) and bool(value.all())
+
+
+def behind(program: Program, name: str, kinds: Collection[str]) -> list[str]:
+    """A value and those that it is made of, through operations of some kinds; the last is made otherwise."""
+    names = [name]
+    while (maker := maker_of(program, names[-1])) is not None and maker.type in kinds and len(names) < FAR:
+        names.append(maker.inputs.get("x", ""))
+    return names
+
+
+def followed(program: Program, one: Operation) -> str:
+    """The name of the LSTM whose outputs at all steps another takes; "" where it takes something else."""
+    name = behind(program, one.inputs.get("x", ""), STRAIGHT)[-1]
+    below = maker_of(program, name)
+    if below is None or below.type != "lstm" or name != below.outputs[0] or not gives_all(program, below):
+        return ""
+    return name
+
+
+def others(program: Program) -> Iterator[str]:
+    """What the other operations are called, but for those that only move the numbers that an LSTM takes."""
+    seen: set[str] = set()
+    for one in program.operations:
+        if one.type == "lstm":
+            taken = [name for place, name in one.inputs.items() if place != "x"]
+            seen |= {name for source in taken for name in behind(program, source, MOVES)}
+            seen |= {*behind(program, one.inputs.get("x", ""), STRAIGHT)} if followed(program, one) else set()
+    for one in program.operations:
+        if one.type not in ("lstm", "const") and not seen & {*one.outputs}:
+            yield f"{one.outputs[0]} ({one.type})"
 
 
 def maker_of(program: Program, name: str) -> Operation | None:
@@ -219,15 +264,21 @@ def maker_of(program: Program, name: str) -> Operation | None:
     return program.makers.get(name)
 
 
-def states(program: Program, one: Operation) -> Iterator[str]:
-    """What is to be known of initial states that are no zeros."""
-    for name in ("initial_h", "initial_c"):
-        source = one.inputs.get(name)
-        value = constant(program, maker_of(program, source)) if source else None
-        if source and not isinstance(value, np.ndarray):
-            yield f"{name} is given when the model runs"
-        elif isinstance(value, np.ndarray) and value.any():
-            yield f"{name} is a constant other than zeros"
+def beginning(program: Program, name: str) -> tuple[str, str]:
+    """What an initial state is: a constant other than zeros, given in a run, computed, or "" for one that
+    changes nothing; and the value that it is made of.
+    """
+    source = behind(program, name, MOVES)[-1]
+    maker = maker_of(program, source)
+    if maker is None:
+        return ("given" if source else ""), source
+    if maker.type == "fill":  # with zeros, where nobody says
+        source = maker.inputs.get("value", "")
+        maker = maker_of(program, source)
+    value = constant(program, maker)
+    if isinstance(value, np.ndarray):
+        return ("constant" if value.any() else ""), source
+    return ("computed" if source else ""), source
 
 
 def constant(program: Program, one: Operation | None) -> Array | str | None:

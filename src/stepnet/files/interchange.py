@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import ConversionError, InputError, LayoutError, named
-from stepnet.files.account import Account, check_merges, check_nothing_is_lost, check_row, listed
+from stepnet.files.account import (
+    Account,
+    check_drop,
+    check_merges,
+    check_nothing_is_lost,
+    check_row,
+    listed,
+)
 from stepnet.files.formats import Format, kind, read, writable, write
 from stepnet.files.model import Array, Model, Module, bare, family, stacked
 from stepnet.files.others import Others, Place, others
@@ -32,8 +39,9 @@ RESTS = ("drop", "copy")
 @dataclass(frozen=True)
 class Choice:
     """What a person says of a file that the file does not: which layout it has, or which framework wrote it,
-    which module is meant, sizes and semantics, that each layer follows the one before it, and the layouts of
-    modules by their names. Among semantics "merge" says what becomes of the outputs of both directions.
+    which module is meant, sizes and semantics, that each layer follows the one before it, the layouts of
+    modules by their names, and the names of arrays of a layer that may be left behind. Among semantics
+    "merge" says what becomes of the outputs of both directions.
     """
 
     layout: str | None = None
@@ -42,6 +50,20 @@ class Choice:
     semantics: Mapping[str, Any] = field(default_factory=dict[str, Any])
     stack: bool = False
     layouts: Mapping[str, str] = field(default_factory=dict[str, str])
+    drop: Collection[str] = ()
+
+    def whole(self, *models: Model, copied: bool | None = None) -> list[tuple[Module, ...]]:
+        """The modules meant of each file, for whatever writes, runs or compares them; raises `LayoutError`
+        where something of them would be lost. copied: as for `check_nothing_is_lost`.
+        """
+        with named(" and ".join(dict.fromkeys(model.path for model in models))):
+            check_drop(self.drop, models)
+        meant: list[tuple[Module, ...]] = []
+        for model in models:
+            with named(model.path):
+                meant.append(self.modules(model))
+                check_nothing_is_lost(model, meant[-1], self.drop, copied)
+        return meant
 
     def modules(self, model: Model) -> tuple[Module, ...]:
         """The modules meant, with what is said of them; raises `LayoutError` where there is none."""
@@ -102,7 +124,6 @@ def convert_file(
     choice: Choice | None = None,
     exact: bool = False,
     rest: str = "drop",
-    drop: Collection[str] = (),
     strip: str = "",
     force: bool = False,
     check: bool = False,
@@ -113,11 +134,10 @@ def convert_file(
 
     target: a layout, or a framework, of which the first layout is taken that each module can become. rest:
     "copy" passes the other arrays on: those of layers that are certain as the target's framework has them,
-    all others as they are, under their own names. drop: names of arrays of a recurrent layer that may be
-    left, which is an error otherwise. strip: what the new names begin without, where they began with it.
-    check: run the new file and compare. dtype: of the new arrays, where it is not to be that of the file's.
-    advance is called with the number of modules when they are done.
-    The output has its name only when it is whole.
+    all others as they are, under their own names. strip: what the new names begin without, where they began
+    with it. check: run the new file and compare. dtype: of the new arrays, where it is not to be that of the
+    file's. advance is called with the number of modules when they are done. The output has its name only when
+    it is whole.
 
     Raises `LayoutError` for what is not told or does not fit, `ConversionError` for what cannot be,
     `FileError` for files that are not what they should be.
@@ -127,9 +147,8 @@ def convert_file(
     choice = choice or Choice()
     form = writable(output, force)  # before any work
     model = read(source, choice.layout, choice.layouts)
+    (modules,) = choice.whole(model, copied=rest == "copy")
     with named(str(source)):
-        modules = choice.modules(model)
-        check_nothing_is_lost(model, modules, drop, rest == "copy")
         if any(one.layered for one in targets(target, modules[0])):
             modules = stacked(modules, choice.stack)
         if not form.of_arrays:

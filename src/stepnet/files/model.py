@@ -144,7 +144,7 @@ class Model:
             return alike[0]
         if alike:
             several = ", ".join(repr(module.name) for module in alike)
-            raise LayoutError(f"{name!r} may be any of {several}: name one of these")
+            raise LayoutError(f"{name!r} may be any of {several}: name one of these (--module NAME)")
         problems = [text for prefix, text in self.problems.items() if name == bare(prefix)]
         which = f"--module NAME is one of {names}"
         if [module.name for module in self.modules] == [""]:

@@ -19,6 +19,7 @@ from stepnet.arguments import instance, mapping, whole
 from stepnet.errors import LayoutError
 from stepnet.layout import registry
 from stepnet.layout.names import spelled
+from stepnet.layout.possible import Array, conditions, possible
 from stepnet.layout.record import Record
 from stepnet.layout.sizes import Shape, shape_of
 from stepnet.layout.solve import OpenSizesError, solved, told
@@ -71,10 +72,19 @@ def find(
     check_shapes(shapes)
     fits: dict[tuple[str, frozenset[str]], list[Record]] = {}
     refused: dict[Any, bool] = {}
+    asked: dict[Any, tuple[Array, ...]] = {}
     for group in spelled(shapes, among).whole():
         held = {own: shapes[name] for own, name in group.names.items()}
-        arrays = tuple(group.record.arrays.items())
-        key = arrays, group.record.directions, tuple(held.items())  # many layers are alike, and many records
+        alike = (
+            tuple(group.record.arrays.items()),
+            group.record.directions,
+            tuple(held),
+        )  # as many records are
+        if alike not in asked:
+            asked[alike] = conditions(group.record, held)
+        if not possible(asked[alike], held):
+            continue
+        key = alike, tuple(held.values())  # many layers are alike
         if key not in refused:
             refused[key] = why_not(group.record, held) is not None
         if not refused[key]:

@@ -71,26 +71,30 @@ class Spelled:
 
     among: whether somebody chose the records, whose marks do not count then. behind: by prefix each spelling
     that is there with the place of the name, as one number, for there may be as many as names: the place
-    times the number of spellings, and the spelling.
+    times the number of spellings, and the spelling. shortest: of names that are spelled behind several
+    prefixes, by their places, the length of the prefix for each spelling.
     """
 
     index: Index
     among: bool
     names: Sequence[str]
     behind: Mapping[str, list[int]]
+    shortest: Mapping[int, Mapping[int, int]]
 
-    def whole(self) -> list[Group]:
+    def whole(self) -> Iterator[Group]:
         """Every record with every prefix behind which it is whole, in the order of records and then names."""
-        found: list[tuple[int, int, Group]] = []
+        prefixes: dict[int, list[str]] = {}  # and no groups yet, for there may be many times as many as names
         for prefix, entries in self.behind.items():
             held = self.by_spelling(entries)
             for first in held:
                 for at in self.index.by_first.get(first, ()):
                     if self.index.needed[at] <= held.keys() and self.is_meant(at, prefix):
-                        place, group = self.group(at, prefix)
-                        found.append((at, place, group))
-        found.sort(key=lambda one: one[:2])
-        return [group for *_, group in found if group.names]
+                        prefixes.setdefault(at, []).append(prefix)
+        for at in sorted(prefixes):
+            for prefix in prefixes[at]:
+                group = self.group(at, prefix)[1]
+                if group.names:
+                    yield group
 
     def nearly(self, most: int) -> Iterator[tuple[tuple[int, int], tuple[int, int], Group]]:
         """Records that are not whole, so many of the nearest: the least that `find.misfits` can give for one,
@@ -137,34 +141,40 @@ class Spelled:
 
     def group(self, at: int, prefix: str) -> tuple[int, Group]:
         """The names of a record behind a prefix, and the place of the first of them."""
-        own = self.index.own[at]
-        held = self.by_spelling(self.behind[prefix])
-        places = sorted({place for spelling in own & held.keys() for place in held[spelling]})
-        kept = [place for place in places if self.is_shortest(self.names[place], own, len(prefix))]
-        behind = {self.names[place][len(prefix) :]: self.names[place] for place in kept}
+        own, length, count = self.index.own[at], len(prefix), len(self.index.spellings)
+        kept: list[int] = []
+        for entry in self.behind[prefix]:
+            place, spelling = divmod(entry, count)
+            if spelling in own and (place not in self.shortest or self.is_shortest(place, own, length)):
+                kept.append(place)
+        behind = {name[length:]: name for name in map(self.names.__getitem__, kept)}
         return kept[0] if kept else 0, Group(self.index.records[at], prefix, behind)
 
-    def is_shortest(self, name: str, own: frozenset[int], length: int) -> bool:
+    def is_shortest(self, place: int, own: frozenset[int], length: int) -> bool:
         """Whether no spelling of a record has a name behind a shorter prefix: `recurrent_kernel` is no
         `kernel` behind "recurrent_" where a record has both.
         """
-        lettered = DIGITS.sub("", name)
-        matches = (self.index.spellings[spelling].match(name, lettered) for spelling in own)
-        return all(match is None or match.end(1) >= length for match in matches)
+        lengths = self.shortest[place]
+        return all(lengths[spelling] >= length for spelling in own & lengths.keys())
 
 
 def spelled(names: Iterable[str], among: Iterable[Record] | None) -> Spelled:
     """Names as the records have them; among: as for `find`."""
     known = of_all() if among is None else index(tuple(among))
     behind: dict[str, list[int]] = {}
+    shortest: dict[int, dict[int, int]] = {}
     count = len(known.spellings)
     listed = list(names)
     for at, name in enumerate(listed):
         lettered = DIGITS.sub("", name)
+        lengths: dict[int, int] = {}
         for place in known.by_word.get(last_word(lettered), ()):
             if match := known.spellings[place].match(name, lettered):
                 behind.setdefault(match[1], []).append(at * count + place)
-    return Spelled(known, among is not None, listed, behind)
+                lengths[place] = match.end(1)
+        if len(set(lengths.values())) > 1:
+            shortest[at] = lengths
+    return Spelled(known, among is not None, listed, behind, shortest)
 
 
 def last_word(name: str) -> str:

@@ -7,7 +7,7 @@ asked for.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice, product
 from math import isqrt, prod
@@ -45,18 +45,31 @@ def solved(
     strangers = [name for name, place in places.items() if place is None]
     if strangers:
         raise LayoutError(f"{record.name} has no array {strangers[0]!r}; it has {', '.join(record.names())}")
-    known = given_unknowns(given or {}, record.projection)
-    for letter, index in (("L", 1), ("D", 2)):
-        found = [at for at in (place[index] for place in places.values() if place) if isinstance(at, int)]
-        if found:
-            known = counted(record.name, known, letter, 1 + max(found))
-        elif not any(letter in letters_of(pattern) for pattern in record.patterns.values()):
-            known[letter] = 1
+    known = unknowns(record, [place for place in places.values() if place], given)
     system: list[Equation] = []
     for name, place in places.items():
         if place is not None:
             system += equations(name, record.patterns[place[0]], shapes[name], place[1])
     return finished(record, solve(system, known), shapes, places)
+
+
+def unknowns(
+    record: Record,
+    places: Collection[tuple[Any, int | None, int | None]],
+    given: Mapping[str, int | None] | None = None,
+) -> Unknowns:
+    """The sizes by letter that are known before any shape is: those given, and the counts that names say.
+
+    places: what the names of the arrays are in the record, each with its layer and direction.
+    """
+    known = given_unknowns(given or {}, record.projection)
+    for letter, index in (("L", 1), ("D", 2)):
+        found = [at for at in (place[index] for place in places) if isinstance(at, int)]
+        if found:
+            known = counted(record.name, known, letter, 1 + max(found))
+        elif not any(letter in letters_of(pattern) for pattern in record.patterns.values()):
+            known[letter] = 1
+    return known
 
 
 def finished(

@@ -1,6 +1,6 @@
 """Two sides compared from the command line, each a file or a layout."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +34,13 @@ def verdicts(
     sides = [side in records() for side in (one, other)]
     if sides == [True, False]:
         return verdicts(other, one, choice, seed, advance)
-    here = (random_module(record(one), choice, seed),) if sides[0] else modules(one, choice)
+    files = [file for file, is_layout in zip((one, other), sides, strict=True) if not is_layout]
+    meant = modules(files, choice)
+    here = meant[0] if meant else (random_module(record(one), choice, seed),)
     if sides[1]:
         there = tuple(result(module, converted(module, other, False)) for module in here)
     else:
-        there = modules(other, choice)
+        there = meant[1]
     if len(here) != len(there):
         raise LayoutError(f"{one} has {len(here)} recurrent modules, and {other} has {len(there)}")
     found: dict[str, Verdict] = {}
@@ -54,17 +56,19 @@ def titled(one: Module, other: Module) -> str:
     return " and ".join(name for name in names if name)
 
 
-def modules(file: str, choice: Choice) -> tuple[Module, ...]:
-    """The modules of a file."""
-    if (
-        not Path(file).exists()
-        and "/" not in file
-        and Path(file).suffix in {f".{name.partition('.')[2]}" for name in records()}
-    ):
-        record(file)
-    model = read(file, choice.layout, choice.layouts)
-    with named(file):
-        return stacked(choice.modules(model), choice.stack)
+def modules(files: Sequence[str], choice: Choice) -> list[tuple[Module, ...]]:
+    """The modules of each file."""
+    cells = {f".{name.partition('.')[2]}" for name in records()}
+    for file in files:
+        if not Path(file).exists() and "/" not in file and Path(file).suffix in cells:
+            record(file)  # which says what layouts there are
+    models = [read(file, choice.layout, choice.layouts) for file in files]
+    whole = choice.whole(*models)
+    both: list[tuple[Module, ...]] = []
+    for file, meant in zip(files, whole, strict=True):
+        with named(file):
+            both.append(stacked(meant, choice.stack))
+    return both
 
 
 def random_module(chosen: Record, choice: Choice, seed: int) -> Module:

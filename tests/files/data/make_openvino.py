@@ -1,4 +1,5 @@
-"""Makes openvino.tar.xz: a model of three layers, one of three cells, and what OpenVINO computes.
+"""Makes openvino.tar.xz: a model of three layers, one of layers that are no row, one of three cells, and what
+OpenVINO computes.
 
 Needs OpenVINO, which the tests do not: python make_openvino.py
 """
@@ -49,6 +50,39 @@ def cell(kind: str, x: ov.Node, name: str) -> ov.Node:
     return made.output(0)
 
 
+ZEROS, LEARNED = (op.constant(np.full((ROWS, 1, HIDDEN), number, "f4")) for number in (0, 0.5))
+
+
+def lstm(
+    x: ov.Node, inputs: int, name: str, h: ov.Node = ZEROS, c: ov.Node = ZEROS, steps: int = STEPS
+) -> ov.Node:
+    """A layer with its own axis of directions, and all its outputs."""
+    weights = [
+        op.constant(drawn(1, *shape)) for shape in ((4 * HIDDEN, inputs), (4 * HIDDEN, HIDDEN), (4 * HIDDEN,))
+    ]
+    made = op.lstm_sequence(x, h, c, whole(*[steps] * ROWS), *weights, HIDDEN, "forward")
+    made.set_friendly_name(name)
+    return made
+
+
+def apart() -> ov.Model:
+    """What a second layer may take besides all outputs of the first."""
+    x = op.parameter([ROWS, STEPS, INPUTS], np.float32, name="x")
+    state = op.parameter([ROWS, 1, HIDDEN], np.float32, name="state")
+    first = lstm(x, INPUTS, "first")
+    y, h, c = op.squeeze(first.output(0), whole(1)), first.output(1), first.output(2)
+    between = op.tanh(y)
+    between.set_friendly_name("between")
+    made = [
+        lstm(between, HIDDEN, "behind"),
+        lstm(h, HIDDEN, "final", steps=1),
+        lstm(y, HIDDEN, "learned", h=LEARNED),
+        lstm(y, HIDDEN, "continued", h=h, c=c),
+        lstm(y, HIDDEN, "given", h=state),
+    ]
+    return ov.Model([one.output(0) for one in made], [x, state], "apart")
+
+
 with TemporaryDirectory() as folder:
     x = op.parameter([ROWS, STEPS, INPUTS], np.float32, name="x")
     y = sequence("gru", x, INPUTS, "forward", "encoder", linear_before_reset=True)
@@ -60,6 +94,7 @@ with TemporaryDirectory() as folder:
     step = op.parameter([ROWS, INPUTS], np.float32, name="x")
     cells = ov.Model([cell(kind, step, kind) for kind in GATES], [step], "cells")
     ov.save_model(cells, f"{folder}/cells.xml", compress_to_fp16=False)
+    ov.save_model(apart(), f"{folder}/apart.xml", compress_to_fp16=False)
     core, inputs = ov.Core(), drawn(ROWS, STEPS, INPUTS)
     exactly = {"INFERENCE_PRECISION_HINT": "f32"}
     found = {"inputs": inputs, "outputs": core.compile_model(layers, "CPU", exactly)(inputs)[0]}

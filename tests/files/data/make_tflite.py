@@ -220,6 +220,14 @@ def conversions() -> dict[str, tuple[bytes, tuple[int, ...]]]:
             ),
             x,
         ),
+        "keras_joined": (
+            converted(
+                lambda layers, x: layers.LSTM(3, return_sequences=True)(
+                    layers.Concatenate()([x, layers.LSTM(4, return_sequences=True)(x)])
+                )
+            ),
+            x,
+        ),
         "keras_stack": (
             converted(
                 lambda layers, x: layers.LSTM(2, return_sequences=True)(

@@ -1,7 +1,7 @@
 """Recurrent layers out of an ONNX model, and into one that runs."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,24 +37,32 @@ REFUSED = {
 QUANTIZED = ("DequantizeLinear", "DynamicQuantizeLinear")
 
 
-def read(path: str | Path) -> tuple[OnnxNode, ...]:
-    """The RNN, GRU and LSTM nodes of a model in its order, those in bodies and functions among them.
+@dataclass(frozen=True)
+class OnnxFile:
+    """What a model holds: its recurrent nodes in its order, those in bodies and functions among them; the
+    arrays that are no weights of these, which are initializers and what constants recurrent nodes start from;
+    and what its other nodes are called.
+
+    Not among the others are those that make constants which recurrent nodes take, and those that only move
+    the numbers of one recurrent node into the next.
+    """
+
+    nodes: tuple[OnnxNode, ...]
+    rest: Mapping[str, Array]
+    others: tuple[str, ...]
+
+
+def whole(path: str | Path) -> OnnxFile:
+    """What a model holds.
 
     Weights may be initializers, constants, or files in the model's folder, and nodes may have moved them
-    about. A layer that an exporter wrote out as products, unrolled or in a loop, is not among them. Raises
-    `FileError` for a file that is no whole model, and for weights that are quantized or no constants.
+    about. A layer that an exporter wrote out as products, unrolled or in a loop, is not among the recurrent
+    nodes. Raises `FileError` for a file that is no whole model, and for weights that are quantized or no
+    constants.
 
-    >>> read("model.onnx")
+    >>> whole("model.onnx")
     Traceback (most recent call last):
     stepnet.errors.FileError: model.onnx: there is no such file
-    """
-    return recurrent(*opened(path))[0]
-
-
-def rest(path: str | Path) -> dict[str, Array]:
-    """The arrays of a model by name that are no weights of its recurrent nodes; see `read`.
-
-    These are initializers, and what constants recurrent nodes start from.
     """
     model, store = opened(path)
     nodes, walk, folder = recurrent(model, store)
@@ -63,18 +71,15 @@ def rest(path: str | Path) -> dict[str, Array]:
         for name, source in walk.main.sources.items()
         if isinstance(source, Constant) and (walk.main, name) not in folder.used
     }
-    return initializers | {name: array for node in nodes for name, array in node.constants.items()}
-
-
-def others(path: str | Path) -> tuple[str, ...]:
-    """What the other nodes of a model are called; see `read`.
-
-    Not among them are those that make constants which recurrent nodes take, and those that only move the
-    numbers of one recurrent node into the next.
-    """
-    _, walk, folder = recurrent(*opened(path))
+    constants = {name: array for node in nodes for name, array in node.constants.items()}
     plain = [node for node in walk.nodes if not is_recurrent(node) and node not in folder.nodes]
-    return tuple(f"{node.name or 'a node'} ({node.op})" for node in plain)
+    others = tuple(f"{node.name or 'a node'} ({node.op})" for node in plain)
+    return OnnxFile(nodes, initializers | constants, others)
+
+
+def read(path: str | Path) -> tuple[OnnxNode, ...]:
+    """The recurrent nodes of a model; see `whole`."""
+    return recurrent(*opened(path))[0]
 
 
 def opened(path: str | Path) -> tuple[Proto, Store]:
@@ -200,13 +205,18 @@ def placed(node: Node, layers: Mapping[Node, OnnxNode], walk: Walk, folder: Fold
     """A recurrent node that says what it is fed with."""
     inputs, source = origin(node.scope, node.inputs[0], folder)
     before = source.node if isinstance(source, Output) and source.node in layers else None
-    if before is None or not follows_on(node, before, layers, walk, folder):
-        return replace(layers[node], inputs=inputs)
-    return replace(layers[node], inputs=inputs, after=layers[before].name)
+    if before is None:
+        return replace(layers[node], inputs=inputs, after="")
+    after = {True: layers[before].name, False: "", None: None}
+    return replace(layers[node], inputs=inputs, after=after[follows_on(node, before, layers, walk, folder)])
 
 
-def follows_on(node: Node, before: Node, layers: Mapping[Node, OnnxNode], walk: Walk, folder: Folder) -> bool:
-    """Whether X of a node is Y of another, its directions laid side by side; by following labels through."""
+def follows_on(
+    node: Node, before: Node, layers: Mapping[Node, OnnxNode], walk: Walk, folder: Folder
+) -> bool | None:
+    """Whether X of a node is Y of another, its directions laid side by side; by following labels through.
+    None where these would be too many.
+    """
     one, two = layers[before], layers[node]
     by_batch: int = one.attributes["layout"]
     sizes = walk.sizes(before.scope, before.outputs[0]) if before.outputs else ()
@@ -214,7 +224,7 @@ def follows_on(node: Node, before: Node, layers: Mapping[Node, OnnxNode], walk: 
     T, N = (sizes[1] or 2, sizes[0] or 3) if by_batch else (sizes[0] or 2, sizes[2] or 3)
     D, H = one.directions, int(one.attributes["hidden_size"])
     if min(T, N) < 1 or T * N * D * H > LABELS:
-        return False
+        return None
     folder.work(T * N * D * H)
     labels = labels_of(T * N * D * H, one.arrays["R"].dtype).reshape(T, N, D, H)
     Y = labels.transpose((1, 0, 2, 3) if by_batch else (0, 2, 1, 3))

@@ -16,7 +16,7 @@ INPUTS = ("W", "R", "B", "P")
 ALPHAS = {"HardSigmoid": 0.2, "Elu": 1.0}  # the functions of ours that take a number, and what it is there
 BETAS = {"HardSigmoid": 0.5}
 BEGINS = {
-    "constant": "is a constant in the file, which the new file does not have",
+    "constant": "is a constant in the file, which is left",
     "given": "is given when the model runs",
     "computed": "is what other nodes compute",
 }
@@ -24,8 +24,8 @@ BEGINS = {
 
 def read(path: Path) -> Model:
     """The recurrent nodes of a model, each a module."""
-    nodes = tuple(module(path, node) for node in file.read(path))
-    return Model(str(path), nodes, file.rest(path), file.others(path))
+    held = file.whole(path)
+    return Model(str(path), tuple(module(path, node) for node in held.nodes), held.rest, held.others)
 
 
 def module(path: Path, node: OnnxNode) -> Module:

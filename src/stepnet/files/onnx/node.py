@@ -42,7 +42,8 @@ class OnnxNode:
     2*gates*hidden], P [directions, 3*hidden], and initial_h, initial_c where they are constants other than
     zeros; gates lie in the order zrh (GRU) and iofc (LSTM; P: iof). attributes: as `filled` gives them.
     inputs: the value that is X, and behind it those that it is made from by moving numbers alone. after:
-    the name of the recurrent node whose Y, its directions laid side by side, is X. begins: what those of
+    the name of the recurrent node whose Y, its directions laid side by side, is X; "" where X is something
+    else, None where that is not told. begins: what those of
     sequence_lens, initial_h and initial_c are that change the outputs: constant, given (when the model runs)
     or computed (by other nodes). constants: the arrays of the file that these are made of, by name.
     """
@@ -52,7 +53,7 @@ class OnnxNode:
     arrays: Mapping[str, Array]
     attributes: Mapping[str, Any] = field(default_factory=dict[str, Any])
     inputs: tuple[str, ...] = ()
-    after: str | None = None
+    after: str | None = ""
     begins: Mapping[str, str] = field(default_factory=dict[str, str])
     constants: Mapping[str, Array] = field(default_factory=dict[str, Array])
 

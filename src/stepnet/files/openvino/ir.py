@@ -40,12 +40,16 @@ KINDS = {
 
 @dataclass
 class Layer:
-    """A layer of a graph: its name, what it does, how it is set, and the layers behind its inputs."""
+    """A layer of a graph: its name, what it does, how it is set, the layers behind its inputs by the places
+    of these, and likewise the ports by which those give what it takes: a layer's outputs are numbered on from
+    its inputs.
+    """
 
     name: str
     type: str
     data: Mapping[str, str] = field(default_factory=dict[str, str])
     inputs: dict[int, "Layer"] = field(default_factory=dict[int, "Layer"])
+    ports: dict[int, int] = field(default_factory=dict[int, int])
 
 
 @dataclass
@@ -63,10 +67,12 @@ class Graph:
                 self.layers.get(edge.get("from-layer", "")),
                 self.layers.get(edge.get("to-layer", "")),
             )
-            port = edge.get("to-port", "")
-            if source is None or target is None or not port.isdecimal() or len(port) > 9:
+            ports = [edge.get(port, "") for port in ("from-port", "to-port")]
+            known = all(port.isdecimal() and len(port) < 10 for port in ports)
+            if source is None or target is None or not known:
                 raise FileError("an edge in it leads from or to a layer that it does not have")
-            target.inputs[int(port)] = source
+            given, taken = map(int, ports)
+            target.inputs[taken], target.ports[taken] = source, given
         return list(self.layers.values())
 
 

@@ -8,9 +8,10 @@ Source: OpenVINO's docs/ops/sequence: GRUSequence_5, LSTMSequence_5, RNNSequence
 RNNCell_3.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -37,6 +38,8 @@ STRAIGHT = {
     "Unsqueeze",
     "Convert",
 }  # numbers pass through them as they are
+MOVES = STRAIGHT | {"Broadcast", "Tile", "Gather", "Slice", "StridedSlice", "Split", "VariadicSplit"}
+FAR = 64  # layers from an operator to what feeds it
 FED = {"Parameter", "ReadValue"}
 USUAL = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}
 
@@ -58,7 +61,7 @@ def read(path: Path) -> Model:
             and layer.data.get("element_type") in ir.KINDS
             and names[id(layer)] not in taken
         }
-        return Model(str(path), modules, rest)
+        return Model(str(path), modules, rest, tuple(others(layers, names)))
     except FileError as error:
         said = str(error).startswith(str(path.parent / path.stem))
         raise FileError(str(error) if said else f"{path}: {error}") from None
@@ -88,7 +91,7 @@ def module(layer: Layer, names: dict[int, str], data: Array) -> Module:
     arrays: dict[str, Array] = {}
     called: dict[str, str] = {}
     for place, weight in enumerate(WEIGHTS, start):
-        source = behind(layer.inputs.get(place), {"Convert"})
+        source = behind(layer, place, {"Convert"}).layer
         if source is None or source.type != CONST:
             kind = source.type if source else "nothing"
             raise FileError(f"{where} takes {weight} from {kind}, and not from a constant")
@@ -99,7 +102,13 @@ def module(layer: Layer, names: dict[int, str], data: Array) -> Module:
         semantics = record(layout).translated(settings(layer, where))
     except LayoutError as error:
         raise FileError(f"{where}: {error}") from error
-    below = behind(layer.inputs.get(0), STRAIGHT)
+    states = [
+        behind(layer, place, MOVES).layer for place in range(1, start - layer.type.endswith("Sequence"))
+    ]
+    constants = [one for one in states if is_constant(one, data)]
+    given = [one.name for one in states if one is not None and one.type in FED]
+    makers = [one.name for one in states if one is not None and one.type not in {*FED, CONST}]
+    computed = " and ".join(dict.fromkeys(makers))
     direction = layer.data.get("direction", "forward").lower()
     return Module(
         name,
@@ -107,10 +116,46 @@ def module(layer: Layer, names: dict[int, str], data: Array) -> Module:
         arrays,
         called,
         semantics=semantics,
-        follows=names[id(below)] if below and below.type in OPERATORS else None,
+        follows=followed(layer, names),
         reverse=direction == "reverse",
-        notes=tuple(states(layer, start, data)),
+        notes=(
+            *(f"the initial state {name!r} is given when the model runs" for name in given),
+            *(
+                f"the initial state {one.name!r} is a constant in the file, which is left"
+                for one in constants
+            ),
+        ),
+        alone=f"starts from what other layers compute ({computed})" if computed else "",
+        besides=tuple(names[id(one)] for one in constants),
     )
+
+
+def followed(layer: Layer, names: dict[int, str]) -> str:
+    """The name of the operator whose outputs at all steps another takes; "" where it takes something else."""
+    origin = behind(layer, 0, STRAIGHT)
+    if origin.layer is None or origin.layer.type not in OPERATORS or origin.output:
+        return ""
+    return names[id(origin.layer)]
+
+
+def others(layers: list[Layer], names: dict[int, str]) -> Iterator[str]:
+    """What the other layers are called, but for those that only move the numbers that an operator takes."""
+    operators = [layer for layer in layers if layer.type in OPERATORS]
+    seen = {
+        id(one)
+        for layer in operators
+        for place in layer.inputs
+        if place or followed(layer, names)
+        for one in behind(layer, place, MOVES if place else STRAIGHT).through
+    }
+    for layer in layers:
+        if layer.type not in {*OPERATORS, *FED, CONST, "Result"} and id(layer) not in seen:
+            yield f"{names[id(layer)]} ({layer.type})"
+
+
+def is_constant(layer: Layer | None, data: Array) -> TypeGuard[Layer]:
+    """Whether a state is a constant other than zeros."""
+    return layer is not None and layer.type == CONST and bool(np.any(ir.constant(layer, data)))
 
 
 def settings(layer: Layer, where: str) -> dict[str, Any]:
@@ -133,21 +178,19 @@ def settings(layer: Layer, where: str) -> dict[str, Any]:
     return {**{f"activations[{place}]": name for place, name in enumerate(names)}, "clip": clip}
 
 
-def behind(layer: Layer | None, kinds: set[str]) -> Layer | None:
-    """The layer that feeds an input, seen through those of some kinds."""
-    for _ in range(64):
-        if layer is None or layer.type not in kinds:
-            return layer
-        layer = layer.inputs.get(0)
-    return None
+@dataclass(frozen=True)
+class Origin:
+    """What feeds an input: a layer, which of its outputs, and the layers on the way, seen through."""
+
+    layer: Layer | None
+    output: int
+    through: tuple[Layer, ...]
 
 
-def states(layer: Layer, start: int, data: Array) -> Iterator[str]:
-    """What is to be known of the initial states, where they are no zeros."""
-    count = 2 if layer.type.startswith("LSTM") else 1
-    for place in range(1, 1 + count):
-        source = behind(layer.inputs.get(place), STRAIGHT | {"Broadcast"})
-        if source is not None and source.type in FED:
-            yield f"the initial state {source.name!r} is given when the model runs"
-        elif source is not None and source.type == CONST and np.any(ir.constant(source, data)):
-            yield f"the initial state {source.name!r} is a constant other than zeros"
+def behind(layer: Layer, place: int, kinds: Collection[str]) -> Origin:
+    """What feeds an input of a layer, seen through layers of some kinds."""
+    through: list[Layer] = []
+    while (source := layer.inputs.get(place)) is not None and source.type in kinds and len(through) < FAR:
+        through.append(source)
+        layer, place = source, 0
+    return Origin(source, layer.ports[place] - len(source.inputs) if source else 0, tuple(through))

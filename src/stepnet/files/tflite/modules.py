@@ -34,8 +34,7 @@ def module(path: Path, node: TfliteNode) -> Module:
         semantics = record(layout).translated(settings)
     except LayoutError as error:
         raise FileError(f"{where}: {error}") from error
-    fed = node.after or node.inputs[-1:]  # by what comes first, where that is no recurrent operator
-    follows = fed[0] if len(fed) == 1 else None
+    follows = node.after[0] if len(node.after) == 1 else ""  # the file always says what feeds an operator
     return Module(
         node.name, (layout,), dict(node.arrays), semantics=semantics, follows=follows, reverse=node.reverse
     )
