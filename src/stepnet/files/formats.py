@@ -30,7 +30,8 @@ class Format:
 
     frameworks: for a file of arrays by name, those whose layouts it has, the likeliest first; a kind without
     reads and writes modules itself. suffix: as for `among`. dtypes: of the weights that it can hold. asks:
-    whether its reader takes what is said of layouts, as a file tells some of them alone.
+    whether its reader takes what is said of layouts, as a file tells some of them alone. says: what a model
+    of this kind says of a module's outputs, by the fields of `Module`.
     """
 
     title: str
@@ -41,6 +42,7 @@ class Format:
     suffix: str = ""
     dtypes: tuple[str, ...] = FLOATS
     asks: bool = False
+    says: tuple[str, ...] = ()
 
     @property
     def code(self) -> Any:
@@ -107,8 +109,9 @@ FORMATS = (
         "keras.modules",
         dtypes=("float32", "float16", "float64"),
         asks=True,
+        says=("last_only",),
     ),
-    Format("ONNX", (".onnx",), "onnx.modules", dtypes=("float32", "float64")),
+    Format("ONNX", (".onnx",), "onnx.modules", dtypes=("float32", "float64"), says=("last_only", "states")),
     Format("TFLite", (".tflite",), "tflite.modules", dtypes=("float32",)),
     Format("Core ML", (".mlpackage", ".mlmodel"), "coreml"),
     Format("OpenVINO", (".xml",), "openvino.modules"),

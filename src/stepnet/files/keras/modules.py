@@ -174,8 +174,10 @@ def of_part(
         semantics=semantics,
         reverse=reverse,
         flipped=reverse and last and bool(part.run.get("return_sequences")) and part.way != "backward",
+        last_only=last and part.run.get("return_sequences") is False,
+        states=last and part.run.get("return_state") is True,
         notes=notes_of(use, part, found),
-        use=tuple(uses(use, part, last)),
+        use=tuple(uses(use, last)),
         alone=alone_of(use, layer.timed or part.timed),
     )
 
@@ -190,14 +192,10 @@ def alone_of(use: Use, timed: str) -> str:
     return " and ".join(reasons)
 
 
-def uses(use: Use, part: Part, last: bool) -> Iterator[str]:
+def uses(use: Use, last: bool) -> Iterator[str]:
     """What a model makes of a part's outputs and steps other than to take them all; last: whether its outputs
     are those of its layer.
     """
-    if last and part.run.get("return_sequences") is False:
-        yield "it gives its last output alone"
-    if last and part.run.get("return_state") is True:
-        yield "it gives its last states too"
     if last and use.outputs:
         yield f"it gives one of its model's {use.outputs} outputs"
     if use.masked:
@@ -373,16 +371,16 @@ def new_layers(path: Path, module: Module, legacy: bool, count: int) -> list[New
     both = module.told().directions > 1
     class_name = "Bidirectional" if both else CLASSES[cell]
     names = names_of(module, len(by_layer), count)
-    config = configuration(module, cell)
+    configs = [configuration(module, cell, last) for last in [*[False] * (len(by_layer) - 1), True]]
     if both:
         if module.merge is None:
             raise FileError(
                 f"{path}: nobody says what becomes of the outputs of both directions of {module.name!r}"
             )
         mode = {ours: theirs for theirs, ours in MERGES.items()}[module.merge]
-        inner: dict[str, Any] = {"class_name": CLASSES[cell], "config": config}
-        config = {"merge_mode": mode, "layer": inner}
-    return [NewLayer(name, class_name, arrays, config) for name, arrays in zip(names, by_layer, strict=True)]
+        inner = [{"class_name": CLASSES[cell], "config": config} for config in configs]
+        configs = [{"merge_mode": mode, "layer": layer} for layer in inner]
+    return [NewLayer(name, class_name, *rest) for name, *rest in zip(names, by_layer, configs, strict=True)]
 
 
 def names(modules: Iterable[Module]) -> list[str]:
@@ -405,9 +403,10 @@ def names_of(module: Module, layers: int, count: int) -> list[str]:
     return [f"{plain}_{place}" if place else plain for place in range(count, count + layers)]
 
 
-def configuration(module: Module, cell: str) -> dict[str, Any]:
-    """The settings of a layer, by Keras' names."""
-    config: dict[str, Any] = {"return_sequences": True, "go_backwards": module.reverse}
+def configuration(module: Module, cell: str, last: bool) -> dict[str, Any]:
+    """The settings of a layer of a module, the last or one below it, by Keras' names."""
+    every = not (last and module.last_only)
+    config: dict[str, Any] = {"return_sequences": every, "go_backwards": module.reverse}
     if cell.startswith("gru"):
         config["reset_after"] = cell == "gru"
     for field, setting in module.record.settings().items():

@@ -232,7 +232,7 @@ def model(path: str | Path, layers: Sequence[NewLayer]) -> dict[str, Any]:
         shape = [None, None, inputs]
         if not place:
             dtype, width = config["dtype"], inputs
-            entrance = {"name": "input", "batch_shape": shape, "dtype": dtype}
+            entrance = {"name": "input", "batch_input_shape": shape, "dtype": dtype}
             described.append(serialized("InputLayer", entrance))
         if inputs != width:
             refuse(path, layer, f"takes {inputs} inputs, and gets {width}")

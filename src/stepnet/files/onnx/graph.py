@@ -83,7 +83,8 @@ Key = tuple[Scope, str]
 class Walk:
     """All nodes of a model in their order, those of bodies and called functions among them.
 
-    main: the scope of the model's graph. types: of values, where the model says them.
+    main: the scope of the model's graph. types: of values, where the model says them. ends: the outputs of
+    all graphs.
     """
 
     def __init__(self, model: Proto, store: Store) -> None:
@@ -91,6 +92,7 @@ class Walk:
         self.functions = {(text(f.domain), text(f.name)): f for f in model.functions}
         self.nodes: list[Node] = []
         self.types: dict[Key, Proto] = {}
+        self.ends: list[Key] = []
         self.main = self.graph(model.graph, Scope({}), "", 0)
 
     def graph(self, graph: Proto, outer: Scope, path: str, depth: int) -> Scope:
@@ -99,6 +101,7 @@ class Walk:
         scope.sources.update({text(tensor.name): Constant(tensor) for tensor in graph.initializer})
         typed = (*graph.input, *graph.value_info)
         self.types.update({(scope, text(value.name)): value.type for value in typed})
+        self.ends += [(scope, text(value.name)) for value in graph.output]
         self.body(graph.node, scope, path, depth)
         return scope
 
@@ -106,6 +109,11 @@ class Walk:
         """The shape of a value as far as the model says it, 0 for a size that it leaves open."""
         told = self.types.get((scope, name))
         return tuple(size.dim_value for size in told.tensor_type.shape.dim[:DIMENSIONS]) if told else ()
+
+    def used(self) -> set[Key]:
+        """The values that nodes take, or that graphs give, each in the scope of what makes it."""
+        taken = [(node.scope, name) for node in self.nodes for name in node.inputs if name]
+        return {find(scope, name)[:2] for scope, name in (*taken, *self.ends)}
 
     def body(self, protos: Iterable[Proto], scope: Scope, path: str, depth: int) -> None:
         """Adds the nodes of a graph or of a function to its scope."""
