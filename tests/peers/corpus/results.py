@@ -14,7 +14,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 SAVED = HERE / "saved" / "results.json"
-FRAMEWORKS = ("torch", "keras", "tensorflow", "onnx", "openvino", "jax", "paddle")
+FRAMEWORKS = ("torch", "keras", "tensorflow", "onnx", "openvino", "jax", "paddle", "chainer")
 STEPNET = "stepnet"
 Results = dict[str, dict[str, dict[str, str]]]  # by file, target and layer, "" being the whole file
 
@@ -89,7 +89,7 @@ def words(rows: Any) -> tuple[Results, list[str]]:
     found: Results = {}
     unknown: list[str] = []
     for file, one, wrong in rows:
-        judge = one.judge.name if one.judge else STEPNET
+        judge = " and ".join(judge.name for judge in one.judges) or STEPNET
         try:
             said = word(one.specimen.file, one.target.title, one.refusal, wrong, judge)
         except UnknownResultError as error:

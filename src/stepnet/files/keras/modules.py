@@ -16,7 +16,7 @@ from stepnet.files.keras.file import KerasFile, KerasLayer
 from stepnet.files.keras.file import read as read_layers
 from stepnet.files.keras.parts import DIRECTIONS, Part
 from stepnet.files.keras.write import NewLayer
-from stepnet.files.model import Array, Model, Module, layer_arrays
+from stepnet.files.model import Array, Model, Module, among, layer_arrays
 from stepnet.files.others import Stated
 from stepnet.files.store import Store
 from stepnet.layout.find import find
@@ -27,6 +27,7 @@ SETTINGS = ("activation", "recurrent_activation")
 ONCE = {"recurrent_activation": "inner_activation"}  # as Keras 1 called it
 PARTS = {"Dense": ("dense", 2), "Embedding": ("embedding", 1)}  # and the most arrays that they have
 FRAMEWORKS = ("keras", "keras2", "keras1")
+HDF5 = ("chainer",)  # whose layouts such files have
 DROPOUTS = ("dropout", "recurrent_dropout", "dropout_W", "dropout_U")
 # What a configuration may say of a layer that no layout has.
 UNSAID = {
@@ -39,9 +40,12 @@ UNSAID = {
 def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | None = None) -> Model:
     """The recurrent layers of a file, each a module, in the model's order.
 
-    layout, layouts: what is said of cells of classes that are not Keras' own, of all and by name.
+    layout, layouts: what is said of cells of classes that are not Keras' own, of all and by name; and of all
+    layers of an HDF5 file that is not Keras' own.
     """
     file = read_layers(path)
+    if file.foreign:
+        return among(str(path), file.arrays, HDF5, layout, layouts)
     modules = modules_of(path, file, layout, layouts or {})
     taken = {name for module in modules for name in module.names.values()}
     rest = {name: array for name, array in file.arrays.items() if name not in taken}

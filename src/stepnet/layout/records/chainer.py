@@ -12,18 +12,14 @@ NSTEP = Evidence(
     "Chainer 7.8.1",
     "2 to 7",
 )
-CHILD = (
-    "Chainer numbers the children of an NStep link by layer; those of one with two directions, which it "
-    "numbers by 2 layer + direction, are called forward/0 and backward/0 here"
-)
 
 
-def nstep(gates: str) -> dict[str, str]:
-    """The arrays of the children of an NStep link, one a layer: w0 b0 w1 b1 ..., the inputs' first."""
+def nstep(gates: str, child: str) -> dict[str, str]:
+    """The arrays of the children of an NStep link: w0 b0 w1 b1 ..., the inputs' first."""
     count, found = len(gates), dict[str, str]()
     for place, gate in enumerate(gates):
-        found |= {f"{{L}}/w{place}": f"W_{gate}[h x]", f"{{L}}/b{place}": f"b_{gate}[h]"}
-        found |= {f"{{L}}/w{count + place}": f"R_{gate}[h k]", f"{{L}}/b{count + place}": f"d_{gate}[h]"}
+        found |= {f"{child}/w{place}": f"W_{gate}[h x]", f"{child}/b{place}": f"b_{gate}[h]"}
+        found |= {f"{child}/w{count + place}": f"R_{gate}[h k]", f"{child}/b{count + place}": f"d_{gate}[h]"}
     return found
 
 
@@ -55,14 +51,14 @@ RECORDS = (
             "StatefulGRU leaves all recurrent biases out in the first step unless set_state gives it zeros",
         ),
     ),
-    Record(
-        "chainer.nstep_rnn",
-        "rnn",
-        nstep("n"),
-        {"candidate_activation": Setting("activation", same("tanh", "relu"))},
-        NSTEP,
-        notes=(CHILD,),
-    ),
-    Record("chainer.nstep_gru", "gru", nstep("rzn"), {"reset": "after"}, NSTEP, notes=(CHILD,)),
-    Record("chainer.nstep_lstm", "lstm", nstep("ifgo"), {}, NSTEP, notes=(CHILD,)),
+)
+# The NStep links, and those of both directions: the latter have a child for each layer and direction.
+RECORDS += tuple(
+    Record(f"chainer.nstep_{both}{cell}", cell, nstep(gates, child), semantics, NSTEP, ways=ways)
+    for cell, gates, semantics in (
+        ("rnn", "n", {"candidate_activation": Setting("activation", same("tanh", "relu"))}),
+        ("gru", "rzn", {"reset": "after"}),
+        ("lstm", "ifgo", dict[str, str]()),
+    )
+    for both, child, ways in (("", "{L}", 1), ("bi", "{C}", 2))
 )
