@@ -318,6 +318,11 @@ def test_an_array_of_zarr(tmp_path: Path):
     assert found.tobytes() == b"xxxxyyyyzzzz"
 
 
+def test_an_array_that_is_packed_otherwise_says_how_to_save_it(tmp_path: Path):
+    with pytest.raises(FileError, match="packed with 'blosc', which is not read: save it with zstd or gzip"):
+        zarr.array(HOSTILE["packed"], lambda _: b"x" * 12, Store(tmp_path, 0))
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_arrays_of_zarr(tmp_path: Path, name: str):
     with pytest.raises(FileError):
