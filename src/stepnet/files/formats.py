@@ -6,6 +6,7 @@ ending alone.
 """
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -132,6 +133,7 @@ FORMATS = (
     Format("raw buffers", (".json",), "raw"),
 )
 BY_TITLE = {form.title: form for form in FORMATS}
+PLACE, WAY = re.compile(r"/(\d+)$"), re.compile(r"(?<=/)(forward|backward)$")
 NAME = 1000  # characters of an array's name
 
 
@@ -227,6 +229,10 @@ def printable(path: Path, names: Iterable[str], what: str = "an array") -> None:
 
 
 def prefix(module: Module, several: bool, separator: str) -> str:
-    """What stands before the names of a module's arrays."""
-    name = "_".join(module.bare)
+    """What stands before the names of a module's arrays.
+
+    A last part that would be read as the place of a layer or direction is made part of a name: cells/0 is
+    cells_0, and both/forward is both/forward_layer, as Keras calls it.
+    """
+    name = WAY.sub(r"\1_layer", PLACE.sub(r"_\1", "_".join(module.bare)))
     return f"{name}{separator}" if several and name else ""

@@ -88,8 +88,8 @@ TARGETS = (
     Target("torch", ".pt", (TORCH,)),
     Target("torch", ".safetensors", (TORCH,)),
     Target("torch.{cell}_cell", ".pth", (TORCH,)),
-    Target("keras", ".keras", (KERAS, KERAS_2)),
-    Target("keras", ".weights.h5", (KERAS, KERAS_2)),
+    Target("keras", ".keras", (KERAS,)),
+    Target("keras", ".weights.h5", (KERAS,)),
     Target("keras2", ".h5", (KERAS_2, KERAS)),
     Target("onnx", ".onnx", (ONNXRUNTIME,)),
     Target("tflite", ".tflite", (TFLITE,)),
@@ -191,7 +191,7 @@ def done(
     except StepnetError as error:
         return Conversion(specimen, target, layer, wrong=f"what was written is not read: {error}")
     inputs = [x for x, _ in numbers]
-    tells = form.tells(Path(written.path))
+    tells = "last_only" in form.says and form.tells(Path(written.path))
     ends = [last if tells and one.last_only else every for one in (made[-1:] if whole else made)]
     return Conversion(
         specimen,

@@ -61,6 +61,11 @@ REFUSALS = {
         r"is a (gru|lstm|rnn) and \S+ a (gru|lstm|rnn)", "one layout is asked for of layers of several kinds"
     ),
     "m": Refusal("as many inputs", "layers of one array have as many inputs as each other"),
+    "o": Refusal(
+        "as an ordinary layer, and it is",
+        "a model would run as an ordinary layer what is one direction of a Bidirectional, or lies in a "
+        "TimeDistributed",
+    ),
     "n": Refusal("which gives no one output", "the directions of a layer stay apart"),
 }
 

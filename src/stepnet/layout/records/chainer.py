@@ -13,6 +13,11 @@ NSTEP = Evidence(
     "2 to 7",
 )
 
+CHILDREN = (
+    "the link's children are numbered by layer and direction, which is what {C} stands for: 2 layer + "
+    "direction; of square weights one layer is as two of a link of one direction, and --from tells"
+)
+
 
 def nstep(gates: str, child: str) -> dict[str, str]:
     """The arrays of the children of an NStep link: w0 b0 w1 b1 ..., the inputs' first."""
@@ -54,11 +59,11 @@ RECORDS = (
 )
 # The NStep links, and those of both directions: the latter have a child for each layer and direction.
 RECORDS += tuple(
-    Record(f"chainer.nstep_{both}{cell}", cell, nstep(gates, child), semantics, NSTEP, ways=ways)
+    Record(f"chainer.nstep_{both}{cell}", cell, nstep(gates, child), semantics, NSTEP, ways=ways, notes=notes)
     for cell, gates, semantics in (
         ("rnn", "n", {"candidate_activation": Setting("activation", same("tanh", "relu"))}),
         ("gru", "rzn", {"reset": "after"}),
         ("lstm", "ifgo", dict[str, str]()),
     )
-    for both, child, ways in (("", "{L}", 1), ("bi", "{C}", 2))
+    for both, child, ways, notes in (("", "{L}", 1, ()), ("bi", "{C}", 2, (CHILDREN,)))
 )
