@@ -382,9 +382,10 @@ def new_layers(path: Path, module: Module, legacy: bool, count: int) -> list[New
                 f"{path}: nobody says what becomes of the outputs of both directions of {module.name!r}"
             )
         mode = {ours: theirs for theirs, ours in MERGES.items()}[module.merge]
-        inner = [{"class_name": CLASSES[cell], "config": config} for config in configs]
+        inner: list[dict[str, Any]] = [{"class_name": CLASSES[cell], "config": config} for config in configs]
         configs = [{"merge_mode": mode, "layer": layer} for layer in inner]
-    return [NewLayer(name, class_name, *rest) for name, *rest in zip(names, by_layer, configs, strict=True)]
+    layers = zip(names, by_layer, configs, strict=True)
+    return [NewLayer(name, class_name, arrays, config) for name, arrays, config in layers]
 
 
 def names(modules: Iterable[Module]) -> list[str]:

@@ -2,6 +2,8 @@
 gate.
 """
 
+from typing import Any
+
 from stepnet.layout.record import Evidence, Record
 from stepnet.layout.semantics import Setting, same
 
@@ -38,6 +40,12 @@ def linear(suffix: str, gate: str) -> dict[str, str]:
     }
 
 
+# The NStep links by their cell, with the order of their gates and what their numbers parametrise.
+NSTEPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("rnn", "n", {"candidate_activation": Setting("activation", same("tanh", "relu"))}),
+    ("gru", "rzn", {"reset": "after"}),
+    ("lstm", "ifgo", {}),
+)
 RECORDS = (
     Record(
         "chainer.lstm",
@@ -56,14 +64,12 @@ RECORDS = (
             "StatefulGRU leaves all recurrent biases out in the first step unless set_state gives it zeros",
         ),
     ),
-)
-# The NStep links, and those of both directions: the latter have a child for each layer and direction.
-RECORDS += tuple(
-    Record(f"chainer.nstep_{both}{cell}", cell, nstep(gates, child), semantics, NSTEP, ways=ways, notes=notes)
-    for cell, gates, semantics in (
-        ("rnn", "n", {"candidate_activation": Setting("activation", same("tanh", "relu"))}),
-        ("gru", "rzn", {"reset": "after"}),
-        ("lstm", "ifgo", dict[str, str]()),
-    )
-    for both, child, ways, notes in (("", "{L}", 1, ()), ("bi", "{C}", 2, (CHILDREN,)))
+    # The NStep links, and those of both directions: the latter have a child for each layer and direction.
+    *(
+        Record(
+            f"chainer.nstep_{both}{cell}", cell, nstep(gates, child), semantics, NSTEP, ways=ways, notes=notes
+        )
+        for cell, gates, semantics in NSTEPS
+        for both, child, ways, notes in (("", "{L}", 1, ()), ("bi", "{C}", 2, (CHILDREN,)))
+    ),
 )
