@@ -168,6 +168,25 @@ def test_directions_that_differ_are_modules_of_their_own(
     assert "it is one direction of a Bidirectional, which merges both by concat: convert it by itself" in said
 
 
+@pytest.mark.parametrize("target", ["tf1", "openvino"])
+@pytest.mark.parametrize("name", ["grus", "mixed", "stacks"])
+def test_cells_and_directions_of_their_own_stay_so_in_files_of_arrays(
+    made: Callable[[str], Path], tmp_path: Path, name: str, target: str
+):
+    """stack/cells/0 and both/forward are no layer and no direction of something."""
+    source, out = made("3") / name / "model.keras", tmp_path / "out.npz"
+    assert stepnet("convert", source, "--to", target, "-o", out, "--verify")[0] == 0
+    names = {module.name.strip("/") for module in read(out, target).modules}
+    assert names == NAMED[name]
+
+
+NAMED = {
+    "grus": {"grus/cells_0", "grus/cells_1"},
+    "mixed": {"both/forward_layer", "both/backward_layer"},
+    "stacks": {f"both/{way}/cells_{place}" for way in ("forward", "backward") for place in (0, 1)},
+}
+
+
 @pytest.mark.parametrize(("version", "file"), [*TOLD, *ALONE])
 def test_layers_of_the_programs_own_hold_layers(made: Callable[[str], Path], version: str, file: str):
     folder = made(version)

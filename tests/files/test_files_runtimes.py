@@ -383,6 +383,11 @@ def test_an_array_of_zarr(tmp_path: Path):
     assert found.tobytes() == b"xxxxyyyyzzzz"
 
 
+def test_an_array_that_is_packed_otherwise_says_how_to_save_it(tmp_path: Path):
+    with pytest.raises(FileError, match="packed with 'blosc', which is not read: save it with zstd or gzip"):
+        zarr.array(HOSTILE["packed"], lambda _: b"x" * 12, Store(tmp_path, 0))
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_arrays_of_zarr(tmp_path: Path, name: str):
     with pytest.raises(FileError):
@@ -415,6 +420,9 @@ def test_broken_saved_models(made: Callable[[str], Path]):
     (folder / "variables").rename(folder / "away")
     try:
         said = refusal("show", folder)
-        assert said.startswith(f"{folder}: it has no variables/variables.index: its numbers are constants")
+        saved = folder / "saved_model.pb"
+        assert (
+            said == f"{saved}: its graph has no constants that could be weights: save it with its variables"
+        )
     finally:
         (folder / "away").rename(folder / "variables")

@@ -1,5 +1,6 @@
 """Models in several files and in archives of PyTorch's libraries: the whole model is read, or none."""
 
+import gzip
 import json
 import os
 import tarfile
@@ -229,10 +230,21 @@ def test_a_distributed_checkpoint(tmp_path: Path, net: Net):
 
 def test_a_nemo_file(tmp_path: Path, net: Net):
     whole(nemo(tmp_path / "net.nemo", net), net)
-    packed = nemo(tmp_path / "packed.nemo", net, "w:gz")
-    assert refusal("show", packed) == (
-        f"{packed}: it is a compressed tar, as NeMo 1 wrote; unpack it with gunzip -S .nemo"
-    )
+    packed = nemo(tmp_path / "packed.nemo", net, "w:gz")  # as NeMo 1 did
+    whole(packed, net)
+    data = packed.read_bytes()
+    packed.write_bytes(data[:-100])
+    assert refusal("show", packed) == f"{packed}: its compressed tar is cut off"
+    packed.write_bytes(data[:100] + bytes(20) + data[120:])
+    assert "its compressed tar is damaged" in refusal("show", packed)
+
+
+def test_a_nemo_file_that_unpacks_to_far_more_than_it_is(tmp_path: Path):
+    path = tmp_path / "bomb.nemo"
+    with gzip.open(path, "wb") as file:
+        for _ in range(100):
+            file.write(bytes(1 << 20))
+    assert "with its compressed tar it would fill more than" in refusal("show", path)
 
 
 @pytest.mark.parametrize("name", ["net.pt2", "net.nemo", "scripted.pt", "whole.pt"])

@@ -196,6 +196,13 @@ GIVEN = {
 }
 
 
+# What the new files say.
+WRITTEN = {
+    ".keras": ("its last output alone",),
+    ".onnx": ("its last output alone", "its last states too"),
+}
+
+
 @pytest.mark.parametrize("ending", [".keras", ".onnx", ".tflite", ".npz"])
 @pytest.mark.parametrize("what", GIVEN)
 def test_what_a_layer_gives_is_said(tmp_path: Path, what: str, ending: str):
@@ -203,7 +210,8 @@ def test_what_a_layer_gives_is_said(tmp_path: Path, what: str, ending: str):
     target = {".onnx": "onnx", ".tflite": "tflite"}.get(ending, "keras")
     stated = converted(saved(tmp_path, made), "--to", target, "-o", tmp_path / f"out{ending}")
     note = f"it gives {what}, which the new file does not say"
-    assert [name for name, notes in stated["notes"].items() if note in notes] == noted
+    written = what in WRITTEN.get(ending, ())
+    assert [name for name, notes in stated["notes"].items() if note in notes] == ([] if written else noted)
 
 
 def test_layers_with_a_last_output_are_still_layers_of_one(tmp_path: Path):

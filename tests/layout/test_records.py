@@ -43,7 +43,7 @@ PROMISED = {  # by framework, the kinds of layer
     "tflite": "rnn basic_lstm lstm lstm_projection lstm_coupled",
     "coreml": "lstm",
     "ncnn": "rnn gru lstm",
-    "chainer": "lstm gru nstep_rnn nstep_gru nstep_lstm",
+    "chainer": "lstm gru nstep_rnn nstep_birnn nstep_gru nstep_bigru nstep_lstm nstep_bilstm",
     "cntk": "rnn gru lstm lstm_projection",
     "dl4j": "lstm graves_lstm",
     "darknet": "gru lstm",
@@ -198,6 +198,8 @@ def test_records_that_say_the_same_are_the_same():
 def many_sizes(each: Record) -> Iterator[Sizes]:
     """Of one layer, three and eleven, in both directions; square where all layers lie in one array."""
     for layers, directions in ((1, 1), (1, 2), (3, 2), (11, 1)):
+        if each.ways not in (None, directions):
+            continue
         sizes = Sizes(2, 3, 2 if each.projection else None, layers, directions)
         yield sizes if each.misfit(sizes) is None else replace(sizes, inputs=sizes.inputs_of(1))
 

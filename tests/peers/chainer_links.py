@@ -57,6 +57,15 @@ if __name__ == "__main__":
                 1,
                 {"candidate_activation": "relu"},
             ),
+            from_nstep("chainer.nstep_bigru", links.NStepBiGRU(1, INPUTS, HIDDEN, 0), 1),
+            from_nstep("chainer.nstep_bigru", links.NStepBiGRU(2, INPUTS, HIDDEN, 0), 1),
+            from_nstep("chainer.nstep_bilstm", links.NStepBiLSTM(2, INPUTS, HIDDEN, 0), 2),
+            from_nstep(
+                "chainer.nstep_birnn",
+                links.NStepBiRNNReLU(1, INPUTS, HIDDEN, 0),
+                1,
+                {"candidate_activation": "relu"},
+            ),
         ],
         {"chainer": chainer.__version__},
     )

@@ -33,7 +33,7 @@ def everything(
 
 
 def test_every_file_runs_in_the_framework_of_every_target(tmp_path: Path, request: pytest.FixtureRequest):
-    judges = [target.judge for target in TARGETS if target.judge]
+    judges = [judge for target in TARGETS for judge in target.judges]
     missing = sorted({judge.environment for judge in judges if not judge.python.exists()})
     if missing:
         pytest.skip(f"{', '.join(missing)} are missing: make peers")

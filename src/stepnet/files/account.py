@@ -188,6 +188,11 @@ def check_row(modules: tuple[Module, ...], output: Path | str, assumed: bool) ->
                 f"{names[0]} gives its outputs last step first, and {names[1]} takes them so; "
                 f"{output} has no way to say that: convert each by itself with --module"
             )
+        if below.last_only:
+            raise LayoutError(
+                f"{names[0]} gives its last output alone, and {output} would run {names[1]} over those of "
+                "all steps: convert each by itself with --module"
+            )
         if module.follows == below.parts[-1] or (assumed and module.follows is None):
             continue
         if module.follows is None:

@@ -6,6 +6,7 @@ ending alone.
 """
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -30,7 +31,8 @@ class Format:
 
     frameworks: for a file of arrays by name, those whose layouts it has, the likeliest first; a kind without
     reads and writes modules itself. suffix: as for `among`. dtypes: of the weights that it can hold. asks:
-    whether its reader takes what is said of layouts, as a file tells some of them alone.
+    whether its reader takes what is said of layouts, as a file tells some of them alone. says: what a model
+    of this kind says of a module's outputs, by the fields of `Module`.
     """
 
     title: str
@@ -41,6 +43,7 @@ class Format:
     suffix: str = ""
     dtypes: tuple[str, ...] = FLOATS
     asks: bool = False
+    says: tuple[str, ...] = ()
 
     @property
     def code(self) -> Any:
@@ -107,8 +110,9 @@ FORMATS = (
         "keras.modules",
         dtypes=("float32", "float16", "float64"),
         asks=True,
+        says=("last_only",),
     ),
-    Format("ONNX", (".onnx",), "onnx.modules", dtypes=("float32", "float64")),
+    Format("ONNX", (".onnx",), "onnx.modules", dtypes=("float32", "float64"), says=("last_only", "states")),
     Format("TFLite", (".tflite",), "tflite.modules", dtypes=("float32",)),
     Format("Core ML", (".mlpackage", ".mlmodel"), "coreml"),
     Format("OpenVINO", (".xml",), "openvino.modules"),
@@ -129,6 +133,7 @@ FORMATS = (
     Format("raw buffers", (".json",), "raw"),
 )
 BY_TITLE = {form.title: form for form in FORMATS}
+PLACE, WAY = re.compile(r"/(\d+)$"), re.compile(r"(?<=/)(forward|backward)$")
 NAME = 1000  # characters of an array's name
 
 
@@ -224,6 +229,10 @@ def printable(path: Path, names: Iterable[str], what: str = "an array") -> None:
 
 
 def prefix(module: Module, several: bool, separator: str) -> str:
-    """What stands before the names of a module's arrays."""
-    name = "_".join(module.bare)
+    """What stands before the names of a module's arrays.
+
+    A last part that would be read as the place of a layer or direction is made part of a name: cells/0 is
+    cells_0, and both/forward is both/forward_layer, as Keras calls it.
+    """
+    name = WAY.sub(r"\1_layer", PLACE.sub(r"_\1", "_".join(module.bare)))
     return f"{name}{separator}" if several and name else ""

@@ -34,6 +34,7 @@ from stepnet.layout.verify import Verdict, verify
 from stepnet.merge import checked_merge
 
 RESTS = ("drop", "copy")
+GIVES = {"last_only": "it gives its last output alone", "states": "it gives its last states too"}
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,7 @@ def convert_file(
     reports = {module.name: one.report for module, one in done}
     told = form.tells(Path(output))
     notes = {
-        new.name: (*new.notes, *not_finite(old), *unsaid(new, told))
+        new.name: (*new.notes, *not_finite(old), *unsaid(new, form, told))
         for old, new in zip(modules, made, strict=True)
     }
     account = Account.of(model, modules, taken)
@@ -239,7 +240,7 @@ def check_order(modules: tuple[Module, ...], output: str | Path, form: Format) -
     ours, theirs = "last step first", "each at its own step"
     for module in modules:
         flips = form.title == "Keras" and module.reverse
-        if module.flipped != flips:
+        if module.flipped != flips and not module.last_only:
             was, becomes = (ours, theirs) if module.flipped else (theirs, ours)
             raise LayoutError(
                 f"{bare(module.name)} runs from the last step and gives its outputs {was}; {output} "
@@ -255,9 +256,11 @@ def not_finite(module: Module) -> tuple[str, ...]:
     return (f"NaN or infinite numbers are in {listed(names)}",) if names else ()
 
 
-def unsaid(module: Module, told: bool) -> tuple[str, ...]:
+def unsaid(module: Module, form: Format, told: bool) -> tuple[str, ...]:
     """What a new file does not say of a module; told: whether it is a model, and not weights alone."""
-    found = [f"{use}, which the new file does not say" for use in module.use]
+    says = form.says if told else ()
+    uses = [what for name, what in GIVES.items() if getattr(module, name) and name not in says]
+    found = [f"{use}, which the new file does not say" for use in (*uses, *module.use)]
     if module.alone:
         found.append(f"it {module.alone}, which the new file does not say")
     if told:
@@ -317,6 +320,8 @@ def result(module: Module, conversion: Conversion) -> Module:
         reverse=module.reverse,
         flipped=module.flipped,
         merge=module.merge,
+        last_only=module.last_only,
+        states=module.states,
         notes=module.notes,
         use=module.use,
         alone=module.alone,

@@ -45,8 +45,9 @@ class Module:
     is all it takes; "" where it takes something else, None where the file does not say. reverse: whether its
     one direction runs from each sequence's last step; flipped: whether it then gives its outputs in the order
     in which it computes them, as Keras does, last step first. merge: what becomes of the outputs of both
-    directions, as `Bidirectional` has it; None where the file does not say. notes: what the file says that no
-    layout has. use: what its model makes of its outputs other than to take those of all steps. made: those of
+    directions, as `Bidirectional` has it; None where the file does not say. last_only: whether it gives its
+    last output alone; states: whether it gives its last states too. notes: what the file says that no layout
+    has. use: what else its model makes of its outputs other than to take those of all steps. made: those of
     its arrays that the file holds as others. alone: why it is no ordinary layer of a model, if it is none.
     stack: the names of the modules that it was stacked of, if it was. besides: names of other arrays of the
     file that are parts of it, and that no layout has.
@@ -62,6 +63,8 @@ class Module:
     reverse: bool = False
     flipped: bool = False
     merge: str | None = "concat"
+    last_only: bool = False
+    states: bool = False
     notes: tuple[str, ...] = ()
     use: tuple[str, ...] = ()
     made: tuple[Made, ...] = ()
@@ -363,6 +366,8 @@ def on_top(below: Module, module: Module) -> Module:
         arrays={**lower, **{f"{layers}/{name}": array for name, array in module.arrays.items()}},
         names={**names, **{f"{layers}/{name}": given for name, given in module.names.items()}},
         use=tuple(dict.fromkeys((*below.use, *module.use))),
+        last_only=module.last_only,
+        states=below.states or module.states,
         made=(*below.made, *module.made),
         sizes={},
     )

@@ -2,8 +2,8 @@
 
 A record is data: where each number lies, in the notation, and separately what function the numbers
 parametrise. Names of arrays are templates: {L} is the layer and {D} the direction, as `directions` spells
-it. A name without them gets both in front where there are several: `0/forward/kernel`. A ? at the end: the
-array may be missing.
+it; {C} is both in one number, that of a layer's first direction and then that of its second. A name without
+them gets both in front where there are several: `0/forward/kernel`. A ? at the end: the array may be missing.
 """
 
 import re
@@ -67,6 +67,7 @@ class Record:
         directions: The spelling of {D} for the two directions.
         lone_bias: Whether a single bias is "b" or "d", in a layout that has both.
         lone_direction: The spelling of {D} if there is one direction; None for that of the first of two.
+        ways: How many directions its layers have, if that is always the same number.
         mark: A word that the layer's name must contain, if its arrays are named as those of other layers are.
         notes: Remarks for the reports of conversions.
 
@@ -83,6 +84,7 @@ class Record:
     directions: tuple[str, str] = ("forward/", "backward/")
     lone_bias: str = "b"
     lone_direction: str | None = None
+    ways: int | None = None
     mark: str = ""
     notes: tuple[str, ...] = ()
 
@@ -139,6 +141,9 @@ class Record:
 
     def misfit(self, sizes: Sizes) -> str | None:
         """Why it has no place for layers of these sizes; None where it has."""
+        if self.ways not in (None, sizes.directions):
+            counts = {1: "one direction", 2: "both directions"}
+            return f"{self.name} is of {counts[self.ways]}, and here {counts[sizes.directions]} would be"
         together = any("L" in letters_in(term) and "x" in letters_in(term) for term in self.terms())
         if together and sizes.layers > 1 and sizes.inputs != sizes.inputs_of(1):
             return (
@@ -198,6 +203,7 @@ class Record:
             way = self.lone_direction
         name = full.replace("{L/}", f"{layer}/" if sizes.layers > 1 else "")
         name = name.replace("{D/}", way if sizes.directions > 1 else "")
+        name = name.replace("{C}", str(len(self.directions) * layer + direction))
         return name.replace("{L}", str(layer)).replace("{D}", way)
 
     def place(self, name: str) -> tuple[str, int | None, int | None] | None:
@@ -206,13 +212,15 @@ class Record:
             match = pattern.fullmatch(name)
             if match:
                 found = match.groupdict()
+                if "C" in found:
+                    return template, *divmod(int(found["C"]), len(self.directions))
                 layer = int(found["L"] or 0) if "L" in found else None
                 direction = int(found["D"] == self.directions[1]) if "D" in found else None
                 return template, layer, direction
         return None
 
     @property
-    def ways(self) -> tuple[str, ...]:
+    def spelled_ways(self) -> tuple[str, ...]:
         """How {D} may be spelled."""
         return (*self.directions, *([] if self.lone_direction is None else [self.lone_direction]))
 
@@ -220,9 +228,10 @@ class Record:
     def spellings(self) -> dict[str, re.Pattern[str]]:
         """The names that each template stands for."""
         both = "|".join(map(re.escape, self.directions))
-        ways = "|".join(map(re.escape, self.ways))
+        ways = "|".join(map(re.escape, self.spelled_ways))
         fields = {
             "{L}": r"(?P<L>\d{1,4})",
+            "{C}": r"(?P<C>\d{1,4})",
             # Flax's GRUCell_1/, and layer_with_weights-1/ and lstm:1/ of TensorFlow, are names.
             "{L/}": r"(?:(?<![_:-])(?P<L>\d{1,4})/)?",
             "{D}": f"(?P<D>{ways})",
@@ -243,7 +252,7 @@ class Record:
     @computed_once
     def behind_prefix(self) -> dict[str, str]:
         """By template a pattern of its names behind a prefix, which ends in no letter or digit."""
-        texts = {name: re.sub(r"\?P<[LD]>", "?:", one.pattern) for name, one in self.spellings.items()}
+        texts = {name: re.sub(r"\?P<[LDC]>", "?:", one.pattern) for name, one in self.spellings.items()}
         return {name: f"((?:.*?[^A-Za-z0-9])??)(?:{text})" for name, text in texts.items()}
 
     def tails(self, template: str) -> tuple[str, ...]:
@@ -253,8 +262,8 @@ class Record:
         >>> gru.tails("w_l{L}{D}"), gru.tails("u0")
         (('forward/', 'backward/'), ('u',))
         """
-        ways = dict.fromkeys(self.full(template).replace("{D}", way) for way in self.ways)
-        ends = [re.split(r"\{[LD]/?\}", name.removesuffix("{L}"))[-1] for name in ways]
+        ways = dict.fromkeys(self.full(template).replace("{D}", way) for way in self.spelled_ways)
+        ends = [re.split(r"\{[LDC]/?\}", name.removesuffix("{L}"))[-1] for name in ways]
         return tuple(end.rstrip(digits) for end in ends)
 
     def same_as(self, other: "Record") -> bool:
@@ -263,10 +272,12 @@ class Record:
         """
         return self.said() == other.said()
 
-    def notation(self, names: set[str]) -> dict[str, str]:
-        """What it says of arrays of these names."""
+    def notation(self, names: set[str]) -> dict[str, tuple[str, int | None, int | None]]:
+        """What it says of arrays of these names, with the layer and direction of each."""
         places = {name: self.place(name) for name in names}
-        return {name: self.arrays[place[0]] for name, place in places.items() if place is not None}
+        return {
+            name: (self.arrays[place[0]], *place[1:]) for name, place in places.items() if place is not None
+        }
 
     def said(self) -> tuple[Any, ...]:
         """What it says of arrays and of the function."""
@@ -312,7 +323,7 @@ def letters_in(term: Term) -> set[str]:
 
 def named(name: str) -> set[str]:
     """Which of L and D a template says."""
-    return {letter for letter in "LD" if f"{{{letter}" in name}
+    return {letter for letter in "LD" if f"{{{letter}" in name or "{C}" in name}
 
 
 def loops(pattern: Stack | Flat | Loop) -> set[str]:

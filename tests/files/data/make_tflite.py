@@ -15,6 +15,7 @@ from tensorflow.lite.python import schema_py_generated as schema
 from tensorflow.lite.tools import flatbuffer_utils
 
 from stepnet.files.tflite import file as tflite
+from stepnet.files.tflite.write import write
 
 FOLDER = Path(__file__).parent
 BATCH, TIME, FEATURES, CELLS, OUTPUTS = 2, 5, 3, 4, 2
@@ -269,7 +270,7 @@ def written() -> bytes:
         node("UNIDIRECTIONAL_SEQUENCE_RNN", taking),
         node("BIDIRECTIONAL_SEQUENCE_LSTM", both(plain, CELLS)),
     ]
-    tflite.write(path, nodes, force=True, batch=BATCH, time=1)
+    write(path, nodes, force=True, batch=BATCH, time=1)
     return path.read_bytes()
 
 

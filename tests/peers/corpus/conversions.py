@@ -70,11 +70,14 @@ OPERATORS = ("paddle.fusion_gru",)
 
 @dataclass(frozen=True)
 class Target:
-    """What files are converted to: a layout, by the cell where it is another for each, and a kind of file."""
+    """What files are converted to: a layout, by the cell where it is another for each, and a kind of file.
+
+    judges: who is asked about it, each of whom has to give the right outputs.
+    """
 
     layout: str
     ending: str
-    judge: Judge | None = None
+    judges: tuple[Judge, ...] = ()
 
     @property
     def title(self) -> str:
@@ -82,19 +85,19 @@ class Target:
 
 
 TARGETS = (
-    Target("torch", ".pt", TORCH),
-    Target("torch", ".safetensors", TORCH),
-    Target("torch.{cell}_cell", ".pth", TORCH),
-    Target("keras", ".keras", KERAS),
-    Target("keras", ".weights.h5", KERAS),
-    Target("keras2", ".h5", KERAS_2),
-    Target("onnx", ".onnx", ONNXRUNTIME),
-    Target("tflite", ".tflite", TFLITE),
-    Target("paddle", ".pdparams", PADDLE),
-    Target("flax", ".msgpack", JAX),
-    Target("nnx", ".msgpack", JAX),
-    Target("haiku", ".npz", JAX),
-    Target("equinox", ".safetensors", JAX),
+    Target("torch", ".pt", (TORCH,)),
+    Target("torch", ".safetensors", (TORCH,)),
+    Target("torch.{cell}_cell", ".pth", (TORCH,)),
+    Target("keras", ".keras", (KERAS,)),
+    Target("keras", ".weights.h5", (KERAS,)),
+    Target("keras2", ".h5", (KERAS_2, KERAS)),
+    Target("onnx", ".onnx", (ONNXRUNTIME,)),
+    Target("tflite", ".tflite", (TFLITE,)),
+    Target("paddle", ".pdparams", (PADDLE,)),
+    Target("flax", ".msgpack", (JAX,)),
+    Target("nnx", ".msgpack", (JAX,)),
+    Target("haiku", ".npz", (JAX,)),
+    Target("equinox", ".safetensors", (JAX,)),
     Target("mxnet", ".params"),
     Target("tf1", ".npz"),
     Target("openvino", ".npz"),
@@ -119,10 +122,10 @@ class Conversion:
     wrong: str = ""
 
     @property
-    def judge(self) -> Judge | None:
+    def judges(self) -> tuple[Judge, ...]:
         """Who is asked about it; nobody about the weights of an operator, which no layer loads."""
         operators = self.job is None or any(one.layout in OPERATORS for one in self.job.parts)
-        return None if operators else self.target.judge
+        return () if operators else self.target.judges
 
 
 def conversions(specimen: Specimen, target: Target, folder: Path, out: Path) -> Iterator[Conversion]:
@@ -188,13 +191,18 @@ def done(
     except StepnetError as error:
         return Conversion(specimen, target, layer, wrong=f"what was written is not read: {error}")
     inputs = [x for x, _ in numbers]
+    tells = "last_only" in form.says and form.tells(Path(written.path))
+    ends = [last if tells and one.last_only else every for one in (made[-1:] if whole else made)]
     return Conversion(
         specimen,
         target,
         layer,
         Job(written.path, parts, inputs),
-        [y for _, y in numbers],
-        [run_here(layers if whole else [layers[place]], x) for place, x in enumerate(inputs)],
+        [end(y, part) for end, part, (_, y) in zip(ends, parts[-len(ends) :], numbers, strict=True)],
+        [
+            end(run_here(layers if whole else [layers[place]], x), part)
+            for place, (end, part, x) in enumerate(zip(ends, parts[-len(ends) :], inputs, strict=True))
+        ],
         all(report.exact for report in written.reports.values()),
     )
 
@@ -207,6 +215,17 @@ def part(module: Module, report: Report, form: Format, several: bool) -> Part:
     settings = {**report.settings}
     sizes |= {"output": report.target_sizes.output, "bias": bias}
     return Part(front, report.target, settings, sizes, module.reverse, module.merge)
+
+
+def every(y: Any, _: Part) -> Any:
+    """The outputs of all steps."""
+    return y
+
+
+def last(y: Any, part: Part) -> Any:
+    """The output of the last step that a layer takes, each of its directions."""
+    width = y.shape[-1] // 2 if part.sizes["directions"] == 2 else 0
+    return np.concatenate([y[:, -1, :width], y[:, 0, width:]], -1) if width or part.reverse else y[:, -1]
 
 
 def run_here(layers: list[Layer], x: Any) -> Any:
@@ -237,9 +256,9 @@ def judged(
     """
     asked: dict[Judge, list[int]] = {}
     for place, one in enumerate(conversions):
-        judge = one.judge
-        if judge and (environments is None or judge.environment in environments):
-            asked.setdefault(judge, []).append(place)
+        for judge in one.judges:
+            if environments is None or judge.environment in environments:
+                asked.setdefault(judge, []).append(place)
     known: dict[int, str] = {}
     versions: dict[str, str] = {}
     for judge, places in asked.items():
@@ -251,7 +270,8 @@ def judged(
             failed = outputs.get(f"{number}|wrong")
             right = conversions[place].expected
             pairs = [] if failed is not None else [(outputs[f"{number}|{n}"], y) for n, y in enumerate(right)]
-            known[place] = str(failed or next(filter(None, (wrong(*pair) for pair in pairs)), ""))
+            said = str(failed or next(filter(None, (wrong(*pair) for pair in pairs)), ""))
+            known[place] = known.get(place) or (said and f"{judge.name}: {said}")
     return known, versions
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import keras
+import keras_cells
 from keras import layers
 from specimens import HIDDEN, INPUTS, ROWS, STEPS, Specimens, pack, random
 
@@ -139,6 +140,10 @@ def save(made, folder):
         made.add(f"{name}.keras", what, numbers(model, row=name == "row"))
     filled(apart()).save(folder / "apart.keras")
     made.add("apart.keras", "GRU in both directions, which stay apart", {})
+    for name, model in keras_cells.models(keras):
+        filled(model).save(folder / f"{name}.keras")
+        known = keras_cells.numbers(keras, keras.ops.convert_to_numpy, name, model)
+        made.add(f"{name}.keras", keras_cells.MODELS[name], known)
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def judged(job):
     model = model_of(job)
     for x in job.inputs:
         y = numpy(model(x))
-        yield y[:, ::-1] if job.parts[-1].reverse else y
+        yield y[:, ::-1] if job.parts[-1].reverse and y.ndim == 3 else y
 
 
 if __name__ == "__main__":

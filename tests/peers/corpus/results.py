@@ -14,7 +14,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 SAVED = HERE / "saved" / "results.json"
-FRAMEWORKS = ("torch", "keras", "tensorflow", "onnx", "openvino", "jax", "paddle")
+FRAMEWORKS = ("torch", "keras", "tensorflow", "onnx", "openvino", "jax", "paddle", "chainer")
 STEPNET = "stepnet"
 Results = dict[str, dict[str, dict[str, str]]]  # by file, target and layer, "" being the whole file
 
@@ -61,6 +61,11 @@ REFUSALS = {
         r"is a (gru|lstm|rnn) and \S+ a (gru|lstm|rnn)", "one layout is asked for of layers of several kinds"
     ),
     "m": Refusal("as many inputs", "layers of one array have as many inputs as each other"),
+    "o": Refusal(
+        "as an ordinary layer, and it is",
+        "a model would run as an ordinary layer what is one direction of a Bidirectional, or lies in a "
+        "TimeDistributed",
+    ),
     "n": Refusal("which gives no one output", "the directions of a layer stay apart"),
 }
 
@@ -89,7 +94,7 @@ def words(rows: Any) -> tuple[Results, list[str]]:
     found: Results = {}
     unknown: list[str] = []
     for file, one, wrong in rows:
-        judge = one.judge.name if one.judge else STEPNET
+        judge = " and ".join(judge.name for judge in one.judges) or STEPNET
         try:
             said = word(one.specimen.file, one.target.title, one.refusal, wrong, judge)
         except UnknownResultError as error:

@@ -9,6 +9,7 @@ os.environ.update(TF_ENABLE_ONEDNN_OPTS="0")
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import keras_cells
 import numpy as np
 import tensorflow as tf
 import tf_keras as keras
@@ -70,6 +71,14 @@ def of_keras(made, folder):
     made.add("train/ckpt-1.index", "tf.train.Checkpoint", renamed, *LSTMS)
 
 
+def of_cells(made, folder):
+    """Cells in all that Keras 2 has around them."""
+    for name, model in keras_cells.models(keras):
+        filled(model).save(folder / f"{name}.h5")
+        known = keras_cells.numbers(keras, np.array, name, model)
+        made.add(f"{name}.h5", f"tf_keras: {keras_cells.MODELS[name]}", known)
+
+
 def of_lite(made, folder):
     """A stack of LSTMs, converted for TFLite."""
     model = filled(
@@ -101,5 +110,6 @@ if __name__ == "__main__":
     with TemporaryDirectory() as name:
         of_keras(made, Path(name))
         of_lite(made, Path(name))
+        of_cells(made, Path(name))
         pack("tensorflow", Path(name), made)
     sys.exit()

@@ -3,7 +3,7 @@
 Variables have the names that the program gave them, where the checkpoint tells. What Keras 2 says of its
 layers, their classes and configurations, is in keras_metadata.pb, as JSON by the attributes that lead to
 them. Without it Keras' layers are found by attributes, or where a checkpoint numbers its variables, by their
-names. The graph, which is code, is passed over.
+names. The graph, which is code, is passed over; without variables its constants are read (frozen.py).
 
 Source: tf_keras/protobuf/saved_metadata.proto and saving/legacy/saved_model/load.py of tf_keras 2.21.
 """
@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stepnet.errors import FileError
-from stepnet.files.checkpoint import file
+from stepnet.files.checkpoint import file, frozen
 from stepnet.files.checkpoint.modules import VALUE, by_names, model_of, version_of
 from stepnet.files.checkpoint.objects import Node, at, objects, program_names, renamed
 from stepnet.files.checkpoint.protobuf import message
@@ -26,7 +25,7 @@ from stepnet.files.model import Array, Model
 from stepnet.files.paths import opened
 from stepnet.files.store import Store
 
-METADATA = "keras_metadata.pb"
+METADATA, GRAPH = "keras_metadata.pb", "saved_model.pb"
 ROOT, RUNS = "root", "_tf_keras_rnn_layer"
 
 
@@ -38,11 +37,8 @@ def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | Non
     """
     folder = path if path.is_dir() else path.parent
     prefix = folder / "variables" / "variables"
-    if not Path(f"{prefix}.index").is_file():
-        raise FileError(
-            f"{path}: it has no variables/variables.index: its numbers are constants of the graph, which is "
-            "not read; save the model before it is frozen"
-        )
+    if not Path(f"{prefix}.index").is_file():  # its numbers are constants of the graph, if there are any
+        return frozen.read(folder / GRAPH if path.is_dir() else path, layout, layouts or {})
     numbers, nodes = file.read(prefix), objects(str(prefix))
     names = program_names(nodes)
     arrays = renamed(path, numbers, names)

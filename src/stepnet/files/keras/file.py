@@ -79,13 +79,15 @@ class KerasFile:
     """What a Keras file holds: the configuration of its model, its arrays by their path, and its layers with
     weights, in the model's order where that is told.
 
-    version: of the Keras that wrote it, where it says so.
+    version: of the Keras that wrote it, where it says so. foreign: whether it is an HDF5 file of something
+    else than Keras, of which the arrays are all that is known.
     """
 
     config: Config | None
     arrays: Mapping[str, Array]
     layers: tuple[KerasLayer, ...]
     version: str | None = None
+    foreign: bool = False
 
 
 def read(path: str | Path) -> KerasFile:
@@ -105,7 +107,7 @@ def read(path: str | Path) -> KerasFile:
             if texts(attributes.get(group, {}), "layer_names") is not None:
                 return legacy(group, arrays, attributes, store)
         if not any(re.search(r"(^|/)vars/\d+$", name) for name in arrays):
-            raise FileError("this HDF5 file is not one of Keras: it names no layers")
+            return KerasFile(None, arrays, (), foreign=True)
         return KerasFile(None, arrays, tuple(modern(None, arrays, attributes, store)))
 
 

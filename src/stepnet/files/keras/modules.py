@@ -16,7 +16,7 @@ from stepnet.files.keras.file import KerasFile, KerasLayer
 from stepnet.files.keras.file import read as read_layers
 from stepnet.files.keras.parts import DIRECTIONS, Part
 from stepnet.files.keras.write import NewLayer
-from stepnet.files.model import Array, Model, Module, layer_arrays
+from stepnet.files.model import Array, Model, Module, among, layer_arrays
 from stepnet.files.others import Stated
 from stepnet.files.store import Store
 from stepnet.layout.find import find
@@ -27,6 +27,7 @@ SETTINGS = ("activation", "recurrent_activation")
 ONCE = {"recurrent_activation": "inner_activation"}  # as Keras 1 called it
 PARTS = {"Dense": ("dense", 2), "Embedding": ("embedding", 1)}  # and the most arrays that they have
 FRAMEWORKS = ("keras", "keras2", "keras1")
+HDF5 = ("chainer",)  # whose layouts such files have
 DROPOUTS = ("dropout", "recurrent_dropout", "dropout_W", "dropout_U")
 # What a configuration may say of a layer that no layout has.
 UNSAID = {
@@ -39,9 +40,12 @@ UNSAID = {
 def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | None = None) -> Model:
     """The recurrent layers of a file, each a module, in the model's order.
 
-    layout, layouts: what is said of cells of classes that are not Keras' own, of all and by name.
+    layout, layouts: what is said of cells of classes that are not Keras' own, of all and by name; and of all
+    layers of an HDF5 file that is not Keras' own.
     """
     file = read_layers(path)
+    if file.foreign:
+        return among(str(path), file.arrays, HDF5, layout, layouts)
     modules = modules_of(path, file, layout, layouts or {})
     taken = {name for module in modules for name in module.names.values()}
     rest = {name: array for name, array in file.arrays.items() if name not in taken}
@@ -174,8 +178,10 @@ def of_part(
         semantics=semantics,
         reverse=reverse,
         flipped=reverse and last and bool(part.run.get("return_sequences")) and part.way != "backward",
+        last_only=last and part.run.get("return_sequences") is False,
+        states=last and part.run.get("return_state") is True,
         notes=notes_of(use, part, found),
-        use=tuple(uses(use, part, last)),
+        use=tuple(uses(use, last)),
         alone=alone_of(use, layer.timed or part.timed),
     )
 
@@ -190,14 +196,10 @@ def alone_of(use: Use, timed: str) -> str:
     return " and ".join(reasons)
 
 
-def uses(use: Use, part: Part, last: bool) -> Iterator[str]:
+def uses(use: Use, last: bool) -> Iterator[str]:
     """What a model makes of a part's outputs and steps other than to take them all; last: whether its outputs
     are those of its layer.
     """
-    if last and part.run.get("return_sequences") is False:
-        yield "it gives its last output alone"
-    if last and part.run.get("return_state") is True:
-        yield "it gives its last states too"
     if last and use.outputs:
         yield f"it gives one of its model's {use.outputs} outputs"
     if use.masked:
@@ -373,16 +375,17 @@ def new_layers(path: Path, module: Module, legacy: bool, count: int) -> list[New
     both = module.told().directions > 1
     class_name = "Bidirectional" if both else CLASSES[cell]
     names = names_of(module, len(by_layer), count)
-    config = configuration(module, cell)
+    configs = [configuration(module, cell, last) for last in [*[False] * (len(by_layer) - 1), True]]
     if both:
         if module.merge is None:
             raise FileError(
                 f"{path}: nobody says what becomes of the outputs of both directions of {module.name!r}"
             )
         mode = {ours: theirs for theirs, ours in MERGES.items()}[module.merge]
-        inner: dict[str, Any] = {"class_name": CLASSES[cell], "config": config}
-        config = {"merge_mode": mode, "layer": inner}
-    return [NewLayer(name, class_name, arrays, config) for name, arrays in zip(names, by_layer, strict=True)]
+        inner: list[dict[str, Any]] = [{"class_name": CLASSES[cell], "config": config} for config in configs]
+        configs = [{"merge_mode": mode, "layer": layer} for layer in inner]
+    layers = zip(names, by_layer, configs, strict=True)
+    return [NewLayer(name, class_name, arrays, config) for name, arrays, config in layers]
 
 
 def names(modules: Iterable[Module]) -> list[str]:
@@ -405,9 +408,10 @@ def names_of(module: Module, layers: int, count: int) -> list[str]:
     return [f"{plain}_{place}" if place else plain for place in range(count, count + layers)]
 
 
-def configuration(module: Module, cell: str) -> dict[str, Any]:
-    """The settings of a layer, by Keras' names."""
-    config: dict[str, Any] = {"return_sequences": True, "go_backwards": module.reverse}
+def configuration(module: Module, cell: str, last: bool) -> dict[str, Any]:
+    """The settings of a layer of a module, the last or one below it, by Keras' names."""
+    every = not (last and module.last_only)
+    config: dict[str, Any] = {"return_sequences": every, "go_backwards": module.reverse}
     if cell.startswith("gru"):
         config["reset_after"] = cell == "gru"
     for field, setting in module.record.settings().items():

@@ -232,6 +232,8 @@ def model(path: str | Path, layers: Sequence[NewLayer]) -> dict[str, Any]:
         shape = [None, None, inputs]
         if not place:
             dtype, width = config["dtype"], inputs
+            # Not Keras 2's batch_input_shape, which Keras 3 takes too: tf_keras would then load the file, and
+            # has other functions by the same names (hard_sigmoid).
             entrance = {"name": "input", "batch_shape": shape, "dtype": dtype}
             described.append(serialized("InputLayer", entrance))
         if inputs != width:

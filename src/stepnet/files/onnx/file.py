@@ -1,6 +1,6 @@
 """Recurrent layers out of an ONNX model, and into one that runs."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from stepnet.files.onnx.graph import (
     DOMAINS,
     Constant,
     Folder,
+    Key,
     Node,
     Output,
     Scope,
@@ -22,7 +23,7 @@ from stepnet.files.onnx.graph import (
     find,
     value_of,
 )
-from stepnet.files.onnx.node import GATES, INPUTS, LIMIT, STATES, OnnxNode, filled, misfit
+from stepnet.files.onnx.node import GATES, INPUTS, LIMIT, OUTPUTS, STATES, OnnxNode, filled, misfit
 from stepnet.files.onnx.states import Beginning, lengths, state
 from stepnet.files.onnx.tensor import Array, Proto, array_of
 from stepnet.files.paths import existing, library
@@ -117,13 +118,23 @@ def recurrent(model: Proto, store: Store) -> tuple[tuple[OnnxNode, ...], Walk, F
                 name = f"{name}_{len(taken)}"
             names[node] = name
             taken.add(name)
-    layers = {node: layer(node, name, walk, folder) for node, name in names.items()}
+    used = walk.used() if names else set[Key]()
+    layers = {
+        node: replace(layer(node, name, walk, folder), gives=given_of(node, used))
+        for node, name in names.items()
+    }
     return tuple(placed(node, layers, walk, folder) for node in names), walk, folder
 
 
 def is_recurrent(node: Node) -> bool:
     """Whether a node is one of ONNX's recurrent ones."""
     return node.op in GATES and node.domain in DOMAINS
+
+
+def given_of(node: Node, used: Collection[Key]) -> tuple[str, ...]:
+    """Which outputs of a recurrent node are used."""
+    named = zip(OUTPUTS, node.outputs, strict=False)
+    return tuple(slot for slot, name in named if name and (node.scope, name) in used)
 
 
 def layer(node: Node, name: str, walk: Walk, folder: Folder) -> OnnxNode:

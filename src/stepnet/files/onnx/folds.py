@@ -10,6 +10,7 @@ import numpy as np
 from stepnet.files.onnx.tensor import TYPES, Array
 from stepnet.files.store import Store
 
+DROPS = 7  # the version before which Dropout drops, unless is_test is given
 LISTED = 1 << 16  # numbers of one attribute, or of one input that lists whole numbers
 
 
@@ -17,13 +18,14 @@ LISTED = 1 << 16  # numbers of one attribute, or of one input that lists whole n
 class Given:
     """What a node is given to compute.
 
-    inputs: None for one that is missing. outputs: how many there are.
+    inputs: None for one that is missing. outputs: how many there are. opset: the version of the operators.
     """
 
     inputs: list[Array | None]
     attributes: dict[str, Any]
     outputs: int
     store: Store
+    opset: int
 
     @property
     def x(self) -> Array:
@@ -136,9 +138,11 @@ def cast(given: Given) -> Array:
 
 
 def dropout(given: Given) -> Array:
-    """The input, as it is unless the node says that it drops numbers whenever it is run."""
+    """The input, as it is unless the node drops numbers whenever it is run: since version 12 of the operators
+    it may be asked to, and before version 7 it did where it was not asked to leave it.
+    """
     in_training = len(given.inputs) > 2 and given.inputs[2] is not None and given.array(2).any()
-    if in_training or not given.attributes.get("is_test", 1):
+    if in_training or (given.opset < DROPS and not given.attributes.get("is_test")):
         raise ValueError("this drops numbers at random")
     return given.x
 

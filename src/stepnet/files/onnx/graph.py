@@ -32,12 +32,13 @@ FLOAT, INT, STRING, TENSOR, GRAPH, FLOATS, INTS, STRINGS, _, GRAPHS = range(1, 1
 class Scope:
     """What makes each value of a graph; None where that is known only when the model runs.
 
-    attributes: of the call, in the body of a function.
+    attributes: of the call, in the body of a function. opset: the version of ONNX's operators.
     """
 
     sources: dict[str, "Constant | Output | Link | None"]
     outer: "Scope | None" = None
     attributes: dict[str, Proto] = field(default_factory=dict[str, Proto])
+    opset: int = 1
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -83,7 +84,8 @@ Key = tuple[Scope, str]
 class Walk:
     """All nodes of a model in their order, those of bodies and called functions among them.
 
-    main: the scope of the model's graph. types: of values, where the model says them.
+    main: the scope of the model's graph. types: of values, where the model says them. ends: the outputs of
+    all graphs.
     """
 
     def __init__(self, model: Proto, store: Store) -> None:
@@ -91,14 +93,17 @@ class Walk:
         self.functions = {(text(f.domain), text(f.name)): f for f in model.functions}
         self.nodes: list[Node] = []
         self.types: dict[Key, Proto] = {}
-        self.main = self.graph(model.graph, Scope({}), "", 0)
+        self.ends: list[Key] = []
+        self.main = self.graph(model.graph, Scope({}, opset=opset_of(model, 1)), "", 0)
 
     def graph(self, graph: Proto, outer: Scope, path: str, depth: int) -> Scope:
         """The scope of a graph, in an outer one."""
-        scope = Scope({text(value.name): None for value in graph.input}, outer, outer.attributes)
+        inputs = {text(value.name): None for value in graph.input}
+        scope = Scope({**inputs}, outer, outer.attributes, outer.opset)
         scope.sources.update({text(tensor.name): Constant(tensor) for tensor in graph.initializer})
         typed = (*graph.input, *graph.value_info)
         self.types.update({(scope, text(value.name)): value.type for value in typed})
+        self.ends += [(scope, text(value.name)) for value in graph.output]
         self.body(graph.node, scope, path, depth)
         return scope
 
@@ -106,6 +111,11 @@ class Walk:
         """The shape of a value as far as the model says it, 0 for a size that it leaves open."""
         told = self.types.get((scope, name))
         return tuple(size.dim_value for size in told.tensor_type.shape.dim[:DIMENSIONS]) if told else ()
+
+    def used(self) -> set[Key]:
+        """The values that nodes take, or that graphs give, each in the scope of what makes it."""
+        taken = [(node.scope, name) for node in self.nodes for name in node.inputs if name]
+        return {find(scope, name)[:2] for scope, name in (*taken, *self.ends)}
 
     def body(self, protos: Iterable[Proto], scope: Scope, path: str, depth: int) -> None:
         """Adds the nodes of a graph or of a function to its scope."""
@@ -132,12 +142,18 @@ class Walk:
         """Adds the nodes of a function; its inputs and outputs are links to those of the node calling it."""
         names = [text(name) for name in function.input]
         defaults = {text(attribute.name): attribute for attribute in function.attribute_proto}
-        inner = Scope(dict.fromkeys(names), None, {**defaults, **node.attributes})
+        opset = opset_of(function, node.scope.opset)
+        inner = Scope(dict.fromkeys(names), None, {**defaults, **node.attributes}, opset)
         given = [(name, outside) for name, outside in zip(names, node.inputs, strict=False) if outside]
         inner.sources.update({name: Link(node.scope, outside) for name, outside in given})
         self.body(function.node, inner, f"{node.name}/", depth)
         outputs = zip(node.outputs, map(text, function.output), strict=False)
         node.scope.sources.update({outside: Link(inner, name) for outside, name in outputs if outside})
+
+
+def opset_of(proto: Proto, usual: int) -> int:
+    """The version of the operators that a model or function is made of; the usual one where it says none."""
+    return next((one.version for one in proto.opset_import if text(one.domain) in DOMAINS), usual)
 
 
 def node_of(proto: Proto, scope: Scope, path: str) -> Node:
@@ -223,8 +239,9 @@ class Folder:
             return ()
         attributes = {name: value_of(a, self.store) for name, a in node.attributes.items()}
         try:
+            given = Given(inputs, attributes, len(node.outputs), self.store, node.scope.opset)
             with np.errstate(all="ignore"):
-                outputs = FOLDS[node.op](Given(inputs, attributes, len(node.outputs), self.store))
+                outputs = FOLDS[node.op](given)
         except (ValueError, IndexError, KeyError, TypeError, OverflowError):
             return ()  # what the operation cannot do: no constant
         arrays = [array for array in inputs if array is not None]

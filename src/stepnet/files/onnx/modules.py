@@ -61,6 +61,8 @@ def module(path: Path, node: OnnxNode) -> Module:
         semantics=semantics,
         follows=node.after,
         reverse=attributes["direction"] == "reverse",
+        last_only="Y_h" in node.gives and "Y" not in node.gives,
+        states="Y_c" in node.gives or {"Y", "Y_h"} <= {*node.gives},
         notes=tuple(notes),
         alone=f"starts from what other nodes compute ({' and '.join(computed)})" if computed else "",
         besides=tuple(node.constants),
@@ -77,7 +79,7 @@ def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force
     if rest:
         raise FileError(f"{path}: a new ONNX model is of its recurrent layers alone; leave the rest out")
     nodes = [node for module in modules for node in nodes_of(module, path)]
-    write_nodes(path, nodes, force)
+    write_nodes(path, nodes, force, last_only=modules[-1].last_only)
 
 
 def nodes_of(module: Module, path: Path) -> list[OnnxNode]:

@@ -16,6 +16,7 @@ INPUTS = {
     "GRU": ("X", "W", "R", "B", "sequence_lens", "initial_h"),
     "LSTM": ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P"),
 }
+OUTPUTS = ("Y", "Y_h", "Y_c")
 ACTIVATIONS = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
 DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 FLAGS = {"RNN": ("layout",), "GRU": ("linear_before_reset", "layout"), "LSTM": ("input_forget", "layout")}
@@ -45,7 +46,8 @@ class OnnxNode:
     the name of the recurrent node whose Y, its directions laid side by side, is X; "" where X is something
     else, None where that is not told. begins: what those of
     sequence_lens, initial_h and initial_c are that change the outputs: constant, given (when the model runs)
-    or computed (by other nodes). constants: the arrays of the file that these are made of, by name.
+    or computed (by other nodes). constants: the arrays of the file that these are made of, by name. gives:
+    which of its outputs the model uses.
     """
 
     name: str
@@ -56,6 +58,7 @@ class OnnxNode:
     after: str | None = ""
     begins: Mapping[str, str] = field(default_factory=dict[str, str])
     constants: Mapping[str, Array] = field(default_factory=dict[str, Array])
+    gives: tuple[str, ...] = ("Y",)
 
     @property
     def fed(self) -> tuple[str, ...]:

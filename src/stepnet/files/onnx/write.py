@@ -1,6 +1,7 @@
 """An ONNX model that runs recurrent layers one after another."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,18 @@ OPSET, IR = 17, 8  # every onnxruntime since 1.13 runs these
 GRAPH, INITIALIZER, RAW_DATA = 7, 5, 9  # fields of ModelProto, GraphProto and TensorProto
 
 
-def write(path: str | Path, layers: Sequence[OnnxNode], force: bool = False, lengths: bool = False) -> None:
+def write(
+    path: str | Path,
+    layers: Sequence[OnnxNode],
+    force: bool = False,
+    lengths: bool = False,
+    last_only: bool = False,
+) -> None:
     """Writes a model that runs the layers one after another, for any batch and number of steps.
 
     Its input is `input` [batch, time, features], and with `lengths` also `lengths` [batch], int32. Its
-    outputs are `output` [batch, time, directions*hidden], and for layer 0 `final_h_0` [directions, batch,
+    outputs are `output` [batch, time, directions*hidden], with `last_only` the last one of each direction
+    [batch, directions*hidden], and for layer 0 `final_h_0` [directions, batch,
     hidden] and of an LSTM `final_c_0`, and so on. Numbers are float32 or float64, as the arrays are;
     onnxruntime runs float32. Of each layer `name`, `op`, `arrays` and `attributes` are taken; its states,
     if any, are for a batch of one and go to every sequence. Raises `InputError` for layers that do not fit,
@@ -37,14 +45,16 @@ def write(path: str | Path, layers: Sequence[OnnxNode], force: bool = False, len
     outputs: list[Proto] = []
     for index, layer in enumerate(layers):
         last = index == len(layers) - 1
-        x, states = drawn.layer(layer, index, x, "lengths" if lengths else "", last)
+        form = BETWEEN if not last else LAST if last_only else STEPS
+        x, states = drawn.layer(layer, index, x, "lengths" if lengths else "", form)
         shape = [layer.directions, "batch", layer.attributes["hidden_size"]]
         outputs += [helper.make_tensor_value_info(name, kind, shape) for name in states]
     features, width = layers[0].arrays["W"].shape[2], outputs_of(layers[-1])
     inputs = [helper.make_tensor_value_info("input", kind, ["batch", "time", features])]
     if lengths:
         inputs.append(helper.make_tensor_value_info("lengths", onnx.TensorProto.INT32, ["batch"]))
-    outputs.insert(0, helper.make_tensor_value_info(x, kind, ["batch", "time", width]))
+    shape = ["batch", width] if last_only else ["batch", "time", width]
+    outputs.insert(0, helper.make_tensor_value_info(x, kind, shape))
     graph = helper.make_graph(drawn.nodes, "stepnet", inputs, outputs)
     opsets = [helper.make_opsetid("", OPSET)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=IR, producer_name="stepnet")
@@ -103,9 +113,9 @@ class Drawing:
         self.constants.append((self.onnx.TensorProto(name=name, data_type=kind, dims=array.shape), array))
         return name
 
-    def layer(self, layer: OnnxNode, index: int, x: str, lengths: str, last: bool) -> tuple[str, list[str]]:
-        """Draws a layer on x [time, batch, features]; gives its output, the last layer's batch first, and the
-        names of its final states.
+    def layer(self, layer: OnnxNode, index: int, x: str, lengths: str, form: "Form") -> tuple[str, list[str]]:
+        """Draws a layer on x [time, batch, features]; gives its output in that form, and the names of its
+        final states.
         """
         name = layer.name
         arrays = {slot: self.constant(f"{name}.{slot}", array) for slot, array in layer.arrays.items()}
@@ -117,12 +127,13 @@ class Drawing:
         if layer.op == "LSTM":
             inputs += [arrays.get("initial_c", ""), arrays.get("P", "")]
             states.append(f"final_c_{index}")
-        y = f"{name}.Y"
+        y = "" if form is LAST else f"{name}.Y"
         attributes = attributes_of(layer.op, layer.attributes)
         self.nodes.append(self.onnx.helper.make_node(layer.op, inputs, [y, *states], name, **attributes))
-        moved = self.node("Transpose", [y], f"{y}_by_batch" if last else f"{y}_by_time", perm=ORDERS[last])
-        shape = self.sizes(f"{name}.shape", 0, 0, outputs_of(layer))
-        return self.node("Reshape", [moved, shape], "output" if last else f"{name}.output"), states
+        moved = self.node("Transpose", [y or states[0]], f"{name}.Y{form.suffix}", perm=form.order)
+        shape = self.sizes(f"{name}.shape", *[0] * (len(form.order) - 2), outputs_of(layer))
+        output = f"{name}.output" if form is BETWEEN else "output"
+        return self.node("Reshape", [moved, shape], output), states
 
     def for_each_sequence(self, state: str) -> str:
         """Draws a state [directions, 1, hidden] as that of every sequence."""
@@ -132,7 +143,17 @@ class Drawing:
         return self.node("Expand", [state, sizes], f"{state}.each")
 
 
-ORDERS = {False: [0, 2, 1, 3], True: [2, 0, 1, 3]}  # of Y [time, directions, batch, hidden]
+@dataclass(frozen=True)
+class Form:
+    """What becomes of a layer's outputs: the order of the axes, and what stands behind the name of that."""
+
+    order: list[int]
+    suffix: str
+
+
+BETWEEN = Form([0, 2, 1, 3], "_by_time")  # of Y [time, directions, batch, hidden]
+STEPS = Form([2, 0, 1, 3], "_by_batch")
+LAST = Form([1, 0, 2], "_h_by_batch")  # of Y_h [directions, batch, hidden]
 
 
 def checked(layer: OnnxNode) -> OnnxNode:

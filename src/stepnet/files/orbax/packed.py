@@ -20,7 +20,9 @@ def unpacked(data: bytes, method: str, most: int) -> bytes:
     elif method == "zstd":
         made = from_zstandard(data, most)
     else:
-        raise FileError(f"it is packed with {method[:50]!a}, which is not read")
+        raise FileError(
+            f"it is packed with {method[:50]!a}, which is not read: save it with zstd or gzip, or unpacked"
+        )
     if len(made) > most:
         raise FileError(f"a part of it unpacks to more than the {most} bytes that it may have")
     return made

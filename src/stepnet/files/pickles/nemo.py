@@ -1,8 +1,12 @@
 """The weights in a .nemo file by name: a tar of model_config.yaml and of model_weights.ckpt, a state dict.
 
-Source: nemo/core/connectors/save_restore_connector.py of NeMo 2.
+NeMo 1 compressed the tar by gzip; such a file is unpacked in memory, and takes no more than any file.
+Source: nemo/core/connectors/save_restore_connector.py of NeMo 1 and 2.
 """
 
+import zlib
+from io import BufferedIOBase, BytesIO
+from os import SEEK_END
 from pathlib import Path, PurePosixPath
 
 from stepnet.errors import FileError
@@ -11,9 +15,11 @@ from stepnet.files.part import part
 from stepnet.files.paths import opened
 from stepnet.files.pickles import torch_legacy
 from stepnet.files.pickles.torch import arrays_in
+from stepnet.files.store import Store
 
 WEIGHTS = "model_weights.ckpt"
 GZIP = b"\x1f\x8b"
+PIECE = 1 << 20  # bytes that are unpacked at a time
 
 
 def read(path: str | Path) -> dict[str, Array]:
@@ -24,10 +30,27 @@ def read(path: str | Path) -> dict[str, Array]:
     stepnet.errors.FileError: model.nemo: there is no such file
     """
     with opened(path) as (stream, size):
-        if stream.read(len(GZIP)) == GZIP:
-            raise FileError("it is a compressed tar, as NeMo 1 wrote; unpack it with gunzip -S .nemo")
-        files = torch_legacy.members(stream, size)
+        packed = stream.read(len(GZIP)) == GZIP
+        tar = unpacked(stream, Store(None, size)) if packed else stream
+        files = torch_legacy.members(tar, tar.seek(0, SEEK_END))
         weights = [place for name, place in files.items() if PurePosixPath(name).name == WEIGHTS]
         if len(weights) != 1:
             raise FileError(f"this is no .nemo file: it is a tar with {len(weights)} files {WEIGHTS}")
-        return arrays_in(part(stream, weights[0]), weights[0].size)
+        return arrays_in(part(tar, weights[0]), weights[0].size)
+
+
+def unpacked(stream: BufferedIOBase, store: Store) -> BytesIO:
+    """What a file holds that gzip compressed; raises `FileError`, short and without the path."""
+    stream.seek(0)
+    machine, made = zlib.decompressobj(wbits=31), BytesIO()
+    try:
+        while not machine.eof:
+            data = machine.unconsumed_tail or stream.read(PIECE)
+            if not data:
+                raise FileError("its compressed tar is cut off")
+            piece = machine.decompress(data, PIECE)
+            store.take(len(piece), "its compressed tar")
+            made.write(piece)
+    except zlib.error as error:
+        raise FileError(f"its compressed tar is damaged ({error})") from error
+    return made

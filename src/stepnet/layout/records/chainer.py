@@ -2,6 +2,8 @@
 gate.
 """
 
+from typing import Any
+
 from stepnet.layout.record import Evidence, Record
 from stepnet.layout.semantics import Setting, same
 
@@ -12,18 +14,19 @@ NSTEP = Evidence(
     "Chainer 7.8.1",
     "2 to 7",
 )
-CHILD = (
-    "Chainer numbers the children of an NStep link by layer; those of one with two directions, which it "
-    "numbers by 2 layer + direction, are called forward/0 and backward/0 here"
+
+CHILDREN = (
+    "the link's children are numbered by layer and direction, which is what {C} stands for: 2 layer + "
+    "direction; of square weights one layer is as two of a link of one direction, and --from tells"
 )
 
 
-def nstep(gates: str) -> dict[str, str]:
-    """The arrays of the children of an NStep link, one a layer: w0 b0 w1 b1 ..., the inputs' first."""
+def nstep(gates: str, child: str) -> dict[str, str]:
+    """The arrays of the children of an NStep link: w0 b0 w1 b1 ..., the inputs' first."""
     count, found = len(gates), dict[str, str]()
     for place, gate in enumerate(gates):
-        found |= {f"{{L}}/w{place}": f"W_{gate}[h x]", f"{{L}}/b{place}": f"b_{gate}[h]"}
-        found |= {f"{{L}}/w{count + place}": f"R_{gate}[h k]", f"{{L}}/b{count + place}": f"d_{gate}[h]"}
+        found |= {f"{child}/w{place}": f"W_{gate}[h x]", f"{child}/b{place}": f"b_{gate}[h]"}
+        found |= {f"{child}/w{count + place}": f"R_{gate}[h k]", f"{child}/b{count + place}": f"d_{gate}[h]"}
     return found
 
 
@@ -37,6 +40,12 @@ def linear(suffix: str, gate: str) -> dict[str, str]:
     }
 
 
+# The NStep links by their cell, with the order of their gates and what their numbers parametrise.
+NSTEPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("rnn", "n", {"candidate_activation": Setting("activation", same("tanh", "relu"))}),
+    ("gru", "rzn", {"reset": "after"}),
+    ("lstm", "ifgo", {}),
+)
 RECORDS = (
     Record(
         "chainer.lstm",
@@ -55,14 +64,12 @@ RECORDS = (
             "StatefulGRU leaves all recurrent biases out in the first step unless set_state gives it zeros",
         ),
     ),
-    Record(
-        "chainer.nstep_rnn",
-        "rnn",
-        nstep("n"),
-        {"candidate_activation": Setting("activation", same("tanh", "relu"))},
-        NSTEP,
-        notes=(CHILD,),
+    # The NStep links, and those of both directions: the latter have a child for each layer and direction.
+    *(
+        Record(
+            f"chainer.nstep_{both}{cell}", cell, nstep(gates, child), semantics, NSTEP, ways=ways, notes=notes
+        )
+        for cell, gates, semantics in NSTEPS
+        for both, child, ways, notes in (("", "{L}", 1, ()), ("bi", "{C}", 2, (CHILDREN,)))
     ),
-    Record("chainer.nstep_gru", "gru", nstep("rzn"), {"reset": "after"}, NSTEP, notes=(CHILD,)),
-    Record("chainer.nstep_lstm", "lstm", nstep("ifgo"), {}, NSTEP, notes=(CHILD,)),
 )

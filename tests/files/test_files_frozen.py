@@ -1,0 +1,117 @@
+"""Graphs of TensorFlow whose variables were made constants (tests/files/data/make_frozen.py)."""
+
+import tarfile
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_cli import refusal, stepnet
+from tolerance import assert_close
+
+from stepnet.errors import FileError
+from stepnet.files.formats import read
+from stepnet.files.verified import weights
+
+DATA = Path(__file__).parent / "data"
+CELL = "bidirectional_rnn/{}/gru_cell/"
+
+
+@pytest.fixture(scope="module")
+def frozen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("frozen")
+    with tarfile.open(DATA / "frozen.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+# By graph and output: the layer, what it was made with, and whether it runs from the end.
+MADE: dict[tuple[str, str], tuple[str, str, dict[str, Any], bool]] = {
+    ("dynamic", "outputs"): ("rnn/basic_lstm_cell/", "tf1.basic_lstm", {"forget_bias": 0.5}, False),
+    ("unrolled", "forward"): (CELL.format("fw"), "tf1.gru", {}, False),
+    ("unrolled", "backward"): (CELL.format("bw"), "tf1.gru", {}, True),
+    ("block", "outputs"): ("lstm_cell/", "tf1.lstm_block", {"forget_bias": 1.0}, False),
+}
+
+
+@pytest.mark.parametrize(("graph", "output"), MADE)
+def test_cells_compute_what_the_graph_did(frozen: Path, graph: str, output: str):
+    name, layout, semantics, reverse = MADE[graph, output]
+    (module,) = (one for one in read(frozen / f"{graph}.pb", layout).modules if one.name == name)
+    numbers = np.load(frozen / "outputs.npz")
+    found = weights(replace(module, semantics=semantics, reverse=reverse)).layers()(
+        numbers[f"{graph}:inputs"]
+    )
+    assert_close(found[0], numbers[f"{graph}:{output}"], length=5, width=5, dtype=np.float32)
+
+
+def test_what_the_graph_computes_is_listed_and_asked_for(frozen: Path, tmp_path: Path):
+    source, out = frozen / "dynamic.pb", tmp_path / "out.pt"
+    said = refusal("convert", source, "--to", "torch", "-o", out, "--from", "tf1.basic_lstm")
+    assert "the arrays do not tell forget_bias" in said
+    model = read(source)
+    assert {*model.rest} == {"dense"}
+    assert "head/MatMul (MatMul)" in model.layers or "MatMul (MatMul)" in model.layers
+    code, text, _ = stepnet(
+        *("convert", source, "--to", "torch", "-o", out, "--from", "tf1.basic_lstm"),
+        *("--semantics", "forget_bias=0.5", "--verify"),
+    )
+    assert code == 0
+    assert "left: arrays: dense" in text
+
+
+def test_names_that_tell_nothing_are_listed(frozen: Path):
+    """TensorFlow 2 calls the constants after the operators that read the variables."""
+    said = refusal("show", frozen / "keras.pb")
+    assert "no recurrent layer is here" in said
+    assert "sequential/lstm/Read/ReadVariableOp/resource" in said
+
+
+def test_a_saved_model_without_variables(frozen: Path, tmp_path: Path):
+    """A SavedModel is a version and graphs; the one of TensorFlow is around a graph of its own."""
+    graph = (frozen / "block.pb").read_bytes()
+    around = field(2, field(2, graph))
+    (tmp_path / "saved_model.pb").write_bytes(b"\x08\x01" + around)
+    (module,) = read(tmp_path, "tf1.lstm_block").modules
+    assert module.name == "lstm_cell/"
+
+
+def field(number: int, data: bytes) -> bytes:
+    """A field of a message of Protocol Buffers that is bytes."""
+    length, size = b"", len(data)
+    while size > 127:
+        length, size = length + bytes([size & 127 | 128]), size >> 7
+    return bytes([number << 3 | 2]) + length + bytes([size]) + data
+
+
+SHAPE = field(2, b"".join(field(2, b"\x08\x80\x80\x80\x80\x01") for _ in range(2)))  # 2**28 by 2**28
+SPOILT = {
+    "nothing": (b"", "this is no graph of TensorFlow"),
+    "no names": (field(1, field(2, b"Const")), "this is no graph of TensorFlow"),
+    "no message": (b"\x0f\xff", "a message in it"),
+    "no weights": (field(1, field(1, b"x") + field(2, b"NoOp")), "no constants that could be weights"),
+    "huge": (
+        field(1, field(1, b"x") + field(2, b"Const")
+              + field(5, field(1, b"value") + field(2, field(8, b"\x08\x01" + SHAPE)))),
+        "cannot have",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_what_is_no_graph(tmp_path: Path, name: str):
+    data, said = SPOILT[name]
+    path = tmp_path / "graph.pb"
+    path.write_bytes(data)
+    with pytest.raises(FileError, match=said):
+        read(path)
+
+
+def test_graphs_that_are_cut_off(frozen: Path, tmp_path: Path):
+    data, path = (frozen / "block.pb").read_bytes(), tmp_path / "cut.pb"
+    for end in range(0, len(data), 37):
+        path.write_bytes(data[:end])
+        with suppress(FileError):
+            read(path, "tf1.lstm_block")
