@@ -57,7 +57,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     import fcntl
 
-    folder = item.config._tmp_path_factory.getbasetemp().parent  # that of all processes
+    folder = vars(item.config)["_tmp_path_factory"].getbasetemp().parent  # that of all processes
     kind = fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH
     with ExitStack() as locks:
         inside, door = (locks.enter_context(Path(folder, name).open("a")) for name in ("inside", "door"))

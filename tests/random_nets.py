@@ -74,9 +74,8 @@ class Nesting:
 
         def run(x: Any, first: Any, still: Any) -> Any:
             outputs, final = inner(x, initial="zeros" if first is None else first, statics=still)
-            pooled = (
-                transform(lambda value: sn.reduce(value, self.reduction), outputs) if self.reduction else None
-            )
+            how = self.reduction
+            pooled = None if how is None else transform(lambda value: sn.reduce(value, how), outputs)
             return pooled, final
 
         return sn.RNN(self.step(run), self.params, memory=self.outer.memory, reverse=reverse)
@@ -167,8 +166,11 @@ class Groups:
         (outer,) = next(iter(self.flat.inputs.values())).offsets
         sentence = int(outer[place]) + at
         return {
-            "inner": {name: wide(ragged[sentence]) for name, ragged in self.words.items()},
-            "outer": {name: wide(ragged[place][at : at + 1]) for name, ragged in self.flat.inputs.items()},
+            "inner": {name: wide(np.asarray(ragged[sentence])) for name, ragged in self.words.items()},
+            "outer": {
+                name: wide(np.asarray(ragged[place])[at : at + 1])
+                for name, ragged in self.flat.inputs.items()
+            },
             "still": transform(lambda array: wide(array[sentence : sentence + 1]), self.still),
         }
 

@@ -63,9 +63,10 @@ def assert_found(got: tuple[sn.Ragged, sn.Ragged], wanted: list[Found], exact: b
     sequences, logs = got
     assert (len(sequences), sequences.levels, logs.levels) == (len(wanted), 2, 1)
     for place, best in enumerate(wanted):
-        assert [one.tolist() for one in sequences[place].to_list()] == [symbols for _, symbols in best]
+        written: Any = sequences[place]
+        assert [one.tolist() for one in written.to_list()] == [symbols for _, symbols in best]
         if exact:
-            assert logs[place].tolist() == [log for log, _ in best]
+            assert np.asarray(logs[place]).tolist() == [log for log, _ in best]
         else:
             assert_close(logs[place], [log for log, _ in best], 8, 8)
 

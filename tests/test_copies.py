@@ -214,7 +214,7 @@ def test_what_a_recurrence_captured_goes_with_it():
 
 def test_equal_recurrences_are_compiled_once():
     compiled = [
-        llvm_engine.LlvmEngine().compile(sn.RNN(step, weights(), memory=4, inputs=3).schedule).compiled
+        llvm_engine.LlvmEngine().compile_plan(sn.RNN(step, weights(), memory=4, inputs=3).plan).compiled
         for _ in range(2)
     ]
     assert compiled[0] is compiled[1]
@@ -228,7 +228,7 @@ def test_compiled_plans_are_kept_up_to_so_many_bytes(monkeypatch: pytest.MonkeyP
 
         return sn.RNN(numbered, weights(), memory=4, inputs=3)
 
-    one = llvm_engine.LlvmEngine().compile(kernel(0).schedule).compiled.bytes
+    one = llvm_engine.LlvmEngine().compile_plan(kernel(0).plan).compiled.bytes
     kept = Kept(int(3.5 * one))
     monkeypatch.setattr(llvm_engine, "KEPT", kept)
     rnns = [kernel(number) for number in range(5)]

@@ -11,9 +11,9 @@ import stepnet as sn
 from stepnet import cells
 from stepnet.engines import engine_named
 from stepnet.ir import Builder, Node, Recur
-from stepnet.plan import plan
 from stepnet.report.explain import Stage, explain, explanation
 from stepnet.report.expressions import amount, expression, view
+from stepnet.schedule import schedule
 from stepnet.types import ROWS, STEPS, Type
 
 INPUTS, HIDDEN = 3, 4
@@ -216,7 +216,7 @@ def test_what_is_done_in_the_end_is_said() -> None:
     zeros = builder.add("expand", builder.constant(np.zeros(2, np.float32)), extent=ROWS)
     (y,), (last,) = Recur(inside.net([after, after]), 1, 1).add_results(builder, [frames, zeros])
     doubled = builder.add("add", last, builder.add("reduce", y, how="sum"))
-    text = explain(plan(builder.net([builder.add("contract", frames, y), y, last, doubled])))
+    text = explain(schedule(builder.net([builder.add("contract", frames, y), y, last, doubled])))
     assert text.partition("in the end")[1:] == (
         "in the end",
         """\

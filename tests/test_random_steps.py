@@ -36,7 +36,7 @@ def test_random_steps(way: str, batch: int, pytestconfig: pytest.Config) -> None
         derandomize=False,
         database=None,
         phases=[Phase.generate, Phase.shrink] if options.long else [Phase.generate],
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=[*HealthCheck],
     )
     @given(st.data())
     def check(data: st.DataObject) -> None:

@@ -147,7 +147,7 @@ def test_reordered_rows_go_on_as_those_they_come_from(data: st.DataObject, step:
     stream = rnn.stream(rows, batch.initial, statics, engine)
     orders = [np.arange(rows), *(data.draw(st.permutations(range(rows))) for _ in range(count - 1))]
     orders[1] = np.array(orders[1]) // 2
-    fed, origin = np.zeros((rows, 0), int), np.arange(rows)
+    fed, origin, given = np.zeros((rows, 0), int), np.arange(rows), None
     for order in orders:
         if fed.shape[1]:
             stream.reorder(order)

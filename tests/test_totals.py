@@ -20,9 +20,10 @@ from stepnet.engines.llvm.engine import LlvmEngine
 from stepnet.errors import NetError
 from stepnet.interpret import widened
 from stepnet.ir import Builder, Net, Recur, ancestors
+from stepnet.passes.lift import lift
 from stepnet.plan import plan
 from stepnet.ragged.offsets import offsets_of
-from stepnet.schedule import schedule
+from stepnet.schedule import schedule, scheduled
 from stepnet.threads import set_threads
 from stepnet.types import CONST, ROWS, STEPS, Extent, Type
 
@@ -296,8 +297,9 @@ def test_a_schedule_gives_what_is_right(make: Callable[[Parts], list[int]], engi
     p = parts(a_product)
     net = p.builder.net(make(p))
     call = call_of(net, LENGTHS)
-    bound = engine_named(engine).compile(schedule(net)).bind(PARAMETERS)
-    assert_right(bound(call), right(net, call), call)
+    for made in (schedule(net), scheduled(net, lift(net))):
+        bound = engine_named(engine).compile(made).bind(PARAMETERS)
+        assert_right(bound(call), right(net, call), call)
 
 
 # ---- what is planned ---------------------------------------------------------------------------------------

@@ -58,14 +58,17 @@ class Batch:
         return rebuild(self.structure, [Spec(a.shape[1:], a.dtype, levels - 1) for a, levels in pairs])
 
     @classmethod
-    def of(cls, sequences: Any, lengths: Any) -> "Batch":
-        """The batch that a caller's sequences are; raises `InputError` where they do not fit together."""
+    def of(cls, sequences: Any, lengths: Any, time_major: bool = False) -> "Batch":
+        """The batch that a caller's sequences are; raises `InputError` where they do not fit together.
+
+        time_major: whether arrays are [time, batch, features...]; they are read where they lie.
+        """
         named = list(named_leaves(sequences))
         if not named:
             raise InputError("there are no input sequences")
         raggeds = [name for name, leaf in named if isinstance(leaf, Ragged)]
         if not raggeds:
-            return cls._of_arrays(sequences, named, lengths)
+            return cls._of_arrays(sequences, named, lengths, time_major)
         if len(raggeds) < len(named):
             array = next(name for name, leaf in named if not isinstance(leaf, Ragged))
             raise InputError(
@@ -73,6 +76,10 @@ class Batch:
                 "give all inputs as Raggeds or all as arrays"
             )
         check_no_lengths(lengths)
+        if time_major:
+            raise InputError(
+                "time_major=True is for arrays [time, batch, features...]; a Ragged knows where its steps are"
+            )
         return cls._of_raggeds(sequences, named)
 
     @classmethod
@@ -95,23 +102,27 @@ class Batch:
         )
 
     @classmethod
-    def _of_arrays(cls, structure: Any, named: list[tuple[str, Any]], lengths: Any) -> "Batch":
+    def _of_arrays(
+        cls, structure: Any, named: list[tuple[str, Any]], lengths: Any, time_major: bool
+    ) -> "Batch":
+        axes = "[time, batch, features]" if time_major else "[batch, time, features]"
         arrays = [checked_array(leaf, f"input {name}".strip()) for name, leaf in named]
         for (name, _), array in zip(named, arrays, strict=True):
             if array.ndim < 2:
-                raise InputError(
-                    f"sequences are a Ragged or an array [batch, time, features]; this one is {array.shape}"
-                )
+                raise InputError(f"sequences are a Ragged or an array {axes}; this one is {array.shape}")
             if array.shape[:2] != arrays[0].shape[:2]:
                 raise InputError(
                     f"inputs `{named[0][0]}` and `{name}` have different batch and time: "
                     f"{arrays[0].shape[:2]} and {array.shape[:2]}"
                 )
-        count, time = arrays[0].shape[:2]
+        first, second = like = arrays[0].shape[:2]
+        count, time = (second, first) if time_major else (first, second)
         known = np.full(count, time, np.int64) if lengths is None else checked_lengths(lengths, count, time)
         flat = [array.reshape(count * time, *array.shape[2:]) for array in arrays]
-        starts = np.arange(count, dtype=np.int64) * time
-        return cls(structure, flat, [1] * len(flat), starts, known, count * time, (count, time))
+        starts, steps = np.arange(count, dtype=np.int64) * (1 if time_major else time), None
+        if time_major:
+            steps = np.arange(time, dtype=np.int64) * count
+        return cls(structure, flat, [1] * len(flat), starts, known, count * time, like, steps)
 
     @property
     def steps_like(self) -> Any:

@@ -401,9 +401,9 @@ def choice(
     if len(whole) > 1:
         raise typer.BadParameter(f"--from says two layouts of the whole file: {' and '.join(whole)}")
     layouts = dict(pairs([text for text in layout or [] if "=" in text], "--from"))
-    from stepnet.compose import MERGES
     from stepnet.files.interchange import Choice
     from stepnet.layout.semantics import VALUES
+    from stepnet.merge import MERGES
 
     values = {**VALUES, "merge": tuple(MERGES)}
     sizes = {name: number(name, value, int) for name, value in pairs(size or [], "--size")}

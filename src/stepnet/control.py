@@ -41,6 +41,7 @@ class Controls(TypedDict, total=False):
     mask: Any
     masked: str
     begun: Any
+    time_major: bool
 
 
 @dataclass(frozen=True)

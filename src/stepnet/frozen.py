@@ -68,15 +68,17 @@ class FrozenCalls(Generic[Kind]):
     def __init__(self) -> None:
         self.idle: OrderedDict[Key, list[Frozen[Kind]] | None] = OrderedDict()
 
-    def key(self, sequences: Any, last_only: Any, engine: Any, masked: Any) -> Key | None:
+    def key(self, sequences: Any, last_only: Any, engine: Any, masked: Any, time_major: Any) -> Key | None:
         """What frozen calls of these arguments are kept by; None for arguments that have none."""
         if type(sequences) is not np.ndarray or type(last_only) is not bool or type(engine) is not str:
+            return None
+        if type(time_major) is not bool:
             return None
         if type(masked) is not str or masked != "repeat":  # which without a mask says nothing, or is wrong
             return None
         if not (sequences.flags.c_contiguous and sequences.dtype.isnative):
             return None
-        return sequences.shape, sequences.dtype, last_only, engine, threads()
+        return sequences.shape, sequences.dtype, last_only, engine, time_major, threads()
 
     def run(self, key: Key, sequences: Array, initial: Any) -> tuple[Kind, tuple[Any, Any]] | None:
         """The program and the results of a frozen call; None where there is none for these arguments."""

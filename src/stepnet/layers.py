@@ -15,7 +15,7 @@ import numpy as np
 
 from stepnet.arguments import flag
 from stepnet.batch import Batch, Statics, begun_steps, initial_arrays
-from stepnet.control import Control, mask_array
+from stepnet.control import Control, Controls, mask_array
 from stepnet.engines import Call, checked_engine
 from stepnet.errors import InputError, named
 from stepnet.frozen import FrozenCalls
@@ -64,6 +64,31 @@ def leaves_of(
     return [one for name, part, h, s in parts for one in leaves_of(part, h, s, count, (*names, name))]
 
 
+@dataclass(frozen=True)
+class Made:
+    """A recurrence that is in the net: the `Spec`s of its memory, there and as it is given back, and the
+    numbers of its inputs and last memories.
+    """
+
+    rnn: RNN
+    memory: Any
+    last: Any
+    memories: list[int]
+    statics: list[int]
+    params: list[int]
+    final: list[int]
+
+
+class LayersProgram(Program):
+    """The program of layers. memories_of: the structure of each recurrence's memory, as they run."""
+
+    def __init__(self, net: Net, output: Any, memory: Any, last: Any, parts: list[Made]) -> None:
+        count = len(leaves(memory))
+        params = [array for part in parts for array in leaves(part.rnn.params)]
+        super().__init__(net, output, memory, last, count, params)
+        self.memories_of = [part.memory for part in parts]
+
+
 class LayersRun:
     """What runs layers as one net: the programs of the kinds of calls so far."""
 
@@ -93,14 +118,16 @@ class LayersRun:
         mask: Any = None,
         masked: str = "repeat",
         begun: Any = None,
+        time_major: bool = False,
     ) -> tuple[Any, Any]:
         """The outputs and the last memories."""
         plain = initial is None and statics is None and lengths is None and mask is None and begun is None
-        key = self.frozen.key(sequences, last_only, engine, masked) if plain else None
+        key = self.frozen.key(sequences, last_only, engine, masked, time_major) if plain else None
         if key is not None and (done := self.frozen.run(key, sequences, None)) is not None:
             return done[1]
         asked, last_only = checked_engine(engine), flag(last_only, "last_only")
-        given = self.read(sequences, initial, statics, lengths, last_only, mask, masked, begun)
+        control: Controls = {"mask": mask, "masked": masked, "begun": begun, "time_major": time_major}
+        given = self.read(sequences, initial, statics, lengths, last_only, **control)
         bound = given.program.bound(asked)
         if key is not None and self.frozen.is_due(key):
             self.frozen.freeze(key, given.program, bound, given.call, given.batch.like)
@@ -113,13 +140,15 @@ class LayersRun:
         statics: Any,
         lengths: Any,
         last_only: bool,
+        *,
         mask: Any,
         masked: str,
         begun: Any,
-    ) -> Reading:
+        time_major: bool,
+    ) -> Reading[LayersProgram]:
         """What the arguments of a call are, checked; raises `InputError` for those that do not fit."""
         check_masked(masked)
-        batch = Batch.of(sequences, lengths)
+        batch = Batch.of(sequences, lengths, flag(time_major, "time_major"))
         parts = apart(leaves_of(self.layer, initial, statics, batch.count))
         program = self.program_for(batch, parts, last_only, None if mask is None else masked)
         memories = list[Array | None]()
@@ -143,7 +172,7 @@ class LayersRun:
 
     def program_for(
         self, batch: Batch, parts: list[Leaf], last_only: bool, masked: str | None
-    ) -> "LayersProgram":
+    ) -> LayersProgram:
         """The program for such arguments, kept by their dtypes, features and levels."""
         key = *batch.key, *(part.statics.key for part in parts), last_only, masked
         program = self.programs.get(key)
@@ -162,31 +191,6 @@ def apart(parts: list[Leaf]) -> list[Leaf]:
     """The same with statics that are sequences on axes of their own, unless their lengths are the same."""
     known: dict[str, Array] = {}
     return [Leaf(part.rnn, part.names, part.initial, part.statics.beside_others(known)) for part in parts]
-
-
-class LayersProgram(Program):
-    """The program of layers. memories_of: the structure of each recurrence's memory, as they run."""
-
-    def __init__(self, net: Net, output: Any, memory: Any, last: Any, parts: "list[Made]") -> None:
-        count = len(leaves(memory))
-        params = [array for part in parts for array in leaves(part.rnn.params)]
-        super().__init__(net, output, memory, last, count, params)
-        self.memories_of = [part.memory for part in parts]
-
-
-@dataclass(frozen=True)
-class Made:
-    """A recurrence that is in the net: the `Spec`s of its memory, there and as it is given back, and the
-    numbers of its inputs and last memories.
-    """
-
-    rnn: RNN
-    memory: Any
-    last: Any
-    memories: list[int]
-    statics: list[int]
-    params: list[int]
-    final: list[int]
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """The arguments of a call as they are run, and its answer in the caller's own form."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from stepnet.batch import Batch
 from stepnet.control import run_until
@@ -13,17 +13,18 @@ from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
 from stepnet.structure import rebuild
 
+Kind = TypeVar("Kind", bound=Program)
 NO_END = "a step with until= gives one value per row; one of its outputs is a sequence"
 
 
 @dataclass(frozen=True)
-class Reading:
+class Reading(Generic[Kind]):
     """The arguments of a call as they are run. running: the program of the step under control; ends: whether
     sequences may end early.
     """
 
     batch: Batch
-    program: Program
+    program: Kind
     running: Program
     call: Call
     ends: bool

@@ -9,7 +9,7 @@ import numpy as np
 from stepnet import nested
 from stepnet.arguments import array_of, choice, dtype_name, flag, function, is_array, whole
 from stepnet.batch import Batch, Statics, begun_steps, checked_array, initial_arrays
-from stepnet.control import MASKED, Control, Until, mask_array
+from stepnet.control import MASKED, Control, Controls, Until, mask_array
 from stepnet.dtypes import promoted_float
 from stepnet.engines import Call, checked_engine
 from stepnet.errors import InputError
@@ -170,7 +170,7 @@ class RNN:
             pairs = ((key, new[id(program)]) for key, program in getattr(self, name).items())
             setattr(made, name, OrderedDict(pairs))
         made._latest = None if self._latest is None else new[id(self._latest)]
-        made._frozen = FrozenCalls()
+        made._frozen = FrozenCalls[StepProgram]()
         return made
 
     def __repr__(self) -> str:
@@ -191,6 +191,7 @@ class RNN:
         mask: Any = None,
         masked: str = "repeat",
         begun: Any = None,
+        time_major: bool = False,
     ) -> tuple[Any, Any]:
         """The outputs, and each sequence's own last memory.
 
@@ -203,18 +204,19 @@ class RNN:
         mask: a bool for each step, True where it counts, laid out as the inputs are. A step that does not
         count leaves the memory as it is; `masked` says what it gives: "repeat", the output of the step before
         it (zeros where none is), or "zero". begun: how many steps of each sequence were run before, which
-        `index` counts on from; a whole number, or an array [batch].
+        `index` counts on from; a whole number, or an array [batch]. time_major: arrays of sequences, the mask
+        and outputs are [time, batch, ...] instead; they are read and written where they lie.
         """
         plain = statics is None and lengths is None and mask is None and begun is None and self.until is None
-        key = self._frozen.key(sequences, last_only, engine, masked) if plain else None
+        key = self._frozen.key(sequences, last_only, engine, masked, time_major) if plain else None
         if key is not None and (done := self._frozen.run(key, sequences, initial)) is not None:
             self._latest, results = done
             return results
         asked, last_only = checked_engine(engine), flag(last_only, "last_only")
         sequences = self.as_declared(sequences)
         if nested.is_traced(sequences):
-            if mask is not None or begun is not None or self.until is not None:
-                raise refuse("mask=, begun= and until= are not for a recurrence inside a step")
+            if mask is not None or begun is not None or self.until is not None or time_major:
+                raise refuse("mask=, begun=, until= and time_major= are not for a recurrence inside a step")
             if lengths is not None or asked != "auto":
                 raise refuse(
                     "lengths= and engine= are not for a recurrence inside a step: its sequences know their "
@@ -222,7 +224,8 @@ class RNN:
                 )
             check_masked(masked)
             return nested.in_step(self, sequences, initial, statics, last_only)
-        given = self.read(sequences, initial, statics, lengths, last_only, mask, masked, begun)
+        control: Controls = {"mask": mask, "masked": masked, "begun": begun, "time_major": time_major}
+        given = self.read(sequences, initial, statics, lengths, last_only, **control)
         bound = given.running.bound(asked)
         if key is not None and self._frozen.is_due(key):
             self._frozen.freeze(key, given.program, bound, given.call, given.batch.like)
@@ -235,13 +238,15 @@ class RNN:
         statics: Any,
         lengths: Any,
         last_only: bool = False,
+        *,
         mask: Any = None,
         masked: str = "repeat",
         begun: Any = None,
-    ) -> "Reading":
+        time_major: bool = False,
+    ) -> Reading[StepProgram]:
         """What the arguments of a call are, checked; raises `InputError` for those that do not fit."""
         check_masked(masked)
-        batch = Batch.of(sequences, lengths)
+        batch = Batch.of(sequences, lengths, flag(time_major, "time_major"))
         still = Statics.of(statics, batch.count)
         program = self.program_for(batch, still)
         running = self.under(Control(None if mask is None else masked, self.until), program)
@@ -295,6 +300,7 @@ class RNN:
         mask: Any = None,
         masked: str = "repeat",
         begun: Any = None,
+        time_major: bool = False,
     ) -> Scopes:
         """Every named value of every step, for looking inside; the arguments are as for a call.
 
@@ -307,7 +313,8 @@ class RNN:
         that are dropped there. `scopes.step(row, number)` gives all values of one step, and `print(scopes)`
         shows a table.
         """
-        return step_scopes(self, sequences, initial, statics, lengths, mask, masked, begun)
+        control: Controls = {"mask": mask, "masked": masked, "begun": begun, "time_major": time_major}
+        return step_scopes(self, sequences, initial, statics, lengths, control)
 
     def as_declared(self, inputs: Any) -> Any:
         """Inputs with their dicts in the order in which the recurrence was told of them."""

@@ -91,25 +91,30 @@ class Schedule:
 
 
 def schedule(net: Net) -> Schedule:
-    """What is run for a net: one plan for a flat recurrence, else the parts that it is taken apart into."""
-    if is_flat(net):
-        return Schedule(net, net, (whole_part(net),))
+    """What is run for a net: one plan where that is enough, else the parts that it is taken apart into."""
+    loops = [node.recur for node in net.nodes if node.operation == "recur"]
+    if len(loops) == 1 and not is_nested(net):
+        single = plan_of_all(net)
+        if single is not None:
+            return Schedule(net, net, (whole_part(single),))
     return scheduled(net, lift(net))
 
 
-def is_flat(net: Net) -> bool:
-    """Whether a net is one recurrence over sequences of rows, and nothing else."""
-    operations = [node.operation for node in net.nodes if node.operation not in ("input", "result")]
-    return operations == ["recur"] and not is_nested(net)
+def plan_of_all(net: Net) -> Plan | None:
+    """The plan of a net with one recurrence; None where it has to go over the steps more than once."""
+    try:
+        return plan(net)
+    except NetError:
+        return None
 
 
-def whole_part(net: Net) -> Part:
+def whole_part(single: Plan) -> Part:
     """The one part of a net that one plan runs."""
-    recur = next(node for node in net.nodes if node.operation == "recur").recur
-    reads = tuple(number for number in net.inputs if net.type_of(number).extent != CONST)
-    parameters = tuple(number for number in net.inputs if net.type_of(number).extent == CONST)
-    statics = len(reads) - recur.sequence_count - recur.memory_count
-    return Part("recurrence", reads, net.results, STEPS, plan(net), recur.memory_count, statics, parameters)
+    net, ends = single.traced, single.ends
+    parameters = {net.inputs[place] for place in ends.parameters}
+    reads = tuple(number for number in net.inputs if number not in parameters)
+    counts = len(ends.memories), len(ends.statics)
+    return Part("recurrence", reads, net.results, STEPS, single, *counts, tuple(sorted(parameters)))
 
 
 def scheduled(traced: Net, net: Net) -> Schedule:

@@ -12,6 +12,7 @@ import numpy as np
 
 from stepnet import nested
 from stepnet.arguments import is_integer, is_one_of, shown
+from stepnet.control import Controls
 from stepnet.dtypes import DTYPES, kind_of_dtype
 from stepnet.engines.packed import Packed
 from stepnet.errors import InputError
@@ -26,7 +27,8 @@ from stepnet.types import ROWS, Type, is_beside
 from stepnet.watch import Names, like, roles, watched
 
 if TYPE_CHECKING:
-    from stepnet.recurrence import RNN, Reading
+    from stepnet.reading import Reading
+    from stepnet.recurrence import RNN
 
 Array = np.ndarray
 SHOWN = 4
@@ -131,9 +133,7 @@ def step_scopes(
     initial: Any,
     statics: Any,
     lengths: Any,
-    mask: Any,
-    masked: str,
-    begun: Any,
+    control: Controls,
 ) -> Scopes:
     """Every named value of every step of the sequences."""
     if nested.is_traced(sequences):
@@ -143,8 +143,8 @@ def step_scopes(
         )
     sequences = rnn.as_declared(sequences)
 
-    def read(rnn: "RNN") -> "Reading":
-        return rnn.read(sequences, initial, statics, lengths, False, mask, masked, begun)
+    def read(rnn: "RNN") -> "Reading[Any]":
+        return rnn.read(sequences, initial, statics, lengths, **control)
 
     read(like(rnn, rnn.step))  # what is wrong is said here, where nobody watches
     names: Names = {}
@@ -161,7 +161,7 @@ def step_scopes(
     constants = constant_arrays(names, leaves(rnn.params))
     values = {name: found[leaf.number] for name, leaf in names.items() if name not in constants}
     values |= {name: record.repeated(array) for name, array in constants.items()}
-    if mask is not None:
+    if control.get("mask") is not None:
         values |= under_mask(called, record, len(numbers))
     return Scopes({name: values[name] for name in names})
 
@@ -185,7 +185,7 @@ def constant_arrays(names: Names, params: list[Array]) -> dict[str, Array]:
     return arrays | dict(zip(made, interpret(net, [*none, *params], Segments(0)), strict=True))
 
 
-def under_mask(called: "Reading", record: "Record", first: int) -> dict[str, Ragged]:
+def under_mask(called: "Reading[Any]", record: "Record", first: int) -> dict[str, Ragged]:
     """The outputs and next memories as the mask has them: of the step itself they are what it would give."""
     outputs, after = called.program.output, called.program.memory
     behind = first + len(leaves(called.running.output))
@@ -242,7 +242,7 @@ def inner_offsets(segments: Segments, type_: Type) -> tuple[Array, ...]:
     return segments.offsets[: len(type_.extent) - 1]
 
 
-def recorded(called: "Reading", seen: Net, params: list[Array]) -> Record:
+def recorded(called: "Reading[Any]", seen: Net, params: list[Array]) -> Record:
     """What a recurrence has at each step: the results of the net that is seen, then those of its own body.
 
     Where sequences end early, steps behind an end do not count.

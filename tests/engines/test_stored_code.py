@@ -15,7 +15,7 @@ from stepnet.engines.llvm.engine import LlvmEngine
 from stepnet.engines.llvm.target import Target, available_targets
 from stepnet.errors import NetError
 from stepnet.ir import Builder, Net
-from stepnet.plan import plan
+from stepnet.schedule import schedule
 from stepnet.types import CONST, ROWS, STEPS, Type
 
 Array = np.ndarray
@@ -38,7 +38,7 @@ def cast_net(source: str, target: str) -> Net:
 
 @cache
 def compiled(source: str, target: str, on: Target) -> Any:
-    engine, whole = LlvmEngine(on), plan(cast_net(source, target))
+    engine, whole = LlvmEngine(on), schedule(cast_net(source, target))
     assert engine.refuse(whole) is None
     return engine.compile(whole).bind([])
 

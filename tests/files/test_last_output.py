@@ -46,7 +46,8 @@ MADE: dict[str, Any] = {
 
 
 def in_keras(path: Path) -> Any:
-    return keras.ops.convert_to_numpy(keras.saving.load_model(path)(X))
+    model: Any = keras.saving.load_model(path)
+    return keras.ops.convert_to_numpy(model(X))
 
 
 def in_onnxruntime(path: Path) -> Any:
@@ -109,8 +110,9 @@ def test_states_that_a_graph_gives_are_noted(tmp_path: Path):
     source, onnx, out = saved(tmp_path, made), tmp_path / "out.onnx", tmp_path / "out.keras"
     converted(source, "--to", "onnx", "-o", onnx)
     session = onnxruntime.InferenceSession(onnx, providers=["CPUExecutionProvider"])
-    found = session.run(["output", "final_h_0", "final_c_0"], {"input": X})
-    wanted = [keras.ops.convert_to_numpy(y) for y in keras.saving.load_model(source)(X)]
+    found: Any = session.run(["output", "final_h_0", "final_c_0"], {"input": X})
+    model: Any = keras.saving.load_model(source)
+    wanted = [keras.ops.convert_to_numpy(y) for y in model(X)]
     for y, right in zip((found[0], found[1][0], found[2][0]), wanted, strict=True):
         assert_close(y, right, length=TIME, width=2 * HIDDEN)
     stated = converted(onnx, "--to", "keras", "-o", out)

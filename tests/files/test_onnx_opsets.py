@@ -77,7 +77,8 @@ def by_onnx(path: Path, x: Any) -> Any:
         kept = [one for one in node.attribute if one.name != "output_sequence"]
         del node.attribute[:]
         node.attribute.extend(kept)
-    return ReferenceEvaluator(made).run(None, {"X": x})[0]
+    outputs: Any = ReferenceEvaluator(made).run(None, {"X": x})
+    return outputs[0]
 
 
 DROPOUTS = [

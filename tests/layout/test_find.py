@@ -62,15 +62,16 @@ def test_a_prefix_ends_in_no_letter_or_digit(prefix: str):
 
 @pytest.mark.parametrize("name", records())
 def test_the_arrays_of_every_record_are_found(name: str):
-    for directions in (record(name).ways,) if record(name).ways else (1, 2):
+    ways = record(name).ways
+    for directions in (1, 2) if ways is None else (ways,):
         sizes = Sizes(5, 3, 2 if record(name).projection else None, directions=directions)
         front = f"model.{record(name).mark or 'layer'}."
         shapes = shapes_of(name, sizes, front) | HEAD
         (found,) = find(shapes, [record(name)])
         assert (found.prefix, found.layouts) == (front, (name,))
         assert list(found.names.values()) == list(without(shapes, *HEAD))
-    (one,) = [one for one in find(shapes) if one.names == found.names]
-    assert any(record(other).same_as(record(name)) for other in one.layouts)
+        (one,) = [one for one in find(shapes) if one.names == found.names]
+        assert any(record(other).same_as(record(name)) for other in one.layouts)
 
 
 def test_several_layers_are_found_in_the_order_of_their_arrays():

@@ -14,7 +14,7 @@ import numpy as np
 
 from stepnet.ends import Ends
 from stepnet.engines.base import Call, FrozenCall, Results
-from stepnet.engines.part import ENDS, Frame, Values, plain_call, sequence_call
+from stepnet.engines.part import ENDS, Frame, Values, plain_call, sequence_call, takes_gaps
 from stepnet.interpret import Segments
 from stepnet.ir import Net
 from stepnet.ragged.offsets import offsets_of
@@ -57,9 +57,10 @@ def frozen_parts(
     It is run once on the way, as each part needs to see what those before it give.
     """
     plain = call.begun is None and not call.statics and not call.inner and not call.last_only
-    if not plain or not call.rows or not np.all(call.lengths) or not call.is_packed:
+    dense = int(call.lengths.sum()) == call.total and (call.is_packed or takes_gaps(schedule))
+    if not plain or not dense or not call.rows or not np.all(call.lengths):
         return None
-    frame = Frame(Segments(call.rows, (offsets_of(call.lengths),)))
+    frame = Frame(Segments(call.rows, (offsets_of(call.lengths),)), None if call.is_packed else call)
     values = dict(constants)
     values.update(zip(varying(schedule.net), (*call.sequences, *call.initial), strict=True))
     steps = list[Step]()

@@ -7,7 +7,7 @@ import numpy as np
 
 from stepnet import cells
 from stepnet.arguments import dtype_name, flag
-from stepnet.compose import Bidirectional, Layer, Stack, checked_merge
+from stepnet.compose import Bidirectional, Layer, Stack
 from stepnet.errors import LayoutError
 from stepnet.layout import registry
 from stepnet.layout.equations import step_of
@@ -18,6 +18,7 @@ from stepnet.layout.record import Record
 from stepnet.layout.semantics import Semantics
 from stepnet.layout.sizes import Sizes
 from stepnet.layout.solve import told
+from stepnet.merge import checked_merge
 from stepnet.recurrence import RNN
 
 Blocks = dict[str, dict[str, Array]]  # of one direction of one layer: by parameter, then by gate
