@@ -3,6 +3,7 @@ fit, and said why not; with a great many names, and with names made to take long
 """
 
 import re
+import sys
 import time
 from collections.abc import Mapping
 from random import Random
@@ -424,7 +425,7 @@ def test_only_shapes_that_are_none_of_a_record_are_not_solved(name: str):
 
 def test_whole_layers_that_do_not_fit_are_refused_in_time_that_grows_as_they_do():
     times: list[float] = []
-    for count in (500, 4000):
+    for count in (20, 160):
         shapes: dict[str, tuple[int, ...]] = {}
         for number in range(count):
             shapes |= {f"{number}/kernel": (3 + number, 12), f"{number}/recurrent_kernel": (7, 12)}
@@ -436,9 +437,8 @@ def test_whole_layers_that_do_not_fit_are_refused_in_time_that_grows_as_they_do(
 
 def test_no_equations_are_solved_for_shapes_that_cannot_be(monkeypatch: pytest.MonkeyPatch):
     asked: list[str] = []
-    monkeypatch.setattr(
-        "stepnet.layout.find.why_not", lambda one, shapes: asked.append(one.name) or "it does not fit"
-    )
+    module = sys.modules["stepnet.layout.find"]  # the package has a function of this name
+    monkeypatch.setattr(module, "why_not", lambda one, shapes: asked.append(one.name) or "it does not fit")
     shapes = {"a.weight_ih_l0": (12, 3), "a.weight_hh_l0": (12, 7), "b.weight_ih_l0": (12, 3)}
     assert find(shapes) == ()
     assert asked == []
