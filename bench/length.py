@@ -39,8 +39,8 @@ from rich.table import Table
 import stepnet as sn
 from stepnet import cells
 from stepnet.engines.llvm.run import Runner
-from stepnet.threads import threads
-from stepnet.tolerance import tolerance
+from stepnet.engines.threads import threads
+from stepnet.net.tolerance import tolerance
 
 Array = np.ndarray
 INPUTS, HIDDEN = 8, 64

@@ -26,11 +26,11 @@ from rich.table import Table
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.demo import load
+from stepnet.cli.demo import load
 from stepnet.engines.part import KINDS
+from stepnet.engines.threads import threads
 from stepnet.layout import from_torch
-from stepnet.threads import threads
-from stepnet.tolerance import tolerance
+from stepnet.net.tolerance import tolerance
 
 Array = np.ndarray
 MOST = 1.3  # what is promised: of the flat recurrence's time

@@ -37,8 +37,8 @@ from rich.table import Table
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.threads import threads
-from stepnet.tolerance import tolerance
+from stepnet.engines.threads import threads
+from stepnet.net.tolerance import tolerance
 
 Array = np.ndarray
 MOST = {"gru": 0.5}  # what is promised: of onnxruntime's time

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 
+from stepnet.cli.report.layouts import biases, entry, framework, matrix, sense
 from stepnet.layout.notation import Flat
 from stepnet.layout.record import Record
 from stepnet.layout.registry import records
-from stepnet.report.layouts import biases, entry, framework, matrix, sense
 
 PAGE = Path(__file__).with_name("layouts.md")
 CELLS = {"gru": "GRU", "lstm": "LSTM", "rnn": "simple recurrences", "mgu": "minimal gated units"}

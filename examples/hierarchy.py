@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import stepnet as sn
-from stepnet.demo import load
+from stepnet.cli.demo import load
 from stepnet.layout import from_torch
 
 Array = np.ndarray

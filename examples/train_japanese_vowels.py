@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 
-DATA = Path(__file__).resolve().parents[1] / "src" / "stepnet" / "data"
+DATA = Path(__file__).resolve().parents[1] / "src" / "stepnet" / "cli" / "data"
 FEATURES, HIDDEN, SPEAKERS = 12, 64, 9
 EPOCHS, BATCH, LEARNING_RATE, WEIGHT_DECAY = 100, 30, 1e-2, 1e-2
 NOISE, DROPOUT, SMOOTHING = 0.8, 0.5, 0.1

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 import stepnet as sn
-from stepnet.dtypes import DTYPES
 from stepnet.errors import StepnetError
-from stepnet.step import trace_step
+from stepnet.trace.step import trace_step
+from stepnet.values.dtypes import DTYPES
 
 Array = np.ndarray
 Function = Callable[[Any], Any]

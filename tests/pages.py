@@ -10,8 +10,8 @@ import pytest
 from seeds import SEEDS
 
 import stepnet as sn
+from stepnet.cli.report.picture import Shown, picture
 from stepnet.layout.registry import record
-from stepnet.report.picture import Shown, picture
 
 SCHEMES = ("light", "dark")
 SEEN = 1560, 1560

@@ -18,9 +18,9 @@ from same_bits import assert_same_bits
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet import control
 from stepnet.engines.llvm import run as llvm_run
-from stepnet.structure import leaves, transform
+from stepnet.rnn import control
+from stepnet.values.structure import leaves, transform
 
 Array = np.ndarray
 LONGEST, WIDTH = 5, 32

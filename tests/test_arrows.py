@@ -15,26 +15,26 @@ PACKAGE = "stepnet"
 
 # A stage's modules, and folders with all that is in them; a module of a folder may be named in another stage.
 STAGES = {
-    "errors": "errors version dtypes arguments structure lines once apart threads lanes tolerance",
+    "values": "errors values",
     "ragged": "ragged",
-    "net": "types meanings recur type_rules ops ir digest interpret",
-    "trace": "trace feature_axes contractions einsum indexing ufuncs numpy_reductions numpy_shapes"
-    " numpy_functions functions step",
-    "plan": "passes plan ends totals schedule",
+    "net": "net",
+    "trace": "trace",
+    "plan": "plan",
     "engines": "engines",
-    "explain": "report.expressions report.explain report.nesting",
-    "rnn": "batch beams block builder candidates cells compose control frozen generate layers masks merge"
-    " nested program reading recurrence scopes stream watch",
+    "explain": "rnn.expressions rnn.nesting rnn.explain",
+    "rnn": "rnn",
     "torch": "torch",
     "layout": "layout",
     "whole": "__init__",
     "files": "files",
-    "report": "report demo",
+    "report": "cli.report cli.demo",
     "cli": "cli",
 }
 
 # A recurrence and what it is made of know each other by type: the files are being taken apart. To be emptied.
-CIRCLES = {"compose", "layers", "nested", "recurrence", "scopes", "stream", "watch"}
+CIRCLES = {
+    f"rnn.{name}" for name in ("compose", "layers", "nested", "recurrence", "scopes", "stream", "watch")
+}
 
 # What imports inside functions: each command what it needs, so that all of them start at once; and LLVM is
 # loaded where an engine is asked for, by one thread and between two forks.

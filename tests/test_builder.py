@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.block import Memory
-from stepnet.builder import RNNOp, add_two, matmul
 from stepnet.errors import InputError, StepError
+from stepnet.rnn.block import Memory
+from stepnet.rnn.builder import RNNOp, add_two, matmul
 
 Array = np.ndarray
 F32 = np.float32
@@ -44,7 +44,7 @@ def ragged(seed: int, features: int | tuple[int, ...], dtype: Any = np.float64) 
 #       pd.matmul(W, x) + pd.matmul(U, h.pre_state()))
 #
 # `a` has a row of 20 for each sequence; parameters are NumPy arrays; `pd` is `stepnet`, which keeps the
-# program's own words in `stepnet.builder`.
+# program's own words in `stepnet.rnn.builder`.
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

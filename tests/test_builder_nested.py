@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.block import Memory
-from stepnet.builder import RNNOp, matmul
 from stepnet.errors import InputError
+from stepnet.rnn.block import Memory
+from stepnet.rnn.builder import RNNOp, matmul
 
 Array = np.ndarray
 ENGINES = pytest.mark.parametrize("engine", ["interpret", "llvm"])
@@ -68,7 +68,7 @@ def ragged(
 #                                                      needed: pd.matmul(W0, paragraph_out).
 #
 # `a` has a row of 20 for each chapter; a word is what it calls a sentence, a vector of 128; `chapter_data` is
-# a Ragged of two levels, and parameters are NumPy arrays; `pd` is `stepnet.builder`.
+# a Ragged of two levels, and parameters are NumPy arrays; `pd` is `stepnet.rnn.builder`.
 
 CHAPTERS = [[3, 1, 0], [], [2], [0, 4]]
 

@@ -10,8 +10,8 @@ import torch
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.cells import CELLS
 from stepnet.errors import InputError
+from stepnet.rnn.cells import CELLS
 
 LENGTHS = (4, 0, 1, 7)
 INPUTS, HIDDEN, PROJECTED = 5, 7, 3

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 
 import stepnet as sn
 from stepnet.cli import app
+from stepnet.cli.report import progress
 from stepnet.files import parquet as over_parquet
-from stepnet.report import progress
 
 DATA = Path(sn.__file__).parent / "data"
 MODEL = DATA / "speaker_gru.safetensors"
@@ -275,7 +275,7 @@ def test_doctor_says_what_there_is():
 
 
 def test_doctor_without_a_package(monkeypatch: pytest.MonkeyPatch):
-    from stepnet.report import doctor
+    from stepnet.cli.report import doctor
 
     monkeypatch.setattr(doctor, "OPTIONAL", ("no-such",))
     assert "  no-such     not installed" in stepnet("doctor")[1]

@@ -9,9 +9,9 @@ import pytest
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.cells import CELLS
 from stepnet.errors import InputError, StepError
-from stepnet.merge import MERGES
+from stepnet.rnn.cells import CELLS
+from stepnet.rnn.merge import MERGES
 
 LENGTHS = (3, 0, 1, 6)
 BATCH, TIME, INPUTS, HIDDEN = len(LENGTHS), max(LENGTHS), 2, 3

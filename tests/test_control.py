@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet import control
 from stepnet.errors import InputError, StepError
-from stepnet.structure import leaves, rebuild
+from stepnet.rnn import control
+from stepnet.values.structure import leaves, rebuild
 
 Array = np.ndarray
 F64 = np.float64
@@ -285,7 +285,7 @@ def test_sequences_that_have_ended_cost_nothing_more(monkeypatch: pytest.MonkeyP
 
         return control.run_until(one, call, net)
 
-    monkeypatch.setattr("stepnet.recurrence.run_until", spied)
+    monkeypatch.setattr("stepnet.rnn.recurrence.run_until", spied)
     x = np.ones((64, 1000))
     x[0] = 0
     rnn = sn.RNN(lambda x, h, p: (x, h + x), memory=(), until=lambda output, memory: output > 0.5)

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 import stepnet as sn
-from stepnet import cells, recurrence
+from stepnet import cells
 from stepnet.engines.llvm import engine as llvm_engine
 from stepnet.engines.llvm.compiled import Kept
 from stepnet.errors import InputError
 from stepnet.layout.layers import layers
-from stepnet.structure import leaves
+from stepnet.rnn import recurrence
+from stepnet.values.structure import leaves
 
 Array = np.ndarray
 X = np.random.default_rng(0).normal(size=(2, 5, 3)).astype("float32")

@@ -11,7 +11,7 @@ import torch
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-DATA = Path(__file__).resolve().parents[1] / "src" / "stepnet" / "data"
+DATA = Path(__file__).resolve().parents[1] / "src" / "stepnet" / "cli" / "data"
 HIDDEN = 64
 UNIT_ROUNDOFF = 2.0**-24  # of float32
 

@@ -11,9 +11,8 @@ from tolerance import assert_close
 from typer.testing import CliRunner
 
 import stepnet as sn
-from stepnet import demo
-from stepnet.cli import app
-from stepnet.tolerance import tolerance
+from stepnet.cli import app, demo
+from stepnet.net.tolerance import tolerance
 
 FRAMES, INPUTS, HIDDEN = 29, 12, 64  # the longest utterance's
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import stepnet as sn
 import stepnet.engines.llvm.engine
 from stepnet.engines.llvm.target import Target, available_targets
-from stepnet.step import trace_step
+from stepnet.trace.step import trace_step
 
 ROWS = 3
 SIZES = dict(zip(ascii_lowercase, (ROWS, 2, 3, 1, 5, 4), strict=False))

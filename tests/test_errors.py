@@ -12,8 +12,8 @@ import pytest
 import stepnet as sn
 from stepnet.engines import choose
 from stepnet.errors import InputError, NetError, RefusedError, StepError, StepnetError
-from stepnet.ir import Builder, Net, Node
-from stepnet.types import CONST, ROWS, STEPS, Type
+from stepnet.net.ir import Builder, Net, Node
+from stepnet.net.types import CONST, ROWS, STEPS, Type
 
 PARAMS = {"W": np.ones((4, 4), np.float32), "v": np.ones(4, np.float32), "E": np.ones((5, 2, 3), np.float32)}
 F32 = np.float32

@@ -10,11 +10,11 @@ import pytest
 import stepnet as sn
 from stepnet import cells
 from stepnet.engines import engine_named
-from stepnet.ir import Builder, Node, Recur
-from stepnet.report.explain import Stage, explain, explanation
-from stepnet.report.expressions import amount, expression, view
-from stepnet.schedule import schedule
-from stepnet.types import ROWS, STEPS, Type
+from stepnet.net.ir import Builder, Node, Recur
+from stepnet.net.types import ROWS, STEPS, Type
+from stepnet.plan.schedule import schedule
+from stepnet.rnn.explain import Stage, explain, explanation
+from stepnet.rnn.expressions import amount, expression, view
 
 INPUTS, HIDDEN = 3, 4
 GRU = """\

@@ -12,10 +12,10 @@ from same_bits import assert_same_bits
 import stepnet as sn
 from stepnet import cells
 from stepnet.engines import Call
+from stepnet.engines.threads import threads
 from stepnet.errors import InputError
-from stepnet.frozen import MOST
-from stepnet.structure import leaves
-from stepnet.threads import threads
+from stepnet.rnn.frozen import MOST
+from stepnet.values.structure import leaves
 
 Array = np.ndarray
 RANDOM = np.random.default_rng(0)

@@ -12,7 +12,7 @@ import torch
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.demo import Speakers, load
+from stepnet.cli.demo import Speakers, load
 
 Array = np.ndarray
 FRAMES, WIDTH = 29, 12 + 64  # of the longest utterance; products summed for each gate

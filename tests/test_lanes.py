@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepnet.lanes import Lanes, lanes_for
+from stepnet.engines.lanes import Lanes, lanes_for
 
 LENGTHS = st.lists(st.integers(0, 40), min_size=1, max_size=60).map(np.array)
 

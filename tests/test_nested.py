@@ -13,7 +13,7 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.errors import InputError, StepError
-from stepnet.meanings import REDUCTIONS
+from stepnet.net.meanings import REDUCTIONS
 
 Array = np.ndarray
 RANDOM = np.random.default_rng(11)

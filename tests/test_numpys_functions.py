@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpys_values import EDGES, Array, Case, Function, Values, check, check_refused
 
-from stepnet.numpy_functions import FUNCTIONS
+from stepnet.trace.numpy_functions import FUNCTIONS
 
 REFUSED = {
     "sum all*": "all axes are the rows too, and every row is a sequence of its own",

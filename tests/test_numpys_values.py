@@ -12,7 +12,7 @@ from numpys_values import EDGES, PARAMETERS, ROWS, Case, Function, check, check_
 
 import stepnet as sn
 from stepnet.engines.llvm.elementary import ELEMENTARY
-from stepnet.ufuncs import UFUNCS
+from stepnet.trace.ufuncs import UFUNCS
 
 REFUSED = {
     "bitwise_*": "integers have no bits in a step",

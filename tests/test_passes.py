@@ -13,10 +13,10 @@ from tolerance import assert_close
 import stepnet as sn
 from stepnet.engines.base import Call
 from stepnet.engines.interpreter import BoundNet
-from stepnet.interpret import widened
-from stepnet.ir import Net
-from stepnet.passes import PIPELINE, optimised
-from stepnet.structure import leaves
+from stepnet.net.interpret import widened
+from stepnet.net.ir import Net
+from stepnet.plan.passes import PIPELINE, optimised
+from stepnet.values.structure import leaves
 
 Array = np.ndarray
 SIZE = 3

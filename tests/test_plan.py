@@ -10,9 +10,9 @@ from random_steps import RandomStep, random_steps
 
 import stepnet as sn
 from stepnet.errors import NetError
-from stepnet.ir import Builder, Net
-from stepnet.plan import Plan, plan
-from stepnet.types import CONST, ROWS, STEPS, Type
+from stepnet.net.ir import Builder, Net
+from stepnet.net.types import CONST, ROWS, STEPS, Type
+from stepnet.plan.plan import Plan, plan
 
 H = 3
 PARAMS = {

@@ -13,7 +13,7 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.errors import InputError
-from stepnet.structure import leaves
+from stepnet.values.structure import leaves
 
 Array = np.ndarray
 F32 = np.float32

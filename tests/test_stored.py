@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.control import Control
-from stepnet.dtypes import DTYPES
 from stepnet.errors import InputError, StepError
-from stepnet.structure import leaves, transform
+from stepnet.rnn.control import Control
+from stepnet.values.dtypes import DTYPES
+from stepnet.values.structure import leaves, transform
 
 Array = np.ndarray
 STORED = pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -12,7 +12,7 @@ from tolerance import assert_close
 import stepnet as sn
 from stepnet import cells
 from stepnet.errors import InputError
-from stepnet.structure import leaves, transform
+from stepnet.values.structure import leaves, transform
 
 Array = np.ndarray
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 import stepnet as sn
 from stepnet import cells
 from stepnet.errors import InputError
-from stepnet.structure import leaves, transform
+from stepnet.values.structure import leaves, transform
 
 Array = np.ndarray
 GRU = cells.CELLS["gru"]

@@ -17,15 +17,15 @@ from stepnet.engines import engine_named
 from stepnet.engines.base import Call, Results
 from stepnet.engines.interpreter import BoundNet
 from stepnet.engines.llvm.engine import LlvmEngine
+from stepnet.engines.threads import set_threads
 from stepnet.errors import NetError
-from stepnet.interpret import widened
-from stepnet.ir import Builder, Net, Recur, ancestors
-from stepnet.passes.lift import lift
-from stepnet.plan import plan
+from stepnet.net.interpret import widened
+from stepnet.net.ir import Builder, Net, Recur, ancestors
+from stepnet.net.types import CONST, ROWS, STEPS, Extent, Type
+from stepnet.plan.passes.lift import lift
+from stepnet.plan.plan import plan
+from stepnet.plan.schedule import schedule, scheduled
 from stepnet.ragged.offsets import offsets_of
-from stepnet.schedule import schedule, scheduled
-from stepnet.threads import set_threads
-from stepnet.types import CONST, ROWS, STEPS, Extent, Type
 
 Array = np.ndarray
 H, X = 5, 3

@@ -15,9 +15,9 @@ import pytest
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.interpret import Segments, interpret
-from stepnet.step import trace_step
-from stepnet.structure import transform
+from stepnet.net.interpret import Segments, interpret
+from stepnet.trace.step import trace_step
+from stepnet.values.structure import transform
 
 Case = Callable[[Any], Any]
 ROWS = 5

@@ -12,8 +12,8 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.errors import InputError, StepError
-from stepnet.scopes import Scopes
-from stepnet.structure import leaves
+from stepnet.rnn.scopes import Scopes
+from stepnet.values.structure import leaves
 
 Array = np.ndarray
 F32, F64 = np.float32, np.float64

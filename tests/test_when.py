@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from stepnet.ir import Builder, Recur
-from stepnet.passes.when import When, known_once, when, when_inside
-from stepnet.types import CONST, ROWS, STEPS, Type
+from stepnet.net.ir import Builder, Recur
+from stepnet.net.types import CONST, ROWS, STEPS, Type
+from stepnet.plan.passes.when import When, known_once, when, when_inside
 
 
 def of(extent: tuple[str, ...], *shape: int) -> Type:

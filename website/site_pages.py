@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-COMMANDS = {"stepnet": ("stepnet.cli",), "stepnet bench": ("--func", "bench", "stepnet.bench.command")}
-"""Each command and the arguments by which typer finds it."""
 INTRODUCTION = """\
 # The command line
 
@@ -35,11 +33,8 @@ def at_root(name: str) -> str:
 
 def commands() -> str:
     """The page of the command line: what typer writes of each command, one heading for each."""
-    stepnet, bench = (typer_page(name, arguments) for name, arguments in COMMANDS.items())
-    # `stepnet bench` hands its arguments on to a program of its own, whose page stands in its place.
-    options, _, sections = stepnet.partition("\n## ")
-    options = options.partition("\n")[2].partition("**Commands**")[0]
-    sections = f"## {sections.partition('## `stepnet bench`')[0]}#{bench}"
+    options, _, sections = typer_page("stepnet", "stepnet.cli").partition("\n## ")
+    options, sections = options.partition("\n")[2].partition("**Commands**")[0], f"## {sections}"
     return "\n\n".join([INTRODUCTION, overview(sections), options, sections])
 
 
@@ -50,9 +45,9 @@ def overview(sections: str) -> str:
     return "\n".join(lines)
 
 
-def typer_page(name: str, arguments: tuple[str, ...]) -> str:
+def typer_page(name: str, module: str) -> str:
     """A program's commands and options in Markdown, by typer's own command."""
-    asked = [sys.executable, "-m", "typer", *arguments, "utils", "docs", "--name", name]
+    asked = [sys.executable, "-m", "typer", module, "utils", "docs", "--name", name]
     return subprocess.run(asked, check=True, capture_output=True, text=True, encoding="utf-8").stdout
 
 

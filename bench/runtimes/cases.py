@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.demo import DATA
+from stepnet.cli.demo import DATA
 from stepnet.errors import InputError
 
 Array = np.ndarray

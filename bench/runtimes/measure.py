@@ -15,7 +15,7 @@ from bench.runtimes.cases import Case
 from bench.runtimes.machine import Peak, peak
 from bench.runtimes.results import REFUSED, Result, Timing
 from bench.runtimes.runner import OURS, Peer, Worker, WorkerError
-from stepnet.tolerance import tolerance
+from stepnet.net.tolerance import tolerance
 
 Array = np.ndarray
 Progress = Callable[[str], None]

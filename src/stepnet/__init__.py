@@ -1,11 +1,18 @@
 """A compiler for recurrent networks: one step as equations in, machine code for whole sequences out."""
 
-from stepnet import builder, cells, layout, masks
-from stepnet.beams import beam_search
-from stepnet.builder import create_rnn_op, foreach
-from stepnet.compose import Bidirectional, Stack
+from stepnet import layout
+from stepnet.engines.threads import set_threads
 from stepnet.errors import StepnetError
-from stepnet.functions import (
+from stepnet.layout.convert import Conversion, convert
+from stepnet.ragged import Ragged
+from stepnet.rnn import builder, cells, masks
+from stepnet.rnn.beams import beam_search
+from stepnet.rnn.builder import create_rnn_op, foreach
+from stepnet.rnn.compose import Bidirectional, Stack
+from stepnet.rnn.generate import generate, sampling
+from stepnet.rnn.nested import expand, reduce, softmax_over_steps
+from stepnet.rnn.recurrence import RNN, scan
+from stepnet.trace.functions import (
     elu,
     erf,
     gelu,
@@ -21,14 +28,8 @@ from stepnet.functions import (
     softplus,
     softsign,
 )
-from stepnet.generate import generate, sampling
-from stepnet.layout.convert import Conversion, convert
-from stepnet.nested import expand, reduce, softmax_over_steps
-from stepnet.ragged import Ragged
-from stepnet.recurrence import RNN, scan
-from stepnet.step import Spec
-from stepnet.threads import set_threads
-from stepnet.version import __version__
+from stepnet.trace.step import Spec
+from stepnet.values.version import __version__
 
 __all__ = [
     "RNN",

@@ -19,10 +19,10 @@ from stepnet.engines.base import Call, Results
 from stepnet.engines.interpreter import BoundNet
 from stepnet.engines.llvm.engine import LlvmEngine
 from stepnet.engines.llvm.target import Target, available_targets, host_target
+from stepnet.engines.threads import set_threads
 from stepnet.errors import InputError
-from stepnet.interpret import widened
-from stepnet.structure import leaves, transform
-from stepnet.threads import set_threads
+from stepnet.net.interpret import widened
+from stepnet.values.structure import leaves, transform
 
 Array = np.ndarray
 HOST = host_target()

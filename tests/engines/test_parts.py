@@ -10,10 +10,10 @@ from hypothesis import given
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet import meanings
 from stepnet.engines.kept import KeptPlain
+from stepnet.net import meanings
+from stepnet.net.totals import REDUCTIONS
 from stepnet.ragged.offsets import offsets_of
-from stepnet.totals import REDUCTIONS
 
 Array = np.ndarray
 

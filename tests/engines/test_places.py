@@ -14,14 +14,14 @@ import pytest
 from hypothesis import Phase, given, settings
 
 import stepnet as sn
-from stepnet.control import Control, run_until
 from stepnet.engines.base import Bound, Call, Results
 from stepnet.engines.interpreter import Interpreter
 from stepnet.engines.llvm.engine import LlvmEngine
-from stepnet.ir import Net
-from stepnet.schedule import schedule
-from stepnet.structure import leaves
-from stepnet.threads import set_threads
+from stepnet.engines.threads import set_threads
+from stepnet.net.ir import Net
+from stepnet.plan.schedule import schedule
+from stepnet.rnn.control import Control, run_until
+from stepnet.values.structure import leaves
 
 Array = np.ndarray
 RANDOM = np.random.default_rng(0)

@@ -14,9 +14,9 @@ from stepnet.engines.base import Call
 from stepnet.engines.llvm.engine import LlvmEngine
 from stepnet.engines.llvm.target import Target, available_targets
 from stepnet.errors import NetError
-from stepnet.ir import Builder, Net
-from stepnet.schedule import schedule
-from stepnet.types import CONST, ROWS, STEPS, Type
+from stepnet.net.ir import Builder, Net
+from stepnet.net.types import CONST, ROWS, STEPS, Type
+from stepnet.plan.schedule import schedule
 
 Array = np.ndarray
 TARGETS = pytest.mark.parametrize("target", available_targets(), ids=lambda target: target.name)

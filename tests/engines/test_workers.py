@@ -19,8 +19,8 @@ from stepnet.engines.llvm.compiled import Kept
 from stepnet.engines.llvm.handover import NOTHING, THERE, signals
 from stepnet.engines.llvm.run import Together
 from stepnet.engines.llvm.workers import CREW, Crew, Lateness, Orders, Worker, current_processor
+from stepnet.engines.threads import threads
 from stepnet.errors import InputError
-from stepnet.threads import threads
 
 Array = np.ndarray
 LOOK = signals().look

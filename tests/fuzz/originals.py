@@ -13,11 +13,11 @@ import onnx
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
+from stepnet.cli.report.verdicts import random_module
 from stepnet.files.formats import FORMATS, kind, write
 from stepnet.files.interchange import Choice, converted, result
 from stepnet.files.model import Module
 from stepnet.layout.registry import record
-from stepnet.report.verdicts import random_module
 
 TESTS = Path(__file__).parent.parent
 LARGEST = 40_000  # bytes

@@ -18,10 +18,10 @@ from mutants import mutant
 from originals import Original
 from rich.console import Console
 
+from stepnet.cli.report.show import printed, unsettled
 from stepnet.errors import StepnetError
 from stepnet.files.checkpoint import sstable
 from stepnet.files.formats import FORMATS, read
-from stepnet.report.show import printed, unsettled
 
 SECONDS = 10
 MEMORY = 1 << 30  # bytes of addresses beyond those that imports take

@@ -12,6 +12,7 @@ import pytest
 import torch
 from test_cli import stepnet
 
+from stepnet.cli.report.verdicts import random_module
 from stepnet.files.interchange import Choice
 from stepnet.files.verified import weights
 from stepnet.layout import frameworks, verify
@@ -19,9 +20,8 @@ from stepnet.layout.frameworks import FRAMEWORKS, KERAS, ONNX, TORCH
 from stepnet.layout.registry import record
 from stepnet.layout.semantics import Setting
 from stepnet.layout.verify import LENGTHS, Own, Weights, outputs_of, own
+from stepnet.net.tolerance import tolerance
 from stepnet.ragged import Ragged
-from stepnet.report.verdicts import random_module
-from stepnet.tolerance import tolerance
 
 INPUTS, HIDDEN = 5, 7
 BOTH = {"layers": 2, "directions": 2}
@@ -288,7 +288,7 @@ def test_what_a_framework_raises_is_the_reason():
 
 def test_no_framework_is_imported_unless_it_is_asked():
     code = (
-        "import sys; from stepnet.layout import verify; from stepnet.report.verdicts import *\n"
+        "import sys; from stepnet.layout import verify; from stepnet.cli.report.verdicts import *\n"
         "module = random_module(record('torch.gru'), Choice(), 0)\n"
         "from stepnet.files.interchange import weights\n"
         "verify(weights(module), weights(module))\n"

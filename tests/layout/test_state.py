@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
 import stepnet as sn
 from stepnet.errors import InputError, LayoutError
 from stepnet.layout import from_torch
-from stepnet.structure import leaves
+from stepnet.values.structure import leaves
 
 # Torch says so for each projection; the path that it takes instead is as right.
 pytestmark = pytest.mark.filterwarnings(

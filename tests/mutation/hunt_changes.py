@@ -45,11 +45,14 @@ PASSES = (
 )
 # The tests of each file: those that are quick and likely to fail come first.
 TESTS: dict[str, Sequence[str]] = {
-    "passes/*.py": PASSES,
-    "passes/lift.py": ("tests/test_nested.py", "tests/test_builder_nested.py"),
-    "plan.py": PASSES,
-    "schedule.py": ("tests/test_nested.py", "tests/test_builder_nested.py"),
-    **{f"engines/llvm/{name}.py": GENERATED for name in ("stage", "loops", "pointwise", "tile", "program")},
+    "plan/passes/*.py": PASSES,
+    "plan/passes/lift.py": ("tests/test_nested.py", "tests/test_builder_nested.py"),
+    "plan/plan.py": PASSES,
+    "plan/schedule.py": ("tests/test_nested.py", "tests/test_builder_nested.py"),
+    **{
+        f"engines/llvm/{name}.py": GENERATED
+        for name in ("stage", "units", "lowering", "loops", "pointwise", "tile", "program")
+    },
     "engines/llvm/reductions.py": ("tests/engines/test_scans.py", *GENERATED),
 }
 

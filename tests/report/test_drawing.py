@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 from rich.text import Text
 
+from stepnet.cli.report.drawing import ALL, SOME, Drawing, drawings, numbers_left_out
+from stepnet.cli.report.equations import equations
+from stepnet.cli.report.ties import Side
+from stepnet.cli.report.weights import signs, weights_text
+from stepnet.cli.report.words import explained
 from stepnet.layout.notation import axes_text, parse, terms
 from stepnet.layout.places import Block, index_map
 from stepnet.layout.record import Record
 from stepnet.layout.registry import records
 from stepnet.layout.semantics import Semantics
 from stepnet.layout.sizes import Sizes, shape_of
-from stepnet.report.drawing import ALL, SOME, Drawing, drawings, numbers_left_out
-from stepnet.report.equations import equations
-from stepnet.report.ties import Side
-from stepnet.report.weights import signs, weights_text
-from stepnet.report.words import explained
 
 ALL_RECORDS = [pytest.param(record, id=name) for name, record in records().items()]
 

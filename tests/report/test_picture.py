@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 import stepnet as sn
 from stepnet.cli import app
+from stepnet.cli.report.picture import Left, Shown, picture, resource
 from stepnet.layout import registry
 from stepnet.layout.convert import Conversion
 from stepnet.layout.record import Record
-from stepnet.report.picture import Left, Shown, picture, resource
 
 RANDOM = np.random.default_rng(5)
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 CODE = """
-from stepnet.report import progress
+from stepnet.cli.report import progress
 progress.PATIENCE = 0.0
 from stepnet.cli import main
 main()

@@ -13,8 +13,8 @@ from torch_loop import LENGTHS, agree, agree_at_the_end, arrays, drawn, numbers,
 
 import stepnet as sn
 from stepnet.errors import StepError
-from stepnet.structure import leaves, skeleton, transform
 from stepnet.torch import trace
+from stepnet.values.structure import leaves, skeleton, transform
 
 F: Any = torch.nn.functional
 

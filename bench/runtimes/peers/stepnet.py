@@ -6,8 +6,8 @@ import numpy as np
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.threads import set_threads
-from stepnet.version import __version__
+from stepnet.engines.threads import set_threads
+from stepnet.values.version import __version__
 
 from .equations import custom
 from .worker import Array, Prepared, Work

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, cast
 
-from stepnet.apart import undivided
-from stepnet.arguments import shown
+from stepnet.engines.apart import undivided
 from stepnet.engines.base import Bound, Call, Engine, FrozenCall, Kernel, Results
 from stepnet.errors import InputError, RefusedError
-from stepnet.schedule import Schedule
+from stepnet.plan.schedule import Schedule
+from stepnet.values.arguments import shown
 
 # The order of engine="auto". The interpreter is not in it: who wants the slow path says so.
 AUTO = ("llvm",)

@@ -6,8 +6,8 @@ from typing import Protocol
 
 import numpy as np
 
+from stepnet.plan.schedule import Schedule
 from stepnet.ragged.offsets import offsets_of, positions_of
-from stepnet.schedule import Schedule
 
 Array = np.ndarray
 

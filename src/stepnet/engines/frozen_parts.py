@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.ends import Ends
 from stepnet.engines.base import Call, FrozenCall, Results
 from stepnet.engines.part import ENDS, Frame, Values, plain_call, sequence_call, takes_gaps
-from stepnet.interpret import Segments
-from stepnet.ir import Net
+from stepnet.net.ends import Ends
+from stepnet.net.interpret import Segments
+from stepnet.net.ir import Net
+from stepnet.net.types import CONST, ROWS, STEPS
+from stepnet.plan.schedule import Part, Schedule
 from stepnet.ragged.offsets import offsets_of
-from stepnet.schedule import Part, Schedule
-from stepnet.types import CONST, ROWS, STEPS
 
 Array = np.ndarray
 Step = Callable[[Values], None]

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from stepnet.engines.base import Array, Call, FrozenCall, Results
 from stepnet.engines.packed import Packed, called_again, parameters_of
-from stepnet.interpret import interpret
-from stepnet.ir import Net
-from stepnet.schedule import Schedule
+from stepnet.net.interpret import interpret
+from stepnet.net.ir import Net
+from stepnet.plan.schedule import Schedule
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from dataclasses import replace
 import numpy as np
 
 from stepnet.engines.base import Bound, Call, Results
-from stepnet.ir import Net
-from stepnet.schedule import Part
-from stepnet.types import Type
+from stepnet.net.ir import Net
+from stepnet.net.types import Type
+from stepnet.plan.schedule import Part
 
 Array = np.ndarray
 

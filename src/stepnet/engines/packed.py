@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stepnet.ends import Ends
 from stepnet.engines.base import Bound, Call, Results
-from stepnet.interpret import Segments
-from stepnet.ir import Net, ancestors
+from stepnet.net.ends import Ends
+from stepnet.net.interpret import Segments
+from stepnet.net.ir import Net, ancestors
+from stepnet.net.types import CONST
 from stepnet.ragged.offsets import ends_of, offsets_of
-from stepnet.types import CONST
 
 Array = np.ndarray
 

@@ -8,11 +8,11 @@ import numpy as np
 
 from stepnet.engines.base import Call
 from stepnet.engines.kept import Kept, kept_plain, kept_results
-from stepnet.interpret import Segments, by_steps, expand
-from stepnet.ir import Net
-from stepnet.schedule import Part, Schedule
-from stepnet.totals import REDUCTIONS, total_of
-from stepnet.types import CONST, ROWS, STEPS, Extent
+from stepnet.net.interpret import Segments, by_steps, expand
+from stepnet.net.ir import Net
+from stepnet.net.totals import REDUCTIONS, total_of
+from stepnet.net.types import CONST, ROWS, STEPS, Extent
+from stepnet.plan.schedule import Part, Schedule
 
 Array = np.ndarray
 Values = dict[int, Any]

@@ -14,11 +14,11 @@ from stepnet.engines.base import Bound, Call, FrozenCall, Kernel, Results
 from stepnet.engines.frozen_parts import frozen_parts
 from stepnet.engines.packed import Packed, called_again, parameters_of
 from stepnet.engines.part import KINDS, Frame, Values, takes_gaps
-from stepnet.ir import Net
-from stepnet.once import computed_once
-from stepnet.passes.when import known_once
-from stepnet.plan import Plan
-from stepnet.schedule import Part, Schedule
+from stepnet.net.ir import Net
+from stepnet.plan.passes.when import known_once
+from stepnet.plan.plan import Plan
+from stepnet.plan.schedule import Part, Schedule
+from stepnet.values.once import computed_once
 
 Array = np.ndarray
 Compile = Callable[[Plan], Kernel]

@@ -31,7 +31,7 @@ from stepnet.layout.registry import record, records
 from stepnet.layout.report import Report
 from stepnet.layout.semantics import FIELDS
 from stepnet.layout.verify import Verdict, verify
-from stepnet.merge import checked_merge
+from stepnet.rnn.merge import checked_merge
 
 RESTS = ("drop", "copy")
 GIVES = {"last_only": "it gives its last output alone", "states": "it gives its last states too"}

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compose import Layer, recurrences
 from stepnet.errors import FileError, InputError, named
-from stepnet.program import Asked
 from stepnet.ragged import Ragged
+from stepnet.rnn.compose import Layer, recurrences
+from stepnet.rnn.program import Asked
 
 OUTPUTS = "outputs"
 CHUNK_BYTES = 1 << 26  # of outputs that are held at a time, about

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compose import Layer, Stack
 from stepnet.errors import LayoutError
 from stepnet.files.account import check_row
 from stepnet.files.formats import kind, prefix, read
@@ -33,6 +32,7 @@ from stepnet.layout.verify import (
     rounding,
     stored,
 )
+from stepnet.rnn.compose import Layer, Stack
 
 
 def weights(module: Module) -> Weights:

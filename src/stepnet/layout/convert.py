@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.arguments import flag, instance, is_one_of, mapping, shown
 from stepnet.errors import ConversionError, LayoutError
 from stepnet.layout import registry
 from stepnet.layout.filling import done, overflow
@@ -23,6 +22,7 @@ from stepnet.layout.report import Report, steps
 from stepnet.layout.sizes import Sizes, shape_of
 from stepnet.layout.solve import told
 from stepnet.layout.unmet import projections, unmet
+from stepnet.values.arguments import flag, instance, is_one_of, mapping, shown
 
 
 class RangeError(ConversionError):

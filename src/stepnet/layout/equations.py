@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from stepnet import functions
 from stepnet.layout.semantics import Semantics
-from stepnet.step import Step
+from stepnet.trace import functions
+from stepnet.trace.step import Step
 
 Parameters = Mapping[str, Any]
 Function = Callable[[Any], Any]

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, cast
 
-from stepnet.arguments import instance, mapping, whole
 from stepnet.errors import LayoutError
 from stepnet.layout import registry
 from stepnet.layout.names import spelled
@@ -23,6 +22,7 @@ from stepnet.layout.possible import Array, conditions, possible
 from stepnet.layout.record import Record
 from stepnet.layout.sizes import Shape, shape_of
 from stepnet.layout.solve import OpenSizesError, solved, told
+from stepnet.values.arguments import instance, mapping, whole
 
 MOST_SHOWN = 20
 MOST_TRIED = 1000  # records, of which one comes nearest

@@ -5,9 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from stepnet import cells
-from stepnet.arguments import dtype_name, flag
-from stepnet.compose import Bidirectional, Layer, Stack
 from stepnet.errors import LayoutError
 from stepnet.layout import registry
 from stepnet.layout.equations import step_of
@@ -18,8 +15,11 @@ from stepnet.layout.record import Record
 from stepnet.layout.semantics import Semantics
 from stepnet.layout.sizes import Sizes
 from stepnet.layout.solve import told
-from stepnet.merge import checked_merge
-from stepnet.recurrence import RNN
+from stepnet.rnn import cells
+from stepnet.rnn.compose import Bidirectional, Layer, Stack
+from stepnet.rnn.merge import checked_merge
+from stepnet.rnn.recurrence import RNN
+from stepnet.values.arguments import dtype_name, flag
 
 Blocks = dict[str, dict[str, Array]]  # of one direction of one layer: by parameter, then by gate
 

@@ -4,9 +4,9 @@ from functools import cache
 from importlib import import_module
 
 import stepnet.layout.records as folder  # here, so that it is loaded before the function takes its name
-from stepnet.arguments import instance
 from stepnet.errors import LayoutError
 from stepnet.layout.record import Record
+from stepnet.values.arguments import instance
 
 FILES = [
     "stepnet",

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from stepnet.arguments import array_of, instance, is_one_of, is_tensor, mapping, shown
-from stepnet.compose import Layer
 from stepnet.errors import LayoutError
 from stepnet.layout.find import Found, find, nearest
 from stepnet.layout.given import as_array
 from stepnet.layout.layers import layers
 from stepnet.layout.registry import record
+from stepnet.rnn.compose import Layer
+from stepnet.values.arguments import array_of, instance, is_one_of, is_tensor, mapping, shown
 
 LAYOUTS = ("torch.rnn", "torch.gru", "torch.lstm", "torch.lstm_projection")
 ACTIVATIONS = {"simple_rnn": "tanh", "simple_rnn_relu": "relu"}

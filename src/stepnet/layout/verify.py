@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.arguments import flag, instance, whole
-from stepnet.compose import Layer, recurrences
 from stepnet.errors import LayoutError
 from stepnet.layout.frameworks import NOT_INSTALLED, Array, Given, answer
 from stepnet.layout.given import as_array, one_dtype, size_mapping
@@ -21,8 +19,10 @@ from stepnet.layout.record import Record
 from stepnet.layout.registry import record
 from stepnet.layout.sizes import Sizes
 from stepnet.layout.solve import told
+from stepnet.net.tolerance import ROUNDINGS, tolerance
 from stepnet.ragged import Ragged
-from stepnet.tolerance import ROUNDINGS, tolerance
+from stepnet.rnn.compose import Layer, recurrences
+from stepnet.values.arguments import flag, instance, whole
 
 LENGTHS = (0, 1, 2, 7, 20, 33)
 

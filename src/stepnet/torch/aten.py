@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from stepnet import functions
 from stepnet.torch import places, rules
 from stepnet.torch.rules import Result, as_bool, to
-from stepnet.trace import refuse
+from stepnet.trace import functions
+from stepnet.trace.traced import refuse
 
 Function = Callable[..., Any]
 

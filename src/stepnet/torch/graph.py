@@ -12,11 +12,11 @@ from functools import cache
 from typing import Any
 
 from stepnet.errors import StepError
+from stepnet.net.types import CONST, ROWS, Type
 from stepnet.torch.lines import line_of_error
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.rewritten import Rewritten
-from stepnet.trace import refuse
-from stepnet.types import CONST, ROWS, Type
+from stepnet.trace.traced import refuse
 
 torch: Any = pytorch("torch")
 fake_tensors: Any = pytorch("torch._subclasses.fake_tensor")

@@ -1,4 +1,4 @@
-"""The user's own lines where steps call PyTorch: neither PyTorch's, nor what `stepnet.lines` leaves out."""
+"""The user's own lines where steps call PyTorch: not PyTorch's, nor what `stepnet.trace.lines` leaves out."""
 
 import inspect
 import os
@@ -6,8 +6,8 @@ import traceback
 from types import CodeType
 from typing import Any
 
-from stepnet import lines
 from stepnet.torch.pytorch import pytorch
+from stepnet.trace import lines
 
 torch: Any = pytorch("torch")
 PYTORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.dtypes import kind_of_dtype
-from stepnet.numpy_shapes import broadcast_to_features, in_every_row
 from stepnet.torch.rules import Result, to
-from stepnet.trace import Traced, refuse, reshaped
+from stepnet.trace.numpy_shapes import broadcast_to_features, in_every_row
+from stepnet.trace.traced import Traced, refuse, reshaped
+from stepnet.values.dtypes import kind_of_dtype
 
 # What NumPy makes of a traced value is a traced value, which its stubs do not know.
 numpy: Any = np

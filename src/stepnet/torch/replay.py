@@ -5,17 +5,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from stepnet.dtypes import COMPUTED
 from stepnet.errors import NetError, StepError
-from stepnet.feature_axes import listed
-from stepnet.lines import defined_at, written_at
-from stepnet.structure import leaves, named_leaves, rebuild
+from stepnet.net.types import CONST, ROWS, Type
 from stepnet.torch.aten import ADVICE, RANDOM, TABLE
 from stepnet.torch.graph import Graph, Layout, graph_of
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.rules import Result
-from stepnet.trace import Traced, builder_of, refuse
-from stepnet.types import CONST, ROWS, Type
+from stepnet.trace.feature_axes import listed
+from stepnet.trace.lines import defined_at, written_at
+from stepnet.trace.traced import Traced, builder_of, refuse
+from stepnet.values.dtypes import COMPUTED
+from stepnet.values.structure import leaves, named_leaves, rebuild
 
 torch: Any = pytorch("torch")
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stepnet.errors import StepError
-from stepnet.feature_axes import listed
 from stepnet.torch.lines import line_of_call
 from stepnet.torch.pytorch import pytorch
+from stepnet.trace.feature_axes import listed
 
 torch: Any = pytorch("torch")
 fx_traceback: Any = pytorch("torch.fx.traceback")

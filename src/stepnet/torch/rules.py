@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from stepnet import functions
-from stepnet.contractions import matrix_product
-from stepnet.feature_axes import listed
-from stepnet.trace import Traced, refuse, reshaped
+from stepnet.trace import functions
+from stepnet.trace.contractions import matrix_product
+from stepnet.trace.feature_axes import listed
+from stepnet.trace.traced import Traced, refuse, reshaped
 
 # What NumPy makes of a traced value is a traced value, which its stubs do not know.
 numpy: Any = np

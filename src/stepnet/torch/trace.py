@@ -4,14 +4,14 @@ import inspect
 from dataclasses import dataclass
 from typing import Any, cast
 
-from stepnet.arguments import array_of
-from stepnet.dtypes import COMPUTED
 from stepnet.errors import InputError, StepError
-from stepnet.recurrence import RNN
-from stepnet.step import Spec
-from stepnet.structure import arranged, leaves, skeleton, transform
+from stepnet.rnn.recurrence import RNN
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.replay import Function, TorchStep
+from stepnet.trace.step import Spec
+from stepnet.values.arguments import array_of
+from stepnet.values.dtypes import COMPUTED
+from stepnet.values.structure import arranged, leaves, skeleton, transform
 
 torch: Any = pytorch("torch")
 

@@ -19,7 +19,6 @@ from peers.environments import HERE, ROOT
 from tolerance import distance
 
 from stepnet.cli import choice
-from stepnet.compose import Layer
 from stepnet.errors import StepnetError
 from stepnet.files.formats import Format, by_ending, prefix, read
 from stepnet.files.interchange import Choice, Written, convert_file, result
@@ -28,7 +27,8 @@ from stepnet.files.model import Module, stacked
 from stepnet.files.verified import again, weights
 from stepnet.layout.registry import record
 from stepnet.layout.report import Report
-from stepnet.tolerance import tolerance
+from stepnet.net.tolerance import tolerance
+from stepnet.rnn.compose import Layer
 
 ROW = "*"  # of a specimen: from the inputs of its first layer to the outputs of its last one
 

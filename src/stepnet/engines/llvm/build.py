@@ -13,7 +13,7 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite import ir
 
-from stepnet.apart import apart
+from stepnet.engines.apart import apart
 from stepnet.engines.llvm.target import Target
 
 llvm.initialize_native_target()

@@ -12,7 +12,7 @@ from stepnet.engines.llvm.records import Field
 from stepnet.engines.llvm.system import write_ticks
 from stepnet.engines.llvm.waiting import barrier, wait_while
 from stepnet.engines.llvm.words import PROGRESS, WORDS
-from stepnet.ir import Net
+from stepnet.net.ir import Net
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from stepnet.engines.llvm.records import Field
 from stepnet.engines.llvm.stage import Rows, StageCode
 from stepnet.engines.llvm.target import Target
 from stepnet.engines.llvm.words import WORDS
-from stepnet.plan import Plan
+from stepnet.plan.plan import Plan
 
 MOST_BYTES = 32 * 2**20
 # What a compiled plan takes besides its instructions and its tables: LLVM's own objects, most of all.

@@ -11,7 +11,7 @@ import numpy as np
 
 from stepnet.engines.llvm.memory import aligned
 from stepnet.engines.llvm.records import LINE
-from stepnet.types import Type
+from stepnet.net.types import Type
 
 Array = np.ndarray
 

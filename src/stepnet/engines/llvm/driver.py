@@ -30,7 +30,7 @@ from stepnet.engines.llvm.stage import Rows, StageCode
 from stepnet.engines.llvm.system import clock
 from stepnet.engines.llvm.timetable import write_timetable
 from stepnet.engines.llvm.transfers import begin_all, end, gather, scatter
-from stepnet.ir import Net
+from stepnet.net.ir import Net
 
 # A thread is late if the first one waits for it for more than a quarter of a block's time, and for longer
 # than memory can keep it: another process that has its processor keeps it for some milliseconds.

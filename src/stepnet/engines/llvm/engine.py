@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepnet.digest import digest
 from stepnet.engines.base import Array, Kernel
 from stepnet.engines.llvm.compiled import MOST_BYTES, Compiled, Kept, compiled
 from stepnet.engines.llvm.finish import Finish
@@ -12,9 +11,10 @@ from stepnet.engines.llvm.program import constant_values
 from stepnet.engines.llvm.run import Runner
 from stepnet.engines.llvm.target import Target, host_target
 from stepnet.engines.parts import in_parts
-from stepnet.ir import Node
-from stepnet.plan import Plan
-from stepnet.schedule import Schedule
+from stepnet.net.digest import digest
+from stepnet.net.ir import Node
+from stepnet.plan.plan import Plan
+from stepnet.plan.schedule import Schedule
 
 KINDS = {"view", "reduce", "scan", "matmul", "source", "gather"}
 STRUCTURE = {"result", "expand", "recur"}

@@ -13,10 +13,10 @@ import numpy as np
 from stepnet.engines.base import Array, Call, Results
 from stepnet.engines.llvm.constants import Values
 from stepnet.engines.llvm.needs import Needs
-from stepnet.plan import Plan
+from stepnet.net.totals import REDUCTIONS, total_of
+from stepnet.net.types import STEPS, Type
+from stepnet.plan.plan import Plan
 from stepnet.ragged.offsets import offsets_of, positions_of
-from stepnet.totals import REDUCTIONS, total_of
-from stepnet.types import STEPS, Type
 
 Kinds = Mapping[str, Sequence[Array | None]]
 

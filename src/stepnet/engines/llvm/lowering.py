@@ -12,7 +12,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from stepnet.dtypes import DTYPES
 from stepnet.engines.llvm.constants import Constant, Constants, Packed, Places
 from stepnet.engines.llvm.loops import (
     Broadcast,
@@ -32,10 +31,11 @@ from stepnet.engines.llvm.loops import (
 )
 from stepnet.engines.llvm.records import Field, Records
 from stepnet.errors import NetError
-from stepnet.ir import Net
-from stepnet.passes.rewrite import view_chain
-from stepnet.plan import reads_along, view_places
-from stepnet.types import CONST, Type
+from stepnet.net.ir import Net
+from stepnet.net.types import CONST, Type
+from stepnet.plan.passes.rewrite import view_chain
+from stepnet.plan.plan import reads_along, view_places
+from stepnet.values.dtypes import DTYPES
 
 
 @dataclass

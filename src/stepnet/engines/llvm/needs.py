@@ -10,8 +10,8 @@ A value that is asked for is put where the caller wants it, and read there.
 
 from dataclasses import dataclass
 
-from stepnet.plan import Plan
-from stepnet.types import ROWS, STEPS
+from stepnet.net.types import ROWS, STEPS
+from stepnet.plan.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ from typing import Literal
 import numpy as np
 from llvmlite import ir
 
-from stepnet.dtypes import DTYPES
 from stepnet.engines.llvm.code import I1, I32, I64, Code, element_type, is_float, lanes_of, register_type
 from stepnet.engines.llvm.elementary import ELEMENTARY
 from stepnet.engines.llvm.powers import power
 from stepnet.engines.llvm.stored import STORED
-from stepnet.ir import Node
+from stepnet.net.ir import Node
+from stepnet.values.dtypes import DTYPES
 
 Emit = Callable[..., ir.Value]
 Comparison = Literal["==", "!=", "<", "<=", ">", ">="]

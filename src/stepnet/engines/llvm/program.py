@@ -13,11 +13,11 @@ from stepnet.engines.llvm.needs import Needs
 from stepnet.engines.llvm.records import Field, Records
 from stepnet.engines.llvm.target import Target
 from stepnet.engines.llvm.words import ARRAYS, WORDS
-from stepnet.ir import Net, ancestors
-from stepnet.passes.rewrite import view_chain
-from stepnet.passes.when import When, when
-from stepnet.plan import Plan, picks
-from stepnet.types import CONST, ROWS, STEPS
+from stepnet.net.ir import Net, ancestors
+from stepnet.net.types import CONST, ROWS, STEPS
+from stepnet.plan.passes.rewrite import view_chain
+from stepnet.plan.passes.when import When, when
+from stepnet.plan.plan import Plan, picks
 
 
 @dataclass(frozen=True)

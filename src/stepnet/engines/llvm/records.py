@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stepnet.types import Type
+from stepnet.net.types import Type
 
 LINE = 64
 

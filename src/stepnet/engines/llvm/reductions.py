@@ -21,8 +21,8 @@ from stepnet.engines.llvm.code import (
 from stepnet.engines.llvm.loops import ReduceLoop, ScanLoop
 from stepnet.engines.llvm.pointwise import converted, pointwise
 from stepnet.engines.llvm.stage import StageCode
-from stepnet.ir import Node
-from stepnet.types import ROWS, Type
+from stepnet.net.ir import Node
+from stepnet.net.types import ROWS, Type
 
 COMBINE = {"sum": "add", "max": "maximum", "min": "minimum", "cumsum": "add", "cumprod": "multiply"}
 

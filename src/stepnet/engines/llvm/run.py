@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.engines.base import Array, Call, Results
+from stepnet.engines.lanes import Lanes, lanes_for
 from stepnet.engines.llvm.build import NativeFunction
 from stepnet.engines.llvm.compiled import Compiled
 from stepnet.engines.llvm.finish import Arrays, Finish, Kinds
@@ -16,10 +17,9 @@ from stepnet.engines.llvm.records import LINE
 from stepnet.engines.llvm.system import clock, rest_address
 from stepnet.engines.llvm.words import ARRAYS, PROGRESS, WORDS
 from stepnet.engines.llvm.workers import CREW, Orders
+from stepnet.engines.threads import threads
 from stepnet.errors import InputError
-from stepnet.lanes import Lanes, lanes_for
-from stepnet.plan import Plan
-from stepnet.threads import threads
+from stepnet.plan.plan import Plan
 
 SLACK = 16
 SPARE = 8

@@ -8,7 +8,7 @@ from llvmlite import ir
 
 from stepnet.engines.llvm.code import I32, Code, load_lanes, register_type
 from stepnet.engines.llvm.loops import Broadcast, Immediate, Load, Operand, Register, Table, Uniform
-from stepnet.ir import Net
+from stepnet.net.ir import Net
 
 
 @dataclass(frozen=True)

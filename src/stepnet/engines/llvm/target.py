@@ -10,7 +10,7 @@ from functools import cache
 
 import llvmlite.binding as llvm
 
-from stepnet.apart import apart
+from stepnet.engines.apart import apart
 
 
 @dataclass(frozen=True)

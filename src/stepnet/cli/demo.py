@@ -1,0 +1,279 @@
+"""`stepnet demo`: a speaker classifier trained in PyTorch, run over utterances of any length without padding.
+
+It reads as a program of one's own would: load the weights and the data, run, compare. The model is in
+`data/speaker_gru.safetensors`: an `nn.GRU(12, 64)`, and an `nn.Linear(64, 9)` on its last state.
+"""
+
+import inspect
+import sys
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.syntax import Syntax
+from rich.table import Table
+
+import stepnet as sn
+from stepnet.cli.report.progress import progress
+from stepnet.engines.threads import threads
+from stepnet.files.parquet import pyarrow_module
+from stepnet.files.safetensors import read
+from stepnet.layout import from_torch
+
+Array = np.ndarray
+Recurrence = Callable[..., tuple[Any, Any]]
+DATA = Path(__file__).parent / "data"
+RACE_SECONDS = 3.0
+WARM, COUNTED = 4, 6  # runs in a turn
+ROUNDS = (4, 200)  # at least, at most
+OURS = ("stepnet, from the file", "stepnet, ten lines")
+
+
+def gru(x: Array, h: Array, weights: dict[str, Array]) -> tuple[Array, Array]:
+    """One step of PyTorch's GRU, with its weights as they are."""
+    inputs = x @ weights["weight_ih_l0"].T + weights["bias_ih_l0"]
+    memory = h @ weights["weight_hh_l0"].T + weights["bias_hh_l0"]
+    x_r, x_z, x_n = np.split(inputs, 3, axis=1)
+    h_r, h_z, h_n = np.split(memory, 3, axis=1)
+    r = sn.sigmoid(x_r + h_r)
+    z = sn.sigmoid(x_z + h_z)
+    n = np.tanh(x_n + r * h_n)
+    h = (1 - z) * n + z * h
+    return h, h
+
+
+@dataclass(frozen=True)
+class Speakers:
+    """The weights by name, the test utterances, who speaks each (1 to 9), and what PyTorch made of them."""
+
+    weights: dict[str, Array]
+    utterances: sn.Ragged
+    speakers: Array
+    recorded: dict[str, Array]
+
+    @property
+    def recurrent(self) -> dict[str, Array]:
+        """The weights of the GRU alone, by the names they have in it."""
+        return {n.removeprefix("gru."): weight for n, weight in self.weights.items() if n.startswith("gru.")}
+
+    def logits(self, last_states: Array) -> Array:
+        """The head: [utterances, 64] to [utterances, 9]."""
+        return last_states @ self.weights["head.weight"].T + self.weights["head.bias"]
+
+
+def load() -> Speakers:
+    """What the demo runs on. The utterances stay where Arrow has them: nothing is copied or padded."""
+    parquet = pyarrow_module("pyarrow.parquet")
+    table = parquet.read_table(DATA / "japanese_vowels.parquet", filters=[("split", "==", "test")])
+    return Speakers(
+        read(DATA / "speaker_gru.safetensors"),
+        sn.Ragged.from_arrow(table["frames"]),
+        table["speaker"].to_numpy(),
+        read(DATA / "speaker_gru_outputs.safetensors"),
+    )
+
+
+# ---- what it gives ----------------------------------------------------------------------------------------
+
+
+def compile_seconds(layer: Recurrence, data: Speakers, engine: str) -> float:
+    """How long the first call takes, on one utterance: tracing, planning and machine code."""
+    begun = time.perf_counter()
+    layer(data.utterances[:1], engine=engine)
+    return time.perf_counter() - begun
+
+
+def judge(layer: Recurrence, data: Speakers, engine: str) -> dict[str, Any]:
+    """How many speakers are told right, and how far all numbers are from those that PyTorch recorded."""
+    states, last_states = layer(data.utterances, engine=engine)
+    logits = data.logits(last_states)
+    guesses, recorded = logits.argmax(axis=1), data.recorded
+    right = int((guesses + 1 == data.speakers).sum())
+    return {
+        "utterances": len(data.utterances),
+        "right": right,
+        "accuracy": right / len(data.utterances),
+        "same_predictions": int((guesses == recorded["logits"].argmax(axis=1)).sum()),
+        "states_difference": float(np.abs(states.values - recorded["states"]).max()),
+        "logits_difference": float(np.abs(logits - recorded["logits"]).max()),
+    }
+
+
+# ---- how fast it is ---------------------------------------------------------------------------------------
+
+
+def contenders(
+    loaded: Recurrence, by_hand: Recurrence, data: Speakers, engine: str
+) -> dict[str, Callable[[], Any]]:
+    """What is timed, by name: each takes all utterances to logits."""
+    ours = {
+        OURS[0]: lambda: data.logits(loaded(data.utterances, engine=engine)[1]),
+        OURS[1]: lambda: data.logits(by_hand(data.utterances, engine=engine)[1]),
+    }
+    return ours if find_spec("torch") is None else {**ours, **torch_contenders(data)}
+
+
+def torch_contenders(data: Speakers) -> dict[str, Callable[[], Any]]:
+    """PyTorch's own runs of the model, which get their utterances packed or padded beforehand."""
+    with progress("importing torch"):
+        torch: Any = import_module("torch")
+    model = torch.nn.ModuleDict(
+        {"gru": torch.nn.GRU(12, 64, batch_first=True), "head": torch.nn.Linear(64, 9)}
+    )
+    model.load_state_dict({name: torch.from_numpy(weight) for name, weight in data.weights.items()})
+    packed = data.utterances.to_packed()
+    padded, lengths = (torch.from_numpy(array) for array in data.utterances.to_padded())
+    rows = torch.arange(len(lengths))
+
+    @torch.inference_mode()
+    def run_packed() -> Any:
+        return model["head"](model["gru"](packed)[1][0])
+
+    @torch.inference_mode()
+    def run_padded() -> Any:
+        return model["head"](model["gru"](padded)[0][rows, lengths - 1])
+
+    return {"torch, packed": run_packed, "torch, padded": run_padded}
+
+
+def race(runners: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
+    """The seconds of each runner's runs, a few at a time in turn, round by round, with the same threads.
+
+    The first runs of each turn do not count: the threads of the runner before are still awake then (torch's
+    are, for a while), and take a processor from whoever comes next.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in runners}
+    spent = 0.0
+    with same_threads(), progress("runs in turn", RACE_SECONDS) as advance:
+        for done in range(ROUNDS[1]):
+            if done >= ROUNDS[0] and spent > RACE_SECONDS:
+                break
+            begun = time.perf_counter()
+            for name, runner in runners.items():
+                turn = [timed(runner) for _ in range(WARM + COUNTED)]
+                seconds[name] += turn[WARM:]
+            last = time.perf_counter() - begun
+            spent += last
+            advance(last)
+    return seconds
+
+
+def timed(runner: Callable[[], Any]) -> float:
+    """The seconds of one run."""
+    start = time.perf_counter()
+    runner()
+    return time.perf_counter() - start
+
+
+@contextmanager
+def same_threads() -> Generator[None]:
+    """Torch, where it is imported, with as many threads as stepnet has."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads())
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def speeds(seconds: dict[str, list[float]], utterances: int) -> dict[str, dict[str, float]]:
+    """Of each runner the median of its runs: milliseconds, utterances per second; and its quartiles."""
+    found: dict[str, dict[str, float]] = {}
+    for name, runs in seconds.items():
+        low, median, high = np.percentile(runs, [25, 50, 75])
+        found[name] = {
+            "utterances_per_second": utterances / median,
+            "milliseconds": median * 1e3,
+            "milliseconds_quartile_1": low * 1e3,
+            "milliseconds_quartile_3": high * 1e3,
+        }
+    return found
+
+
+# ---- what one sees ----------------------------------------------------------------------------------------
+
+
+def demonstrate(engine: str = "auto", quiet: bool = False) -> dict[str, Any]:
+    """All figures of the demo, which is printed for people as it goes, unless `quiet`."""
+    console = Console(highlight=False, quiet=quiet)
+    data = load()
+    lengths = data.utterances.lengths
+    console.rule("[bold]Who is speaking?[/] A GRU trained in PyTorch, run by stepnet")
+    show(
+        console,
+        "data",
+        f"{len(lengths)} utterances of {lengths.min()} to {lengths.max()} frames, never padded",
+    )
+
+    loaded = from_torch(data.weights, prefix="gru")
+    seconds = compile_seconds(loaded, data, engine)
+    show(console, "compiled", f"in {seconds:.2f} s, from the weights in speaker_gru.safetensors")
+    from_file = judge(loaded, data, engine)
+    show_judgement(console, from_file)
+
+    console.rule("The same by hand: a step in ten lines of equations")
+    console.print(Syntax(inspect.getsource(gru), "python", theme="ansi_dark", background_color="default"))
+    by_hand = sn.RNN(gru, data.recurrent, memory=64)
+    from_equations = judge(by_hand, data, engine)
+    show_judgement(console, from_equations)
+
+    console.rule(f"All {len(lengths)} utterances at a time, {threads()} threads")
+    found = speeds(race(contenders(loaded, by_hand, data, engine)), len(lengths))
+    show_speeds(console, found)
+    return {
+        "utterances": len(lengths),
+        "frames": data.utterances.total,
+        "compile_seconds": seconds,
+        "from_file": from_file,
+        "from_equations": from_equations,
+        "threads": threads(),
+        "speeds": found,
+    }
+
+
+def show(console: Console, name: str, text: str) -> None:
+    """Prints one line with its name in front."""
+    console.print(f"[bold]{name:<10}[/] {text}")
+
+
+def show_judgement(console: Console, found: dict[str, Any]) -> None:
+    """Prints how right the classifier is, and how near to PyTorch."""
+    count = found["utterances"]
+    show(console, "accuracy", f"{found['right']} of {count} speakers told right ({found['accuracy']:.2%})")
+    near = (
+        f"states within {found['states_difference']:.1e} and logits within {found['logits_difference']:.1e}"
+    )
+    show(console, "agreement", f"{near} of PyTorch's,")
+    show(console, "", f"{found['same_predictions']} of {count} predictions the same")
+
+
+def show_speeds(console: Console, found: dict[str, dict[str, float]]) -> None:
+    """Prints a table of who does how many utterances per second."""
+    table = Table("", "utterances/s", "milliseconds", "quartiles", box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, speed in found.items():
+        quartiles = f"{speed['milliseconds_quartile_1']:.2f} to {speed['milliseconds_quartile_3']:.2f}"
+        rate = f"{speed['utterances_per_second']:,.0f}"
+        table.add_row(name, rate, f"{speed['milliseconds']:.2f}", quartiles)
+    console.print(table)
+    peers = [speed["utterances_per_second"] for name, speed in found.items() if name not in OURS]
+    if peers:
+        ratio = found[OURS[0]]["utterances_per_second"] / max(peers)
+        console.print(
+            f"stepnet does {ratio:.1f} times as many as the better of torch's two, which find their"
+        )
+        console.print("utterances packed or padded already. Medians of runs in turn.")
+    else:
+        console.print("torch is not installed, so its own runs are not beside these: pip install torch")

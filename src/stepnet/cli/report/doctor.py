@@ -1,0 +1,93 @@
+"""What stepnet finds on a machine: the processor and its targets, the engines, and what is installed."""
+
+import platform
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+import llvmlite.binding as llvm
+import numpy as np
+
+from stepnet.engines import AUTO, engine_named, engine_names
+from stepnet.engines.llvm.target import available_targets
+from stepnet.engines.threads import threads
+from stepnet.plan.schedule import Schedule
+from stepnet.rnn.recurrence import RNN
+from stepnet.values.version import __version__
+
+NEEDED = ("numpy", "llvmlite", "ml-dtypes", "safetensors", "typer", "rich")
+OPTIONAL = ("pyarrow", "torch", "keras", "onnx", "onnxruntime")
+
+
+@dataclass(frozen=True)
+class Health:
+    """What there is. `targets`: the processor's instruction sets, the one used first. `engines`: by name, why
+    one refuses a plain recurrence (None: it runs it). `packages`: versions by name, None for what is missing.
+    """
+
+    stepnet: str
+    python: str
+    system: str
+    processor: str
+    targets: tuple[str, ...]
+    threads: int
+    engines: dict[str, str | None]
+    packages: dict[str, str | None]
+
+
+def examine() -> Health:
+    """What there is on this machine. No framework is imported for it."""
+    schedule = plain_schedule()
+    return Health(
+        __version__,
+        f"{platform.python_version()} ({platform.python_implementation()})",
+        f"{platform.system()} {platform.release()} {platform.machine()}",
+        llvm.get_host_cpu_name(),
+        tuple(map(str, available_targets())),
+        threads(),
+        {name: engine_named(name).refuse(schedule) for name in engine_names()},
+        {name: installed(name) for name in NEEDED + OPTIONAL},
+    )
+
+
+def installed(package: str) -> str | None:
+    """The version of a package, None if it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def plain_schedule() -> Schedule:
+    """The schedule of the plainest recurrence there is, which every engine should run."""
+    params = {"W": np.ones((1, 1), np.float32), "R": np.ones((1, 1), np.float32)}
+    return RNN(simple_step, params, memory=1, inputs=1).schedule
+
+
+def simple_step(x: np.ndarray, h: np.ndarray, params: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """One step of a simple RNN."""
+    h = np.tanh(x @ params["W"] + h @ params["R"])
+    return h, h
+
+
+def health_text(health: Health) -> str:
+    """What there is, as text for people."""
+    facts = [
+        ("stepnet", health.stepnet),
+        ("python", health.python),
+        ("system", health.system),
+        ("processor", health.processor),
+        ("code for", health.targets[0]),
+        *[("", f"also runs {target}") for target in health.targets[1:]],
+        ("threads", str(health.threads)),
+    ]
+    lines = [f"{name:<14}{value}".rstrip() for name, value in facts]
+    lines += ["", "engines"]
+    for name, reason in health.engines.items():
+        says = (
+            f"refuses: {reason}" if reason else "works" if name in AUTO else "works, where asked for by name"
+        )
+        lines.append(f"  {name:<12}{says}")
+    for title, names in (("needed", NEEDED), ("optional", OPTIONAL)):
+        lines += ["", title]
+        lines += [f"  {name:<12}{health.packages[name] or 'not installed'}" for name in names]
+    return "\n".join(lines)

@@ -1,0 +1,197 @@
+"""Layouts for people: all of them as a table, one in full, and the words that a record is put in."""
+
+from typing import Any
+
+from rich.markdown import Markdown
+from rich.table import Table
+
+from stepnet.cli.report.equations import equations
+from stepnet.layout.notation import Term
+from stepnet.layout.places import regions
+from stepnet.layout.record import Record
+from stepnet.layout.registry import records
+from stepnet.layout.semantics import Semantics
+from stepnet.layout.sizes import Sizes
+
+TITLES = {
+    "stepnet": "stepnet",
+    "torch": "PyTorch",
+    "keras": "Keras",
+    "keras2": "Keras 2 and tf.keras",
+    "keras1": "Keras 1",
+    "tf1": "TensorFlow 1",
+    "cudnn": "cuDNN",
+    "onednn": "oneDNN",
+    "onnx": "ONNX",
+    "openvino": "OpenVINO",
+    "paddle": "PaddlePaddle",
+    "mxnet": "MXNet",
+    "flax": "Flax linen",
+    "nnx": "Flax nnx",
+    "haiku": "Haiku",
+    "equinox": "Equinox",
+    "mlx": "MLX",
+    "mlx_early": "MLX, first releases",
+    "tflite": "TFLite",
+    "coreml": "Core ML",
+    "ncnn": "ncnn",
+    "chainer": "Chainer",
+    "cntk": "CNTK",
+    "dl4j": "Deeplearning4j",
+    "darknet": "DarkNet",
+    "haste": "haste",
+    "flashrnn": "FlashRNN",
+    "candle": "Candle",
+    "burn": "Burn",
+}
+
+
+def framework(record: Record) -> str:
+    """The framework of a record, by its title."""
+    name = record.name.partition(".")[0]
+    return TITLES.get(name, name)
+
+
+# ---- what a record says, in short --------------------------------------------------------------------------
+
+
+def matrix(record: Record, parameter: str) -> str:
+    """The gates of a matrix in order, with the shapes they lie in: `r z [K, 2H], n [K, H]`."""
+    found = [term for term in record.terms() if term.parameter == parameter]
+    shapes = [shape_text(term) for term in found]
+    gates = [" ".join(term.gates) for term in found]
+    if record.cell == "rnn":
+        return shapes[0]
+    if len(found) > 1 and len(set(shapes)) == 1:
+        return f"{' '.join(gates)}, each {shapes[0]}"
+    return ", ".join(f"{one} {shape}" for one, shape in zip(gates, shapes, strict=True))
+
+
+def shape_text(term: Term) -> str:
+    """The shape of a term in the letters of the field: [3H, I]."""
+    letters = {"h": "H", "x": "I", "k": "K", "y": "P", "L": "L", "D": "D"}
+    sizes: list[str] = []
+    for axis in term.axes:
+        number = "".join(str(len(atom.labels)) for atom in axis if len(atom.labels) > 1)
+        rest = "".join(letters.get(atom.name, atom.name) for atom in axis if not atom.labels)
+        sizes.append(number + rest or "1")
+    interleaved = any(len(axis) > 1 and axis[-1].labels for axis in term.axes)
+    return f"[{', '.join(sizes)}]" + (" interleaved" if interleaved else "") + (" raw" if term.raw else "")
+
+
+def biases(record: Record) -> str:
+    """Which biases there are: none, one, two, or two for some gates."""
+    held = {side: "".join(t.gates for t in record.terms() if t.parameter == side) for side in "bd"}
+    if not held["b"] and not held["d"]:
+        return "none"
+    if set(held["b"]) == set(held["d"]):
+        return "b and d"
+    if not held["b"] or not held["d"]:
+        return "one" if held["b"] else "one, on the recurrent side"
+    return f"b, and d of {' '.join(held['d'])}"
+
+
+def sense(record: Record, name: str) -> str:
+    """A field of the function: its value, or what it is set by."""
+    setting = record.settings().get(name)
+    if setting is not None:
+        return f"`{setting.name}`"
+    return str(record.semantics.get(name, getattr(Semantics(record.cell), name)))
+
+
+# ---- a record in full -------------------------------------------------------------------------------------
+
+
+def entry(record: Record) -> list[str]:
+    """A record in full."""
+    lines = [f"#### `{record.name}`", ""]
+    lines += ["| array | where its numbers lie |", "|---|---|"]
+    lines += [f"| `{full(record, name)}` | `{escaped(text)}` |" for name, text in record.arrays.items()]
+    lines += ["", *equation_lines(record)]
+    fixed = {name: value for name, value in record.semantics.items() if name not in record.settings()}
+    if fixed:
+        lines.append("- Fixed: " + ", ".join(f"{name} {value}" for name, value in fixed.items()) + ".")
+    for name, setting in record.settings().items():
+        usual = "asked for" if setting.usual is None else f"usually {setting.usual}"
+        lines.append(f"- {name} is set as `{setting.name}`: {usual}.")
+    if record.lone_bias == "d":
+        lines.append("- One bias from elsewhere goes to d, and zeros to b.")
+    lines += [f"- {note[0].upper()}{note[1:]}." for note in record.notes]
+    lines += [f"- {line}" for line in evidence(record)]
+    return [*lines, ""]
+
+
+def equation_lines(record: Record) -> list[str]:
+    """What it computes with all its arrays, as code; nothing where its settings have to be said."""
+    usual = {name: setting.usual for name, setting in record.settings().items() if setting.usual is not None}
+    if usual.keys() != record.settings().keys():
+        return []
+    blocks = {region.block for region in regions(record, Sizes(1, 1, 1 if record.projection else None))}
+    return ["```text", *equations(record.settled(usual), blocks), "```", ""]
+
+
+def evidence(record: Record) -> list[str]:
+    """Where a record comes from, and how far it is verified."""
+    run = (
+        f"Verified: {record.evidence.run}."
+        if record.evidence.run
+        else "Not verified by running the framework."
+    )
+    versions = f" Holds for {record.evidence.versions}." if record.evidence.versions else ""
+    return [f"Source: {record.evidence.source}.{versions}", run]
+
+
+def full(record: Record, template: str) -> str:
+    """The name of an array as the page shows it."""
+    return template.removesuffix("?") + (" (may be missing)" if template.endswith("?") else "")
+
+
+def escaped(text: str) -> str:
+    """Text that can stand in a cell of a table."""
+    return text.replace("|", "\\|")
+
+
+# ---- the terminal ------------------------------------------------------------------------------------------
+
+
+def table() -> Table:
+    """All layouts, one a line."""
+    found = Table(box=None, pad_edge=False)
+    for column in ("layout", "framework", "W", "R", "biases", "reset", "update"):
+        found.add_column(column)
+    for record in records().values():
+        gated = record.cell in ("gru", "mgu")
+        fields = [sense(record, name).strip("`") if gated else "" for name in ("reset", "update")]
+        found.add_row(
+            record.name, framework(record), matrix(record, "W"), matrix(record, "R"), biases(record), *fields
+        )
+    return found
+
+
+def as_json(record: Record) -> dict[str, Any]:
+    """A record as plain values for machines."""
+    settings = record.settings()
+    return {
+        "name": record.name,
+        "framework": framework(record),
+        "cell": record.cell,
+        "arrays": dict(record.arrays),
+        "semantics": {name: value for name, value in record.semantics.items() if name not in settings},
+        "settings": {
+            name: {
+                "name": setting.name,
+                "values": None if setting.values is None else {str(k): v for k, v in setting.values.items()},
+                "usual": setting.usual,
+            }
+            for name, setting in settings.items()
+        },
+        "source": record.evidence.source,
+        "verified": record.evidence.run,
+        "versions": record.evidence.versions,
+        "notes": list(record.notes),
+    }
+
+
+def full_text(record: Record) -> Markdown:
+    """A record in full."""
+    return Markdown("\n".join(entry(record)))

@@ -1,0 +1,212 @@
+"""One self-contained page that draws the arrays of recurrent modules in two layouts, and tells of every
+number where it goes.
+
+    kernel [2, 9]   z z z r r r n n n        weight_space [63]   r r r r r r z z z
+                          ^ W_r[1, 0]  ------------------------>   ^ moved
+
+Nothing is loaded from anywhere: style and script are in the page, and its policy allows these alone, by
+their hashes. Names of modules and arrays come out of files and are text in it.
+"""
+
+import re
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+from stepnet.cli.report.drawing import Drawing, Line, Panel, drawings, numbers_left_out
+from stepnet.cli.report.equations import equations
+from stepnet.cli.report.ties import MARKS, Side, Ties, key
+from stepnet.cli.report.words import GATES, PARAMETERS, explained
+from stepnet.layout.convert import Conversion
+from stepnet.layout.places import Array, Block
+from stepnet.layout.record import Record
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A module on the page: its name, its arrays and their record, and what they were converted to; a layout
+    that becomes itself is drawn alone.
+    """
+
+    name: str
+    arrays: Mapping[str, Array]
+    record: Record
+    conversion: Conversion
+
+    @property
+    def title(self) -> str:
+        """From which layout to which."""
+        report = self.conversion.report
+        return report.source if report.source == report.target else f"{report.source} → {report.target}"
+
+
+@dataclass(frozen=True)
+class Left:
+    """A module that is not drawn, as something of it is not known: its name, and what is asked for."""
+
+    name: str
+    reason: str
+    title = "not drawn"
+
+
+def picture(modules: Sequence[Shown | Left], title: str = "") -> str:
+    """The page, as HTML. title: what stands above several modules, such as the file's name."""
+    style, script = resource("picture.css"), resource("picture.js")
+    drawn = [module for module in modules if isinstance(module, Shown)]
+    ties = [Ties(module.arrays, module.record, module.conversion) for module in drawn]
+    sides = [side for tied in ties for side in tied.sides]
+    cells = {side.record.cell for side in sides}
+    parameters = {block.parameter for side in sides for block in side.places}
+    kinds = {kind for tied in ties for side in tied.sides for kind in tied.kinds(side).values()}
+    left = [module for module in modules if isinstance(module, Left)]
+    return template().render(
+        title=modules[0].title if len(modules) == 1 else title,
+        goes=any(tied.several for tied in ties),
+        example=f"W_{next(iter(GATES[drawn[0].record.cell]))}, bias, ..." if drawn else "",
+        gates=dict.fromkeys(
+            (gate, name) for cell in GATES if cell in cells for gate, name in GATES[cell].items()
+        ),
+        parameters=[(name, PARAMETERS[name]) for name in PARAMETERS if name in parameters],
+        marks=[(kind, *MARKS[kind]) for kind in MARKS if kind in kinds and kind != "moved"],
+        modules=[module_shown(module, tied) for module, tied in zip(drawn, ties, strict=True)],
+        left=left,
+        style=Markup(style),
+        script=Markup(script),
+        style_hash=digest(style),
+        script_hash=digest(script),
+    )
+
+
+def template() -> Any:
+    """The page's template; what is put into it becomes text."""
+    loader = FunctionLoader(resource)
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined).get_template(
+        "picture.html.jinja"
+    )
+
+
+def resource(name: str) -> str:
+    """A file of the page."""
+    return (files("stepnet.cli.report") / "page" / name).read_text(encoding="utf-8")
+
+
+def digest(text: str) -> str:
+    """What a content security policy calls a text: W3C, Content Security Policy Level 3, 2.3.1."""
+    return "sha256-" + b64encode(sha256(text.encode()).digest()).decode()
+
+
+# ---- what the template draws -------------------------------------------------------------------------------
+
+
+def module_shown(module: Shown, tied: Ties) -> dict[str, Any]:
+    """A module as the template takes it."""
+    report = module.conversion.report
+    return {
+        "name": module.name,
+        "title": module.title,
+        "sizes": str(report.sizes),
+        "sides": [shown(side, tied) for side in tied.sides],
+        "steps": report.steps if tied.several else (),
+        "settings": [(name, repr(value)) for name, value in report.settings.items()],
+        "notes": report.notes,
+    }
+
+
+def shown(side: Side, tied: Ties) -> dict[str, Any]:
+    """One side as the template takes it."""
+    kinds = tied.kinds(side)
+    return {
+        "key": side.key,
+        "layout": side.record.name,
+        "equations": [list(parted(line)) for line in equations(side.semantics, side.places)],
+        "drawings": [
+            drawn(drawing, side, tied, kinds) for drawing in drawings(side.arrays, side.record, side.sizes)
+        ],
+    }
+
+
+def parted(line: str) -> Iterator[tuple[str, str, str]]:
+    """An equation as pieces of text, and of names with what stands below them and their gate.
+
+    >>> list(parted("r = sigmoid(W_r x)"))
+    [('r = sigmoid(', '', ''), ('W', 'r', 'r'), (' x)', '', '')]
+    """
+    for place, piece in enumerate(re.split(r"\b([A-Za-z]_[a-z])\b", line)):
+        if place % 2:
+            yield piece[0], piece[2], piece[2]
+        elif piece:
+            yield piece, "", ""
+
+
+def drawn(drawing: Drawing, side: Side, tied: Ties, kinds: Mapping[Block, str]) -> dict[str, Any]:
+    """An array as the template takes it."""
+    seen: set[Block] = set()
+    left_out = numbers_left_out(drawing)
+    return {
+        "name": drawing.name,
+        "search": drawing.name,
+        "shape": ", ".join(map(str, drawing.shape)),
+        "dtype": drawing.dtype,
+        "notation": str(drawing.pattern),
+        "signs": explained(drawing.pattern),
+        "left_out": f"{left_out:,}" if left_out else "",
+        "panels": [
+            {
+                "title": panel.title,
+                "columns": panel.columns,
+                "lines": [
+                    {"label": line.label, "cells": list(cells(panel, number, side, tied, kinds, seen))}
+                    for number, line in enumerate(panel.lines)
+                ],
+            }
+            for panel in drawing.panels
+        ],
+    }
+
+
+def cells(
+    panel: Panel, number: int, side: Side, tied: Ties, kinds: Mapping[Block, str], seen: set[Block]
+) -> Iterator[dict[str, Any] | None]:
+    """The numbers of a line; the first of each block has its name."""
+    line = panel.lines[number]
+    above = panel.lines[number - 1] if number else None
+    for place, cell in enumerate(line.cells):
+        if cell is None:
+            yield None
+            continue
+        block, kind = cell.block, kinds[cell.block]
+        edges = (edge(above, place, block, "top"), edge(line, place - 1, block, "start"))
+        yield {
+            "key": key(side.key, block, cell.place),
+            "to": " ".join(tied.to(side, cell)),
+            "what": cell.what,
+            "tells": tied.tells(side, cell),
+            "classes": " ".join(filter(None, [block.gate or "none", block.parameter, kind, *edges])),
+            "mark": MARKS[kind][0],
+            "letter": block.gate or block.parameter,
+            "name": f"{block.parameter}{'_' if block.gate else ''}{block.gate}",
+            "number": f"{cell.value:.6f}" if abs(cell.value) < 1e4 else f"{cell.value:.5g}",
+            "first": block not in seen,
+        }
+        seen.add(block)
+
+
+def edge(line: Line | None, place: int, block: Block, where: str) -> str:
+    """How a number of a block is set apart from the one at a place of a line: by a line where that is of
+    another block, by a thick one where it is of another parameter.
+
+    >>> edge(None, 0, Block("W", "r"), "top")
+    'top'
+    """
+    if line is None or not 0 <= place < len(line.cells):
+        return where
+    cell = line.cells[place]
+    if cell is None or cell.block == block:
+        return ""
+    return where if cell.block.parameter == block.parameter else f"{where} {where}most"

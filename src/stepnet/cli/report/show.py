@@ -1,0 +1,159 @@
+"""What a model file holds of recurrent layers, in the terminal, as plain values, and as a page."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from stepnet.cli.report.picture import Left, Shown, picture
+from stepnet.cli.report.ties import Side, Ties
+from stepnet.cli.report.weights import legend, signs, weights_text
+from stepnet.errors import LayoutError, named
+from stepnet.files import account
+from stepnet.files.formats import read
+from stepnet.files.interchange import Choice, converted
+from stepnet.files.model import Module
+from stepnet.files.paths import new_file
+from stepnet.layout.convert import Conversion, convert
+from stepnet.layout.places import Block
+from stepnet.layout.report import assumed_text
+
+MOST_SHOWN = 8
+
+
+def shown(
+    file: Path, choice: Choice, target: str | None, html: Path | None, force: bool, quiet: bool
+) -> dict[str, Any]:
+    """The recurrent modules of a file as plain values, after they were printed, unless `quiet`.
+
+    target: where their numbers go in this layout too. html: writes a page with the picture of all modules.
+    A module of which something is left open is listed with what is asked for.
+    """
+    model = read(file, choice.layout, choice.layouts)
+    console = Console(highlight=False, quiet=quiet)
+    plain: list[dict[str, Any]] = []
+    parts: list[Shown | Left] = []
+    said: dict[str, str] = {}
+    with named(str(file)):
+        for module in choice.modules(model):
+            with named(title(module)):
+                if target is None and (reason := unsettled(module)):
+                    console.print(f"{title(module)}: {reason}", style="yellow", markup=False)
+                    plain.append(listed(module) | {"open": reason})
+                    parts.append(Left(title(module), reason))
+                    continue
+                conversion = converted(module, target, exact=False) if target else None
+                if not quiet:
+                    said |= printed(module, conversion, console)
+                plain.append(listed(module) | known(module, conversion))
+                if html is not None:
+                    found = conversion or itself(module)
+                    parts.append(Shown(title(module), module.arrays, module.record, found))
+    if said:
+        console.print(legend(said))
+    if html is not None:
+        write_page(parts, file, html, force)
+        console.print(f"{html}: the picture", markup=False)
+    if model.rest:
+        some = ", ".join(list(model.rest)[:MOST_SHOWN]) + (", ..." if len(model.rest) > MOST_SHOWN else "")
+        console.print(f"{len(model.rest)} other arrays: {some}", markup=False)
+    if model.spare:
+        console.print(
+            f"{len(model.spare)} arrays that are not needed: {account.listed(model.spare)}", markup=False
+        )
+    return {"file": str(file), "modules": plain, "rest": list(model.rest), "spare": dict(model.spare)}
+
+
+def write_page(parts: list[Shown | Left], file: Path, html: Path, force: bool) -> None:
+    """Writes the page with the modules of a file; raises `LayoutError` where none of them can be drawn."""
+    reasons = [part.reason for part in parts if isinstance(part, Left)]
+    if len(reasons) == len(parts):
+        raise LayoutError(f"{file}: there is nothing to draw: {reasons[0]}")
+    page = picture(parts, file.name)
+    with new_file(html, force) as partial:
+        partial.write_text(page, encoding="utf-8")
+
+
+def title(module: Module) -> str:
+    """What a module is called: by its name without the dot or stroke that its arrays have behind it."""
+    return module.name.rstrip("./") or "the weights"
+
+
+def unsettled(module: Module) -> str:
+    """What of a module is left open, and how it is said; nothing where all is known."""
+    try:
+        module.told()
+        module.record.settled(module.semantics)
+    except LayoutError as error:  # said, and the arrays are listed all the same: this is how one finds out
+        return str(error)
+    return ""
+
+
+def itself(module: Module) -> Conversion:
+    """A module as it is: each number stays where it lies."""
+    asked = {"target": dict(module.semantics)} if module.semantics else {}
+    return convert(
+        module.arrays,
+        module.record,
+        module.record,
+        sizes=module.sizes,
+        semantics={**module.semantics, **asked},
+    )
+
+
+def listed(module: Module) -> dict[str, Any]:
+    """What a module says of itself, as plain values."""
+    return {
+        "name": module.name,
+        "layouts": list(module.layouts),
+        "arrays": {
+            name: {
+                "name": module.names.get(name, name),
+                "shape": list(array.shape),
+                "dtype": array.dtype.name,
+            }
+            for name, array in module.arrays.items()
+        },
+        "made": [asdict(one) for one in module.made],
+        "notes": [*module.notes, *([f"it {module.alone}"] if module.alone else [])],
+    }
+
+
+def known(module: Module, conversion: Conversion | None) -> dict[str, Any]:
+    """The sizes and semantics of a module, and the report of its conversion, as plain values."""
+    semantics = module.record.settled(module.semantics)
+    plain: dict[str, Any] = {"sizes": vars(module.told()), "semantics": semantics.shown()}
+    plain["assumed"] = {name: str(value) for name, value in assumed(module).items()}
+    return plain | {"report": conversion.report.as_json()} if conversion else plain
+
+
+def assumed(module: Module) -> dict[str, Any]:
+    """What nobody says of a module, and so is taken to be as usual."""
+    return module.record.assumed(module.semantics)
+
+
+def printed(module: Module, conversion: Conversion | None, console: Console) -> dict[str, str]:
+    """What the signs say of a module that was printed, and of what it becomes."""
+    console.rule(Text(title(module)), align="left")
+    if conversion is None:
+        for one in module.made:
+            console.print(str(one), markup=False)
+    semantics = module.record.settled(module.semantics)
+    side = Side("source", module.arrays, module.record, module.told(), semantics)
+    drawn: list[tuple[Side, dict[Block, str]]] = [(side, {})]
+    if conversion is None:
+        for line in assumed_text(assumed(module)):
+            console.print(line, markup=False)
+    for note in (*module.notes, *([f"it {module.alone}"] if module.alone else [])):
+        console.print(f"note: {note}", markup=False)
+    if conversion is not None:
+        ties = Ties(module.arrays, module.record, conversion)
+        drawn = [(side, ties.kinds(side)) for side in ties.sides]
+        console.print(str(conversion.report), markup=False)
+    said: dict[str, str] = {}
+    for side, kinds in drawn:
+        console.print(weights_text(side, console.width, kinds))
+        said |= signs(side, kinds)
+    return said

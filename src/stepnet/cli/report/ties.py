@@ -1,0 +1,138 @@
+"""Which numbers of two layouts belong together, and the sentences and marks that say so.
+
+kernel[0, 4]  W_r[1, 0]  ---- moved ---->  weight_space[2]  W_r[1, 0]
+                                filled ->  weight_space[60] d_r[0]
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stepnet.cli.report.drawing import Cell, place_in
+from stepnet.layout.convert import Conversion
+from stepnet.layout.moves import Move
+from stepnet.layout.places import Array, Block, Region, regions
+from stepnet.layout.record import Record
+from stepnet.layout.semantics import Semantics
+from stepnet.layout.sizes import Sizes
+
+MARKS = {  # of what became of a number, the most remarkable last: a sign, and words for the legend
+    "moved": ("", "moved, bit for bit"),
+    "negated": ("±", "negated"),
+    "summed": ("Σ", "summed"),
+    "filled": ("∅", "filled: from no number of the source"),
+    "dropped": ("✗", "has no place in the target"),
+}
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a conversion: its arrays, the record and sizes they are of, and what they parametrise."""
+
+    key: str
+    arrays: Mapping[str, Array]
+    record: Record
+    sizes: Sizes
+    semantics: Semantics
+
+    @property
+    def places(self) -> dict[Block, Region]:
+        """Where each of its blocks is."""
+        found = regions(self.record, self.sizes)
+        return {region.block: region for region in found if region.array in self.arrays}
+
+    def where(self, region: Region, place: tuple[int, ...]) -> str:
+        """The place in an array of a number of a block."""
+        shape = self.arrays[region.array].shape
+        return f"{region.array}{list(place_in(region, place, shape))}"
+
+
+class Ties:
+    """What became of every block of a conversion, and the sentences that say so of its numbers. Where a
+    layout becomes itself there is one side, and nothing is tied.
+
+    >>> import numpy as np
+    >>> from stepnet.layout.convert import convert
+    >>> from stepnet.layout.registry import record
+    >>> rnn = {"kernel": np.ones((1, 2)), "recurrent_kernel": np.eye(2), "bias": np.zeros(2)}
+    >>> ties = Ties(rnn, record("keras.rnn"), convert(rnn, "keras.rnn", "torch.rnn"))
+    >>> {str(block): kind for block, kind in ties.kinds(ties.target).items()}
+    {'W_n': 'moved', 'R_n': 'moved', 'b_n': 'moved', 'd_n': 'filled'}
+    """
+
+    def __init__(self, arrays: Mapping[str, Array], record: Record, conversion: Conversion) -> None:
+        report = conversion.report
+        self.source = Side("source", arrays, record, report.sizes, report.source_semantics)
+        self.target = Side(
+            "target", conversion.arrays, report.layout, report.target_sizes, report.target_semantics
+        )
+        self.here, self.there = self.source.places, self.target.places
+        self.several = report.source != report.target
+        self.sides = (self.source, self.target) if self.several else (self.source,)
+        moves = [move for step in report.steps for move in step.moves]
+        self.made = {move.target: move for move in moves}
+        self.used: dict[Block, list[Move]] = {}
+        for move in moves:
+            for block, _ in move.terms:
+                self.used.setdefault(block, []).append(move)
+
+    def kinds(self, side: Side) -> dict[Block, str]:
+        """What became of each block of a side, as `MARKS` has it."""
+        if not self.several:
+            return dict.fromkeys(side.places, "moved")
+        if side is self.target:
+            return {block: move.kind for block, move in self.made.items()}
+        ordered = list(MARKS)
+        return {
+            block: max((move.kind for move in self.used.get(block, [])), key=ordered.index, default="dropped")
+            for block in self.here
+        }
+
+    def to(self, side: Side, cell: Cell) -> list[str]:
+        """The keys of the numbers of the other side that this one is tied to."""
+        if not self.several:
+            return []
+        if side is self.source:
+            return [key("target", move.target, cell.place) for move in self.used.get(cell.block, [])]
+        return [key("source", block, cell.place) for block, _ in self.made[cell.block].terms]
+
+    def tells(self, side: Side, cell: Cell) -> str:
+        """What a number is, and where it goes or comes from."""
+        said = f"{cell.value:.6g} at {cell.where} is {cell.what}"
+        if not self.several:
+            return f"{said}."
+        return f"{said}; {self.goes(cell) if side is self.source else self.comes(cell)}."
+
+    def goes(self, cell: Cell) -> str:
+        """Where a number of the source goes."""
+        moves = self.used.get(cell.block, [])
+        if not moves:
+            return f"{self.target.record.name} has no place for it, and the function is the same without it"
+        return ", and ".join(self.went(move, cell) for move in moves)
+
+    def went(self, move: Move, cell: Cell) -> str:
+        """One place that a number goes to."""
+        where = self.target.where(self.there[move.target], cell.place)
+        sign = next(sign for block, sign in move.terms if block == cell.block)
+        others = [
+            self.source.where(self.here[block], cell.place) for block, _ in move.terms if block != cell.block
+        ]
+        others += [f"{move.constant:g}"] if move.constant else []
+        what = f"summed with {' and '.join(others)}" if others else move.kind
+        return f"it is {'negated and ' if others and sign < 0 else ''}{what}, to {where}"
+
+    def comes(self, cell: Cell) -> str:
+        """Where a number of the target comes from."""
+        move = self.made[cell.block]
+        if not move.terms:
+            return f"it is filled with {move.constant:g}"
+        parts = [
+            f"{'' if sign > 0 else '-'}{self.source.where(self.here[block], cell.place)}"
+            for block, sign in move.terms
+        ]
+        parts += [f"{move.constant:g}"] if move.constant else []
+        return f"it comes from {' + '.join(parts)}, {move.kind}"
+
+
+def key(side: str, block: Block, place: tuple[int, ...]) -> str:
+    """What a number is called in the page, by what it is."""
+    return f"{side}.{block.parameter}{block.gate}.{block.layer}.{block.direction}.{'.'.join(map(str, place))}"

@@ -1,0 +1,156 @@
+"""The arrays of a layout in the terminal: equations, then every array with its gates in colours and letters.
+
+kernel [2, 9] float32  W[x (g:zrn h)]
+  z  0.0149  z -0.0834  z -0.1351  r  0.7275 ...        small ones as their numbers
+weight_ih_l0 [192, 40] float32  W[(g:rzn h) x]
+  W_r 64 x 40                                           large ones as their blocks, in their order
+  W_z 64 x 40
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from rich.text import Text
+
+from stepnet.cli.report.drawing import ALL, WIDEST, Cell, Drawing, drawings
+from stepnet.cli.report.equations import equations
+from stepnet.cli.report.ties import MARKS, Side
+from stepnet.cli.report.words import explained
+from stepnet.layout.notation import Stack
+from stepnet.layout.places import Block
+from stepnet.layout.sizes import Sizes
+
+# The colours of the page, by M. Okabe and K. Ito, mixed with white: black letters are read on all of them.
+STYLES = {
+    "r": "black on #f0bd94",
+    "z": "black on #99d8c7",
+    "n": "black on #f9f3b3",
+    "i": "black on #bbe1f6",
+    "f": "black on #f0bd94",
+    "g": "black on #f9f3b3",
+    "o": "black on #ebc9dc",
+    "": "black on #d1d4da",
+}
+FIRST = (0,)
+INDENT = "  "
+NUMBER = 11  # characters of a number with its gate
+
+
+def weights_text(side: Side, width: int = 100, kinds: Mapping[Block, str] | None = None) -> Text:
+    """The equations and the arrays of a layout, in lines of at most `width` characters where that is enough.
+
+    kinds: what became of each block, as `MARKS` has it.
+
+    >>> from stepnet.layout.registry import record
+    >>> from stepnet.layout.semantics import Semantics
+    >>> from stepnet.layout.sizes import Sizes
+    >>> import numpy as np
+    >>> rnn = {"kernel": np.ones((1, 2)), "recurrent_kernel": np.eye(2), "bias": np.zeros(2)}
+    >>> print(weights_text(Side("source", rnn, record("keras.rnn"), Sizes(1, 2), Semantics("rnn"))))
+    keras.rnn: 1 inputs, 2 hidden
+      n = tanh(W_n x + b_n + R_n h)
+      h' = n
+    kernel [1, 2] float64  W_n[x h]
+      n  1.0000  n  1.0000
+    recurrent_kernel [2, 2] float64  R_n[k h]
+      n  1.0000  n  0.0000
+      n  0.0000  n  1.0000
+    bias [2] float64  b_n[h]
+      n  0.0000  n  0.0000
+    """
+    shown = Text()
+    shown.append(f"{side.record.name}: {side.sizes}\n", style="bold")
+    for line in equations(side.semantics, side.places):
+        shown.append(f"  {line}\n")
+    room = max((width - len(INDENT)) // NUMBER, 1)
+    room -= room % side.sizes.hidden if room > side.sizes.hidden else 0  # whole gates
+    for drawing in drawings(side.arrays, side.record, side.sizes, FIRST, min(room, WIDEST)):
+        shown.append(drawing.name, style="bold")
+        shown.append(f" {list(drawing.shape)} {drawing.dtype}  {drawing.pattern}\n", style="dim")
+        large = any(is_large(cell.block, side.sizes) for cell in drawing.cells)
+        marks = {block: MARKS[kind][0] for block, kind in (kinds or {}).items()}
+        lines = blocks(drawing, side, width, marks) if large else numbers(drawing, room, marks)
+        for line in lines:
+            shown.append_text(line).append("\n")
+    shown.rstrip()
+    return shown
+
+
+def is_large(block: Block, sizes: Sizes) -> bool:
+    """Whether a block is said by its shape and not by its numbers."""
+    return max(block.shape(sizes)) > ALL
+
+
+def numbers(drawing: Drawing, room: int, marks: Mapping[Block, str]) -> Iterator[Text]:
+    """The numbers of an array, with `room` for so many on a line: of a wider table the first columns, then
+    the next ones below.
+    """
+    for panel in drawing.panels:
+        if panel.title:
+            yield Text(f"{INDENT}{panel.title}", style="dim")
+        across = max(len(line.cells) for line in panel.lines)
+        for start in range(0, across, room):
+            end = min(start + room, across)
+            if across > room:
+                yield Text(f"{INDENT}columns {start} to {end - 1}", style="dim")
+            for line in panel.lines:
+                shown = [piece(cell, marks) for cell in line.cells[start:end] if cell is not None]
+                yield Text(INDENT) + Text("  ").join(shown)
+
+
+def piece(cell: Cell, marks: Mapping[Block, str]) -> Text:
+    """A number with the letter of its gate, and the mark of what became of it."""
+    block, size = cell.block, abs(cell.value)
+    value = (
+        f"{cell.value:.4f}" if size < 10 else f"{cell.value:.4g}" if size < 10_000 else f"{cell.value:.0e}"
+    )
+    return Text(f"{block.gate or block.parameter}{marks.get(block) or ' '}{value:>7}", STYLES[block.gate])
+
+
+def blocks(drawing: Drawing, side: Side, width: int, marks: Mapping[Block, str]) -> Iterator[Text]:
+    """The blocks of an array in their order, a line for those that begin on a line of a table; what is too
+    long goes on below.
+    """
+    lines = [[cell.block for cell in line.cells if cell] for panel in drawing.panels for line in panel.lines]
+    if not isinstance(drawing.pattern, Stack):
+        lines = [[block for line in lines for block in line]]
+    places = {(block.layer, block.direction) for line in lines for block in line}
+    seen: set[Block] = set()
+    for line in lines:
+        row = Text(INDENT)
+        for block in dict.fromkeys(line):
+            if block in seen:
+                continue
+            seen.add(block)
+            said = str(block) if len(places) > 1 else str(replace(block, layer=0, direction=0))
+            shape = " x ".join(map(str, block.shape(side.sizes)))
+            text = Text(f" {said}{marks.get(block, '')} {shape} ", STYLES[block.gate])
+            if len(row) + len(text) > width and len(row) > len(INDENT):
+                yield row
+                row = Text(INDENT)
+            row.append_text(text).append(" ")
+        if row.plain.strip():
+            yield row
+
+
+def signs(side: Side, kinds: Mapping[Block, str]) -> dict[str, str]:
+    """What the marks and the signs in the notation say, those that there are."""
+    held = set(kinds.values()) - {"moved"}
+    said = {sign: words for kind, (sign, words) in MARKS.items() if kind in held}
+    for entry in side.record.entries(side.sizes):
+        if entry.name in side.arrays:
+            said |= explained(entry.pattern)
+    return said
+
+
+def legend(said: Mapping[str, str]) -> Text:
+    """Signs with what they say, a line each.
+
+    >>> print(legend({"x": "inputs", "{L: ...}": "for every layer"}))
+    where
+      x         inputs
+      {L: ...}  for every layer
+    """
+    wide = max(map(len, said))
+    lines = [f"{INDENT}{sign:<{wide}}  {words}" for sign, words in said.items()]
+    return Text("\n".join(["where", *lines]), style="dim")

@@ -1,0 +1,36 @@
+"""A short text that tells nets and plans apart: by what they compute, down to the bits of their constants."""
+
+import hashlib
+from typing import Any, cast
+
+from stepnet.net.ir import Net, Node
+from stepnet.net.types import Literal
+
+
+def digest(*values: Any) -> str:
+    """32 hexadecimal digits, the same for equal values: nets, literals, and what prints all that it is.
+
+    The names of nodes and the user's lines, which are for people alone, make no difference.
+
+    >>> digest(1, ("a", 2)) == digest(1, ("a", 2)), digest(1, 2) == digest(12)
+    (True, False)
+    """
+    found = hashlib.blake2b(digest_size=16)
+    for part in pieces(values):
+        found.update(len(part).to_bytes(8, "little"))
+        found.update(part)
+    return found.hexdigest()
+
+
+def pieces(value: Any) -> list[bytes]:
+    """The bytes of a value, piece by piece."""
+    if isinstance(value, Net):
+        return pieces((value.nodes, value.inputs, value.results))
+    if isinstance(value, Node):
+        return pieces((value.operation, value.inputs, value.types, value.pairs))
+    if isinstance(value, Literal):
+        return [f"{value.value.dtype.str}{value.value.shape}".encode(), value.value.tobytes()]
+    if isinstance(value, tuple):
+        items = cast("tuple[Any, ...]", value)
+        return [str(len(items)).encode(), *(piece for item in items for piece in pieces(item))]
+    return [repr(value).encode()]

@@ -1,0 +1,58 @@
+"""The ends of a net by kind: what a call is given, and what it gives.
+
+    inputs    sequences, initial memories, statics, parameters
+    results   per step, per row, totals
+
+A net has inputs and results in a row, in whatever order it was made. What each one is follows from its
+extent; an input that a recurrence begins with is an initial memory, which a call may leave out: it is zeros
+then.
+"""
+
+from dataclasses import dataclass
+
+from stepnet.net.ir import Net
+from stepnet.net.types import CONST, ROWS, is_beside
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Places among the inputs of a net, and among its results, by kind.
+
+    >>> from stepnet.net.ir import Builder
+    >>> from stepnet.net.types import STEPS, Type
+    >>> builder = Builder()
+    >>> W = builder.input(Type(CONST, (2, 2), "float32"), "W")
+    >>> x = builder.input(Type(STEPS, (2,), "float32"), "x")
+    >>> y = builder.add("matmul", x, W)
+    >>> ends = Ends.of(builder.net([builder.add("contract", x, y), y, builder.add("reduce", y, how="sum")]))
+    >>> ends.sequences, ends.parameters, ends.steps, ends.rows, ends.totals
+    ((1,), (0,), (1,), (2,), (0,))
+    """
+
+    sequences: tuple[int, ...]
+    memories: tuple[int, ...]
+    statics: tuple[int, ...]
+    parameters: tuple[int, ...]
+    steps: tuple[int, ...]
+    rows: tuple[int, ...]
+    totals: tuple[int, ...]
+
+    @classmethod
+    def of(cls, net: Net) -> "Ends":
+        """The ends of a net."""
+        begins = {
+            number
+            for node in net.nodes
+            if node.operation == "recur"
+            for number in node.recur.given(node.inputs).memories
+        }
+        inputs: dict[str, list[int]] = {"sequences": [], "memories": [], "statics": [], "parameters": []}
+        for place, number in enumerate(net.inputs):
+            extent = net.type_of(number).extent
+            kinds = {CONST: "parameters", ROWS: "memories" if number in begins else "statics"}
+            inputs["statics" if is_beside(extent) else kinds.get(extent, "sequences")].append(place)
+        results: dict[str, list[int]] = {"steps": [], "rows": [], "totals": []}
+        for place, number in enumerate(net.results):
+            kinds = {CONST: "totals", ROWS: "rows"}
+            results[kinds.get(net.type_of(number).extent, "steps")].append(place)
+        return cls(**{name: tuple(places) for name, places in (inputs | results).items()})

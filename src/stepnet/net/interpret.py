@@ -1,0 +1,213 @@
+"""A net on arrays in NumPy: slow, obvious and right. Everything else is tested against it.
+
+A value of extent const is an array [features...]; at rows [rows, features...]; at rows/steps the steps of all
+rows laid end to end, [total, features...], with offsets that say where each row begins; and so on inward.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from stepnet.errors import InputError
+from stepnet.net.ir import Builder, Net, Node
+from stepnet.net.meanings import REDUCTIONS
+from stepnet.net.type_rules import recur_extent
+from stepnet.net.types import CONST, ROWS, STEPS, Extent, Literal, Type, is_beside
+from stepnet.ragged.offsets import offsets_of, positions_of
+
+Array = np.ndarray
+RunBody = Callable[
+    [Sequence[Array], "Segments", Array], list[Array]
+]  # arrays of the body's inputs, ..., index
+
+
+@dataclass(frozen=True)
+class Segments:
+    """How many rows there are, the offsets of each deeper axis, outermost first, and how many steps of each
+    row were before these, where some were. beside: the offsets of sequences that rows have besides, by axis.
+    """
+
+    rows: int
+    offsets: tuple[Array, ...] = ()
+    begun: Array | None = None
+    beside: Mapping[str, Array] = field(default_factory=dict[str, Array])
+
+    def count(self, extent: Extent) -> int:
+        """How many values there are at an extent."""
+        return 1 if extent == CONST else self.rows if extent == ROWS else int(self.into(extent)[-1])
+
+    def into(self, extent: Extent) -> Array:
+        """The offsets of the innermost axis of an extent."""
+        return self.beside[extent[-1]] if is_beside(extent) else self.offsets[len(extent) - 2]
+
+
+def interpret(
+    net: Net, arrays: Sequence[Array], segments: Segments, index: Array | None = None
+) -> list[Array]:
+    """The results of a net, for arrays given in the order of its inputs."""
+    given = dict(zip(net.inputs, arrays, strict=True))
+    values: list[Any] = []
+    with np.errstate(all="ignore"):
+        for number, node in enumerate(net.nodes):
+            operands = [values[operand] for operand in node.inputs]
+            if node.operation == "input":
+                values.append(given[number])
+            elif node.operation == "index":
+                assert index is not None
+                values.append(index)
+            elif node.operation in ACROSS:
+                values.append(ACROSS[node.operation](net, node, operands, segments))
+            else:
+                values.append(within(node, operands))
+    return [materialised(net, result, values[result], segments) for result in net.results]
+
+
+def within(node: Node, operands: list[Array]) -> Any:
+    """An operation that the table gives a meaning."""
+    try:
+        return node.row.meaning(*operands, **node.attributes)
+    except IndexError as error:
+        raise InputError(f"{error}\n  at {node.source}") from None
+
+
+def materialised(net: Net, number: int, value: Array, segments: Segments) -> Array:
+    """A result with its full leading axis, also where it is the same in every row; one that may be written to
+    where the value may be.
+    """
+    type_ = net.nodes[number].type
+    shape = (segments.count(type_.extent), *type_.shape)
+    if type_.extent == CONST:
+        return value
+    return np.ascontiguousarray(value) if value.shape == shape else np.array(np.broadcast_to(value, shape))
+
+
+def widened(net: Net) -> Net:
+    """The same net in float64 throughout: what results in float32 are compared with."""
+    builder = Builder()
+    place: list[int] = []
+    for node in net.nodes:
+        operands = (place[operand] for operand in node.inputs)
+        place.append(
+            builder.add(node.operation, *operands, name=node.name, **{k: wide(v) for k, v in node.pairs})
+        )
+    return builder.net(place[result] for result in net.results)
+
+
+def wide(value: Any) -> Any:
+    """An attribute with float32 replaced by float64."""
+    if isinstance(value, Net):
+        return widened(value)
+    if isinstance(value, Type):
+        return Type(value.extent, value.shape, wide(value.dtype))
+    if isinstance(value, Literal) and value.value.dtype == np.float32:
+        return Literal(value.value.astype(np.float64))
+    return "float64" if isinstance(value, str) and value == "float32" else value
+
+
+# ---- across extents ----------------------------------------------------------------------------------------
+
+
+def expand(net: Net, node: Node, operands: list[Array], segments: Segments) -> Array:
+    """The value of each entry repeated over what lies inside it."""
+    depth, value = len(net.nodes[node.inputs[0]].type.extent), operands[0]
+    for inner in range(depth, len(node.type.extent)):
+        if inner == 0:
+            value = np.broadcast_to(value, (segments.rows, *value.shape))
+        else:
+            value = np.repeat(value, np.diff(segments.into(node.type.extent[: inner + 1])), axis=0)
+    return value
+
+
+def reduce(net: Net, node: Node, operands: list[Array], segments: Segments) -> Array:
+    """One value out of those inside each entry; zeros where there are none."""
+    type_ = net.nodes[node.inputs[0]].type
+    how = REDUCTIONS[node.attributes["how"]]
+    if len(type_.extent) == 1:
+        return how(operands[0]) if len(operands[0]) else np.zeros(type_.shape, type_.dtype)
+    offsets = segments.into(type_.extent)
+    out = np.zeros((len(offsets) - 1, *type_.shape), operands[0].dtype)
+    for entry, (start, stop) in enumerate(pairwise(offsets)):
+        if stop > start:
+            out[entry] = how(operands[0][start:stop])
+    return out
+
+
+def contract(net: Net, node: Node, operands: list[Array], segments: Segments) -> Array:
+    """The sum over all elements of the outer products."""
+    return operands[0].T @ operands[1]
+
+
+def result(net: Net, node: Node, operands: list[Any], segments: Segments) -> Array:
+    """One of several results."""
+    return operands[0][node.attributes["of"]]
+
+
+def recur(net: Net, node: Node, operands: list[Array], segments: Segments) -> tuple[Array, ...]:
+    """A recurrence, its body interpreted."""
+    return by_steps(net, node, operands, segments, partial(interpret, node.attributes["body"]))
+
+
+def by_steps(
+    net: Net, node: Node, operands: list[Array], segments: Segments, run: RunBody
+) -> tuple[Array, ...]:
+    """A recurrence: `run` makes the body's results at every step, for the rows that have one."""
+    recur = node.recur
+    body, given = recur.body, recur.given(operands)
+    deep = recur_extent([net.nodes[operand].type for operand in node.inputs[:1]], node.attributes)
+    offsets = segments.into(deep)
+    starts, lengths = offsets[:-1], np.diff(offsets)
+    begun = segments.begun if deep == STEPS else None
+    state = [memory.copy() for memory in given.memories]
+    types = recur.given([body.type_of(number) for number in body.inputs])
+    results = [body.type_of(number) for number in recur.outputs]
+    outputs: list[Array] = []
+    for type_ in node.types[: len(results)]:
+        outputs.append(np.zeros((segments.count(type_.extent), *type_.shape), type_.dtype))
+    for step in range(int(lengths.max(initial=0))):
+        alive = np.flatnonzero(lengths > step)
+        at = starts[alive] + (lengths[alive] - 1 - step if recur.reverse else step)
+        places, inside = within_steps(at, () if is_beside(deep) else segments.offsets[len(deep) - 1 :])
+        pairs = zip(given.sequences, types.sequences, strict=True)
+        inner = [sequence[places[len(type_.extent) - 1]] for sequence, type_ in pairs]
+        inner += [memory[alive] for memory in state]
+        still, beside = given.others, segments.beside
+        if len(alive) < len(lengths):
+            still, beside = of_rows(given.others, types.others, segments, alive)
+        index = np.full(len(alive), step) + (begun[alive] if begun is not None else 0)
+        found = run([*inner, *still], Segments(len(alive), inside, beside=beside), index)
+        made = recur.gives(found)
+        for output, type_, value in zip(outputs, results, made.outputs, strict=True):
+            output[places[len(type_.extent) - 1]] = value
+        for memory, value in zip(state, made.memories, strict=True):
+            memory[alive] = value
+    return (*outputs, *state)
+
+
+def of_rows(
+    arrays: list[Array], types: list[Type], segments: Segments, rows: Array
+) -> tuple[list[Array], Mapping[str, Array]]:
+    """What some rows have of values that are the same at every step, and the offsets of their sequences."""
+    own = {axis: within_steps(rows, (level,)) for axis, level in segments.beside.items()}
+    found: list[Array] = []
+    for array, type_ in zip(arrays, types, strict=True):
+        at_rows = own[type_.extent[-1]][0][1] if is_beside(type_.extent) else rows
+        found.append(array if type_.extent == CONST else array[at_rows])
+    return found, {axis: level for axis, (_, (level,)) in own.items()}
+
+
+def within_steps(at: Array, offsets: tuple[Array, ...]) -> tuple[list[Array], tuple[Array, ...]]:
+    """Where the steps `at` and all that lies inside them are, depth by depth, and the offsets among these."""
+    places: list[Array] = [at]
+    inside: list[Array] = []
+    for level in offsets:
+        starts, lengths = level[places[-1]], np.diff(level)[places[-1]]
+        inside.append(offsets_of(lengths))
+        places.append(positions_of(starts, lengths))
+    return places, tuple(inside)
+
+
+ACROSS = {"expand": expand, "reduce": reduce, "contract": contract, "result": result, "recur": recur}

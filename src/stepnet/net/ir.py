@@ -1,0 +1,329 @@
+"""The net: a graph of operations on values that each have a type. It is checked when it is made, and prints
+as text.
+
+A net is data: a tuple of nodes in an order in which each comes after what it reads, the numbers of those that
+are its inputs, and the numbers of those that are its results. A recurrence is a node that holds a net, its
+body (the step-net), whose rows are the rows at one step.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from stepnet.errors import NetError
+from stepnet.net.ops import OPERATIONS, Operation
+from stepnet.net.recur import Given, Gives, Order
+from stepnet.net.types import Literal, Type
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operation on earlier nodes; `name` and `source`, the user's line, are for people alone."""
+
+    operation: str
+    inputs: tuple[int, ...]
+    types: tuple[Type, ...]
+    pairs: tuple[tuple[str, Any], ...] = ()
+    name: str = ""
+    source: str = field(default="", compare=False)
+
+    @property
+    def type(self) -> Type:
+        """The type of a node with one result."""
+        if len(self.types) != 1:
+            raise NetError(f"{self.operation} gives {len(self.types)} results; read one with `result`")
+        return self.types[0]
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        """What the operation is told besides its operands."""
+        return MappingProxyType(dict(self.pairs))
+
+    @property
+    def recur(self) -> "Recur":
+        """The recurrence that the node is, its parts by name."""
+        return Recur.of(self.attributes)
+
+    @property
+    def row(self) -> Operation:
+        """The operation's row of the table."""
+        return OPERATIONS[self.operation]
+
+    @property
+    def kind(self) -> str:
+        """The kind of the operation: pointwise, view, reduce, matmul, gather, source or extent."""
+        return self.row.kind
+
+
+@dataclass(frozen=True)
+class Net:
+    """Nodes in order, the inputs among them, and the results among them."""
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[int, ...]
+    results: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def __str__(self) -> str:
+        return "\n".join(net_lines(self))
+
+    def type_of(self, number: int) -> Type:
+        """The type of a node by its number."""
+        return self.nodes[number].type
+
+    def users(self) -> list[list[int]]:
+        """For each node, the numbers of the nodes that read it."""
+        users: list[list[int]] = [[] for _ in self.nodes]
+        for number, node in enumerate(self.nodes):
+            for operand in node.inputs:
+                users[operand].append(number)
+        return users
+
+
+def check(net: Net) -> None:
+    """Raises `NetError` unless every node follows the rules of its operation."""
+    for number, node in enumerate(net.nodes):
+        if node.operation not in OPERATIONS:
+            raise NetError(f"%{number}: no operation is called {node.operation!r}")
+        if any(not 0 <= operand < number for operand in node.inputs):
+            raise NetError(f"%{number} = {node.operation} reads a node that does not come before it")
+        if node.types != types_of(net.nodes, node.operation, node.inputs, node.attributes):
+            raise NetError(f"%{number} = {node.operation} does not give {', '.join(map(str, node.types))}")
+    declared = tuple(number for number, node in enumerate(net.nodes) if node.operation == "input")
+    if sorted(net.inputs) != sorted(declared):
+        raise NetError("the inputs of a net are exactly its input nodes")
+    if any(not 0 <= result < len(net.nodes) for result in net.results):
+        raise NetError("a result of the net is none of its nodes")
+
+
+def types_of(
+    nodes: Sequence[Node],
+    operation: str,
+    inputs: tuple[int, ...],
+    attributes: Mapping[str, Any],
+) -> tuple[Type, ...]:
+    """The types that an operation gives on these operands; raises `NetError` where it cannot take them."""
+    if operation == "result":
+        operands = list(nodes[inputs[0]].types)
+    else:
+        operands = [nodes[operand].type for operand in inputs]
+    return OPERATIONS[operation].types(operands, attributes)
+
+
+class Builder:
+    """Makes a net node by node. A node that is there already is not made again.
+
+    around: the one that makes the net around this one, where a value of that may be used in this.
+    """
+
+    def __init__(self) -> None:
+        self.around: Builder | None = None
+        self.nodes: list[Node] = []
+        self._known: dict[Node, int] = {}
+
+    def add(self, operation: str, *inputs: int, name: str = "", source: str = "", **attributes: Any) -> int:
+        """The number of the node that applies `operation`."""
+        types = types_of(self.nodes, operation, inputs, attributes)
+        pairs = tuple(sorted(attributes.items()))
+        key = Node(operation, inputs, types, pairs)
+        if operation != "input" and key in self._known:
+            return self._known[key]
+        self.nodes.append(Node(operation, inputs, types, pairs, name, source))
+        self._known[key] = len(self.nodes) - 1
+        return len(self.nodes) - 1
+
+    def input(self, type_: Type, name: str) -> int:
+        """The number of a new input."""
+        return self.add("input", name=name, type=type_)
+
+    def constant(self, value: Any) -> int:
+        """The number of a constant array."""
+        return self.add("constant", value=Literal(value))
+
+    def copy(self, node: Node, inputs: Iterable[int], **changed: Any) -> int:
+        """The number of the same operation on other operands, with some attributes changed."""
+        attributes = {**node.attributes, **changed}
+        return self.add(node.operation, *inputs, name=node.name, source=node.source, **attributes)
+
+    def type_of(self, number: int) -> Type:
+        """The type of a node made so far."""
+        return self.nodes[number].type
+
+    def is_inside(self, other: "Builder") -> bool:
+        """Whether the net of another is around this one's."""
+        return self.around is not None and (self.around is other or self.around.is_inside(other))
+
+    def captured(self, other: "Builder", number: int) -> int:
+        """The number here of a value of the net around."""
+        raise NetError("a net has no values of others")
+
+    def net(self, results: Iterable[int]) -> Net:
+        """The net with these results and all inputs made so far, without what no result needs."""
+        return without_unused(tuple(self.nodes), tuple(results))
+
+
+def without_unused(nodes: tuple[Node, ...], results: tuple[int, ...]) -> Net:
+    """The net of these nodes, less those that no result needs; inputs stay."""
+    inputs = {number for number, node in enumerate(nodes) if node.operation == "input"}
+    needed = ancestors(nodes, results) | inputs
+    place = {old: new for new, old in enumerate(sorted(needed))}
+    kept = tuple(
+        Node(n.operation, tuple(place[i] for i in n.inputs), n.types, n.pairs, n.name, n.source)
+        for n in (nodes[number] for number in sorted(needed))
+    )
+    return Net(kept, tuple(place[one] for one in sorted(inputs)), tuple(place[one] for one in results))
+
+
+def ancestors(nodes: Sequence[Node], numbers: Iterable[int]) -> set[int]:
+    """All nodes that these need, themselves included."""
+    found = set(numbers)
+    for number in reversed(range(len(nodes))):
+        if number in found:
+            found.update(nodes[number].inputs)
+    return found
+
+
+# ---- recurrences -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Recur:
+    """A recurrence: its step-net, how many sequences and memories it has, and how it runs.
+
+    >>> from stepnet.net.types import ROWS
+    >>> inside = Builder()
+    >>> x, h = (inside.input(Type(ROWS, (2,), "float32"), name) for name in "xh")
+    >>> recur = Recur(inside.net([inside.add("add", x, h)] * 2), sequence_count=1, memory_count=1)
+    >>> recur.sequences, recur.memories, recur.outputs, recur.following
+    ([0], [1], [2], [2])
+    >>> recur.given(["frames", "zeros"])
+    Given(sequences=['frames'], memories=['zeros'], others=[])
+    """
+
+    body: Net
+    sequence_count: int
+    memory_count: int
+    reverse: bool = False
+    unroll: int = 1
+
+    @classmethod
+    def of(cls, attributes: Mapping[str, Any]) -> "Recur":
+        """The recurrence of a node with these attributes."""
+        return cls(
+            attributes["body"],
+            attributes["sequences"],
+            attributes["memories"],
+            attributes.get("reverse", False),
+            attributes.get("unroll", 1),
+        )
+
+    @property
+    def order(self) -> Order:
+        """The order in which its operands and its results lie."""
+        return Order(self.sequence_count, self.memory_count)
+
+    # ---- numbers of the body's nodes
+
+    @property
+    def sequences(self) -> list[int]:
+        """The inputs of the body that are a step's slices of the sequences."""
+        return self.given(self.body.inputs).sequences
+
+    @property
+    def memories(self) -> list[int]:
+        """The inputs of the body that are the memories ahead of a step."""
+        return self.given(self.body.inputs).memories
+
+    @property
+    def others(self) -> list[int]:
+        """The inputs of the body that are the same at every step: statics and parameters."""
+        return self.given(self.body.inputs).others
+
+    @property
+    def outputs(self) -> list[int]:
+        """The results of the body that are a step's outputs."""
+        return self.gives(self.body.results).outputs
+
+    @property
+    def following(self) -> list[int]:
+        """The results of the body that are the memories behind a step."""
+        return self.gives(self.body.results).memories
+
+    # ---- anything that lies as operands or results do
+
+    def given(self, operands: Sequence[Any]) -> Given:
+        """What lies as the operands do, by what it is."""
+        return self.order.given(operands)
+
+    def gives(self, results: Sequence[Any]) -> Gives:
+        """What lies as the results do, by what it is."""
+        return self.order.gives(results)
+
+    # ---- nodes
+
+    def add(self, builder: Builder, operands: Iterable[int], name: str = "", source: str = "") -> int:
+        """The number of a new node that is this recurrence."""
+        unroll = {"unroll": self.unroll} if self.unroll > 1 else {}
+        return builder.add(
+            "recur",
+            *operands,
+            name=name,
+            source=source,
+            body=self.body,
+            sequences=self.sequence_count,
+            memories=self.memory_count,
+            reverse=self.reverse,
+            **unroll,
+        )
+
+    def add_results(self, builder: Builder, operands: Iterable[int]) -> Gives:
+        """The numbers of the results of a new node that is this recurrence."""
+        number = self.add(builder, operands)
+        count = len(builder.nodes[number].types)
+        return self.gives([builder.add("result", number, of=place) for place in range(count)])
+
+
+# ---- text --------------------------------------------------------------------------------------------------
+
+
+def value_names(net: Net) -> list[str]:
+    """What each node is called in the text: an input by its name, all others by number."""
+    names: list[str] = []
+    for number, node in enumerate(net.nodes):
+        named = node.operation == "input" and node.name and node.name not in names
+        names.append(node.name if named else f"%{number}")
+    return names
+
+
+def net_lines(net: Net, title: str = "net", indent: str = "") -> list[str]:
+    """The lines of a net's text."""
+    names = value_names(net)
+    inputs = [f"{names[number]}: {net.nodes[number].type}" for number in net.inputs]
+    lines = [f"{indent}{title}("]
+    lines += [f"{indent}    {line}," for line in inputs]
+    lines += [f"{indent}):"]
+    for number, node in enumerate(net.nodes):
+        if node.operation != "input":
+            lines += node_lines(node, names, number, indent + "  ")
+    return [*lines, f"{indent}  return {', '.join(names[result] for result in net.results)}"]
+
+
+def node_lines(node: Node, names: list[str], number: int, indent: str) -> list[str]:
+    """The text of one node: a line, and its body where it has one."""
+    operands = " ".join(names[operand] for operand in node.inputs)
+    told = " ".join(
+        f"{key}={attribute_text(value)}" for key, value in node.pairs if not isinstance(value, Net | Type)
+    )
+    types = ", ".join(map(str, node.types))
+    head = " ".join(part for part in (f"{indent}{names[number]} = {node.operation}", operands, told) if part)
+    lines = [f"{head} : {types}"]
+    body = node.attributes.get("body")
+    return lines + (net_lines(body, "body", indent + "  ") if isinstance(body, Net) else [])
+
+
+def attribute_text(value: Any) -> str:
+    """An attribute as text without spaces in tuples."""
+    return str(value).replace(" ", "")

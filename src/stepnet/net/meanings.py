@@ -1,0 +1,136 @@
+"""What operations mean: functions of NumPy arrays [..., features...], any axes before the features."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from stepnet.errors import NetError
+from stepnet.net.types import Literal
+from stepnet.values.dtypes import kind_of_dtype
+
+Array = np.ndarray
+
+
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x)), without overflow."""
+    small = np.exp(-np.abs(x))
+    return np.where(x >= 0, np.ones_like(small), small) / (1 + small)
+
+
+def erf(x: Array) -> Array:
+    """The error function, number by number."""
+    values = np.array([math.erf(float(value)) for value in x.ravel()], np.float64)
+    return values.reshape(x.shape).astype(x.dtype if kind_of_dtype(x.dtype) == "float" else np.float64)
+
+
+def power(x: Array, *, exponent: float) -> Array:
+    """x to a constant power."""
+    return np.power(x, exponent)
+
+
+def cast(x: Array, *, dtype: str) -> Array:
+    """x as another dtype."""
+    return x.astype(dtype)
+
+
+def slice_features(x: Array, *, slices: tuple[tuple[int, int, int], ...]) -> Array:
+    """Part of each feature axis: one (start, stop, step) per axis; a stop of -1 is before the first."""
+    index = tuple(slice(start, None if stop < 0 else stop, step) for start, stop, step in slices)
+    return x[(..., *index)] if index else x
+
+
+def reshape(x: Array, *, rank: int, shape: tuple[int, ...]) -> Array:
+    """The `rank` feature axes laid out anew as `shape`."""
+    return x.reshape(x.shape[: x.ndim - rank] + shape)
+
+
+def transpose(x: Array, *, order: tuple[int, ...]) -> Array:
+    """Feature axes in another order."""
+    lead = x.ndim - len(order)
+    return x.transpose(*range(lead), *(lead + axis for axis in order))
+
+
+def broadcast(x: Array, *, rank: int, shape: tuple[int, ...]) -> Array:
+    """Feature axes repeated until they have `shape`."""
+    lead = x.shape[: x.ndim - rank]
+    return np.broadcast_to(
+        x.reshape(lead + (1,) * (len(shape) - rank) + x.shape[x.ndim - rank :]), lead + shape
+    )
+
+
+def take(x: Array, *, axis: int, indices: tuple[int, ...]) -> Array:
+    """The features at constant `indices` of one axis."""
+    return np.take(x, np.array(indices, np.int64), axis=axis)
+
+
+def concatenate(*arrays: Array, axis: int) -> Array:
+    """Features side by side along one axis."""
+    return np.concatenate(arrays, axis=axis)
+
+
+def reduce_max(x: Array, *, axes: tuple[int, ...]) -> Array:
+    """The largest over feature axes."""
+    return np.max(x, axis=axes)
+
+
+def reduce_min(x: Array, *, axes: tuple[int, ...]) -> Array:
+    """The smallest over feature axes."""
+    return np.min(x, axis=axes)
+
+
+def reduce_sum(x: Array, *, axes: tuple[int, ...]) -> Array:
+    """The sum over feature axes, in the dtype of the numbers where it is a floating-point one."""
+    return np.sum(x, axis=axes)
+
+
+def argmax(x: Array, *, axes: tuple[int, ...]) -> Array:
+    """Where the largest is along one feature axis; the first of equals."""
+    return np.argmax(x, axis=axes[0])
+
+
+def cumsum(x: Array, *, axis: int) -> Array:
+    """The sum of each number and all before it along one feature axis."""
+    return np.cumsum(x, axis=axis)
+
+
+def cumprod(x: Array, *, axis: int) -> Array:
+    """The product of each number and all before it along one feature axis."""
+    return np.cumprod(x, axis=axis)
+
+
+def matmul(left: Array, right: Array) -> Array:
+    """Each vector [k] of the left with [k, n], by itself: its bits do not depend on how many there are.
+
+    A library's product of many rows is another one than that of a single row, and rounds differently.
+    """
+    return np.matmul(left[..., None, :], right)[..., 0, :]
+
+
+def products(left: Array, *rights: Array) -> tuple[Array, ...]:
+    """One left side with several parameters."""
+    return tuple(matmul(left, right) for right in rights)
+
+
+def gather(table: Array, index: Array) -> Array:
+    """The rows of a parameter at integer indices; negative ones count from the end."""
+    return table[index]
+
+
+def constant(*, value: Literal) -> Array:
+    """The array itself."""
+    return value.value
+
+
+REDUCTIONS: dict[str, Callable[[Array], Array]] = {
+    "sum": lambda x: x.sum(axis=0),
+    "mean": lambda x: x.mean(axis=0),
+    "max": lambda x: x.max(axis=0),
+    "first": lambda x: x[0],
+    "last": lambda x: x[-1],
+}
+
+
+def run_by_interpreter(*arrays: Array, **attributes: object) -> Array:
+    """The meaning of what crosses extents: only the interpreter knows the lengths."""
+    raise NetError("this operation crosses extents; the interpreter runs it")

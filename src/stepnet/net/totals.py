@@ -1,0 +1,96 @@
+"""One value out of many: of those of each sequence, and of all there are.
+
+Every sum has one order, which follows from how many values there are alone: that of a sequence's own steps,
+and that of rows, one sequence after the other. So results are the same for any number of threads, and those
+of a sequence in any batch. A library's product would not promise it.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from stepnet.net import meanings
+from stepnet.net.interpret import within
+from stepnet.net.ir import Node
+from stepnet.ragged.offsets import ends_of
+from stepnet.values.dtypes import kind_of_dtype
+
+Array = np.ndarray
+
+BLOCK = 256
+"""How many outer products are added one to the other before their sum is added to the total: shorter chains
+of additions lose less."""
+
+
+def contract(left: Array, right: Array) -> Array:
+    """The sum over all values of the outer products: [n, a] and [n, b] give [a, b].
+
+    >>> contract(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[1.0], [10.0]])).tolist()
+    [[31.0], [42.0]]
+    """
+    dtype = np.result_type(left, right)
+    total = np.zeros((left.shape[1], right.shape[1]), dtype)
+    for first in range(0, len(left), BLOCK):
+        rows = slice(first, first + BLOCK)
+        total += np.einsum("ta,tb->ab", left[rows], right[rows])
+    return total
+
+
+def total(how: str, values: Array) -> Array:
+    """One value out of those of all rows; zeros where there are none.
+
+    >>> total("max", np.array([[1.0, 5.0], [3.0, 4.0]])).tolist(), total("sum", np.zeros((0, 1))).tolist()
+    ([3.0, 5.0], [0.0])
+    """
+    return meanings.REDUCTIONS[how](values) if len(values) else np.zeros(values.shape[1:], values.dtype)
+
+
+def total_of(node: Node, operands: list[Array]) -> Array:
+    """What a node gives that there is one of for all rows."""
+    with np.errstate(all="ignore"):
+        if node.operation == "contract":
+            return contract(*operands)
+        return (
+            total(node.attributes["how"], *operands) if node.operation == "reduce" else within(node, operands)
+        )
+
+
+# ---- of each sequence --------------------------------------------------------------------------------------
+
+
+def segment_sum(values: Array, offsets: Array) -> Array:
+    """The sum over each sequence; zeros for an empty one."""
+    return by_segment(np.add, values, offsets)
+
+
+def segment_mean(values: Array, offsets: Array) -> Array:
+    """The mean over each sequence; zeros for an empty one."""
+    lengths = np.maximum(np.diff(offsets), 1)
+    lengths = lengths.astype(values.dtype) if kind_of_dtype(values.dtype) == "float" else lengths
+    return segment_sum(values, offsets) / lengths.reshape(-1, *[1] * (values.ndim - 1))
+
+
+def segment_max(values: Array, offsets: Array) -> Array:
+    """The largest of each sequence; zeros for an empty one."""
+    return by_segment(np.maximum, values, offsets)
+
+
+def by_segment(function: np.ufunc, values: Array, offsets: Array) -> Array:
+    """A function of two numbers over the values of each sequence; zeros for an empty one."""
+    filled = np.diff(offsets) > 0
+    if filled.all() and len(filled):
+        return function.reduceat(values, offsets[:-1], axis=0)
+    found = np.zeros((len(filled), *values.shape[1:]), values.dtype)
+    if filled.any():
+        found[filled] = function.reduceat(values, offsets[:-1][filled], axis=0)
+    return found
+
+
+REDUCTIONS: dict[str, Callable[[Array, Array], Array]] = {
+    "sum": segment_sum,
+    "mean": segment_mean,
+    "max": segment_max,
+    "first": partial(ends_of, first=True),
+    "last": partial(ends_of, first=False),
+}

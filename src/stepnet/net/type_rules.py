@@ -1,0 +1,202 @@
+"""Which types an operation gives, by those of its operands; raises `NetError` where it cannot take them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from stepnet.errors import NetError
+from stepnet.net.meanings import REDUCTIONS
+from stepnet.net.recur import Order
+from stepnet.net.types import CONST, ROWS, Extent, Type, extent_of, is_beside, joint_extent
+from stepnet.values.dtypes import COMPUTED, DTYPES
+
+Array = np.ndarray
+Attributes = Mapping[str, Any]
+TypeRule = Callable[[Sequence[Type], Attributes], tuple[Type, ...]]
+
+
+def pointwise_types(meaning: Callable[..., Array]) -> TypeRule:
+    """The type rule of a pointwise operation: shapes broadcast, and NumPy says the dtype."""
+
+    def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+        try:
+            shape = np.broadcast_shapes(*(operand.shape for operand in operands))
+        except ValueError:
+            shapes = " and ".join(operand.element for operand in operands)
+            raise NetError(f"feature shapes do not fit together: {shapes}") from None
+        try:
+            probe = meaning(*(np.ones(0, operand.dtype) for operand in operands), **attributes)
+        except TypeError as error:  # as NumPy has no difference of booleans
+            raise NetError(str(error)) from None
+        if probe.dtype.name not in COMPUTED:
+            given = ", ".join(operand.dtype for operand in operands)
+            raise NetError(f"no result of dtype {probe.dtype} is supported (from {given})")
+        return (Type(joint_extent(operands), shape, probe.dtype.name),)
+
+    return types
+
+
+def element_types(meaning: Callable[..., Array]) -> TypeRule:
+    """The type rule of an operation within one element: what its meaning gives on zero rows."""
+
+    def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+        if any(operand.extent != operands[0].extent for operand in operands):
+            raise NetError("an operation within elements takes values of one extent")
+        probes = [np.empty((0, *operand.shape), operand.dtype) for operand in operands]
+        try:
+            result = meaning(*probes, **attributes)
+        except ValueError as error:
+            raise NetError(str(error)) from None
+        return (Type(operands[0].extent, result.shape[1:], result.dtype.name),)
+
+    return types
+
+
+def cast_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+    """The same numbers in the dtype asked for; floats alone are cast to one that is only stored in."""
+    operand, dtype = operands[0], str(attributes["dtype"])
+    result = Type(operand.extent, operand.shape, dtype)
+    if DTYPES[dtype].is_stored and not operand.is_float:
+        raise NetError(f"{operand.dtype} is not cast to {dtype}, floats alone are")
+    return (result,)
+
+
+def computing(rule: TypeRule) -> TypeRule:
+    """The type rule of an operation that computes: it takes no value of a dtype that is only stored in."""
+
+    def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+        for operand in operands:
+            if DTYPES[operand.dtype].is_stored:
+                raise NetError(
+                    f"{operand.dtype} is stored in, and computed in {operand.computed.dtype}: cast it"
+                )
+        return rule(operands, attributes)
+
+    return types
+
+
+def matmul_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+    """[..., k] with a constant [k, n] gives [..., n]."""
+    left, right = operands
+    if right.extent != CONST:
+        raise NetError("the right side of a matmul is a parameter")
+    if not left.shape or len(right.shape) != 2 or left.shape[-1] != right.shape[0]:
+        raise NetError(
+            f"{left.element} @ {right.element} does not fit: "
+            "the last size of the left must be the first of the right"
+        )
+    dtype = np.result_type(left.dtype, right.dtype).name
+    return (Type(left.extent, (*left.shape[:-1], right.shape[1]), dtype),)
+
+
+def products_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+    """What `matmul` gives, for each of the right sides."""
+    return tuple(matmul_types((operands[0], right), attributes)[0] for right in operands[1:])
+
+
+def gather_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+    """A constant [n, ...] with integers [...] gives [..., ...]."""
+    table, index = operands
+    if table.extent != CONST or not table.shape:
+        raise NetError("gather takes rows of a parameter")
+    if DTYPES[index.dtype].kind != "integer":
+        raise NetError(f"gather wants integer indices, not {index.dtype}; cast them with .astype(np.int64)")
+    return (Type(index.extent, index.shape + table.shape[1:], table.dtype),)
+
+
+def constant_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+    """The type of the array itself."""
+    value = attributes["value"].value
+    return (Type(CONST, value.shape, value.dtype.name),)
+
+
+def input_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+    """The declared type."""
+    return (attributes["type"],)
+
+
+def index_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+    """How many steps of its sequence came before: an integer per row."""
+    return (Type(ROWS, (), "int64"),)
+
+
+def result_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+    """One of several results of one node: here the operands are all of them."""
+    of: int = attributes["of"]
+    return (operands[of],)
+
+
+def expand_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+    """The same element at each entry of a deeper extent."""
+    extent, operand = attributes["extent"], operands[0]
+    if extent[: len(operand.extent)] != operand.extent or extent == operand.extent:
+        raise NetError(f"expand goes to a deeper extent, not from {operand} to {'/'.join(extent)}")
+    return (operand.at(extent),)
+
+
+def reduce_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+    """The same element, one per entry of the extent around it."""
+    if not operands[0].extent:
+        raise NetError("reduce takes a value that there is more than one of")
+    if attributes["how"] not in REDUCTIONS:
+        raise NetError(f"reduce is one of {', '.join(REDUCTIONS)}, not {attributes['how']}")
+    if REDUCTIONS[str(attributes["how"])](np.zeros((1, 1), operands[0].dtype)).dtype != operands[0].dtype:
+        raise NetError(f"the {attributes['how']} of {operands[0].dtype} is of another dtype; cast it first")
+    return (operands[0].at(operands[0].extent[:-1]),)
+
+
+def contract_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+    """[k] and [n] of one extent give a constant [k, n], summed over all elements."""
+    left, right = operands
+    if left.extent != right.extent or not left.extent or len(left.shape) != 1 or len(right.shape) != 1:
+        raise NetError(f"contract takes two vectors of one extent, not {left} and {right}")
+    return (Type(CONST, left.shape + right.shape, np.result_type(left.dtype, right.dtype).name),)
+
+
+def recur_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+    """The body's outputs at every step, then each memory's last value.
+
+    What the body has one of per row there is one of per step outside; what it has as a sequence of each row
+    is a sequence of each step.
+    """
+    order, body = Order.of(attributes), attributes["body"]
+    sequences = order.sequence_count
+    if sequences < 1:
+        raise NetError("a recurrence runs over at least one sequence")
+    deep = recur_extent(operands, attributes)
+    outputs, following = order.gives([body.nodes[result].type for result in body.results])
+    for position, operand in enumerate(operands):
+        inside = body.nodes[body.inputs[position]].type
+        outside = CONST if inside.extent == CONST else deep[:-1] + inside.extent[1:]
+        if position < sequences:
+            outside = deeper(deep, inside.extent)
+        if inside.at(outside) != operand:
+            raise NetError(f"operand {position} of the recurrence is {operand}, its body expects {inside}")
+    for memory, after in zip(order.given(operands).memories, following, strict=True):
+        if memory.element != after.element:
+            raise NetError(f"a memory enters the body as {memory.element} and leaves as {after.element}")
+    for output in outputs:
+        if is_beside(output.extent):
+            raise NetError(f"an output is {output}, a sequence that each row has besides: reduce it")
+    for what, types in (("an output", outputs), ("a memory", following)):
+        for type_ in types:
+            if type_.extent == CONST:
+                raise NetError(f"{what} of a body is {type_}, one for all rows: expand it to rows")
+    for node in body.nodes:
+        if node.operation in ("contract", "reduce") and node.type.extent == CONST:
+            raise NetError(f"a body mixes no rows, and {node.operation} to const does: it stands outside")
+    given = (output.at(deeper(deep, output.extent)) for output in outputs)
+    return (*given, *(after.at(deep[:-1]) for after in following))
+
+
+def recur_extent(operands: Sequence[Type], attributes: Attributes) -> Extent:
+    """The extent of the values that a recurrence has one of per step."""
+    body = attributes["body"]
+    inner = len(body.nodes[body.inputs[0]].type.extent) - 1
+    return operands[0].extent[: len(operands[0].extent) - inner]
+
+
+def deeper(deep: Extent, inside: Extent) -> Extent:
+    """The extent outside of what a step has at an extent, where there is one of each row per `deep`."""
+    return deep if len(inside) == 1 else extent_of(len(deep) + len(inside) - 1)

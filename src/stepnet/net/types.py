@@ -1,0 +1,158 @@
+"""What a value in a net is: its extent, its feature shape and its dtype.
+
+The extent says how many of it there are, as a path of ragged axes:
+
+    const                 one per model               a parameter
+    rows                  one per sequence            a static, a memory, a final state
+    rows/steps            one per step                an input, an output
+    rows/steps/words      one per step of an inner sequence
+    rows/keys             one per step of a sequence that a row has besides, the same one at every step
+
+Axes are called by their depth, so a step-net's rows/steps are the rows/steps/words of who runs it. Those of
+statics that are sequences have names of their own.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepnet.errors import NetError
+from stepnet.values.dtypes import DTYPES
+
+Extent = tuple[str, ...]
+AXES: Extent = ("rows", "steps", "words", "letters", "strokes", "points")
+CONST: Extent = ()
+ROWS: Extent = AXES[:1]
+STEPS: Extent = AXES[:2]
+
+
+@dataclass(frozen=True)
+class Type:
+    """One extent x feature shape x dtype.
+
+    >>> print(Type(ROWS, (64,), "float32"))
+    rows f32[64]
+    """
+
+    extent: Extent
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise NetError(f"dtype {self.dtype} is none of {', '.join(DTYPES)}")
+        if any(size < 0 for size in self.shape):
+            raise NetError(f"a shape has no negative size: {self.shape}")
+
+    def __str__(self) -> str:
+        return f"{extent_text(self.extent)} {self.element}"
+
+    @property
+    def element(self) -> str:
+        """The text of one element, without the extent: f32[64]."""
+        return f"{DTYPES[self.dtype].text}[{', '.join(map(str, self.shape))}]"
+
+    @property
+    def size(self) -> int:
+        """How many numbers one element holds."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one number."""
+        return np.dtype(self.dtype).itemsize
+
+    @property
+    def is_float(self) -> bool:
+        """Whether the numbers are floating-point ones."""
+        return DTYPES[self.dtype].kind == "float"
+
+    @property
+    def computed(self) -> "Type":
+        """The same in the dtype that it is computed in.
+
+        >>> print(Type(ROWS, (64,), "bfloat16").computed)
+        rows f32[64]
+        """
+        return Type(self.extent, self.shape, DTYPES[self.dtype].compute)
+
+    def at(self, extent: Extent) -> "Type":
+        """The same element at another extent."""
+        return Type(extent, self.shape, self.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Literal:
+    """An array that is part of a net. Two are equal if their dtype, shape and bits are."""
+
+    value: np.ndarray
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "value", own_copy(self.value))
+
+    def _key(self) -> tuple[str, tuple[int, ...], bytes]:
+        return self.value.dtype.str, self.value.shape, self.value.tobytes()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Literal) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __str__(self) -> str:
+        if self.value.size <= 8:
+            return str(self.value.tolist())
+        return f"{self.value.size} numbers #{hash_text(self.value.tobytes())}"
+
+
+def native(array: np.ndarray) -> np.ndarray:
+    """The numbers side by side and in the processor's own order of bytes; the array itself, if they are."""
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+
+
+def own_copy(array: np.ndarray) -> np.ndarray:
+    """A copy that nobody changes, side by side and in the processor's own order of bytes."""
+    copy = np.array(array, array.dtype.newbyteorder("="), order="C")
+    copy.setflags(write=False)
+    return copy
+
+
+def extent_of(depth: int) -> Extent:
+    """The extent of so many axes; raises `NetError` for more than there are names for."""
+    if depth > len(AXES):
+        raise NetError(f"sequences nest {len(AXES) - 1} deep, not {depth - 1}")
+    return AXES[:depth]
+
+
+def is_beside(extent: Extent) -> bool:
+    """Whether an extent is that of a static which is a sequence.
+
+    >>> is_beside(("rows", "keys")), is_beside(STEPS)
+    (True, False)
+    """
+    return bool(extent) and extent[-1] not in AXES
+
+
+def extent_text(extent: Extent) -> str:
+    """The extent as people read it: const, rows, rows/steps."""
+    return "/".join(extent) or "const"
+
+
+def hash_text(data: bytes) -> str:
+    """Eight hexadecimal digits that tell two byte strings apart."""
+    return hashlib.blake2b(data, digest_size=4).hexdigest()
+
+
+def joint_extent(types: Sequence[Type]) -> Extent:
+    """The one extent that the values share, constants aside; raises `NetError` where there are two."""
+    extents = {type_.extent for type_ in types if type_.extent != CONST}
+    if len(extents) > 1:
+        found = ", ".join(sorted(map(extent_text, extents)))
+        short, long = min(extents, key=len), max(extents, key=len)
+        hint = "; sn.reduce makes one value of a sequence, sn.expand repeats a value along one"
+        raise NetError(
+            f"values of different extents meet: {found}{hint if long[: len(short)] == short else ''}"
+        )
+    return extents.pop() if extents else CONST

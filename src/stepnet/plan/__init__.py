@@ -1,0 +1,1 @@
+"""From a net to what runs, and when: passes, plans, schedules."""

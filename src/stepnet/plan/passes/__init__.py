@@ -1,0 +1,37 @@
+"""The passes, in the order they run: each takes a net and gives a net that computes the same.
+
+Every net is checked when it is made, so an illegal one never leaves the pass that made it.
+"""
+
+from collections.abc import Callable
+
+from stepnet.net.ir import Net
+from stepnet.plan.passes.fold import fold
+from stepnet.plan.passes.hoist import hoist
+from stepnet.plan.passes.join import join
+from stepnet.plan.passes.legalise import legalise
+from stepnet.plan.passes.part import part
+from stepnet.plan.passes.prune import prune
+from stepnet.plan.passes.regroup import regroup
+from stepnet.plan.passes.sink import sink
+from stepnet.plan.passes.split import split
+
+PIPELINE: tuple[Callable[[Net], Net], ...] = (
+    prune,
+    fold,
+    part,
+    split,
+    regroup,
+    legalise,
+    hoist,
+    sink,
+    fold,
+    join,
+)
+
+
+def optimised(net: Net) -> Net:
+    """The net after every pass."""
+    for one in PIPELINE:
+        net = one(net)
+    return net

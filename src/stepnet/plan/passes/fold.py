@@ -1,0 +1,64 @@
+"""Constants and common work folded.
+
+    0.5 * sqrt(2) * x   ->  0.7071 * x        what is known while compiling is computed once, there
+    f(a) + f(a)         ->  b + b, b = f(a)   the same operation on the same operands is one node
+    cast(x, its dtype)  ->  x                 what changes nothing goes
+    x[:, :0] @ W[:0]    ->  0, 0, ...         what has no numbers, or sums none, is not computed
+
+A net is small and its recurrence runs millions of times: anything removed from it pays at every step.
+"""
+
+import numpy as np
+
+from stepnet.net.interpret import within
+from stepnet.net.ir import Builder, Net, Node
+from stepnet.net.types import CONST
+from stepnet.plan.passes.rewrite import rewritten
+
+LARGEST = 4096
+
+
+def fold(net: Net) -> Net:
+    """The net without what is known, double or idle."""
+    return rewritten(net, folded)
+
+
+def folded(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
+    """The constant that a node is, or the operand that it equals."""
+    node = net.nodes[number]
+    if idle(builder, node, operands):
+        return operands[0]
+    if node.operation == "reshape" and builder.nodes[operands[0]].operation == "reshape":
+        inner = builder.nodes[operands[0]].inputs[0]
+        rank = len(builder.type_of(inner).shape)
+        same = builder.type_of(inner).shape == node.type.shape
+        return inner if same else builder.add("reshape", inner, rank=rank, shape=node.attributes["shape"])
+    if node.kind in ("source", "extent") or len(node.types) != 1:
+        return None
+    if node.type.extent != CONST and is_empty(builder, node, operands):
+        zeros = builder.constant(np.zeros(node.type.shape, node.type.dtype))
+        return builder.add("expand", zeros, extent=node.type.extent)
+    if node.type.extent != CONST or node.type.size > LARGEST:
+        return None
+    known = [builder.nodes[one] for one in operands]
+    if any(one.operation != "constant" for one in known):
+        return None
+    with np.errstate(all="ignore"):
+        return builder.constant(within(node, [one.attributes["value"].value for one in known]))
+
+
+def is_empty(builder: Builder, node: Node, operands: list[int]) -> bool:
+    """Whether a node gives no numbers, or sums of none."""
+    sums = node.kind == "matmul" or node.operation == "sum"
+    return not node.type.size or (sums and not builder.type_of(operands[0]).size)
+
+
+def idle(builder: Builder, node: Node, operands: list[int]) -> bool:
+    """Whether a node gives its first operand back."""
+    if node.operation == "cast":
+        return builder.type_of(operands[0]).dtype == node.type.dtype
+    if node.operation in ("reshape", "broadcast"):
+        return builder.type_of(operands[0]).shape == node.type.shape
+    if node.operation == "concatenate":
+        return len(operands) == 1
+    return False

@@ -1,0 +1,127 @@
+"""What an outer memory does not enter taken out of a nested recurrence.
+
+    recur(words, h):                      ->   final = recur(words, c): c' = g(words, c)
+        final = recur(words, c): c' = g(words, c)
+        h' = f(final, h)                       recur(final, h): h' = f(final, h)
+
+Inside, the inner recurrence runs for the few rows that are at one outer step; outside it runs over the inner
+sequences of all steps of all rows at once, which fills the vectors. What is left is a flat recurrence.
+"""
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from stepnet.net.ir import Builder, Net, Node, Recur, ancestors
+from stepnet.net.type_rules import recur_extent
+from stepnet.net.types import is_beside
+from stepnet.plan.passes.outward import Outward
+from stepnet.plan.passes.rewrite import rewritten
+from stepnet.plan.passes.when import When, is_constant, when_inside
+
+# By recurrence, for each of its results: whether it has left, and its number outside or its new place.
+Results = dict[int, list[tuple[bool, int]]]
+
+
+def lift(net: Net) -> Net:
+    """The net with every inner recurrence outside of those whose memory it does not need."""
+    return rewritten(net, partial(lifted, {}))
+
+
+def lifted(results: Results, builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
+    """A recurrence without what could leave it, its inner recurrences first; None where nothing can."""
+    node = net.nodes[number]
+    if node.operation == "result" and node.inputs[0] in results:
+        of: int = node.attributes["of"]
+        left, place = results[node.inputs[0]][of]
+        return place if left else builder.add("result", operands[0], of=place)
+    if node.operation != "recur":
+        return None
+    recur = replace(node.recur, body=lift(node.recur.body))
+    body = recur.body
+    known = when_inside(recur)
+    fixed = {n for n, time in enumerate(known) if time <= When.PER_SEQUENCE}
+    leaving = {n for n, time in enumerate(known) if time < When.IN}
+    # A sequence of a row, with what changes from step to step, would be there as often as there are steps.
+    leaving -= free_of(body, leaving, {one for one in leaving - fixed if is_row_sequence(body.nodes[one])})
+    roots = {one for one in leaving if is_inner(body.nodes[one])}
+    if not roots:
+        return None if body == node.attributes["body"] else builder.copy(node, operands, body=body)
+    leaving = ancestors(body.nodes, roots)
+    leaving |= {
+        n for n, one in enumerate(body.nodes) if one.operation == "result" and one.inputs[0] in leaving
+    }
+    outside = dict(zip(body.inputs, operands, strict=True))
+    deep = recur_extent([builder.type_of(operands[0])], {"body": body})
+    work = Lift(recur, leaving, Outward(builder, body, deep, fixed, outside))
+    new = work.run()
+    results[number] = work.results
+    return new
+
+
+def is_inner(node: Node) -> bool:
+    """Whether a node is about inner sequences: a recurrence over them, or what is made of their values."""
+    if node.operation in ("input", "result"):
+        return False
+    deep = any(len(type_.extent) > 1 for type_ in node.types)
+    return deep or node.operation in ("recur", "reduce")
+
+
+def is_row_sequence(node: Node) -> bool:
+    """Whether a node's values are of a sequence that each row has besides."""
+    return any(is_beside(type_.extent) for type_ in node.types)
+
+
+def free_of(body: Net, among: set[int], roots: set[int]) -> set[int]:
+    """Those nodes that are among the roots, or need one of them."""
+    found = set(roots)
+    for number, node in enumerate(body.nodes):
+        if found & set(node.inputs):
+            found.add(number)
+    return found & among
+
+
+@dataclass
+class Lift:
+    """One recurrence, the nodes of its body that leave it, their way out, and where its results are then."""
+
+    recur: Recur
+    leaving: set[int]
+    outward: Outward
+    results: list[tuple[bool, int]] = field(default_factory=list[tuple[bool, int]])
+
+    @property
+    def body(self) -> Net:
+        """The body as it was."""
+        return self.recur.body
+
+    def run(self) -> int:
+        """The number of the new recurrence."""
+        body, fixed = self.body, self.outward.fixed
+        stays = [n for n in range(len(body.nodes)) if n not in self.leaving]
+        stays = [n for n in stays if body.nodes[n].operation != "input"]
+        outputs, following = self.recur.outputs, self.recur.following
+        inputs, memory, others = self.recur.sequences, self.recur.memories, self.recur.others
+        within = [n for n in outputs if n not in inputs and not (n in self.leaving and self.is_made(n))]
+        read = {operand for n in stays for operand in body.nodes[n].inputs} | {*within, *following}
+        made = sorted(n for n in read & self.leaving if self.is_made(n))
+        kept = [n for n in inputs if n in read] + [n for n in made if n not in fixed]
+        kept = kept or inputs[:1]
+        still = [n for n in made if n in fixed]
+        inner = Builder()
+        place: dict[int, int] = {}
+        for n in (*kept, *memory, *still, *others):
+            place[n] = inner.input(body.type_of(n), body.nodes[n].name or f"lifted{n}")
+        for n, one in enumerate(body.nodes):
+            if n not in place and one.operation != "input" and (n in stays or is_constant(one)):
+                place[n] = inner.copy(one, [place[operand] for operand in one.inputs])
+        new = inner.net(place[result] for result in (*within, *following))
+        outer = [self.outward.number(n) for n in (*kept, *memory, *still, *others)]
+        for n in outputs:
+            self.results.append((False, within.index(n)) if n in within else (True, self.outward.at_steps(n)))
+        self.results += [(False, len(within) + place) for place in range(len(memory))]
+        return replace(self.recur, body=new, sequence_count=len(kept)).add(self.outward.builder, outer)
+
+    def is_made(self, number: int) -> bool:
+        """Whether a node that leaves is a value of its own outside: neither an input nor a constant."""
+        node = self.body.nodes[number]
+        return node.operation not in ("input", "recur") and not is_constant(node)

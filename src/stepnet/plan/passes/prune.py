@@ -1,0 +1,72 @@
+"""What nobody asks for taken out of recurrences.
+
+    recur(x, h): h' = f(x, h); y = h' @ V   ->   recur(x, h): h' = f(x, h)      only the last h is read
+
+The results that are wanted decide what is computed: an output that nobody reads would be computed at every
+step and put into an array, and a memory that only remembers itself would be carried along.
+"""
+
+from dataclasses import replace
+from functools import partial
+
+from stepnet.net.ir import Builder, Net, Recur, ancestors
+from stepnet.plan.passes.rewrite import rewritten
+
+Places = dict[int, list[int]]
+"""By recurrence, the places that its results had which are left."""
+
+
+def prune(net: Net) -> Net:
+    """The net with recurrences that give what is read, and remember what they need for that."""
+    return rewritten(net, partial(pruned, {}))
+
+
+def pruned(kept: Places, builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
+    """A recurrence without what nobody reads, and its results where they are then."""
+    node = net.nodes[number]
+    if node.operation == "result" and node.inputs[0] in kept:
+        return builder.add("result", operands[0], of=kept[node.inputs[0]].index(node.attributes["of"]))
+    if node.operation != "recur":
+        return None
+    read = {net.nodes[user].attributes["of"] for user in net.users()[number]}
+    recur = node.recur
+    places = recur.gives(range(len(node.types)))
+    outputs = [place for place in places.outputs if place in read]
+    memories = remembered(recur, outputs, [place in read for place in places.memories])
+    if (len(outputs), len(memories)) == (len(places.outputs), len(places.memories)):
+        return None
+    kept[number] = [*outputs, *(places.memories[place] for place in memories)]
+    return without(recur, outputs, memories).add(
+        builder, [operands[place] for place in left(recur, memories)]
+    )
+
+
+def remembered(recur: Recur, outputs: list[int], wanted: list[bool]) -> list[int]:
+    """The places of the memories that are wanted, or that an output or a memory which stays needs."""
+    results, needed = [recur.body.results[place] for place in outputs], list(wanted)
+    while True:
+        following = [number for number, need in zip(recur.following, needed, strict=True) if need]
+        reached = ancestors(recur.body.nodes, [*results, *following])
+        further = [need or number in reached for number, need in zip(recur.memories, needed, strict=True)]
+        if further == needed:
+            return [place for place, need in enumerate(needed) if need]
+        needed = further
+
+
+def left(recur: Recur, memories: list[int]) -> list[int]:
+    """The places of the operands that stay."""
+    places = recur.given(range(len(recur.body.inputs)))
+    return [*places.sequences, *(places.memories[place] for place in memories), *places.others]
+
+
+def without(recur: Recur, outputs: list[int], memories: list[int]) -> Recur:
+    """A recurrence with these outputs and memories alone."""
+    body = recur.body
+    inputs = {body.inputs[place] for place in left(recur, memories)}
+    results = [*(recur.outputs[place] for place in outputs), *(recur.following[place] for place in memories)]
+    builder = Builder()
+    place: dict[int, int] = {}
+    for number in sorted(ancestors(body.nodes, results) | inputs):
+        node = body.nodes[number]
+        place[number] = builder.copy(node, [place[operand] for operand in node.inputs])
+    return replace(recur, body=builder.net(place[result] for result in results), memory_count=len(memories))

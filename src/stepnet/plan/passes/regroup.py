@@ -1,0 +1,56 @@
+"""Sums put in the order in which their terms are known.
+
+    ((x @ W + b) + h @ R) + d   ->   ((b + d) + x @ W) + h @ R
+
+What is known once is added once, what each sequence has one of is added once for it, and what needs no memory
+is added before the loop, however the sum was written.
+"""
+
+from stepnet.net.ir import Builder, Net, Recur
+from stepnet.plan.passes.rewrite import rewritten
+from stepnet.plan.passes.when import when_inside
+
+
+def regroup(net: Net) -> Net:
+    """The net with the sums in each body regrouped."""
+
+    def rule(builder: Builder, outer: Net, number: int, operands: list[int]) -> int | None:
+        node = outer.nodes[number]
+        if node.operation != "recur":
+            return None
+        return builder.copy(node, operands, body=regrouped(node.recur))
+
+    return rewritten(net, rule)
+
+
+def regrouped(recur: Recur) -> Net:
+    """A body with every sum's terms in the order in which they are known."""
+    body, known = recur.body, when_inside(recur)
+    users = body.users()
+    builder = Builder()
+    place: list[int] = []
+    for number, node in enumerate(body.nodes):
+        found = terms(body, number, users) if node.operation == "add" and node.type.is_float else []
+        if len(found) < 3 or any(body.type_of(one).dtype != node.type.dtype for one in found):
+            place.append(builder.copy(node, [place[operand] for operand in node.inputs]))
+            continue
+        first, *rest = sorted(found, key=lambda one: known[one])
+        total = place[first]
+        for one in rest:
+            total = builder.add("add", total, place[one], source=node.source)
+        place.append(total)
+    return builder.net(place[result] for result in body.results)
+
+
+def terms(body: Net, number: int, users: list[list[int]]) -> list[int]:
+    """The terms of a sum, through sums that are read nowhere else and have its shape and dtype."""
+    node = body.nodes[number]
+    found: list[int] = []
+    for operand in node.inputs:
+        inner = body.nodes[operand]
+        lone = len(users[operand]) == 1 and operand not in body.results
+        if inner.operation == "add" and lone and inner.types == node.types:
+            found += terms(body, operand, users)
+        else:
+            found.append(operand)
+    return found

@@ -1,0 +1,90 @@
+"""What feeds no memory moved behind the loop.
+
+    recur(x, h): h' = f(x, h); y = h' @ V   ->   recur(x, h): h' = f(x, h); output h'
+                                                 y = h' @ V
+
+An output projection is again one large product over all steps. Only work that holds a product, a reduction
+or a scan moves: anything smaller is cheaper on registers, inside. An output that is an input as it came is
+taken from there.
+"""
+
+from dataclasses import replace
+
+from stepnet.net.ir import Builder, Net, ancestors
+from stepnet.net.types import CONST, STEPS
+from stepnet.plan.passes.outward import Outward
+
+MUCH_LARGER, LARGE = 8, 1024
+"""How many times as large as a result, and how large, what it is read from is at least if it stays inside."""
+
+
+def sink(net: Net) -> Net:
+    """The net with what can wait done after its loops."""
+    builder = Builder()
+    place: list[int] = []
+    results: dict[int, list[int]] = {}
+    for number, node in enumerate(net.nodes):
+        operands = [place[operand] for operand in node.inputs]
+        if node.operation == "recur":
+            results[number] = sunk(builder, net, number, operands)
+            place.append(-1)
+        elif node.operation == "result" and node.inputs[0] in results:
+            of: int = node.attributes["of"]
+            place.append(results[node.inputs[0]][of])
+        else:
+            place.append(builder.copy(node, operands))
+    return builder.net(place[result] for result in net.results)
+
+
+def sunk(builder: Builder, net: Net, number: int, operands: list[int]) -> list[int]:
+    """The new numbers of each result of a recurrence, whose body keeps only what its memories need."""
+    node = net.nodes[number]
+    recur = node.recur
+    body, outputs = recur.body, recur.outputs
+    late = leaving(body, outputs, recur.following)
+    frontier = [one for one in edge(body, late, outputs) if one not in recur.sequences]
+    inner = Builder()
+    places: dict[int, int] = {}
+    for one, each in enumerate(body.nodes):
+        if one not in late:
+            places[one] = inner.copy(each, [places[operand] for operand in each.inputs])
+    new_body = inner.net([*(places[one] for one in frontier), *(places[one] for one in recur.following)])
+    gives = replace(recur, body=new_body).add_results(builder, operands)
+    outside = dict(zip((*body.inputs, *frontier), (*operands, *gives.outputs), strict=True))
+    outward = Outward(builder, body, STEPS, set(), outside)
+    return [outward.number(one) for one in outputs] + gives.memories
+
+
+def leaving(body: Net, outputs: list[int], following: list[int]) -> set[int]:
+    """The nodes that leave: those that outputs alone need, where they hold a product or a reduction."""
+    needed = ancestors(body.nodes, following)
+    late: set[int] = set()
+    for output in outputs:
+        only = {one for one in ancestors(body.nodes, (output,)) - needed if body.type_of(one).extent != CONST}
+        only -= set(body.inputs)
+        if any(body.nodes[one].kind in ("matmul", "reduce", "scan") for one in only) and not any(
+            body.nodes[one].operation == "index" for one in only
+        ):
+            late |= set() if is_read_out(body, only, output) else only
+    # What stays for another output's sake stays whole.
+    staying = ancestors(body.nodes, tuple(output for output in outputs if output not in late))
+    return late - staying
+
+
+def is_read_out(body: Net, numbers: set[int], output: int) -> bool:
+    """Whether nodes make a small result of a large memory, without a parameter: q @ memory.
+
+    Behind the loop they would read the memory of every step, which would have to be kept.
+    """
+    if any(body.nodes[one].kind == "matmul" for one in numbers):
+        return False
+    read = {operand for one in numbers for operand in body.nodes[one].inputs} - numbers
+    size = sum(body.type_of(one).size for one in read if body.type_of(one).extent != CONST)
+    return size > MUCH_LARGER * body.type_of(output).size and size > LARGE
+
+
+def edge(body: Net, late: set[int], outputs: list[int]) -> list[int]:
+    """The nodes that stay and are read outside: operands of what leaves, and outputs that stay."""
+    found = {operand for one in late for operand in body.nodes[one].inputs if operand not in late}
+    found |= {output for output in outputs if output not in late}
+    return sorted(one for one in found if body.type_of(one).extent != CONST)

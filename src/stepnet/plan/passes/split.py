@@ -1,0 +1,104 @@
+"""Slices of joined gates split into one block per gate.
+
+    a = x @ W + b; i = sigmoid(a[:, :64]); g = tanh(a[:, 64:])
+    ->  i = sigmoid(x @ W[:, :64] + b[:64]); g = tanh(x @ W[:, 64:] + b[64:])
+
+A value that is only ever read in parts is computed in those parts: each gate then has the width of the
+memory, and the gates of one unit are computed together, on registers. Any way of taking parts is meant:
+slices, splits, reshapes, transposes, interleaved gates.
+"""
+
+import math
+
+from stepnet.net.ir import Builder, Net, Node
+from stepnet.net.types import CONST
+from stepnet.plan.passes.rewrite import rewritten, view_chain
+
+
+def split(net: Net) -> Net:
+    """The net in which nothing is computed whole and read in parts only."""
+    while True:
+        after = rewritten(net, pushed)
+        if after == net:
+            return net
+        net = after
+
+
+def pushed(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
+    """The value of a view, computed from views of its source's operands."""
+    node = net.nodes[number]
+    if node.kind != "view" or len(node.inputs) != 1 or node.type.extent == CONST:
+        return None
+    root, _ = view_chain(net, number)
+    if not read_in_parts(net, root) or node.type.size >= net.type_of(root).size:
+        return None
+    # What the view reads may have been pushed already, so its source is sought in the new net.
+    source, ahead = view_chain(builder, operands[0])
+    origin, chain = builder.nodes[source], [*ahead, node]
+    if origin.operation == "matmul" and len(origin.type.shape) == 1:
+        left, weight = origin.inputs
+        columns = applied(builder, weight, chain, lead=1)
+        flat = builder.add(
+            "reshape",
+            columns,
+            rank=len(builder.type_of(columns).shape),
+            shape=(builder.type_of(weight).shape[0], node.type.size),
+        )
+        product = builder.add("matmul", left, flat, source=origin.source)
+        return builder.add("reshape", product, rank=1, shape=node.type.shape)
+    if origin.kind == "pointwise":
+        parts = [applied(builder, as_wide(builder, one, origin), chain) for one in origin.inputs]
+        return builder.copy(origin, parts)
+    return None
+
+
+def read_in_parts(net: Net, root: int) -> bool:
+    """Whether a product or pointwise value is read through views alone, together no larger than it."""
+    node = net.nodes[root]
+    if node.kind not in ("pointwise", "matmul") or len(node.types) != 1 or node.type.extent == CONST:
+        return False
+    users = net.users()
+    total, open_ends, seen = 0, [root], 0
+    while open_ends:
+        one = open_ends.pop()
+        ends = one in net.results or any(
+            net.nodes[user].kind != "view" or len(net.nodes[user].inputs) != 1 for user in users[one]
+        )
+        if ends and one == root:
+            return False
+        if ends:
+            total += net.type_of(one).size
+            seen += 1
+        open_ends += [
+            user
+            for user in set(users[one])
+            if net.nodes[user].kind == "view" and len(net.nodes[user].inputs) == 1
+        ]
+    return seen > 0 and total <= node.type.size
+
+
+def as_wide(builder: Builder, operand: int, whole: Node) -> int:
+    """An operand with the feature shape of the whole pointwise result; numbers stay numbers."""
+    shape = builder.type_of(operand).shape
+    if shape == whole.type.shape or (math.prod(shape) == 1 and builder.type_of(operand).extent == CONST):
+        return operand
+    return builder.add("broadcast", operand, rank=len(shape), shape=whole.type.shape)
+
+
+def applied(builder: Builder, number: int, chain: list[Node], lead: int = 0) -> int:
+    """A chain of views on another value, leaving `lead` axes before the features alone."""
+    type_ = builder.type_of(number)
+    if type_.extent == CONST and type_.size == 1 and not lead:
+        return builder.add("reshape", number, rank=len(type_.shape), shape=())
+    for node in chain:
+        shape = builder.type_of(number).shape
+        ahead = shape[:lead]
+        told = dict(node.attributes)
+        if node.operation == "slice":
+            told["slices"] = tuple((0, size, 1) for size in ahead) + told["slices"]
+        elif node.operation in ("reshape", "broadcast"):
+            told |= {"rank": told["rank"] + lead, "shape": ahead + told["shape"]}
+        elif node.operation == "transpose":
+            told["order"] = tuple(range(lead)) + tuple(axis + lead for axis in told["order"])
+        number = builder.add(node.operation, number, **told)
+    return number

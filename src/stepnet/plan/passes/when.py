@@ -1,0 +1,95 @@
+"""When each value of a net is known: apart from how many there are of it, which its extent says.
+
+    ONCE           when parameters are bound     a parameter, and what is made of parameters alone
+    PER_SEQUENCE   when a sequence is there      a static, an initial memory
+    BEFORE         ahead of the loop             an input, and what needs no memory
+    IN             in the loop                   what needs a memory, or the count of steps
+    AFTER          behind the loop               what needs a result of it, or every step of a sequence
+    TOTAL          behind all steps of all rows  a contract, a reduce to one, and what is made of these
+
+A constant may be known ONCE or only in TOTAL; zeros that each row has one of are known ONCE. Who moves work,
+groups it or plans it asks here.
+"""
+
+from enum import IntEnum
+
+from stepnet.net.ir import Net, Node, Recur
+from stepnet.net.types import CONST, ROWS, is_beside
+
+
+class When(IntEnum):
+    """When a value is known; of two that a third is made of, the later one counts."""
+
+    ONCE = 0
+    PER_SEQUENCE = 1
+    BEFORE = 2
+    IN = 3
+    AFTER = 4
+    TOTAL = 5
+
+
+def when(net: Net) -> list[When]:
+    """For each node of a net, when its values are known.
+
+    >>> from stepnet.net.ir import Builder
+    >>> from stepnet.net.types import STEPS, Type
+    >>> builder = Builder()
+    >>> x = builder.input(Type(STEPS, (2,), "float32"), "x")
+    >>> W = builder.input(Type(CONST, (2, 3), "float32"), "W")
+    >>> net = builder.net([builder.add("contract", x, builder.add("matmul", x, W))])
+    >>> [known.name for known in when(net)]
+    ['BEFORE', 'ONCE', 'BEFORE', 'TOTAL']
+    """
+    inputs = {number: of_input(net.nodes[number]) for number in net.inputs}
+    return known(net, [inputs.get(number, behind(node)) for number, node in enumerate(net.nodes)])
+
+
+def when_inside(recur: Recur) -> list[When]:
+    """For each node of a recurrence's body, when its values are known."""
+    body = recur.body
+    kinds = ((recur.sequences, When.BEFORE), (recur.memories, When.IN), (recur.others, When.PER_SEQUENCE))
+    inputs = {number: kind for numbers, kind in kinds for number in numbers}
+    return known(body, [inputs.get(number, When.ONCE) for number in range(len(body.nodes))])
+
+
+def known_once(net: Net) -> set[int]:
+    """The constants that are known when parameters are bound: parameters, and what is made of them alone."""
+    pairs = enumerate(zip(net.nodes, when(net), strict=True))
+    return {number for number, (node, time) in pairs if time == When.ONCE and is_constant(node)}
+
+
+def is_constant(node: Node) -> bool:
+    """Whether there is one of a node's values for all rows."""
+    return all(type_.extent == CONST for type_ in node.types)
+
+
+def of_input(node: Node) -> When:
+    """When an input is known: as a parameter, as a static, or as a sequence."""
+    extent = node.type.extent
+    return When.ONCE if extent == CONST else When.PER_SEQUENCE if extent == ROWS else When.BEFORE
+
+
+def behind(node: Node) -> When:
+    """When an operation around the loop is known at the earliest: behind it, if it needs all of its steps."""
+    ends = node.operation == "recur" or (node.operation == "reduce" and node.type.extent == ROWS)
+    return When.AFTER if ends else When.ONCE
+
+
+def known(net: Net, earliest: list[When]) -> list[When]:
+    """When each node is known, which is when its operands are, and no earlier than is said."""
+    times: list[When] = []
+    for node, first in zip(net.nodes, earliest, strict=True):
+        operands = (times[operand] for operand in node.inputs)
+        times.append(max((by_extent(node, first), *operands)))
+    return times
+
+
+def by_extent(node: Node, earliest: When) -> When:
+    """When a node may be known, by how many there are of it."""
+    if is_constant(node):
+        return When.TOTAL if node.operation in ("contract", "reduce") else When.ONCE
+    if node.operation == "index":
+        return When.IN
+    # How many steps a sequence has is known with its steps.
+    steps = any(len(type_.extent) > 1 and not is_beside(type_.extent) for type_ in node.types)
+    return max(earliest, When.BEFORE if steps else When.ONCE)

@@ -1,0 +1,221 @@
+"""The plan of a recurrence: what is done once, before the loop, in it by phase, after it, and in the end.
+
+    stage     how many             known
+    once      const                when parameters are bound
+    sequence  rows                 when a sequence is there
+    before    rows/steps           ahead of the loop
+    loop      rows, in the body    in it
+    after     rows/steps           behind it
+    ended     rows                 behind the last step of a sequence
+    total     const                behind all steps of all rows
+
+A phase is work in which every number depends on others of its own unit alone, so it can be done unit block by
+unit block. A new phase starts wherever a result is needed across unit blocks: a product with this step's own
+results, a reduction over features, features in another order.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepnet.errors import NetError
+from stepnet.net.ends import Ends
+from stepnet.net.ir import Net, Node
+from stepnet.net.types import CONST, ROWS, STEPS, Extent, extent_text
+from stepnet.plan.passes import optimised
+from stepnet.plan.passes.rewrite import view_chain
+from stepnet.plan.passes.when import When, when
+
+STAGES: dict[Extent, tuple[tuple[When, str], ...]] = {
+    CONST: ((When.ONCE, "once"), (When.TOTAL, "total")),
+    ROWS: ((When.PER_SEQUENCE, "sequence"), (When.AFTER, "ended")),
+    STEPS: ((When.BEFORE, "before"), (When.AFTER, "after")),
+}
+"""Per extent the stages of values that there are so many of, and until when one is known to be done there."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The traced net, the same after all passes, and when each node of that is done (numbers of nodes).
+
+    ends: what a call is given and gives, by kind, of both nets. reduced: values of a row that are made of all
+    of its steps, which what is done in the end begins with.
+    """
+
+    traced: Net
+    net: Net
+    ends: Ends
+    recur: int
+    once: tuple[int, ...]
+    sequence: tuple[tuple[int, ...], ...]
+    before: tuple[tuple[int, ...], ...]
+    loop: tuple[tuple[int, ...], ...]
+    after: tuple[tuple[int, ...], ...]
+    reduced: tuple[int, ...]
+    ended: tuple[tuple[int, ...], ...]
+    total: tuple[int, ...]
+
+    @property
+    def recurrence(self) -> Node:
+        """The node that is the loop."""
+        return self.net.nodes[self.recur]
+
+    @property
+    def body(self) -> Net:
+        """The step-net that is left in the loop."""
+        return self.recurrence.recur.body
+
+    @property
+    def reverse(self) -> bool:
+        """Whether each sequence runs from its own last step."""
+        return self.recurrence.recur.reverse
+
+    @property
+    def unroll(self) -> int:
+        """How many steps the loop's code holds one after the other."""
+        return self.recurrence.recur.unroll
+
+    @property
+    def stages(self) -> tuple[tuple[str, Net, tuple[tuple[int, ...], ...]], ...]:
+        """Each stage's name, net and phases, in the order they run."""
+        return (
+            ("sequence", self.net, self.sequence),
+            ("before", self.net, self.before),
+            ("loop", self.body, self.loop),
+            ("after", self.net, self.after),
+            ("reduced", self.net, (self.reduced,) if self.reduced else ()),
+            ("ended", self.net, self.ended),
+        )
+
+    @property
+    def last(self) -> list[int | None]:
+        """For each memory the node that is its last value; None for one that nobody reads."""
+        picked = [number for number in range(len(self.net.nodes)) if picks(self.net, number, self.recur)]
+        by_place = {self.net.nodes[number].attributes["of"]: number for number in picked}
+        places = range(len(self.recurrence.types))
+        return [by_place.get(place) for place in self.recurrence.recur.gives(places).memories]
+
+    def results(self, places: tuple[int, ...]) -> list[int]:
+        """The nodes that are the results at these places."""
+        return [self.net.results[place] for place in places]
+
+
+def plan(traced: Net) -> Plan:
+    """The plan of a net with one recurrence."""
+    net = optimised(traced)
+    loops = [number for number, node in enumerate(net.nodes) if node.operation == "recur"]
+    if len(loops) != 1:
+        raise NetError(f"a plan is made of one recurrence; this net has {len(loops)}")
+    recur = loops[0]
+    known = when(net)
+    check_one_pass(net, known)
+    stages: dict[str, list[int]] = {name: [] for row in STAGES.values() for _, name in row}
+    reduced: list[int] = []
+    for number, node in enumerate(net.nodes):
+        if node.operation in ("input", "recur") or picks(net, number, recur):
+            continue
+        if is_of_steps(net, number):
+            reduced.append(number)
+        else:
+            stages[stage(node, known[number])].append(number)
+    body = net.nodes[recur].recur.body
+    inside = [n for n, node in enumerate(body.nodes) if node.operation != "input"]
+    return Plan(
+        traced,
+        net,
+        Ends.of(traced),
+        recur,
+        tuple(stages["once"]),
+        phases(net, stages["sequence"]),
+        phases(net, stages["before"]),
+        phases(body, [n for n in inside if body.nodes[n].types[0].extent != CONST]),
+        phases(net, stages["after"]),
+        tuple(reduced),
+        phases(net, stages["ended"]),
+        tuple(stages["total"]),
+    )
+
+
+def stage(node: Node, known: When) -> str:
+    """The stage in which a node is done, by how many there are of it and when it is known."""
+    extent = node.types[0].extent
+    if extent not in STAGES:
+        raise NetError(
+            f"a plan is of flat sequences; {node.operation} gives a value at {extent_text(extent)}"
+        )
+    return next(name for latest, name in STAGES[extent] if known <= latest)
+
+
+def check_one_pass(net: Net, known: list[When]) -> None:
+    """Raises `NetError` where one pass over the steps is not enough: something in it is made of its end."""
+    for number, node in enumerate(net.nodes):
+        extent = node.types[0].extent if node.types else CONST
+        late = [n for n in node.inputs if known[n] > latest_operand(net, n, node, extent)]
+        if late:
+            raise NetError(
+                f"%{number} = {node.operation} reads %{late[0]}, {net.type_of(late[0])}, known behind "
+                "all steps: a plan goes over them once; a schedule runs such a net part by part"
+            )
+
+
+def latest_operand(net: Net, operand: int, node: Node, extent: Extent) -> When:
+    """When an operand of a node is known at the latest."""
+    if node.operation == "recur":
+        return When.BEFORE
+    if extent == CONST:
+        return When.TOTAL
+    into_steps = extent == STEPS and net.nodes[operand].types[0].extent == ROWS
+    return When.PER_SEQUENCE if into_steps else When.AFTER
+
+
+def picks(net: Net, number: int, recur: int) -> bool:
+    """Whether a node reads one of the recurrence's results."""
+    return net.nodes[number].operation == "result" and net.nodes[number].inputs[0] == recur
+
+
+def is_of_steps(net: Net, number: int) -> bool:
+    """Whether a node makes one value of a row of those of all its steps."""
+    node = net.nodes[number]
+    return node.operation == "reduce" and node.type.extent == ROWS
+
+
+def phases(net: Net, numbers: list[int]) -> tuple[tuple[int, ...], ...]:
+    """The nodes by phase. Views are in none: they are how a value is read; nor is what is there already."""
+    phase: dict[int, int] = {}
+    inside = set(numbers)
+    for number in numbers:
+        node = net.nodes[number]
+        if (node.kind == "view" and len(node.inputs) == 1) or node.operation in ("expand", "index"):
+            continue
+        if node.operation == "result":
+            phase[number] = phase[node.inputs[0]]
+            continue
+        found = 0
+        for operand in node.inputs:
+            root, _ = view_chain(net, operand)
+            if root in phase and root in inside:
+                along = node.kind == "pointwise" and reads_along(net, operand, node)
+                found = max(found, phase[root] + (0 if along else 1))
+        phase[number] = found
+    count = max(phase.values(), default=-1) + 1
+    return tuple(tuple(n for n in numbers if phase.get(n) == one) for one in range(count))
+
+
+def reads_along(net: Net, operand: int, user: Node) -> bool:
+    """Whether each number of a pointwise result needs just the one at its own place in the source."""
+    root, _ = view_chain(net, operand)
+    places = view_places(net, operand)
+    if net.type_of(root).size != user.type.size:
+        return False
+    spread = np.broadcast_to(places, user.type.shape).ravel()
+    return bool(np.array_equal(spread, np.arange(user.type.size)))
+
+
+def view_places(net: Net, number: int) -> np.ndarray:
+    """For each number of a view, its place in what it is a view of: the views' meaning, on counted places."""
+    root, chain = view_chain(net, number)
+    shape = net.type_of(root).shape
+    places = np.arange(net.type_of(root).size, dtype=np.int64).reshape(shape)
+    for node in chain:
+        places = node.row.meaning(places[None], **node.attributes)[0]
+    return places

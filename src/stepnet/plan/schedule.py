@@ -1,0 +1,394 @@
+"""A net of nested recurrences as what is run, one after the other: a schedule.
+
+    recurrence    a flat one, of the sequences at some depth: run by an engine, all rows at once
+    plain         nodes without a recurrence: run by an engine as a recurrence that remembers nothing
+    across        a value expanded to, or reduced from, a deeper extent: NumPy
+    total         one value out of those of all rows, and what is made of such: NumPy
+    loop          a recurrence whose memory an inner one needs: step by step, each step a schedule of its own
+
+Nothing here knows an engine; each part has a plan, and whatever runs plans runs it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stepnet.errors import NetError
+from stepnet.net.ir import Builder, Net, Node, Recur, without_unused
+from stepnet.net.type_rules import recur_extent
+from stepnet.net.types import CONST, ROWS, STEPS, Extent, Type
+from stepnet.plan.passes.lift import is_inner, lift
+from stepnet.plan.passes.when import is_constant, known_once
+from stepnet.plan.plan import Plan, plan
+
+Array = np.ndarray
+
+
+def is_nested(net: Net) -> bool:
+    """Whether a net has more than sequences of rows: inner ones, in values or in steps.
+
+    >>> builder = Builder()
+    >>> is_nested(builder.net([builder.input(Type(STEPS, (2,), "float32"), "x")]))
+    False
+    """
+    types = [type_ for node in net.nodes for type_ in node.types]
+    bodies = [node.attributes["body"] for node in net.nodes if node.operation == "recur"]
+    return any(one.extent not in (CONST, ROWS, STEPS) for one in types) or any(map(has_inner, bodies))
+
+
+def has_inner(body: Net) -> bool:
+    """Whether a step has to do with sequences: inner ones of its input, or those that rows have besides."""
+    types = [type_ for node in body.nodes for type_ in node.types]
+    return any(one.extent not in (CONST, ROWS) for one in types) or any(map(is_inner, body.nodes))
+
+
+@dataclass(frozen=True)
+class Part:
+    """One thing to run: which values of the net it reads and gives, by their numbers; -1 reads zeros, and
+    gives what nobody needs. last_only: a recurrence's outputs are each sequence's last.
+    """
+
+    kind: str
+    reads: tuple[int, ...]
+    gives: tuple[int, ...]
+    extent: Extent = CONST
+    plan: Plan | None = None
+    memories: int = 0
+    statics: int = 0
+    parameters: tuple[int, ...] = ()
+    node: Node | None = None
+    inner: "Schedule | None" = None
+    last_only: bool = False
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The parts of a net in the order they run.
+
+    traced: the net as it came. net: the same once inner recurrences are out of those whose memory they do not
+    need; its inputs and results are in the same order, and parts number its nodes.
+    """
+
+    traced: Net
+    net: Net
+    parts: tuple[Part, ...]
+
+    @property
+    def whole(self) -> Plan | None:
+        """The plan of the net where that is a single one."""
+        plan_ = self.parts[0].plan if len(self.parts) == 1 else None
+        return plan_ if plan_ is not None and plan_.traced is self.traced else None
+
+    @property
+    def plans(self) -> Iterator[Plan]:
+        """The plans of all parts, those inside loops included."""
+        for part in self.parts:
+            if part.plan is not None:
+                yield part.plan
+            if part.inner is not None:
+                yield from part.inner.plans
+
+
+def schedule(net: Net) -> Schedule:
+    """What is run for a net: one plan where that is enough, else the parts that it is taken apart into."""
+    loops = [node.recur for node in net.nodes if node.operation == "recur"]
+    if len(loops) == 1 and not is_nested(net):
+        single = plan_of_all(net)
+        if single is not None:
+            return Schedule(net, net, (whole_part(single),))
+    return scheduled(net, lift(net))
+
+
+def plan_of_all(net: Net) -> Plan | None:
+    """The plan of a net with one recurrence; None where it has to go over the steps more than once."""
+    try:
+        return plan(net)
+    except NetError:
+        return None
+
+
+def whole_part(single: Plan) -> Part:
+    """The one part of a net that one plan runs."""
+    net, ends = single.traced, single.ends
+    parameters = {net.inputs[place] for place in ends.parameters}
+    reads = tuple(number for number in net.inputs if number not in parameters)
+    counts = len(ends.memories), len(ends.statics)
+    return Part("recurrence", reads, net.results, STEPS, single, *counts, tuple(sorted(parameters)))
+
+
+def scheduled(traced: Net, net: Net) -> Schedule:
+    """The parts of a net as it is."""
+    once, through, sums, ends = known_once(net), repeated(net), summed(net), ended(net)
+    check_parameters(net, once)
+    levels = waves(net, once)
+    apart = once | through | sums | {number for pairs in ends.values() for number in pairs.values()}
+    groups: dict[tuple[int, int, Extent], list[int]] = {}
+    for number, node in enumerate(net.nodes):
+        if node.operation in ("input", "index", "result") or number in apart:
+            continue
+        together = is_plain(node) and not is_constant(node)
+        alone = 0 if together else number + 1
+        extent = node.types[0].extent if together else CONST
+        groups.setdefault((levels[number], alone, extent), []).append(number)
+    parts = [part_of(net, numbers, through, sums, ends) for _, numbers in sorted(groups.items())]
+    return Schedule(traced, net, tuple(parts))
+
+
+def check_parameters(net: Net, once: set[int]) -> None:
+    """Raises `NetError` where values of rows are made of a total: what runs them takes parameters once."""
+    for number, node in enumerate(net.nodes):
+        late = [n for n in node.inputs if is_constant(net.nodes[n]) and n not in once]
+        if late and not is_constant(node):
+            raise NetError(
+                f"%{number} = {node.operation} reads %{late[0]}, {net.type_of(late[0])}, a total of rows: "
+                "parameters are bound before there are rows; run what makes it first, and bind it"
+            )
+
+
+def is_plain(node: Node) -> bool:
+    """Whether a node works on values of one extent alone."""
+    return node.operation not in ("recur", "expand", "reduce", "contract")
+
+
+def repeated(net: Net) -> set[int]:
+    """Expansions to the steps of each sequence that need no array: operations there see each one's value.
+
+    An operation that sees one has something besides that differs from step to step.
+    """
+    users = net.users()
+
+    def beside(number: int, user: int) -> bool:
+        node = net.nodes[user]
+        others = (net.nodes[operand] for operand in node.inputs if operand != number)
+        deep = any(one.operation != "expand" and not is_constant(one) for one in others)
+        return is_plain(node) and node.operation != "result" and deep
+
+    return {
+        number
+        for number, node in enumerate(net.nodes)
+        if node.operation == "expand"
+        and len(node.type.extent) == len(net.type_of(node.inputs[0]).extent) + 1 > 1
+        and net.type_of(node.inputs[0]).extent != CONST
+        and users[number]
+        and number not in net.results
+        and all(beside(number, user) for user in users[number])
+    }
+
+
+def summed(net: Net) -> set[int]:
+    """Sums over the steps of each sequence of what is computed there: they are made on the way."""
+    return {
+        number
+        for number, node in enumerate(net.nodes)
+        if node.operation == "reduce"
+        and node.attributes["how"] == "sum"
+        and not is_constant(node)
+        and is_plain(operand := net.nodes[node.inputs[0]])
+        and operand.operation not in ("input", "index", "result")
+        and not is_constant(operand)
+    }
+
+
+def ended(net: Net) -> dict[int, dict[int, int]]:
+    """Of recurrences of whose outputs only the last ones are needed: the node of each output's last.
+
+    The last step that a recurrence takes, which one that runs backward takes at the first step of a sequence.
+    """
+    users = net.users()
+    needed: dict[int, dict[int, int]] = {}
+    for number, node in enumerate(net.nodes):
+        if node.operation != "recur" or has_inner(node.recur.body):
+            continue
+        how = "first" if node.recur.reverse else "last"
+        given: list[int] = node.recur.gives(gives_of(net, number)).outputs
+        outputs = [one for one in given if one >= 0]
+        ends: dict[int, int] = {
+            one: users[one][0]
+            for one in outputs
+            if len(users[one]) == 1
+            and one not in net.results
+            and net.nodes[users[one][0]].operation == "reduce"
+            and net.nodes[users[one][0]].attributes["how"] == how
+        }
+        if outputs and len(ends) == len(outputs):
+            needed[number] = ends
+    return needed
+
+
+def waves(net: Net, once: set[int]) -> list[int]:
+    """For each node when it can run: plain nodes of one extent run together, all others by themselves."""
+    found: list[int] = []
+    for node in net.nodes:
+        level = 0
+        for operand in node.inputs:
+            other = net.nodes[operand]
+            if operand in once:
+                continue
+            together = is_plain(node) and is_plain(other) and node.operation != "result"
+            together = together and other.operation not in ("input", "index", "result")
+            same = together and node.types[0].extent == other.types[0].extent
+            level = max(level, found[operand] + (0 if same or node.operation == "result" else 1))
+        found.append(level)
+    return found
+
+
+def part_of(
+    net: Net, numbers: list[int], through: set[int], summed: set[int], ends: dict[int, dict[int, int]]
+) -> Part:
+    """The part that these nodes are."""
+    node = net.nodes[numbers[0]]
+    if is_constant(node):
+        return Part("total", node.inputs, tuple(numbers), node=node)
+    if is_plain(node):
+        return plain(net, numbers, through, summed)
+    if node.operation != "recur":
+        return Part("across", node.inputs, tuple(numbers), node=node)
+    body: Net = node.attributes["body"]
+    if has_inner(body):
+        return loop(net, numbers[0])
+    return recurrence(net, numbers[0], ends.get(numbers[0], {}))
+
+
+# ---- the nets of parts -------------------------------------------------------------------------------------
+
+
+class Inside:
+    """A net made of nodes of another one, with constants as they are needed."""
+
+    def __init__(self, net: Net) -> None:
+        self.net, self.builder = net, Builder()
+        self.place: dict[int, int] = {}
+        self.parameters: list[int] = []
+
+    def input(self, number: int, type_: Type) -> int:
+        """A value that is handed in."""
+        self.place[number] = self.builder.input(type_, self.net.nodes[number].name or f"value{number}")
+        return self.place[number]
+
+    def of(self, number: int) -> int:
+        """A node here: known, or a constant, which is made of what it is made of there."""
+        if number not in self.place:
+            node = self.net.nodes[number]
+            if node.operation == "input":
+                self.parameters.append(number)
+                return self.input(number, node.type)
+            self.place[number] = self.builder.copy(node, [self.of(one) for one in node.inputs])
+        return self.place[number]
+
+
+def plain(net: Net, numbers: list[int], through: set[int], summed: set[int]) -> Part:
+    """Nodes without a recurrence, as the step of one that remembers nothing and takes one step per value.
+
+    Where they see values of their sequences, or sums are made of them, these are statics and memories of a
+    recurrence over the sequences. through, summed: the expansions and the sums of which that is so.
+    """
+    chosen = set(numbers)
+    read = {operand for number in numbers for operand in net.nodes[number].inputs}
+    read = {number for number in read - chosen if not is_constant(net.nodes[number])}
+    seen = sorted(read & through)
+    reads, rows = sorted(read - through), sorted({net.nodes[number].inputs[0] for number in seen})
+    sums = sorted(number for number in summed if net.nodes[number].inputs[0] in chosen)
+    others = (node for n, node in enumerate(net.nodes) if n not in chosen and n not in sums)
+    used = {operand for node in others for operand in node.inputs}.union(net.results)
+    gives = [number for number in numbers if number in used]
+
+    body, outer = Inside(net), Builder()
+    for number in reads:
+        body.input(number, net.type_of(number).at(ROWS))
+    kinds = [net.type_of(number).at(ROWS) for number in sums] or [Type(ROWS, (), "float32")]
+    memories = [body.builder.input(kind, f"sum{place}") for place, kind in enumerate(kinds)]
+    for number in rows:
+        body.input(number, net.type_of(number).at(ROWS))
+    for number in seen:
+        body.place[number] = body.place[net.nodes[number].inputs[0]]
+    for number in numbers:
+        node = net.nodes[number]
+        body.place[number] = body.builder.copy(node, [body.of(one) for one in node.inputs])
+    after = [
+        body.builder.add("add", memory, body.place[net.nodes[number].inputs[0]])
+        for memory, number in zip(memories, sums, strict=False)
+    ]
+    inner = body.builder.net([*(body.place[number] for number in gives), *(after or memories)])
+
+    operands = [outer.input(net.type_of(number).at(STEPS), f"value{number}") for number in reads]
+    operands += [outer.input(kind, f"sum{place}") for place, kind in enumerate(kinds)]
+    operands += [outer.input(net.type_of(number).at(ROWS), f"value{number}") for number in rows]
+    operands += [outer.input(net.type_of(number), f"value{number}") for number in body.parameters]
+    made = whole(outer, operands, Recur(inner, len(reads), len(kinds)))
+    extent, parameters = net.nodes[numbers[0]].types[0].extent, tuple(body.parameters)
+    if not rows and not sums:
+        return Part("plain", tuple(reads), tuple(gives), extent, plan(made), 1, parameters=parameters)
+    zeros, told = [-1] * len(kinds), [*gives, *(sums or [-1])]
+    return Part(
+        "recurrence",
+        (*reads, *zeros, *rows),
+        tuple(told),
+        extent,
+        plan(made),
+        len(kinds),
+        len(rows),
+        parameters,
+    )
+
+
+def whole(builder: Builder, operands: list[int], recur: Recur) -> Net:
+    """The net of one recurrence, all of whose results it gives."""
+    outputs, final = recur.add_results(builder, operands)
+    return builder.net([*outputs, *final])
+
+
+def recurrence(net: Net, number: int, ends: dict[int, int]) -> Part:
+    """A recurrence over flat sequences, wherever they lie, with those outputs that somebody picks.
+
+    ends: of outputs of which only the last is needed, the node that it is.
+    """
+    node = net.nodes[number]
+    recur = node.recur
+    outputs, final = recur.gives(gives_of(net, number))
+    picked = [place for place, output in enumerate(outputs) if output >= 0]
+    body = without_unused(recur.body.nodes, (*(recur.outputs[place] for place in picked), *recur.following))
+    given: list[int] = [outputs[place] for place in picked]
+    gives = (*(ends.get(number, number) for number in given), *final)
+    extent = recur_extent([net.type_of(node.inputs[0])], node.attributes)
+    outer = Inside(net)
+    operands: list[int] = []
+    reads: list[int] = []
+    for place, operand in enumerate(node.inputs):
+        type_ = body.type_of(body.inputs[place])
+        if type_.extent == CONST:
+            operands.append(outer.of(operand))
+            continue
+        reads.append(operand)
+        here = STEPS if place < recur.sequence_count else ROWS
+        operands.append(outer.builder.input(type_.at(here), f"value{operand}"))
+    made = whole(outer.builder, operands, replace(recur, body=body))
+    return Part(
+        "recurrence",
+        tuple(reads),
+        gives,
+        extent,
+        plan(made),
+        recur.memory_count,
+        len(reads) - recur.sequence_count - recur.memory_count,
+        tuple(outer.parameters),
+        node,
+        last_only=bool(ends),
+    )
+
+
+def gives_of(net: Net, number: int) -> tuple[int, ...]:
+    """The nodes that pick a recurrence's results, in the results' order; -1 for one that nobody picks."""
+    found = [-1] * len(net.nodes[number].types)
+    for one, node in enumerate(net.nodes):
+        if node.operation == "result" and node.inputs[0] == number:
+            found[node.attributes["of"]] = one
+    return tuple(found)
+
+
+def loop(net: Net, number: int) -> Part:
+    """A recurrence that runs step by step, as an inner one needs its memory."""
+    node = net.nodes[number]
+    extent = recur_extent([net.type_of(node.inputs[0])], node.attributes)
+    body: Net = node.attributes["body"]
+    return Part("loop", node.inputs, gives_of(net, number), extent, node=node, inner=scheduled(body, body))

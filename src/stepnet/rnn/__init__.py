@@ -1,0 +1,1 @@
+"""Running recurrences: calls, streams, layers, generation, and looking inside."""

@@ -1,0 +1,190 @@
+"""The best of all symbols that may follow several beginnings: those of the highest logs, in a fixed order.
+
+The log of a beginning with a symbol more is that of the beginning plus that of the symbol, the softmax of its
+scores. There are beams x symbols of them behind each start, of which few are kept. A small net, run as any
+other, gives what makes logs of the scores, and the highest log in each of several groups of symbols:
+
+    symbols   0  1  2 | 3  4  5 | 6  7        group 1 is symbols 1, 4 and 7
+    groups    0  1  2 | 0  1  2 | 0  1
+
+Of the groups of a start those with the highest logs, as many as are kept, have as many logs that are not
+below the lowest of these: whatever is kept is in a group that reaches it. Only these are looked into.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from stepnet.errors import InputError
+from stepnet.rnn.generate import check_highest
+from stepnet.rnn.program import Asked
+from stepnet.rnn.recurrence import RNN
+from stepnet.rnn.stream import Stream
+from stepnet.trace.step import Spec
+
+Array = np.ndarray
+FEW, FEW_ALONE = 1024, 16384
+"""How many scores are put in order as a whole, each symbol a group; and where the first alone is wanted."""
+LANES = 16
+"""What the number of groups is a multiple of: lanes of machine code."""
+LOWEST = np.finfo(np.float64).min
+
+
+@dataclass(frozen=True)
+class Known:
+    """Scores [rows, symbols], and what the net found, [rows, 2 + groups].
+
+    A symbol's log is score - highest - norm, the first two columns. The rest are tops: the highest logs of
+    groups of symbols, those that stop left out.
+    """
+
+    scores: Array
+    found: Array
+
+    def totals(self, places: Array, rows: Array, logs: Array) -> Array:
+        """The logs [count, ...] of symbols at these places of all scores, in rows [count], behind `logs`."""
+        highest, norm = self.found[rows, :2].T
+        scores = self.scores.reshape(-1).take(places, mode="clip")
+        return ((scores - highest[:, None]) - norm[:, None]) + logs.reshape(-1)[rows][:, None]
+
+
+@dataclass(frozen=True)
+class Best:
+    """Sequences one symbol longer than beginnings, [starts, count], and their logs: -inf where there is none.
+
+    rows: the beginnings that they come from, as rows of the scores.
+    """
+
+    logs: Array
+    rows: Array
+    symbols: Array
+
+    @classmethod
+    def joined(cls, parts: "Sequence[Best]") -> "Best":
+        """All of several parts, side by side."""
+        logs, rows, symbols = zip(*((part.logs, part.rows, part.symbols) for part in parts), strict=True)
+        return cls(*(np.concatenate(each, axis=1) for each in (logs, rows, symbols)))
+
+
+class Candidates:
+    """What finds the best of the symbols that may follow; most: how many scores there are at most."""
+
+    def __init__(self, beams: int, symbols: int, stops: Array, most: int, engine: Asked) -> None:
+        self.beams, self.symbols, self.stops, self.engine = beams, symbols, stops, engine
+        self.groups = symbols if most <= (FEW if beams > 1 else FEW_ALONE) else groups_of(symbols)
+        self.members = np.arange(0, symbols, self.groups)
+        wanted = np.zeros(len(self.members) * self.groups, bool)
+        wanted[:symbols] = True
+        wanted[stops] = False
+        self.wanted = wanted.reshape(-1, self.groups).T.copy()
+        self.stream: Stream | None = None
+        self.dtype = np.dtype(np.float64)
+
+    def known(self, scores: Array) -> Known:
+        """What is known of scores; raises `InputError` for a row that has no highest."""
+        rows, symbols = scores.shape
+        if symbols != self.symbols:
+            raise InputError(f"scores are of {symbols} symbols, and those before of {self.symbols}")
+        if scores.dtype != np.float32:
+            scores = scores.astype(np.float64, copy=False)
+        if self.stream is None or scores.dtype != self.dtype or not rows <= self.stream.rows < 2 * rows:
+            net = logs_net(self.symbols, scores.dtype.name, self.groups, tuple(self.stops.tolist()))
+            self.stream, self.dtype = net.stream(rows, engine=self.engine), scores.dtype
+        more = self.stream.rows - rows
+        if more:
+            full = np.concatenate([scores, np.zeros((more, self.symbols), scores.dtype)])
+            found = self.stream.step(full)[:rows]
+        else:
+            found = self.stream.step(scores)
+        check_highest(scores, found[:, 1])
+        return Known(scores, found)
+
+    def going(self, known: Known, logs: Array) -> Best:
+        """The best that go on, at most `beams`, behind beginnings of these logs [starts, width]: the best
+        first, equals in the order of their beginnings and symbols.
+        """
+        starts, width = logs.shape
+        tops = (known.found[:, 2:] + logs.reshape(-1, 1)).reshape(starts, -1)
+        if self.groups == self.symbols:
+            each = np.arange(len(logs))[:, None]
+            order = best_of(tops, self.beams)
+            rows, symbols = np.divmod(order, self.symbols)
+            return Best(tops[each, order], rows + each * width, symbols)
+        places, totals = self.reaching(known, logs, tops)
+        start = places // (width * self.symbols)
+        order = np.lexsort((places, -totals, start))
+        counts = np.bincount(start, minlength=starts)
+        column = np.arange(len(start)) - (np.cumsum(counts) - counts)[start]
+        first = np.flatnonzero(column < self.beams)
+        order, start, column = order[first], start[first], column[first]  # start is in order: it stays
+        shape = starts, max(width, int(column.max(initial=0)) + 1)
+        kept, best = np.zeros(shape, np.int64), np.full(shape, -np.inf)
+        kept[start, column], best[start, column] = places[order], totals[order]
+        return Best(best, *np.divmod(kept, self.symbols))
+
+    def reaching(self, known: Known, logs: Array, tops: Array) -> tuple[Array, Array]:
+        """All that may be among the best: their places among all scores, start by start, and their logs."""
+        floor = np.maximum(floor_of(tops, self.beams), LOWEST)[:, None]
+        rows, groups = np.divmod(np.flatnonzero(tops >= floor), self.groups)
+        places = (rows * self.symbols + groups)[:, None] + self.members
+        totals = known.totals(places, rows, logs)
+        kept = np.flatnonzero((totals >= floor[rows // logs.shape[1]]) & self.wanted[groups])
+        return places.reshape(-1)[kept], totals.reshape(-1)[kept]
+
+    def stopping(self, known: Known, logs: Array) -> Best:
+        """All that stop, behind beginnings of these logs."""
+        rows = np.arange(logs.size)
+        places = (rows * self.symbols)[:, None] + self.stops
+        parts = known.totals(places, rows, logs), *np.divmod(places, self.symbols)
+        return Best(*(each.reshape(len(logs), -1) for each in parts))
+
+
+def best_of(totals: Array, count: int) -> Array:
+    """The places of the highest in each row, at most `count`, highest first, equals in their order.
+
+    >>> best_of(np.array([[1.0, 3.0, 3.0, 2.0]]), 3).tolist()
+    [[1, 2, 3]]
+    """
+    if count == 1:
+        return totals.argmax(axis=1)[:, None]
+    return (-totals).argsort(axis=1, kind="stable")[:, :count]
+
+
+def groups_of(symbols: int) -> int:
+    """Into how many groups symbols fall, so that neither the groups nor their members are many."""
+    return min(symbols, LANES * math.ceil(2 * math.sqrt(symbols) / LANES))
+
+
+def floor_of(tops: Array, count: int) -> Array:
+    """The `count`-highest of each row, -inf where there are fewer.
+
+    >>> floor_of(np.array([[1.0, 3.0, 2.0], [5.0, 5.0, 4.0]]), 2).tolist()
+    [2.0, 5.0]
+    """
+    place = tops.shape[1] - count
+    return np.partition(tops, place, axis=1)[:, place] if place >= 0 else np.full(len(tops), -np.inf)
+
+
+@lru_cache(maxsize=32)
+def logs_net(symbols: int, dtype: str, groups: int, stops: tuple[int, ...]) -> RNN:
+    """What gives `Known`'s highest, norm and tops, [rows, 2 + groups], of scores [rows, symbols]."""
+    deep, stopping = symbols // groups, np.isin(np.arange(symbols), stops)
+    even = deep * groups
+
+    def step(scores: Any, memory: Any, params: None) -> tuple[Any, Any]:
+        going = np.where(stopping, -np.inf, scores) if stops else scores
+        tops = np.max(going[:, :even].reshape(going.shape[0], deep, groups), axis=1)
+        over = symbols - even
+        if over:
+            tops = np.concatenate([np.maximum(tops[:, :over], going[:, even:]), tops[:, over:]], axis=-1)
+        every = np.concatenate([tops, scores[:, list(stops)]], axis=-1) if stops else tops
+        highest = np.max(every, axis=-1, keepdims=True).astype(np.float64)
+        away = scores.astype(np.float64) - highest
+        norm = np.log(np.sum(np.exp(away), axis=-1, keepdims=True))
+        return np.concatenate([highest, norm, (tops - highest) - norm], axis=-1), memory
+
+    return RNN(step, memory=Spec((), "int64"), inputs=Spec(symbols, dtype))

@@ -1,0 +1,344 @@
+"""The named cells: each a step function, its equations in a few lines, and one row of `CELLS`.
+
+Parameters, all with their gates side by side in the order that the row says (rzn, ifgo, fn):
+
+    W  [inputs, gates x hidden]     the inputs' weights
+    R  [output, gates x hidden]     the recurrent weights; the output is the hidden state, or its projection
+    b  [gates x hidden]             the input bias, and
+    d  [gates x hidden]             the recurrent bias: either may be left out
+    P  [hidden, projected]          the projection
+    p  [3, hidden]                  the peepholes of the gates i f o, in this order
+
+They are functions of arrays as much as steps of a recurrence: x [rows, inputs], h and c [rows, hidden].
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from stepnet.errors import InputError
+from stepnet.rnn.recurrence import RNN
+from stepnet.trace.functions import relu, sigmoid
+from stepnet.trace.step import Step
+from stepnet.values.arguments import array_of, dtype_name, flag, is_one_of, mapping, shown, whole
+
+__all__ = [
+    "CELLS",
+    "Cell",
+    "cell",
+    "gru",
+    "gru_reset_before",
+    "lstm",
+    "lstm_peephole",
+    "lstm_projection",
+    "minimal_gated_unit",
+    "rnn",
+    "simple_rnn",
+    "simple_rnn_relu",
+]
+
+Parameters = Mapping[str, Any]
+
+
+def part(whole: Any, name: str, what: str) -> Any:
+    """One of a cell's parameters or memories; raises `InputError` where there is none of that name."""
+    if not isinstance(whole, Mapping) or name not in whole:
+        raise InputError(
+            f"the {what} of this cell are arrays by name, {name!r} among them, not {shown(whole)}"
+        )
+    return cast("Parameters", whole)[name]
+
+
+def from_input(x: Any, params: Parameters) -> Any:
+    """The product x W + b, all gates side by side."""
+    product = x @ part(params, "W", "parameters")
+    return product + params["b"] if "b" in params else product
+
+
+def from_state(h: Any, params: Parameters) -> Any:
+    """The product h R + d, all gates side by side."""
+    product = h @ part(params, "R", "parameters")
+    return product + params["d"] if "d" in params else product
+
+
+# ---- the equations -----------------------------------------------------------------------------------------
+
+
+def simple_rnn(x: Any, h: Any, params: Parameters, activation: Any = np.tanh) -> tuple[Any, Any]:
+    """The simple recurrent network: h' = tanh(x W + b + h R + d).
+
+    J. L. Elman, "Finding structure in time", Cognitive Science 14 (1990).
+
+    Memory [rows, hidden], which is also the output.
+    """
+    h = activation(from_input(x, params) + from_state(h, params))
+    return h, h
+
+
+def simple_rnn_relu(x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
+    """The `simple_rnn` with relu in place of tanh.
+
+    Q. V. Le, N. Jaitly and G. E. Hinton, "A simple way to initialize recurrent networks of rectified linear
+    units", 2015.
+    """
+    return simple_rnn(x, h, params, relu)
+
+
+def gru(x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
+    """The gated recurrent unit with its reset after the recurrent product, as in cuDNN, PyTorch and Keras.
+
+    K. Cho and others, "Learning phrase representations using RNN encoder-decoder", EMNLP 2014, in the first
+    version on arXiv (1406.1078v1). The update gate z keeps the old memory: h' = z h + (1 - z) n.
+
+    Gates r z n; memory [rows, hidden], which is also the output.
+    """
+    x_r, x_z, x_n = np.split(from_input(x, params), 3, axis=-1)
+    h_r, h_z, h_n = np.split(from_state(h, params), 3, axis=-1)
+    r = sigmoid(x_r + h_r)
+    z = sigmoid(x_z + h_z)
+    n = np.tanh(x_n + r * h_n)
+    h = n + z * (h - n)
+    return h, h
+
+
+def gru_reset_before(x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
+    """The gated recurrent unit with its reset before the recurrent product, as first published.
+
+    K. Cho and others, "Learning phrase representations using RNN encoder-decoder", EMNLP 2014 (arXiv
+    1406.1078v3). n = tanh(x W + b + (r h) R + d): the bias is not reset. z keeps the old memory.
+
+    Gates r z n; memory [rows, hidden], which is also the output.
+    """
+    hidden = h.shape[-1]
+    gates, candidate = slice(0, 2 * hidden), slice(2 * hidden, None)
+    from_x = from_input(x, params)
+    r, z = np.split(sigmoid(from_x[:, gates] + from_state(h, gated(params, gates))), 2, axis=-1)
+    n = np.tanh(from_x[:, candidate] + from_state(r * h, gated(params, candidate)))
+    h = n + z * (h - n)
+    return h, h
+
+
+def gated(params: Parameters, gates: slice) -> dict[str, Any]:
+    """The recurrent parameters of some gates alone."""
+    return {name: params[name][..., gates] for name in ("R", "d") if name in params}
+
+
+def minimal_gated_unit(x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
+    """The minimal gated unit: one gate f resets the memory and lets the candidate n in.
+
+    G.-B. Zhou and others, "Minimal gated unit for recurrent neural networks", International Journal of
+    Automation and Computing 13 (2016). Here f writes, as in the paper: h' = (1 - f) h + f n.
+
+    Gates f n; memory [rows, hidden], which is also the output.
+    """
+    hidden = h.shape[-1]
+    gate, candidate = slice(0, hidden), slice(hidden, None)
+    from_x = from_input(x, params)
+    f = sigmoid(from_x[:, gate] + from_state(h, gated(params, gate)))
+    n = np.tanh(from_x[:, candidate] + from_state(f * h, gated(params, candidate)))
+    h = h + f * (n - h)
+    return h, h
+
+
+def lstm(x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
+    """The long short-term memory with a forget gate, as all frameworks have it.
+
+    S. Hochreiter and J. Schmidhuber, "Long short-term memory", Neural Computation 9 (1997), with the forget
+    gate of F. A. Gers, J. Schmidhuber and F. Cummins, "Learning to forget", Neural Computation 12 (2000).
+
+    Gates i f g o; memory {"h": [rows, hidden], "c": [rows, hidden]}; the output is h.
+    """
+    h, c = (part(memory, name, "memory") for name in "hc")
+    i, f, g, o = np.split(from_input(x, params) + from_state(h, params), 4, axis=-1)
+    c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+    h = sigmoid(o) * np.tanh(c)
+    return h, {"h": h, "c": c}
+
+
+def lstm_peephole(x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
+    """The `lstm` with peepholes: the gates i and f see the old cell c, the gate o sees the new one.
+
+    F. A. Gers and J. Schmidhuber, "Recurrent nets that time and count", IJCNN 2000.
+    """
+    h, c = (part(memory, name, "memory") for name in "hc")
+    p = part(params, "p", "parameters")
+    p_i, p_f, p_o = p[0], p[1], p[2]
+    i, f, g, o = np.split(from_input(x, params) + from_state(h, params), 4, axis=-1)
+    c = sigmoid(f + p_f * c) * c + sigmoid(i + p_i * c) * np.tanh(g)
+    h = sigmoid(o + p_o * c) * np.tanh(c)
+    return h, {"h": h, "c": c}
+
+
+def lstm_projection(x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
+    """The `lstm` whose hidden state, and output, is projected to fewer numbers.
+
+    H. Sak, A. Senior and F. Beaufays, "Long short-term memory recurrent neural network architectures for
+    large scale acoustic modeling", Interspeech 2014.
+
+    Memory {"h": [rows, projected], "c": [rows, hidden]}.
+    """
+    h, c = (part(memory, name, "memory") for name in "hc")
+    i, f, g, o = np.split(from_input(x, params) + from_state(h, params), 4, axis=-1)
+    c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+    h = (sigmoid(o) * np.tanh(c)) @ part(params, "P", "parameters")
+    return h, {"h": h, "c": c}
+
+
+# ---- the table ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A named step, and what is known of its parameters. `CELLS` holds one of each.
+
+    Attributes:
+        step: The step function.
+        gates: The order of the gates in the parameters.
+        memories: "h", or "hc" for a memory {"h": ..., "c": ...}.
+        further: The parameters other than W, R, b and d.
+
+    >>> CELLS["lstm_projection"].shapes(inputs=5, hidden=8, projected=3)
+    {'W': (5, 32), 'R': (3, 32), 'b': (32,), 'd': (32,), 'P': (8, 3)}
+    """
+
+    step: Step
+    gates: str
+    memories: str = "h"
+    further: tuple[str, ...] = ()
+
+    def memory(self, hidden: int, projected: int | None = None) -> Any:
+        """The features of the memory as `RNN` takes them: 64, or {"h": 64, "c": 64} for more than one."""
+        hidden, projected = whole(hidden, HIDDEN), projection(projected)
+        if self.memories == "h":
+            return hidden
+        return {"h": hidden if projected is None else projected, "c": hidden}
+
+    def shapes(self, inputs: int, hidden: int, projected: int | None = None) -> dict[str, tuple[int, ...]]:
+        """The shape of each parameter by name."""
+        inputs, hidden = whole(inputs, INPUTS), whole(hidden, HIDDEN)
+        projected = projection(projected)
+        if projected is not None and "P" not in self.further:
+            raise InputError(f"{self.step.__name__} has no projection; leave projected= out")
+        gates, output = len(self.gates) * hidden, hidden if projected is None else projected
+        further = {"P": (hidden, output), "p": (3, hidden)}
+        shapes = {"W": (inputs, gates), "R": (output, gates), "b": (gates,), "d": (gates,)}
+        return shapes | {name: further[name] for name in self.further}
+
+    def parameters(
+        self,
+        inputs: int,
+        hidden: int,
+        projected: int | None = None,
+        *,
+        bias: bool = True,
+        seed: "int | np.random.Generator" = 0,  # as text: NumPy loads its random numbers when they are named
+        dtype: Any = "float32",
+    ) -> dict[str, np.ndarray]:
+        """Random parameters by name, uniform from -1 / sqrt(hidden) to 1 / sqrt(hidden), as in PyTorch.
+
+        Args:
+            inputs: The number of inputs.
+            hidden: The number of hidden units.
+            projected: The size of the projection, for a cell that has one.
+            bias: Whether there are the biases b and d.
+            seed: A whole number, or a generator of NumPy's.
+            dtype: The dtype of the arrays.
+
+        Raises:
+            InputError: For sizes that are no whole numbers, and a projection for a cell that has none.
+        """
+        shapes = self.shapes(inputs, whole(hidden, HIDDEN, 1), projected).items()
+        if not isinstance(seed, np.random.Generator):
+            seed = whole(seed, "seed is a whole number from 0 on, or a generator of NumPy's")
+        wanted, bias = dtype_name(dtype, "the parameters"), flag(bias, "bias")
+        random, most = np.random.default_rng(seed), 1 / math.sqrt(hidden)
+        drawn = {name: random.uniform(-most, most, shape).astype(wanted) for name, shape in shapes}
+        return {name: value for name, value in drawn.items() if bias or name not in BIASES}
+
+    def sizes(self, params: Parameters) -> tuple[int, int, int | None]:
+        """The sizes that parameters have: inputs, hidden, and projected or None.
+
+        Raises:
+            InputError: For parameters that do not fit the cell or each other.
+        """
+        given = mapping(params, f"parameters of {self.step.__name__} are arrays by name")
+        shapes = {name: array_of(value, name).shape for name, value in given.items()}
+        needed = self.shapes(0, 0)
+        missing = [name for name in needed if name not in shapes and name not in BIASES]
+        unknown = [name for name in shapes if name not in needed]
+        title = self.step.__name__
+        if missing or unknown:
+            given = f"it has {', '.join(needed)}, and given are {', '.join(shapes) or 'none'}"
+            wrong = f"no parameter {missing[0]}" if missing else f"a parameter {unknown[0]} it does not know"
+            raise InputError(f"{title} was given {wrong}: {given}")
+        if len(shapes["W"]) != 2 or len(shapes["R"]) != 2:
+            raise InputError(f"W and R of {title} have two axes, not {shapes['W']} and {shapes['R']}")
+        sizes = shapes["W"][0], shapes["R"][1] // len(self.gates), None
+        if "P" in self.further:
+            sizes = *sizes[:2], shapes["R"][0]
+        for name, expected in self.shapes(*sizes).items():
+            if shapes.get(name, expected) != expected:
+                raise InputError(
+                    f"{name} of {title} has shape {shapes[name]} where {expected} fits the others: "
+                    f"{len(self.gates)} gates ({self.gates}) of {sizes[1]}, {sizes[0]} inputs"
+                )
+        return sizes
+
+
+BIASES = ("b", "d")
+INPUTS, HIDDEN = "inputs is how many inputs there are", "hidden is how many units there are"
+
+
+def projection(projected: Any) -> int | None:
+    """The size of a projection; None for none."""
+    return None if projected is None else whole(projected, "projected is the size of the projection, or None")
+
+
+CELLS: dict[str, Cell] = {
+    "simple_rnn": Cell(simple_rnn, "n"),
+    "simple_rnn_relu": Cell(simple_rnn_relu, "n"),
+    "gru": Cell(gru, "rzn"),
+    "gru_reset_before": Cell(gru_reset_before, "rzn"),
+    "minimal_gated_unit": Cell(minimal_gated_unit, "fn"),
+    "lstm": Cell(lstm, "ifgo", "hc"),
+    "lstm_peephole": Cell(lstm_peephole, "ifgo", "hc", ("p",)),
+    "lstm_projection": Cell(lstm_projection, "ifgo", "hc", ("P",)),
+}
+
+
+def cell(name: str) -> Cell:
+    """The cell of a name; see `CELLS`.
+
+    Raises:
+        InputError: For any other name, with those that there are.
+    """
+    if not is_one_of(name, CELLS):
+        raise InputError(f"no cell is called {shown(name)}; there are {', '.join(CELLS)}")
+    return CELLS[name]
+
+
+def rnn(name: str, params: Parameters, *, reverse: bool = False) -> RNN:
+    """The recurrence of a named cell; its sizes are those of the parameters.
+
+    Args:
+        name: One of `CELLS`: simple_rnn, simple_rnn_relu, gru, gru_reset_before, minimal_gated_unit, lstm,
+            lstm_peephole, lstm_projection.
+        params: The parameters by name: W, R, and b, d, P, p as far as the cell has them.
+        reverse: Whether each sequence runs from its last step.
+
+    Raises:
+        InputError: For another name, and for parameters that do not fit the cell.
+
+    >>> rnn("gru", CELLS["gru"].parameters(inputs=12, hidden=64))
+    RNN(gru, ...)
+    """
+    found = cell(name)
+    inputs, hidden, projected = found.sizes(params)
+    return RNN(found.step, params, memory=found.memory(hidden, projected), inputs=inputs, reverse=reverse)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,440 @@
+"""Recurrences combined: two directions side by side, and one layer on top of another.
+
+Both are called as an `RNN` is, on a `Ragged` or on an array with or without lengths, and may be nested in
+one another. Arguments and results that belong to the parts have one entry per part: `initial`, `statics`
+and the final memories of a `Bidirectional` are {"forward": ..., "backward": ...}, those of a `Stack` a
+tuple with one entry per layer. None stands for nothing, for the whole or for one part. `mask` and `begun`
+are the same for all parts.
+
+Inside a step they run over its inner sequences. There `initial="zeros"` starts all memories from zeros.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Unpack, cast
+
+import numpy as np
+
+from stepnet.errors import InputError, named
+from stepnet.rnn.batch import ZEROS
+from stepnet.rnn.control import Controls
+from stepnet.rnn.layers import LayersRun
+from stepnet.rnn.merge import checked_merge, merged
+from stepnet.rnn.program import Asked
+from stepnet.rnn.recurrence import RNN
+from stepnet.rnn.stream import Stream, Turn, sources
+from stepnet.values.arguments import flag, kind, shown
+from stepnet.values.once import computed_once
+
+
+@dataclass(frozen=True)
+class Bidirectional:
+    """Two recurrences over the same sequences: one from the first step, one from the last.
+
+    With last_only the output merges the last output of each direction: that of the backward one is at the
+    first step of a sequence.
+
+    Args:
+        forward: An `RNN`, a `Stack`, or a nested layer whose recurrences all run forward.
+        backward: The same, all made with reverse=True.
+        merge: How the outputs are merged at every step: "concat" (features side by side), "sum", "average",
+            "product", or None for the pair (forward, backward).
+
+    Raises:
+        InputError: For a direction that runs the other way, and for another `merge`.
+
+    >>> import numpy as np
+    >>> from stepnet import cells
+    >>> params = cells.CELLS["gru"].parameters(inputs=3, hidden=4)
+    >>> both = Bidirectional(cells.rnn("gru", params), cells.rnn("gru", params, reverse=True))
+    >>> both
+    Bidirectional(forward=RNN(gru, ...), backward=RNN(gru, ..., reverse=True), merge='concat')
+    >>> outputs, final = both(np.ones((2, 5, 3), "float32"))
+    >>> outputs.shape, final["backward"].shape
+    ((2, 5, 8), (2, 4))
+    """
+
+    forward: "Layer"
+    backward: "Layer"
+    merge: str | None = "concat"
+
+    def __post_init__(self) -> None:
+        checked_merge(self.merge)
+        for name, layer, reverse in (("forward", self.forward, False), ("backward", self.backward, True)):
+            for rnn in recurrences(layer, name):
+                if rnn.reverse != reverse:
+                    raise InputError(
+                        f"the {name} direction is made with reverse={reverse}, and {rnn!r} is not"
+                    )
+
+    @property
+    def layers(self) -> tuple["Layer", "Layer"]:
+        """The two directions."""
+        return self.forward, self.backward
+
+    def __call__(
+        self,
+        sequences: Any,
+        initial: Any = None,
+        statics: Any = None,
+        lengths: Any = None,
+        last_only: bool = False,
+        engine: Asked = "auto",
+        **control: Unpack[Controls],
+    ) -> tuple[Any, dict[str, Any]]:
+        """The merged outputs, and {"forward": final memories, "backward": final memories}.
+
+        The arguments are those of `RNN.__call__`; `initial` and `statics` are {"forward": ..., "backward":
+        ...}.
+        """
+        call = (sequences, initial, statics, lengths, last_only, engine)
+        if self.run.is_single(sequences):
+            return self.run(*call, **control)
+        return self.part_by_part(*call, **control)
+
+    def part_by_part(
+        self,
+        sequences: Any,
+        initial: Any,
+        statics: Any,
+        lengths: Any,
+        last_only: bool,
+        engine: Asked,
+        **control: Unpack[Controls],
+    ) -> tuple[Any, dict[str, Any]]:
+        """The same by a call of each direction."""
+        given, still = self.by_part(initial, "initial"), self.by_part(statics, "statics")
+        outputs, final = list[Any](), list[Any]()
+        for name, layer, h, s in zip(self.part_names, self.layers, given, still, strict=True):
+            with named(name):
+                output, memory = layer(sequences, h, s, lengths, last_only, engine, **control)
+            outputs.append(output)
+            final.append(memory)
+        return self.output_of(outputs, last_only), self.together(final)
+
+    def trace_steps(
+        self,
+        sequences: Any,
+        initial: Any = None,
+        statics: Any = None,
+        lengths: Any = None,
+        **control: Unpack[Controls],
+    ) -> dict[str, Any]:
+        """The named values of every step, {"forward": ..., "backward": ...}. See `RNN.trace_steps`."""
+        given, still = self.by_part(initial, "initial"), self.by_part(statics, "statics")
+        scopes = list[Any]()
+        for name, layer, h, s in zip(self.part_names, self.layers, given, still, strict=True):
+            with named(name):
+                scopes.append(layer.trace_steps(sequences, h, s, lengths, **control))
+        return self.together(scopes)
+
+    def explain(self, engine: Asked = "auto") -> str:
+        """Each direction's plan as text for people. See `RNN.explain`."""
+        return explained(self, engine)
+
+    # ---- what it is made of, for `layers`
+
+    part_names = "the forward direction", "the backward direction"
+
+    @computed_once
+    def run(self) -> LayersRun:
+        """What runs it as one net."""
+        return LayersRun(self)
+
+    def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
+        """What belongs to each direction; raises `InputError` where it is not said of each."""
+        if value is None or is_zeros(value):
+            return value, value
+        if not isinstance(value, Mapping) or set(cast("Mapping[str, Any]", value)) != set(DIRECTIONS):
+            raise InputError(
+                f"{what} of a Bidirectional is {{'forward': ..., 'backward': ...}}, not {shown(value)}"
+            )
+        return tuple(cast("Mapping[str, Any]", value)[name] for name in DIRECTIONS)
+
+    def together(self, values: list[Any]) -> dict[str, Any]:
+        """What each direction gave."""
+        return dict(zip(DIRECTIONS, values, strict=True))
+
+    def input_of(self, sequences: Any, outputs: list[Any]) -> Any:
+        """What the next part runs over, behind those of these outputs."""
+        return sequences
+
+    def ends_with(self, place: int) -> bool:
+        """Whether a part's last output is one of the whole."""
+        return True
+
+    def output_of(self, outputs: list[Any], last_only: bool) -> Any:
+        """The output of the whole."""
+        forward, backward = outputs
+        if self.merge is None:
+            return forward, backward
+        return merged(forward, backward, self.merge, last_only)
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Layers on top of each other: the outputs of each layer are the inputs of the next one.
+
+    With last_only the top layer returns its last output alone; the layers below compute all of theirs.
+
+    Args:
+        layers: A list of `RNN`s, `Bidirectional`s and `Stack`s, the bottom one first.
+
+    Raises:
+        InputError: For no layers, and for what is no layer.
+
+    >>> import numpy as np
+    >>> from stepnet import cells
+    >>> gru = cells.CELLS["gru"]
+    >>> layers = [cells.rnn("gru", gru.parameters(inputs, hidden=4)) for inputs in (3, 4)]
+    >>> outputs, final = Stack(layers)(np.ones((2, 5, 3), "float32"), engine="interpret")
+    >>> outputs.shape, [h.shape for h in final]
+    ((2, 5, 4), [(2, 4), (2, 4)])
+    """
+
+    layers: tuple["Layer", ...]
+
+    def __init__(self, layers: Any) -> None:
+        if not isinstance(layers, list | tuple | Iterator):
+            raise InputError(
+                f"layers of a Stack are a list of RNNs, Bidirectionals and Stacks, not {kind(layers)}"
+            )
+        object.__setattr__(self, "layers", tuple(cast("Iterable[Any]", layers)))
+        if not self.layers:
+            raise InputError("a Stack has at least one layer")
+        for place, layer in enumerate(self.layers):
+            recurrences(layer, f"layer {place}")
+
+    def __call__(
+        self,
+        sequences: Any,
+        initial: Any = None,
+        statics: Any = None,
+        lengths: Any = None,
+        last_only: bool = False,
+        engine: Asked = "auto",
+        **control: Unpack[Controls],
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """The outputs of the top layer, and a tuple with the final memories of each layer.
+
+        The arguments are those of `RNN.__call__`; `initial` and `statics` are tuples with one entry per
+        layer.
+        """
+        call = (sequences, initial, statics, lengths, last_only, engine)
+        if self.run.is_single(sequences):
+            return self.run(*call, **control)
+        return self.part_by_part(*call, **control)
+
+    def part_by_part(
+        self,
+        sequences: Any,
+        initial: Any,
+        statics: Any,
+        lengths: Any,
+        last_only: bool,
+        engine: Asked,
+        **control: Unpack[Controls],
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """The same by a call of each layer."""
+        given, still = self.by_part(initial, "initial"), self.by_part(statics, "statics")
+        outputs, final, last_only = [sequences], list[Any](), flag(last_only, "last_only")
+        for place, (name, layer) in enumerate(zip(self.part_names, self.layers, strict=True)):
+            alone = last_only and self.ends_with(place)
+            with named(name):
+                output, memory = layer(
+                    outputs[-1], given[place], still[place], lengths, alone, engine, **control
+                )
+            outputs.append(output)
+            final.append(memory)
+        return outputs[-1], tuple(final)
+
+    def stream(
+        self,
+        rows: int = 1,
+        initial: Any = None,
+        statics: Any = None,
+        engine: Asked = "auto",
+        *,
+        begun: Any = None,
+    ) -> "StackStream":
+        """A stream through all layers, one step at a time. The arguments are those of `RNN.stream`.
+
+        Raises:
+            InputError: For a layer that runs from the last step.
+        """
+        given, still = self.by_part(initial, "initial"), self.by_part(statics, "statics")
+        streams: list[Stream | StackStream] = []
+        for place, layer in enumerate(self.layers):
+            with named(f"layer {place}"):
+                if isinstance(layer, Bidirectional):
+                    raise InputError("a Bidirectional begins at a sequence's last step: it has no stream")
+                streams.append(layer.stream(rows, given[place], still[place], engine, begun=begun))
+        return StackStream(self, tuple(streams))
+
+    def trace_steps(
+        self,
+        sequences: Any,
+        initial: Any = None,
+        statics: Any = None,
+        lengths: Any = None,
+        **control: Unpack[Controls],
+    ) -> tuple[Any, ...]:
+        """The named values of every step: a tuple with one entry per layer. See `RNN.trace_steps`."""
+        given, still = self.by_part(initial, "initial"), self.by_part(statics, "statics")
+        outputs, scopes = sequences, list[Any]()
+        for place, layer in enumerate(self.layers):
+            with named(f"layer {place}"):
+                called: Any = (outputs, given[place], still[place], lengths)
+                scopes.append(layer.trace_steps(*called, **control))
+                if place + 1 < len(self.layers):
+                    outputs, _ = layer(*called, engine="interpret", **control)
+        return tuple(scopes)
+
+    def explain(self, engine: Asked = "auto") -> str:
+        """Each layer's plan as text for people. See `RNN.explain`."""
+        return explained(self, engine)
+
+    # ---- what it is made of, for `layers`
+
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        """What messages call the layers."""
+        return tuple(f"layer {place}" for place in range(len(self.layers)))
+
+    @computed_once
+    def run(self) -> LayersRun:
+        """What runs it as one net."""
+        return LayersRun(self)
+
+    def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
+        """What belongs to each layer; raises `InputError` where it is no tuple of so many."""
+        count = len(self.layers)
+        if value is None or is_zeros(value):
+            return (value,) * count
+        if not isinstance(value, tuple | list) or len(cast("list[Any]", value)) != count:
+            raise InputError(
+                f"{what} of a Stack is a tuple, one entry for each of its {count} layers, not {kind(value)}"
+            )
+        return tuple(cast("list[Any]", value))
+
+    def together(self, values: list[Any]) -> tuple[Any, ...]:
+        """What each layer gave."""
+        return tuple(values)
+
+    def input_of(self, sequences: Any, outputs: list[Any]) -> Any:
+        """What the next layer runs over, above those of these outputs."""
+        return outputs[-1] if outputs else sequences
+
+    def ends_with(self, place: int) -> bool:
+        """Whether a layer's last output is the last one of the whole."""
+        return place == len(self.layers) - 1
+
+    def output_of(self, outputs: list[Any], last_only: bool) -> Any:
+        """The output of the whole."""
+        return outputs[-1]
+
+
+@dataclass(frozen=True)
+class StackStream:
+    """A stream through the layers of a `Stack`; `Stack.stream` makes it. See `Stream`.
+
+    >>> import numpy as np
+    >>> from stepnet import cells
+    >>> gru = cells.CELLS["gru"]
+    >>> stack = Stack([cells.rnn("gru", gru.parameters(inputs, hidden=4)) for inputs in (3, 4)])
+    >>> x, stream = np.ones((1, 5, 3), "float32"), stack.stream(rows=1)
+    >>> steps = [stream.step(x[:, at]) for at in range(5)]
+    >>> bool(np.array_equal(np.stack(steps, axis=1), stack(x)[0]))
+    True
+    """
+
+    stack: Stack
+    streams: tuple["Stream | StackStream", ...]
+    turn: Turn = field(default_factory=Turn, repr=False)
+
+    def __post_init__(self) -> None:
+        self.share(self.turn)
+
+    def step(self, x: Any) -> Any:
+        """The top layer's outputs [rows, features...] of the next step, for inputs [rows, features...]."""
+        outputs = self.look(x)
+        self.go_on()
+        return outputs
+
+    def look(self, x: Any) -> Any:
+        """The outputs of the next step, which no layer takes before `go_on` is called."""
+        for place, stream in enumerate(self.streams):
+            with named(f"layer {place}"):
+                x = stream.look(x)
+        return x
+
+    def go_on(self) -> None:
+        """Takes the step that was looked at, in every layer at once."""
+        self.settle()
+        self.turn.number += 1
+
+    def settle(self) -> None:
+        """Keeps what the first step laid out."""
+        for stream in self.streams:
+            stream.settle()
+
+    def share(self, turn: Turn) -> None:
+        """Steps when others do."""
+        object.__setattr__(self, "turn", turn)
+        for stream in self.streams:
+            stream.share(turn)
+
+    @property
+    def state(self) -> tuple[Any, ...]:
+        """The memory of each layer now: a tuple of copies."""
+        return tuple(stream.state for stream in self.streams)
+
+    def reset(self, rows: Any = None, initial: Any = None, statics: Any = None) -> None:
+        """Starts all rows, or some, again. The arguments are those of `Stream.reset`, by layer."""
+        given, still = self.stack.by_part(initial, "initial"), self.stack.by_part(statics, "statics")
+        for place, stream in enumerate(self.streams):
+            with named(f"layer {place}"):
+                stream.reset(rows, given[place], still[place])
+
+    def reorder(self, rows: Any) -> None:
+        """Row i goes on from where row rows[i] stood, in every layer at once. See `Stream.reorder`."""
+        self.set_out(sources(rows, self.rows))
+        self.turn.number += 1
+
+    def set_out(self, rows: np.ndarray) -> None:
+        """Sets the rows out in another order, which counts from the next turn on."""
+        for stream in self.streams:
+            stream.set_out(rows)
+
+    @property
+    def rows(self) -> int:
+        """How many sequences are stepped side by side."""
+        return self.streams[0].rows
+
+
+Layer = RNN | Bidirectional | Stack
+
+DIRECTIONS = ("forward", "backward")
+
+
+def is_zeros(value: Any) -> bool:
+    """Whether it is said that memories begin at zeros."""
+    return isinstance(value, str) and value == ZEROS
+
+
+def recurrences(layer: Any, what: str) -> list[RNN]:
+    """Every recurrence of a layer; raises `InputError` for what is no layer."""
+    if isinstance(layer, RNN):
+        return [layer]
+    if isinstance(layer, Bidirectional | Stack):
+        return [rnn for one in layer.layers for rnn in recurrences(one, what)]
+    raise InputError(f"{what} is an RNN, a Bidirectional or a Stack, not {kind(layer)}")
+
+
+def explained(layer: Bidirectional | Stack, engine: Asked) -> str:
+    """The plans of a layer's parts, one under the other."""
+    texts: list[str] = []
+    for name, part in zip(layer.part_names, layer.layers, strict=True):
+        with named(name):
+            texts.append(f"{name}:\n{part.explain(engine)}")
+    return "\n\n".join(texts)

@@ -1,0 +1,273 @@
+"""Control of the loop, made of steps: a step that may be masked, and a step that ends its sequence.
+
+Each is a step made of a step, so every engine runs it. What it has to remember stands beside the memory of
+the step that it is made of: behind it, and so do its inputs and outputs. The recurrence gives and takes these
+itself; nobody else sees them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, TypedDict, cast
+
+import numpy as np
+
+from stepnet.engines import Call, Results
+from stepnet.errors import InputError
+from stepnet.net.interpret import Segments, of_rows, within_steps
+from stepnet.net.ir import Builder, Net
+from stepnet.net.recur import Given
+from stepnet.net.types import ROWS, STEPS
+from stepnet.ragged import Ragged
+from stepnet.ragged.offsets import ends_of, offsets_of, positions_of
+from stepnet.trace.lines import defined_at, refuse
+from stepnet.trace.step import Spec, Step, TracedStep, row_value, trace_step
+from stepnet.trace.traced import Traced
+from stepnet.values.arguments import array_of, kind
+from stepnet.values.structure import arranged, leaves, rebuild, transform
+
+Array = np.ndarray
+Until = Callable[[Any, Any], Any]
+
+MASKED = ("repeat", "zero")
+
+PIECES = (8, 128)
+"""How many steps of each sequence are run before looking which have ended: at first, and at most."""
+
+
+class Controls(TypedDict, total=False):
+    """What a call may say of its steps, the same for all parts of what is called. See `RNN.__call__`."""
+
+    mask: Any
+    masked: str
+    begun: Any
+    time_major: bool
+
+
+@dataclass(frozen=True)
+class Control:
+    """What stands around a step: how masked steps are answered, None for no mask, and when it ends."""
+
+    masked: str | None = None
+    until: Until | None = None
+
+    def __bool__(self) -> bool:
+        return self.masked is not None or self.until is not None
+
+    def around(self, step: Step, traced: TracedStep) -> TracedStep:
+        """The trace of the step under control, from the step and its own trace."""
+        inputs, memory, statics, params = traced.inputs, traced.memory, traced.statics, traced.params
+        if self.until is not None:
+            step, memory = ending(step, self.until), {"memory": memory, "done": Spec((), "bool")}
+            traced = trace_step(step, inputs, memory, statics, params)
+        if self.masked is not None:
+            shown, repeats = output_specs(traced), self.masked == "repeat"
+            step = maskable(step, shown, repeats)
+            memory = {"memory": memory, "previous": shown if repeats else None}
+            inputs = {"x": inputs, "mask": Spec((), "bool")}
+            traced = trace_step(step, inputs, memory, statics, params)
+        return traced
+
+
+# ---- steps made of steps -----------------------------------------------------------------------------------
+
+
+def maskable(step: Step, shown: Any, repeats: bool) -> Step:
+    """The step that takes {"x", "mask"}, and where the mask is False keeps its memory.
+
+    Its output there is the one of the step before, zeros before the first, or always zeros. shown: the
+    `Spec`s of the output.
+    """
+
+    @wraps(step)
+    def run(x: Any, memory: Any, params: Any, **extras: Any) -> tuple[Any, Any]:
+        output, after = step(x["x"], memory["memory"], params, **extras)
+        zeros = transform(lambda spec: np.zeros(spec.shape, spec.dtype), shown)
+        output = chosen(x["mask"], output, memory["previous"] if repeats else zeros, shown)
+        after = chosen(x["mask"], after, memory["memory"])
+        return output, {"memory": after, "previous": output if repeats else None}
+
+    return run
+
+
+def ending(step: Step, until: Until) -> Step:
+    """The step that stands still behind the first at which `until` holds; it gives {"output", "done"}."""
+
+    @wraps(step)
+    def run(x: Any, memory: Any, params: Any, **extras: Any) -> tuple[Any, Any]:
+        ended = memory["done"]
+        output, after = (
+            in_every_row(ended.builder, part) for part in step(x, memory["memory"], params, **extras)
+        )
+        done = until(output, after)
+        if not isinstance(done, Traced) or (done.type.extent, done.type.element) != (ROWS, "bool[]"):
+            found = done.type if isinstance(done, Traced) else f"a {type(done).__name__}"
+            raise refuse(f"until gives one bool per row, not {found}", defined_at(until))
+        done = ended | done
+        after = chosen(~ended, after, memory["memory"])
+        return {"output": output, "done": done}, {"memory": after, "done": done}
+
+    return run
+
+
+def in_every_row(builder: Builder, structure: Any) -> Any:
+    """The values of a step, one per row also of those that are the same in all: constants and parameters."""
+    return transform(lambda leaf: Traced(builder, row_value(builder, leaf, "a value")), structure)
+
+
+def chosen(condition: Any, one: Any, other: Any, shown: Any = None) -> Any:
+    """One structure of values where the condition of a row holds, and the other where it does not."""
+    ranks = [
+        len(spec.shape) if isinstance(spec, Spec) else spec.ndim - 1
+        for spec in leaves(other if shown is None else shown)
+    ]
+    values: list[Any] = [
+        np.where(condition[(slice(None), *[None] * rank)], a, b)
+        for rank, a, b in zip(ranks, leaves(arranged(one, other)), leaves(other), strict=True)
+    ]
+    return rebuild(other, values)
+
+
+def output_specs(traced: TracedStep) -> Any:
+    """The `Spec`s of the output of a step."""
+    count = len(leaves(traced.output))
+    types = [traced.body.type_of(number) for number in traced.body.results[:count]]
+    if any(type_.extent != ROWS for type_ in types):
+        raise InputError("a step under a mask gives one value per row; one of its outputs is a sequence")
+    return rebuild(traced.output, [Spec(type_.shape, type_.dtype) for type_ in types])
+
+
+# ---- masks as they come ------------------------------------------------------------------------------------
+
+
+def mask_array(mask: Any, like: Any) -> Array:
+    """A mask as one flat array of bools, laid out as the inputs are: a Ragged, or (batch, time)."""
+    if isinstance(like, Ragged) != isinstance(mask, Ragged):
+        wanted = "a Ragged, as the inputs are" if isinstance(like, Ragged) else "an array [batch, time]"
+        raise InputError(f"mask is {kind(mask)}; it should be {wanted}")
+    if isinstance(mask, Ragged):
+        check_lengths(mask, like)
+        found, shape = mask.values, (like.total,)
+    else:
+        found, shape = array_of(mask, "mask"), cast("tuple[int, int]", like)
+    if found.dtype != bool or found.shape != shape:
+        raise InputError(
+            f"mask is {found.dtype}{list(found.shape)}; it should be bool{list(shape)}, True at the steps "
+            "that count"
+        )
+    return np.ascontiguousarray(found.reshape(-1))
+
+
+def check_lengths(mask: Ragged, like: Ragged) -> None:
+    """Raises `InputError`, naming the first sequence, where a mask has other lengths than the inputs."""
+    if mask.levels != 1 or len(mask) != len(like):
+        raise InputError(f"mask is {mask}, and the inputs are {like}")
+    differ = np.flatnonzero(mask.lengths != like.lengths)
+    if len(differ):
+        first = int(differ[0])
+        raise InputError(
+            f"sequence {first} of mask has {mask.lengths[first]} steps, "
+            f"and that of the inputs {like.lengths[first]}"
+        )
+
+
+# ---- running until the end ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Steps of some sequences: `taken` of each come before, `lengths` are its own; outputs lie end to end."""
+
+    rows: Array
+    taken: Array
+    lengths: Array
+    outputs: list[Array]
+
+
+def run_until(run: Callable[[Call], Results], call: Call, net: Net) -> tuple[Array, Results]:
+    """The lengths of the sequences that end early, and the results, outputs laid end to end.
+
+    net: of a step made by `ending`, whose last output says that a sequence has ended; `run` runs it.
+    Sequences are run some steps at a time, and those that have ended are left out from then on.
+    """
+    recur = next(node.recur for node in net.nodes if node.operation == "recur")
+    types, reverse = recur.given([net.type_of(number) for number in net.inputs]), recur.reverse
+    rows, taken = np.arange(call.rows), np.zeros(call.rows, np.int64)
+    memories, steps = call.initial, PIECES[0]
+    final: list[Array] = []
+    pieces: list[Piece] = []
+    while not pieces or len(rows):
+        lengths = np.minimum(call.lengths[rows] - taken[rows], steps)
+        results = run(some_steps(call, types, reverse, rows, taken[rows], lengths, memories))
+        final = final or [memory.copy() for memory in results.final]
+        for whole, memory in zip(final, results.final, strict=True):
+            whole[rows] = memory
+        *outputs, done = results.outputs
+        used, ended = used_steps(done, offsets_of(lengths), reverse)
+        kept = positions_of(offsets_of(lengths)[:-1] + (lengths - used if reverse else 0), used)
+        pieces.append(Piece(rows, taken[rows], used, [output[kept] for output in outputs]))
+        taken[rows] += used
+        left = ~ended & (taken[rows] < call.lengths[rows])
+        memories, rows, steps = (
+            [memory[left] for memory in results.final],
+            rows[left],
+            min(2 * steps, PIECES[1]),
+        )
+    return taken, Results(put_together(pieces, taken, call.last_only, reverse), final)
+
+
+def some_steps(
+    call: Call,
+    types: Given,
+    reverse: bool,
+    rows: Array,
+    taken: Array,
+    lengths: Array,
+    memories: Sequence[Array | None],
+) -> Call:
+    """The call of the next steps of some sequences. types: of the net's inputs."""
+    ahead = call.lengths[rows] - taken - lengths if reverse else taken
+    places, inner = within_steps(call.places(rows, ahead, lengths), call.inner)
+    sequences = [
+        np.ascontiguousarray(sequence[places[len(type_.extent) - len(STEPS)]])
+        for sequence, type_ in zip(call.sequences, types.sequences, strict=True)
+    ]
+    statics, others = list(call.statics), types.others[: len(call.statics)]
+    still, beside = of_rows(statics, others, Segments(call.rows, beside=call.beside), rows)
+    offsets = offsets_of(lengths)
+    return Call(
+        sequences,
+        offsets[:-1],
+        lengths,
+        int(offsets[-1]),
+        memories,
+        still,
+        begun=taken if call.begun is None else taken + call.begun[rows],
+        inner=inner,
+        beside=beside,
+    )
+
+
+def used_steps(done: Array, offsets: Array, reverse: bool) -> tuple[Array, Array]:
+    """Of each sequence how many steps count, the first that is done included; and whether there is one."""
+    places, starts, stops = np.flatnonzero(done), offsets[:-1], offsets[1:]
+    padded = np.concatenate([[-1], places, [offsets[-1]]])
+    if reverse:
+        found = padded[np.searchsorted(places, stops)]
+        ended = found >= starts
+        return np.where(ended, stops - found, stops - starts), ended
+    found = padded[np.searchsorted(places, starts) + 1]
+    ended = found < stops
+    return np.where(ended, found + 1 - starts, stops - starts), ended
+
+
+def put_together(pieces: list[Piece], lengths: Array, last_only: bool, reverse: bool) -> list[Array]:
+    """The outputs of all pieces, sequence after sequence; of last steps alone for `last_only`."""
+    offsets = offsets_of(lengths)
+    outputs = [np.zeros((int(offsets[-1]), *part.shape[1:]), part.dtype) for part in pieces[0].outputs]
+    for piece in pieces:
+        ahead = lengths[piece.rows] - piece.taken - piece.lengths if reverse else piece.taken
+        places = positions_of(offsets[piece.rows] + ahead, piece.lengths)
+        for output, part in zip(outputs, piece.outputs, strict=True):
+            output[places] = part
+    return [ends_of(output, offsets, reverse) for output in outputs] if last_only else outputs

@@ -1,0 +1,350 @@
+"""A plan as text for people: what runs when, what that costs, and which engine runs it.
+
+`explanation` gives the facts, `explain` their text. Values are called as in the step: inputs and parameters
+by their own names, a view by what it reads (`W[:, :64]`), all others by one count through all stages (`%1`).
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from textwrap import wrap
+
+from stepnet.engines import choose, engine_named, engine_names
+from stepnet.errors import RefusedError
+from stepnet.net.ir import Net, Node
+from stepnet.net.types import CONST, Type
+from stepnet.plan.plan import Plan, picks
+from stepnet.plan.schedule import Schedule
+from stepnet.rnn.expressions import amount, constant, expression, types_text, view
+from stepnet.rnn.nesting import described, parts_of
+
+Asked = str | Sequence[str]
+WIDTH = 100
+TITLES = {
+    "once": "once",
+    "sequence": "once per sequence",
+    "before": "before the loop, per step",
+    "loop": "in the loop, per step",
+    "after": "after the loop, per step",
+    "reduced": "in the end, of each sequence's steps",
+    "ended": "in the end, per sequence",
+    "total": "in the end, once",
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One operation: the values it gives, how, and what they are."""
+
+    gives: tuple[str, ...]
+    text: str
+    type: str
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What is done at one time, by phase, and its cost each time.
+
+    `weights` are the bytes of parameters that are read, `values` those of other values that come in or are
+    handed on.
+    """
+
+    name: str
+    phases: tuple[tuple[Line, ...], ...]
+    flops: int
+    weights: int
+    values: int
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The facts about a plan: its ends, its stages, the engine chosen, and why each engine refuses (None: it
+    does not). A result says which value it is.
+    """
+
+    inputs: dict[str, str]
+    memories: dict[str, str]
+    statics: dict[str, str]
+    parameters: dict[str, str]
+    results: dict[str, str]
+    reverse: bool
+    stages: tuple[Stage, ...]
+    engine: str | None
+    engines: dict[str, str | None]
+
+
+def explanation(schedule: Schedule, engine: Asked = "auto") -> Explanation:
+    """The facts about what one plan runs, for the engine asked for.
+
+    That an engine refuses is a fact, and no error.
+    """
+    assert schedule.whole is not None
+    return plan_explanation(schedule.whole, *choice(schedule, engine))
+
+
+def choice(schedule: Schedule, engine: Asked) -> tuple[str | None, dict[str, str | None]]:
+    """The engine chosen, None if all refuse that were asked, and why each engine refuses."""
+    try:
+        chosen = choose(schedule, engine)[0].name
+    except RefusedError:
+        chosen = None
+    return chosen, {name: engine_named(name).refuse(schedule) for name in engine_names()}
+
+
+def plan_explanation(plan: Plan, chosen: str | None, engines: dict[str, str | None]) -> Explanation:
+    """The facts about one plan."""
+    outer, inner = named(plan)
+    traced, ends = plan.traced, plan.ends
+    inputs = [(traced.nodes[number].name, traced.type_of(number)) for number in traced.inputs]
+    kinds = (ends.sequences, ends.memories, ends.statics, ends.parameters)
+    given, memories, statics, parameters = (elements(inputs[place] for place in kind) for kind in kinds)
+    names = result_names(plan)
+    return Explanation(
+        given,
+        memories,
+        statics,
+        parameters,
+        {names[place]: outer.of(number) for place, number in enumerate(plan.net.results)},
+        plan.reverse,
+        tuple(stages(plan, outer, inner)),
+        chosen,
+        engines,
+    )
+
+
+def result_names(plan: Plan) -> dict[int, str]:
+    """What each result is called, by its place: the last value of a memory is the next of its name."""
+    memories = plan.recurrence.recur.body.nodes
+    names = {
+        number: f"next {memories[inside].name}"
+        for number, inside in zip(plan.last, plan.recurrence.recur.memories, strict=True)
+    }
+    found: dict[int, str] = {}
+    kinds = (("output", plan.ends.steps), ("row", plan.ends.rows), ("total", plan.ends.totals))
+    for kind, places in kinds:
+        others = [place for place in places if plan.net.results[place] not in names]
+        found |= {place: names[plan.net.results[place]] for place in places if place not in others}
+        found |= {place: f"{kind} {count}" if len(others) > 1 else kind for count, place in enumerate(others)}
+    return dict(sorted(found.items()))
+
+
+def elements(ends: Iterable[tuple[str, Type]]) -> dict[str, str]:
+    """What one element of each is, by name."""
+    return {name: type_.element for name, type_ in ends}
+
+
+# ---- what values are called -------------------------------------------------------------------------------
+
+
+@dataclass
+class Names:
+    """The names of one net's values; `known` are those that are no views."""
+
+    net: Net
+    known: dict[int, str] = field(default_factory=dict[int, str])
+
+    def of(self, number: int) -> str:
+        """The name of a value."""
+        node = self.net.nodes[number]
+        if number in self.known:
+            return self.known[number]
+        if node.operation == "constant":
+            return constant(node.attributes["value"].value)
+        if not is_reading(node):
+            return node.name or node.operation
+        return view(self.of(node.inputs[0]), self.net.type_of(node.inputs[0]).shape, node)
+
+    def number(self, numbers: Iterable[int], count: int) -> int:
+        """Numbers those of the nodes that give one new value, from `count`; the next number."""
+        for number in numbers:
+            if (is_work(self.net.nodes[number]) and len(self.net.nodes[number].types) == 1) or (
+                self.net.nodes[number].operation == "result"
+            ):
+                self.known[number] = f"%{count}"
+                count += 1
+        return count
+
+
+def is_reading(node: Node) -> bool:
+    """Whether a node is but a way to read one value: a view, or a value that is seen at every step."""
+    return node.operation == "expand" or (node.kind == "view" and len(node.inputs) == 1)
+
+
+def is_work(node: Node) -> bool:
+    """Whether a node does something: it is no way to read a value, and none that is there already."""
+    return not is_reading(node) and node.operation not in ("input", "constant", "index", "result")
+
+
+def named(plan: Plan) -> tuple[Names, Names]:
+    """The names around the loop and in it, counted in the order things run."""
+    outer, inner = Names(plan.net), Names(plan.body)
+    count = 1
+    for phases in ((plan.once,), plan.sequence, plan.before):
+        count = outer.number((n for phase in phases for n in phase), count)
+    for inside, outside in zip(plan.body.inputs, plan.recurrence.inputs, strict=True):
+        inner.known[inside] = outer.of(outside)
+    count = inner.number((n for phase in plan.loop for n in phase), count)
+    for number, node in enumerate(plan.net.nodes):
+        if picks(plan.net, number, plan.recur):
+            place: int = node.attributes["of"]
+            outer.known[number] = inner.of(plan.body.results[place])
+    for phases in (plan.after, (plan.reduced,), plan.ended, (plan.total,)):
+        count = outer.number((n for phase in phases for n in phase), count)
+    return outer, inner
+
+
+# ---- what is done, and what it costs ----------------------------------------------------------------------
+
+
+def stages_of(plan: Plan) -> Iterator[tuple[str, Net, tuple[tuple[int, ...], ...]]]:
+    """Each stage's name, net and phases, in the order they run."""
+    yield "once", plan.net, (plan.once,)
+    yield from plan.stages
+    yield "total", plan.net, (plan.total,)
+
+
+def stages(plan: Plan, outer: Names, inner: Names) -> Iterator[Stage]:
+    """Every stage of a plan, those where nothing is done left out."""
+    for name, net, phases in stages_of(plan):
+        names = inner if name == "loop" else outer
+        lines = [tuple(line(names, n) for n in phase if is_work(net.nodes[n])) for phase in phases]
+        numbers = [
+            n
+            for phase in phases
+            for n in phase
+            if is_work(net.nodes[n]) or net.nodes[n].operation == "result"
+        ]
+        if any(lines):
+            weights, values = traffic(net, numbers)
+            total = sum(flops(net, n) for n in numbers)
+            yield Stage(name, tuple(one for one in lines if one), total, weights, values)
+
+
+def line(names: Names, number: int) -> Line:
+    """What one node does."""
+    node = names.net.nodes[number]
+    gives = [names.of(number)]
+    if len(node.types) > 1:
+        gives = ["_"] * len(node.types)
+        for other, picked in enumerate(names.net.nodes):
+            if picked.operation == "result" and picked.inputs[0] == number:
+                gives[picked.attributes["of"]] = names.of(other)
+    text = expression(node, [names.of(operand) for operand in node.inputs])
+    return Line(tuple(gives), text, types_text(node.types))
+
+
+def flops(net: Net, number: int) -> int:
+    """Operations on numbers that a node takes; a multiplication and an addition are two."""
+    node = net.nodes[number]
+    if node.kind == "matmul":
+        left = net.type_of(node.inputs[0]).size
+        return sum(2 * left * net.type_of(right).shape[1] for right in node.inputs[1:])
+    if node.operation == "contract":
+        return 2 * node.type.size
+    if node.kind == "reduce":
+        return node.row.flops * net.type_of(node.inputs[0]).size
+    return node.row.flops * sum(type_.size for type_ in node.types)
+
+
+def traffic(net: Net, numbers: list[int]) -> tuple[int, int]:
+    """Bytes of the parameters that these nodes read, and of the values that they take in or hand on."""
+    inside = set(numbers)
+    read = {operand for n in numbers if is_work(net.nodes[n]) for operand in net.nodes[n].inputs}
+    foreign = {operand for operand in read if source(net, operand) not in inside}
+    weights = {operand for operand in foreign if net.type_of(operand).extent == CONST}
+    taken = {source(net, operand) for operand in foreign - weights}
+    taken = {operand for operand in taken if net.nodes[operand].operation != "index"}
+    users = [n for n, node in enumerate(net.nodes) if n not in inside and not is_reading(node)]
+    wanted = {
+        source(net, operand) for n in users for operand in net.nodes[n].inputs if net.nodes[operand].types
+    }
+    handed = (wanted | {source(net, result) for result in net.results}) & inside
+    return nbytes(net.type_of(n) for n in weights), nbytes(net.type_of(n) for n in taken | handed)
+
+
+def source(net: Net, number: int) -> int:
+    """The value that a node is a way to read."""
+    while is_reading(net.nodes[number]):
+        number = net.nodes[number].inputs[0]
+    return number
+
+
+def nbytes(types: Iterable[Type]) -> int:
+    """Bytes of one element of each."""
+    return sum(type_.size * type_.itemsize for type_ in types)
+
+
+# ---- text -------------------------------------------------------------------------------------------------
+
+
+def explain(schedule: Schedule, engine: Asked = "auto") -> str:
+    """The schedule as text: its ends, the engine and what the others say, then stage by stage what is done.
+
+    Where recurrences are nested: the engine, the parts in the order they run, and the stages of each. A flop
+    is one operation on a number; weights are the parameters that are read each time, values what else is read
+    from elsewhere or handed on.
+    """
+    if schedule.whole is not None:
+        facts = explanation(schedule, engine)
+        return "\n".join(
+            [*end_lines(facts), "", *engine_lines(facts.engine, facts.engines), *work_lines(facts)]
+        )
+    chosen, engines = choice(schedule, engine)
+    named = list(parts_of(schedule))
+    width = max(len(number) for number, _, _ in named) + 2
+    lines = [f"  {number:<{width}}{described(part, inside)}" for number, part, inside in named]
+    texts = ["\n".join(["parts, in the order they run", *lines])]
+    texts += ["\n".join(engine_lines(chosen, engines))]
+    for number, part, _ in named:
+        if part.plan is not None:
+            facts = plan_explanation(part.plan, chosen, engines)
+            texts.append("\n".join([f"part {number}:", *end_lines(facts), *work_lines(facts)]))
+    return "\n\n".join(texts)
+
+
+def end_lines(facts: Explanation) -> list[str]:
+    """What goes into a plan."""
+    lines = [f"each sequence from its {'last' if facts.reverse else 'first'} step"]
+    for name in ("inputs", "memories", "statics", "parameters"):
+        ends = [f"{end} {element}" for end, element in getattr(facts, name).items()]
+        lines += wrapped(f"  {name:<12}", ", ".join(ends)) if ends else []
+    return lines
+
+
+def engine_lines(chosen: str | None, engines: dict[str, str | None]) -> list[str]:
+    """The engine, and what each says."""
+    lines = [f"engine: {chosen or 'none of those asked for'}"]
+    for name, reason in engines.items():
+        says = f"refuses: {reason}" if reason else "chosen" if name == chosen else "runs it if asked for"
+        lines += wrapped(f"  {name:<12}", says)
+    return lines
+
+
+def work_lines(facts: Explanation) -> list[str]:
+    """What is done stage by stage, and the results."""
+    lines = list[str]()
+    for stage in facts.stages:
+        lines += ["", *stage_lines(stage)]
+    return [*lines, "", "results", *(f"  {name} = {value}" for name, value in facts.results.items())]
+
+
+def stage_lines(stage: Stage) -> list[str]:
+    """A stage's title with its costs, and its lines under it by phase."""
+    costs = [amount(stage.flops, "flop")]
+    costs += [f"{amount(stage.weights, 'B')} of weights"] if stage.weights else []
+    costs += [f"{amount(stage.values, 'B')} of values"] if stage.values else []
+    lines = [f"{TITLES[stage.name]}: {', '.join(costs)}"]
+    for place, phase in enumerate(stage.phases, 1):
+        indent = "  "
+        if len(stage.phases) > 1:
+            lines.append(f"  phase {place}")
+            indent = "    "
+        for one in phase:
+            *all_but_last, last = wrapped(f"{indent}{', '.join(one.gives)} = ", one.text)
+            space = max(2, WIDTH - len(last) - len(one.type))
+            lines += [*all_but_last, f"{last}{' ' * space}{one.type}"]
+    return lines
+
+
+def wrapped(head: str, text: str) -> list[str]:
+    """The text behind its head, on as many lines as it takes."""
+    return wrap(text, WIDTH - 14, initial_indent=head, subsequent_indent=" " * len(head)) or [head]

@@ -1,0 +1,116 @@
+"""Nodes of a net as a person would write them: `W[:, :64]`, `%3 + %4`, `x @ [W | V]`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from stepnet.net.ir import Net, Node, attribute_text
+from stepnet.net.types import Type
+from stepnet.values.dtypes import DTYPES, kind_of_dtype
+
+INFIX = {
+    "add": "+",
+    "subtract": "-",
+    "multiply": "*",
+    "divide": "/",
+    "floor_divide": "//",
+    "remainder": "%",
+    "equal": "==",
+    "not_equal": "!=",
+    "less": "<",
+    "less_equal": "<=",
+    "greater": ">",
+    "greater_equal": ">=",
+    "matmul": "@",
+}
+LISTED = 6
+
+
+def expression(node: Node, operands: Sequence[str]) -> str:
+    """The operation of a node on operands of these names."""
+    told = node.attributes
+    match node.operation:
+        case name if name in INFIX:
+            return f"{operands[0]} {INFIX[name]} {operands[1]}"
+        case "negative":
+            return f"-{operands[0]}"
+        case "power":
+            return f"{operands[0]} ** {told['exponent']:g}"
+        case "cast":
+            return f"{DTYPES[told['dtype']].text}({operands[0]})"
+        case "products":
+            return f"{operands[0]} @ [{' | '.join(operands[1:])}]"
+        case "concatenate":
+            return f"[{' | '.join(operands)}]"
+        case "gather":
+            return f"{operands[0]}[{operands[1]}]"
+        case "reduce":
+            over = "its sequence" if node.type.extent else "all rows"
+            return f"{told['how']} of {operands[0]} over {over}"
+        case "contract":
+            return f"sum of the outer products of {operands[0]} and {operands[1]}"
+        case _:
+            extra = [
+                f"{key}={attribute_text(value)}"
+                for key, value in node.pairs
+                if not isinstance(value, Net | Type)
+            ]
+            return f"{node.operation}({', '.join([*operands, *extra])})"
+
+
+def view(of: str, shape: tuple[int, ...], node: Node) -> str:
+    """A view of the value called `of`, which has that shape."""
+    told = node.attributes
+    match node.operation:
+        case "slice":
+            parts = [slice_text(*part, size=size) for part, size in zip(told["slices"], shape, strict=True)]
+            return f"{of}[{', '.join(parts)}]"
+        case "take":
+            places = [*map(str, told["indices"][:LISTED]), *["..."][: len(told["indices"]) > LISTED]]
+            axes = [":"] * len(shape)
+            axes[told["axis"]] = f"[{', '.join(places)}]"
+            return f"{of}[{', '.join(axes)}]"
+        case "reshape":
+            return f"{of}.reshape({', '.join(map(str, told['shape']))})"
+        case "transpose":
+            order = tuple(told["order"])
+            return f"{of}.T" if order == (1, 0) else f"{of}.transpose({', '.join(map(str, order))})"
+        case _:  # broadcasting is seen from the types
+            return of
+
+
+def slice_text(start: int, stop: int, step: int, size: int) -> str:
+    """One axis of a slice, without the ends that go without saying."""
+    first = "" if start == (0 if step > 0 else size - 1) else str(start)
+    last = "" if stop < 0 or (step > 0 and stop >= size) else str(stop)
+    return f"{first}:{last}" + (f":{step}" if step != 1 else "")
+
+
+def constant(value: "np.ndarray[Any, Any]") -> str:
+    """A constant array: its number where it holds one, else what it is."""
+    if value.size == 1:
+        return f"{value.item():g}" if kind_of_dtype(value.dtype) == "float" else str(value.item())
+    return f"constant {DTYPES[value.dtype.name].text}{list(value.shape)}"
+
+
+def types_text(types: Sequence[Type]) -> str:
+    """The elements of some values: `f32[64]`, or `3 x f32[64]` where they are alike."""
+    elements = [type_.element for type_ in types]
+    if len(elements) > 1 and len(set(elements)) == 1:
+        return f"{len(elements)} x {elements[0]}"
+    return ", ".join(elements)
+
+
+def amount(count: int, unit: str) -> str:
+    """A number of flops or bytes with three digits.
+
+    >>> amount(640, "flop"), amount(24_576, "B")
+    ('640 flop', '24.6 kB')
+    """
+    value, prefix = float(count), ""
+    for larger in ("k", "M", "G", "T"):
+        if value < 999.95:
+            break
+        value, prefix = value / 1000, larger
+    return f"{value:.1f} {prefix}{unit}" if prefix else f"{count} {unit}"

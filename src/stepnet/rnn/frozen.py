@@ -1,0 +1,117 @@
+"""Plain calls of shapes that were seen before: what is the same in all of them is laid out once.
+
+    rnn(x)   check, look the trace up, share lanes out, lay words out, run, rebuild   ->   point, run
+
+A small recurrence takes less time than all that a call has to find out. So for an array [batch, time,
+features...] without lengths, masks and statics the second call of a shape keeps what it found, and those
+after it say where their arrays lie and run. A call that another thread is in the midst of is not used.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from stepnet.engines import Bound, Call, FrozenCall
+from stepnet.engines.threads import threads
+from stepnet.rnn.program import Program
+from stepnet.trace.step import Spec
+from stepnet.values.structure import rebuild
+
+Array = np.ndarray
+Key = tuple[Any, ...]
+Kind = TypeVar("Kind", bound=Program)
+MOST = 4
+"""How many shapes a recurrence keeps frozen calls of: each has memory of its own to work in."""
+
+
+@dataclass(frozen=True)
+class Frozen(Generic[Kind]):
+    """A call of one shape: the trace that it runs, and what runs it.
+
+    memory: the shape and dtype of its memory, None where that is a structure. outputs: the shapes of the
+    outputs as the caller gets them.
+    """
+
+    program: Kind
+    run: FrozenCall
+    memory: tuple[tuple[int, ...], np.dtype[Any]] | None
+    outputs: tuple[tuple[int, ...], ...]
+
+    def takes(self, initial: Any) -> bool:
+        """Whether an initial memory can be used as it lies."""
+        if initial is None:
+            return True
+        plain = type(initial) is np.ndarray and initial.flags.c_contiguous
+        return plain and (initial.shape, initial.dtype) == self.memory
+
+    def __call__(self, sequences: Array, initial: Array | None) -> tuple[Any, Any]:
+        """The outputs and the last memory."""
+        program = self.program
+        results = program.split(self.run([sequences], [initial] * program.memories))
+        outputs = [array.reshape(shape) for array, shape in zip(results.outputs, self.outputs, strict=True)]
+        return rebuilt(program.output, outputs), program.final(results.final)
+
+
+def rebuilt(structure: Any, arrays: list[Array]) -> Any:
+    """Arrays in a structure, which often is a single one."""
+    return arrays[0] if isinstance(structure, int) else rebuild(structure, arrays)
+
+
+class FrozenCalls(Generic[Kind]):
+    """The frozen calls of a recurrence by shape: those that no thread is in the midst of.
+
+    None for a shape that was seen once; none at all where calls of that shape are not frozen.
+    """
+
+    def __init__(self) -> None:
+        self.idle: OrderedDict[Key, list[Frozen[Kind]] | None] = OrderedDict()
+
+    def key(self, sequences: Any, last_only: Any, engine: Any, masked: Any, time_major: Any) -> Key | None:
+        """What frozen calls of these arguments are kept by; None for arguments that have none."""
+        if type(sequences) is not np.ndarray or type(last_only) is not bool or type(engine) is not str:
+            return None
+        if type(time_major) is not bool:
+            return None
+        if type(masked) is not str or masked != "repeat":  # which without a mask says nothing, or is wrong
+            return None
+        if not (sequences.flags.c_contiguous and sequences.dtype.isnative):
+            return None
+        return sequences.shape, sequences.dtype, last_only, engine, time_major, threads()
+
+    def run(self, key: Key, sequences: Array, initial: Any) -> tuple[Kind, tuple[Any, Any]] | None:
+        """The program and the results of a frozen call; None where there is none for these arguments."""
+        idle = self.idle.get(key)
+        try:
+            frozen = idle.pop() if idle else None
+        except IndexError:  # another thread has taken it since
+            return None
+        if frozen is None or idle is None:
+            return None
+        try:
+            return (frozen.program, frozen(sequences, initial)) if frozen.takes(initial) else None
+        finally:
+            idle.append(frozen)
+
+    def is_due(self, key: Key) -> bool:
+        """Whether this is the second call of its shape, which is to be frozen; remembers the first."""
+        if key in self.idle:
+            return self.idle[key] is None
+        self.idle[key] = None
+        while len(self.idle) > MOST:
+            self.idle.popitem(last=False)
+        return False
+
+    def freeze(self, key: Key, program: Kind, bound: Bound, call: Call, shape: tuple[int, int]) -> None:
+        """Keeps what runs calls like this one, whose sequences are [*shape, features...]."""
+        self.idle[key] = kept = list[Frozen[Kind]]()
+        run = bound.frozen(call)
+        if run is None:
+            return
+        spec, rows, net = program.memory, call.rows, program.net
+        memory = ((rows, *spec.shape), np.dtype(spec.dtype)) if isinstance(spec, Spec) else None
+        lead = {0: (rows,), 1: (rows,) if call.last_only else shape}
+        results = zip(net.results, program.levels, strict=False)
+        shapes = tuple((*lead[levels], *net.type_of(number).shape) for number, levels in results)
+        kept.append(Frozen(program, run, memory, shapes))

@@ -1,0 +1,34 @@
+"""What the parts of a schedule are called: the recurrences of a nesting in the order they run."""
+
+from collections.abc import Iterator
+
+from stepnet.net.types import extent_text
+from stepnet.plan.schedule import Part, Schedule
+
+
+def parts_of(schedule: Schedule, before: str = "") -> Iterator[tuple[str, Part, Schedule]]:
+    """Every part with its number, 1 or 1.2 inside a loop, and the schedule that it belongs to."""
+    for place, part in enumerate(schedule.parts):
+        number = f"{before}{place}"
+        yield number, part, schedule
+        if part.inner is not None:
+            yield from parts_of(part.inner, f"{number}.")
+
+
+def described(part: Part, schedule: Schedule) -> str:
+    """What a part is, in one line."""
+    at = extent_text(part.extent)
+    if part.kind == "recurrence" and part.node is None:
+        return f"operations at {at} and sums of them, all sequences at once"
+    if part.kind == "recurrence":
+        return f"a recurrence over {at}, all sequences at once"
+    if part.kind == "loop":
+        return f"a recurrence over {at}, step by step: what is inside needs its memory"
+    if part.kind == "plain":
+        return f"operations at {at}, all at once"
+    assert part.node is not None
+    if part.kind == "total":
+        return f"{part.node.operation}: one value for all rows"
+    here, there = (extent_text(schedule.net.type_of(n).extent) for n in (part.reads[0], part.gives[0]))
+    how = part.node.attributes.get("how")
+    return f"the {how} of {here}, at {there}" if how else f"a value at {here} repeated at {there}"

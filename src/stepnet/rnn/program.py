@@ -1,0 +1,109 @@
+"""What runs a recurrence, or layers of them: a net, its schedule, and the kernels of the engines used so far.
+
+    step --trace--> net --schedule--> parts --engine--> kernel --parameters--> bound
+
+Every way to run one, a call, a stream, generation or a search, runs what `Program.bound` gives.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from stepnet.engines import Bound, Kernel, Order, Results, choose
+from stepnet.errors import InputError
+from stepnet.net.ir import Net
+from stepnet.plan.plan import Plan
+from stepnet.plan.schedule import Schedule, schedule
+from stepnet.trace.step import Spec, TracedStep
+from stepnet.values.once import computed_once
+from stepnet.values.structure import leaves, rebuild
+
+Array = np.ndarray
+Asked = str | Sequence[str]
+
+
+class Program:
+    """A net that takes one kind of input, with what was made of it so far.
+
+    The net's inputs are sequences, memories, statics and parameters, its results the outputs and then the
+    last memories. output, memory: the structures that these have for the caller; there may be more of them
+    behind those, which are nobody else's. last: the `Spec`s that last memories are given back as. kernels:
+    the schedule made ready to run, by the engine choice.
+    """
+
+    def __init__(
+        self, net: Net, output: Any, memory: Any, last: Any, memories: int, params: list[Array]
+    ) -> None:
+        self.net, self.output, self.memory = net, output, memory
+        self.memories, self.params = memories, params
+        carried, given = ([spec.dtype for spec in leaves(specs)] for specs in (memory, last))
+        self.rounded = None if carried == given else given
+        self.kernels = dict[Order, Kernel]()
+        self._bound = dict[Order, Bound]()
+
+    @computed_once
+    def schedule(self) -> Schedule:
+        """What runs, part by part."""
+        return schedule(self.net)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan, where it is a single one; raises `InputError` where recurrences are nested."""
+        whole = self.schedule.whole
+        if whole is None:
+            raise InputError(
+                "a recurrence with another one inside, or with statics that are sequences, has a plan for "
+                "each of its parts: print(rnn.explain()), or look at rnn.schedule.parts"
+            )
+        return whole
+
+    @computed_once
+    def levels(self) -> tuple[int, ...]:
+        """How many levels of sequences each output has: 1 for a value at each step, 0 for one per row."""
+        outputs = self.net.results[: len(self.net.results) - self.memories]
+        return tuple(len(self.net.type_of(number).extent) - 1 for number in outputs)
+
+    def split(self, results: Results) -> Results:
+        """The same with outputs that there is one of per row among the outputs, ahead of which none is."""
+        count = self.levels.count(0)
+        if not count:
+            return results
+        return Results([*results.outputs, *results.final[:count]], results.final[count:])
+
+    def final(self, memories: list[Array]) -> Any:
+        """The last memories as a call gives them back."""
+        if self.rounded is not None:
+            pairs = zip(memories, self.rounded, strict=False)
+            memories = [array.astype(dtype, copy=False) for array, dtype in pairs]
+        return memories[0] if isinstance(self.memory, Spec) else rebuild(self.memory, memories)
+
+    def bound(self, asked: Order) -> Bound:
+        """What runs a call on the engine asked for."""
+        if asked not in self._bound:
+            if asked not in self.kernels:
+                engine, _ = choose(self.schedule, asked)
+                self.kernels[asked] = engine.compile(self.schedule)
+            self._bound[asked] = self.kernels[asked].bind(self.params)
+        return self._bound[asked]
+
+
+class StepProgram(Program):
+    """The program of one step, traced. controlled: those of the same step under control, by their masks."""
+
+    def __init__(self, traced: TracedStep, reverse: bool, unroll: int) -> None:
+        net = traced.net(reverse, unroll)
+        params = leaves(traced.params)
+        super().__init__(net, traced.output, traced.memory, traced.last, traced.counts[1], params)
+        self.traced, self.reverse, self.unroll = traced, reverse, unroll
+        self.controlled = dict[str | None, StepProgram]()
+
+    def with_params(self, params: Any) -> "StepProgram":
+        """The same with other parameters of the same shapes and dtypes: plans and machine code stay."""
+        made = object.__new__(type(self))
+        made.__dict__.update(vars(self))
+        made.traced, made.params = replace(self.traced, params=params), leaves(params)
+        made.controlled = {name: program.with_params(params) for name, program in self.controlled.items()}
+        made._bound = {}
+        return made

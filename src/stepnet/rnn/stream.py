@@ -1,0 +1,433 @@
+"""A recurrence one step at a time: `stream.step(x)` for inputs that arrive one by one.
+
+All about a step is laid out when the first one comes, in arrays that stay: what is left to do for each is to
+copy its inputs in, run the machine code, and copy its outputs out. Where sequences are inputs of a step, or
+statics, there is something else to lay out at every step, and each is a call of its own.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from stepnet.engines import Bound, Call, Results, checked_engine
+from stepnet.errors import InputError
+from stepnet.ragged import Ragged
+from stepnet.ragged.offsets import offsets_of
+from stepnet.rnn.batch import Batch, Statics, begun_steps, checked_array, initial_arrays
+from stepnet.rnn.program import Asked
+from stepnet.trace.step import Spec, TracedStep
+from stepnet.values.arguments import array_of, shown, whole
+from stepnet.values.structure import arranged, leaves, named_leaves, rebuild, skeleton, transform
+
+if TYPE_CHECKING:
+    from stepnet.rnn.recurrence import RNN
+
+Array = np.ndarray
+MOST_ROWS = 2**24
+
+
+class Stream:
+    """A recurrence that runs one step at a time; `RNN.stream` makes it.
+
+    Stepping through a sequence gives the same bits as running it whole. A step that raises an error, or is
+    interrupted, leaves the stream as it was.
+
+    >>> from stepnet import cells
+    >>> stream = cells.rnn("gru", cells.CELLS["gru"].parameters(inputs=2, hidden=3)).stream(rows=1)
+    >>> stream.step(np.ones((1, 2), "float32")).shape
+    (1, 3)
+    >>> stream.reset()
+    >>> stream.state
+    array([[0., 0., 0.]], dtype=float32)
+    """
+
+    def __init__(
+        self, rnn: "RNN", rows: int, initial: Any, statics: Any, engine: Asked, begun: Any = None
+    ) -> None:
+        count = whole(rows, "rows is how many sequences are stepped side by side, from 1 on", 1, MOST_ROWS)
+        if rnn.reverse:
+            raise InputError(
+                "a recurrence with reverse=True begins at a sequence's last step: it has no stream"
+            )
+        if rnn.until is not None:
+            raise InputError(
+                "a stream runs on: it has no until=; look at each step's output, and reset the row"
+            )
+        self.rnn, self.rows, self.engine = rnn, count, checked_engine(engine)
+        self._given = initial, statics
+        self._begun = begun_steps(0 if begun is None else begun, self.rows)
+        self._step: Laid | Called | None = None
+        self._ahead: Laid | Called | None = None
+        self.turn = Turn()
+
+    def step(self, x: Any) -> Any:
+        """The outputs [rows, features...] of the next step, for its inputs [rows, features...].
+
+        An input that is a sequence at each step is a Ragged of as many sequences as there are rows. Raises
+        `InputError` for another number of rows, or other features or dtypes, than those before.
+        """
+        if self._step is None:
+            outputs = self.look(x)
+            self.go_on()
+            return outputs
+        outputs = self._step.look(x)
+        self.turn.number += 1
+        return outputs
+
+    def look(self, x: Any) -> Any:
+        """The outputs of the next step, which is not taken before `go_on` is called."""
+        step = self._ahead = self._step or self._begin(x)
+        return step.look(x)
+
+    def go_on(self) -> None:
+        """Takes the step that was looked at."""
+        self.settle()
+        self.turn.number += 1
+
+    def settle(self) -> None:
+        """Keeps what the first step laid out."""
+        self._step = self._ahead
+
+    def share(self, turn: "Turn") -> None:
+        """Steps when others do."""
+        self.turn = turn
+
+    @property
+    def state(self) -> Any:
+        """The memory as it is now, a copy [rows, features...] in its structure."""
+        if self._step is None:
+            raise InputError("nothing was stepped yet: the memory is known from the first step on")
+        return self._step.state()
+
+    def reset(self, rows: Any = None, initial: Any = None, statics: Any = None) -> None:
+        """Begins anew: the memory is the stream's first one again, or `initial`, and steps count from 0.
+
+        rows: which, as an index, indices or a mask; all by default. initial, statics: arrays
+        [those rows, features...] in their structures.
+        """
+        if self._step is not None:
+            self._step.reset(
+                np.arange(self.rows) if rows is None else chosen(rows, self.rows), initial, statics
+            )
+        elif rows is not None or initial is not None or statics is not None:
+            raise InputError("nothing was stepped yet: give initial= and statics= to the stream itself")
+
+    def reorder(self, rows: Any) -> None:
+        """Row i goes on from where row rows[i] stood: with its memory and how many steps it has made.
+
+        rows: as many indices as there are rows; one may come several times, or not at all. Statics stay: a
+        row has its own, wherever it goes on from.
+
+        >>> import stepnet as sn
+        >>> stream = sn.RNN(lambda x, total, p: (total + x, total + x), memory=()).stream(rows=3)
+        >>> stream.step(np.array([1.0, 2.0, 3.0])).tolist()
+        [1.0, 2.0, 3.0]
+        >>> stream.reorder([2, 2, 0])
+        >>> stream.step(np.zeros(3)).tolist()
+        [3.0, 3.0, 1.0]
+        """
+        self.set_out(sources(rows, self.rows))
+        self.turn.number += 1
+
+    def set_out(self, rows: Array) -> None:
+        """Sets the rows out in another order, which counts from the next turn on."""
+        if self._step is None:
+            raise InputError("nothing was stepped yet: give the rows of initial= in the order you want")
+        self._step.set_out(rows)
+
+    def __reduce__(self) -> Any:
+        raise InputError(
+            "a stream is not copied or pickled: make one of the same recurrence, with initial=stream.state"
+        )
+
+    def _begin(self, x: Any) -> "Laid | Called":
+        if any(isinstance(leaf, Ragged) for leaf in (*leaves(x), *leaves(self._given[1]))):
+            return Called(self.rnn, self.turn, self._begun, *self._given, self.engine)
+        first = step_inputs(self.rnn.as_declared(x))
+        for name, leaf in named_leaves(first):
+            check_rows(name, leaf, self.rows)
+        batch = Batch.of(transform(lambda leaf: leaf[:, None], first), None)
+        initial, statics = self._given
+        still = Statics.of(statics, self.rows)
+        program = self.rnn.program_for(batch, still)
+        memory = initial_arrays(initial, program.traced.memory, self.rows)
+        kept = rebuild(statics, still.arrays)
+        return Laid(program.traced, program.bound(self.engine), self.turn, first, memory, kept, self._begun)
+
+
+@dataclass
+class Turn:
+    """Whose turn it is: the number of steps that were taken, the same for all layers of a stack.
+
+    A step is taken by counting on, at once: one that is interrupted, or refused, leaves all as it was.
+    """
+
+    number: int = 0
+
+
+@dataclass
+class Side:
+    """The memory ahead of a step and how many steps were before it, and what runs the step, into another."""
+
+    memory: list[Array]
+    begun: Array
+    run: Callable[[], None] = lambda: None
+
+
+class Laid:
+    """A step laid out: its arrays, and what runs it on them.
+
+    There are two sides, and a step goes from one to the other.
+    """
+
+    def __init__(
+        self,
+        traced: TracedStep,
+        bound: Bound,
+        turn: Turn,
+        x: Any,
+        initial: Sequence[Array | None],
+        statics: Any,
+        begun: Array,
+    ) -> None:
+        self.traced, self.bound, self.turn = traced, bound, turn
+        self.inputs = [np.empty_like(leaf) for leaf in leaves(x)]
+        self.structure, self.still = rebuild(x, self.inputs), transform(np.copy, statics)
+        rows = len(self.inputs[0])
+        specs = leaves(self.traced.memory)
+        self.first = [
+            np.zeros((rows, *spec.shape), spec.dtype) if one is None else one.copy()
+            for one, spec in zip(initial, specs, strict=True)
+        ]
+        self.statics: list[Array] = leaves(self.still)
+        types = [self.traced.body.type_of(result) for result in self.traced.recur().outputs]
+        self.outputs = [np.empty((rows, *type_.shape), type_.dtype) for type_ in types]
+        self.counts = any(node.operation == "index" for node in self.traced.body.nodes)
+        sides = [Side([one.copy() for one in self.first], begun.copy()) for _ in range(2)]
+        self.sides = sides if turn.number % 2 == 0 else sides[::-1]
+        self.lay_out()
+        self.one = self.inputs[0] if isinstance(x, np.ndarray) else None
+        self.shape, self.dtype = self.inputs[0].shape, self.inputs[0].dtype
+        self.plain = len(self.outputs) == 1 and skeleton(self.traced.output) == skeleton(0)
+
+    def lay_out(self) -> None:
+        """Lays a step out, from either turn to the other."""
+        for side, other in (self.sides, self.sides[::-1]):
+            rows = len(side.begun)
+            ones, places = np.ones(rows, np.int64), np.arange(rows, dtype=np.int64)
+            call = Call(self.inputs, places, ones, rows, side.memory, self.statics, begun=side.begun)
+            side.run = self.bound.again(call, Results(self.outputs, other.memory), whole=True)
+
+    def look(self, x: Any) -> Any:
+        """The outputs of the next step, which is not taken yet."""
+        one = self.one
+        if one is not None and type(x) is np.ndarray and x.shape == self.shape and x.dtype == self.dtype:
+            one[...] = x
+        else:
+            self.take(x)
+        number = self.turn.number
+        before = self.sides[number % 2]
+        before.run()
+        if self.counts:
+            np.add(before.begun, 1, out=self.sides[(number + 1) % 2].begun)
+        if self.plain:
+            return self.outputs[0].copy()
+        return rebuild(self.traced.output, [output.copy() for output in self.outputs])
+
+    @property
+    def now(self) -> Side:
+        """The side ahead of the next step."""
+        return self.sides[self.turn.number % 2]
+
+    def take(self, x: Any) -> None:
+        """Copies inputs that are to be looked at first."""
+        x = arranged(x, self.structure)
+        if skeleton(x) != skeleton(self.structure):
+            raise InputError(
+                f"a step's inputs are {skeleton(x)}; those before were {skeleton(self.structure)}"
+            )
+        for (name, leaf), kept in zip(named_leaves(x), self.inputs, strict=True):
+            array = checked_array(leaf, titled(name))
+            check_rows(name, array, len(kept))
+            if array.shape != kept.shape or array.dtype != kept.dtype:
+                raise InputError(
+                    f"{titled(name)} is {array.dtype}{list(array.shape)}; those before were "
+                    f"{kept.dtype}{list(kept.shape)}"
+                )
+            kept[...] = array
+
+    def state(self) -> Any:
+        """A copy of the memory in its structure."""
+        return rebuild(self.traced.memory, [one.copy() for one in self.now.memory])
+
+    def reset(self, rows: Array, initial: Any, statics: Any) -> None:
+        """Sets the memory of these rows; see `Stream.reset`."""
+        given = initial_arrays(initial, self.traced.memory, len(rows))
+        new = Statics.of(same_statics(statics, self.still), len(rows)).arrays
+        if statics is not None:
+            old = [(one.shape[1:], one.dtype) for one in self.statics]
+            if old != [(one.shape[1:], one.dtype) for one in new]:
+                raise InputError("the statics have other features or dtypes than those the stream began with")
+            for kept, one in zip(self.statics, new, strict=True):
+                kept[rows] = one
+            self.lay_out()
+        for memory, first, one in zip(self.now.memory, self.first, given, strict=True):
+            memory[rows] = first[rows] if one is None else one
+        self.now.begun[rows] = 0
+
+    def set_out(self, rows: Array) -> None:
+        """Sets the rows out in another order on the side of the next turn; see `Stream.reorder`."""
+        before, after = self.now, self.sides[(self.turn.number + 1) % 2]
+        for old, new in zip(before.memory, after.memory, strict=True):
+            np.take(old, rows, axis=0, out=new, mode="clip")  # the one that needs no buffer
+        np.take(before.begun, rows, out=after.begun, mode="clip")
+
+
+class Called:
+    """Steps that have to do with sequences: each is a call, of one step more."""
+
+    def __init__(
+        self, rnn: "RNN", turn: Turn, begun: Array, initial: Any, statics: Any, engine: Asked
+    ) -> None:
+        self.turn = turn
+        self.rnn, self.rows, self.engine = rnn, len(begun), engine
+        self.first, self.statics = initial, statics
+        self.sides = [(initial, begun.copy())] * 2
+
+    def look(self, x: Any) -> Any:
+        """The outputs of the next step, which is not taken yet."""
+        x = step_inputs(x)
+        deep = any(isinstance(leaf, Ragged) for leaf in leaves(x))
+        for name, leaf in named_leaves(x):
+            if isinstance(leaf, Ragged) and len(leaf) != self.rows:
+                raise InputError(f"{titled(name)} has {len(leaf)} sequences; the stream has {self.rows} rows")
+            if not isinstance(leaf, Ragged):
+                check_rows(name, leaf, self.rows)
+        one = np.ones(self.rows, np.int64)
+
+        def sequence(leaf: Any) -> Any:
+            if isinstance(leaf, Ragged):
+                return leaf.group(one)
+            return Ragged(leaf, (offsets_of(one),)) if deep else leaf[:, None]
+
+        def step(output: Any) -> Any:
+            if isinstance(output, Ragged):
+                return output.inner() if output.levels > 1 else output.values
+            return output[:, 0]
+
+        outputs, memory = self.rnn(
+            transform(sequence, x), self.memory, self.statics, engine=self.engine, begun=self.begun
+        )
+        self.sides[(self.turn.number + 1) % 2] = memory, self.begun + 1
+        return transform(step, outputs)
+
+    @property
+    def memory(self) -> Any:
+        """The memory ahead of the next step."""
+        return self.sides[self.turn.number % 2][0]
+
+    @property
+    def begun(self) -> Array:
+        """How many steps were before it."""
+        return self.sides[self.turn.number % 2][1]
+
+    def state(self) -> Any:
+        """A copy of the memory in its structure."""
+        return transform(np.copy, self.memory)
+
+    def reset(self, rows: Array, initial: Any, statics: Any) -> None:
+        """Sets the memory of these rows; see `Stream.reset`."""
+        specs = transform(lambda one: Spec(one.shape[1:], one.dtype), self.memory)
+        first = initial_arrays(self.first, specs, self.rows)
+        given = initial_arrays(initial, specs, len(rows))
+        if statics is not None:
+            self.statics = self.with_statics(rows, statics)
+        memory: list[Array] = [one.copy() for one in leaves(self.memory)]
+        for kept, old, new in zip(memory, first, given, strict=True):
+            kept[rows] = new if new is not None else 0 if old is None else old[rows]
+        begun = self.begun.copy()
+        begun[rows] = 0
+        self.sides[self.turn.number % 2] = rebuild(self.memory, memory), begun
+
+    def set_out(self, rows: Array) -> None:
+        """Sets the rows out in another order on the side of the next turn; see `Stream.reorder`."""
+        memory = transform(lambda one: one[rows], self.memory)
+        self.sides[(self.turn.number + 1) % 2] = memory, self.begun[rows]
+
+    def with_statics(self, rows: Array, statics: Any) -> Any:
+        """The statics with those of some rows replaced."""
+        statics, found = same_statics(statics, self.statics), list[Any]()
+        for (name, kept), new in zip(named_leaves(self.statics), leaves(statics), strict=True):
+            if not isinstance(new, type(kept)) or len(new) != len(rows):
+                raise InputError(
+                    f"static {name}".strip()
+                    + f" is {described(new)}; it should be as those the stream began "
+                    f"with, of {len(rows)} rows"
+                )
+            entries = list(kept)
+            for row, entry in zip(rows, new, strict=True):
+                entries[row] = entry
+            found.append(Ragged.from_list(entries) if isinstance(kept, Ragged) else np.stack(entries))
+        return rebuild(self.statics, found)
+
+
+def step_inputs(x: Any) -> Any:
+    """The inputs of a step, those that are no Raggeds as arrays."""
+    return rebuild(
+        x,
+        [
+            leaf if isinstance(leaf, Ragged) else checked_array(leaf, titled(name))
+            for name, leaf in named_leaves(x)
+        ],
+    )
+
+
+def same_statics(statics: Any, before: Any) -> Any:
+    """Statics in the order of those before; raises `InputError` for another structure. None stays None."""
+    statics = arranged(statics, before)
+    if statics is not None and skeleton(statics) != skeleton(before):
+        raise InputError(f"the statics are {skeleton(statics)}; they were {skeleton(before)}")
+    return statics
+
+
+def described(value: Any) -> str:
+    """What to call statics that do not fit."""
+    return repr(value) if isinstance(value, Ragged) else f"a {type(value).__name__} {list(np.shape(value))}"
+
+
+def chosen(rows: Any, count: int) -> Array:
+    """The indices that an index, indices or a mask mean; raises `InputError` for rows there are not."""
+    given = np.atleast_1d(array_of(rows, "rows"))
+    if given.dtype == bool and given.shape == (count,):
+        return np.flatnonzero(given)
+    if given.dtype.kind not in "iu" or given.ndim != 1 or ((given < 0) | (given >= count)).any():
+        raise InputError(
+            f"rows is an index from 0 to {count - 1}, several of them or a mask, not {shown(rows)}"
+        )
+    return cast("Array", given.astype(np.int64))
+
+
+def sources(rows: Any, count: int) -> Array:
+    """Where each row goes on from; raises `InputError` for what is no index of a row for each of them."""
+    given = array_of(rows, "rows")
+    # The unsigned number of a negative one is beyond all counts.
+    if given.shape != (count,) or given.dtype.kind not in "iu" or given.astype(np.uint64).max() >= count:
+        raise InputError(
+            f"rows is {count} indices from 0 to {count - 1}, where each row goes on from, not {shown(rows)}"
+        )
+    return cast("Array", given.astype(np.int64, copy=False))
+
+
+def check_rows(name: str, array: Array, rows: int) -> None:
+    """Raises `InputError` for inputs of another number of rows."""
+    if array.ndim < 1 or array.shape[0] != rows:
+        raise InputError(
+            f"{titled(name)} is {list(array.shape)}; the stream has {rows} rows: [{rows}, features...]"
+        )
+
+
+def titled(name: str) -> str:
+    """What an input of a step is called."""
+    return f"input {name}" if name else "the input"

@@ -1,0 +1,198 @@
+"""What the values of a step are called: by its local variables, as each of its functions returns.
+
+A net has no names for its values, so a step is traced once more, watched. Values of recurrences inside it
+become values of the step, as those have their own steps.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import wraps
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any, cast
+
+from stepnet.net.ir import Builder
+from stepnet.trace.lines import code_of, is_users, user_frame
+from stepnet.trace.step import Step
+from stepnet.trace.traced import Traced
+from stepnet.values.structure import leaves, named_leaves
+
+if TYPE_CHECKING:
+    from stepnet.rnn.recurrence import RNN
+
+Names = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Told:
+    """Values of a step that no function's variables hold, and recurrences inside it, by their names."""
+
+    values: Names = field(default_factory=Names)
+    titles: "dict[str, RNN]" = field(default_factory=dict[str, "RNN"])
+
+
+TOLD: ContextVar[Told | None] = ContextVar("TOLD", default=None)
+
+
+def watched(step: Step, names: Names) -> Step:
+    """The same step, which tells `names` what its values are called, each time that it is traced.
+
+    They are values of its net, and arrays where a value is one. `inputs`, `before`, `statics`, `outputs` and
+    `after` are what they are to the recurrence.
+    """
+    code = code_of(step)
+
+    @wraps(step)
+    def run(x: Any, memory: Any, params: Any, **extras: Any) -> Any:
+        first = roles(inputs=x, before=memory, statics=extras.get("statics"))
+        builder = leaves(memory)[0].builder
+        found, returned, inside = watching(lambda: step(x, memory, params, **extras))
+        if not isinstance(found, tuple) or len(cast("tuple[Any, ...]", found)) != 2:
+            return cast("Any", found)  # which is refused, as it is where nobody watches
+        output, after = cast("tuple[Any, Any]", found)
+        last = roles(outputs=output, after=after)
+        local = inside.values | local_values(returned, code, builder)
+        names.clear()
+        names.update(first)
+        for name, leaf in sorted(local.items(), key=lambda pair: pair[1].number):
+            other = (first | last).get(name)
+            if other is None:
+                names[name] = leaf
+            elif code is not None and not (isinstance(other, Traced) and other.number == leaf.number):
+                names[f"{code.co_name}.{name}"] = leaf
+        names.update(last)
+        return output, after
+
+    return run
+
+
+def roles(**structures: Any) -> Names:
+    """What values are to a recurrence, by name: `before` where there is one memory, else `before.h`."""
+    return dict(named_leaves(structures))
+
+
+def local_values(
+    returned: dict[CodeType, Names], step: CodeType | None, builder: Builder
+) -> dict[str, Traced]:
+    """The local variables that are values of a step: its own by their names, others as `function.name`.
+
+    Parameters are none, which the caller has; what is made of them is one.
+    """
+    found: dict[str, Traced] = {}
+    for code, variables in sorted(returned.items(), key=lambda pair: pair[0] is not step):
+        if code is not step and code.co_name.startswith("<"):
+            continue
+        for name, leaf in values_in(variables, builder):
+            if not leaf.is_constant or builder.nodes[leaf.number].operation != "input":
+                found[name if code is step else f"{code.co_name}.{name}"] = leaf
+    return found
+
+
+def values_in(variables: Names, builder: Builder) -> Iterator[tuple[str, Traced]]:
+    """The values of a net among variables, and in the plain dicts, lists and tuples among them.
+
+    A variable may hold anything: what is no plain container stays shut, and none is opened twice.
+    """
+    opened: set[int] = set()
+    remaining = list(variables.items())[::-1]
+    while remaining:
+        name, value = remaining.pop()
+        if isinstance(value, Traced):
+            if value.builder is builder:
+                yield name, value
+        elif isinstance(value, dict | list | tuple) and id(cast("object", value)) not in opened:
+            opened.add(id(cast("object", value)))
+            remaining += [(f"{name}.{key}", child) for key, child in children(value)][::-1]
+
+
+def children(value: Any) -> list[tuple[Any, Any]]:
+    """What a plain container holds, and under which key."""
+    if isinstance(value, dict):
+        return [*dict[Any, Any].items(cast("dict[Any, Any]", value))]  # whatever a subclass has for its own
+    held, fields = cast("list[Any]", value), getattr(value, "_fields", None)
+    named = isinstance(fields, tuple) and len(cast("tuple[Any]", fields)) == len(held)
+    keys = cast("tuple[Any]", fields) if named else range(len(held))
+    return [*zip(keys, held, strict=True)]
+
+
+def watching(trace: Callable[[], Any]) -> tuple[Any, dict[CodeType, Names], Told]:
+    """What a trace gives, the local variables that each of the user's functions left as it returned, the last
+    ones of each, and what recurrences inside the step said.
+    """
+    found: dict[CodeType, Names] = {}
+    inside = Told()
+
+    def look(frame: FrameType, event: str, _: Any) -> None:
+        code = frame.f_code
+        if event == "return" and is_users(code):
+            own = {*code.co_varnames, *code.co_cellvars} - {"_"}
+            found[code] = {name: value for name, value in frame.f_locals.items() if name in own}
+
+    # No context manager: an interrupt on the way into or out of one would leave the profile function there.
+    before, outside = sys.getprofile(), TOLD.get()
+    try:
+        TOLD.set(inside)
+        sys.setprofile(look)
+        return trace(), found, inside
+    finally:
+        sys.setprofile(before)
+        TOLD.set(outside)
+
+
+def tell(values: Names) -> None:
+    """Names values of the step that is being traced, where it is watched and nobody's variables hold them."""
+    if (told := TOLD.get()) is not None:
+        told.values.update(values)
+
+
+# ---- recurrences inside a step -----------------------------------------------------------------------------
+
+
+def as_watched(rnn: "RNN") -> tuple["RNN", Callable[[Any], Any]]:
+    """A recurrence inside a step as it is run there, and what takes the step's output from its outputs.
+
+    Itself where nobody watches. Else one whose named values are outputs too, which become values of the step
+    around it: `name.value`, by the variable that holds the recurrence, or else by the name of its step.
+    """
+    told = TOLD.get()
+    if told is None:
+        return rnn, lambda outputs: outputs
+    names: Names = {}
+    title = title_of(rnn, told.titles)
+
+    def output_of(outputs: Any) -> Any:
+        named = (f"{title}.{name}" for name in names)
+        told.values.update(zip(named, leaves(outputs["named"]), strict=True))
+        return outputs["output"]
+
+    inner = watched(rnn.step, names)
+
+    @wraps(rnn.step)
+    def run(x: Any, memory: Any, params: Any, **extras: Any) -> Any:
+        output, after = inner(x, memory, params, **extras)
+        return {"output": output, "named": tuple(names.values())}, after
+
+    return like(rnn, run), output_of
+
+
+def like(rnn: "RNN", step: Step) -> "RNN":
+    """The same recurrence of another step."""
+    found = type(rnn)(
+        step, rnn.params, memory=rnn.memory, reverse=rnn.reverse, unroll=rnn.unroll, until=rnn.until
+    )
+    found.inputs = rnn.inputs
+    return found
+
+
+def title_of(rnn: "RNN", titles: "dict[str, RNN]") -> str:
+    """What the user calls a recurrence: a name that no other one has."""
+    frame = user_frame()
+    scopes = () if frame is None else (frame.f_locals, frame.f_globals)
+    held = [name for variables in scopes for name, value in variables.items() if value is rnn]
+    name = held[0] if held else getattr(rnn.step, "__name__", type(rnn.step).__name__).strip("<>")
+    title, count = name, 1
+    while titles.setdefault(title, rnn) is not rnn:
+        count += 1
+        title = f"{name}{count}"
+    return title

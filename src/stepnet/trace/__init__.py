@@ -1,0 +1,1 @@
+"""From Python to a net: a step function called once on traced values."""

@@ -1,0 +1,127 @@
+"""Products summed over axes that have letters: what `@`, np.einsum and np.tensordot of a step come to.
+
+    values of the rows      ->  multiply, then sum      q[h, k], m[h, k, n]  ->  sum over k of q m
+    a value and a parameter ->  matmul, head by head    x[h, k] @ P[h]       ->  x[0] @ P[0], x[1] @ P[1], ...
+
+A letter is an axis of features. Additions are those of a `sum` or a `matmul`: no batch changes their order.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from string import ascii_letters
+from typing import Any
+
+import numpy as np
+
+from stepnet.trace.traced import Traced, apply, reshaped, transposed
+
+# What NumPy makes of a traced value is a traced value, which its stubs do not know.
+numpy: Any = np
+
+MOST_BLOCKS = 64
+"""As many products of a vector with a parameter are made of one; where there are more, it is multiplied."""
+
+FEW_RESULTS = 8
+"""From here on sums run beside each other on the lanes of registers; fewer run one by one, along them."""
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A value of the step, and a letter for each of its feature axes, no two of them the same."""
+
+    value: Traced
+    letters: str
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The size of each letter."""
+        return dict(zip(self.letters, self.value.type.shape, strict=True))
+
+    def laid(self, letters: str) -> Traced:
+        """The value with its axes in this order, and one of size 1 for a letter that it has not."""
+        present = [letter for letter in letters if letter in self.letters]
+        value = transposed(self.value, tuple(self.letters.index(letter) for letter in present))
+        return reshaped(value, tuple(self.sizes.get(letter, 1) for letter in letters))
+
+    def summed(self, kept: str) -> "Labelled":
+        """The sum over all letters but those that are kept, in the value's dtype."""
+        gone = "".join(letter for letter in self.letters if letter not in kept)
+        left = "".join(letter for letter in self.letters if letter in kept)
+        return Labelled(sum_of(self.value, tuple(self.letters.index(one) for one in gone)), left)
+
+
+def sum_of(x: Traced, axes: tuple[int, ...]) -> Traced:
+    """The sum over some of the features' axes, in the dtype of x, which NumPy's of small integers is not."""
+    rank = len(x.type.shape)
+    return apply("sum", x, axes=tuple(axis - rank for axis in axes)).astype(x.dtype) if axes else x
+
+
+def common_sizes(found: Sequence[Labelled]) -> dict[str, int]:
+    """The size of each letter: where it is 1 in one value and another in the next, the other."""
+    sizes: dict[str, int] = {}
+    for letter, size in (pair for one in found for pair in one.sizes.items()):
+        sizes[letter] = size if sizes.get(letter, 1) == 1 else sizes[letter]
+    return sizes
+
+
+def without_ones(one: Labelled, sizes: dict[str, int]) -> Labelled:
+    """The operand without axes of size 1 that are of another size elsewhere: it is the same along them."""
+    letters = "".join(letter for letter in one.letters if one.sizes[letter] == sizes[letter])
+    return Labelled(reshaped(one.value, tuple(sizes[letter] for letter in letters)), letters)
+
+
+def contracted(a: Labelled, b: Labelled, kept: str) -> Labelled:
+    """The product of two values, summed over all letters but those that are kept."""
+    a, b = a.summed(kept + b.letters), b.summed(kept + a.letters)
+    if a.value.is_constant != b.value.is_constant:
+        x, parameter = (b, a) if a.value.is_constant else (a, b)
+        if is_product(x, parameter, kept):
+            return multiplied_by_parameter(x, parameter, kept)
+    over = "".join(letter for letter in a.letters if letter in b.letters and letter not in kept)
+    result = "".join(dict.fromkeys(letter for letter in a.letters + b.letters if letter in kept))
+    sizes = a.sizes | b.sizes
+    first = math.prod(sizes[letter] for letter in result) >= FEW_RESULTS
+    order = over + result if first else result + over
+    product = apply("multiply", a.laid(order), b.laid(order))
+    start = 0 if first else len(result)
+    return Labelled(sum_of(product, tuple(range(start, start + len(over)))), result)
+
+
+def is_product(x: Labelled, parameter: Labelled, kept: str) -> bool:
+    """Whether a value with a parameter is a few products of vectors with matrices."""
+    sizes = x.sizes | parameter.sizes
+    over = [letter for letter in x.letters if letter not in kept]
+    blocks = math.prod(sizes[letter] for letter in x.letters if letter in kept)
+    width = math.prod(sizes[letter] for letter in parameter.letters if letter not in x.letters)
+    return bool(over) and 1 <= blocks <= MOST_BLOCKS and (width > 1 or blocks == 1)
+
+
+def multiplied_by_parameter(x: Labelled, parameter: Labelled, kept: str) -> Labelled:
+    """The product of a value with a parameter, as one matmul for all places of the letters of both."""
+    both = "".join(letter for letter in x.letters if letter in parameter.letters and letter in kept)
+    over = "".join(letter for letter in x.letters if letter not in kept)
+    own = "".join(letter for letter in x.letters if letter not in both + over)
+    new = "".join(letter for letter in parameter.letters if letter not in both + over)
+    sizes = x.sizes | parameter.sizes
+    heads, inner, width = (math.prod(sizes[letter] for letter in part) for part in (both, over, new))
+    left = reshaped(x.laid(both + own + over), (heads, *(sizes[letter] for letter in own), inner))
+    right = reshaped(parameter.laid(both + over + new), (heads, inner, width))
+    pieces = [apply("matmul", left[:, head], right[head]) for head in range(heads)]
+    product = numpy.stack(pieces, axis=1) if both else pieces[0]
+    letters = both + own + new
+    return Labelled(reshaped(product, tuple(sizes[letter] for letter in letters)), letters)
+
+
+def matrix_product(a: Traced, b: Traced) -> Traced:
+    """Matrices [..., m, k] times matrices [..., k, n], as np.matmul has them where rows are out of sight."""
+    ranks = [len(a.type.shape), len(b.type.shape)]
+    batch = ascii_letters[: max(ranks) - 2]
+    m, k, n = ascii_letters[-3:]
+    labelled = [
+        Labelled(value, batch[len(batch) + 2 - rank :] + own)
+        for value, rank, own in zip((a, b), ranks, (m + k, k + n), strict=True)
+    ]
+    sizes = common_sizes(labelled)
+    first, second = (without_ones(one, sizes) for one in labelled)
+    return contracted(first, second, batch + m + n).laid(batch + m + n)

@@ -1,0 +1,121 @@
+"""x[...] in a step: slices of features, new axes, single features, and rows of a parameter at integers.
+
+An index is one item per feature axis, and `None` for each new one. Slices are taken first. Lists of places,
+and single ones beside lists, are paired as NumPy pairs them: as one list of places on their axes laid end to
+end.
+"""
+
+import math
+from typing import Any, cast
+
+import numpy as np
+
+from stepnet.trace.traced import Traced, apply, array_of, refuse, reshaped
+from stepnet.values.arguments import is_integer
+
+Array = np.ndarray
+
+
+def indexed(x: Traced, index: Any) -> Traced:
+    """What NumPy's indexing gives, as far as it leaves the rows alone."""
+    items = list(cast("tuple[Any, ...]", index)) if isinstance(index, tuple) else [index]
+    if x.is_constant and len(items) == 1 and isinstance(items[0], Traced):
+        return apply("gather", x, items[0])
+    items = without_ellipsis(items, x.ndim)
+    if not x.is_constant:
+        if not isinstance(items[0], slice) or items[0] != slice(None):
+            raise refuse("the first index is the rows, and a step sees them all alike: write x[:, ...]")
+        items = items[1:]
+    return select(x, items)
+
+
+def without_ellipsis(items: list[Any], rank: int) -> list[Any]:
+    """The index with `...` and missing trailing axes written out."""
+    used = sum(item is not None and item is not Ellipsis for item in items)
+    if used > rank:
+        raise refuse(f"{used} indices for {rank} axes")
+    places = [place for place, item in enumerate(items) if item is Ellipsis]
+    if len(places) > 1:
+        raise refuse("an index has `...` once, not more often")
+    place = places[0] if places else len(items)
+    return items[:place] + [slice(None)] * (rank - used) + items[place + 1 :]
+
+
+def select(x: Traced, items: list[Any]) -> Traced:
+    """One index per feature axis, and None per new axis, applied: slices first, then lists, then new axes."""
+    sizes = iter(x.type.shape)
+    entries = [None if item is None else entry(item, next(sizes)) for item in items]
+    if any(isinstance(one, Array) and one.ndim for one in entries):
+        chosen = [place for place, one in enumerate(entries) if isinstance(one, Array)]
+        return paired(x, entries, chosen[0], chosen[-1] + 1)
+    slices = [(int(one), int(one) + 1, 1) if isinstance(one, Array) else one for one in entries]
+    shape = kept([one for one in entries if not isinstance(one, Array)])
+    return reshaped(sliced(x, [one for one in slices if one is not None]), tuple(shape))
+
+
+def paired(x: Traced, entries: list[Any], first: int, last: int) -> Traced:
+    """Entries, of which those from `first` to `last` are places, to be paired."""
+    between: list[Any] = entries[first:last]
+    if not all(isinstance(one, Array) for one in between):
+        raise refuse(
+            "lists, or a list and a single place, on both sides of a slice: NumPy moves what they pick to "
+            "the front; pick along one axis after the other: x[:, [0, 1]][:, :, :, 0]"
+        )
+    ahead, behind = entries[:first], entries[last:]
+    before, after = ([one for one in part if one is not None] for part in (ahead, behind))
+    axes = x.type.shape[len(before) : len(before) + len(between)]
+    try:
+        together = np.broadcast_arrays(*between)
+    except ValueError:
+        sizes = " and ".join(str(one.shape) for one in between)
+        raise refuse(f"lists of places of shapes {sizes} cannot be paired") from None
+    places = sum(math.prod(axes[axis + 1 :]) * one for axis, one in enumerate(together))
+    result = sliced(x, [*before, *((0, size, 1) for size in axes), *after])
+    result = reshaped(result, (*kept(before), math.prod(axes), *kept(after)))
+    flat = tuple(int(place) for place in np.ravel(places))
+    result = apply("take", result, axis=-1 - len(after), indices=flat)
+    return reshaped(result, (*kept(ahead), *np.shape(places), *kept(behind)))
+
+
+def kept(entries: list[Any]) -> list[int]:
+    """The sizes of the axes that entries leave: of slices, and of new axes."""
+    return [1 if one is None else len(range(*one)) for one in entries]
+
+
+def sliced(x: Traced, slices: list[tuple[int, int, int]]) -> Traced:
+    """One slice per feature axis, taken."""
+    whole = [(0, size, 1) for size in x.type.shape]
+    return x if slices == whole else apply("slice", x, slices=tuple(slices))
+
+
+def entry(item: Any, size: int) -> tuple[int, int, int] | Array:
+    """What an index picks of an axis: a slice as (start, stop, step), or places; a single one has no axes."""
+    if isinstance(item, slice):
+        return slice_of(cast("slice", item), size)
+    if is_integer(item) and not isinstance(item, bool):
+        if not -size <= item < size:
+            raise refuse(f"index {item} is outside {size} features")
+        return np.array(item % size)
+    if isinstance(item, list | tuple | range | Array):
+        return places_of(item, size)
+    if isinstance(item, Traced):
+        raise refuse("features cannot be picked by a step's own values; use np.where, or a one-hot and a sum")
+    raise refuse(f"a step's value cannot be indexed by {item!r}")
+
+
+def slice_of(item: slice, size: int) -> tuple[int, int, int]:
+    """A slice of an axis as (start, stop, step), where only a stop may be -1: before the first."""
+    try:
+        start, stop, step = item.indices(size)
+    except (TypeError, ValueError) as error:
+        raise refuse(f"{item} is no slice of {size} features: {error}") from None
+    return (start, stop, step) if len(range(start, stop, step)) else (0, 0, 1)
+
+
+def places_of(item: Any, size: int) -> Array:
+    """A list of places on an axis, counted from its first."""
+    nothing = not isinstance(item, Array) and not len(item)
+    places = np.empty(0, np.int64) if nothing else array_of(item, "an index")
+    if places.dtype.kind not in "iu" or np.any(places < -size) or np.any(places >= size):
+        raise refuse(f"a list of features holds integers from {-size} to {size - 1}")
+    return np.where(places < 0, places.astype(np.int64) + size, places)

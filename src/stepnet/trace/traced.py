@@ -1,0 +1,353 @@
+"""From a step, written as ordinary Python, to a net.
+
+The step runs once on `Traced` values, which stand for arrays [rows, features...] (inputs, memories, statics)
+or for whole parameters. NumPy's own protocols bring each operation here; rules say which operations of a net
+it is. The rules are written in terms of this module, and bound to its values once, where a step is traced.
+The same step runs unchanged on NumPy arrays, which is what the result is tested against.
+"""
+
+import inspect
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar, NoReturn
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from stepnet.errors import InputError, NetError
+from stepnet.net.ir import Builder
+from stepnet.net.ops import OPERATIONS
+from stepnet.net.types import CONST, Type
+from stepnet.trace.lines import refuse as refuse
+from stepnet.trace.lines import user_line as user_line
+from stepnet.values import arguments
+from stepnet.values.dtypes import COMPUTED, DTYPES, computed, dtype_text
+
+# What these make of a traced value comes back through its protocols, which the stubs of NumPy do not know.
+numpy: Any = np
+
+
+class Rows:
+    """The number of rows, which no step may know: it goes through `reshape(x.shape[0], ...)` alone."""
+
+    def __repr__(self) -> str:
+        return "rows"
+
+    def __index__(self) -> int:
+        raise refuse(
+            "the number of rows is not known in a step; use np.zeros_like(x), or let shapes broadcast"
+        )
+
+    __int__ = __index__
+
+
+ROWS_AXIS = Rows()
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What NumPy's operations are in a step. A ufunc is one operation, by its name, or made of several."""
+
+    ufuncs: Mapping[np.ufunc, "str | Callable[..., Traced]"]
+    functions: Mapping[Callable[..., Any], Callable[..., Any]]
+    indexed: "Callable[[Traced, Any], Traced]"
+
+
+class Traced(NDArrayOperatorsMixin):
+    """A value in a net being made. It behaves as the array it stands for, as far as a step may."""
+
+    __slots__ = ("builder", "number")
+    __array_priority__ = 1000
+    rules: ClassVar[Rules]
+
+    def __init__(self, builder: Builder, number: int) -> None:
+        self.builder = builder
+        self.number = number
+
+    # ---- what it is
+
+    @property
+    def type(self) -> Type:
+        """Its type in the net."""
+        return self.builder.type_of(self.number)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether it is a parameter or made of parameters alone."""
+        return self.type.extent == CONST
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """The shape that the step sees: rows first, unless it is a parameter."""
+        return self.type.shape if self.is_constant else (ROWS_AXIS, *self.type.shape)
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes that the step sees."""
+        return len(self.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the array it stands for."""
+        return np.dtype(self.type.dtype)
+
+    @property
+    def T(self) -> "Traced":  # noqa: N802 - NumPy's name
+        """A parameter with its axes reversed."""
+        if not self.is_constant:
+            raise refuse(
+                "x.T would move the rows; use np.swapaxes on feature axes, or transpose the parameter"
+            )
+        return transposed(self, tuple(reversed(range(len(self.type.shape)))))
+
+    def __repr__(self) -> str:
+        return f"Traced({self.type})"
+
+    # ---- what NumPy brings
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> "Traced":
+        if method != "__call__":
+            raise refuse(f"np.{ufunc.__name__}.{method} is not supported in a step")
+        if "out" in options:
+            raise refuse("a step's values never change in place: write a = a + b for a += b")
+        if options:
+            raise refuse(f"np.{ufunc.__name__} takes no {', '.join(options)} in a step")
+        rule = self.rules.ufuncs.get(ufunc)
+        if rule is None:
+            raise refuse(f"np.{ufunc.__name__} is not an operation of a step")
+        with as_refused(f"np.{ufunc.__name__}"):
+            return rule(*inputs) if callable(rule) else apply(rule, *inputs)
+
+    def __array_function__(self, function: Callable[..., Any], types: Any, inputs: Any, options: Any) -> Any:
+        rule = self.rules.functions.get(function)
+        if rule is None:
+            name = f"{function.__module__}.{function.__name__}".replace("numpy", "np", 1)
+            raise refuse(f"{name} is not an operation of a step")
+        try:
+            inspect.signature(rule).bind(*inputs, **options)
+        except TypeError as error:
+            raise refuse(f"np.{function.__name__} in a step: {error}") from None
+        with as_refused(f"np.{function.__name__}"):
+            return rule(*inputs, **options)
+
+    def __getitem__(self, index: Any) -> "Traced":
+        with as_refused("an index"):
+            return self.rules.indexed(self, index)
+
+    # ---- methods of arrays
+
+    def astype(self, dtype: Any, copy: bool = True) -> "Traced":
+        """The value as another dtype."""
+        name = dtype_in_steps(dtype)
+        return self if name == self.type.dtype else apply("cast", self, dtype=name)
+
+    def reshape(self, *shape: Any) -> "Traced":
+        """The features laid out anew."""
+        whole = len(shape) == 1 and isinstance(shape[0], tuple | list)
+        return numpy.reshape(self, shape[0] if whole else shape)
+
+    def transpose(self, *axes: Any) -> "Traced":
+        """The feature axes in another order."""
+        whole = len(axes) == 1 and not isinstance(axes[0], int)
+        return numpy.transpose(self, (axes[0] if whole else axes) if axes else None)
+
+    def swapaxes(self, first: int, second: int) -> "Traced":
+        """Two feature axes exchanged."""
+        return numpy.swapaxes(self, first, second)
+
+    def sum(self, axis: Any = None, **options: Any) -> "Traced":
+        """The sum over feature axes."""
+        return numpy.sum(self, axis=axis, **options)
+
+    def mean(self, axis: Any = None, **options: Any) -> "Traced":
+        """The mean over feature axes."""
+        return numpy.mean(self, axis=axis, **options)
+
+    def var(self, axis: Any = None, **options: Any) -> "Traced":
+        """The variance over feature axes."""
+        return numpy.var(self, axis=axis, **options)
+
+    def std(self, axis: Any = None, **options: Any) -> "Traced":
+        """The standard deviation over feature axes."""
+        return numpy.std(self, axis=axis, **options)
+
+    def max(self, axis: Any = None, **options: Any) -> "Traced":
+        """The largest over feature axes."""
+        return numpy.max(self, axis=axis, **options)
+
+    def min(self, axis: Any = None, **options: Any) -> "Traced":
+        """The smallest over feature axes."""
+        return numpy.min(self, axis=axis, **options)
+
+    def argmax(self, axis: Any = None, **options: Any) -> "Traced":
+        """Where the largest is along a feature axis."""
+        return numpy.argmax(self, axis=axis, **options)
+
+    def cumsum(self, axis: Any = None, **options: Any) -> "Traced":
+        """The sum of each number and all before it along a feature axis."""
+        return numpy.cumsum(self, axis=axis, **options)
+
+    def cumprod(self, axis: Any = None, **options: Any) -> "Traced":
+        """The product of each number and all before it along a feature axis."""
+        return numpy.cumprod(self, axis=axis, **options)
+
+    def clip(self, min: Any = None, max: Any = None) -> "Traced":  # noqa: A002 - NumPy's names
+        """The value kept between two bounds."""
+        return numpy.clip(self, min, max)
+
+    def dot(self, other: Any) -> "Traced":
+        """The product with a parameter."""
+        return numpy.dot(self, other)
+
+    def copy(self) -> "Traced":
+        """The value itself: values never change."""
+        return self
+
+    # ---- what a step cannot do
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise refuse(
+            "a step's value is not an array while it is traced; use NumPy's functions on it as it is"
+        )
+
+    def __bool__(self) -> bool:
+        raise refuse("a step cannot branch on a value: every row may differ; use np.where")
+
+    def __iter__(self) -> Iterator[Any]:
+        raise refuse("a step cannot loop over a value; slice its features: x[:, 0], x[:, 1], ...")
+
+    def __len__(self) -> int:
+        raise refuse("len() of a step's value is its rows, which a step cannot know; use x.shape[-1]")
+
+    def __float__(self) -> NoReturn:
+        raise refuse("a step's value is not a number while it is traced")
+
+    __int__ = __complex__ = __index__ = __float__
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise refuse("a step's values never change; use np.where or np.concatenate to make a new one")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise refuse(f"array method .{name} is not an operation of a step")
+
+
+@contextmanager
+def as_refused(name: str) -> Generator[None]:
+    """Inside it, what NumPy and Python say of wrong arguments is said of the user's line."""
+    try:
+        yield
+    except (TypeError, ValueError, IndexError, OverflowError, RuntimeError) as error:
+        raise refuse(f"{name} in a step: {error}") from None
+
+
+# ---- applying one operation --------------------------------------------------------------------------------
+
+
+def apply(operation: str, *operands: Any, **attributes: Any) -> Traced:
+    """One operation on traced values, arrays and Python numbers (which are weak, as in NumPy)."""
+    builder = builder_of(operands)
+    numbers = [lifted(builder, value, operands) for value in operands]
+    if OPERATIONS[operation].kind == "pointwise":
+        align(builder, numbers)
+    try:
+        return Traced(builder, builder.add(operation, *numbers, source=user_line(), **attributes))
+    except NetError as error:
+        raise refuse(str(error)) from None
+
+
+def builder_of(operands: Sequence[Any]) -> Builder:
+    """The one net that the operands belong to; the innermost, where others are around it."""
+    builders = {id(value.builder): value.builder for value in operands if isinstance(value, Traced)}.values()
+    for one in builders:
+        if all(other is one or one.is_inside(other) for other in builders):
+            return one
+    raise refuse("values of two different steps meet; hand the value in as an input, static or parameter")
+
+
+def dtype_in_steps(dtype: Any) -> str:
+    """The name of a dtype that steps compute in; refuses any other."""
+    name = dtype_text(dtype)
+    if name not in COMPUTED:
+        raise refuse(f"dtype {name} is none of {', '.join(COMPUTED)}")
+    return name
+
+
+def lifted(builder: Builder, value: Any, operands: Sequence[Any]) -> int:
+    """The number of a value in the net; an array or number becomes a constant."""
+    if isinstance(value, Traced):
+        own = value.builder is builder
+        return value.number if own else builder.captured(value.builder, value.number)
+    if is_weak(value):
+        strong = [kind_of(operand) for operand in operands if not is_weak(operand)]
+        return builder.constant(filled((), value, np.result_type(*strong, value)))
+    array = array_of(value, "a constant")
+    if array.dtype.name not in COMPUTED:
+        raise refuse(f"a constant of dtype {array.dtype} cannot enter a step; use one of {', '.join(DTYPES)}")
+    return builder.constant(array)
+
+
+def is_weak(value: Any) -> bool:
+    """Whether a value is a number of Python's, which takes the dtype of what it meets; NumPy's do not."""
+    return isinstance(value, int | float) and not isinstance(value, bool | np.generic)
+
+
+def kind_of(value: Any) -> Any:
+    """The dtype that NumPy's promotion has of a value; of a weak number its type."""
+    if is_weak(value):
+        return float if isinstance(value, float) else int
+    return value.dtype if isinstance(value, Traced) else array_of(value, "a constant").dtype
+
+
+def filled(shape: tuple[int, ...], value: Any, dtype: Any) -> np.ndarray:
+    """An array of `value` everywhere, cast as NumPy does it; refuses a whole number beyond the dtype."""
+    try:
+        with np.errstate(all="ignore"):
+            return np.full(shape, value, dtype)
+    except OverflowError:
+        raise refuse(f"{value} is beyond {dtype}; cast what it meets to a larger one with .astype") from None
+    except ValueError:
+        raise refuse(f"{value} does not broadcast to features {shape}") from None
+
+
+def array_of(value: Any, what: str) -> np.ndarray:
+    """The value as an array, which lists of different lengths are not, in a dtype that steps compute in."""
+    try:
+        return computed(arguments.array_of(value, what))
+    except InputError as error:
+        raise refuse(str(error)) from None
+
+
+def align(builder: Builder, numbers: list[int]) -> None:
+    """Gives constants the feature rank they have beside rows; refuses what NumPy would lay against rows."""
+    types = [builder.type_of(number) for number in numbers]
+    ranks = [len(type_.shape) for type_ in types if type_.extent != CONST]
+    if not ranks:
+        return
+    if min(ranks) != max(ranks) and max(ranks) > 0:
+        shapes = " and ".join(type_.element for type_ in types if type_.extent != CONST)
+        raise refuse(
+            f"values with different numbers of feature axes meet ({shapes}): NumPy would lay features "
+            "against rows; add an axis with x[:, None] where it belongs"
+        )
+    for place, type_ in enumerate(types):
+        if type_.extent == CONST and len(type_.shape) > max(ranks):
+            if type_.shape[0] != 1 or len(type_.shape) > max(ranks) + 1:
+                raise refuse(
+                    f"a parameter {type_.element} would lie against the rows of {max(ranks)} feature axes"
+                )
+            numbers[place] = builder.add(
+                "reshape", numbers[place], rank=len(type_.shape), shape=type_.shape[1:]
+            )
+
+
+def transposed(x: Traced, order: tuple[int, ...]) -> Traced:
+    """The feature axes in another order; as it is where nothing moves."""
+    return x if order == tuple(range(len(order))) else apply("transpose", x, order=order)
+
+
+def reshaped(x: Traced, shape: tuple[int, ...]) -> Traced:
+    """The features as `shape`; as it is where nothing changes."""
+    return x if shape == x.type.shape else apply("reshape", x, rank=len(x.type.shape), shape=shape)

@@ -1,0 +1,1 @@
+"""What every stage needs: dtypes, structures of arrays, and the checks of arguments."""

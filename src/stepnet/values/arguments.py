@@ -1,0 +1,234 @@
+"""What an argument may be: each check gives back the argument in its one form, or raises `InputError`.
+
+A check is given what the caller's argument means, in words that end where "not ..." may follow.
+"""
+
+import sys
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeGuard, TypeVar, cast
+
+import numpy as np
+
+from stepnet.errors import InputError
+from stepnet.values.dtypes import DTYPES, dtype_text
+
+Array = np.ndarray
+Kind = TypeVar("Kind")
+LARGEST = int(np.iinfo(np.int64).max)
+SHOWN = 60
+"""How many characters of a wrong argument are shown."""
+
+
+def shown(value: Any) -> str:
+    """A wrong argument as messages have it, on one line.
+
+    >>> shown("yes"), shown(np.zeros((2, 3))), shown({1: 2})
+    ("'yes'", 'an array float64[2, 3]', '{1: 2}')
+    """
+    if is_array(value) and value.ndim:
+        return f"an array {value.dtype}{list(value.shape)}"
+    try:
+        text = " ".join(repr(value).split())
+    except ValueError:  # Python writes no number of more than some thousand digits
+        return f"a {type(value).__name__}"
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+def is_array(value: Any) -> TypeGuard[Array]:
+    """Whether a value is an array of NumPy's."""
+    return isinstance(value, np.ndarray)
+
+
+def kind(value: Any) -> str:
+    """What a wrong argument is, where its value says less.
+
+    >>> kind(None), kind([1]), kind(int)
+    ('None', 'a list', 'the class int')
+    """
+    if value is None:
+        return "None"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return f"a {type(value).__name__}"
+
+
+def is_integer(value: Any) -> bool:
+    """Whether a value is a whole number of Python's or NumPy's; a bool is none."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+# ---- one thing ---------------------------------------------------------------------------------------------
+
+
+def function(value: Any, meaning: str) -> Callable[..., Any]:
+    """What can be called.
+
+    >>> function(len, "until is a function until(output, memory)")
+    <built-in function len>
+    """
+    if not callable(value):
+        raise InputError(f"{meaning}, not {kind(value)}")
+    return cast("Callable[..., Any]", value)
+
+
+def flag(value: Any, name: str) -> bool:
+    """True or False.
+
+    >>> flag(np.True_, "reverse")
+    True
+    """
+    if value is True or value is False:
+        return value
+    if type(value) is not np.bool_:
+        raise InputError(f"{name} is True or False, not {shown(value)}")
+    return bool(value)
+
+
+def whole(value: Any, meaning: str, least: int = 0, most: int = LARGEST) -> int:
+    """A whole number from `least` to `most`; a bool is none.
+
+    >>> whole(np.int32(3), "rows is how many there are, from 1 on", 1)
+    3
+    """
+    if not is_integer(value) or not least <= value <= most:
+        raise InputError(f"{meaning}, not {shown(value)}")
+    return int(value)
+
+
+def number(value: Any, meaning: str, holds: Callable[[float], bool], advice: str = "") -> float:
+    """A number of which `holds` is true, which it should not be of NaN.
+
+    >>> number(1, "temperature is above 0", lambda value: value > 0)
+    1.0
+    """
+    given: Any = value
+    if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
+        try:
+            found = float(given)
+        except OverflowError:
+            found = float("nan")
+        if holds(found):
+            return found
+    raise InputError(f"{meaning}, not {shown(value)}{advice}")
+
+
+def instance(value: Any, of: type[Kind], meaning: str) -> Kind:
+    """What is an instance of a class.
+
+    >>> instance("h", str, "name is a text")
+    'h'
+    """
+    if not isinstance(value, of):
+        raise InputError(f"{meaning}, not {shown(value)}")
+    return value
+
+
+def choice(value: Any, meaning: str, among: Collection[str]) -> str:
+    """One of several words.
+
+    >>> choice("sum", "merge is 'sum' or 'concat'", ("sum", "concat"))
+    'sum'
+    """
+    if not is_one_of(value, among):
+        raise InputError(f"{meaning}, not {shown(value)}")
+    return value
+
+
+def is_one_of(value: Any, among: Collection[str]) -> TypeGuard[str]:
+    """Whether a value is one of several words; what cannot be looked up is none."""
+    return isinstance(value, str) and value in among
+
+
+def mapping(value: Any, meaning: str) -> Mapping[str, Any]:
+    """Values by name."""
+    if not isinstance(value, Mapping):
+        raise InputError(f"{meaning}, not {kind(value)}")
+    named = cast("Mapping[Any, Any]", value)
+    strange = [name for name in named if not isinstance(name, str)]
+    if strange:
+        raise InputError(f"{meaning}, and {shown(strange[0])} is no name")
+    return named
+
+
+# ---- arrays ------------------------------------------------------------------------------------------------
+
+
+def array_of(value: Any, what: str) -> Array:
+    """The value as an array, of whatever dtype; raises `InputError` for what is none."""
+    if type(value) is np.ndarray:
+        return value
+    if isinstance(value, np.ma.MaskedArray):
+        raise InputError(
+            f"{what} is a masked array, and its mask would be lost; give .filled(...), and beside it mask= "
+            "where steps are to be left out"
+        )
+    if is_tensor(value):
+        refuse_tensor(value, what)
+        if str(value.dtype) == "torch.bfloat16":  # which PyTorch has no array of NumPy's for
+            return value.contiguous().view(sys.modules["torch"].int16).numpy().view("bfloat16")
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+        raise InputError(f"{what} is {kind(value)} that is no array: {error}") from None
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value is a tensor of PyTorch, which is not imported to say so."""
+    return isinstance(value, getattr(sys.modules.get("torch"), "Tensor", ()))
+
+
+def refuse_tensor(tensor: Any, what: str) -> None:
+    """Raises `InputError` for tensors of PyTorch that NumPy has no array for."""
+    if tensor.requires_grad:
+        raise InputError(
+            f"{what} is a tensor that requires a gradient, and none is computed here; give .detach()"
+        )
+    if tensor.device.type != "cpu":
+        raise InputError(f"{what} is a tensor on {tensor.device}; give .cpu()")
+
+
+def checked_dtype(array: Array, what: str) -> str:
+    """The name of an array's dtype, one that stepnet knows."""
+    if array.dtype == object:
+        raise InputError(
+            f"{what} is an array of Python objects; sequences of different lengths go in a "
+            "Ragged: sn.Ragged.from_list(sequences)"
+        )
+    return dtype_name(array.dtype, what)
+
+
+def dtype_name(dtype: Any, what: str) -> str:
+    """The name of a dtype that stepnet knows; raises `InputError` for any other."""
+    name = dtype_text(dtype)
+    if name not in DTYPES:
+        raise InputError(unknown_dtype(name, what))
+    return name
+
+
+def unknown_dtype(name: str, what: str) -> str:
+    """What is said of a dtype that stepnet does not know."""
+    text = f"{what} has dtype {name}; use one of {', '.join(DTYPES)}"
+    if name.startswith(("float", "bfloat", "longdouble")):
+        return f"{text}: cast it, .astype(np.float32) or .float() of a tensor"
+    return f"{text}: cast it, .astype(np.int64)" if name.startswith(("int", "uint")) else text
+
+
+def whole_numbers(given: Any, count: int | None, what: str, most: int = LARGEST) -> Array:
+    """The numbers as int64 along one axis, none negative; raises `InputError` for others.
+
+    Those beyond int64, where `most` allows them, become the negative numbers of the same bits.
+    """
+    array = array_of(given, what)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu") or count not in (None, len(array)):
+        many = "" if count is None else f"{count} "
+        raise InputError(
+            f"{what} is {many}whole numbers, one per sequence, not {array.dtype}{list(array.shape)}"
+        )
+    if not array.size:
+        return np.zeros(0, np.int64)
+    wrong = (array < 0) | (array > most)
+    if wrong.any():
+        place = int(wrong.argmax())
+        rule = "must not be negative" if array[place] < 0 else f"must be at most {most}"
+        raise InputError(f"{what}[{place}] is {array[place]}, and {rule}")
+    return array.astype(np.int64)
