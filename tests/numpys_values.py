@@ -17,7 +17,7 @@ import numpy as np
 import stepnet as sn
 from stepnet.errors import StepnetError
 from stepnet.trace.step import trace_step
-from stepnet.values.dtypes import DTYPES
+from stepnet.values.dtypes import COMPUTED
 
 Array = np.ndarray
 Function = Callable[[Any], Any]
@@ -122,7 +122,7 @@ def faults(
             found += [] if refusal else [f"{name}: NumPy raises {right!r}"]
         elif refusal is None:
             wanted[name] = right
-        elif all(one.dtype.name in DTYPES for one in right) and not is_listed(name, refused):
+        elif all(one.dtype.name in COMPUTED for one in right) and not is_listed(name, refused):
             found.append(f"{name} is refused: {refusal}")
     results = by_engine({name: cases[name].function for name in wanted}, rows, params, engine)
     for name, right in wanted.items():

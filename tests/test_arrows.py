@@ -38,7 +38,7 @@ CIRCLES = {
 
 # What imports inside functions: each command what it needs, so that all of them start at once; and LLVM is
 # loaded where an engine is asked for, by one thread and between two forks.
-LATE = {"cli", "engines"}
+LATE = {"cli.commands", "engines"}
 
 
 def modules() -> dict[str, Path]:

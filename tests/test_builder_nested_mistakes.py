@@ -197,7 +197,7 @@ IN_OUTER: dict[str, tuple[str, Around]] = {
         lambda outer, sentence, h, inner, word, s: outer.add_input(FLAT[:1].take([0, 0])),
     ),
     "an array beside a Ragged": (
-        "input x2 is an array among Raggeds of several levels.*; give it as a Ragged",
+        "input x is a Ragged among arrays, unlike input x2",
         lambda outer, sentence, h, inner, word, s: outer.add_input(np.ones((2, 2, 3))),
     ),
     "first values of other rows": (

@@ -18,11 +18,11 @@ from tolerance import assert_close
 from typer.testing import CliRunner
 
 import stepnet as sn
-from stepnet.cli import app
+from stepnet.cli.commands import app
 from stepnet.cli.report import progress
 from stepnet.files import parquet as over_parquet
 
-DATA = Path(sn.__file__).parent / "data"
+DATA = Path(sn.__file__).parent / "cli" / "data"
 MODEL = DATA / "speaker_gru.safetensors"
 VOWELS = DATA / "japanese_vowels.parquet"
 
@@ -339,7 +339,12 @@ def test_refusals_of_several_lines_become_one(monkeypatch: pytest.MonkeyPatch, t
 def test_exit_codes_of_the_process(
     arguments: Callable[[Path], list], code: int, says: str | None, tmp_path: Path
 ):
-    command = [sys.executable, "-c", "from stepnet.cli import main; main()", *map(str, arguments(tmp_path))]
+    command = [
+        sys.executable,
+        "-c",
+        "from stepnet.cli.commands import main; main()",
+        *map(str, arguments(tmp_path)),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == code
     assert says is None or done.stderr == says.format(path=tmp_path)
@@ -347,7 +352,9 @@ def test_exit_codes_of_the_process(
 
 
 def test_the_command_line_imports_no_framework():
-    program = "import sys, stepnet.cli; print({'torch', 'keras', 'pyarrow', 'onnx'} & set(sys.modules))"
+    program = (
+        "import sys, stepnet.cli.commands; print({'torch', 'keras', 'pyarrow', 'onnx'} & set(sys.modules))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )

@@ -285,7 +285,7 @@ def test_sequences_that_have_ended_cost_nothing_more(monkeypatch: pytest.MonkeyP
 
         return control.run_until(one, call, net)
 
-    monkeypatch.setattr("stepnet.rnn.recurrence.run_until", spied)
+    monkeypatch.setattr("stepnet.rnn.reading.run_until", spied)
     x = np.ones((64, 1000))
     x[0] = 0
     rnn = sn.RNN(lambda x, h, p: (x, h + x), memory=(), until=lambda output, memory: output > 0.5)

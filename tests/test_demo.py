@@ -11,7 +11,8 @@ from tolerance import assert_close
 from typer.testing import CliRunner
 
 import stepnet as sn
-from stepnet.cli import app, demo
+from stepnet.cli import demo
+from stepnet.cli.commands import app
 from stepnet.net.tolerance import tolerance
 
 FRAMES, INPUTS, HIDDEN = 29, 12, 64  # the longest utterance's

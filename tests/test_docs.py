@@ -11,7 +11,7 @@ import pytest
 import site_pages
 
 import stepnet as sn
-from stepnet.cli import app
+from stepnet.cli.commands import app
 from stepnet.plan.passes import PIPELINE
 from stepnet.trace import functions
 

@@ -397,7 +397,9 @@ def test_control_of_a_recurrence_inside_a_step(told: dict[str, Any]):
     def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
         return words(x, initial=h, **told)[1], h
 
-    with pytest.raises(StepError, match=r"mask=, begun= and until= are not for a recurrence inside a step\n"):
+    with pytest.raises(
+        StepError, match=r"mask=, begun=, until= and time_major= are not for a recurrence inside a step\n"
+    ):
         called(step, ragged([[np.ones((2, 3), "float32")]]))
 
 

@@ -15,7 +15,7 @@ from numpys_values import EDGES, Array, different
 
 import stepnet as sn
 from stepnet.errors import StepnetError
-from stepnet.values.dtypes import DTYPES
+from stepnet.values.dtypes import COMPUTED
 
 WIDTH, BATCH, LENGTH = 5, 2, 3
 Program = list[tuple[str, int, int]]
@@ -62,7 +62,7 @@ def run(program: Program, values: list[Any]) -> list[Any]:
             found = OPERATIONS[name](values[first % len(values)], values[second % len(values)])
         except (TypeError, StepnetError):
             continue
-        if found.dtype.name in DTYPES and found.ndim == 2:
+        if found.dtype.name in COMPUTED and found.ndim == 2:
             values.append(found)
     return values
 
@@ -114,7 +114,7 @@ def test_programs(engine: str, program: Program, seed: int) -> None:
 
 def test_most_of_a_program_runs() -> None:
     """Each operation has a dtype that it takes: else programs would test less than they say."""
-    values = [np.ones((BATCH, WIDTH), dtype) for dtype in DTYPES]
+    values = [np.ones((BATCH, WIDTH), dtype) for dtype in COMPUTED]
     for name in OPERATIONS:
         programs = [[(name, first, second)] for first in range(5) for second in range(5)]
         assert any(len(run(program, list(values))) > len(values) for program in programs), name

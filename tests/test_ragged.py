@@ -21,7 +21,7 @@ import stepnet
 from stepnet.errors import InputError
 from stepnet.ragged import Ragged
 
-VOWELS = Path(stepnet.__file__).parent / "data" / "japanese_vowels.parquet"
+VOWELS = Path(stepnet.__file__).parent / "cli" / "data" / "japanese_vowels.parquet"
 FEATURES = [(), (1,), (3,), (2, 3)]
 DTYPES = [np.float32, np.float64, np.float16, np.int32, np.int64, np.uint8, np.bool_]
 

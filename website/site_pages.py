@@ -33,7 +33,7 @@ def at_root(name: str) -> str:
 
 def commands() -> str:
     """The page of the command line: what typer writes of each command, one heading for each."""
-    options, _, sections = typer_page("stepnet", "stepnet.cli").partition("\n## ")
+    options, _, sections = typer_page("stepnet", "stepnet.cli.commands").partition("\n## ")
     options, sections = options.partition("\n")[2].partition("**Commands**")[0], f"## {sections}"
     return "\n\n".join([INTRODUCTION, overview(sections), options, sections])
 

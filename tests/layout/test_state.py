@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:LSTM with projections is not supported with oneDNN:UserWarning"
 )
 
-DATA = Path(sn.__file__).parent / "data"
+DATA = Path(sn.__file__).parent / "cli" / "data"
 LENGTHS = (4, 1, 9, 6)
 INPUTS, HIDDEN = 5, 7
 DTYPES = {"float32": torch.float32, "float64": torch.float64}

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import stepnet as sn
-from stepnet.cli import app
+from stepnet.cli.commands import app
 from stepnet.cli.report.picture import Left, Shown, picture, resource
 from stepnet.layout import registry
 from stepnet.layout.convert import Conversion

@@ -13,7 +13,7 @@ import torch
 CODE = """
 from stepnet.cli.report import progress
 progress.PATIENCE = 0.0
-from stepnet.cli import main
+from stepnet.cli.commands import main
 main()
 """
 

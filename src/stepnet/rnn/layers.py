@@ -97,6 +97,10 @@ class LayersRun:
         self.programs = OrderedDict[Any, LayersProgram]()
         self.frozen = FrozenCalls[LayersProgram]()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The layers alone: a copy, or one in another process, makes its programs anew."""
+        return LayersRun, (self.layer,)
+
     @computed_once
     def ends(self) -> bool:
         """Whether sequences may end early: how long those of the next layer are is then known too late."""

@@ -18,7 +18,7 @@ from peers.corpus.specimens import INPUTS, STEPS, Specimen
 from peers.environments import HERE, ROOT
 from tolerance import distance
 
-from stepnet.cli import choice
+from stepnet.cli.commands import choice
 from stepnet.errors import StepnetError
 from stepnet.files.formats import Format, by_ending, prefix, read
 from stepnet.files.interchange import Choice, Written, convert_file, result

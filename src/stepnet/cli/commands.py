@@ -1,0 +1,461 @@
+"""The command line: `stepnet demo`, `show`, `convert`, `verify`, `layouts`, `explain`, `run` ...
+
+Exit codes: 0 done; 1 refused or wrong input, with one line on stderr; 2 wrong usage. With --json a command
+writes one JSON object to stdout, and nothing else.
+"""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from stepnet.errors import StepnetError
+from stepnet.values.version import __version__
+
+
+class Commands(TyperGroup):
+    """The commands, where what stepnet raises on purpose is one line and exit code 1."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """What the command gives."""
+        try:
+            return super().invoke(ctx)
+        except StepnetError as error:
+            lines = [line.strip() for line in str(error).splitlines()]
+            typer.echo(f"stepnet: {'; '.join(line for line in lines if line)}", err=True)
+            raise typer.Exit(1) from None
+
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    help="A compiler for recurrent networks: one step as equations in, machine code for whole sequences out.",
+)
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, and nothing else.")]
+Model = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE",
+        help="A model: .pt .pth .pt2 .nemo .safetensors .keras .h5 .onnx .npz .tflite .msgpack .params "
+        ".pdparams .xml .mlpackage, an index of shards, a folder of Orbax or torch.distributed, a SavedModel,"
+        " a TensorFlow checkpoint, or a buffer with its .json.",
+    ),
+]
+Part = Annotated[
+    str | None,
+    typer.Option("--module", "--prefix", help="The recurrent layer meant, by its name in the file."),
+]
+From = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--from",
+        metavar="[MODULE=]LAYOUT",
+        help="The layout of FILE or of one of its modules, or the framework that wrote it.",
+    ),
+]
+SizeOptions = Annotated[
+    list[str] | None,
+    typer.Option("--size", metavar="NAME=N", help="A size that shapes leave open: hidden=3."),
+]
+SemanticsOptions = Annotated[
+    list[str] | None,
+    typer.Option("--semantics", metavar="FIELD=VALUE", help="What the layout leaves open: reset=after."),
+]
+StackOption = Annotated[
+    bool,
+    typer.Option("--stack", help="Each layer takes the outputs of the one before, where FILE does not tell."),
+]
+DropOption = Annotated[
+    list[str] | None,
+    typer.Option("--drop", metavar="NAME", help="An array of a recurrent layer that may be left behind."),
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace the output if it is there already.")]
+Engine = Annotated[str, typer.Option(help="The engine to run on, by name; auto is the fastest that can.")]
+
+
+def main() -> None:
+    """Runs the command that the process was started with."""
+    app()
+
+
+def show_version(asked: bool) -> None:
+    """Prints the version and leaves, if asked to."""
+    if asked:
+        typer.echo(f"stepnet {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version.")
+    ] = False,
+    most: Annotated[
+        int | None,
+        typer.Option(
+            "--most",
+            metavar="BYTES",
+            min=1,
+            help="Memory that a file may take; without it 64 MiB and 8 times its size.",
+        ),
+    ] = None,
+) -> None:
+    """What stands before any command."""
+    from stepnet.files.store import at_most
+
+    context.with_resource(at_most(most))
+
+
+@app.command()
+def demo(as_json: Json = False, engine: Annotated[str, typer.Option(hidden=True)] = "auto") -> None:
+    """Tell speakers apart by a GRU trained in PyTorch, and show how well and how fast."""
+    from stepnet.cli.demo import demonstrate
+
+    figures = demonstrate(engine, quiet=as_json)
+    if as_json:
+        write_json(figures)
+
+
+@app.command()
+def show(
+    file: Model,
+    layout: From = None,
+    module: Part = None,
+    size: SizeOptions = None,
+    semantics: SemanticsOptions = None,
+    stack: StackOption = False,
+    target: Annotated[
+        str | None, typer.Option("--to", help="Show where its numbers go in this layout.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a page with the picture.")] = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Show the recurrent layers of FILE: arrays, gates, equations, and where they go in another layout."""
+    from stepnet.cli.report.show import shown
+
+    done = shown(file, choice(layout, module, size, semantics, stack), target, html, force, quiet=as_json)
+    if as_json:
+        write_json(done)
+
+
+@app.command()
+def convert(
+    file: Model,
+    target: Annotated[str, typer.Option("--to", help="A layout, such as keras.gru, or a framework.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The new file; its ending says its kind.")],
+    layout: From = None,
+    module: Part = None,
+    size: SizeOptions = None,
+    semantics: SemanticsOptions = None,
+    stack: StackOption = False,
+    dtype: Annotated[
+        str | None, typer.Option("--dtype", help="Of the new file: float64, float32, float16 or bfloat16.")
+    ] = None,
+    exact: Annotated[bool, typer.Option("--exact", help="Refuse what is not bit-exact.")] = False,
+    rest: Annotated[
+        str,
+        typer.Option(
+            help="What becomes of the other arrays: drop; or copy, with dense layers that are certain moved."
+        ),
+    ] = "drop",
+    drop: DropOption = None,
+    strip: Annotated[
+        str, typer.Option(metavar="PREFIX", help="What the new names begin without: state_dict.model.")
+    ] = "",
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Run the new file and compare what both compute.")
+    ] = False,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Write the recurrent layers of FILE in another framework's layout and kind of file."""
+    from stepnet.cli.report.progress import progress
+    from stepnet.files.interchange import convert_file
+
+    chosen = choice(layout, module, size, semantics, stack, drop)
+    with progress("modules", None, shown=not as_json) as advance:
+        done = convert_file(
+            file,
+            target,
+            output,
+            choice=chosen,
+            exact=exact,
+            rest=rest,
+            strip=strip,
+            force=force,
+            check=verify,
+            dtype=dtype,
+            advance=advance,
+        )
+    if as_json:
+        reports = {name: report.as_json() for name, report in done.reports.items()}
+        verdicts = {name: asdict(verdict) for name, verdict in done.verdicts.items()}
+        said = {"account": asdict(done.account), "verified": verdicts, "notes": dict(done.notes)}
+        write_json({"output": done.path, "modules": reports, **said})
+    else:
+        said_before: set[str] = set()
+        for name, report in done.reports.items():
+            typer.echo(f"{name}: {report.text(said_before)}" if name else report.text(said_before))
+            said_before.update(report.notes)
+            for note in done.notes.get(name, ()):
+                typer.echo(f"  note: {note}")
+            if name in done.verdicts:
+                tell("  verified: ", done.verdicts[name])
+        for line in done.account.lines():
+            typer.echo(line)
+        if "" in done.verdicts and "" not in done.reports:
+            tell("verified: ", done.verdicts[""])
+        passed_on = len(done.account.copied) + len(done.account.moved)
+        copied = f", and {passed_on} other arrays" if passed_on else ""
+        typer.echo(f"{done.path}: {len(done.reports)} recurrent layers{copied}")
+    fail_where_different(done.verdicts)
+
+
+@app.command()
+def verify(
+    one: Annotated[str, typer.Argument(metavar="A", help="A file, or a layout.")],
+    other: Annotated[str, typer.Argument(metavar="B", help="A file, or a layout.")],
+    seed: Annotated[int, typer.Option(help="Of the random sequences.")] = 0,
+    layout: From = None,
+    semantics: SemanticsOptions = None,
+    stack: StackOption = False,
+    size: SizeOptions = None,
+    drop: DropOption = None,
+    as_json: Json = False,
+) -> None:
+    """Run both, in float64, on the same random sequences, and say how far they differ.
+
+    What the frameworks themselves give, where they are installed, is compared too. The exit code is 1 where a
+    difference is more than rounding.
+    """
+    from stepnet.cli.report.progress import progress
+    from stepnet.cli.report.verdicts import verdicts
+
+    chosen = choice(layout, None, size, semantics, stack, drop)
+    with progress("modules", None, shown=not as_json) as advance:
+        found = verdicts(one, other, chosen, seed, advance)
+    if as_json:
+        write_json({name: asdict(verdict) for name, verdict in found.items()})
+    else:
+        for name, verdict in found.items():
+            tell(f"{name}: " if name else "", verdict)
+    fail_where_different(found)
+
+
+@app.command()
+def layouts(
+    name: Annotated[str | None, typer.Argument(help="A layout; without it, all of them.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the layouts that stepnet knows, or say all about one."""
+    from rich.console import Console
+
+    from stepnet.cli.report import layouts as report
+    from stepnet.layout.registry import record, records
+
+    if as_json:
+        chosen = [record(name)] if name else list(records().values())
+        write_json([report.as_json(one) for one in chosen])
+    elif name:
+        Console().print(report.full_text(record(name)))
+    else:
+        Console(markup=False).print(report.table())
+
+
+@app.command()
+def explain(
+    file: Model,
+    layout: From = None,
+    module: Part = None,
+    size: SizeOptions = None,
+    semantics: SemanticsOptions = None,
+    stack: StackOption = False,
+    drop: DropOption = None,
+    engine: Engine = "auto",
+    as_json: Json = False,
+) -> None:
+    """Print the plan of the recurrent layers of FILE: what runs when, what it costs, and on which engine."""
+    from stepnet.rnn.explain import explanation
+
+    layer, _ = load(file, choice(layout, module, size, semantics, stack, drop))
+    if as_json:
+        plans = [{"name": name, **asdict(explanation(rnn.schedule, engine))} for name, rnn in parts(layer)]
+        write_json({"file": str(file), "recurrences": plans})
+    else:
+        typer.echo(layer.explain(engine))
+
+
+@app.command()
+def run(
+    file: Model,
+    source: Annotated[Path, typer.Option("--input", metavar="PARQUET", help="The sequences: a list column.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="PARQUET", help="Where the outputs go.")],
+    column: Annotated[
+        str | None, typer.Option(help="The list column; not needed if it is the only one.")
+    ] = None,
+    layout: From = None,
+    module: Part = None,
+    size: SizeOptions = None,
+    semantics: SemanticsOptions = None,
+    stack: StackOption = False,
+    drop: DropOption = None,
+    force: Force = False,
+    engine: Engine = "auto",
+    as_json: Json = False,
+) -> None:
+    """Run the recurrent layers of FILE over sequences in a Parquet file.
+
+    A row is a sequence: a list of steps, each a list of numbers (or one number). The output has the same rows
+    in the same order, all other columns, and in place of the sequences a column "outputs": what the last
+    layer gives at every step.
+    """
+    from stepnet.cli.report.progress import progress
+    from stepnet.files import parquet
+
+    layer, notes = load(file, choice(layout, module, size, semantics, stack, drop))
+    sequences = parquet.Sequences(source, column)
+    begun = time.perf_counter()
+    with progress("sequences", sequences.rows, shown=not as_json) as advance:
+        done = parquet.run(layer, sequences, output, force=force, engine=engine, advance=advance)
+    seconds = time.perf_counter() - begun
+    if as_json:
+        write_json({**done, "seconds": seconds, "output": str(output), "notes": notes})
+    else:
+        for name, said in notes.items():
+            for note in said:
+                typer.echo(f"note: {name}: {note}" if name else f"note: {note}")
+        counts = f"{done['sequences']} sequences of {done['steps']} steps in all"
+        typer.echo(f"{counts}: {done['features']} outputs per step in {output}, after {seconds:.2f} s")
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Say what this machine has: processor, engines, threads, and what is installed."""
+    from stepnet.cli.report.doctor import examine, health_text
+
+    health = examine()
+    if as_json:
+        write_json(asdict(health))
+    else:
+        typer.echo(health_text(health))
+
+
+def tell(title: str, verdict: Any) -> None:
+    """Prints a verdict, and below it what frameworks themselves gave."""
+    typer.echo(f"{title}{verdict}")
+    for own in verdict.own:
+        if own.asked:
+            typer.echo(f"    {own}")
+
+
+def fail_where_different(verdicts: Any) -> None:
+    """Leaves with exit code 1 where sides, or a framework itself, differ by more than rounding."""
+    names = [name or "the weights" for name, verdict in verdicts.items() if not verdict.agrees]
+    if names:
+        typer.echo(f"stepnet: {', '.join(names)}: the difference is more than rounding", err=True)
+        raise typer.Exit(1)
+
+
+def load(file: Path, chosen: Any) -> tuple[Any, dict[str, list[str]]]:
+    """The recurrent layers of a model file, ready to run, and by module how its model runs them otherwise."""
+    from stepnet.errors import named
+    from stepnet.files.account import check_merges, check_row
+    from stepnet.files.formats import read
+    from stepnet.files.model import stacked
+    from stepnet.files.verified import weights
+    from stepnet.rnn.compose import Stack
+
+    model = read(file, chosen.layout, chosen.layouts)
+    (meant,) = chosen.whole(model)
+    with named(str(file)):
+        modules = stacked(meant, chosen.stack)
+        if chosen.module is None:
+            check_row(modules, file, chosen.stack)
+        check_merges(modules)
+        layers = [weights(module).layers() for module in modules]
+    said = {one.name: [*one.notes, *([f"it {one.alone}"] if one.alone else [])] for one in modules}
+    return layers[0] if len(layers) == 1 else Stack(layers), {name: said[name] for name in said if said[name]}
+
+
+def choice(
+    layout: list[str] | None,
+    module: str | None,
+    size: list[str] | None,
+    semantics: list[str] | None,
+    stack: bool = False,
+    drop: list[str] | None = None,
+) -> Any:
+    """What is said of a file on the command line."""
+    whole = [text for text in layout or [] if "=" not in text]
+    if len(whole) > 1:
+        raise typer.BadParameter(f"--from says two layouts of the whole file: {' and '.join(whole)}")
+    layouts = dict(pairs([text for text in layout or [] if "=" in text], "--from"))
+    from stepnet.files.interchange import Choice
+    from stepnet.layout.semantics import VALUES
+    from stepnet.rnn.merge import MERGES
+
+    values = {**VALUES, "merge": tuple(MERGES)}
+    sizes = {name: number(name, value, int) for name, value in pairs(size or [], "--size")}
+    fields = {
+        name: {str(known): known for known in values[name]}.get(value, value)
+        if name in values
+        else number(name, value, float)
+        for name, value in pairs(semantics or [], "--semantics", FIELDS_AS_CALLED)
+    }
+    return Choice(whole[0] if whole else None, module, sizes, fields, stack, layouts, drop or ())
+
+
+# What frameworks call the fields of `Semantics`.
+FIELDS_AS_CALLED = {
+    "activation": "candidate_activation",
+    "nonlinearity": "candidate_activation",
+    "recurrent_activation": "gate_activation",
+}
+
+
+def pairs(given: list[str], option: str, names: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
+    """NAME=VALUE, taken apart; names: other names for some."""
+    for text in given:
+        if "=" not in text:
+            raise typer.BadParameter(f"{option} is NAME=VALUE, not {text!r}")
+    taken = ((name.strip(), value.strip()) for name, _, value in (text.partition("=") for text in given))
+    return [((names or {}).get(name, name), value) for name, value in taken]
+
+
+def number(name: str, value: str, kind: type[int] | type[float]) -> Any:
+    """A number that was written."""
+    try:
+        return kind(value)
+    except ValueError:
+        raise typer.BadParameter(f"{name} is a number, not {value!r}") from None
+
+
+def parts(layer: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Every recurrence of a layer, each with its place in it."""
+    from stepnet.rnn.compose import DIRECTIONS, Bidirectional, Stack
+
+    if isinstance(layer, Bidirectional):
+        inner = zip(DIRECTIONS, layer.layers, strict=True)
+    elif isinstance(layer, Stack):
+        inner = ((f"layer {place}", one) for place, one in enumerate(layer.layers))
+    else:
+        yield name, layer
+        return
+    for title, one in inner:
+        yield from parts(one, f"{name} {title}".strip())
+
+
+def write_json(value: Any) -> None:
+    """Writes one JSON object."""
+    typer.echo(json.dumps(value, indent=2))
