@@ -12,6 +12,12 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from random_ways import WAYS
 
+SLOW = [
+    HealthCheck.too_slow,
+    HealthCheck.data_too_large,
+    HealthCheck.filter_too_much,
+    HealthCheck.large_base_example,
+]
 FEW = {"flat": 10, "unrolled": 8, "streamed": 25, "controlled": 25, "nested": 10, "generated": 10}
 BATCH = 50
 assert FEW.keys() == WAYS.keys()
@@ -36,7 +42,7 @@ def test_random_steps(way: str, batch: int, pytestconfig: pytest.Config) -> None
         derandomize=False,
         database=None,
         phases=[Phase.generate, Phase.shrink] if options.long else [Phase.generate],
-        suppress_health_check=[*HealthCheck],
+        suppress_health_check=SLOW,
     )
     @given(st.data())
     def check(data: st.DataObject) -> None:
