@@ -127,7 +127,9 @@ def test_copies_of_a_model_are_told_apart(tmp_path: Path):
     done = convert_file(source, "keras", tmp_path / "both.npz")
     assert list(done.account.converted) == names
     message = refusal("convert", source, "--to", "keras", "-o", tmp_path / "x.npz", "--module", "encoder.rnn")
-    assert message.endswith(f"'encoder.rnn' may be any of {names[0]!r}, {names[1]!r}: name one of these")
+    assert message.endswith(
+        f"'encoder.rnn' may be any of {names[0]!r}, {names[1]!r}: name one of these (--module NAME)"
+    )
     chosen = Choice(module="state_dict.ema_model.module.encoder.rnn")
     done = convert_file(source, "torch", tmp_path / "ema.pt", choice=chosen)
     found = torch.load(tmp_path / "ema.pt", weights_only=True)
@@ -142,7 +144,9 @@ def test_a_checkpoint_of_lightning_that_averages(tmp_path: Path):
     names = ["state_dict.model.rnn.", "current_model_state.model.rnn."]
     for said in ("rnn", "model.rnn"):
         message = refusal("convert", source, "--to", "keras", "-o", tmp_path / "x.npz", "--module", said)
-        assert message.endswith(f"may be any of {names[0]!r}, {names[1]!r}: name one of these")
+        assert message.endswith(
+            f"may be any of {names[0]!r}, {names[1]!r}: name one of these (--module NAME)"
+        )
     done = convert_file(source, "keras", tmp_path / "both.npz", check=True)
     assert list(done.account.converted) == names
     chosen = Choice(module="state_dict.model.rnn")

@@ -72,7 +72,8 @@ class Spelled:
     among: whether somebody chose the records, whose marks do not count then. behind: by prefix each spelling
     that is there with the place of the name, as one number, for there may be as many as names: the place
     times the number of spellings, and the spelling. shortest: of names that are spelled behind several
-    prefixes, by their places, the length of the prefix for each spelling.
+    prefixes, by their places, the length of the prefix for each spelling; names that are alike in that have
+    one mapping.
     """
 
     index: Index
@@ -163,6 +164,7 @@ def spelled(names: Iterable[str], among: Iterable[Record] | None) -> Spelled:
     known = of_all() if among is None else index(tuple(among))
     behind: dict[str, list[int]] = {}
     shortest: dict[int, dict[int, int]] = {}
+    alike: dict[tuple[tuple[int, int], ...], dict[int, int]] = {}
     count = len(known.spellings)
     listed = list(names)
     for at, name in enumerate(listed):
@@ -173,7 +175,7 @@ def spelled(names: Iterable[str], among: Iterable[Record] | None) -> Spelled:
                 behind.setdefault(match[1], []).append(at * count + place)
                 lengths[place] = match.end(1)
         if len(set(lengths.values())) > 1:
-            shortest[at] = lengths
+            shortest[at] = alike.setdefault(tuple(lengths.items()), lengths)
     return Spelled(known, among is not None, listed, behind, shortest)
 
 

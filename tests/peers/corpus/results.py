@@ -34,7 +34,8 @@ REFUSALS = {
         "gives: `--stack` does",
     ),
     "b": Refusal(
-        "what lies between would be lost", "a model runs its layers in a row, and something lies between them"
+        "what lies between would be lost|takes something else, or more, which would be lost",
+        "a model runs its layers in a row, and something lies between them",
     ),
     "c": Refusal("a raw buffer is of one recurrent module", "a raw buffer is of one layer alone"),
     "d": Refusal(r"has no layout for a (gru|rnn)", "TFLite has no GRU, and Equinox no simple recurrence"),
