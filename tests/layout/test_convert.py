@@ -316,7 +316,7 @@ REASONS: dict[str, Truth] = {
     r"the target has no place for ([^;]+?), so \1 (?:is|are) asked to be (\S+), and \w+ \w+ not": no_place,
     r"the target has no place for ([^;]+?), so ([^;]+) are asked for, and they do not hold": no_place,
     r"the target has no bias of n that it does not reset, so ([^;]+?) (?:is|are) asked to be 0, "
-    r"and \w+ \w+ not": (only_reset),
+    r"and \w+ \w+ not": only_reset,
     r"the target has no projection, so (P[^;]*?) (?:is|are) asked to be the identity, and \w+ \w+ not": (
         no_projection
     ),
