@@ -46,12 +46,18 @@ class Case:
 
     def sizes(self, sizes: Sizes) -> Sizes:
         """Sizes at which it has a place for its weights."""
-        own = sizes if self.record.projection else replace(sizes, projected=None)
-        return replace(own, inputs=own.inputs_of(1)) if self.record.misfit(own) else own
+        return fitting(self.record, sizes)
 
     def __str__(self) -> str:
         said = [str(value) for name, value in self.open_fields.items() if name not in CHOICES]
         return " ".join([self.record.name, *said])
+
+
+def fitting(record: Record, sizes: Sizes) -> Sizes:
+    """These sizes, or those nearest to them at which a record has a place for layers."""
+    ways = record.ways or sizes.directions
+    own = replace(sizes, projected=sizes.projected if record.projection else None, directions=ways)
+    return replace(own, inputs=own.inputs_of(1)) if record.misfit(own) else own
 
 
 def cases() -> list[Case]:

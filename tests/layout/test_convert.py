@@ -54,16 +54,32 @@ def back(case: Case, done: Conversion) -> Conversion:
     return convert(done.arrays, report.target, case.record, sizes=report.target_sizes, semantics=given)
 
 
+@cache
+def alike(cell: str) -> tuple[Record, ...]:
+    return tuple(record for record in records().values() if record.cell == cell)
+
+
 # ---- every two ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_pair(case: Case):
     """From a record to all others: what is made is the same function and comes back; what can be is made."""
-    targets = [target for target in records().values() if target.cell == case.record.cell]
-    refused = pairs(case, case.sizes(SIZES), weights(case.record, case.sizes(SIZES)), targets)
-    left = pairs(case, case.sizes(SQUARE), tame(case.record, case.sizes(SQUARE)), refused)
-    assert not [target.name for target in left if possible(case, target)]
+    for directions, targets in by_directions(case).items():
+        sizes, square = (case.sizes(replace(each, directions=directions)) for each in (SIZES, SQUARE))
+        refused = pairs(case, sizes, weights(case.record, sizes), targets)
+        left = pairs(case, square, tame(case.record, square), refused)
+        assert not [target.name for target in left if possible(case, target, directions)]
+
+
+def by_directions(case: Case) -> dict[int, list[Record]]:
+    """The records of its cell by how many directions a layer is of that may become them: as many as theirs,
+    or else one, but that of a case is always of its own.
+    """
+    made: dict[int, list[Record]] = {}
+    for target in alike(case.record.cell):
+        made.setdefault(case.record.ways or target.ways or 1, []).append(target)
+    return made
 
 
 ONE = Sizes(inputs=1, hidden=1, projected=1)
@@ -74,21 +90,20 @@ ZEROS = {"nothing": "", "biases and peepholes": "bdpq", "all": "WRbdpPq"}
 @pytest.mark.parametrize("zero", ZEROS)
 def test_every_pair_of_one_unit_and_of_zeros(case: Case, zero: str):
     """What is made is the same function, and each reason of what is refused is true of these very numbers."""
-    sizes = case.sizes(ONE)
-    arrays = weights(case.record, sizes)
-    for block, view in views(case.record, sizes, arrays).items():
-        if block.parameter in ZEROS[zero]:
-            view[...] = 0
-    right = outputs(case.record, case.meaning, sizes, arrays)
-    for target in records().values():
-        if target.cell != case.record.cell:
-            continue
-        try:
-            done = there(case, target, sizes, arrays)
-        except ConversionError as error:
-            assert_true(str(error), case, target, values(case.record, sizes, arrays))
-        else:
-            assert_same_function(done, right)
+    for directions, targets in by_directions(case).items():
+        sizes = case.sizes(replace(ONE, directions=directions))
+        arrays = weights(case.record, sizes)
+        for block, view in views(case.record, sizes, arrays).items():
+            if block.parameter in ZEROS[zero]:
+                view[...] = 0
+        right = outputs(case.record, case.meaning, sizes, arrays)
+        for target in targets:
+            try:
+                done = there(case, target, sizes, arrays)
+            except ConversionError as error:
+                assert_true(str(error), case, target, values(case.record, sizes, arrays))
+            else:
+                assert_same_function(done, right)
 
 
 def pairs(case: Case, sizes: Sizes, arrays: Arrays, targets: list[Record]) -> list[Record]:
@@ -102,7 +117,7 @@ def pairs(case: Case, sizes: Sizes, arrays: Arrays, targets: list[Record]) -> li
             assert_true(str(error), case, target, values(case.record, sizes, arrays))
             refused.append(target)
             continue
-        assert possible(case, target)
+        assert possible(case, target, sizes.directions)
         assert_same_function(done, right)
         assert_comes_back(case, sizes, arrays, done)
     return refused
@@ -159,8 +174,10 @@ def added(block: Block, blocks: Mapping[Block, Array]) -> Array:
     return np.sum([one.astype(np.float64) for one in both if one is not None], axis=0)
 
 
-def possible(case: Case, target: Record) -> bool:
-    """Whether weights that every layout has a place for can be those of the target, by the two functions."""
+def possible(case: Case, target: Record, directions: int) -> bool:
+    """Whether weights that every layout has a place for can be those of the target, by the two functions and
+    by how many directions they are of.
+    """
     source, taken = case.meaning, dict[str, set[Any]]()
     for name in FIELDS[target.cell]:
         value = getattr(source, name)
@@ -176,7 +193,8 @@ def possible(case: Case, target: Record) -> bool:
         ):
             return False
     one_each = all(len(chosen) == 1 for chosen in taken.values())
-    return one_each and (case.record.projection or not target.projection)
+    places = target.ways in (None, directions) and (case.record.projection or not target.projection)
+    return one_each and places
 
 
 def has_biases(target: Record) -> bool:
@@ -195,14 +213,25 @@ Truth = Callable[[Case, Record, Blocks, re.Match[str]], bool]
 
 
 def block_of(name: str) -> Block:
-    """The block of a name as reports have it: W_i, or P."""
-    parameter, _, gate = name.partition("_")
-    return Block(parameter, gate)
+    """The block of a name as reports have it: W_i, or P, or W_i, backward."""
+    block, _, way = name.partition(", ")
+    parameter, _, gate = block.partition("_")
+    return Block(parameter, gate, direction=int(way == "backward"))
+
+
+def listed(text: str) -> list[str]:
+    """The names, or equations, of "p_i, p_i, backward and p_f"."""
+    return re.split(", (?!backward)| and ", text)
+
+
+def each_is(names: str, value: str) -> str:
+    """The equations of "p_i and p_f are asked to be 0"."""
+    return " and ".join(f"{name} = {value}" for name in listed(names))
 
 
 def missed(blocks: Blocks, text: str) -> bool:
     """Whether numbers are otherwise than "b_i + d_i = 0, W_i = -W_f and p_i = 0" has it, each of them."""
-    for part in re.split(", | and ", text):
+    for part in listed(text):
         what, must = part.split(" = ")
         found = sum(blocks[block_of(name)].astype("f8") for name in what.split(" + "))
         wanted = -blocks[block_of(must[1:])] if "_" in must else float(must)
@@ -212,22 +241,21 @@ def missed(blocks: Blocks, text: str) -> bool:
 
 
 def no_place(case: Case, target: Record, blocks: Blocks, match: re.Match[str]) -> bool:
-    named = [block_of(name) for name in re.split(r", | and | \+ ", match[1])]
+    named = [block_of(name) for names in listed(match[1]) for name in names.split(" + ")]
     terms = [(term.parameter, gate) for term in target.terms() for gate in term.gates or ("",)]
     held = any((block.parameter, block.gate) in terms for block in named)
-    each = re.split(", | and ", match[1])
-    equations = match[2] if "=" in match[2] else " and ".join(f"{name} = {match[2]}" for name in each)
+    equations = match[2] if "=" in match[2] else each_is(match[1], match[2])
     return not held and missed(blocks, equations)
 
 
 def only_reset(case: Case, target: Record, blocks: Blocks, match: re.Match[str]) -> bool:
     biases = {term.parameter for term in target.terms() if term.parameter in "bd" and "n" in term.gates}
-    return biases <= {"d"} and target.semantics["reset"] == "after" and missed(blocks, f"{match[1]} = 0")
+    return biases <= {"d"} and target.semantics["reset"] == "after" and missed(blocks, each_is(match[1], "0"))
 
 
 def no_projection(case: Case, target: Record, blocks: Blocks, match: re.Match[str]) -> bool:
-    block = blocks[Block("P")]
-    return not target.projection and not np.array_equal(block, np.eye(*block.shape))
+    named = [blocks[block_of(name)] for name in listed(match[1])]
+    return not target.projection and not any(np.array_equal(one, np.eye(*one.shape)) for one in named)
 
 
 def projects(case: Case, target: Record, blocks: Blocks, match: re.Match[str]) -> bool:
@@ -236,7 +264,7 @@ def projects(case: Case, target: Record, blocks: Blocks, match: re.Match[str]) -
 
 
 def not_coupled(case: Case, target: Record, blocks: Blocks, match: re.Match[str]) -> bool:
-    equations = match[1] if "=" in match[1] else f"{match[1]} = {match[2]}"
+    equations = match[1] if "=" in match[1] else each_is(match[1], match[2])
     return target.semantics.get("coupled") is True and missed(blocks, equations)
 
 
@@ -246,16 +274,18 @@ def no_forget_bias(case: Case, target: Record, blocks: Blocks, match: re.Match[s
 
 def resets(case: Case, target: Record, blocks: Blocks, match: re.Match[str]) -> bool:
     one, other = case.meaning.reset, target.semantics["reset"]
-    square = blocks[Block("R", "n")]
-    diagonal = np.array_equal(square, np.diag(np.diag(square)))
-    return match.groups() == (one, target.name, other, one) and one != other and not diagonal
+    source, name, theirs, names, same = match.groups()
+    squares = [blocks[block_of(square)] for square in listed(names)]
+    diagonal = any(np.array_equal(square, np.diag(np.diag(square))) for square in squares)
+    said = (source, name, theirs, same) == (one, target.name, other, one)
+    return said and one != other and not diagonal
 
 
 def resets_no_bias(case: Case, target: Record, blocks: Blocks, match: re.Match[str]) -> bool:
     return (
         match[1] == target.name
         and target.semantics["reset"] == "before"
-        and bool(blocks[Block("d", "n")].any())
+        and missed(blocks, each_is(match[2], "0"))
     )
 
 
@@ -270,21 +300,34 @@ def is_another(case: Case, target: Record, blocks: Blocks, match: re.Match[str])
     return getattr(case.meaning, field) == value != theirs and not fits
 
 
+COUNTS = {"one direction": 1, "both directions": 2}
+
+
+def of_directions(case: Case, target: Record, blocks: Blocks, match: re.Match[str]) -> bool:
+    theirs, own = (COUNTS[count] for count in match.groups()[1:])
+    here = len({block.direction for block in blocks})
+    return (match[1], theirs, own) == (target.name, target.ways, here) and theirs != own
+
+
 REASONS: dict[str, Truth] = {
+    r"(\S+) is of (one direction|both directions), and here (one direction|both directions) would be": (
+        of_directions
+    ),
     r"the target has no place for ([^;]+?), so \1 (?:is|are) asked to be (\S+), and \w+ \w+ not": no_place,
     r"the target has no place for ([^;]+?), so ([^;]+) are asked for, and they do not hold": no_place,
-    r"the target has no bias of n that it does not reset, so ([^;]+) is asked to be 0, and it is not": (
-        only_reset
+    r"the target has no bias of n that it does not reset, so ([^;]+?) (?:is|are) asked to be 0, "
+    r"and \w+ \w+ not": only_reset,
+    r"the target has no projection, so (P[^;]*?) (?:is|are) asked to be the identity, and \w+ \w+ not": (
+        no_projection
     ),
-    r"the target has no projection, so P is asked to be the identity, and it is not": no_projection,
     r"(\S+) has a projection(?: to 2)?, and (\S+) has none": projects,
-    r"i is 1 - f in the target, so (\w_i(?: \+ \w_\w)*) is asked to be (\S+), and it is not": not_coupled,
+    r"i is 1 - f in the target, so ([^;=]+?) (?:is|are) asked to be (\S+), and \w+ \w+ not": not_coupled,
     r"i is 1 - f in the target, so ([^;]+) are asked for, and they do not hold": not_coupled,
-    r"(\S+) resets no bias, so d_n is asked to be 0, and it is not": resets_no_bias,
+    r"(\S+) resets no bias, so (d_n[^;]*?) (?:is|are) asked to be 0, and \w+ \w+ not": resets_no_bias,
     r"the target has no bias for f that takes \S+": no_forget_bias,
     r"the source resets (\w+) the recurrent product and (\S+) (\w+) it: R_n \(r h\) and r \(R_n h\) are "
-    r"equal for every r only if R_n is diagonal, so R_n is asked to be diagonal, and it is not; a target "
-    r"that resets (\w+) it asks for no such R_n": resets,
+    r"equal for every r only if R_n is diagonal, so (R_n[^;]*?) (?:is|are) asked to be diagonal, and \w+ \w+ "
+    r"not; a target that resets (\w+) it asks for no such R_n": resets,
     r"the gate that keeps or writes also resets: signs would turn round both": minimal,
     r"the source's (\w+) is (\S+), and \S+ has (\S+): these are different functions": is_another,
 }
@@ -318,11 +361,6 @@ def test_cells_are_not_one_another(cell: str):
 
 
 # ---- any numbers, any sizes, any arrays --------------------------------------------------------------------
-
-
-@cache
-def alike(cell: str) -> tuple[Record, ...]:
-    return tuple(record for record in records().values() if record.cell == cell)
 
 
 def held(array: Array, form: str) -> Array:

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
+from layout_cases import fitting
 
 from stepnet.errors import LayoutError
 from stepnet.layout.places import Array, Block, Region, index_map, regions
@@ -24,11 +25,9 @@ GRID = [  # inputs, hidden, projected
 
 def sizes_of(each: Record) -> Iterator[Sizes]:
     """Sizes that a record has a place for: of those that put all layers in one array, square ones."""
-    for inputs, hidden, projected in GRID:
-        for layers in (1, 2, 3):
-            for directions in (1, 2):
-                sizes = Sizes(inputs, hidden, projected if each.projection else None, layers, directions)
-                yield sizes if each.misfit(sizes) is None else replace(sizes, inputs=sizes.inputs_of(1))
+    for (inputs, hidden, projected), layers in product(GRID, (1, 2, 3)):
+        for directions in (each.ways,) if each.ways else (1, 2):
+            yield fitting(each, Sizes(inputs, hidden, projected, layers, directions))
 
 
 def arrays_of(each: Record, sizes: Sizes, dtype: Any = np.float64) -> dict[str, Array]:
@@ -76,7 +75,7 @@ def test_every_number_is_in_one_place_of_one_block(name: str):
 @pytest.mark.parametrize("name", NAMES)
 def test_views_are_where_the_map_says_however_the_array_is_in_memory(name: str):
     each = record(name)
-    sizes = next(sizes for sizes in sizes_of(each) if sizes.layers == sizes.directions == 2)
+    sizes = fitting(each, Sizes(2, 3, 2, layers=2, directions=2))
     arrays = arrays_of(each, sizes)
     places = index_map(each, sizes)
     for order in ("C", "F", "sliced"):
@@ -99,7 +98,7 @@ def laid_out(array: Array, order: str) -> Array:
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_written_into_a_view_is_in_the_array(name: str):
     each = record(name)
-    sizes = next(sizes for sizes in sizes_of(each) if sizes.layers == sizes.directions == 2)
+    sizes = fitting(each, Sizes(2, 3, 2, layers=2, directions=2))
     arrays = {key: np.zeros_like(array) for key, array in arrays_of(each, sizes).items()}
     random = np.random.default_rng(2)
     written: dict[Block, Array] = {}
@@ -115,8 +114,7 @@ def test_what_is_written_into_a_view_is_in_the_array(name: str):
 def test_a_block_that_lies_outside_raises(name: str):
     """The arrays are those of one unit less: some block of each of them has no room there."""
     each = record(name)
-    sizes = Sizes(3, 3, 3 if each.projection else None, directions=2)
-    less = Sizes(2, 2, 2 if each.projection else None, directions=2)
+    sizes, less = (fitting(each, Sizes(size, size, size, directions=2)) for size in (3, 2))
     small = arrays_of(each, less)
     outside: set[str] = set()
     for region in regions(each, sizes):

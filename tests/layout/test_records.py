@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from string import digits
 from typing import Any
 
 import pytest
+from layout_cases import fitting
 
 import stepnet
 from stepnet.errors import LayoutError
@@ -200,8 +200,7 @@ def many_sizes(each: Record) -> Iterator[Sizes]:
     for layers, directions in ((1, 1), (1, 2), (3, 2), (11, 1)):
         if each.ways not in (None, directions):
             continue
-        sizes = Sizes(2, 3, 2 if each.projection else None, layers, directions)
-        yield sizes if each.misfit(sizes) is None else replace(sizes, inputs=sizes.inputs_of(1))
+        yield fitting(each, Sizes(2, 3, 2, layers, directions))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -42,7 +42,8 @@ class Module:
     name: what is before the names of its arrays in the file, or the layer's name. layouts: those that it may
     be, one where the file tells. arrays: by the layout's names; `names` is what the file calls them. sizes
     and semantics: what the file says of them. follows: the name of the module whose outputs it takes, if that
-    is all it takes; "" where it takes something else, None where the file does not say. reverse: whether its
+    is all it takes; that of the layer between them, or "", where it takes something else, None where the file
+    does not say. reverse: whether its
     one direction runs from each sequence's last step; flipped: whether it then gives its outputs in the order
     in which it computes them, as Keras does, last step first. merge: what becomes of the outputs of both
     directions, as `Bidirectional` has it; None where the file does not say. last_only: whether it gives its

@@ -292,7 +292,14 @@ def placed(graph: Graph, node: TfliteNode, tensor: int, nodes: Mapping[int, Tfli
     known = {maker.name: maker for maker in makers if maker}
     whole = [(name, output) for name, maker in known.items() for output in range(outputs_of(maker))]
     follows = len(fed) == len(found) and fed == whole and len(turned) == 1
-    return replace(node, inputs=tuple(path), reverse=turned == {True}, after=tuple(known) if follows else ())
+    other = len(found) == 1 and found[0].maker is not None and not known
+    return replace(
+        node,
+        inputs=tuple(path),
+        reverse=turned == {True},
+        after=tuple(known) if follows else (),
+        over=path[-1] if other else "",
+    )
 
 
 def outputs_of(node: TfliteNode) -> int:

@@ -25,6 +25,7 @@ class TfliteNode:
     none, and the converter from Keras writes a cell_clip of 10. inputs: the tensor that feeds it, and
     behind it those that this is made of by turning it round alone. reverse: whether its input is turned
     round in time, so that it runs backwards. after: the operators whose outputs, side by side, feed it.
+    over: where one operator of another kind feeds it, the tensor that this makes.
     """
 
     name: str
@@ -34,6 +35,7 @@ class TfliteNode:
     inputs: tuple[str, ...] = ()
     reverse: bool = False
     after: tuple[str, ...] = ()
+    over: str = ""
 
 
 @dataclass(frozen=True)

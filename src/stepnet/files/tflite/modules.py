@@ -1,5 +1,6 @@
 """The recurrent operators of a TFLite model as modules, and modules as a model."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,22 @@ from stepnet.layout.registry import record
 def read(path: Path) -> Model:
     """The recurrent operators of a model, each a module."""
     found = file.read(path)
-    return Model(str(path), tuple(module(path, node) for node in found.nodes), layers=found.others)
+    names = {node.name for node in found.nodes}
+    modules = tuple(module(path, node, followed(node, names)) for node in found.nodes)
+    return Model(str(path), modules, layers=found.others)
 
 
-def module(path: Path, node: TfliteNode) -> Module:
+def followed(node: TfliteNode, names: Collection[str]) -> str:
+    """The operator that alone feeds another, by the tensor that it makes; "" where more does, or none.
+
+    names: of the recurrent operators. Tensors may be called as these are, and are then not named.
+    """
+    if node.over:
+        return "" if node.over in names else node.over
+    return node.after[0] if len(node.after) == 1 else ""
+
+
+def module(path: Path, node: TfliteNode, follows: str) -> Module:
     """An operator as a module; raises `FileError` for a function that no layout says."""
     where = f"{path}: {node.op} {node.name!r}"
     norms = [name for name in node.arrays if "layer_norm" in name]
@@ -34,7 +47,6 @@ def module(path: Path, node: TfliteNode) -> Module:
         semantics = record(layout).translated(settings)
     except LayoutError as error:
         raise FileError(f"{where}: {error}") from error
-    follows = node.after[0] if len(node.after) == 1 else ""  # the file always says what feeds an operator
     return Module(
         node.name, (layout,), dict(node.arrays), semantics=semantics, follows=follows, reverse=node.reverse
     )
