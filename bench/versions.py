@@ -27,7 +27,7 @@ from rich.table import Table
 
 ROOT = Path(__file__).resolve().parents[1]
 # The command of revisions in which the benchmark is a part of the package.
-PACKAGED = ["-c", "from stepnet.cli.commands import main; main()", "bench"]
+PACKAGED = ["-c", "from stepnet.cli import main; main()", "bench"]
 TARGETS = ["--preset", "targets"]
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 OTHERS = {"allow_extra_args": True, "ignore_unknown_options": True}  # which are those of `python -m bench`
