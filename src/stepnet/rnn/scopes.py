@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.engines.packed import Packed
+from stepnet.engines.packed import Form, Packed
 from stepnet.errors import InputError
 from stepnet.net.interpret import Segments, by_steps, interpret
 from stepnet.net.ir import Net
@@ -268,7 +268,7 @@ def recorded(called: Reading[StepProgram], seen: Net, params: list[Array]) -> Re
         steps.append((inside, [*interpret(seen, arrays, inside, index), *found]))
         return found
 
-    by_steps(net, node, [*packed.arrays(net), *params], packed.segments, run)
+    by_steps(net, node, [*packed.arrays(Form(net)), *params], packed.segments, run)
     row, place, kept = np.concatenate(rows), np.concatenate(places), np.flatnonzero(np.concatenate(counts))
     order = kept[np.lexsort((place[kept], row[kept]))]
     types = [seen.type_of(number) for number in seen.results] + [body.type_of(n) for n in body.results]
