@@ -176,9 +176,9 @@ class LayersRun:
         time_major: bool = False,
     ) -> tuple[Any, Any]:
         """The outputs and the last memories: of one net, unless the layers are in a step's, or end early."""
-        plain = initial is None and statics is None and lengths is None and mask is None and begun is None
+        plain = statics is None and lengths is None and mask is None and begun is None
         key = self.frozen.key(sequences, last_only, engine, masked, time_major) if plain else None
-        if key is not None and (done := self.frozen.run(key, sequences, None)) is not None:
+        if key is not None and (done := self.frozen.run(key, sequences, initial)) is not None:
             return done[1]
         control: Controls = {"mask": mask, "masked": masked, "begun": begun, "time_major": time_major}
         if self.ends or is_traced(sequences):
