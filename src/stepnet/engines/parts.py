@@ -15,7 +15,7 @@ from stepnet.engines.frozen_parts import frozen_parts
 from stepnet.engines.packed import Form, Packed, called_again, parameters_of, varying_of
 from stepnet.engines.part import KINDS, Frame, Values, takes_gaps
 from stepnet.net.interpret import evaluated
-from stepnet.net.ir import Net
+from stepnet.net.ir import Net, Node
 from stepnet.plan.passes.when import known_once
 from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Part, Schedule
@@ -23,13 +23,15 @@ from stepnet.values.once import computed_once
 
 Array = np.ndarray
 Compile = Callable[[Plan], Kernel]
+Total = Callable[[Node, Sequence[Array]], Array]
+"""What an engine makes one value for all rows with, of a node and its operands."""
 
 
-def in_parts(schedule: Schedule, compile_plan: Compile) -> Kernel:
+def in_parts(schedule: Schedule, compile_plan: Compile, total: Total) -> Kernel:
     """A kernel of a schedule out of those of its plans: the plan's own where one plan is all there is."""
     if schedule.whole is not None:
         return compile_plan(schedule.whole)
-    return PartsKernel.of(schedule, compile_plan)
+    return PartsKernel.of(schedule, compile_plan, total)
 
 
 @dataclass(frozen=True)
@@ -38,17 +40,18 @@ class PartsKernel:
 
     schedule: Schedule
     kernels: "tuple[Kernel | PartsKernel | None, ...]"
+    total: Total
 
     @classmethod
-    def of(cls, schedule: Schedule, compile_plan: Compile) -> "PartsKernel":
+    def of(cls, schedule: Schedule, compile_plan: Compile, total: Total) -> "PartsKernel":
         """The kernel of a schedule, its parts compiled one by one."""
 
         def kernel(part: Part) -> "Kernel | PartsKernel | None":
             if part.plan is not None:
                 return compile_plan(part.plan)
-            return None if part.inner is None else cls.of(part.inner, compile_plan)
+            return None if part.inner is None else cls.of(part.inner, compile_plan, total)
 
-        return cls(schedule, tuple(map(kernel, schedule.parts)))
+        return cls(schedule, tuple(map(kernel, schedule.parts)), total)
 
     def bind(self, parameters: Sequence[Array]) -> "BoundParts":
         """What runs a call with these parameters."""
@@ -65,7 +68,7 @@ class PartsKernel:
                 bound.append(kernel.bound_to(fixed))
             else:
                 bound.append(None if kernel is None else kernel.bind([constants[n] for n in part.parameters]))
-        return BoundParts(self.schedule, constants, tuple(bound))
+        return BoundParts(self.schedule, constants, tuple(bound), self.total)
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,7 @@ class BoundParts:
     schedule: Schedule
     constants: Values
     bound: "tuple[Bound | BoundParts | None, ...]"
+    total: Total
 
     @property
     def net(self) -> Net:
@@ -124,7 +128,8 @@ class BoundParts:
         """
         values = {**self.constants, **given}
         for part, bound in zip(self.schedule.parts, self.bound, strict=True):
-            values.update(KINDS[part.kind](self.net, part, bound, values, frame))
+            runs = self.total if part.kind == "total" else bound
+            values.update(KINDS[part.kind](self.net, part, runs, values, frame))
         return [values[result] for result in self.net.results]
 
 
