@@ -178,7 +178,7 @@ class Record:
 
     @computed_once
     def full(self) -> dict[str, str]:
-        """Each template with its layer and direction in it: in front, where nothing in it says which it is."""
+        """Each template with its layer and direction in it."""
         return {template: with_place(template, pattern) for template, pattern in self.patterns.items()}
 
     def entries(self, sizes: Sizes) -> Iterator[Entry]:
