@@ -25,11 +25,11 @@ def asked_once(rule: TypeRule) -> TypeRule:
     """
 
     @lru_cache(KEPT)
-    def known(operands: tuple[Type, ...], pairs: tuple[tuple[str, type, Any], ...]) -> tuple[Type, ...]:
-        return rule(operands, {name: value for name, _, value in pairs})
+    def known(operands: tuple[Type, ...], pairs: tuple[tuple[str, Any], ...], kinds: Any) -> tuple[Type, ...]:
+        return rule(operands, dict(pairs))
 
     def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-        return known(tuple(operands), tuple((name, type(value), value) for name, value in attributes.items()))
+        return known(tuple(operands), tuple(attributes.items()), tuple(map(type, attributes.values())))
 
     return types
 
