@@ -16,7 +16,7 @@ import numpy as np
 
 from stepnet.errors import NetError
 from stepnet.net.ir import Builder, Net, Node, Recur, without_unused
-from stepnet.net.type_rules import recur_extent
+from stepnet.net.type_rules import TOTALS, recur_extent
 from stepnet.net.types import CONST, ROWS, STEPS, Extent, Type
 from stepnet.plan.passes.lift import is_inner, lift
 from stepnet.plan.passes.when import is_constant, known_once
@@ -148,7 +148,7 @@ def check_parameters(net: Net, once: set[int]) -> None:
 
 def is_plain(node: Node) -> bool:
     """Whether a node works on values of one extent alone."""
-    return node.operation not in ("recur", "expand", "reduce", "contract")
+    return node.operation not in ("recur", "expand", *TOTALS)
 
 
 def repeated(net: Net) -> set[int]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from stepnet.engines import Call, checked_engine
 from stepnet.errors import InputError, named
-from stepnet.net.ir import Builder, Net
+from stepnet.net.ir import Builder, Net, with_inputs
 from stepnet.net.types import CONST, ROWS, STEPS, Type, extent_of
 from stepnet.rnn.batch import Batch, Statics, begun_steps, initial_arrays
 from stepnet.rnn.control import Control, Controls, mask_array
@@ -286,13 +286,3 @@ def last_of(output: Traced, reverse: bool) -> Traced:
     if output.type.extent != STEPS:
         raise InputError(NO_LAST)
     return apply("reduce", output, how="first" if reverse else "last")
-
-
-def with_inputs(builder: Builder, order: list[int], results: list[int]) -> Net:
-    """The net of a builder with its inputs first, in this order."""
-    sorted_ = Builder()
-    place = {number: sorted_.input(builder.type_of(number), builder.nodes[number].name) for number in order}
-    for number, node in enumerate(builder.nodes):
-        if number not in place:
-            place[number] = sorted_.copy(node, [place[operand] for operand in node.inputs])
-    return sorted_.net(place[number] for number in results)
