@@ -125,5 +125,5 @@ def reduce(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
     those = d.constant(np.ones(x.type.shape)).at(x.type.extent)
     if how == "max":
         those = x.apply("equal", y.at(x.type.extent)).cast(x.type.dtype)
-    count = those.apply("reduce", how="sum")
+    count = those.apply("reduce", how="sum").apply("maximum", 1)  # an empty sequence has none
     return ((d / count).at(x.type.extent) * those,)
