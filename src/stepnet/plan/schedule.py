@@ -168,6 +168,7 @@ def repeated(net: Net) -> set[int]:
         number
         for number, node in enumerate(net.nodes)
         if node.operation == "expand"
+        and "how" not in node.attributes
         and len(node.type.extent) == len(net.type_of(node.inputs[0]).extent) + 1 > 1
         and net.type_of(node.inputs[0]).extent != CONST
         and users[number]

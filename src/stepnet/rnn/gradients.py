@@ -338,7 +338,7 @@ class Backward:
         found = [one for what, value, like in pairs for one in cotangents(what, value, like)]
         types = [self.given.net.type_of(number) for number in self.given.net.results]
         arrays = [
-            np.zeros_like(flat, type_.computed.dtype) if one is None else one.astype(type_.computed.dtype)
+            (np.zeros_like(flat) if one is None else one.reshape(flat.shape)).astype(type_.computed.dtype)
             for one, flat, type_ in zip(found, self.made, types, strict=True)
             if type_.is_float
         ]

@@ -16,7 +16,7 @@ from stepnet.engines.llvm.needs import Needs
 from stepnet.net.totals import REDUCTIONS, total_of
 from stepnet.net.types import STEPS, Type
 from stepnet.plan.plan import Plan
-from stepnet.ragged.offsets import offsets_of, positions_of
+from stepnet.ragged.offsets import offsets_of
 
 Kinds = Mapping[str, Sequence[Array | None]]
 
@@ -72,7 +72,7 @@ class Finish:
     def values(self, call: Call, arrays: Arrays) -> dict[int, Array]:
         """The values by number that reductions and totals are made of; those of steps in their order."""
         ends, net, kinds = self.plan.ends, self.plan.net, arrays.kinds
-        places = positions_of(call.starts, call.lengths)
+        places = call.all_places
         numbers = {
             "inputs": [net.inputs[place] for place in ends.sequences],
             "initial": [net.inputs[place] for place in ends.memories],
