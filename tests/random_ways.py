@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from controlled_loop import assert_right as assert_controlled
 from controlled_loop import right as controlled_loop
+from random_gradients import assert_gradients
 from random_nets import POOLED, Groups, Nesting, Writer
 from random_steps import RandomStep, Sequences, random_steps, sequences_for, sequences_of, wide
 from same_bits import assert_same_bits
@@ -273,4 +274,19 @@ def generated(data: st.DataObject) -> None:
     assert [np.asarray(one).tolist() for one in found] == expected
 
 
-WAYS = {way.__name__: way for way in (flat, unrolled, streamed, controlled, nested, generated)}
+# ---- gradients -----------------------------------------------------------------------
+
+
+def differentiated(data: st.DataObject) -> None:
+    """Gradients by central differences, and on every engine."""
+    step, reverse = data.draw(random_steps()), data.draw(st.booleans())
+    batch, seed = data.draw(sequences_for(step, "float64")), data.draw(st.integers(0, 99))
+    given = {"sequences": batch.inputs, "initial": batch.initial, "statics": batch.statics}
+    given = {name: part for name, part in given.items() if part is not None}
+    steps = int(batch.lengths.sum())
+    assert_gradients(lambda dtype: step.rnn(dtype, reverse), given, seed, LONGEST + steps, WIDTH)
+
+
+WAYS = {
+    way.__name__: way for way in (flat, unrolled, streamed, controlled, nested, generated, differentiated)
+}
