@@ -96,22 +96,24 @@ def assert_differences(run: Callable[[Any], Any], given: Any, gradients: Any, se
 def assert_gradients(make: Callable[[str], Any], given: dict[str, Any], seed: int, length: int, width: int) -> None:
     """Asserts that the gradients of a layer are right on every engine.
 
-    make: the layer whose parameters have a dtype. given: sequences, initial and statics in float64.
+    make: the layer whose parameters have a dtype. given: what `vjp` takes, numbers in float64.
     """
     layer = make("float64")
-    _, right = gradients_of(layer, given, seed, engine="interpret")
-    parts = {"params": parameters_of(layer), **given}
     names = {"params": "params", "sequences": "inputs", "initial": "initial", "statics": "statics"}
+    options = {name: part for name, part in given.items() if name not in names}
+    given = {name: part for name, part in given.items() if name in names}
+    _, right = gradients_of(layer, given, seed, engine="interpret", **options)
+    parts = {"params": parameters_of(layer), **given}
 
     def run(moved: Any) -> Any:
-        results, _ = sn.vjp(layer)(**moved, engine="interpret")
+        results, _ = sn.vjp(layer)(**moved, engine="interpret", **options)
         return results
 
     slopes = {name: getattr(right, names[name]) for name in parts}
     assert_differences(run, parts, slopes, seed)
     for dtype in ("float64", "float32"):
         narrow = {name: cast(part, dtype) for name, part in given.items()}
-        _, found = gradients_of(make(dtype), narrow, seed, engine="llvm")
+        _, found = gradients_of(make(dtype), narrow, seed, engine="llvm", **options)
         for name in names.values():
             pairs = zip(plain(getattr(found, name)), plain(getattr(right, name)), strict=True)
             for one, wide in pairs:
