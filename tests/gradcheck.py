@@ -44,7 +44,9 @@ def along(net: Net, arrays: Sequence[Array], segments: Segments, cotangents: Seq
     return sum(float(np.sum(a * b)) for a, b in zip(floats, cotangents, strict=True))
 
 
-def assert_gradient(net: Net, segments: Segments, arrays: Sequence[Array] | None = None, order: int = 1) -> Net:
+def assert_gradient(
+    net: Net, segments: Segments, arrays: Sequence[Array] | None = None, order: int = 1
+) -> Net:
     """Asserts that the gradient of a net is right, in a random direction of each input; gives its net.
 
     order: up to which derivative.

@@ -80,7 +80,9 @@ def assert_differences(run: Callable[[Any], Any], given: Any, gradients: Any, se
     directions = [random.uniform(-1, 1, one.shape) * (one.dtype.kind == "f") for one in arrays]
 
     def at(way: float) -> float:
-        moved = [a + way * STEP * d if a.dtype.kind == "f" else a for a, d in zip(arrays, directions, strict=True)]
+        moved = [
+            a + way * STEP * d if a.dtype.kind == "f" else a for a, d in zip(arrays, directions, strict=True)
+        ]
         return weighted(run(with_plain(given, moved)), seed)
 
     behind, here, ahead = at(-1), at(0), at(1)
@@ -88,12 +90,16 @@ def assert_differences(run: Callable[[Any], Any], given: Any, gradients: Any, se
     if abs(ahead - 2 * here + behind) > STEP * MOST * max(1, abs(right)):
         return
     found = sum(
-        float(np.sum(s * d)) for s, d, a in zip(slopes, directions, arrays, strict=True) if a.dtype.kind == "f"
+        float(np.sum(s * d))
+        for s, d, a in zip(slopes, directions, arrays, strict=True)
+        if a.dtype.kind == "f"
     )
     assert abs(found - right) <= MOST * max(1, abs(right)), (found, right)
 
 
-def assert_gradients(make: Callable[[str], Any], given: dict[str, Any], seed: int, length: int, width: int) -> None:
+def assert_gradients(
+    make: Callable[[str], Any], given: dict[str, Any], seed: int, length: int, width: int
+) -> None:
     """Asserts that the gradients of a layer are right on every engine.
 
     make: the layer whose parameters have a dtype. given: what `vjp` takes, numbers in float64.

@@ -51,7 +51,21 @@ def positive(v: Values, x: int) -> int:
     return v.add(x, v.number(2.0))
 
 
-POINTWISE = ("negative", "absolute", "exp", "expm1", "sin", "cos", "tan", "arctan", "sinh", "cosh", "tanh", "sigmoid", "erf")
+POINTWISE = (
+    "negative",
+    "absolute",
+    "exp",
+    "expm1",
+    "sin",
+    "cos",
+    "tan",
+    "arctan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "sigmoid",
+    "erf",
+)
 OF_POSITIVE = ("sqrt", "log", "log1p")
 TWO = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "remainder")
 
@@ -59,8 +73,14 @@ CASES: dict[str, Callable[[Values], int]] = {
     **{name: lambda v, name=name: v.builder.add(name, v.x(3)) for name in POINTWISE},
     **{name: lambda v, name=name: v.builder.add(name, positive(v, v.x(3))) for name in OF_POSITIVE},
     **{name: lambda v, name=name: v.builder.add(name, v.x(2, 3), positive(v, v.x(1, 3))) for name in TWO},
-    **{f"{name} of a parameter": lambda v, name=name: v.builder.add(name, v.x(2, 1), positive(v, v.W(2, 3))) for name in TWO},
-    **{f"{name} of parameters": lambda v, name=name: v.builder.add(name, v.W(2, 1), positive(v, v.W(3))) for name in TWO},
+    **{
+        f"{name} of a parameter": lambda v, name=name: v.builder.add(name, v.x(2, 1), positive(v, v.W(2, 3)))
+        for name in TWO
+    },
+    **{
+        f"{name} of parameters": lambda v, name=name: v.builder.add(name, v.W(2, 1), positive(v, v.W(3)))
+        for name in TWO
+    },
     "maximum of a number": lambda v: v.maximum(v.x(3), v.number(0.1)),
     "minimum of a number": lambda v: v.minimum(v.number(0.1), v.x(3)),
     "where": lambda v: v.where(v.less(v.x(1, 3), v.number(0.25)), v.x(2, 3), v.W(3)),
@@ -113,7 +133,10 @@ CASES: dict[str, Callable[[Values], int]] = {
     "expand to the first": lambda v: v.expand(v.x(3, extent=ROWS), extent=STEPS, how="first"),
     "expand to the last": lambda v: v.expand(v.x(3, extent=ROWS), extent=STEPS, how="last"),
     "expand a parameter to the last": lambda v: v.expand(v.W(3), extent=ROWS, how="last"),
-    **{f"reduce {how}": lambda v, how=how: v.reduce(v.x(3), how=how) for how in ("sum", "mean", "max", "first", "last")},
+    **{
+        f"reduce {how}": lambda v, how=how: v.reduce(v.x(3), how=how)
+        for how in ("sum", "mean", "max", "first", "last")
+    },
     **{
         f"reduce {how} of rows": lambda v, how=how: v.reduce(v.x(3, extent=ROWS), how=how)
         for how in ("sum", "mean", "max", "first", "last")

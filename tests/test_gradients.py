@@ -83,7 +83,10 @@ def without_memory(x: Any, h: Any, p: Any) -> Any:
 
 STEPS: dict[str, tuple[Callable[[str], sn.RNN], dict[str, Any]]] = {
     "layer norm": (custom(normed, PARAMS), {"sequences": sequences(3)}),
-    "statics and index": (custom(with_statics, PARAMS), {"sequences": sequences(3), "statics": numbers(4, 2)}),
+    "statics and index": (
+        custom(with_statics, PARAMS),
+        {"sequences": sequences(3), "statics": numbers(4, 2)},
+    ),
     "embeddings": (custom(embedded, PARAMS), {"sequences": sequences().with_values(np.arange(9) % 3)}),
     "a counter": (custom(counting, PARAMS, (3, sn.Spec((), "int64"))), {"sequences": sequences(3)}),
     "matrices": (custom(of_matrices, PARAMS, (2, 3)), {"sequences": sequences(3)}),
@@ -108,7 +111,10 @@ STEPS: dict[str, tuple[Callable[[str], sn.RNN], dict[str, Any]]] = {
         {"sequences": sequences(3), "statics": numbers(4, 2), "begun": np.array([0, 1, 2, 3])},
     ),
     "a beginning": (custom(normed, PARAMS), {"sequences": sequences(3), "initial": numbers(4, 3)}),
-    "no sequences": (custom(normed, PARAMS), {"sequences": sn.Ragged(np.zeros((0, 3)), (np.zeros(1, "int64"),))}),
+    "no sequences": (
+        custom(normed, PARAMS),
+        {"sequences": sn.Ragged(np.zeros((0, 3)), (np.zeros(1, "int64"),))},
+    ),
 }
 
 
@@ -137,7 +143,9 @@ LAYERS: dict[str, Callable[[str], Any]] = {
     "their product": lambda dtype: sn.Bidirectional(
         cell("gru", dtype=dtype), cell("gru", 3, True, dtype, 1), merge="product"
     ),
-    "layers": lambda dtype: sn.Stack([cell("gru", dtype=dtype), both(dtype, 4), cell("lstm", 8, dtype=dtype)]),
+    "layers": lambda dtype: sn.Stack(
+        [cell("gru", dtype=dtype), both(dtype, 4), cell("lstm", 8, dtype=dtype)]
+    ),
 }
 
 

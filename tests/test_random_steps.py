@@ -18,7 +18,15 @@ SLOW = [
     HealthCheck.filter_too_much,
     HealthCheck.large_base_example,
 ]
-FEW = {"flat": 10, "unrolled": 8, "streamed": 25, "controlled": 25, "nested": 10, "generated": 10, "differentiated": 6}
+FEW = {
+    "flat": 10,
+    "unrolled": 8,
+    "streamed": 25,
+    "controlled": 25,
+    "nested": 10,
+    "generated": 10,
+    "differentiated": 6,
+}
 BATCH = 50
 assert FEW.keys() == WAYS.keys()
 

@@ -29,7 +29,9 @@ def moved(builder: Builder, net: Net, number: int, operands: list[int]) -> int |
     body = constants_outside(recur.body)
     outside = dict(zip(body.inputs, operands, strict=True))
     leaving = {
-        n for n, one in enumerate(body.nodes) if is_constant(one) and one.operation not in ("input", "constant")
+        n
+        for n, one in enumerate(body.nodes)
+        if is_constant(one) and one.operation not in ("input", "constant")
     }
     for n, one in enumerate(body.nodes):
         if n in leaving or one.operation == "constant":

@@ -58,7 +58,9 @@ Cotangents = tuple[Value | Total | None, ...]
 
 def outer(left: Value, right: Value) -> Value:
     """The outer product of each entry's vectors, summed where it has several: [..., k] and [..., n]: [k, n]."""
-    product = left.reshape(*left.type.shape, 1) * right.reshape(*right.type.shape[:-1], 1, right.type.shape[-1])
+    product = left.reshape(*left.type.shape, 1) * right.reshape(
+        *right.type.shape[:-1], 1, right.type.shape[-1]
+    )
     return product.sum(*range(-product.rank, -2))
 
 

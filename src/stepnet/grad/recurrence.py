@@ -69,7 +69,9 @@ class Transposed:
                 begun = self.zeros(self.sweep.net.type_of(self.operands[static]).computed)
                 sums[static] = self.cotangent(self.memories, static, begun)
         inner.run()
-        after = [inner.cotangents.get(number, value.zeros(*value.type.shape)) for number, value in carried.items()]
+        after = [
+            inner.cotangents.get(number, value.zeros(*value.type.shape)) for number, value in carried.items()
+        ]
         after += [plus(value, inner.cotangents.get(number)) for number, value in sums.items()]
         self.give(inner, [*carried, *sums], after)
 
@@ -108,7 +110,8 @@ class Transposed:
         self.final = [Value(around, number) for number in gives.memories]
         made = dict(zip(outputs, gives.outputs, strict=True))
         return {
-            number: Value(around, made[number]) if known is None else known for number, known in outside.items()
+            number: Value(around, made[number]) if known is None else known
+            for number, known in outside.items()
         }
 
     def known(self, number: int) -> Value | None:

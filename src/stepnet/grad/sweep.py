@@ -1,7 +1,7 @@
 """The walk over a net from its last node to its first, which adds up the cotangent of each value.
 
-    y = tanh(a)      a node whose result has the cotangent d     ->   d * (1 - y * y) is added to that of a
-    y = x @ W        in a body, where W has no cotangent         ->   the operands x, d of a contract go out
+y = tanh(a)      a node whose result has the cotangent d     ->   d * (1 - y * y) is added to that of a
+y = x @ W        in a body, where W has no cotangent         ->   the operands x, d of a contract go out
 """
 
 from collections.abc import Callable

@@ -209,9 +209,7 @@ def of_rows(
         array if type_.extent == CONST else array[places_of(type_, segments, rows)]
         for array, type_ in zip(arrays, types, strict=True)
     ]
-    return found, {
-        axis: offsets_of(np.diff(level)[rows]) for axis, level in segments.beside.items()
-    }
+    return found, {axis: offsets_of(np.diff(level)[rows]) for axis, level in segments.beside.items()}
 
 
 def places_of(type_: Type, segments: Segments, rows: Array) -> Array:

@@ -145,7 +145,9 @@ def expand_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type
     and zeros at the others.
     """
     extent, operand = attributes["extent"], operands[0]
-    if (how := attributes.get("how")) not in (None, *ENDS) or (how and len(extent) != len(operand.extent) + 1):
+    if (how := attributes.get("how")) not in (None, *ENDS) or (
+        how and len(extent) != len(operand.extent) + 1
+    ):
         raise NetError(f"expand goes to the first or last of one more axis, not {how} from {operand}")
     if extent[: len(operand.extent)] != operand.extent or extent == operand.extent:
         raise NetError(f"expand goes to a deeper extent, not from {operand} to {'/'.join(extent)}")

@@ -1,7 +1,7 @@
 """Gradients of recurrences and of layers of them: `vjp` and `value_and_grad`.
 
-    vjp                sequences -> outputs, last memories, and what takes their cotangents to gradients
-    value_and_grad     sequences, targets -> the value of a loss, and its gradients: both in one net
+vjp                sequences -> outputs, last memories, and what takes their cotangents to gradients
+value_and_grad     sequences, targets -> the value of a loss, and its gradients: both in one net
 """
 
 import inspect
@@ -103,7 +103,9 @@ def value_and_grad(loss: Callable[..., Any], layer: Layer, *, reduce: str = "mea
 def checked_layer(layer: Any) -> Layer:
     """A layer; raises `InputError` for anything else."""
     if not isinstance(layer, RNN | Stack | Bidirectional):
-        raise InputError(f"gradients are of an RNN, a Stack or a Bidirectional, not of a {type(layer).__name__}")
+        raise InputError(
+            f"gradients are of an RNN, a Stack or a Bidirectional, not of a {type(layer).__name__}"
+        )
     return layer
 
 
@@ -224,9 +226,7 @@ class Given:
         return Gradients(**{kind: found[kind] for kind in kinds})
 
 
-def run_net(
-    program: NetProgram, arrays: Sequence[Array | None], call: Call, engine: Order
-) -> list[Array]:
+def run_net(program: NetProgram, arrays: Sequence[Array | None], call: Call, engine: Order) -> list[Array]:
     """The results of a net, for the arrays of its inputs; None is a memory of zeros. Sequences lie as the call's."""
     ends, net = Ends.of(program.net), program.net
 
@@ -383,7 +383,11 @@ def shape_text(value: Any) -> str:
 def as_structured(value: Any, like: Any) -> list[Any] | None:
     """The leaves of a value in the order of those of `like`, None where it has None; None if it is not alike."""
     if isinstance(like, Ragged | np.ndarray) or not isinstance(like, dict | tuple | list):
-        return [value] if value is None or isinstance(value, Ragged) or not isinstance(value, dict | tuple | list) else None
+        return (
+            [value]
+            if value is None or isinstance(value, Ragged) or not isinstance(value, dict | tuple | list)
+            else None
+        )
     found: list[Any] = []
     keys = list(like) if isinstance(like, dict) else range(len(like))
     if type(value) is not type(like) or len(value) != len(like):
@@ -450,9 +454,7 @@ class ValueAndGrad:
         return NetProgram(vjp_net(net, places)), net.type_of(net.results[0]).dtype, at_steps
 
 
-def target_arrays(
-    targets: Any, given: Given, last_only: bool, lengths: Any, time_major: bool
-) -> list[Array]:
+def target_arrays(targets: Any, given: Given, last_only: bool, lengths: Any, time_major: bool) -> list[Array]:
     """The targets as flat arrays; raises `InputError` where they do not lie as the outputs do."""
     named = list(named_leaves(targets))
     if not named:
