@@ -15,6 +15,7 @@ from stepnet.engines.frozen_parts import frozen_parts
 from stepnet.engines.packed import Packed, called_again, parameters_of
 from stepnet.engines.part import KINDS, Frame, Values, takes_gaps
 from stepnet.net.ir import Net
+from stepnet.net.types import CONST
 from stepnet.plan.passes.when import known_once
 from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Part, Schedule
@@ -56,24 +57,32 @@ class PartsKernel:
     def bound_to(self, parameters: Mapping[int, Array]) -> "BoundParts":
         """The same with parameters by their numbers in the schedule's net."""
         constants = constant_values(self.schedule.net, parameters)
-        bound: list[Bound | BoundParts | None] = []
-        for part, kernel in zip(self.schedule.parts, self.kernels, strict=True):
-            if isinstance(kernel, PartsKernel) and part.inner is not None and part.node is not None:
-                inside = zip(part.inner.net.inputs, part.node.inputs, strict=True)
-                fixed = {inner: constants[outer] for inner, outer in inside if outer in constants}
-                bound.append(kernel.bound_to(fixed))
-            else:
-                bound.append(None if kernel is None else kernel.bind([constants[n] for n in part.parameters]))
-        return BoundParts(self.schedule, constants, tuple(bound))
+        pairs = zip(self.schedule.parts, self.kernels, strict=True)
+        bound = (None if part.late else bound_part(part, kernel, constants) for part, kernel in pairs)
+        return BoundParts(self.schedule, constants, tuple(bound), self.kernels)
+
+
+def bound_part(
+    part: Part, kernel: "Kernel | PartsKernel | None", values: Values
+) -> "Bound | BoundParts | None":
+    """The kernel of a part with the constants that it reads; None for one that NumPy runs."""
+    if isinstance(kernel, PartsKernel) and part.inner is not None and part.node is not None:
+        net = part.inner.net
+        inside = zip(net.inputs, part.node.inputs, strict=True)
+        return kernel.bound_to({n: values[outer] for n, outer in inside if net.type_of(n).extent == CONST})
+    return None if kernel is None else kernel.bind([values[number] for number in part.parameters])
 
 
 @dataclass(frozen=True)
 class BoundParts:
-    """A schedule with its parameters. constants: the values of its net that are known without a call."""
+    """A schedule with its parameters. constants: the values of its net that are known without a call. bound:
+    what runs each part; None for NumPy, and for those whose kernels are bound to totals in each call.
+    """
 
     schedule: Schedule
     constants: Values
     bound: "tuple[Bound | BoundParts | None, ...]"
+    kernels: "tuple[Kernel | PartsKernel | None, ...]"
 
     @property
     def net(self) -> Net:
@@ -105,6 +114,8 @@ class BoundParts:
 
     def frozen(self, call: Call) -> FrozenCall | None:
         """What runs calls like this one, where every part can be frozen."""
+        if any(part.late for part in self.schedule.parts):
+            return None
         return frozen_parts(self.schedule, self.constants, self.bound, call)
 
     def results(self, given: Values, frame: Frame) -> list[Array]:
@@ -113,7 +124,8 @@ class BoundParts:
         Those of a loop's step hold until the next step.
         """
         values = {**self.constants, **given}
-        for part, bound in zip(self.schedule.parts, self.bound, strict=True):
+        for part, bound, kernel in zip(self.schedule.parts, self.bound, self.kernels, strict=True):
+            bound = bound_part(part, kernel, values) if part.late else bound
             values.update(KINDS[part.kind](self.net, part, bound, values, frame))
         return [values[result] for result in self.net.results]
 
