@@ -1,17 +1,19 @@
-"""How long one step of a stream takes beside the same model in onnxruntime and a cell in PyTorch.
+"""How long one step takes, of a stream and as a call, beside onnxruntime and a cell in PyTorch.
 
     python bench/stream.py                  a table
     python bench/stream.py --rounds 51      with more turns for each
     python bench/stream.py --json
 
 One sequence, float32, one step at a time: each step's inputs become its output, and the state stays for the
-next one. onnxruntime runs a model of one GRU or LSTM for a single step, of fixed shapes, which gives the new
-state and nothing else (the output is part of it), in each way that there is, with one and with two threads:
-`run`, which gives new arrays that are fed to the next step; and `run_with_iobinding` on memory that is bound
-once, where a step's inputs are copied in, two bindings take turns so that one's new state is the other's old
-one, and the output is read where it lies. Its options: all optimisations of the graph, sequential execution,
-one thread between operators; a session of two threads lets them spin, as it does by default. The best of the
-four counts. PyTorch runs `GRUCell` or `LSTMCell` under inference mode, with threads as many as stepnet's.
+next one. A call of a recurrence over a sequence of one step, from the state that the call before it gave,
+does the same, and looks at its arguments each time. onnxruntime runs a model of one GRU or LSTM for a single
+step, of fixed shapes, which gives the new state and nothing else (the output is part of it), in each way that
+there is, with one and with two threads: `run`, which gives new arrays that are fed to the next step; and
+`run_with_iobinding` on memory that is bound once, where a step's inputs are copied in, two bindings take
+turns so that one's new state is the other's old one, and the output is read where it lies. Its options: all
+optimisations of the graph, sequential execution, one thread between operators; a session of two threads lets
+them spin, as it does by default. The best of the four counts. PyTorch runs `GRUCell` or `LSTMCell` under
+inference mode, with threads as many as stepnet's.
 
 All are given their inputs in the form that they like best, and are checked to give the same outputs. They
 take turns of a few hundred steps. A time is the median of all turns; a ratio that of each round's.
@@ -42,12 +44,13 @@ from stepnet.net.tolerance import tolerance
 
 Array = np.ndarray
 MOST = {"gru": 0.5}  # what is promised: of onnxruntime's time
+MOST_OF_RUN = 2.5  # and of a call, of the time of its `run`
 CELLS = ("gru", "lstm")
 SIZES = ((64, 64), (64, 256), (256, 256))  # inputs x hidden
-OURS = "stepnet"
+OURS, CALL = "stepnet", "stepnet, a call"
 CHECKED, WARM, LENGTH = 20, 20, 256  # steps that are compared, that do not count, and in the sequence
 PAUSE = 0.02  # seconds between turns: the threads of the one before may spin for a while
-WIDE = 180  # columns of a table that is written to a file or a pipe
+WIDE = 220  # columns of a table that is written to a file or a pipe
 STATES = {"gru": ("h",), "lstm": ("h", "c")}
 
 
@@ -116,16 +119,25 @@ class Found:
     @property
     def best(self) -> str:
         """Which of onnxruntime's ways takes the least."""
-        return min((name for name in self.seconds if name.startswith("onnx")), key=self.time)
+        return self.quickest("onnx")
+
+    def quickest(self, begins: str) -> str:
+        """Which of the ways whose names begin so takes the least."""
+        return min((name for name in self.seconds if name.startswith(begins)), key=self.time)
 
     def time(self, name: str) -> float:
         """The median seconds of a way."""
         return median(self.seconds[name])
 
-    def ratio(self, other: str) -> float:
+    def ratio(self, other: str, ours: str = OURS) -> float:
         """How many times the other's time stepnet takes."""
-        rounds = zip(self.seconds[OURS], self.seconds[other], strict=True)
-        return median(ours / theirs for ours, theirs in rounds)
+        rounds = zip(self.seconds[ours], self.seconds[other], strict=True)
+        return median(own / theirs for own, theirs in rounds)
+
+    @property
+    def call_of_run(self) -> float:
+        """How many times the time of onnxruntime's `run` a call takes."""
+        return self.ratio(self.quickest("onnxruntime,"), CALL)
 
     @property
     def kept(self) -> bool | None:
@@ -139,6 +151,18 @@ class Found:
 def streamed(case: Case) -> Way:
     """stepnet: a stream of one row."""
     return Way(OURS, cells.rnn(case.cell, case.params).stream(rows=1).step)
+
+
+def called(case: Case) -> Way:
+    """stepnet: a call for each step, from the memory that the one before it gave."""
+    rnn, memory = cells.rnn(case.cell, case.params), None
+
+    def step(x: Array) -> Array:
+        nonlocal memory
+        outputs, memory = rnn(x, memory)
+        return outputs
+
+    return Way(CALL, step, lambda x: x[None])
 
 
 def model(case: Case) -> bytes:
@@ -245,7 +269,13 @@ def ways(case: Case) -> list[Way]:
     """Every way, ours first."""
     counts = (1, 2)
     bound = [with_binding(case, count) for count in counts]
-    return [streamed(case), *(with_run(case, count) for count in counts), *bound, in_torch(case)]
+    return [
+        streamed(case),
+        called(case),
+        *(with_run(case, count) for count in counts),
+        *bound,
+        in_torch(case),
+    ]
 
 
 # ---- how long it takes -------------------------------------------------------------------------------------
@@ -282,7 +312,7 @@ def table(found: list[Found]) -> Table:
     shown = Table(title="one step of a stream: microseconds, and threads")
     shown.add_column("cell, inputs x hidden", no_wrap=True)
     names = list(found[0].seconds)
-    for name in (*names, "of onnxruntime's time", "of torch's", ""):
+    for name in (*names, "of onnxruntime's time", "of torch's", "", "call, of run"):
         shown.add_column(name, justify="right")
     for one in found:
         times = [
@@ -291,7 +321,9 @@ def table(found: list[Found]) -> Table:
         ]
         ratios = [f"{one.ratio(name):.2f}" for name in (one.best, "torch")]
         verdict = {True: "[green]kept[/]", False: "[red]not kept[/]", None: ""}[one.kept]
-        shown.add_row(f"{one.cell} {one.inputs}x{one.hidden}", *times, *ratios, verdict)
+        shown.add_row(
+            f"{one.cell} {one.inputs}x{one.hidden}", *times, *ratios, verdict, f"{one.call_of_run:.2f}"
+        )
     return shown
 
 
@@ -309,7 +341,10 @@ def main(
         measured(case, rounds, steps) for case in track(cases, "stepping", console=console, transient=True)
     ]
     if as_json:
-        ratios = [{"best": one.best, "ratio": one.ratio(one.best), "kept": one.kept} for one in found]
+        ratios = [
+            {"best": one.best, "ratio": one.ratio(one.best), "kept": one.kept, "call_of_run": one.call_of_run}
+            for one in found
+        ]
         typer.echo(json.dumps([{**asdict(one), **r} for one, r in zip(found, ratios, strict=True)], indent=1))
         return
     if not console.is_terminal:
@@ -318,7 +353,9 @@ def main(
     most = ", ".join(f"{most:g} times onnxruntime's best (bold) for a {cell}" for cell, most in MOST.items())
     promise = f"Promised are at most {most}"
     console.print(
-        f"{promise}. {threads()} threads; {rounds} rounds; load {busy:.1f} at the start.", style="dim"
+        f"{promise}, and {MOST_OF_RUN:g} times its `run` for a call. {threads()} threads; {rounds} rounds; "
+        f"load {busy:.1f} at the start.",
+        style="dim",
     )
 
 

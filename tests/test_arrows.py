@@ -32,11 +32,6 @@ STAGES = {
     "cli": "cli",
 }
 
-# A recurrence and what it is made of know each other by type: the files are being taken apart. To be emptied.
-CIRCLES = {
-    f"rnn.{name}" for name in ("compose", "layers", "nested", "recurrence", "scopes", "stream", "watch")
-}
-
 # What imports inside functions: each command what it needs, so that all of them start at once; and LLVM is
 # loaded where an engine is asked for, by one thread and between two forks.
 LATE = {"cli.commands", "engines"}
@@ -142,14 +137,7 @@ def test_no_arrow_runs_up():
 
 
 def test_there_is_no_circle():
-    graph = {name: others - CIRCLES if name in CIRCLES else others for name, others in arrows().items()}
-    assert " -> ".join(circle(graph)) == ""
-
-
-def test_a_circle_is_known_only_where_there_is_one():
-    graph = arrows()
-    among = {name: graph[name] & CIRCLES for name in CIRCLES}
-    assert not CIRCLES or circle(among), "CIRCLES can be emptied"
+    assert " -> ".join(circle(arrows())) == ""
 
 
 @pytest.mark.parametrize(

@@ -113,12 +113,15 @@ def test_a_stream_is_timed_in_every_way():
     found = json.loads(ran(stream, *SMALLEST, "--json"))
     assert [(one["cell"], one["inputs"], one["hidden"]) for one in found] == [("gru", 3, 4), ("lstm", 3, 4)]
     for one in found:
-        assert list(one["seconds"]) == ["stepnet", *THEIRS]
+        assert list(one["seconds"]) == ["stepnet", "stepnet, a call", *THEIRS]
         assert all(len(seconds) == 2 and min(seconds) > 0 for seconds in one["seconds"].values())
         ours, best = one["seconds"]["stepnet"], one["seconds"][one["best"]]
         assert one["ratio"] == pytest.approx((ours[0] / best[0] + ours[1] / best[1]) / 2)
         assert sum(best) == min(sum(one["seconds"][name]) for name in THEIRS[:4])
         assert one["kept"] == (one["ratio"] <= 0.5 if one["cell"] == "gru" else None)
+        call = one["seconds"]["stepnet, a call"]
+        run = min((one["seconds"][name] for name in THEIRS[:2]), key=sum)
+        assert one["call_of_run"] == pytest.approx((call[0] / run[0] + call[1] / run[1]) / 2)
 
 
 @pytest.mark.usefixtures("small")
@@ -150,7 +153,7 @@ def forgetful(make: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
-@pytest.mark.parametrize("name", ["streamed", "with_run", "with_binding", "in_torch"])
+@pytest.mark.parametrize("name", ["streamed", "called", "with_run", "with_binding", "in_torch"])
 @pytest.mark.usefixtures("small")
 def test_a_way_that_forgets_its_state_stops_it(monkeypatch: pytest.MonkeyPatch, name: str):
     monkeypatch.setattr(stream, name, forgetful(getattr(stream, name)))

@@ -15,7 +15,7 @@ from stepnet.engines.llvm import engine as llvm_engine
 from stepnet.engines.llvm.compiled import Kept
 from stepnet.errors import InputError
 from stepnet.layout.layers import layers
-from stepnet.rnn import recurrence
+from stepnet.rnn import declared
 from stepnet.values.structure import leaves
 
 Array = np.ndarray
@@ -260,5 +260,5 @@ def test_a_recurrence_keeps_the_traces_of_so_many_kinds_of_inputs(engine: str):
     for width in range(1, 40):
         _, final = rnn(np.ones((1, 2, width), "float32"), engine=engine)
         assert final.tolist() == [2 * width]
-    assert len(rnn._programs) == len(rnn._seen) == recurrence.MOST_TRACES
+    assert len(rnn._programs) == len(rnn._seen) == declared.MOST_TRACES
     assert rnn(np.ones((1, 2, 1), "float32"), engine=engine)[1].tolist() == [2]

@@ -15,7 +15,7 @@ from stepnet.engines import Call
 from stepnet.engines.threads import threads
 from stepnet.errors import InputError
 from stepnet.rnn.frozen import MOST
-from stepnet.values.structure import leaves
+from stepnet.values.structure import leaves, transform
 
 Array = np.ndarray
 RANDOM = np.random.default_rng(0)
@@ -27,7 +27,7 @@ def inputs(rows: int = 3, steps: int = 6) -> Array:
     return RANDOM.normal(size=(rows, steps, 5)).astype("f4")
 
 
-def general(rnn: sn.RNN, x: Array, initial: Any = None, last_only: bool = False) -> Any:
+def general(rnn: Any, x: Array, initial: Any = None, last_only: bool = False) -> Any:
     """The results by the way that all calls take."""
     return rnn(x, initial, lengths=np.full(len(x), x.shape[1]), last_only=last_only)
 
@@ -37,9 +37,9 @@ def is_frozen(rnn: sn.RNN) -> bool:
     return any(rnn._frozen.idle.values())
 
 
-def called_twice(rnn: sn.RNN, x: Array) -> None:
-    for _ in range(2):
-        rnn(x)
+def called_twice(rnn: Any, x: Array) -> Any:
+    rnn(x)
+    return rnn(x)
 
 
 @pytest.mark.parametrize("last_only", [False, True])
@@ -76,6 +76,45 @@ def test_an_initial_memory_is_used_as_it_lies():
         before = initial.copy()
         assert_same_bits(rnn(x, initial), general(rnn, x, initial))
         assert np.array_equal(initial, before)
+
+
+def layers() -> list[Any]:
+    """A recurrence whose memory is a structure, and layers of it."""
+    forward, backward, top = (
+        cells.rnn("lstm", cells.CELLS["lstm"].parameters(size, 7), reverse=reverse)
+        for size, reverse in ((5, False), (5, True), (14, False))
+    )
+    return [
+        forward,
+        sn.Bidirectional(forward, backward),
+        sn.Stack([sn.Bidirectional(forward, backward), top]),
+    ]
+
+
+@pytest.mark.parametrize("layer", layers(), ids=["LSTM", "Bidirectional", "Stack"])
+def test_initial_memories_in_a_structure_are_used_as_they_lie(layer: Any, monkeypatch: pytest.MonkeyPatch):
+    x = inputs()
+    _, memory = called_twice(layer, x)
+    runs = getattr(layer, "run", layer)
+    turned = transform(lambda array: RANDOM.normal(size=array.shape).astype("f4"), memory)
+    expected = general(layer, x, turned)
+    monkeypatch.setattr(runs, "read", None)
+    assert_same_bits(layer(x, turned), expected)
+    assert_same_bits(layer(x, other_order(turned)), expected)
+
+
+def other_order(structure: Any) -> Any:
+    """The structure with its dicts the other way round."""
+    if isinstance(structure, dict):
+        return {key: other_order(child) for key, child in reversed(structure.items())}
+    return tuple(map(other_order, structure)) if isinstance(structure, tuple) else structure
+
+
+def test_layers_that_begin_with_memories_for_some_are_run_as_ever():
+    layer, x = layers()[2], inputs()
+    _, memory = called_twice(layer, x)
+    for initial in ((memory[0], None), (None, memory[1]), ({**memory[0], "forward": None}, memory[1])):
+        assert_same_bits(layer(x, initial), general(layer, x, initial))
 
 
 ODD_MEMORIES = [

@@ -267,6 +267,34 @@ def test_the_bits_are_those_of_any_batch_and_any_number_of_threads(
             np.testing.assert_array_equal(whole[place : place + 1], own)
 
 
+def time_major(call: Call) -> Call:
+    """The same call, its steps those of an array [time, batch, features] with NaN in the gaps."""
+    count, time = call.rows, int(call.lengths.max())
+    there = replace(
+        call,
+        starts=np.arange(count, dtype=np.int64),
+        steps=np.arange(time, dtype=np.int64) * count,
+        total=count * time,
+    )
+    x = np.full((there.total, X), np.nan, np.float32)
+    x[there.all_places] = call.sequences[0]
+    return replace(there, sequences=[x])
+
+
+@pytest.mark.parametrize("make", NETS, ids=lambda make: make.__name__)
+def test_the_bits_are_the_same_where_steps_lie_time_major(make: Callable[[Parts], list[int]]) -> None:
+    p = parts(a_product)
+    net = p.builder.net(make(p))
+    bound = LlvmEngine().compile_plan(plan(net)).bind(PARAMETERS)
+    call = call_of(net, LENGTHS)
+    there = time_major(call)
+    results, expected = bound(there), bound(call)
+    outputs = [output[there.all_places] for output in results.outputs]
+    pairs = zip([*outputs, *results.final, *results.totals], expected.arrays, strict=True)
+    for actual, right_bits in pairs:
+        np.testing.assert_array_equal(actual, right_bits, strict=True)
+
+
 def test_initial_memories_that_are_not_given_are_zeros() -> None:
     p = parts()
     net = p.builder.net([p.last, p.add("contract", p.h0, p.last), p.add("matmul", p.h0, p.V)])

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from stepnet.engines.base import Call, FrozenCall, Results
-from stepnet.engines.part import ENDS, Frame, Values, plain_call, sequence_call, takes_gaps
+from stepnet.engines.packed import plain_call, varying_of
+from stepnet.engines.part import ENDS, Frame, Values, sequence_call, takes_gaps
 from stepnet.net.ends import Ends
 from stepnet.net.interpret import Segments
 from stepnet.net.ir import Net
-from stepnet.net.types import CONST, ROWS, STEPS
+from stepnet.net.types import ROWS, STEPS
 from stepnet.plan.schedule import Part, Schedule
 from stepnet.ragged.offsets import offsets_of
 
@@ -37,16 +38,11 @@ class FrozenParts:
     def __call__(self, sequences: Sequence[Array], initial: Sequence[Array | None]) -> Results:
         """The results."""
         values = dict(self.constants)
-        values.update(zip(varying(self.net), (*sequences, *initial), strict=True))
+        values.update(zip(varying_of(self.net), (*sequences, *initial), strict=True))
         for step in self.steps:
             step(values)
         made = [values[number] for number in self.net.results]
         return Results(*([made[place] for place in places] for places in self.kinds))
-
-
-def varying(net: Net) -> list[int]:
-    """The inputs of a net that are no parameters."""
-    return [number for number in net.inputs if net.type_of(number).extent != CONST]
 
 
 def frozen_parts(
@@ -62,7 +58,7 @@ def frozen_parts(
         return None
     frame = Frame(Segments(call.rows, (offsets_of(call.lengths),)), None if call.is_packed else call)
     values = dict(constants)
-    values.update(zip(varying(schedule.net), (*call.sequences, *call.initial), strict=True))
+    values.update(zip(varying_of(schedule.net), (*call.sequences, *call.initial), strict=True))
     steps = list[Step]()
     for part, one in zip(schedule.parts, bound, strict=True):
         step = frozen_part(part, one, values, frame)

@@ -4,10 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stepnet.engines.base import Array, Call, FrozenCall, Results
-from stepnet.engines.packed import Packed, called_again, parameters_of
+from stepnet.engines.packed import Form, Packed, called_again, parameters_of, varying_of
 from stepnet.net.interpret import interpret
 from stepnet.net.ir import Net
 from stepnet.plan.schedule import Schedule
+from stepnet.values.once import computed_once
 
 
 @dataclass(frozen=True)
@@ -43,14 +44,18 @@ class BoundNet:
     net: Net
     parameters: tuple[Array, ...]
 
+    @computed_once
+    def form(self) -> Form:
+        """What its calls have in common."""
+        return Form(self.net)
+
     def __call__(self, call: Call) -> Results:
         """The results of a call."""
         packed = Packed.of(call)
-        given = dict(zip(parameters_of(self.net), self.parameters, strict=True))
-        arrays = iter(packed.arrays(self.net))
-        inputs = [given[number] if number in given else next(arrays) for number in self.net.inputs]
-        made = interpret(self.net, inputs, packed.segments)
-        return packed.results(self.net, made)
+        values = dict(zip(parameters_of(self.net), self.parameters, strict=True))
+        values.update(zip(varying_of(self.net), packed.arrays(self.form), strict=True))
+        made = interpret(self.net, [values[number] for number in self.net.inputs], packed.segments)
+        return packed.results(self.form, made)
 
     def again(self, call: Call, results: Results, whole: bool = False) -> Callable[[], None]:
         """What runs this call whenever it is called."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from stepnet.engines.base import Bound, Call, Results
+from stepnet.engines.packed import plain_call
 from stepnet.net.ir import Net
 from stepnet.net.types import Type
 from stepnet.plan.schedule import Part
@@ -40,8 +41,7 @@ class KeptPlain:
         self.count, self.inputs = count, Inputs(arrays)
         types = [net.type_of(number) for number in part.gives]
         self.outputs = [np.empty((count, *type_.shape), type_.dtype) for type_ in types]
-        ones, places = np.ones(count, np.int64), np.arange(count, dtype=np.int64)
-        call = Call(self.inputs.arrays, places, ones, count, [None])
+        call = plain_call(self.inputs.arrays, count)
         self.run = bound.again(call, Results(self.outputs, [np.empty(count, np.float32)]))
 
     def fits(self, count: int) -> bool:
@@ -87,14 +87,12 @@ Kept = dict[int, "KeptPlain | KeptSequences | Array"]
 """By the identity of its part."""
 
 
-def kept_results(
-    part: Part, bound: Bound, call: Call, offsets: Array, kept: Kept | None
-) -> list[Array] | None:
+def kept_results(part: Part, bound: Bound, call: Call, offsets: Array, kept: Kept) -> list[Array] | None:
     """The results of a recurrence from zeros whose sequences are as long at every step of a loop; else None.
 
     It is laid out when it comes to the same sequences for the second time.
     """
-    if kept is None or not call.total or any(one is not None for one in call.initial):
+    if not call.total or any(one is not None for one in call.initial):
         return None
     laid = kept.get(id(part))
     if isinstance(laid, KeptSequences) and laid.offsets is offsets:

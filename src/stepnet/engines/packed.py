@@ -17,8 +17,9 @@ from stepnet.engines.base import Bound, Call, Results
 from stepnet.net.ends import Ends
 from stepnet.net.interpret import Segments
 from stepnet.net.ir import Net, ancestors
-from stepnet.net.types import CONST
+from stepnet.net.types import CONST, Type
 from stepnet.ragged.offsets import ends_of, offsets_of
+from stepnet.values.once import computed_once
 
 Array = np.ndarray
 
@@ -50,42 +51,66 @@ class Packed:
         sequences = [np.ascontiguousarray(sequence[places]) for sequence in call.sequences]
         return cls(replace(call, sequences=sequences, steps=None), segments, places)
 
-    def arrays(self, net: Net) -> list[Array]:
+    def arrays(self, form: "Form") -> list[Array]:
         """The arrays of all inputs of a net but its parameters, in order."""
-        ends = Ends.of(net)
-        memories = [net.type_of(net.inputs[place]) for place in ends.memories]
+        ends = form.ends
         initial = [
             np.zeros((self.call.rows, *type_.shape), type_.dtype) if array is None else array
-            for array, type_ in zip(self.call.initial, memories, strict=True)
+            for array, type_ in zip(self.call.initial, form.memories, strict=True)
         ]
         places = (*ends.sequences, *ends.memories, *ends.statics)
         given = dict(zip(places, (*self.call.sequences, *initial, *self.call.statics), strict=True))
         return [given[place] for place in sorted(given)]
 
-    def results(self, net: Net, made: Sequence[Array], clean: Collection[int] = ()) -> Results:
+    def results(self, form: "Form", made: Sequence[Array], clean: Collection[int] = ()) -> Results:
         """What a net gave by kind, steps as the caller's sequences lie, or each sequence's last.
 
-        net: as traced, which says from which end each output was made. clean: the places of those results
-        that are zeros in the gaps.
+        form: of the net as traced, which says from which end each output was made. clean: the places of those
+        results that are zeros in the gaps.
         """
-        ends = Ends.of(net)
+        ends = form.ends
         outputs = [
-            self.laid_out(made[place], net, net.results[place], place in clean) for place in ends.steps
+            self.where_steps_lay(made[place], form.backward[place], place in clean) for place in ends.steps
         ]
         rows, totals = ([made[place] for place in places] for places in (ends.rows, ends.totals))
         return Results(outputs, rows, totals)
 
-    def laid_out(self, output: Array, net: Net, number: int, clean: bool) -> Array:
-        """One output where the sequences' steps lay, or each sequence's last."""
+    def where_steps_lay(self, output: Array, backward: bool, clean: bool) -> Array:
+        """One output where the sequences' steps lay, or each sequence's last.
+
+        backward: whether its recurrence runs from the last step, so that the first one is made last.
+        """
         if self.call.last_only and self.gaps is not None:
-            return self.gaps.ends(output, runs_back(net, number))
+            return self.gaps.ends(output, backward)
         if self.call.last_only:
-            return ends_of(output, self.segments.offsets[0], runs_back(net, number))
+            return ends_of(output, self.segments.offsets[0], backward)
         if self.places is None or (self.gaps is not None and clean):
             return output
         whole = np.zeros((self.call.total, *output.shape[1:]), output.dtype)
         whole[self.places] = output if self.gaps is None else output[self.places]
         return whole
+
+
+@dataclass(frozen=True)
+class Form:
+    """What the calls of a net have in common: its ends, and what follows from them."""
+
+    net: Net
+
+    @computed_once
+    def ends(self) -> Ends:
+        """The inputs and results by kind."""
+        return Ends.of(self.net)
+
+    @computed_once
+    def memories(self) -> list[Type]:
+        """The types of the initial memories."""
+        return [self.net.type_of(self.net.inputs[place]) for place in self.ends.memories]
+
+    @computed_once
+    def backward(self) -> list[bool]:
+        """Of each result, whether it is made from the last step to the first."""
+        return [runs_back(self.net, number) for number in self.net.results]
 
 
 def runs_back(net: Net, number: int) -> bool:
@@ -98,6 +123,16 @@ def runs_back(net: Net, number: int) -> bool:
 def parameters_of(net: Net) -> list[int]:
     """The inputs of a net that are parameters, in order."""
     return [number for number in net.inputs if net.type_of(number).extent == CONST]
+
+
+def varying_of(net: Net) -> list[int]:
+    """The inputs of a net that are no parameters, in order."""
+    return [number for number in net.inputs if net.type_of(number).extent != CONST]
+
+
+def plain_call(arrays: Sequence[Array], count: int) -> Call:
+    """The call of nodes without a recurrence: each value is a sequence of one step."""
+    return Call(arrays, np.arange(count, dtype=np.int64), np.ones(count, np.int64), count, [None])
 
 
 def called_again(bound: Bound, call: Call, results: Results) -> Callable[[], None]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from stepnet.engines.base import Call
 from stepnet.engines.kept import Kept, kept_plain, kept_results
+from stepnet.engines.packed import plain_call
 from stepnet.net.interpret import Segments, by_steps, expand
 from stepnet.net.ir import Net
 from stepnet.net.totals import REDUCTIONS, total_of
@@ -43,8 +44,9 @@ class Frame:
 
     def count(self, extent: Extent) -> int:
         """How many values there are at an extent, those in gaps included."""
-        gaps = self.gaps is not None and extent == STEPS
-        return self.gaps.total if gaps and self.gaps is not None else self.segments.count(extent)
+        if self.gaps is not None and extent == STEPS:
+            return self.gaps.total
+        return self.segments.count(extent)
 
 
 def takes_gaps(schedule: Schedule) -> bool:
@@ -54,8 +56,8 @@ def takes_gaps(schedule: Schedule) -> bool:
         if part.plan is not None and part.extent in (ROWS, STEPS):
             kinds = {node.kind for net in (part.plan.net, part.plan.body) for node in net.nodes}
             return part.kind == "recurrence" or "gather" not in kinds
-        reduces = part.node is not None and part.node.operation == "reduce"
-        return reduces and part.node.attributes["how"] in ENDS if part.node is not None else False
+        node = part.node
+        return node is not None and node.operation == "reduce" and node.attributes["how"] in ENDS
 
     return all(map(fits, schedule.parts))
 
@@ -71,11 +73,6 @@ def sequence_call(part: Part, values: Values, frame: Frame) -> Call:
         statics=[array for array in arrays[first + part.memories :] if array is not None],
         last_only=part.last_only,
     )
-
-
-def plain_call(arrays: Sequence[Array], count: int) -> Call:
-    """The call of nodes without a recurrence: each value is a sequence of one step."""
-    return Call(arrays, np.arange(count, dtype=np.int64), np.ones(count, np.int64), count, [None])
 
 
 def run_recurrence(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:

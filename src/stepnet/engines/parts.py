@@ -12,8 +12,9 @@ import numpy as np
 
 from stepnet.engines.base import Bound, Call, FrozenCall, Kernel, Results
 from stepnet.engines.frozen_parts import frozen_parts
-from stepnet.engines.packed import Packed, called_again, parameters_of
+from stepnet.engines.packed import Form, Packed, called_again, parameters_of, varying_of
 from stepnet.engines.part import KINDS, Frame, Values, takes_gaps
+from stepnet.net.interpret import evaluated
 from stepnet.net.ir import Net
 from stepnet.net.types import CONST
 from stepnet.plan.passes.when import known_once
@@ -90,6 +91,16 @@ class BoundParts:
         return self.schedule.net
 
     @computed_once
+    def form(self) -> Form:
+        """What calls of the net have in common."""
+        return Form(self.net)
+
+    @computed_once
+    def traced_form(self) -> Form:
+        """What calls of the net as traced have in common."""
+        return Form(self.schedule.traced)
+
+    @computed_once
     def takes_gaps(self) -> bool:
         """Whether sequences with gaps between them are run where they lie."""
         return takes_gaps(self.schedule)
@@ -103,10 +114,9 @@ class BoundParts:
     def __call__(self, call: Call) -> Results:
         """The results of a call, in new arrays."""
         packed = Packed.of(call, pack=not self.takes_gaps)
-        varying = [number for number in self.net.inputs if number not in self.constants]
-        values = dict(zip(varying, packed.arrays(self.net), strict=True))
+        values = dict(zip(varying_of(self.net), packed.arrays(self.form), strict=True))
         made = self.results(values, Frame(packed.segments, packed.gaps))
-        return packed.results(self.schedule.traced, made, self.clean)
+        return packed.results(self.traced_form, made, self.clean)
 
     def again(self, call: Call, results: Results, whole: bool = False) -> Callable[[], None]:
         """What runs this call whenever it is called."""
@@ -132,11 +142,6 @@ class BoundParts:
 
 def constant_values(net: Net, parameters: Mapping[int, Array]) -> Values:
     """The values of all constants of a net that are known of its parameters."""
-    values: Values = {number: np.asarray(value) for number, value in parameters.items()}
     once = known_once(net)
-    with np.errstate(all="ignore"):
-        for number, node in enumerate(net.nodes):
-            if node.operation != "input" and number in once:
-                operands = [values[operand] for operand in node.inputs]
-                values[number] = node.row.meaning(*operands, **node.attributes)
-    return values
+    numbers = (n for n, node in enumerate(net.nodes) if node.operation != "input" and n in once)
+    return evaluated(net, parameters, numbers)

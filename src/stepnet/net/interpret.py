@@ -4,7 +4,7 @@ A value of extent const is an array [features...]; at rows [rows, features...]; 
 rows laid end to end, [total, features...], with offsets that say where each row begins; and so on inward.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -64,6 +64,16 @@ def interpret(
             else:
                 values.append(within(node, operands))
     return [materialised(net, result, values[result], segments) for result in net.results]
+
+
+def evaluated(net: Net, values: Mapping[int, Array], numbers: Iterable[int]) -> dict[int, Any]:
+    """The values of nodes with those of other nodes made of them, in order: constants, made of parameters."""
+    known: dict[int, Any] = {number: np.asarray(value) for number, value in values.items()}
+    with np.errstate(all="ignore"):
+        for number in numbers:
+            node = net.nodes[number]
+            known[number] = within(node, [known[operand] for operand in node.inputs])
+    return known
 
 
 def within(node: Node, operands: list[Array]) -> Any:

@@ -50,8 +50,9 @@ from stepnet.net.types import ROWS
 from stepnet.ragged import Ragged
 from stepnet.rnn.batch import Batch, checked_array
 from stepnet.rnn.block import REDUCE, Block, Memory, Replay, numbered
+from stepnet.rnn.declared import default_dtype
 from stepnet.rnn.program import Asked
-from stepnet.rnn.recurrence import RNN, default_dtype, scan
+from stepnet.rnn.recurrence import RNN, scan
 from stepnet.trace.lines import user_frame
 from stepnet.trace.step import Spec
 from stepnet.trace.traced import Traced, apply, array_of, lifted, refuse, user_line

@@ -18,12 +18,12 @@ import numpy as np
 from stepnet.errors import InputError, named
 from stepnet.rnn.batch import ZEROS
 from stepnet.rnn.control import Controls
-from stepnet.rnn.layers import LayersRun
+from stepnet.rnn.layers import LayersRun, explained, scopes_of
 from stepnet.rnn.merge import checked_merge, merged
 from stepnet.rnn.program import Asked
 from stepnet.rnn.recurrence import RNN
 from stepnet.rnn.stream import Stream, Turn, sources
-from stepnet.values.arguments import flag, kind, shown
+from stepnet.values.arguments import kind, shown
 from stepnet.values.once import computed_once
 
 
@@ -87,30 +87,7 @@ class Bidirectional:
         The arguments are those of `RNN.__call__`; `initial` and `statics` are {"forward": ..., "backward":
         ...}.
         """
-        call = (sequences, initial, statics, lengths, last_only, engine)
-        if self.run.is_single(sequences):
-            return self.run(*call, **control)
-        return self.part_by_part(*call, **control)
-
-    def part_by_part(
-        self,
-        sequences: Any,
-        initial: Any,
-        statics: Any,
-        lengths: Any,
-        last_only: bool,
-        engine: Asked,
-        **control: Unpack[Controls],
-    ) -> tuple[Any, dict[str, Any]]:
-        """The same by a call of each direction."""
-        given, still = self.by_part(initial, "initial"), self.by_part(statics, "statics")
-        outputs, final = list[Any](), list[Any]()
-        for name, layer, h, s in zip(self.part_names, self.layers, given, still, strict=True):
-            with named(name):
-                output, memory = layer(sequences, h, s, lengths, last_only, engine, **control)
-            outputs.append(output)
-            final.append(memory)
-        return self.output_of(outputs, last_only), self.together(final)
+        return self.run(sequences, initial, statics, lengths, last_only, engine, **control)
 
     def trace_steps(
         self,
@@ -121,12 +98,7 @@ class Bidirectional:
         **control: Unpack[Controls],
     ) -> dict[str, Any]:
         """The named values of every step, {"forward": ..., "backward": ...}. See `RNN.trace_steps`."""
-        given, still = self.by_part(initial, "initial"), self.by_part(statics, "statics")
-        scopes = list[Any]()
-        for name, layer, h, s in zip(self.part_names, self.layers, given, still, strict=True):
-            with named(name):
-                scopes.append(layer.trace_steps(sequences, h, s, lengths, **control))
-        return self.together(scopes)
+        return scopes_of(self, sequences, initial, statics, lengths, **control)
 
     def explain(self, engine: Asked = "auto") -> str:
         """Each direction's plan as text for people. See `RNN.explain`."""
@@ -139,7 +111,7 @@ class Bidirectional:
     @computed_once
     def run(self) -> LayersRun:
         """What runs it as one net."""
-        return LayersRun(self)
+        return LayersRun(self, ends_early(self))
 
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
         """What belongs to each direction; raises `InputError` where it is not said of each."""
@@ -220,33 +192,7 @@ class Stack:
         The arguments are those of `RNN.__call__`; `initial` and `statics` are tuples with one entry per
         layer.
         """
-        call = (sequences, initial, statics, lengths, last_only, engine)
-        if self.run.is_single(sequences):
-            return self.run(*call, **control)
-        return self.part_by_part(*call, **control)
-
-    def part_by_part(
-        self,
-        sequences: Any,
-        initial: Any,
-        statics: Any,
-        lengths: Any,
-        last_only: bool,
-        engine: Asked,
-        **control: Unpack[Controls],
-    ) -> tuple[Any, tuple[Any, ...]]:
-        """The same by a call of each layer."""
-        given, still = self.by_part(initial, "initial"), self.by_part(statics, "statics")
-        outputs, final, last_only = [sequences], list[Any](), flag(last_only, "last_only")
-        for place, (name, layer) in enumerate(zip(self.part_names, self.layers, strict=True)):
-            alone = last_only and self.ends_with(place)
-            with named(name):
-                output, memory = layer(
-                    outputs[-1], given[place], still[place], lengths, alone, engine, **control
-                )
-            outputs.append(output)
-            final.append(memory)
-        return outputs[-1], tuple(final)
+        return self.run(sequences, initial, statics, lengths, last_only, engine, **control)
 
     def stream(
         self,
@@ -280,15 +226,7 @@ class Stack:
         **control: Unpack[Controls],
     ) -> tuple[Any, ...]:
         """The named values of every step: a tuple with one entry per layer. See `RNN.trace_steps`."""
-        given, still = self.by_part(initial, "initial"), self.by_part(statics, "statics")
-        outputs, scopes = sequences, list[Any]()
-        for place, layer in enumerate(self.layers):
-            with named(f"layer {place}"):
-                called: Any = (outputs, given[place], still[place], lengths)
-                scopes.append(layer.trace_steps(*called, **control))
-                if place + 1 < len(self.layers):
-                    outputs, _ = layer(*called, engine="interpret", **control)
-        return tuple(scopes)
+        return scopes_of(self, sequences, initial, statics, lengths, **control)
 
     def explain(self, engine: Asked = "auto") -> str:
         """Each layer's plan as text for people. See `RNN.explain`."""
@@ -304,7 +242,7 @@ class Stack:
     @computed_once
     def run(self) -> LayersRun:
         """What runs it as one net."""
-        return LayersRun(self)
+        return LayersRun(self, ends_early(self))
 
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
         """What belongs to each layer; raises `InputError` where it is no tuple of so many."""
@@ -431,10 +369,6 @@ def recurrences(layer: Any, what: str) -> list[RNN]:
     raise InputError(f"{what} is an RNN, a Bidirectional or a Stack, not {kind(layer)}")
 
 
-def explained(layer: Bidirectional | Stack, engine: Asked) -> str:
-    """The plans of a layer's parts, one under the other."""
-    texts: list[str] = []
-    for name, part in zip(layer.part_names, layer.layers, strict=True):
-        with named(name):
-            texts.append(f"{name}:\n{part.explain(engine)}")
-    return "\n\n".join(texts)
+def ends_early(layer: "Bidirectional | Stack") -> bool:
+    """Whether sequences of a layer may end before their last step."""
+    return any(rnn.until is not None for rnn in recurrences(layer, "a layer"))

@@ -16,8 +16,7 @@ import numpy as np
 from stepnet.engines import Bound, Call, FrozenCall
 from stepnet.engines.threads import threads
 from stepnet.rnn.program import Program
-from stepnet.trace.step import Spec
-from stepnet.values.structure import rebuild
+from stepnet.values.structure import leaves, leaves_as, rebuild
 
 Array = np.ndarray
 Key = tuple[Any, ...]
@@ -30,26 +29,32 @@ MOST = 4
 class Frozen(Generic[Kind]):
     """A call of one shape: the trace that it runs, and what runs it.
 
-    memory: the shape and dtype of its memory, None where that is a structure. outputs: the shapes of the
-    outputs as the caller gets them.
+    memory: the shape and dtype of each memory. outputs: the shapes of the outputs as the caller gets them.
     """
 
     program: Kind
     run: FrozenCall
-    memory: tuple[tuple[int, ...], np.dtype[Any]] | None
+    memory: list[tuple[tuple[int, ...], np.dtype[Any]]]
     outputs: tuple[tuple[int, ...], ...]
 
-    def takes(self, initial: Any) -> bool:
-        """Whether an initial memory can be used as it lies."""
+    def arrays(self, initial: Any) -> list[Array | None] | None:
+        """The initial memories, which can be used as they lie; None where some of them cannot."""
         if initial is None:
-            return True
-        plain = type(initial) is np.ndarray and initial.flags.c_contiguous
-        return plain and (initial.shape, initial.dtype) == self.memory
+            return list[Array | None]([None] * len(self.memory))
+        arrays = leaves_as(initial, self.program.memory)
+        if arrays is None:
+            return None
+        for array, known in zip(arrays, self.memory, strict=True):
+            if type(array) is not np.ndarray or not array.flags.c_contiguous:
+                return None
+            if (array.shape, array.dtype) != known:
+                return None
+        return arrays
 
-    def __call__(self, sequences: Array, initial: Array | None) -> tuple[Any, Any]:
+    def __call__(self, sequences: Array, initial: list[Array | None]) -> tuple[Any, Any]:
         """The outputs and the last memory."""
         program = self.program
-        results = program.split(self.run([sequences], [initial] * program.memories))
+        results = program.split(self.run([sequences], initial))
         outputs = [array.reshape(shape) for array, shape in zip(results.outputs, self.outputs, strict=True)]
         return rebuilt(program.output, outputs), program.final(results.final)
 
@@ -90,7 +95,8 @@ class FrozenCalls(Generic[Kind]):
         if frozen is None or idle is None:
             return None
         try:
-            return (frozen.program, frozen(sequences, initial)) if frozen.takes(initial) else None
+            memories = frozen.arrays(initial)
+            return None if memories is None else (frozen.program, frozen(sequences, memories))
         finally:
             idle.append(frozen)
 
@@ -109,8 +115,8 @@ class FrozenCalls(Generic[Kind]):
         run = bound.frozen(call)
         if run is None:
             return
-        spec, rows, net = program.memory, call.rows, program.net
-        memory = ((rows, *spec.shape), np.dtype(spec.dtype)) if isinstance(spec, Spec) else None
+        rows, net = call.rows, program.net
+        memory = [((rows, *spec.shape), np.dtype(spec.dtype)) for spec in leaves(program.memory)]
         lead = {0: (rows,), 1: (rows,) if call.last_only else shape}
         results = zip(net.results, program.levels, strict=False)
         shapes = tuple((*lead[levels], *net.type_of(number).shape) for number, levels in results)

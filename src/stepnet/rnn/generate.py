@@ -18,9 +18,10 @@ from stepnet.errors import InputError
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
 from stepnet.rnn.compose import Bidirectional, Stack, recurrences
+from stepnet.rnn.declared import with_dtypes
 from stepnet.rnn.masks import MOST_SEED, SEED, identified, numbers_at
 from stepnet.rnn.program import Asked
-from stepnet.rnn.recurrence import RNN, with_dtypes
+from stepnet.rnn.recurrence import RNN
 from stepnet.trace.functions import one_hot
 from stepnet.trace.step import Spec
 from stepnet.values.arguments import (

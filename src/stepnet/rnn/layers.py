@@ -9,31 +9,93 @@ So one program runs them: their parts run one after the other, and nothing is ch
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, Unpack
 
 import numpy as np
 
-from stepnet.engines import Call, checked_engine
+from stepnet.engines import checked_engine
 from stepnet.errors import InputError, named
 from stepnet.net.ir import Builder, Net, with_inputs
 from stepnet.net.types import CONST, ROWS, STEPS, Type, extent_of
-from stepnet.rnn.batch import Batch, Statics, begun_steps, initial_arrays
-from stepnet.rnn.control import Control, Controls, mask_array
+from stepnet.rnn.batch import Batch, Statics, initial_arrays
+from stepnet.rnn.control import Control, Controls
+from stepnet.rnn.declared import check_inputs, check_masked, keep
 from stepnet.rnn.frozen import FrozenCalls
-from stepnet.rnn.nested import NO_LAST, is_traced
+from stepnet.rnn.nested import is_traced
 from stepnet.rnn.program import Asked, Program
-from stepnet.rnn.reading import Reading
-from stepnet.rnn.recurrence import RNN, check_inputs, check_masked, keep
+from stepnet.rnn.reading import NO_LAST, Reading, call_of
+from stepnet.rnn.recurrence import RNN
 from stepnet.trace.step import Spec
 from stepnet.trace.traced import Traced, apply
 from stepnet.values.arguments import flag
-from stepnet.values.once import computed_once
 from stepnet.values.structure import leaves, named_leaves, rebuild, transform
 
-if TYPE_CHECKING:
-    from stepnet.rnn.compose import Layer
-
 Array = np.ndarray
+
+
+class Combined(Protocol):
+    """Layers or directions that run as one: a `Stack`, a `Bidirectional`."""
+
+    @property
+    def layers(self) -> "tuple[Layer, ...]":
+        """The parts, in the order they run."""
+        ...
+
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        """What messages call the parts."""
+        ...
+
+    def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
+        """What belongs to each part; raises `InputError` where it is not one entry for each."""
+        ...
+
+    def together(self, values: list[Any]) -> Any:
+        """What the parts gave, in the structure that the caller sees."""
+        ...
+
+    def input_of(self, sequences: Any, outputs: list[Any]) -> Any:
+        """What the next part runs over, after parts with these outputs."""
+        ...
+
+    def ends_with(self, place: int) -> bool:
+        """Whether a part's last output is one of the whole."""
+        ...
+
+    def output_of(self, outputs: list[Any], last_only: bool) -> Any:
+        """The output of the whole."""
+        ...
+
+    def __call__(
+        self,
+        sequences: Any,
+        initial: Any = None,
+        statics: Any = None,
+        lengths: Any = None,
+        last_only: bool = False,
+        engine: Asked = "auto",
+        **control: Unpack[Controls],
+    ) -> tuple[Any, Any]:
+        """The outputs and the last memories."""
+        ...
+
+    def trace_steps(
+        self,
+        sequences: Any,
+        initial: Any = None,
+        statics: Any = None,
+        lengths: Any = None,
+        **control: Unpack[Controls],
+    ) -> Any:
+        """The named values of every step."""
+        ...
+
+    def explain(self, engine: Asked = "auto") -> str:
+        """The plans as text for people."""
+        ...
+
+
+Layer = RNN | Combined
 
 
 @dataclass(frozen=True)
@@ -45,14 +107,9 @@ class Leaf:
     initial: Any
     statics: Statics
 
-    @property
-    def title(self) -> str:
-        """Where it stands, as messages say it."""
-        return ": ".join(self.names)
-
 
 def leaves_of(
-    layer: "Layer", initial: Any, statics: Any, count: int, names: tuple[str, ...] = ()
+    layer: Layer, initial: Any, statics: Any, count: int, names: tuple[str, ...] = ()
 ) -> list[Leaf]:
     """Every recurrence of a layer with its initial memories and statics, in the order they run."""
     if isinstance(layer, RNN):
@@ -90,25 +147,19 @@ class LayersProgram(Program):
 
 
 class LayersRun:
-    """What runs layers as one net: the programs of the kinds of calls so far."""
+    """What runs layers as one net: the programs of the kinds of calls so far.
 
-    def __init__(self, layer: "Layer") -> None:
-        self.layer = layer
+    ends: whether sequences may end early: how long those of the next layer are is then known too late.
+    """
+
+    def __init__(self, layer: Combined, ends: bool) -> None:
+        self.layer, self.ends = layer, ends
         self.programs = OrderedDict[Any, LayersProgram]()
         self.frozen = FrozenCalls[LayersProgram]()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The layers alone: a copy, or one in another process, makes its programs anew."""
-        return LayersRun, (self.layer,)
-
-    @computed_once
-    def ends(self) -> bool:
-        """Whether sequences may end early: how long those of the next layer are is then known too late."""
-        return any(rnn.until is not None for rnn in rnns_of(self.layer))
-
-    def is_single(self, sequences: Any) -> bool:
-        """Whether one net runs a call: not within a step, which has a net of its own."""
-        return not self.ends and (type(sequences) is np.ndarray or not is_traced(sequences))
+        return LayersRun, (self.layer, self.ends)
 
     def __call__(
         self,
@@ -124,18 +175,19 @@ class LayersRun:
         begun: Any = None,
         time_major: bool = False,
     ) -> tuple[Any, Any]:
-        """The outputs and the last memories."""
-        plain = initial is None and statics is None and lengths is None and mask is None and begun is None
+        """The outputs and the last memories: of one net, unless the layers are in a step's, or end early."""
+        plain = statics is None and lengths is None and mask is None and begun is None
         key = self.frozen.key(sequences, last_only, engine, masked, time_major) if plain else None
-        if key is not None and (done := self.frozen.run(key, sequences, None)) is not None:
+        if key is not None and (done := self.frozen.run(key, sequences, initial)) is not None:
             return done[1]
-        asked, last_only = checked_engine(engine), flag(last_only, "last_only")
         control: Controls = {"mask": mask, "masked": masked, "begun": begun, "time_major": time_major}
-        given = self.read(sequences, initial, statics, lengths, last_only, **control)
-        bound = given.program.bound(asked)
-        if key is not None and self.frozen.is_due(key):
-            self.frozen.freeze(key, given.program, bound, given.call, given.batch.like)
-        return given.answer(bound)
+        if self.ends or is_traced(sequences):
+            return part_by_part(
+                self.layer, sequences, initial, statics, lengths, last_only, engine, **control
+            )
+        asked, last_only = checked_engine(engine), flag(last_only, "last_only")
+        reading = self.read(sequences, initial, statics, lengths, last_only, **control)
+        return reading.run(asked, self.frozen, key)
 
     def read(
         self,
@@ -145,12 +197,12 @@ class LayersRun:
         lengths: Any,
         last_only: bool,
         *,
-        mask: Any,
-        masked: str,
-        begun: Any,
-        time_major: bool,
+        mask: Any = None,
+        masked: str = "repeat",
+        begun: Any = None,
+        time_major: bool = False,
     ) -> Reading[LayersProgram]:
-        """What the arguments of a call are, checked; raises `InputError` for those that do not fit."""
+        """The arguments of a call, checked; raises `InputError` for those that do not fit."""
         check_masked(masked)
         batch = Batch.of(sequences, lengths, flag(time_major, "time_major"))
         parts = apart(leaves_of(self.layer, initial, statics, batch.count))
@@ -159,19 +211,7 @@ class LayersRun:
         for part, memory in zip(parts, program.memories_of, strict=True):
             with named(*part.names):
                 memories += initial_arrays(part.initial, memory, batch.count)
-        call = Call(
-            batch.arrays if mask is None else [*batch.arrays, mask_array(mask, batch.steps_like)],
-            batch.starts,
-            batch.lengths,
-            batch.total,
-            memories,
-            [array for part in parts for array in part.statics.arrays],
-            False,
-            None if begun is None else begun_steps(begun, batch.count),
-            batch.steps,
-            batch.inner,
-            {axis: offsets for part in parts for axis, offsets in part.statics.beside.items()},
-        )
+        call = call_of(batch, memories, [part.statics for part in parts], False, mask, begun)
         return Reading(batch, program, program, call, ends=False)
 
     def program_for(
@@ -186,9 +226,56 @@ class LayersRun:
         return program
 
 
-def rnns_of(layer: "Layer") -> list[RNN]:
-    """Every recurrence of a layer."""
-    return [layer] if isinstance(layer, RNN) else [rnn for part in layer.layers for rnn in rnns_of(part)]
+def part_by_part(
+    layer: Combined,
+    sequences: Any,
+    initial: Any,
+    statics: Any,
+    lengths: Any,
+    last_only: bool,
+    engine: Asked,
+    **control: Unpack[Controls],
+) -> tuple[Any, Any]:
+    """The outputs and the last memories by a call of each part."""
+    last_only = flag(last_only, "last_only")
+    given, still = layer.by_part(initial, "initial"), layer.by_part(statics, "statics")
+    outputs, final = list[Any](), list[Any]()
+    for place, (name, part) in enumerate(zip(layer.part_names, layer.layers, strict=True)):
+        x, last = layer.input_of(sequences, outputs), last_only and layer.ends_with(place)
+        with named(name):
+            output, memory = part(x, given[place], still[place], lengths, last, engine, **control)
+        outputs.append(output)
+        final.append(memory)
+    return layer.output_of(outputs, last_only), layer.together(final)
+
+
+def scopes_of(
+    layer: Combined,
+    sequences: Any,
+    initial: Any,
+    statics: Any,
+    lengths: Any,
+    **control: Unpack[Controls],
+) -> Any:
+    """The named values of every step, part by part. See `RNN.trace_steps`."""
+    given, still = layer.by_part(initial, "initial"), layer.by_part(statics, "statics")
+    outputs, scopes = list[Any](), list[Any]()
+    for place, (name, part) in enumerate(zip(layer.part_names, layer.layers, strict=True)):
+        call = layer.input_of(sequences, outputs), given[place], still[place], lengths
+        with named(name):
+            scopes.append(part.trace_steps(*call, **control))
+            if not layer.ends_with(place):
+                outputs.append(part(*call, engine="interpret", **control)[0])
+    return layer.together(scopes)
+
+
+def explained(layer: Combined, engine: Asked) -> str:
+    """The plans of the parts, one under the other."""
+    texts: list[str] = []
+    for name, part in zip(layer.part_names, layer.layers, strict=True):
+        with named(name):
+            texts.append(f"{name}:\n{part.explain(engine)}")
+    return "\n\n".join(texts)
 
 
 def apart(parts: list[Leaf]) -> list[Leaf]:
@@ -207,7 +294,7 @@ class Wiring:
     builder: Builder = field(default_factory=Builder)
     made: list[Made] = field(default_factory=list[Made])
 
-    def program(self, layer: "Layer", last_only: bool) -> LayersProgram:
+    def program(self, layer: Layer, last_only: bool) -> LayersProgram:
         """What runs the layers."""
         specs = leaves(self.batch.specs)
         names = [name or "x" for name, _ in named_leaves(self.batch.structure)]
@@ -230,7 +317,7 @@ class Wiring:
         last = rebuild(memory, [spec for part in self.made for spec in leaves(part.last)])
         return LayersProgram(net, blank, memory, last, self.made)
 
-    def added(self, layer: "Layer", x: Any, last_only: bool, names: tuple[str, ...] = ()) -> tuple[Any, Any]:
+    def added(self, layer: Layer, x: Any, last_only: bool, names: tuple[str, ...] = ()) -> tuple[Any, Any]:
         """The outputs of a layer over the values x, and the structure of its memory."""
         if isinstance(layer, RNN):
             with named(*names):

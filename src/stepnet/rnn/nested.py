@@ -11,13 +11,15 @@ How the inner memory begins is said at every call: `initial="zeros"` begins each
 value of the step, as the outer memory, continues from there.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from stepnet.net.meanings import REDUCTIONS
 from stepnet.net.types import CONST, ROWS
 from stepnet.rnn.batch import ZEROS
+from stepnet.rnn.declared import Declared
+from stepnet.rnn.reading import NO_LAST
 from stepnet.rnn.watch import as_watched
 from stepnet.trace.lines import refuse
 from stepnet.trace.step import Spec, TracedStep
@@ -26,11 +28,7 @@ from stepnet.values.arguments import is_one_of, shown
 from stepnet.values.dtypes import DTYPES
 from stepnet.values.structure import arranged, leaves, named_leaves, rebuild, skeleton, transform
 
-if TYPE_CHECKING:
-    from stepnet.rnn.recurrence import RNN
-
 Array = np.ndarray
-NO_LAST = "last_only is for outputs that there is one of per step; this one is a sequence at each"
 
 
 def is_traced(structure: Any) -> bool:
@@ -41,12 +39,13 @@ def is_traced(structure: Any) -> bool:
 # ---- inside a step -----------------------------------------------------------------------------------------
 
 
-def in_step(rnn: "RNN", sequences: Any, initial: Any, statics: Any, last_only: bool) -> tuple[Any, Any]:
+def in_step(rnn: Declared, sequences: Any, initial: Any, statics: Any, last_only: bool) -> tuple[Any, Any]:
     """The outputs and the last memory of a recurrence over the inner sequences of a step's input.
 
     Raises `StepError`, with the user's line, for values that are no inner sequences, and where it is not said
     how the memory begins.
     """
+    sequences = rnn.as_declared(sequences)
     rnn, output_of = as_watched(rnn)
     builder = builder_of([*leaves(sequences), *leaves(initial), *leaves(statics)])
 

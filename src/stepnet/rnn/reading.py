@@ -1,19 +1,24 @@
 """The arguments of a call as they are run, and its answer in the caller's own form."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from stepnet.engines import Bound, Call
+import numpy as np
+
+from stepnet.engines import Bound, Call, Order
 from stepnet.errors import InputError
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
-from stepnet.rnn.batch import Batch
-from stepnet.rnn.control import run_until
-from stepnet.rnn.nested import NO_LAST
+from stepnet.rnn.batch import Batch, Statics, begun_steps
+from stepnet.rnn.control import mask_array, run_until
+from stepnet.rnn.frozen import FrozenCalls, Key
 from stepnet.rnn.program import Program
 from stepnet.values.structure import rebuild
 
+Array = np.ndarray
 Kind = TypeVar("Kind", bound=Program)
+NO_LAST = "last_only is for outputs that there is one of per step; this one is a sequence at each"
 NO_END = "a step with until= gives one value per row; one of its outputs is a sequence"
 
 
@@ -28,6 +33,16 @@ class Reading(Generic[Kind]):
     running: Program
     call: Call
     ends: bool
+
+    def run(self, asked: Order, frozen: FrozenCalls[Kind], key: Key | None) -> tuple[Any, Any]:
+        """The outputs and the last memory on the engine asked for.
+
+        frozen, key: where a second call of a shape is kept, and by what; None for one that is not.
+        """
+        bound = self.running.bound(asked)
+        if key is not None and frozen.is_due(key):
+            frozen.freeze(key, self.program, bound, self.call, self.batch.like)
+        return self.answer(bound)
 
     def answer(self, bound: Bound) -> tuple[Any, Any]:
         """The outputs and the last memory, in the structures of the step."""
@@ -46,3 +61,27 @@ class Reading(Generic[Kind]):
                 results.outputs if call.last_only else list(map(self.batch.laid_out, results.outputs, levels))
             )
         return rebuild(program.output, outputs), program.final(results.final)
+
+
+def call_of(
+    batch: Batch,
+    memories: Sequence[Array | None],
+    statics: Sequence[Statics],
+    last_only: bool,
+    mask: Any,
+    begun: Any,
+) -> Call:
+    """The call of a batch from these memories. statics: those of each recurrence, in the order they run."""
+    return Call(
+        batch.arrays if mask is None else [*batch.arrays, mask_array(mask, batch.steps_like)],
+        batch.starts,
+        batch.lengths,
+        batch.total,
+        memories,
+        [array for still in statics for array in still.arrays],
+        last_only,
+        None if begun is None else begun_steps(begun, batch.count),
+        batch.steps,
+        batch.inner,
+        {axis: offsets for still in statics for axis, offsets in still.beside.items()},
+    )

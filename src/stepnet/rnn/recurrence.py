@@ -2,41 +2,28 @@
 
 from collections import OrderedDict
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
-
-from stepnet.engines import Call, checked_engine
-from stepnet.errors import InputError
+from stepnet.engines import checked_engine
 from stepnet.net.ir import Net
-from stepnet.net.types import own_copy
 from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Schedule
 from stepnet.rnn import nested
-from stepnet.rnn.batch import Batch, Statics, begun_steps, checked_array, initial_arrays
-from stepnet.rnn.control import MASKED, Control, Controls, Until, mask_array
+from stepnet.rnn.batch import checked_array
+from stepnet.rnn.control import Controls
+from stepnet.rnn.declared import Declared, check_masked, same_parameters
 from stepnet.rnn.explain import explain
 from stepnet.rnn.frozen import FrozenCalls
-from stepnet.rnn.program import Asked, Program, StepProgram
-from stepnet.rnn.reading import Reading
+from stepnet.rnn.program import Asked, StepProgram
 from stepnet.rnn.scopes import Scopes, step_scopes
 from stepnet.rnn.stream import Stream
 from stepnet.trace.lines import refuse
-from stepnet.trace.step import Spec, Step, TracedStep, specs, trace_step
-from stepnet.values.arguments import array_of, choice, dtype_name, flag, function, is_array, whole
-from stepnet.values.dtypes import promoted_float
-from stepnet.values.structure import arranged, leaves, named_leaves, skeleton, transform
-
-Array = np.ndarray
-Kept = TypeVar("Kept", bound=Program)
-MOST_UNROLLED = 64
-MOST_TRACES = 32
-"""How many kinds of inputs a recurrence keeps the traces of."""
-NO_END = "a step with until= gives one value per row; one of its outputs is a sequence"
-MASKED_IS = f"masked is {' or '.join(map(repr, MASKED))}"
+from stepnet.trace.step import Spec, Step
+from stepnet.values.arguments import flag
+from stepnet.values.structure import skeleton, transform
 
 
-class RNN:
+class RNN(Declared):
     """A recurrence: `outputs, final = rnn(sequences)`.
 
     Args:
@@ -59,6 +46,7 @@ class RNN:
         InputError: For arguments that are not as said.
         StepError: For a step that does what no step can; at the first call if `inputs` is not given.
 
+    >>> import numpy as np
     >>> import stepnet as sn
     >>> def step(x, h, params):
     ...     h = np.tanh(x @ params["W"] + h @ params["R"])
@@ -73,47 +61,7 @@ class RNN:
            [0.76, 0.76]], dtype=float32)
     """
 
-    def __init__(
-        self,
-        step: Step,
-        params: Any = None,
-        *,
-        memory: Any,
-        inputs: Any = None,
-        statics: Any = None,
-        reverse: bool = False,
-        unroll: int = 1,
-        until: Until | None = None,
-    ) -> None:
-        function(step, "step is a function step(x, memory, params)")
-        if until is not None:
-            function(until, "until is a function until(output, memory)")
-        self.step = step
-        self.params = transform(parameter, params)
-        self.memory = specs(memory)
-        if not leaves(self.memory):
-            raise InputError("a recurrence carries a memory from step to step; give its features: memory=64")
-        self.reverse = flag(reverse, "reverse")
-        self.unroll = whole(
-            unroll, f"unroll is a number of steps from 1 to {MOST_UNROLLED}", 1, MOST_UNROLLED
-        )
-        self.until = until
-        self._programs: OrderedDict[Any, StepProgram] = OrderedDict()
-        self._seen: OrderedDict[Any, StepProgram] = OrderedDict()
-        self._latest: StepProgram | None = None
-        self._frozen = FrozenCalls[StepProgram]()
-        self.inputs, self.statics = specs(inputs), specs(statics)
-        if inputs is not None:
-            self._latest = self.program_of(self.inputs, self.statics)
-
     # ---- looking at it
-
-    @property
-    def program(self) -> StepProgram:
-        """What runs the latest kind of inputs; raises `InputError` before the inputs are known."""
-        if self._latest is None:
-            raise InputError("the inputs are not known yet: call the RNN once, or make it with inputs=")
-        return self._latest
 
     @property
     def net(self) -> Net:
@@ -153,6 +101,7 @@ class RNN:
         Nothing is traced, planned or compiled anew; the parameters are copied and packed at the first call.
         Arrays that the step captures are those that it captured. Raises `InputError` for other shapes.
 
+        >>> import numpy as np
         >>> import stepnet as sn
         >>> rnn = sn.RNN(lambda x, h, p: (x * p, h), np.ones(1, "float32"), memory=1)
         >>> doubled = rnn.with_params(np.full(1, 2, "float32"))
@@ -213,7 +162,6 @@ class RNN:
             self._latest, results = done
             return results
         asked, last_only = checked_engine(engine), flag(last_only, "last_only")
-        sequences = self.as_declared(sequences)
         if nested.is_traced(sequences):
             if mask is not None or begun is not None or self.until is not None or time_major:
                 raise refuse("mask=, begun=, until= and time_major= are not for a recurrence inside a step")
@@ -225,55 +173,8 @@ class RNN:
             check_masked(masked)
             return nested.in_step(self, sequences, initial, statics, last_only)
         control: Controls = {"mask": mask, "masked": masked, "begun": begun, "time_major": time_major}
-        given = self.read(sequences, initial, statics, lengths, last_only, **control)
-        bound = given.running.bound(asked)
-        if key is not None and self._frozen.is_due(key):
-            self._frozen.freeze(key, given.program, bound, given.call, given.batch.like)
-        return given.answer(bound)
-
-    def read(
-        self,
-        sequences: Any,
-        initial: Any,
-        statics: Any,
-        lengths: Any,
-        last_only: bool = False,
-        *,
-        mask: Any = None,
-        masked: str = "repeat",
-        begun: Any = None,
-        time_major: bool = False,
-    ) -> Reading[StepProgram]:
-        """What the arguments of a call are, checked; raises `InputError` for those that do not fit."""
-        check_masked(masked)
-        batch = Batch.of(sequences, lengths, flag(time_major, "time_major"))
-        still = Statics.of(statics, batch.count)
-        program = self.program_for(batch, still)
-        running = self.under(Control(None if mask is None else masked, self.until), program)
-        memories = initial_arrays(initial, program.memory, batch.count)
-        call = Call(
-            batch.arrays if mask is None else [*batch.arrays, mask_array(mask, batch.steps_like)],
-            batch.starts,
-            batch.lengths,
-            batch.total,
-            [*memories, *[None] * (running.memories - len(memories))],
-            still.arrays,
-            last_only,
-            None if begun is None else begun_steps(begun, batch.count),
-            batch.steps,
-            batch.inner,
-            still.beside,
-        )
-        return Reading(batch, program, running, call, self.until is not None)
-
-    def under(self, control: Control, program: StepProgram) -> StepProgram:
-        """The program of the step under control."""
-        if not control:
-            return program
-        if control.masked not in program.controlled:
-            traced = control.around(self.step, program.traced)
-            program.controlled[control.masked] = StepProgram(traced, self.reverse, self.unroll)
-        return program.controlled[control.masked]
+        reading = self.read(sequences, initial, statics, lengths, last_only, **control)
+        return reading.run(asked, self._frozen, key)
 
     def stream(
         self,
@@ -316,54 +217,6 @@ class RNN:
         control: Controls = {"mask": mask, "masked": masked, "begun": begun, "time_major": time_major}
         return step_scopes(self, sequences, initial, statics, lengths, control)
 
-    def as_declared(self, inputs: Any) -> Any:
-        """Inputs with their dicts in the order in which the recurrence was told of them."""
-        return inputs if self.inputs is None or is_array(inputs) else arranged(inputs, self.inputs)
-
-    def program_for(self, batch: Batch, statics: Statics) -> StepProgram:
-        """What runs inputs and statics like these, kept by their dtypes, features and levels."""
-        key = *batch.key, *statics.key
-        # A local, as other threads may trace other kinds of inputs meanwhile.
-        program = self._seen.get(key)
-        if program is None:
-            check_inputs(self.inputs, batch.specs)
-            program = self.program_of(batch.specs, statics.specs)
-            keep(self._seen, key, program)
-        self._latest = program
-        return program
-
-    def traced_for(self, inputs: Any, statics: Any) -> TracedStep:
-        """The step traced for such inputs and statics."""
-        latest = self._latest
-        check_inputs(self.inputs, inputs)
-        program = self.program_of(inputs, statics)
-        self._latest = latest or program
-        return program.traced
-
-    def program_of(self, inputs: Any, statics: Any) -> StepProgram:
-        """What runs inputs and statics of these `Spec`s."""
-        inputs = with_dtypes(inputs, leaves(self.params))
-        key = (skeleton(inputs), *leaves(inputs), skeleton(statics), *leaves(statics))
-        program = self._programs.get(key)
-        if program is None:
-            default = default_dtype(
-                [*(s.dtype for s in leaves(inputs)), *(p.dtype for p in leaves(self.params))]
-            )
-            memory = transform(lambda spec: Spec(spec.shape, spec.dtype or default), self.memory)
-            statics = transform(lambda spec: Spec(spec.shape, spec.dtype or default, 0, spec.axis), statics)
-            traced = trace_step(self.step, inputs, memory, statics, self.params)
-            program = StepProgram(traced, self.reverse, self.unroll)
-            keep(self._programs, key, program)
-        self._latest = program
-        return program
-
-
-def keep(programs: OrderedDict[Any, Kept], key: Any, program: Kept) -> None:
-    """Keeps a program for the next inputs of its kind, and lets the oldest of too many go."""
-    programs[key] = program
-    if len(programs) > MOST_TRACES:
-        programs.popitem(last=False)
-
 
 def scan(step: Step, initial: Any, xs: Any, params: Any = None, *, engine: Asked = "auto") -> tuple[Any, Any]:
     """The outputs and final memory of `step` over `xs`, from the memory `initial` of each sequence.
@@ -374,63 +227,3 @@ def scan(step: Step, initial: Any, xs: Any, params: Any = None, *, engine: Asked
     arrays = transform(lambda leaf: checked_array(leaf, "an initial memory"), initial)
     memory = transform(lambda array: Spec(array.shape[1:], array.dtype), arrays)
     return RNN(step, params, memory=memory)(xs, initial=arrays, engine=engine)
-
-
-# ---- what a recurrence is told -----------------------------------------------------------------------------
-
-
-def check_masked(masked: Any) -> None:
-    """Raises `InputError` for what is no answer of a masked step."""
-    choice(masked, MASKED_IS, MASKED)
-
-
-def parameter(value: Any) -> Array:
-    """A copy of a parameter as an array; raises `InputError` for what is none."""
-    array = array_of(value, "a parameter")
-    dtype_name(array.dtype, "a parameter")
-    return own_copy(array)
-
-
-def same_parameters(params: Any, before: Any) -> Any:
-    """Copies of parameters in the structure of those before; raises `InputError` where they are not alike."""
-    made = transform(parameter, arranged(params, before))
-    if skeleton(made) != skeleton(before):
-        raise InputError(
-            f"the parameters are {skeleton(made)}; those of the recurrence are {skeleton(before)}"
-        )
-    for (name, old), new in zip(named_leaves(before), leaves(made), strict=True):
-        if (old.shape, old.dtype) != (new.shape, new.dtype):
-            raise InputError(
-                f"{f'parameter {name}' if name else 'the parameter'} is {new.dtype}{list(new.shape)}; "
-                f"that of the recurrence is {old.dtype}{list(old.shape)}"
-            )
-    return made
-
-
-def check_inputs(declared: Any, given: Any) -> None:
-    """Raises `InputError` where inputs have other features than those the recurrence was made for."""
-    if declared is None:
-        return
-    given = arranged(given, declared)
-    if skeleton(declared) != skeleton(given):
-        raise InputError(
-            f"the inputs are {skeleton(given)}; this recurrence was made for {skeleton(declared)}"
-        )
-    for (name, expected), found in zip(named_leaves(declared), leaves(given), strict=True):
-        if expected.shape != found.shape:
-            what = f"input {name}".strip()
-            raise InputError(
-                f"{what} has features {list(found.shape)}; "
-                f"this recurrence was made for {list(expected.shape)}"
-            )
-
-
-def default_dtype(dtypes: list[Any]) -> str:
-    """The promoted floating dtype; float32 where there is none."""
-    return promoted_float(dtypes)
-
-
-def with_dtypes(inputs: Any, params: list[Array]) -> Any:
-    """Input specs with the parameters' floating dtype where they say none."""
-    default = default_dtype([p.dtype for p in params])
-    return transform(lambda spec: Spec(spec.shape, spec.dtype or default, spec.levels), inputs)

@@ -6,11 +6,11 @@ named values is given what the step is given.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from stepnet.engines.packed import Packed
+from stepnet.engines.packed import Form, Packed
 from stepnet.errors import InputError
 from stepnet.net.interpret import Segments, by_steps, interpret
 from stepnet.net.ir import Net
@@ -19,16 +19,15 @@ from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
 from stepnet.rnn import nested
 from stepnet.rnn.control import Controls
+from stepnet.rnn.declared import Declared
+from stepnet.rnn.program import StepProgram
+from stepnet.rnn.reading import Reading
 from stepnet.rnn.watch import Names, like, roles, watched
 from stepnet.trace.lines import refuse
 from stepnet.trace.traced import Traced
 from stepnet.values.arguments import is_integer, is_one_of, shown
 from stepnet.values.dtypes import DTYPES, kind_of_dtype
 from stepnet.values.structure import leaves, rebuild
-
-if TYPE_CHECKING:
-    from stepnet.rnn.reading import Reading
-    from stepnet.rnn.recurrence import RNN
 
 Array = np.ndarray
 SHOWN = 4
@@ -128,7 +127,7 @@ def numbers_text(value: Any) -> str:
 
 
 def step_scopes(
-    rnn: "RNN",
+    rnn: Declared,
     sequences: Any,
     initial: Any,
     statics: Any,
@@ -141,9 +140,8 @@ def step_scopes(
             "trace_steps is not for a recurrence inside a step: trace the steps of the one around it, whose "
             "scopes have the values of this one too"
         )
-    sequences = rnn.as_declared(sequences)
 
-    def read(rnn: "RNN") -> "Reading[Any]":
+    def read(rnn: Declared) -> Reading[StepProgram]:
         return rnn.read(sequences, initial, statics, lengths, **control)
 
     read(like(rnn, rnn.step))  # what is wrong is said here, where nobody watches
@@ -185,7 +183,7 @@ def constant_arrays(names: Names, params: list[Array]) -> dict[str, Array]:
     return arrays | dict(zip(made, interpret(net, [*none, *params], Segments(0)), strict=True))
 
 
-def under_mask(called: "Reading[Any]", record: "Record", first: int) -> dict[str, Ragged]:
+def under_mask(called: Reading[StepProgram], record: "Record", first: int) -> dict[str, Ragged]:
     """The outputs and next memories as the mask has them: of the step itself they are what it would give."""
     outputs, after = called.program.output, called.program.memory
     behind = first + len(leaves(called.running.output))
@@ -242,7 +240,7 @@ def inner_offsets(segments: Segments, type_: Type) -> tuple[Array, ...]:
     return segments.offsets[: len(type_.extent) - 1]
 
 
-def recorded(called: "Reading[Any]", seen: Net, params: list[Array]) -> Record:
+def recorded(called: Reading[StepProgram], seen: Net, params: list[Array]) -> Record:
     """What a recurrence has at each step: the results of the net that is seen, then those of its own body.
 
     Where sequences end early, steps behind an end do not count.
@@ -270,7 +268,7 @@ def recorded(called: "Reading[Any]", seen: Net, params: list[Array]) -> Record:
         steps.append((inside, [*interpret(seen, arrays, inside, index), *found]))
         return found
 
-    by_steps(net, node, [*packed.arrays(net), *params], packed.segments, run)
+    by_steps(net, node, [*packed.arrays(Form(net)), *params], packed.segments, run)
     row, place, kept = np.concatenate(rows), np.concatenate(places), np.flatnonzero(np.concatenate(counts))
     order = kept[np.lexsort((place[kept], row[kept]))]
     types = [seen.type_of(number) for number in seen.results] + [body.type_of(n) for n in body.results]

@@ -7,22 +7,20 @@ statics, there is something else to lay out at every step, and each is a call of
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
-from stepnet.engines import Bound, Call, Results, checked_engine
+from stepnet.engines import Bound, Call, Order, Results, checked_engine
 from stepnet.errors import InputError
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
 from stepnet.rnn.batch import Batch, Statics, begun_steps, checked_array, initial_arrays
+from stepnet.rnn.declared import Declared
 from stepnet.rnn.program import Asked
 from stepnet.trace.step import Spec, TracedStep
 from stepnet.values.arguments import array_of, shown, whole
 from stepnet.values.structure import arranged, leaves, named_leaves, rebuild, skeleton, transform
-
-if TYPE_CHECKING:
-    from stepnet.rnn.recurrence import RNN
 
 Array = np.ndarray
 MOST_ROWS = 2**24
@@ -44,7 +42,7 @@ class Stream:
     """
 
     def __init__(
-        self, rnn: "RNN", rows: int, initial: Any, statics: Any, engine: Asked, begun: Any = None
+        self, rnn: Declared, rows: int, initial: Any, statics: Any, engine: Asked, begun: Any = None
     ) -> None:
         count = whole(rows, "rows is how many sequences are stepped side by side, from 1 on", 1, MOST_ROWS)
         if rnn.reverse:
@@ -289,7 +287,7 @@ class Called:
     """Steps that have to do with sequences: each is a call, of one step more."""
 
     def __init__(
-        self, rnn: "RNN", turn: Turn, begun: Array, initial: Any, statics: Any, engine: Asked
+        self, rnn: Declared, turn: Turn, begun: Array, initial: Any, statics: Any, engine: Order
     ) -> None:
         self.turn = turn
         self.rnn, self.rows, self.engine = rnn, len(begun), engine
@@ -317,9 +315,9 @@ class Called:
                 return output.inner() if output.levels > 1 else output.values
             return output[:, 0]
 
-        outputs, memory = self.rnn(
-            transform(sequence, x), self.memory, self.statics, engine=self.engine, begun=self.begun
-        )
+        sequences = transform(sequence, x)
+        reading = self.rnn.read(sequences, self.memory, self.statics, None, begun=self.begun)
+        outputs, memory = reading.answer(reading.running.bound(self.engine))
         self.sides[(self.turn.number + 1) % 2] = memory, self.begun + 1
         return transform(step, outputs)
 

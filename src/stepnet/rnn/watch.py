@@ -10,16 +10,14 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import wraps
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from stepnet.net.ir import Builder
+from stepnet.rnn.declared import Declared
 from stepnet.trace.lines import code_of, is_users, user_frame
 from stepnet.trace.step import Step
 from stepnet.trace.traced import Traced
 from stepnet.values.structure import leaves, named_leaves
-
-if TYPE_CHECKING:
-    from stepnet.rnn.recurrence import RNN
 
 Names = dict[str, Any]
 
@@ -29,7 +27,7 @@ class Told:
     """Values of a step that no function's variables hold, and recurrences inside it, by their names."""
 
     values: Names = field(default_factory=Names)
-    titles: "dict[str, RNN]" = field(default_factory=dict[str, "RNN"])
+    titles: dict[str, Declared] = field(default_factory=dict[str, Declared])
 
 
 TOLD: ContextVar[Told | None] = ContextVar("TOLD", default=None)
@@ -149,7 +147,7 @@ def tell(values: Names) -> None:
 # ---- recurrences inside a step -----------------------------------------------------------------------------
 
 
-def as_watched(rnn: "RNN") -> tuple["RNN", Callable[[Any], Any]]:
+def as_watched(rnn: Declared) -> tuple[Declared, Callable[[Any], Any]]:
     """A recurrence inside a step as it is run there, and what takes the step's output from its outputs.
 
     Itself where nobody watches. Else one whose named values are outputs too, which become values of the step
@@ -176,16 +174,16 @@ def as_watched(rnn: "RNN") -> tuple["RNN", Callable[[Any], Any]]:
     return like(rnn, run), output_of
 
 
-def like(rnn: "RNN", step: Step) -> "RNN":
+def like(rnn: Declared, step: Step) -> Declared:
     """The same recurrence of another step."""
-    found = type(rnn)(
+    other = Declared(
         step, rnn.params, memory=rnn.memory, reverse=rnn.reverse, unroll=rnn.unroll, until=rnn.until
     )
-    found.inputs = rnn.inputs
-    return found
+    other.inputs = rnn.inputs
+    return other
 
 
-def title_of(rnn: "RNN", titles: "dict[str, RNN]") -> str:
+def title_of(rnn: Declared, titles: dict[str, Declared]) -> str:
     """What the user calls a recurrence: a name that no other one has."""
     frame = user_frame()
     scopes = () if frame is None else (frame.f_locals, frame.f_globals)

@@ -80,6 +80,32 @@ def arranged(structure: Structure, like: Structure) -> Structure:
     return _like(structure, {key: arranged(child, other) for (key, child), (_, other) in pairs})
 
 
+def leaves_as(structure: Structure, like: Structure) -> list[Any] | None:
+    """The leaves in the order of those of `like`, which is made of dicts, tuples and lists; else None.
+
+    It names nothing and refuses nothing, and so is quick.
+
+    >>> leaves_as({"c": 1, "h": (2, 3)}, {"h": (0, 0), "c": 0}), leaves_as((1, 2), (0, 0, 0))
+    ([2, 3, 1], None)
+    """
+    if like is None:
+        return [] if structure is None else None
+    if isinstance(like, dict):
+        expected, held = cast("dict[Any, Any]", like), cast("dict[Any, Any]", structure)
+        if not isinstance(structure, dict) or held.keys() != expected.keys():
+            return None
+        pairs = [(held[key], child) for key, child in expected.items()]
+    elif isinstance(like, tuple | list):
+        children, items = cast("Sequence[Any]", like), cast("Sequence[Any]", structure)
+        if not isinstance(structure, tuple | list) or len(items) != len(children):
+            return None
+        pairs = [*zip(items, children, strict=True)]
+    else:
+        return [structure]
+    inside = [leaves_as(child, other) for child, other in pairs]
+    return None if None in inside else [leaf for part in inside if part is not None for leaf in part]
+
+
 def _like(structure: Structure, children: dict[Any, Any]) -> Structure:
     """A structure of the same kind with other children."""
     if structure is None:

@@ -13,6 +13,8 @@ from stepnet.engines.llvm.needs import Needs
 from stepnet.engines.llvm.records import Field, Records
 from stepnet.engines.llvm.target import Target
 from stepnet.engines.llvm.words import ARRAYS, WORDS
+from stepnet.engines.packed import parameters_of
+from stepnet.net.interpret import evaluated
 from stepnet.net.ir import Net, ancestors
 from stepnet.net.types import CONST, ROWS, STEPS
 from stepnet.plan.passes.rewrite import view_chain
@@ -322,15 +324,8 @@ def read_by(net: Net) -> int:
 def constant_values(plan: Plan, parameters: Sequence[np.ndarray]) -> Values:
     """The value of every constant node of the outer net and the body, from the parameters."""
     net, body = plan.net, plan.body
-    given = [number for number in net.inputs if net.type_of(number).extent == CONST]
-    values: Values = {
-        (False, number): np.asarray(value) for number, value in zip(given, parameters, strict=True)
-    }
-    with np.errstate(all="ignore"):
-        for number in plan.once:
-            node = net.nodes[number]
-            operands = [values[False, operand] for operand in node.inputs]
-            values[False, number] = node.row.meaning(*operands, **node.attributes)
+    outer = evaluated(net, dict(zip(parameters_of(net), parameters, strict=True)), plan.once)
+    values: Values = {(False, number): value for number, value in outer.items()}
     for inner, outer in zip(body.inputs, plan.recurrence.inputs, strict=True):
         if body.type_of(inner).extent == CONST:
             values[True, inner] = values[False, outer]

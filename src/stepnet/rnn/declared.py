@@ -1,0 +1,212 @@
+"""A recurrence as it was declared, and the programs of it so far: one for each kind of inputs.
+
+    step, params, memory=64   --(inputs, statics)-->   traced step   -->   program
+
+What runs a recurrence, a call, a stream, a step around it or layers of several, asks for programs here.
+"""
+
+from collections import OrderedDict
+from typing import Any, TypeVar
+
+import numpy as np
+
+from stepnet.errors import InputError
+from stepnet.net.types import own_copy
+from stepnet.rnn.batch import Batch, Statics, initial_arrays
+from stepnet.rnn.control import MASKED, Control, Until
+from stepnet.rnn.frozen import FrozenCalls
+from stepnet.rnn.program import Program, StepProgram
+from stepnet.rnn.reading import Reading, call_of
+from stepnet.trace.step import Spec, Step, TracedStep, specs, trace_step
+from stepnet.values.arguments import array_of, choice, dtype_name, flag, function, is_array, whole
+from stepnet.values.dtypes import promoted_float
+from stepnet.values.structure import arranged, leaves, named_leaves, skeleton, transform
+
+Array = np.ndarray
+Kept = TypeVar("Kept", bound=Program)
+MOST_UNROLLED = 64
+MOST_TRACES = 32
+"""How many kinds of inputs a recurrence keeps the traces of."""
+MASKED_IS = f"masked is {' or '.join(map(repr, MASKED))}"
+
+
+class Declared:
+    """A recurrence as it was declared. `RNN`, which runs it, says what each argument is."""
+
+    def __init__(
+        self,
+        step: Step,
+        params: Any = None,
+        *,
+        memory: Any,
+        inputs: Any = None,
+        statics: Any = None,
+        reverse: bool = False,
+        unroll: int = 1,
+        until: Until | None = None,
+    ) -> None:
+        function(step, "step is a function step(x, memory, params)")
+        if until is not None:
+            function(until, "until is a function until(output, memory)")
+        self.step = step
+        self.params = transform(parameter, params)
+        self.memory = specs(memory)
+        if not leaves(self.memory):
+            raise InputError("a recurrence carries a memory from step to step; give its features: memory=64")
+        self.reverse = flag(reverse, "reverse")
+        self.unroll = whole(
+            unroll, f"unroll is a number of steps from 1 to {MOST_UNROLLED}", 1, MOST_UNROLLED
+        )
+        self.until = until
+        self._programs: OrderedDict[Any, StepProgram] = OrderedDict()
+        self._seen: OrderedDict[Any, StepProgram] = OrderedDict()
+        self._latest: StepProgram | None = None
+        self._frozen = FrozenCalls[StepProgram]()
+        self.inputs, self.statics = specs(inputs), specs(statics)
+        if inputs is not None:
+            self._latest = self.program_of(self.inputs, self.statics)
+
+    @property
+    def program(self) -> StepProgram:
+        """What runs the latest kind of inputs; raises `InputError` before the inputs are known."""
+        if self._latest is None:
+            raise InputError("the inputs are not known yet: call the RNN once, or make it with inputs=")
+        return self._latest
+
+    def as_declared(self, inputs: Any) -> Any:
+        """Inputs with their dicts in the order in which they were declared."""
+        return inputs if self.inputs is None or is_array(inputs) else arranged(inputs, self.inputs)
+
+    def read(
+        self,
+        sequences: Any,
+        initial: Any,
+        statics: Any,
+        lengths: Any,
+        last_only: bool = False,
+        *,
+        mask: Any = None,
+        masked: str = "repeat",
+        begun: Any = None,
+        time_major: bool = False,
+    ) -> Reading[StepProgram]:
+        """The arguments of a call, checked; raises `InputError` for those that do not fit."""
+        check_masked(masked)
+        batch = Batch.of(self.as_declared(sequences), lengths, flag(time_major, "time_major"))
+        still = Statics.of(statics, batch.count)
+        program = self.program_for(batch, still)
+        running = self.under(Control(None if mask is None else masked, self.until), program)
+        memories = initial_arrays(initial, program.memory, batch.count)
+        memories += [None] * (running.memories - len(memories))
+        call = call_of(batch, memories, [still], last_only, mask, begun)
+        return Reading(batch, program, running, call, self.until is not None)
+
+    def under(self, control: Control, program: StepProgram) -> StepProgram:
+        """The program of the step under control."""
+        if not control:
+            return program
+        if control.masked not in program.controlled:
+            traced = control.around(self.step, program.traced)
+            program.controlled[control.masked] = StepProgram(traced, self.reverse, self.unroll)
+        return program.controlled[control.masked]
+
+    def program_for(self, batch: Batch, statics: Statics) -> StepProgram:
+        """What runs inputs and statics like these, kept by their dtypes, features and levels."""
+        key = *batch.key, *statics.key
+        # A local, as other threads may trace other kinds of inputs meanwhile.
+        program = self._seen.get(key)
+        if program is None:
+            check_inputs(self.inputs, batch.specs)
+            program = self.program_of(batch.specs, statics.specs)
+            keep(self._seen, key, program)
+        self._latest = program
+        return program
+
+    def traced_for(self, inputs: Any, statics: Any) -> TracedStep:
+        """The step traced for such inputs and statics."""
+        latest = self._latest
+        check_inputs(self.inputs, inputs)
+        program = self.program_of(inputs, statics)
+        self._latest = latest or program
+        return program.traced
+
+    def program_of(self, inputs: Any, statics: Any) -> StepProgram:
+        """What runs inputs and statics of these `Spec`s."""
+        inputs = with_dtypes(inputs, leaves(self.params))
+        key = (skeleton(inputs), *leaves(inputs), skeleton(statics), *leaves(statics))
+        program = self._programs.get(key)
+        if program is None:
+            default = default_dtype(
+                [*(s.dtype for s in leaves(inputs)), *(p.dtype for p in leaves(self.params))]
+            )
+            memory = transform(lambda spec: Spec(spec.shape, spec.dtype or default), self.memory)
+            statics = transform(lambda spec: Spec(spec.shape, spec.dtype or default, 0, spec.axis), statics)
+            traced = trace_step(self.step, inputs, memory, statics, self.params)
+            program = StepProgram(traced, self.reverse, self.unroll)
+            keep(self._programs, key, program)
+        self._latest = program
+        return program
+
+
+def keep(programs: OrderedDict[Any, Kept], key: Any, program: Kept) -> None:
+    """Keeps a program for the next inputs of its kind, and lets the oldest of too many go."""
+    programs[key] = program
+    if len(programs) > MOST_TRACES:
+        programs.popitem(last=False)
+
+
+def check_masked(masked: Any) -> None:
+    """Raises `InputError` for what is no answer of a masked step."""
+    choice(masked, MASKED_IS, MASKED)
+
+
+def parameter(value: Any) -> Array:
+    """A copy of a parameter as an array; raises `InputError` for what is none."""
+    array = array_of(value, "a parameter")
+    dtype_name(array.dtype, "a parameter")
+    return own_copy(array)
+
+
+def same_parameters(params: Any, before: Any) -> Any:
+    """Copies of parameters in the structure of those before; raises `InputError` where they are not alike."""
+    made = transform(parameter, arranged(params, before))
+    if skeleton(made) != skeleton(before):
+        raise InputError(
+            f"the parameters are {skeleton(made)}; those of the recurrence are {skeleton(before)}"
+        )
+    for (name, old), new in zip(named_leaves(before), leaves(made), strict=True):
+        if (old.shape, old.dtype) != (new.shape, new.dtype):
+            raise InputError(
+                f"{f'parameter {name}' if name else 'the parameter'} is {new.dtype}{list(new.shape)}; "
+                f"that of the recurrence is {old.dtype}{list(old.shape)}"
+            )
+    return made
+
+
+def check_inputs(declared: Any, given: Any) -> None:
+    """Raises `InputError` where inputs have other features than those the recurrence was made for."""
+    if declared is None:
+        return
+    given = arranged(given, declared)
+    if skeleton(declared) != skeleton(given):
+        raise InputError(
+            f"the inputs are {skeleton(given)}; this recurrence was made for {skeleton(declared)}"
+        )
+    for (name, expected), found in zip(named_leaves(declared), leaves(given), strict=True):
+        if expected.shape != found.shape:
+            what = f"input {name}".strip()
+            raise InputError(
+                f"{what} has features {list(found.shape)}; "
+                f"this recurrence was made for {list(expected.shape)}"
+            )
+
+
+def default_dtype(dtypes: list[Any]) -> str:
+    """The promoted floating dtype; float32 where there is none."""
+    return promoted_float(dtypes)
+
+
+def with_dtypes(inputs: Any, params: list[Array]) -> Any:
+    """Input specs with the parameters' floating dtype where they say none."""
+    default = default_dtype([p.dtype for p in params])
+    return transform(lambda spec: Spec(spec.shape, spec.dtype or default, spec.levels), inputs)
