@@ -11,6 +11,7 @@ from random_gradients import assert_gradients, cast, plain
 from tolerance import assert_close
 
 import stepnet as sn
+from stepnet.errors import StepnetError
 from stepnet.net.interpret import Segments
 from stepnet.ragged.offsets import offsets_of
 from stepnet.rnn.cells import CELLS
@@ -251,3 +252,111 @@ def test_gradients_are_those_of_pytorch(name: str, named: str, engine: str) -> N
     right = parameters_of(sn.layout.from_torch(slopes, cell=named))
     for one, other in zip(plain(gradients.params), plain(right), strict=True):
         assert_close(one, other, 24, WIDTH)
+
+
+# ---- rows that end early -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_gradient_of_rows_that_end_early_is_that_of_the_steps_they_take(reverse: bool, engine: str) -> None:
+    x = sequences(3, lengths=(5, 0, 1, 4, 6))
+    options: dict[str, Any] = {"memory": 3, "reverse": reverse}
+    ending = sn.RNN(normed, PARAMS, until=lambda y, h: h[:, 0] > 0.2, **options)
+    (outputs, final), backward = sn.vjp(ending)(x, engine=engine)
+    right, last = ending(x, engine=engine)
+    np.testing.assert_array_equal(outputs.lengths, right.lengths)
+    assert outputs.lengths.sum() < x.lengths.sum()
+    assert_close(outputs.values, right.values)
+    assert_close(final, last)
+    gradients = backward(outputs, final)
+    cut = [one[len(one) - n :] if reverse else one[:n] for one, n in zip(x, outputs.lengths, strict=True)]
+    (_, _), other = sn.vjp(sn.RNN(normed, PARAMS, **options))(sn.Ragged.from_list(cut), engine=engine)
+    expected = other(outputs, final)
+    assert_close(gradients.params["W"], expected.params["W"])
+    for whole, part in zip(gradients.inputs, expected.inputs, strict=True):
+        taken, rest = (whole[len(whole) - len(part) :], whole[: len(whole) - len(part)])
+        if not reverse:
+            taken, rest = whole[: len(part)], whole[len(part) :]
+        assert_close(taken, part)
+        assert not rest.any()
+
+
+# ---- losses ------------------------------------------------------------------------------------------------
+
+
+def squares(y: Any, target: Any) -> Any:
+    return np.sum((y - target) ** 2, axis=-1)
+
+
+@pytest.mark.parametrize("last_only", [False, True])
+def test_the_value_and_gradient_of_a_loss(last_only: bool, engine: str) -> None:
+    x, layer = sequences(3), cell("gru")
+    targets: Any = numbers(4, 4) if last_only else sequences(4)
+    (outputs, _), backward = sn.vjp(layer)(x, last_only=last_only, engine=engine)
+    y, t = (part if last_only else part.values for part in (outputs, targets))
+    count = len(y)
+    train = sn.value_and_grad(squares, layer)
+    value, gradients = train(x, targets, last_only=last_only, wrt=("params", "inputs"), engine=engine)
+    assert_close(value, np.sum((y - t) ** 2) / count, 9, WIDTH)
+    slope = 2 * (y - t) / count
+    right = backward(slope if last_only else outputs.with_values(slope))
+    assert gradients.initial is None
+    for name, found in gradients.params.items():
+        assert_close(found, right.params[name], 9, WIDTH)
+    assert_close(gradients.inputs.values, right.inputs.values, 9, WIDTH)
+
+
+def test_a_loss_of_the_last_memories(engine: str) -> None:
+    layer, x = cell("lstm"), sequences(3)
+
+    def loss(y: Any, targets: Any, final: Any) -> Any:
+        return np.sum(final["c"] * final["h"], axis=-1)
+
+    value, gradients = sn.value_and_grad(loss, layer, reduce="sum")(x, engine=engine)
+    (_, final), backward = sn.vjp(layer)(x, engine=engine)
+    assert_close(value, np.sum(final["c"] * final["h"]), 5, WIDTH)
+    right = backward(None, {"h": final["c"], "c": final["h"]})
+    for name, found in gradients.params.items():
+        assert_close(found, right.params[name], 9, WIDTH)
+
+
+def test_a_loss_falls_in_training() -> None:
+    layer, x = cell("gru", dtype="float32"), sequences(3).with_values(numbers(9, 3).astype("float32"))
+    targets = x.with_values(np.full((9, 4), 0.5, "float32"))
+    train, params, values = sn.value_and_grad(squares, layer), layer.params, list[float]()
+    for _ in range(30):
+        value, gradients = train(x, targets, params=params)
+        values.append(float(value))
+        params = {name: array - 0.2 * gradients.params[name] for name, array in params.items()}
+    assert values[-1] < 0.2 * values[0]
+    outputs, _ = layer.with_params(params)(x)
+    assert_close(float(np.mean(np.sum((outputs.values - 0.5) ** 2, -1))), values[-1], 9, WIDTH, "float16")
+
+
+# ---- what is refused ---------------------------------------------------------------------------------------
+
+
+def refusals() -> dict[str, Callable[[], Any]]:
+    layer, x = cell("gru"), sequences(3)
+    _, backward = sn.vjp(layer)(x, engine="interpret")
+    ending = sn.RNN(normed, PARAMS, memory=3, until=lambda y, h: h[:, 0] > 0)
+    return {
+        "not of a function": lambda: sn.vjp(squares),  # type: ignore[arg-type]
+        "one after the other": lambda: sn.vjp(sn.Stack([ending])),
+        "take vjp of it": lambda: sn.value_and_grad(squares, ending)(x, sequences(3)),
+        "wrt is some of": lambda: sn.vjp(layer)(x, wrt="weights"),
+        "reduce is 'mean' or 'sum'": lambda: sn.value_and_grad(squares, layer, reduce="max"),
+        "the parameters are": lambda: sn.vjp(layer)(x, params={"W": np.zeros(2)}),
+        "it should be a Ragged": lambda: backward(numbers(9, 4)),
+        "the cotangent of final is": lambda: backward(None, numbers(3, 4)),
+        "the cotangents of final are": lambda: sn.vjp(cell("lstm"))(x, engine="interpret")[1](None, {"h": 0}),
+        "different": lambda: sn.value_and_grad(squares, layer)(x, sequences(4, lengths=(3, 0, 2, 5))),
+        "should be the 4 sequences": lambda: sn.value_and_grad(squares, layer)(x, numbers(3, 4), last_only=True),
+        "a loss gives one floating-point number": lambda: sn.value_and_grad(lambda y, t: y, layer)(x),
+    }
+
+
+@pytest.mark.parametrize("message", refusals())
+def test_what_has_no_gradient_is_refused(message: str) -> None:
+    with pytest.raises(StepnetError, match=message):
+        refusals()[message]()

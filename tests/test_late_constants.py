@@ -51,7 +51,9 @@ def squared_slopes() -> Net:
 
 def call_of(net: Net, dtype: str, **options: Any) -> tuple[Call, list[np.ndarray]]:
     segments, ends = segments_of(LENGTHS), Ends.of(net)
-    arrays = [numbers(net.type_of(one), segments, place).astype(dtype) for place, one in enumerate(net.inputs)]
+    arrays = [
+        numbers(net.type_of(one), segments, place).astype(dtype) for place, one in enumerate(net.inputs)
+    ]
     kinds = ([arrays[place] for place in places] for places in (ends.sequences, ends.memories, ends.statics))
     sequences, initial, statics = kinds
     offsets = offsets_of(LENGTHS)
@@ -59,7 +61,9 @@ def call_of(net: Net, dtype: str, **options: Any) -> tuple[Call, list[np.ndarray
     return call, [arrays[place] for place in ends.parameters]
 
 
-@pytest.mark.parametrize("make", [whitened, squared_slopes, lambda: vjp(whitened()), lambda: vjp(squared_slopes())])
+@pytest.mark.parametrize(
+    "make", [whitened, squared_slopes, lambda: vjp(whitened()), lambda: vjp(squared_slopes())]
+)
 def test_rows_that_are_made_of_totals(make: Any) -> None:
     net = make()
     call, parameters = call_of(net, "float32")

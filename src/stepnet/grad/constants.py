@@ -9,8 +9,7 @@ inputs alone.
 
 from dataclasses import replace
 
-from stepnet.net.ir import Builder, Net, Recur
-from stepnet.net.types import CONST
+from stepnet.net.ir import Builder, Net
 from stepnet.plan.passes.rewrite import rewritten
 from stepnet.plan.passes.when import is_constant
 

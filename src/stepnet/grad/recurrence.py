@@ -8,7 +8,6 @@ memories    the cotangent of the memory, begun with that of the last one; for ea
 outputs     the cotangents of the inputs; the operands of the sums that parameters are given, made outside
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,7 +17,7 @@ from stepnet.grad.sweep import Sweep
 from stepnet.grad.value import Value
 from stepnet.net.ir import Builder, Recur, ancestors, with_inputs
 from stepnet.net.type_rules import recur_extent
-from stepnet.net.types import CONST, ROWS, Type
+from stepnet.net.types import CONST, Type
 
 
 def transpose(sweep: Sweep, number: int) -> None:

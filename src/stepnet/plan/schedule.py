@@ -141,7 +141,9 @@ def late_reads(net: Net, part: Part) -> set[int]:
     """The constants that a part is bound to."""
     if part.plan is None and part.inner is None:
         return set()
-    return {number for number in (*part.parameters, *part.reads) if number >= 0 and is_constant(net.nodes[number])}
+    return {
+        number for number in (*part.parameters, *part.reads) if number >= 0 and is_constant(net.nodes[number])
+    }
 
 
 def is_plain(node: Node) -> bool:

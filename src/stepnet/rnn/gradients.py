@@ -8,8 +8,7 @@ import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -18,20 +17,23 @@ from stepnet.errors import InputError
 from stepnet.grad.gradient import vjp as vjp_net
 from stepnet.grad.halves import halves
 from stepnet.net.ends import Ends
+from stepnet.net.interpret import within_steps
 from stepnet.net.ir import Builder, Net, with_inputs
 from stepnet.net.types import CONST, ROWS, STEPS, Type, is_beside
 from stepnet.ragged import Ragged
+from stepnet.ragged.offsets import offsets_of
 from stepnet.rnn.batch import Batch, checked_array
-from stepnet.rnn.compose import Bidirectional, Layer, Stack
-from stepnet.rnn.control import Controls
-from stepnet.rnn.layers import LayersProgram, LayersRun
+from stepnet.rnn.compose import Bidirectional, Stack
+from stepnet.rnn.control import Controls, run_until
+from stepnet.rnn.declared import keep, same_parameters
+from stepnet.rnn.layers import Layer, LayerPrograms, LayersProgram
 from stepnet.rnn.program import Asked, NetProgram
 from stepnet.rnn.reading import Reading
-from stepnet.rnn.recurrence import RNN, keep, same_parameters
+from stepnet.rnn.recurrence import RNN
 from stepnet.trace.lines import NamingLine, defined_at, refuse, written_at
 from stepnet.trace.traced import Traced
 from stepnet.values.arguments import choice, flag, function
-from stepnet.values.structure import arranged, leaves, named_leaves, rebuild, skeleton, transform
+from stepnet.values.structure import leaves, leaves_as, named_leaves, rebuild, skeleton
 
 Array = np.ndarray
 KINDS = ("params", "inputs", "initial", "statics")
@@ -101,7 +103,7 @@ def value_and_grad(loss: Callable[..., Any], layer: Layer, *, reduce: str = "mea
 
 
 def checked_layer(layer: Any) -> Layer:
-    """A layer; raises `InputError` for anything else."""
+    """A layer; raises `InputError` for anything else, and for layers above one that may end early."""
     if not isinstance(layer, RNN | Stack | Bidirectional):
         raise InputError(
             f"gradients are of an RNN, a Stack or a Bidirectional, not of a {type(layer).__name__}"
@@ -136,12 +138,51 @@ def wanted_kinds(wrt: Any) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
+class Cut:
+    """The sequences of a recurrence with `until=`, cut to the steps that it takes: a gradient is of these.
+
+    batch: as they were. places: where those steps lie in it, level by level. mask: cut too.
+    """
+
+    batch: Batch
+    sequences: Any
+    places: list[Array]
+    mask: Any
+
+    @classmethod
+    def of(
+        cls, rnn: RNN, sequences: Any, initial: Any, statics: Any, lengths: Any, told: Any, engine: Order
+    ) -> "Cut":
+        """The steps that a call takes, by running it."""
+        reading = rnn.read(sequences, initial, statics, lengths, **told)
+        call, net, batch = reading.call, reading.running.net, reading.batch
+        used, _ = run_until(reading.running.bound(engine), call, net)
+        ahead = call.lengths - used if rnn.reverse else np.zeros_like(used)
+        places, inner = within_steps(call.places(np.arange(call.rows), ahead, used), call.inner)
+        offsets = (offsets_of(used), *inner)
+        arrays = zip(batch.arrays, batch.levels, strict=True)
+        cut = [Ragged(array[places[levels - 1]], offsets[:levels]) for array, levels in arrays]
+        mask = None
+        if told["mask"] is not None:
+            mask = Ragged(call.sequences[len(cut)][places[0]], offsets[:1])
+        return cls(batch, rebuild(batch.structure, cut), places, mask)
+
+    def whole(self, array: Array, levels: int) -> Any:
+        """What there is of each step that is taken, laid out as the sequences came; zeros at the others."""
+        level = self.batch.levels.index(levels)
+        whole = np.zeros((len(self.batch.arrays[level]), *array.shape[1:]), array.dtype)
+        whole[self.places[levels - 1]] = array
+        return self.batch.laid_out(whole, levels)
+
+
+@dataclass(frozen=True)
 class Given:
     """What a call is given: the reading of its arguments, parameters, and the arrays of the net's inputs."""
 
     reading: Reading[LayersProgram]
     params: Any
     statics: Any
+    cut: "Cut | None"
     arrays: list[Array | None]
 
     @property
@@ -162,7 +203,7 @@ class Given:
     @classmethod
     def of(
         cls,
-        run: LayersRun,
+        run: LayerPrograms,
         sequences: Any,
         params: Any,
         initial: Any,
@@ -170,16 +211,14 @@ class Given:
         lengths: Any,
         last_only: bool,
         control: Controls,
+        engine: Order,
     ) -> "Given":
         """What the arguments of a call are; raises `InputError` for those that do not fit."""
-        if run.ends:
-            raise InputError(
-                "a recurrence with until= has no gradient as it is: where it ends is no number. Run it once, cut "
-                "the sequences to the lengths of its outputs, and take the gradient of the same step without until="
-            )
-        if isinstance(run.layer, RNN):
-            sequences = run.layer.as_declared(sequences)
         told: Any = {"mask": None, "masked": "repeat", "begun": None, "time_major": False} | control
+        cut = None
+        if isinstance(run.layer, RNN) and run.layer.until is not None:
+            cut = Cut.of(run.layer, sequences, initial, statics, lengths, told, engine)
+            sequences, lengths, told = cut.sequences, None, told | {"mask": cut.mask, "time_major": False}
         reading = run.read(sequences, initial, statics, lengths, last_only, **told)
         own = parameters_of(run.layer)
         held = own if params is None else same_parameters(params, own)
@@ -188,7 +227,7 @@ class Given:
         places = (*ends.sequences, *ends.memories, *ends.statics, *ends.parameters)
         by_place = dict(zip(places, values, strict=True))
         still = by_parts(run.layer, statics, "statics")
-        return cls(reading, held, still, [by_place[place] for place in range(len(by_place))])
+        return cls(reading, held, still, cut, [by_place[place] for place in range(len(by_place))])
 
     def places(self, kinds: Sequence[str]) -> list[int]:
         """The places of the inputs whose gradients are asked for, those that have one."""
@@ -208,7 +247,13 @@ class Given:
         program = self.reading.program
 
         def laid_out(place: int, levels: int) -> Any:
-            return batch.laid_out(made[place], levels) if place in made else None
+            if place not in made:
+                return None
+            return (
+                batch.laid_out(made[place], levels)
+                if self.cut is None
+                else self.cut.whole(made[place], levels)
+            )
 
         def static(place: int) -> Any:
             extent = self.net.type_of(self.net.inputs[place]).extent
@@ -268,7 +313,7 @@ class Vjp:
     """See `vjp`."""
 
     def __init__(self, layer: Layer) -> None:
-        self.layer, self.run, self.programs = layer, LayersRun(layer), Programs()
+        self.layer, self.run, self.programs = layer, LayerPrograms(layer), Programs()
 
     def __call__(
         self,
@@ -290,7 +335,15 @@ class Vjp:
         """
         asked, kinds = checked_engine(engine), wanted_kinds(wrt)
         given = Given.of(
-            self.run, sequences, params, initial, statics, lengths, flag(last_only, "last_only"), control
+            self.run,
+            sequences,
+            params,
+            initial,
+            statics,
+            lengths,
+            flag(last_only, "last_only"),
+            control,
+            asked,
         )
         places = given.places(kinds)
         forward, backward, saved = self.programs.get(
@@ -352,7 +405,7 @@ def cotangents(what: str, value: Any, like: Any) -> list[Array | None]:
     expected = list(named_leaves(like))
     if value is None:
         return [None] * len(expected)
-    parts = as_structured(value, like)
+    parts = leaves_as(value, like)
     if parts is None:
         raise InputError(f"the cotangents of {what} are {skeleton(value)}; {what} are {skeleton(like)}")
     found: list[Array | None] = []
@@ -380,29 +433,6 @@ def shape_text(value: Any) -> str:
     return str(value) if isinstance(value, Ragged) else str(list(value.shape))
 
 
-def as_structured(value: Any, like: Any) -> list[Any] | None:
-    """The leaves of a value in the order of those of `like`, None where it has None; None if it is not alike."""
-    if isinstance(like, Ragged | np.ndarray) or not isinstance(like, dict | tuple | list):
-        return (
-            [value]
-            if value is None or isinstance(value, Ragged) or not isinstance(value, dict | tuple | list)
-            else None
-        )
-    found: list[Any] = []
-    keys = list(like) if isinstance(like, dict) else range(len(like))
-    if type(value) is not type(like) or len(value) != len(like):
-        return None
-    for key in keys:
-        if isinstance(value, dict) and key not in value:
-            return None
-        one = value[key]
-        part = [None] * len(leaves(like[key])) if one is None else as_structured(one, like[key])
-        if part is None:
-            return None
-        found += part
-    return found
-
-
 # ---- a loss ------------------------------------------------------------------------------------------------
 
 
@@ -411,7 +441,7 @@ class ValueAndGrad:
 
     def __init__(self, layer: Layer, loss: Callable[..., Any], is_mean: bool) -> None:
         self.layer, self.loss, self.is_mean = layer, loss, is_mean
-        self.run, self.programs = LayersRun(layer), Programs()
+        self.run, self.programs = LayerPrograms(layer), Programs()
 
     def __call__(
         self,
@@ -433,7 +463,9 @@ class ValueAndGrad:
         with an entry for each sequence. All others are those of `vjp`.
         """
         asked, kinds, last_only = checked_engine(engine), wanted_kinds(wrt), flag(last_only, "last_only")
-        given = Given.of(self.run, sequences, params, initial, statics, lengths, last_only, control)
+        if isinstance(self.layer, RNN) and self.layer.until is not None:
+            raise InputError("where a recurrence with until= ends is known when it has run: take vjp of it")
+        given = Given.of(self.run, sequences, params, initial, statics, lengths, last_only, control, asked)
         aimed = target_arrays(targets, given, last_only, lengths, bool(control.get("time_major")))
         places = given.places(kinds)
         kind = skeleton(targets), *((array.dtype, array.shape[1:]) for array in aimed)
