@@ -1,5 +1,5 @@
-"""Gradients of random steps: those of the interpreter in float64 against central differences, and those of each
-engine, in both dtypes, against the interpreter's.
+"""Gradients of random steps: those of the interpreter in float64 against central differences, and those of
+each engine, in both dtypes, against the interpreter's.
 """
 
 from collections.abc import Callable

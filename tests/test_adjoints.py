@@ -33,7 +33,7 @@ class Values:
     def x(self, *shape: int, extent: Extent = STEPS, dtype: str = "float64") -> int:
         return self.builder.input(Type(extent, shape, dtype), f"x{len(self.builder.nodes)}")
 
-    def W(self, *shape: int) -> int:
+    def parameter(self, *shape: int) -> int:
         return self.x(*shape, extent=CONST)
 
     def number(self, value: Any) -> int:
@@ -74,16 +74,20 @@ CASES: dict[str, Callable[[Values], int]] = {
     **{name: lambda v, name=name: v.builder.add(name, positive(v, v.x(3))) for name in OF_POSITIVE},
     **{name: lambda v, name=name: v.builder.add(name, v.x(2, 3), positive(v, v.x(1, 3))) for name in TWO},
     **{
-        f"{name} of a parameter": lambda v, name=name: v.builder.add(name, v.x(2, 1), positive(v, v.W(2, 3)))
+        f"{name} of a parameter": lambda v, name=name: v.builder.add(
+            name, v.x(2, 1), positive(v, v.parameter(2, 3))
+        )
         for name in TWO
     },
     **{
-        f"{name} of parameters": lambda v, name=name: v.builder.add(name, v.W(2, 1), positive(v, v.W(3)))
+        f"{name} of parameters": lambda v, name=name: v.builder.add(
+            name, v.parameter(2, 1), positive(v, v.parameter(3))
+        )
         for name in TWO
     },
     "maximum of a number": lambda v: v.maximum(v.x(3), v.number(0.1)),
     "minimum of a number": lambda v: v.minimum(v.number(0.1), v.x(3)),
-    "where": lambda v: v.where(v.less(v.x(1, 3), v.number(0.25)), v.x(2, 3), v.W(3)),
+    "where": lambda v: v.where(v.less(v.x(1, 3), v.number(0.25)), v.x(2, 3), v.parameter(3)),
     "floor_divide": lambda v: v.floor_divide(v.x(3), v.number(0.3)),
     "sign": lambda v: v.sign(v.x(3)),
     "floor": lambda v: v.multiply(v.floor(v.x(3)), v.x(3)),
@@ -99,7 +103,7 @@ CASES: dict[str, Callable[[Values], int]] = {
     "slice backwards": lambda v: v.slice(v.x(4, 5), slices=((3, -1, -1), (4, 0, -2))),
     "slice with a stride": lambda v: v.slice(v.x(7), slices=((1, 7, 3),)),
     "slice of nothing": lambda v: v.slice(v.x(7), slices=((3, 3, 1),)),
-    "slice of a parameter": lambda v: v.slice(v.W(4, 5), slices=((1, 3, 1), (0, 5, 2))),
+    "slice of a parameter": lambda v: v.slice(v.parameter(4, 5), slices=((1, 3, 1), (0, 5, 2))),
     "reshape": lambda v: v.reshape(v.x(4, 3), rank=2, shape=(2, 6)),
     "transpose": lambda v: v.transpose(v.x(2, 3, 4), order=(2, 0, 1)),
     "broadcast": lambda v: v.broadcast(v.x(3, 1), rank=2, shape=(2, 3, 4)),
@@ -114,25 +118,25 @@ CASES: dict[str, Callable[[Values], int]] = {
     "cumprod": lambda v: v.cumprod(v.x(4), axis=-1),
     "cumprod of an inner axis": lambda v: v.cumprod(v.x(4, 3), axis=-2),
     "cumprod of one": lambda v: v.cumprod(v.x(1), axis=-1),
-    "matmul": lambda v: v.matmul(v.x(3), v.W(3, 4)),
-    "matmul of rows": lambda v: v.matmul(v.x(3, extent=ROWS), v.W(3, 4)),
-    "matmul of a matrix": lambda v: v.matmul(v.x(2, 5, 3), v.W(3, 4)),
-    "matmul of parameters": lambda v: v.matmul(v.W(2, 3), v.W(3, 4)),
-    "matmul of a parameter's row": lambda v: v.matmul(v.W(3), v.W(3, 4)),
-    "matmul of integers": lambda v: v.matmul(v.x(3, dtype="int64"), v.W(3, 4)),
+    "matmul": lambda v: v.matmul(v.x(3), v.parameter(3, 4)),
+    "matmul of rows": lambda v: v.matmul(v.x(3, extent=ROWS), v.parameter(3, 4)),
+    "matmul of a matrix": lambda v: v.matmul(v.x(2, 5, 3), v.parameter(3, 4)),
+    "matmul of parameters": lambda v: v.matmul(v.parameter(2, 3), v.parameter(3, 4)),
+    "matmul of a parameter's row": lambda v: v.matmul(v.parameter(3), v.parameter(3, 4)),
+    "matmul of integers": lambda v: v.matmul(v.x(3, dtype="int64"), v.parameter(3, 4)),
     "contract": lambda v: v.contract(v.x(3), v.x(4)),
     "contract of matrices": lambda v: v.contract(v.x(2, 3), v.x(2, 4)),
-    "gather": lambda v: v.gather(v.W(2, 3), v.x(4, dtype="int64")),
-    "gather of one": lambda v: v.gather(v.W(2), v.x(dtype="int64")),
-    "gather of a parameter": lambda v: v.gather(v.W(2, 3), v.number(np.array([1, -2, 1]))),
+    "gather": lambda v: v.gather(v.parameter(2, 3), v.x(4, dtype="int64")),
+    "gather of one": lambda v: v.gather(v.parameter(2), v.x(dtype="int64")),
+    "gather of a parameter": lambda v: v.gather(v.parameter(2, 3), v.number(np.array([1, -2, 1]))),
     "scatter": lambda v: v.scatter(v.x(4, dtype="int64"), v.x(4, 3), rows=3),
     "index": lambda v: v.x(3),
     "expand": lambda v: v.tanh(v.expand(v.x(3, extent=ROWS), extent=STEPS)),
-    "expand a parameter": lambda v: v.expand(v.W(3), extent=ROWS),
-    "expand a parameter to steps": lambda v: v.tanh(v.expand(v.W(3), extent=STEPS)),
+    "expand a parameter": lambda v: v.expand(v.parameter(3), extent=ROWS),
+    "expand a parameter to steps": lambda v: v.tanh(v.expand(v.parameter(3), extent=STEPS)),
     "expand to the first": lambda v: v.expand(v.x(3, extent=ROWS), extent=STEPS, how="first"),
     "expand to the last": lambda v: v.expand(v.x(3, extent=ROWS), extent=STEPS, how="last"),
-    "expand a parameter to the last": lambda v: v.expand(v.W(3), extent=ROWS, how="last"),
+    "expand a parameter to the last": lambda v: v.expand(v.parameter(3), extent=ROWS, how="last"),
     **{
         f"reduce {how}": lambda v, how=how: v.reduce(v.x(3), how=how)
         for how in ("sum", "mean", "max", "first", "last")

@@ -240,7 +240,7 @@ def test_gradients_are_those_of_pytorch(name: str, named: str, engine: str) -> N
     layer = sn.layout.from_torch(module.state_dict(), cell=named)
     x = numbers(4, 6, 3)
     own = torch.tensor(x, requires_grad=True)
-    outputs, final = module(own)
+    outputs, _ = module(own)
     weights = torch.tensor(numbers(*outputs.shape))
     (outputs * weights).sum().backward()
     (found, _), backward = sn.vjp(layer)(x, engine=engine)
@@ -258,7 +258,9 @@ def test_gradients_are_those_of_pytorch(name: str, named: str, engine: str) -> N
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_the_gradient_of_rows_that_end_early_is_that_of_the_steps_they_take(reverse: bool, engine: str) -> None:
+def test_the_gradient_of_rows_that_end_early_is_that_of_the_steps_they_take(
+    reverse: bool, engine: str
+) -> None:
     x = sequences(3, lengths=(5, 0, 1, 4, 6))
     options: dict[str, Any] = {"memory": 3, "reverse": reverse}
     ending = sn.RNN(normed, PARAMS, until=lambda y, h: h[:, 0] > 0.2, **options)
@@ -342,7 +344,7 @@ def refusals() -> dict[str, Callable[[], Any]]:
     ending = sn.RNN(normed, PARAMS, memory=3, until=lambda y, h: h[:, 0] > 0)
     return {
         "not of a function": lambda: sn.vjp(squares),  # type: ignore[arg-type]
-        "one after the other": lambda: sn.vjp(sn.Stack([ending])),
+        "one by one": lambda: sn.vjp(sn.Stack([ending])),
         "take vjp of it": lambda: sn.value_and_grad(squares, ending)(x, sequences(3)),
         "wrt is some of": lambda: sn.vjp(layer)(x, wrt="weights"),
         "reduce is 'mean' or 'sum'": lambda: sn.value_and_grad(squares, layer, reduce="max"),
@@ -351,7 +353,9 @@ def refusals() -> dict[str, Callable[[], Any]]:
         "the cotangent of final is": lambda: backward(None, numbers(3, 4)),
         "the cotangents of final are": lambda: sn.vjp(cell("lstm"))(x, engine="interpret")[1](None, {"h": 0}),
         "different": lambda: sn.value_and_grad(squares, layer)(x, sequences(4, lengths=(3, 0, 2, 5))),
-        "should be the 4 sequences": lambda: sn.value_and_grad(squares, layer)(x, numbers(3, 4), last_only=True),
+        "should be the 4 sequences": lambda: sn.value_and_grad(squares, layer)(
+            x, numbers(3, 4), last_only=True
+        ),
         "a loss gives one floating-point number": lambda: sn.value_and_grad(lambda y, t: y, layer)(x),
     }
 

@@ -57,7 +57,7 @@ Cotangents = tuple[Value | Total | None, ...]
 
 
 def outer(left: Value, right: Value) -> Value:
-    """The outer product of each entry's vectors, summed where it has several: [..., k] and [..., n]: [k, n]."""
+    """The outer products of each entry's vectors, summed: [..., k] and [..., n] give [k, n]."""
     product = left.reshape(*left.type.shape, 1) * right.reshape(
         *right.type.shape[:-1], 1, right.type.shape[-1]
     )

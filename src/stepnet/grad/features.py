@@ -29,7 +29,7 @@ def take(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
 
 
 def put_back(d: Value, axis: int, read: Sequence[int], size: int) -> Value:
-    """A value along an axis of `size` whose entries at the indices `read` are those of d, and zeros elsewhere.
+    """A value along an axis of `size` with the entries of d at the indices `read`, and zeros elsewhere.
 
     axis: counted from the end. An index that was read several times has the sum.
     """

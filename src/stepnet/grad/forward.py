@@ -1,4 +1,4 @@
-"""The forward net inside of the one that has its gradient: the same values, and recurrences that save some."""
+"""The forward net in the one that has its gradient: the same values, and recurrences that save some."""
 
 from dataclasses import dataclass, field, replace
 

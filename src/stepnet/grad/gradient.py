@@ -25,8 +25,9 @@ from stepnet.plan.passes.split import split
 def vjp(net: Net, wanted: Sequence[int] | None = None) -> Net:
     """The net that gives the results of a net, and the cotangents of its inputs for those of its results.
 
-    Its inputs are those of the net, and then one for each floating-point result: the cotangent of that. wanted:
-    places of inputs whose cotangents are results, behind those of the net; all floating-point ones by default.
+    Its inputs are those of the net, and then one for each floating-point result: the cotangent of that.
+    wanted: places of inputs whose cotangents are results, behind those of the net; all floating-point ones by
+    default.
 
     >>> from stepnet.net.types import CONST, STEPS, Type
     >>> builder = Builder()

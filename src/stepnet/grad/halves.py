@@ -3,7 +3,8 @@
     y, dx, dW of x, W, dy   ->   forward   y, saved...  of x, W
                                  backward  dx, dW       of x, W, dy, saved...
 
-Saved is what the backward half reads of the forward one; constants, and what is repeated of them, are made again.
+Saved is what the backward half reads of the forward one. Constants, and what is repeated of them, are made
+again.
 """
 
 from dataclasses import dataclass
@@ -14,8 +15,8 @@ from stepnet.plan.passes.when import is_constant, known_once
 
 @dataclass(frozen=True)
 class Halves:
-    """Both nets. saved: of how many results of the forward net, the last ones, the backward one takes the values:
-    as inputs behind those of the whole.
+    """Both nets. saved: how many of the forward net's results, the last ones, are inputs of the backward one,
+    behind those of the whole.
     """
 
     forward: Net

@@ -4,8 +4,8 @@
     results   per step, per row, totals
 
 A net has inputs and results in a row, in whatever order it was made. What each one is follows from its
-extent (a sequence that each row has besides counts as one per row); an input that a recurrence begins with is an initial memory, which a call may leave out: it is zeros
-then.
+extent: a sequence that each row has besides counts as one per row. An input that a recurrence begins with is
+an initial memory, which a call may leave out: it is zeros then.
 """
 
 from dataclasses import dataclass

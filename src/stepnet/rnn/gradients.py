@@ -23,7 +23,7 @@ from stepnet.net.types import CONST, ROWS, STEPS, Type, is_beside
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
 from stepnet.rnn.batch import Batch, checked_array
-from stepnet.rnn.compose import Bidirectional, Stack
+from stepnet.rnn.compose import Bidirectional, Stack, ends_early
 from stepnet.rnn.control import Controls, run_until
 from stepnet.rnn.declared import keep, same_parameters
 from stepnet.rnn.layers import Layer, LayerPrograms, LayersProgram
@@ -44,8 +44,8 @@ MEANS = ("mean", "sum")
 class Gradients:
     """Gradients in the structures of what they are of; None for what was not asked for, and for integers.
 
-    params: of an `RNN` as its parameters are, of a `Stack` a tuple with one entry per layer, of a `Bidirectional`
-    {"forward": ..., "backward": ...}. inputs, initial, statics: as a call takes them.
+    params: of an `RNN` as its parameters are, of a `Stack` a tuple with one entry per layer, of a
+    `Bidirectional` {"forward": ..., "backward": ...}. inputs, initial, statics: as a call takes them.
     """
 
     params: Any = None
@@ -80,9 +80,9 @@ def value_and_grad(loss: Callable[..., Any], layer: Layer, *, reduce: str = "mea
     """What gives the value of a loss, and its gradients.
 
     Args:
-        loss: loss(outputs, targets) -> a number for each step, or for each sequence with `last_only`. It is traced
-            as a step is: its arguments are arrays [rows, features...]. One with a parameter named `final` gets the
-            last memories too, and then gives a number for each sequence.
+        loss: loss(outputs, targets) -> a number for each step, or for each sequence with `last_only`. It is
+            traced as a step is: its arguments are arrays [rows, features...]. One with a parameter named `final`
+            gets the last memories too, and may give a number for each sequence.
         layer: An `RNN`, a `Stack` or a `Bidirectional`.
         reduce: What the value is of these numbers: their "mean", or their "sum".
 
@@ -105,8 +105,11 @@ def value_and_grad(loss: Callable[..., Any], layer: Layer, *, reduce: str = "mea
 def checked_layer(layer: Any) -> Layer:
     """A layer; raises `InputError` for anything else, and for layers above one that may end early."""
     if not isinstance(layer, RNN | Stack | Bidirectional):
+        kind = type(layer).__name__
+        raise InputError(f"gradients are of an RNN, a Stack or a Bidirectional, not of a {kind}")
+    if not isinstance(layer, RNN) and ends_early(layer):
         raise InputError(
-            f"gradients are of an RNN, a Stack or a Bidirectional, not of a {type(layer).__name__}"
+            "layers with until= have no gradient together: take vjp of each, one by one"
         )
     return layer
 
@@ -130,7 +133,7 @@ def by_parts(layer: Layer, value: Any, what: str) -> Any:
 
 
 def wanted_kinds(wrt: Any) -> tuple[str, ...]:
-    """What gradients are asked for, in the order of `KINDS`; raises `InputError` for what there is none of."""
+    """What gradients are asked for, in the order of `KINDS`; raises `InputError` for anything else."""
     names = (wrt,) if isinstance(wrt, str) else tuple(wrt)
     for name in names:
         choice(name, f"wrt is some of {', '.join(map(repr, KINDS))}", KINDS)
@@ -272,7 +275,7 @@ class Given:
 
 
 def run_net(program: NetProgram, arrays: Sequence[Array | None], call: Call, engine: Order) -> list[Array]:
-    """The results of a net, for the arrays of its inputs; None is a memory of zeros. Sequences lie as the call's."""
+    """The results of a net, for the arrays of its inputs. None is a memory of zeros."""
     ends, net = Ends.of(program.net), program.net
 
     def array(place: int) -> Array:
@@ -459,8 +462,8 @@ class ValueAndGrad:
     ) -> tuple[Any, Gradients]:
         """The value of the loss, and its `Gradients`.
 
-        targets: what the loss gets beside the outputs: laid out as the sequences are, or with `last_only` arrays
-        with an entry for each sequence. All others are those of `vjp`.
+        targets: what the loss gets beside the outputs: laid out as the sequences are, or with `last_only`
+        arrays with an entry for each sequence. All others are those of `vjp`.
         """
         asked, kinds, last_only = checked_engine(engine), wanted_kinds(wrt), flag(last_only, "last_only")
         if isinstance(self.layer, RNN) and self.layer.until is not None:
@@ -496,8 +499,8 @@ def target_arrays(targets: Any, given: Given, last_only: bool, lengths: Any, tim
         for (name, _), array in zip(named, arrays, strict=True):
             if array.shape[:1] != (given.call.rows,):
                 raise InputError(
-                    f"{f'target {name}'.strip()} is {list(array.shape)}; with last_only its first axis should be "
-                    f"the {given.call.rows} sequences"
+                    f"{f'target {name}'.strip()} is {list(array.shape)}; with last_only its first axis should "
+                    f"be the {given.call.rows} sequences"
                 )
         return arrays
     both = Batch.of({"inputs": given.batch.structure, "targets": targets}, lengths, time_major)
