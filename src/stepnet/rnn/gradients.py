@@ -81,8 +81,8 @@ def value_and_grad(loss: Callable[..., Any], layer: Layer, *, reduce: str = "mea
 
     Args:
         loss: loss(outputs, targets) -> a number for each step, or for each sequence with `last_only`. It is
-            traced as a step is: its arguments are arrays [rows, features...]. One with a parameter named `final`
-            gets the last memories too, and may give a number for each sequence.
+            traced as a step is: its arguments are arrays [rows, features...]. One with a parameter named
+            `final` gets the last memories too, and may give a number for each sequence.
         layer: An `RNN`, a `Stack` or a `Bidirectional`.
         reduce: What the value is of these numbers: their "mean", or their "sum".
 
@@ -108,9 +108,7 @@ def checked_layer(layer: Any) -> Layer:
         kind = type(layer).__name__
         raise InputError(f"gradients are of an RNN, a Stack or a Bidirectional, not of a {kind}")
     if not isinstance(layer, RNN) and ends_early(layer):
-        raise InputError(
-            "layers with until= have no gradient together: take vjp of each, one by one"
-        )
+        raise InputError("layers with until= have no gradient together: take vjp of each, one by one")
     return layer
 
 
@@ -261,8 +259,9 @@ class Given:
         def static(place: int) -> Any:
             extent = self.net.type_of(self.net.inputs[place]).extent
             array = made.get(place)
-            beside = array is not None and is_beside(extent)
-            return Ragged(array, (self.call.beside[extent[-1]],)) if beside else array
+            if array is None or not is_beside(extent):
+                return array
+            return Ragged(array, (self.call.beside[extent[-1]],))
 
         inputs = [laid_out(*pair) for pair in zip(ends.sequences, batch.levels, strict=False)]
         found = {
@@ -498,9 +497,10 @@ def target_arrays(targets: Any, given: Given, last_only: bool, lengths: Any, tim
         arrays = [checked_array(leaf, f"target {name}".strip()) for name, leaf in named]
         for (name, _), array in zip(named, arrays, strict=True):
             if array.shape[:1] != (given.call.rows,):
+                what = f"target {name}".strip()
                 raise InputError(
-                    f"{f'target {name}'.strip()} is {list(array.shape)}; with last_only its first axis should "
-                    f"be the {given.call.rows} sequences"
+                    f"{what} is {list(array.shape)}; with last_only its first axis should be the "
+                    f"{given.call.rows} sequences"
                 )
         return arrays
     both = Batch.of({"inputs": given.batch.structure, "targets": targets}, lengths, time_major)
