@@ -170,6 +170,17 @@ def nested(dtype: str, enters: bool, reverse: bool = False) -> sn.RNN:
     return sn.RNN(step, cast(PARAMS, dtype), memory=3, reverse=reverse)
 
 
+def with_inner_parameters(dtype: str) -> sn.RNN:
+    frames = custom(normed, PARAMS)(dtype)
+
+    def step(x: Any, h: Any, p: Any) -> Any:
+        outputs, last = frames.with_params(p["frames"])(x, initial=h)
+        h = np.tanh(last @ p["W"] + sn.reduce(outputs, "max"))
+        return h, h
+
+    return sn.RNN(step, cast({"frames": PARAMS, "W": PARAMS["W"]}, dtype), memory=3)
+
+
 def three_levels(dtype: str, enters: bool) -> sn.RNN:
     sentences = nested(dtype, enters)
 
@@ -196,6 +207,10 @@ def shelves() -> sn.Ragged:
 def test_the_gradient_of_a_nested_recurrence(enters: bool, reverse: bool) -> None:
     given = {"sequences": documents()}
     assert_gradients(lambda dtype: nested(dtype, enters, reverse), given, 3, 16, WIDTH)
+
+
+def test_the_gradient_of_the_parameters_of_an_inner_recurrence() -> None:
+    assert_gradients(with_inner_parameters, {"sequences": documents()}, 3, 16, WIDTH)
 
 
 @pytest.mark.parametrize("enters", [False, True])
