@@ -2,7 +2,7 @@
 each engine, in both dtypes, against the interpreter's.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -98,7 +98,12 @@ def assert_differences(run: Callable[[Any], Any], given: Any, gradients: Any, se
 
 
 def assert_gradients(
-    make: Callable[[str], Any], given: dict[str, Any], seed: int, length: int, width: int
+    make: Callable[[str], Any],
+    given: dict[str, Any],
+    seed: int,
+    length: int,
+    width: int,
+    dtypes: Sequence[str] = ("float32",),
 ) -> None:
     """Asserts that the gradients of a layer are right on every engine.
 
@@ -117,7 +122,7 @@ def assert_gradients(
 
     slopes = {name: getattr(right, names[name]) for name in parts}
     assert_differences(run, parts, slopes, seed)
-    for dtype in ("float64", "float32"):
+    for dtype in dtypes:
         narrow = {name: cast(part, dtype) for name, part in given.items()}
         _, found = gradients_of(make(dtype), narrow, seed, engine="llvm", **options)
         for name in names.values():

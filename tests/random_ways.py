@@ -281,10 +281,11 @@ def differentiated(data: st.DataObject) -> None:
     """Gradients by central differences, and on every engine."""
     step, reverse = data.draw(random_steps()), data.draw(st.booleans())
     batch, seed = data.draw(sequences_for(step, "float64")), data.draw(st.integers(0, 99))
+    dtype = data.draw(DTYPES)
     given = {"sequences": batch.inputs, "initial": batch.initial, "statics": batch.statics}
     given = {name: part for name, part in given.items() if part is not None}
     steps = int(batch.lengths.sum())
-    assert_gradients(lambda dtype: step.rnn(dtype, reverse), given, seed, LONGEST + steps, WIDTH)
+    assert_gradients(lambda dtype: step.rnn(dtype, reverse), given, seed, LONGEST + steps, WIDTH, [dtype])
 
 
 WAYS = {
