@@ -10,6 +10,7 @@ from stepnet.rnn.beams import beam_search
 from stepnet.rnn.builder import create_rnn_op, foreach
 from stepnet.rnn.compose import Bidirectional, Stack
 from stepnet.rnn.generate import generate, sampling
+from stepnet.rnn.gradients import Gradients, value_and_grad, vjp
 from stepnet.rnn.nested import expand, reduce, softmax_over_steps
 from stepnet.rnn.recurrence import RNN, scan
 from stepnet.trace.functions import (
@@ -35,6 +36,7 @@ __all__ = [
     "RNN",
     "Bidirectional",
     "Conversion",
+    "Gradients",
     "Ragged",
     "Spec",
     "Stack",
@@ -69,6 +71,8 @@ __all__ = [
     "softmax_over_steps",
     "softplus",
     "softsign",
+    "value_and_grad",
+    "vjp",
 ]
 
 

@@ -117,6 +117,13 @@ def gather(table: Array, index: Array) -> Array:
     return table[index]
 
 
+def scatter(index: Array, values: Array, *, rows: int) -> Array:
+    """The sum of all values at each index, [rows, ...]: what `gather` read once for each of them."""
+    total = np.zeros((rows, *values.shape[index.ndim :]), values.dtype)
+    np.add.at(total, index, values)
+    return total
+
+
 def constant(*, value: Literal) -> Array:
     """The array itself."""
     return value.value

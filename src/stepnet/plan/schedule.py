@@ -16,7 +16,7 @@ import numpy as np
 
 from stepnet.errors import NetError
 from stepnet.net.ir import Builder, Net, Node, Recur, without_unused
-from stepnet.net.type_rules import recur_extent
+from stepnet.net.type_rules import TOTALS, recur_extent
 from stepnet.net.types import CONST, ROWS, STEPS, Extent, Type
 from stepnet.plan.passes.lift import is_inner, lift
 from stepnet.plan.passes.when import is_constant, known_once
@@ -46,7 +46,8 @@ def has_inner(body: Net) -> bool:
 @dataclass(frozen=True)
 class Part:
     """One thing to run: which values of the net it reads and gives, by their numbers; -1 reads zeros, and
-    gives what nobody needs. last_only: a recurrence's outputs are each sequence's last.
+    gives what nobody needs. last_only: a recurrence's outputs are each sequence's last. late: whether some of
+    its parameters are totals that other parts make, so that it is bound in each call.
     """
 
     kind: str
@@ -60,6 +61,7 @@ class Part:
     node: Node | None = None
     inner: "Schedule | None" = None
     last_only: bool = False
+    late: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,6 @@ def whole_part(single: Plan) -> Part:
 def scheduled(traced: Net, net: Net) -> Schedule:
     """The parts of a net as it is."""
     once, through, sums, ends = known_once(net), repeated(net), summed(net), ended(net)
-    check_parameters(net, once)
     levels = waves(net, once)
     apart = once | through | sums | {number for pairs in ends.values() for number in pairs.values()}
     groups: dict[tuple[int, int, Extent], list[int]] = {}
@@ -132,23 +133,22 @@ def scheduled(traced: Net, net: Net) -> Schedule:
         extent = node.types[0].extent if together else CONST
         groups.setdefault((levels[number], alone, extent), []).append(number)
     parts = [part_of(net, numbers, through, sums, ends) for _, numbers in sorted(groups.items())]
+    parts = [replace(part, late=bool(late_reads(net, part) - once)) for part in parts]
     return Schedule(traced, net, tuple(parts))
 
 
-def check_parameters(net: Net, once: set[int]) -> None:
-    """Raises `NetError` where values of rows are made of a total: what runs them takes parameters once."""
-    for number, node in enumerate(net.nodes):
-        late = [n for n in node.inputs if is_constant(net.nodes[n]) and n not in once]
-        if late and not is_constant(node):
-            raise NetError(
-                f"%{number} = {node.operation} reads %{late[0]}, {net.type_of(late[0])}, a total of rows: "
-                "parameters are bound before there are rows; run what makes it first, and bind it"
-            )
+def late_reads(net: Net, part: Part) -> set[int]:
+    """The constants that a part is bound to."""
+    if part.plan is None and part.inner is None:
+        return set()
+    return {
+        number for number in (*part.parameters, *part.reads) if number >= 0 and is_constant(net.nodes[number])
+    }
 
 
 def is_plain(node: Node) -> bool:
     """Whether a node works on values of one extent alone."""
-    return node.operation not in ("recur", "expand", "reduce", "contract")
+    return node.operation not in ("recur", "expand", *TOTALS)
 
 
 def repeated(net: Net) -> set[int]:
@@ -168,6 +168,7 @@ def repeated(net: Net) -> set[int]:
         number
         for number, node in enumerate(net.nodes)
         if node.operation == "expand"
+        and "how" not in node.attributes
         and len(node.type.extent) == len(net.type_of(node.inputs[0]).extent) + 1 > 1
         and net.type_of(node.inputs[0]).extent != CONST
         and users[number]
@@ -254,10 +255,12 @@ def part_of(
 
 
 class Inside:
-    """A net made of nodes of another one, with constants as they are needed."""
+    """A net made of nodes of another one, with constants as they are needed: those that are known when
+    parameters are bound are computed in it, a total that other parts make is a parameter of it.
+    """
 
     def __init__(self, net: Net) -> None:
-        self.net, self.builder = net, Builder()
+        self.net, self.builder, self.once = net, Builder(), known_once(net)
         self.place: dict[int, int] = {}
         self.parameters: list[int] = []
 
@@ -270,7 +273,7 @@ class Inside:
         """A node here: known, or a constant, which is made of what it is made of there."""
         if number not in self.place:
             node = self.net.nodes[number]
-            if node.operation == "input":
+            if node.operation == "input" or number not in self.once:
                 self.parameters.append(number)
                 return self.input(number, node.type)
             self.place[number] = self.builder.copy(node, [self.of(one) for one in node.inputs])

@@ -98,6 +98,8 @@ class RNN(Declared):
     def with_params(self, params: Any) -> "RNN":
         """The same recurrence with other parameters, in the structure, shapes and dtypes of its own.
 
+        In a step they may be parameters of that step, which then have gradients.
+
         Nothing is traced, planned or compiled anew; the parameters are copied and packed at the first call.
         Arrays that the step captures are those that it captured. Raises `InputError` for other shapes.
 

@@ -14,6 +14,7 @@ groups it or plans it asks here.
 from enum import IntEnum
 
 from stepnet.net.ir import Net, Node, Recur
+from stepnet.net.type_rules import TOTALS
 from stepnet.net.types import CONST, ROWS, is_beside
 
 
@@ -87,7 +88,7 @@ def known(net: Net, earliest: list[When]) -> list[When]:
 def by_extent(node: Node, earliest: When) -> When:
     """When a node may be known, by how many there are of it."""
     if is_constant(node):
-        return When.TOTAL if node.operation in ("contract", "reduce") else When.ONCE
+        return When.TOTAL if node.operation in TOTALS else When.ONCE
     if node.operation == "index":
         return When.IN
     # How many steps a sequence has is known with its steps.
