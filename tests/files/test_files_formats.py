@@ -287,12 +287,12 @@ def test_kinds_with_no_place_for_the_rest(tmp_path: Path, ending: str):
     said = refusal("convert", source, "--to", target, "-o", out)
     assert said == (
         f"{source}: the recurrent layer has head.weight, step besides what torch.gru has: say --from LAYOUT "
-        "where it is another one, or --drop NAME for what may be left, or --rest copy where it is no part of "
-        "the layer"
+        "(Python: layout=LAYOUT) where it is another one, or --drop NAME (Python: drop=[NAME]) for what may "
+        "be left, or --rest copy (Python: rest='copy') where it is no part of the layer"
     )
     said = refusal("convert", source, "--to", target, "-o", out, "--rest", "copy", "--drop", "step")
     assert said.startswith(f"{out}: a ")
-    assert said.endswith(("leave the rest out", "and nothing else"))
+    assert said.endswith("say --rest drop (Python: rest='drop')")
     assert files(tmp_path) == ["source.safetensors"]
     drop = ("--drop", "step", "--drop", "head.weight")
     assert stepnet("convert", source, "--to", target, "-o", out, *drop)[0] == 0

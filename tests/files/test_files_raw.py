@@ -104,7 +104,7 @@ def test_several_modules_and_other_arrays_are_not_written(path: Path):
 @pytest.mark.parametrize("there", ["weights.json", "weights.bin"])
 def test_neither_file_is_replaced_unless_forced(path: Path, there: str):
     (path.parent / there).write_text("mine")
-    with pytest.raises(Exception, match=f"{there}: the file is there already; --force replaces it"):
+    with pytest.raises(Exception, match=f"{there}: the file is there already; --force"):
         write_buffers(path, {"a": np.ones(1)}, {})
     assert [(one.name, one.read_text()) for one in path.parent.iterdir()] == [(there, "mine")]
     write_buffers(path, {"a": np.ones(1)}, {}, force=True)

@@ -16,6 +16,7 @@ from stepnet.files.optimisers import kept_by_optimisers
 from stepnet.files.others import Stated
 from stepnet.files.parametrized import Plain, plain
 from stepnet.layout.find import Found, find, nearest, one_function
+from stepnet.layout.options import OPTIONS, option
 from stepnet.layout.record import Record
 from stepnet.layout.registry import record, records
 from stepnet.layout.report import Made
@@ -138,7 +139,7 @@ class Model:
         names = ", ".join(repr(module.name) for module in self.modules) or "none"
         if name is None and len(self.modules) != 1:
             raise LayoutError(
-                f"there are {len(self.modules)} recurrent modules: name one of {names} (--module NAME)"
+                f"there are {len(self.modules)} recurrent modules, {names}: say {option('module')} for one"
             )
         for module in self.modules:
             if name in (None, module.name, *([module.name[:-1]] if module.name.endswith((".", "/")) else [])):
@@ -148,11 +149,11 @@ class Model:
             return alike[0]
         if alike:
             several = ", ".join(repr(module.name) for module in alike)
-            raise LayoutError(f"{name!r} may be any of {several}: name one of these (--module NAME)")
+            raise LayoutError(f"{name!r} may be any of {several}: say {option('module')} for one of these")
         problems = [text for prefix, text in self.problems.items() if name == bare(prefix)]
-        which = f"--module NAME is one of {names}"
+        which = f"there are {names}: say {option('module')} for one of these"
         if [module.name for module in self.modules] == [""]:
-            which = "the only one has no name, leave --module away"
+            which = f"the only one has no name, leave {OPTIONS['module'].name} away"
         raise LayoutError("".join(problems) or f"no recurrent module is called {name!r}; {which}")
 
 
@@ -335,6 +336,8 @@ def is_next(below: Module, module: Module, assumed: bool) -> bool:
     follows = last if assumed and module.follows is None else module.follows
     if follows != last or below.layout != module.layout:
         return False
+    if any(module.record.place(f"1/{name}") is None for name in module.arrays):
+        return False  # a layout whose names say layers in another way, as PyTorch's do
     ways = [(one.semantics, one.reverse, one.merge) for one in (below, module)]
     if ways[0] != ways[1] or module.reverse or module.merge != "concat":
         return False

@@ -20,6 +20,7 @@ from stepnet.files.model import Array, Model, Module, among, layer_arrays
 from stepnet.files.others import Stated
 from stepnet.files.store import Store
 from stepnet.layout.find import find
+from stepnet.layout.options import option
 from stepnet.layout.registry import record, records
 
 MERGES = {"concat": "concat", "sum": "sum", "ave": "average", "mul": "product"}
@@ -89,9 +90,8 @@ def others(file: KerasFile, recurrent: Collection[str], store: Store) -> Iterato
             yield f"{name} ({class_name})" if class_name else name
         for part in left:
             where, foreign = "/".join((name, *part.words)), part.in_cell and part.class_name
-            asked = (
-                f": say --from {where}=LAYOUT where it computes what one of Keras' does" if foreign else ""
-            )
+            said = option("layout of", module=where, layout="LAYOUT")
+            asked = f": say {said} where it computes what one of Keras' does" if foreign else ""
             if asked or len(left) < len(parts):
                 yield f"{name}/{part.title}{asked}"
 
@@ -356,7 +356,8 @@ def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force
     has no place for.
     """
     if rest:
-        raise FileError(f"{path}: a new Keras file is of its recurrent layers alone; leave the rest out")
+        said = option("rest", rest="drop")
+        raise FileError(f"{path}: a new Keras file is of its recurrent layers alone; say {said}")
     ending = next(ending for ending in WRITERS if path.name.lower().endswith(ending))
     layers: list[NewLayer] = []
     for module in modules:
