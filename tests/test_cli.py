@@ -177,7 +177,7 @@ def test_run_with_columns_that_do_not_fit(tmp_path: Path):
         "two lists": (
             {"x": frames, "y": frames},
             [],
-            "there are 2 list columns (x, y); choose one with --column",
+            "there are 2 list columns (x, y); say --column NAME (Python: column=NAME) for one",
         ),
         "another name": ({"x": frames}, ["--column", "z"], "there is no column `z`; there are x"),
         "no list": (
@@ -216,7 +216,7 @@ def test_run_with_files_that_are_none(tmp_path: Path, vowels: Path):
     assert over(broken).startswith("this is no whole Parquet file (")
     missing = tmp_path / "nowhere" / "out.parquet"
     message = refusal("run", MODEL, "--input", vowels, "-o", missing, *slow)
-    assert message == f"{missing}: the file cannot be written (No such file or directory)"
+    assert message == f"{missing}: the file cannot be written (there is no folder {missing.parent})"
 
 
 # ---- explain, doctor --------------------------------------------------------------------------------------

@@ -35,11 +35,9 @@ class Axes:
         """The axes in another order; None for what is no order of them."""
         count = len(self.axes)
         places = [place + count if place < 0 else place for place in order] or [*reversed(range(count))]
-        return (
-            self.with_axes([self.axes[place] for place in places])
-            if sorted(places) == [*range(count)]
-            else None
-        )
+        if sorted(places) != [*range(count)]:
+            return None
+        return self.with_axes([self.axes[place] for place in places])
 
     def squeezed(self, places: Sequence[int]) -> "Axes | None":
         """The axes without some, or without any of length 1; None where one of these counts something."""
@@ -49,10 +47,12 @@ class Axes:
         kept = [axis for place, axis in enumerate(self.axes) if place not in gone]
         return None if any(self.axes[place] for place in gone) else self.with_axes(kept)
 
-    def expanded(self, places: Sequence[int]) -> "Axes":
-        """The axes with some of length 1, at their places in what is made."""
+    def expanded(self, places: Sequence[int]) -> "Axes | None":
+        """The axes with some of length 1, at their places in what is made; None where two are at one place."""
         count = len(self.axes) + len(places)
         axes, new = list(self.axes), {place % count for place in places}
+        if len(new) < len(places):
+            return None
         return self.with_axes(["" if place in new else axes.pop(0) for place in range(count)])
 
     def reshaped(self, lengths: Sequence[int], copies: bool = False) -> "Axes | None":
@@ -79,11 +79,10 @@ class Axes:
     def taken(self, letters: list[str], length: int, place: int, copies: bool) -> str | None:
         """What an axis of a length counts, taken off the letters; None where it begins or ends within one."""
         if copies and length == 0:
-            wanted = self.axes[place] if place < len(self.axes) else None
-            if wanted is None or sorted(letters[: len(wanted)]) != sorted(wanted):
-                return None
+            wanted = self.axes[place] if place < len(self.axes) else "?"
+            axis = "".join(letters[: len(wanted)])
             del letters[: len(wanted)]
-            return wanted
+            return axis if axis in (wanted, wanted[::-1]) else None
         axis = ""
         while length > 1:
             count = self.sizes.get(letters[0], 0) if letters else 0

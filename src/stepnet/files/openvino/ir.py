@@ -27,13 +27,14 @@ LARGEST = 1 << 28  # bytes of an .xml
 LAYERS = 1 << 20
 AXES = 32
 CONST = "Const"
+# Bytes of what is kept of each, about.
 KEPT = {
     "layer": 8 * OBJECT,
     "data": 2 * OBJECT,
     "edge": 2 * OBJECT,
     "port": 2 * OBJECT,
     "dim": OBJECT,
-}  # bytes of what is kept of them, about
+}
 KINDS = {
     "f64": np.dtype(np.float64),
     "f32": np.dtype(np.float32),
