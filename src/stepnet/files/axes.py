@@ -48,7 +48,7 @@ class Axes:
         return None if any(self.axes[place] for place in gone) else self.with_axes(kept)
 
     def expanded(self, places: Sequence[int]) -> "Axes | None":
-        """The axes with some of length 1, at their places in what is made; None where two are at one place."""
+        """The axes with some of length 1, at their places in what is made; None where two are at one."""
         count = len(self.axes) + len(places)
         axes, new = list(self.axes), {place % count for place in places}
         if len(new) < len(places):

@@ -413,6 +413,7 @@ def configuration(module: Module, cell: str, last: bool) -> dict[str, Any]:
     """The settings of a layer of a module, the last or one below it, by Keras' names."""
     every = not (last and module.last_only)
     config: dict[str, Any] = {"return_sequences": every, "go_backwards": module.reverse}
+    config["return_state"] = last and module.states
     if cell.startswith("gru"):
         config["reset_after"] = cell == "gru"
     for field, setting in module.record.settings().items():
