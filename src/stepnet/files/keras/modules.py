@@ -11,14 +11,13 @@ from typing import Any
 
 from stepnet.errors import FileError, LayoutError
 from stepnet.files.keras import write as writers
-from stepnet.files.keras.config import Use, layers_of
+from stepnet.files.keras.config import Use
 from stepnet.files.keras.file import KerasFile, KerasLayer
 from stepnet.files.keras.file import read as read_layers
 from stepnet.files.keras.parts import DIRECTIONS, Part
 from stepnet.files.keras.write import NewLayer
 from stepnet.files.model import Array, Model, Module, among, layer_arrays
 from stepnet.files.others import Stated
-from stepnet.files.store import Store
 from stepnet.layout.find import find
 from stepnet.layout.options import option
 from stepnet.layout.registry import record, records
@@ -51,8 +50,7 @@ def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | Non
     taken = {name for module in modules for name in module.names.values()}
     rest = {name: array for name, array in file.arrays.items() if name not in taken}
     names = {module.name for module in modules}
-    store = Store(path, path.stat().st_size)
-    layers = tuple(others(file, names, store))
+    layers = tuple(others(file, names))
     return Model(str(path), modules, rest, layers, dict(stated(file.layers)))
 
 
@@ -67,14 +65,13 @@ def stated(layers: Iterable[KerasLayer]) -> Iterator[tuple[str, Stated]]:
                 yield place, Stated(kind, layer.name, part)
 
 
-def others(file: KerasFile, recurrent: Collection[str], store: Store) -> Iterator[str]:
+def others(file: KerasFile, recurrent: Collection[str]) -> Iterator[str]:
     """What the layers are called that are no recurrent modules; without a configuration those with arrays."""
     known = {layer.name: layer for layer in file.layers}
-    told = layers_of(file.config, store) if file.config else []
     timed = set[str]()
     for name, class_name, passes in (
-        *((one.name, one.class_name, one.passes) for one in told),
-        *((name, "", False) for name in known if not told),
+        *((one.name, one.class_name, one.passes) for one in file.told),
+        *((name, "", False) for name in known if not file.told),
     ):
         layer = known.get(name)
         if layer and layer.timed and layer.timed not in timed:
