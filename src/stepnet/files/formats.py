@@ -111,7 +111,7 @@ FORMATS = (
         "keras.modules",
         dtypes=("float32", "float16", "float64"),
         asks=True,
-        says=("last_only", "states"),
+        says=("last_only", "returned"),
     ),
     Format("ONNX", (".onnx",), "onnx.modules", dtypes=("float32", "float64"), says=("last_only", "states")),
     Format("TFLite", (".tflite",), "tflite.modules", dtypes=("float32",)),

@@ -257,7 +257,8 @@ def not_finite(module: Module) -> tuple[str, ...]:
 def unsaid(module: Module, form: Format, told: bool) -> tuple[str, ...]:
     """What a new file does not say of a module; told: whether it is a model, and not weights alone."""
     says = form.says if told else ()
-    uses = [what for name, what in GIVES.items() if getattr(module, name) and name not in says]
+    said = {*says, *(["states"] if module.returned and "returned" in says else [])}
+    uses = [what for name, what in GIVES.items() if getattr(module, name) and name not in said]
     found = [f"{use}, which the new file does not say" for use in (*uses, *module.use)]
     if module.alone:
         found.append(f"it {module.alone}, which the new file does not say")
@@ -320,6 +321,7 @@ def result(module: Module, conversion: Conversion) -> Module:
         merge=module.merge,
         last_only=module.last_only,
         states=module.states,
+        returned=module.returned,
         notes=module.notes,
         use=module.use,
         alone=module.alone,

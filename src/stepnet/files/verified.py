@@ -138,7 +138,8 @@ def in_keras(path: Path) -> Callable[[Array], Array]:
 
     def run(x: Array) -> Array:
         given = model(x[None].astype(model.dtype))
-        outputs = given[0] if isinstance(given, list | tuple) else given  # behind which last states may be
+        # Last states may be behind the outputs.
+        outputs: Any = given[0] if type(given) in (list, tuple) else given
         return np.asarray(keras.ops.convert_to_numpy(outputs))[0]
 
     return run

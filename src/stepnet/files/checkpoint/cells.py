@@ -34,7 +34,11 @@ ACTIVATIONS = {"Sigmoid": "sigmoid", "Tanh": "tanh", "Relu": "relu", "Softsign":
 DEEPEST = 200  # operators behind one another that an expression is made of
 MOST_TERMS = 8
 MOST_EXPRESSIONS = 500  # of which a cell is made
-AXES = {(0,): "rows", (1,): "columns", (-1,): "columns"}  # that a matrix is split along
+AXES: Mapping[tuple[int, ...], str] = {
+    (0,): "rows",
+    (1,): "columns",
+    (-1,): "columns",
+}  # that a matrix is split along
 KINDS = {1: "rnn", 3: "gru", 4: "lstm"}  # by the number of gates
 # From where on what stands in an expression are numbers of others.
 PLAIN = {

@@ -177,6 +177,7 @@ def of_part(
         flipped=reverse and last and bool(part.run.get("return_sequences")) and part.way != "backward",
         last_only=last and part.run.get("return_sequences") is False,
         states=last and part.run.get("return_state") is True,
+        returned=last and part.run.get("return_state") is True and use.states,
         notes=notes_of(use, part, found),
         use=tuple(uses(use, last)),
         alone=alone_of(use, layer.timed or part.timed),
@@ -410,7 +411,7 @@ def configuration(module: Module, cell: str, last: bool) -> dict[str, Any]:
     """The settings of a layer of a module, the last or one below it, by Keras' names."""
     every = not (last and module.last_only)
     config: dict[str, Any] = {"return_sequences": every, "go_backwards": module.reverse}
-    config["return_state"] = last and module.states
+    config["return_state"] = last and module.returned
     if cell.startswith("gru"):
         config["reset_after"] = cell == "gru"
     for field, setting in module.record.settings().items():

@@ -265,9 +265,9 @@ def functional(
     names = [layer["config"]["name"] for layer in layers]
     described: list[dict[str, Any]] = []
     for layer, name, below in zip(layers, names, [None, *names[:-1]], strict=True):
-        shape = layer["build_config"]["input_shape"] if below else []
-        tensor = {"shape": shape, "dtype": dtype, "keras_history": [below, 0, 0]}
-        call = {"args": [{"class_name": "__keras_tensor__", "config": tensor}], "kwargs": {}}
+        shape: list[int | None] = layer["build_config"]["input_shape"] if below else []
+        tensor: dict[str, Any] = {"shape": shape, "dtype": dtype, "keras_history": [below, 0, 0]}
+        call: dict[str, Any] = {"args": [{"class_name": "__keras_tensor__", "config": tensor}], "kwargs": {}}
         described.append({**layer, "name": name, "inbound_nodes": [call] if below else []})
     ends = {"input_layers": [names[0], 0, 0], "output_layers": [[names[-1], 0, 0], *states]}
     config = {"name": "functional", "trainable": True, "layers": described, **ends}
