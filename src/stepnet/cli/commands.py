@@ -78,6 +78,10 @@ DropOption = Annotated[
     list[str] | None,
     typer.Option("--drop", metavar="NAME", help="An array of a recurrent layer that may be left behind."),
 ]
+DtypeOption = Annotated[
+    str | None,
+    typer.Option("--dtype", help="Of what is converted: float64, float32, float16 or bfloat16."),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace the output if it is there already.")]
 Engine = Annotated[str, typer.Option(help="The engine to run on, by name; auto is the fastest that can.")]
 
@@ -137,6 +141,7 @@ def show(
     target: Annotated[
         str | None, typer.Option("--to", help="Show where its numbers go in this layout.")
     ] = None,
+    dtype: DtypeOption = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write a page with the picture.")] = None,
     force: Force = False,
     as_json: Json = False,
@@ -144,7 +149,8 @@ def show(
     """Show the recurrent layers of FILE: arrays, gates, equations, and where they go in another layout."""
     from stepnet.cli.report.show import shown
 
-    done = shown(file, choice(layout, module, size, semantics, stack), target, html, force, quiet=as_json)
+    said = choice(layout, module, size, semantics, stack)
+    done = shown(file, said, target, html, force, quiet=as_json, dtype=dtype)
     if as_json:
         write_json(done)
 
@@ -159,9 +165,7 @@ def convert(
     size: SizeOptions = None,
     semantics: SemanticsOptions = None,
     stack: StackOption = False,
-    dtype: Annotated[
-        str | None, typer.Option("--dtype", help="Of the new file: float64, float32, float16 or bfloat16.")
-    ] = None,
+    dtype: DtypeOption = None,
     exact: Annotated[bool, typer.Option("--exact", help="Refuse what is not bit-exact.")] = False,
     rest: Annotated[
         str,
@@ -228,10 +232,15 @@ def verify(
     other: Annotated[str, typer.Argument(metavar="B", help="A file, or a layout.")],
     seed: Annotated[int, typer.Option(help="Of the random sequences.")] = 0,
     layout: From = None,
+    module: Annotated[
+        str | None,
+        typer.Option("--module", "--prefix", help="The recurrent layer meant, of each file with several."),
+    ] = None,
     semantics: SemanticsOptions = None,
     stack: StackOption = False,
     size: SizeOptions = None,
     drop: DropOption = None,
+    dtype: DtypeOption = None,
     as_json: Json = False,
 ) -> None:
     """Run both, in float64, on the same random sequences, and say how far they differ.
@@ -242,9 +251,9 @@ def verify(
     from stepnet.cli.report.progress import progress
     from stepnet.cli.report.verdicts import verdicts
 
-    chosen = choice(layout, None, size, semantics, stack, drop)
+    chosen = choice(layout, module, size, semantics, stack, drop)
     with progress("modules", None, shown=not as_json) as advance:
-        found = verdicts(one, other, chosen, seed, advance)
+        found = verdicts(one, other, chosen, seed, advance, dtype)
     if as_json:
         write_json({name: asdict(verdict) for name, verdict in found.items()})
     else:
@@ -377,7 +386,7 @@ def load(file: Path, chosen: Any) -> tuple[Any, dict[str, list[str]]]:
     from stepnet.rnn.compose import Stack
 
     model = read(file, chosen.layout, chosen.layouts)
-    (meant,) = chosen.whole(model)
+    meant = chosen.whole(model)
     with named(str(file)):
         modules = stacked(meant, chosen.stack)
         if chosen.module is None:

@@ -21,6 +21,7 @@ from stepnet.files.model import Array, Model, Module, among
 from stepnet.files.paths import existing, free
 from stepnet.files.store import at_most
 from stepnet.layout.given import FLOATS
+from stepnet.layout.options import option
 
 Arrays = Mapping[str, Array]
 
@@ -80,7 +81,7 @@ class Format:
             if name in FLOATS and name not in self.dtypes:
                 raise FileError(
                     f"{path}: these weights are {name}, and a {self.title} file holds "
-                    f"{' or '.join(self.dtypes)}: --dtype {self.dtypes[0]} converts them"
+                    f"{' or '.join(self.dtypes)}: {option('dtype', dtype=self.dtypes[0])} converts them"
                 )
         if not self.frameworks:
             self.code.write(path, modules, dict(rest), force)
@@ -110,7 +111,7 @@ FORMATS = (
         "keras.modules",
         dtypes=("float32", "float16", "float64"),
         asks=True,
-        says=("last_only",),
+        says=("last_only", "returned"),
     ),
     Format("ONNX", (".onnx",), "onnx.modules", dtypes=("float32", "float64"), says=("last_only", "states")),
     Format("TFLite", (".tflite",), "tflite.modules", dtypes=("float32",)),

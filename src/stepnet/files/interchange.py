@@ -26,6 +26,7 @@ from stepnet.files.parametrized import plain
 from stepnet.files.verified import again, verify_file, weights
 from stepnet.layout.convert import Conversion, RangeError, convert, refused
 from stepnet.layout.find import nearest
+from stepnet.layout.options import OPTIONS
 from stepnet.layout.record import Record
 from stepnet.layout.registry import record, records
 from stepnet.layout.report import Report
@@ -53,17 +54,14 @@ class Choice:
     layouts: Mapping[str, str] = field(default_factory=dict[str, str])
     drop: Collection[str] = ()
 
-    def whole(self, *models: Model, copied: bool | None = None) -> list[tuple[Module, ...]]:
-        """The modules meant of each file, for whatever writes, runs or compares them; raises `LayoutError`
-        where something of them would be lost. copied: as for `check_nothing_is_lost`.
+    def whole(self, model: Model, copied: bool | None = None) -> tuple[Module, ...]:
+        """The modules meant of a file, for whatever writes, runs or compares them; raises `LayoutError` where
+        something of them would be lost. copied: as for `check_nothing_is_lost`.
         """
-        with named(" and ".join(dict.fromkeys(model.path for model in models))):
-            check_drop(self.drop, models)
-        meant: list[tuple[Module, ...]] = []
-        for model in models:
-            with named(model.path):
-                meant.append(self.modules(model))
-                check_nothing_is_lost(model, meant[-1], self.drop, copied)
+        with named(model.path):
+            check_drop(self.drop, [model])
+            meant = self.modules(model)
+            check_nothing_is_lost(model, meant, self.drop, copied)
         return meant
 
     def modules(self, model: Model) -> tuple[Module, ...]:
@@ -92,7 +90,7 @@ class Choice:
         if module.merge is not None and whole.told().directions > 1:
             raise LayoutError(
                 f"{bare(module.name) or 'the layer'} merges its directions by {module.merge}, "
-                f"and not by {merge} as --semantics says"
+                f"and not by {merge} as {OPTIONS['semantics'].name} says"
             )
         return replace(whole, merge=module.merge or merge)
 
@@ -148,7 +146,7 @@ def convert_file(
     choice = choice or Choice()
     form = writable(output, force)  # before any work
     model = read(source, choice.layout, choice.layouts)
-    (modules,) = choice.whole(model, copied=rest == "copy")
+    modules = choice.whole(model, copied=rest == "copy")
     with named(str(source)):
         if any(one.layered for one in targets(target, modules[0])):
             modules = stacked(modules, choice.stack)
@@ -259,7 +257,8 @@ def not_finite(module: Module) -> tuple[str, ...]:
 def unsaid(module: Module, form: Format, told: bool) -> tuple[str, ...]:
     """What a new file does not say of a module; told: whether it is a model, and not weights alone."""
     says = form.says if told else ()
-    uses = [what for name, what in GIVES.items() if getattr(module, name) and name not in says]
+    said = {*says, *(["states"] if module.returned and "returned" in says else [])}
+    uses = [what for name, what in GIVES.items() if getattr(module, name) and name not in said]
     found = [f"{use}, which the new file does not say" for use in (*uses, *module.use)]
     if module.alone:
         found.append(f"it {module.alone}, which the new file does not say")
@@ -322,6 +321,7 @@ def result(module: Module, conversion: Conversion) -> Module:
         merge=module.merge,
         last_only=module.last_only,
         states=module.states,
+        returned=module.returned,
         notes=module.notes,
         use=module.use,
         alone=module.alone,

@@ -16,6 +16,7 @@ from stepnet.files.optimisers import kept_by_optimisers
 from stepnet.files.others import Stated
 from stepnet.files.parametrized import Plain, plain
 from stepnet.layout.find import Found, find, nearest, one_function
+from stepnet.layout.options import OPTIONS, option
 from stepnet.layout.record import Record
 from stepnet.layout.registry import record, records
 from stepnet.layout.report import Made
@@ -39,19 +40,19 @@ WRAPPERS = frozenset(
 class Module:
     """One recurrent layer of a file, or a stack of layers with both directions.
 
-    name: what is before the names of its arrays in the file, or the layer's name. layouts: those that it may
-    be, one where the file tells. arrays: by the layout's names; `names` is what the file calls them. sizes
-    and semantics: what the file says of them. follows: the name of the module whose outputs it takes, if that
-    is all it takes; that of the layer between them, or "", where it takes something else, None where the file
-    does not say. reverse: whether its
-    one direction runs from each sequence's last step; flipped: whether it then gives its outputs in the order
-    in which it computes them, as Keras does, last step first. merge: what becomes of the outputs of both
-    directions, as `Bidirectional` has it; None where the file does not say. last_only: whether it gives its
-    last output alone; states: whether it gives its last states too. notes: what the file says that no layout
-    has. use: what else its model makes of its outputs other than to take those of all steps. made: those of
-    its arrays that the file holds as others. alone: why it is no ordinary layer of a model, if it is none.
-    stack: the names of the modules that it was stacked of, if it was. besides: names of other arrays of the
-    file that are parts of it, and that no layout has.
+    name: what is before the names of its arrays in the file, or the layer's name. layouts: those that it
+    may be, one where the file tells. arrays: by the layout's names; `names` is what the file calls them.
+    sizes and semantics: what the file says of them. follows: the name of the module whose outputs it
+    takes, if that is all it takes; that of the layer between them, or "", where it takes something else,
+    None where the file does not say. reverse: whether its one direction runs from each sequence's last
+    step; flipped: whether it then gives its outputs in the order in which it computes them, as Keras
+    does, last step first. merge: what becomes of the outputs of both directions, as `Bidirectional` has
+    it; None where the file does not say. last_only: whether it gives its last output alone; states:
+    whether it gives its last states too; returned: whether its model gives these. notes: what the file
+    says that no layout has. use: what else its model makes of its outputs other than to take those of all
+    steps. made: those of its arrays that the file holds as others. alone: why it is no ordinary layer of
+    a model, if it is none. stack: the names of the modules that it was stacked of, if it was. besides:
+    names of other arrays of the file that are parts of it, and that no layout has.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Module:
     merge: str | None = "concat"
     last_only: bool = False
     states: bool = False
+    returned: bool = False
     notes: tuple[str, ...] = ()
     use: tuple[str, ...] = ()
     made: tuple[Made, ...] = ()
@@ -138,7 +140,7 @@ class Model:
         names = ", ".join(repr(module.name) for module in self.modules) or "none"
         if name is None and len(self.modules) != 1:
             raise LayoutError(
-                f"there are {len(self.modules)} recurrent modules: name one of {names} (--module NAME)"
+                f"there are {len(self.modules)} recurrent modules, {names}: say {option('module')} for one"
             )
         for module in self.modules:
             if name in (None, module.name, *([module.name[:-1]] if module.name.endswith((".", "/")) else [])):
@@ -148,11 +150,11 @@ class Model:
             return alike[0]
         if alike:
             several = ", ".join(repr(module.name) for module in alike)
-            raise LayoutError(f"{name!r} may be any of {several}: name one of these (--module NAME)")
+            raise LayoutError(f"{name!r} may be any of {several}: say {option('module')} for one of these")
         problems = [text for prefix, text in self.problems.items() if name == bare(prefix)]
-        which = f"--module NAME is one of {names}"
+        which = f"there are {names}: say {option('module')} for one of these"
         if [module.name for module in self.modules] == [""]:
-            which = "the only one has no name, leave --module away"
+            which = f"the only one has no name, leave {OPTIONS['module'].name} away"
         raise LayoutError("".join(problems) or f"no recurrent module is called {name!r}; {which}")
 
 
@@ -335,10 +337,12 @@ def is_next(below: Module, module: Module, assumed: bool) -> bool:
     follows = last if assumed and module.follows is None else module.follows
     if follows != last or below.layout != module.layout:
         return False
+    if any(module.record.place(f"1/{name}") is None for name in module.arrays):
+        return False  # a layout whose names say layers in another way, as PyTorch's do
     ways = [(one.semantics, one.reverse, one.merge) for one in (below, module)]
     if ways[0] != ways[1] or module.reverse or module.merge != "concat":
         return False
-    if any(one.notes or one.alone for one in (below, module)):
+    if below.returned or any(one.notes or one.alone for one in (below, module)):
         return False
     here, there = below.told(), module.told()
     if there.layers > 1 or set(unlayered(below)) != set(module.arrays):
@@ -369,6 +373,7 @@ def on_top(below: Module, module: Module) -> Module:
         use=tuple(dict.fromkeys((*below.use, *module.use))),
         last_only=module.last_only,
         states=below.states or module.states,
+        returned=module.returned,
         made=(*below.made, *module.made),
         sizes={},
     )

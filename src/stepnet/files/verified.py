@@ -135,7 +135,14 @@ def in_keras(path: Path) -> Callable[[Array], Array]:
     """A .keras file as Keras runs it."""
     keras: Any = importlib.import_module("keras")
     model = keras.saving.load_model(path, compile=False, safe_mode=True)
-    return lambda x: np.asarray(keras.ops.convert_to_numpy(model(x[None].astype(model.dtype))))[0]
+
+    def run(x: Array) -> Array:
+        given = model(x[None].astype(model.dtype))
+        # Last states may be behind the outputs.
+        outputs: Any = given[0] if type(given) in (list, tuple) else given
+        return np.asarray(keras.ops.convert_to_numpy(outputs))[0]
+
+    return run
 
 
 RUNTIMES = (Runtime("onnxruntime", ".onnx", in_onnxruntime), Runtime("keras", ".keras", in_keras))

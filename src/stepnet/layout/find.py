@@ -18,6 +18,7 @@ from typing import Any, cast
 from stepnet.errors import LayoutError
 from stepnet.layout import registry
 from stepnet.layout.names import spelled
+from stepnet.layout.options import option
 from stepnet.layout.possible import Array, conditions, possible
 from stepnet.layout.record import Record
 from stepnet.layout.sizes import Shape, shape_of
@@ -46,7 +47,7 @@ class Found:
             arrays = ", ".join(self.names)
             raise LayoutError(
                 f"{arrays} fit{'s' if len(self.names) == 1 else ''} {' and '.join(self.layouts)}, "
-                "which shapes do not tell apart: say which it is (--from LAYOUT)"
+                f"which shapes do not tell apart: say {option('layout')}"
             )
         return self.layouts[0]
 
@@ -208,6 +209,5 @@ def misfits(
 def left_out_text(record: Record, prefix: str) -> str:
     """Why arrays that fit a record are no layer: they lie where none is looked for."""
     name = re.sub("[./_]$", "", prefix)
-    return (
-        f"what {name!r} has fits it, and was not looked for: say --from {name}={record.name} if it is a layer"
-    )
+    said = option("layout of", module=name, layout=record.name)
+    return f"what {name!r} has fits it, and was not looked for: say {said} if it is a layer"

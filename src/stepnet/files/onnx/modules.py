@@ -10,6 +10,7 @@ from stepnet.files.model import Array, Model, Module, bare, layer_arrays
 from stepnet.files.onnx import file
 from stepnet.files.onnx.node import STATES, OnnxNode
 from stepnet.files.onnx.write import write as write_nodes
+from stepnet.layout.options import option
 from stepnet.layout.registry import record
 
 INPUTS = ("W", "R", "B", "P")
@@ -77,7 +78,8 @@ def tells(slot: str, kind: str) -> bool:
 def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force: bool) -> None:
     """Writes a runnable model: the modules one after another, with any batch and number of steps."""
     if rest:
-        raise FileError(f"{path}: a new ONNX model is of its recurrent layers alone; leave the rest out")
+        said = option("rest", rest="drop")
+        raise FileError(f"{path}: a new ONNX model is of its recurrent layers alone; say {said}")
     nodes = [node for module in modules for node in nodes_of(module, path)]
     write_nodes(path, nodes, force, last_only=modules[-1].last_only)
 
