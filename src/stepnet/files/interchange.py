@@ -3,7 +3,7 @@
 speech.pt  --read-->  Model  --convert each module-->  Modules of the target  --write-->  speech.keras
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -40,8 +40,8 @@ GIVES = {"last_only": "it gives its last output alone", "states": "it gives its 
 @dataclass(frozen=True)
 class Choice:
     """What a person says of a file that the file does not: which layout it has, or which framework wrote it,
-    which module is meant, sizes and semantics, that each layer follows the one before it, the layouts of
-    modules by their names, and the names of arrays of a layer that may be left behind. Among semantics
+    which module is meant, or which in which order, sizes and semantics, that each layer follows the one
+    before it, the layouts of modules by their names, and the names of arrays of a layer that may be left behind. Among semantics
     "merge" says what becomes of the outputs of both directions.
     """
 
@@ -52,6 +52,7 @@ class Choice:
     stack: bool = False
     layouts: Mapping[str, str] = field(default_factory=dict[str, str])
     drop: Collection[str] = ()
+    order: Sequence[str] = ()
 
     def whole(self, *models: Model, copied: bool | None = None) -> list[tuple[Module, ...]]:
         """The modules meant of each file, for whatever writes, runs or compares them; raises `LayoutError`
@@ -68,8 +69,14 @@ class Choice:
 
     def modules(self, model: Model) -> tuple[Module, ...]:
         """The modules meant, with what is said of them; raises `LayoutError` where there is none."""
-        meant = model.modules if self.module is None else (model.chosen(self.module),)
-        if self.module is None and model.problems:
+        asked = [self.module] if self.module is not None else self.order
+        meant = tuple(model.chosen(name) for name in asked) if asked else model.modules
+        twice = [one.name for place, one in enumerate(meant) if any(one is other for other in meant[:place])]
+        if twice:
+            raise LayoutError(f"{bare(twice[0])} is named twice (--module)")
+        if self.stack and not asked:
+            meant = model.in_a_row(meant)
+        if not asked and model.problems:
             raise LayoutError("; ".join(model.problems.values()))
         if not meant:
             among = family(self.layout) if self.layout else None

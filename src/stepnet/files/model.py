@@ -5,8 +5,9 @@ Keras, ONNX, TFLite               layers that say what they are, and how they ar
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from stepnet.layout.solve import told
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+DIGITS = re.compile(r"(\d+)")
 # What stands in the names of a state dict for what wraps a model, or the dictionary of a checkpoint it is in.
 WRAPPERS = frozenset(
     {
@@ -118,7 +120,8 @@ class Model:
 
     stated: what the file says that some of its other arrays are. spare: arrays that add nothing to the
     modules, by name, each with the reason: it is another one again. problems: why something that is named as
-    a layer is none of the modules, by what is before its names.
+    a layer is none of the modules, by what is before its names. ordered: whether the file has its modules in
+    the order of the program that made it, as a state dict has, and not in that of their names.
     """
 
     path: str
@@ -128,6 +131,25 @@ class Model:
     stated: Mapping[str, Stated] = field(default_factory=dict[str, Stated])
     spare: Mapping[str, str] = field(default_factory=dict[str, str])
     problems: Mapping[str, str] = field(default_factory=dict[str, str])
+    ordered: bool = True
+
+    def in_a_row(self, modules: tuple[Module, ...]) -> tuple[Module, ...]:
+        """Modules each of which takes the outputs of the one before, as somebody says; raises `LayoutError`
+        where neither the file nor the names tell their order.
+
+        Names tell it where they differ in one number: rnns.2 is before rnns.10, and gru before gru_1.
+        """
+        if self.ordered or len(modules) < 2 or all(one.follows is not None for one in modules[1:]):
+            return modules
+        places = numbered([bare(one.name) for one in modules])
+        if places:
+            return tuple(modules[place] for place in places)
+        names = ", ".join(bare(one.name) for one in modules)
+        example = " ".join(f"--module {bare(one.name)}" for one in modules[::-1])
+        raise LayoutError(
+            f"such a file does not keep the order of its layers, which are {names} by their names: say which "
+            f"is over which, the first one first, as in --stack {example}"
+        )
 
     def chosen(self, name: str | None = None) -> Module:
         """The module of that name, or the only one; raises `LayoutError` where that is not clear.
@@ -163,6 +185,19 @@ def bare(name: str) -> str:
     ('rnn_', 'lstm0', '0/GRUCell_0')
     """
     return name[:-1] if name.endswith((".", "/", "_")) else name
+
+
+def numbered(names: Sequence[str]) -> list[int]:
+    """The places of names in the order of the one number in which they differ; none where it is not one.
+
+    >>> numbered(["rnns.10.cell", "rnns.2.cell"]), numbered(["gru_1", "gru"]), numbered(["decoder", "encoder"])
+    ([1, 0], [1, 0], [])
+    """
+    words = [DIGITS.split(name if name[-1:].isdecimal() else f"{name}_0") for name in names]
+    varied = [place for place, same in enumerate(zip_longest(*words)) if len({*same}) > 1]
+    if len(varied) != 1 or not all(one[varied[0]].isdecimal() for one in words):
+        return []
+    return sorted(range(len(names)), key=lambda place: int(words[place][varied[0]]))
 
 
 def unwrapped(name: str) -> str:

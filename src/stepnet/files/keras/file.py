@@ -79,7 +79,7 @@ class KerasFile:
     """What a Keras file holds: the configuration of its model, its arrays by their path, and its layers with
     weights, in the model's order where that is told.
 
-    version: of the Keras that wrote it, where it says so. foreign: whether it is an HDF5 file of something
+    ordered: whether it is told. version: of the Keras that wrote it, where it says so. foreign: whether it is an HDF5 file of something
     else than Keras, of which the arrays are all that is known.
     """
 
@@ -88,6 +88,7 @@ class KerasFile:
     layers: tuple[KerasLayer, ...]
     version: str | None = None
     foreign: bool = False
+    ordered: bool = True
 
 
 def read(path: str | Path) -> KerasFile:
@@ -108,7 +109,7 @@ def read(path: str | Path) -> KerasFile:
                 return legacy(group, arrays, attributes, store)
         if not any(re.search(r"(^|/)vars/\d+$", name) for name in arrays):
             return KerasFile(None, arrays, (), foreign=True)
-        return KerasFile(None, arrays, tuple(modern(None, arrays, attributes, store)))
+        return KerasFile(None, arrays, tuple(modern(None, arrays, attributes, store)), ordered=False)
 
 
 def archive(stream: BufferedReader) -> KerasFile:

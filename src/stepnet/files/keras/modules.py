@@ -52,7 +52,7 @@ def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | Non
     names = {module.name for module in modules}
     store = Store(path, path.stat().st_size)
     layers = tuple(others(file, names, store))
-    return Model(str(path), modules, rest, layers, dict(stated(file.layers)))
+    return Model(str(path), modules, rest, layers, dict(stated(file.layers)), ordered=file.ordered)
 
 
 def stated(layers: Iterable[KerasLayer]) -> Iterator[tuple[str, Stated]]:
