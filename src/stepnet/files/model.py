@@ -373,40 +373,40 @@ def is_next(below: Module, module: Module, assumed: bool) -> bool:
     ways = [(one.semantics, one.reverse, one.merge) for one in (below, module)]
     if ways[0] != ways[1] or module.reverse or module.merge != "concat":
         return False
-    if any(one.notes or one.alone for one in (below, module)):
+    if any(one.notes or one.alone for one in (below, module)) or not module.record.names_layers:
         return False
     here, there = below.told(), module.told()
-    if there.layers > 1 or set(unlayered(below)) != set(module.arrays):
+    layer = {name for name in below.arrays if below.record.layer_of(name) == here.layers - 1}
+    if there.layers > 1 or layer != {
+        module.record.in_layer(name, here.layers - 1, here) for name in module.arrays
+    }:
         return False
     return there == replace(here, inputs=here.directions * here.output, layers=1)
 
 
-def unlayered(module: Module) -> list[str]:
-    """The names of the arrays of one layer."""
-    if module.told().layers == 1:
-        return list(module.arrays)
-    return [name.partition("/")[2] for name in module.arrays if name.startswith("0/")]
-
-
 def on_top(below: Module, module: Module) -> Module:
     """A module with another as its last layer."""
-    layers = below.told().layers
-    lower, names = below.arrays, below.names
-    if layers == 1:
-        lower = {f"0/{name}": array for name, array in lower.items()}
-        names = {f"0/{name}": given for name, given in names.items()}
+    own, sizes = below.record, below.told()
+    sizes = replace(sizes, layers=sizes.layers + 1)
+    lower = {name: own.in_layer(name, own.layer_of(name), sizes) for name in below.arrays}
+    upper = {name: own.in_layer(name, sizes.layers - 1, sizes) for name in module.arrays}
     return replace(
         below,
         name=f"{below.name} + {module.name}",
         stack=(*below.parts, *module.parts),
-        arrays={**lower, **{f"{layers}/{name}": array for name, array in module.arrays.items()}},
-        names={**names, **{f"{layers}/{name}": given for name, given in module.names.items()}},
+        arrays={**renamed(below.arrays, lower), **renamed(module.arrays, upper)},
+        names={**renamed(below.names, lower), **renamed(module.names, upper)},
         use=tuple(dict.fromkeys((*below.use, *module.use))),
         last_only=module.last_only,
         states=below.states or module.states,
         made=(*below.made, *module.made),
         sizes={},
     )
+
+
+def renamed(held: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Things by other names."""
+    return {names[name]: thing for name, thing in held.items()}
 
 
 def layer_arrays(module: Module) -> list[dict[str, Array]]:

@@ -161,6 +161,25 @@ class Record:
         """Whether it says by itself which layer a number is of, in names, axes or buffers."""
         return any("L" in letters_of(self.patterns[name]) | named(name) for name in self.patterns)
 
+    @property
+    def names_layers(self) -> bool:
+        """Whether the names of all its arrays say which layer they are of."""
+        return all("L" in named(self.full(name)) for name in self.patterns)
+
+    def layer_of(self, name: str) -> int:
+        """The layer of an array by its name; the first where the name does not say."""
+        return self.known(name)[1] or 0
+
+    def in_layer(self, name: str, layer: int, sizes: Sizes) -> str:
+        """What an array is called as the same one of another layer.
+
+        >>> gru = Record("mine.gru", "gru", {"w_l{L}{D}": "W[(g:rzn h) x]", "u": "R[(g:rzn h) k]"})
+        >>> [gru.in_layer(name, 1, Sizes(2, 3, layers=2)) for name in ("w_l0backward/", "u")]
+        ['w_l1backward/', '1/u']
+        """
+        template, _, direction = self.known(name)
+        return self.spelled(self.full(template), layer, direction or 0, sizes)
+
     @computed_once
     def patterns(self) -> dict[str, Pattern]:
         """What the notation says, by template."""
@@ -218,6 +237,13 @@ class Record:
                 direction = int(found["D"] == self.directions[1]) if "D" in found else None
                 return template, layer, direction
         return None
+
+    def known(self, name: str) -> tuple[str, int | None, int | None]:
+        """As `place`; raises `LayoutError` for a name it does not know."""
+        place = self.place(name)
+        if place is None:
+            raise LayoutError(f"{self.name} has no array {name!r}")
+        return place
 
     @property
     def spelled_ways(self) -> tuple[str, ...]:
