@@ -34,6 +34,7 @@ from stepnet.layout.verify import Verdict, verify
 from stepnet.rnn.merge import checked_merge
 
 RESTS = ("drop", "copy")
+CLIPS = {"clip", "cell_clip", "projection_clip"}  # of which a person may know that nothing reaches them
 GIVES = {"last_only": "it gives its last output alone", "states": "it gives its last states too"}
 
 
@@ -60,6 +61,8 @@ class Choice:
         """
         with named(" and ".join(dict.fromkeys(model.path for model in models))):
             check_drop(self.drop, models)
+        if self.layout is not None and not any(self.is_of(module) for one in models for module in one.modules):
+            raise self.nearest(models[0])
         meant: list[tuple[Module, ...]] = []
         for model in models:
             with named(model.path):
@@ -79,11 +82,23 @@ class Choice:
         if not asked and model.problems:
             raise LayoutError("; ".join(model.problems.values()))
         if not meant:
-            among = family(self.layout) if self.layout else None
-            arrays = plain(model.rest).arrays
-            raise nearest({name: array.shape for name, array in arrays.items()}, among)
+            raise self.nearest(model)
         known = {name for module in model.modules for name in fields_of(module)}
-        return tuple(self.said(module, known - fields_of(module)) for module in meant)
+        left_open = {name for module in model.modules for name in open_of(module)}
+        return tuple(
+            self.said(module, (known - fields_of(module)) | (left_open - open_of(module))) for module in meant
+        )
+
+    def is_of(self, module: Module) -> bool:
+        """Whether a module may have the layout that is said of the file."""
+        return not {one.name for one in family(self.layout or "")}.isdisjoint(module.layouts)
+
+    def nearest(self, model: Model) -> LayoutError:
+        """The error for a file without a layer that is meant."""
+        among = family(self.layout) if self.layout else None
+        held = {name: array for module in model.modules for name, array in module.arrays.items()}
+        arrays = plain(model.rest).arrays or held
+        return nearest({name: array.shape for name, array in arrays.items()}, among)
 
     def said(self, module: Module, of_others: Collection[str] = ()) -> Module:
         """A module with what is said of it, and not what means something for other modules alone."""
@@ -91,6 +106,12 @@ class Choice:
         known = [one.name for one in family(layout)] if layout else []
         layouts = tuple(one for one in module.layouts if one in known) or module.layouts
         semantics = {name: value for name, value in self.semantics.items() if name not in of_others}
+        for name, value in semantics.items():
+            if name not in CLIPS and module.semantics.get(name, value) != value:
+                raise LayoutError(
+                    f"{bare(module.name) or 'the layer'} has {name}={module.semantics[name]!r}, as the file "
+                    f"says, and not {value!r} as --semantics says"
+                )
         sizes, semantics = {**module.sizes, **self.sizes}, {**module.semantics, **semantics}
         merge = semantics.pop("merge", None)
         whole = replace(module, layouts=layouts, sizes=sizes, semantics=semantics)
@@ -107,6 +128,11 @@ class Choice:
 def fields_of(module: Module) -> set[str]:
     """What semantics there are of what a module may be."""
     return {name for layout in module.layouts for name in FIELDS[record(layout).cell]}
+
+
+def open_of(module: Module) -> set[str]:
+    """What of them is to be said of a module: its layout leaves it open, and so does its file."""
+    return {name for layout in module.layouts for name in record(layout).settings()} - {*module.semantics}
 
 
 @dataclass(frozen=True)

@@ -226,7 +226,7 @@ def among(
     unless `layouts` has it.
 
     frameworks: those whose layouts a file of this kind has, which are meant where others fit as well. layout:
-    the only one to look for, or a framework; layouts: the same for modules by their names. suffix: what may
+    the one that is meant where others fit as well, or a framework; layouts: those of modules by their names. suffix: what may
     stand behind the name of each array. settings: what the file says of modules, by what is before their
     names, in the framework's words. classes: of modules that are a program's own, likewise.
     """
@@ -238,9 +238,7 @@ def among(
     kept = {name for name in kept_by_optimisers(whole) if not name.startswith(asked)}
     weights = {name: given for name, given in whole.items() if name not in kept}
     shapes = {name: own.arrays[given].shape for name, given in weights.items()}
-    places = said(shapes, layouts or {}, frameworks) or find(
-        shapes, family(layout) if layout else None, frameworks
-    )
+    places = said(shapes, layouts or {}, frameworks, layout)
     modules = tuple(
         module_of(one, whole, own, (settings or {}).get(one.prefix, {}), (classes or {}).get(one.prefix, ""))
         for one in places
@@ -314,23 +312,44 @@ def memory_of(array: Array) -> tuple[Any, ...]:
 
 
 def said(
-    shapes: Mapping[str, Shape], layouts: Mapping[str, str], frameworks: Iterable[str]
+    shapes: Mapping[str, Shape], layouts: Mapping[str, str], frameworks: Iterable[str], layout: str | None
 ) -> tuple[Found, ...]:
-    """The layers among arrays where somebody says which layouts some modules have, by their names."""
-    if not layouts:
-        return ()
+    """The layers among arrays, some of which are said to have certain layouts by their names, and the others
+    one, where they may have it.
+    """
     places: list[Found] = []
     rest = dict(shapes)
-    for module, layout in layouts.items():
+    for module, own_layout in layouts.items():
         own = {name: shape for name, shape in rest.items() if re.match(rf"{re.escape(module)}[./_]", name)}
         if not own:
-            raise LayoutError(f"no array is called as one of {module!r}, which is said to be {layout}")
-        found = [one for one in find(own, family(layout)) if bare(one.prefix) == module]
+            raise LayoutError(f"no array is called as one of {module!r}, which is said to be {own_layout}")
+        found = [one for one in find(own, family(own_layout)) if bare(one.prefix) == module]
         if not found:
-            raise nearest(own, family(layout))
+            raise nearest(own, family(own_layout))
         places += found
         rest = {name: shape for name, shape in rest.items() if name not in found[0].names.values()}
-    return (*places, *find(rest, None, frameworks))
+    return (*places, *(meant(rest, layout, tuple(frameworks)) if layout else find(rest, None, frameworks)))
+
+
+def meant(shapes: Mapping[str, Shape], layout: str, frameworks: tuple[str, ...]) -> tuple[Found, ...]:
+    """The layers among arrays of which somebody says a layout, or a framework.
+
+    It is that of the layers that may have it, by their own names too if any has a name for it. No part of a
+    layer that names tell is taken for a layer: the gates of a GRU have a kernel and a bias as well.
+    """
+    among = family(layout)
+    told = find(shapes, None, frameworks)
+    whole = [{*one.names.values()} for one in told]
+    for marked in (True, False):
+        found = [
+            one
+            for one in find(shapes, among, marked=marked)
+            if not any({*one.names.values()} < held for held in whole)
+        ]
+        if found:
+            break
+    taken = {name for one in found for name in one.names.values()}
+    return (*found, *(one for one in told if taken.isdisjoint(one.names.values())))
 
 
 def family(layout: str) -> list[Record]:

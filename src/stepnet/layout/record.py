@@ -68,7 +68,7 @@ class Record:
         lone_bias: Whether a single bias is "b" or "d", in a layout that has both.
         lone_direction: The spelling of {D} if there is one direction; None for that of the first of two.
         ways: How many directions its layers have, if that is always the same number.
-        mark: A word that the layer's name must contain, if its arrays are named as those of other layers are.
+        mark: A pattern that is in the layer's name, if its arrays are named as those of other layers are.
         notes: Remarks for the reports of conversions.
 
     >>> gru = Record("mine.gru", "gru", {"w": "W[(g:rzn h) x]", "u": "R[(g:rzn h) k]", "b?": "b[(g:rzn h)]"})

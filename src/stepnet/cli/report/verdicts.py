@@ -1,6 +1,6 @@
 """Two sides compared from the command line, each a file or a layout."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy as np
 from stepnet.errors import LayoutError, named
 from stepnet.files.formats import read
 from stepnet.files.interchange import Choice, compare, converted, result
-from stepnet.files.model import Module, bare, stacked
+from stepnet.files.model import Module, bare, stacked, unwrapped
 from stepnet.layout.record import Record
 from stepnet.layout.registry import record, records
 from stepnet.layout.sizes import Sizes, shape_of
@@ -27,7 +27,7 @@ def verdicts(
 ) -> dict[str, Verdict]:
     """How far two sides differ, module by module.
 
-    Two files: the modules of each in order. A file and a layout: what the file holds, converted to the
+    Two files: the modules of the same names, or all in order. A file and a layout: what the file holds, converted to the
     layout. Two layouts: random weights of the first, converted to the second. advance is called with the
     number of modules when they are done.
     """
@@ -44,10 +44,18 @@ def verdicts(
     if len(here) != len(there):
         raise LayoutError(f"{one} has {len(here)} recurrent modules, and {other} has {len(there)}")
     found: dict[str, Verdict] = {}
-    for a, b in zip(here, there, strict=True):
+    for a, b in paired(here, there):
         found[a.name if sides[1] else titled(a, b)] = compare(a, b)
         advance(1)
     return found
+
+
+def paired(here: Sequence[Module], there: Sequence[Module]) -> Iterable[tuple[Module, Module]]:
+    """The modules of two sides that are compared: those of the same names, if all have them, or in order."""
+    by_name = {unwrapped(module.name): module for module in there}
+    names = [unwrapped(module.name) for module in here]
+    alike = len({*names}) == len(names) and {*names} == by_name.keys()
+    return zip(here, (by_name[name] for name in names) if alike else there, strict=True)
 
 
 def titled(one: Module, other: Module) -> str:
