@@ -120,7 +120,13 @@ FORMATS = (
     Format("model in shards", (".index.json",), "shards", ("torch", "candle", "mlx"), ordered=False),
     Format("PyTorch", TORCH, "pickles.torch", ("torch",)),
     Format("PyTorch export", (".pt2",), "pickles.exported", ("torch",)),
-    Format("PyTorch distributed checkpoint", (".distcp", ".metadata"), "pickles.distributed", ("torch",), ordered=False),
+    Format(
+        "PyTorch distributed checkpoint",
+        (".distcp", ".metadata"),
+        "pickles.distributed",
+        ("torch",),
+        ordered=False,
+    ),
     Format("NeMo", (".nemo",), "pickles.nemo", ("torch",)),
     Format("safetensors", (".safetensors",), "safetensors", ("torch", "candle", "mlx"), ordered=False),
     Format(

@@ -42,8 +42,8 @@ GIVES = {"last_only": "it gives its last output alone", "states": "it gives its 
 class Choice:
     """What a person says of a file that the file does not: which layout it has, or which framework wrote it,
     which module is meant, or which in which order, sizes and semantics, that each layer follows the one
-    before it, the layouts of modules by their names, and the names of arrays of a layer that may be left behind. Among semantics
-    "merge" says what becomes of the outputs of both directions.
+    before it, the layouts of modules by their names, and the names of arrays of a layer that may be left
+    behind. Among semantics "merge" says what becomes of the outputs of both directions.
     """
 
     layout: str | None = None
@@ -61,8 +61,10 @@ class Choice:
         """
         with named(" and ".join(dict.fromkeys(model.path for model in models))):
             check_drop(self.drop, models)
-        if self.layout is not None and not any(self.is_of(module) for one in models for module in one.modules):
-            raise self.nearest(models[0])
+        modules = [module for model in models for module in model.modules]
+        if modules and self.layout is not None and not any(map(self.is_of, modules)):
+            they = [f"{bare(one.name) or 'the layer'} ({' or '.join(one.layouts)})" for one in modules]
+            raise LayoutError(f"no layer may be {self.layout}, as --from says: there are {listed(they)}")
         meant: list[tuple[Module, ...]] = []
         for model in models:
             with named(model.path):
@@ -96,8 +98,7 @@ class Choice:
     def nearest(self, model: Model) -> LayoutError:
         """The error for a file without a layer that is meant."""
         among = family(self.layout) if self.layout else None
-        held = {name: array for module in model.modules for name, array in module.arrays.items()}
-        arrays = plain(model.rest).arrays or held
+        arrays = plain(model.rest).arrays
         return nearest({name: array.shape for name, array in arrays.items()}, among)
 
     def said(self, module: Module, of_others: Collection[str] = ()) -> Module:

@@ -190,7 +190,7 @@ def bare(name: str) -> str:
 def numbered(names: Sequence[str]) -> list[int]:
     """The places of names in the order of the one number in which they differ; none where it is not one.
 
-    >>> numbered(["rnns.10.cell", "rnns.2.cell"]), numbered(["gru_1", "gru"]), numbered(["decoder", "encoder"])
+    >>> numbered(["rnns.10.cell", "rnns.2.cell"]), numbered(["gru_1", "gru"]), numbered(["top", "low"])
     ([1, 0], [1, 0], [])
     """
     words = [DIGITS.split(name if name[-1:].isdecimal() else f"{name}_0") for name in names]
@@ -226,9 +226,9 @@ def among(
     unless `layouts` has it.
 
     frameworks: those whose layouts a file of this kind has, which are meant where others fit as well. layout:
-    the one that is meant where others fit as well, or a framework; layouts: those of modules by their names. suffix: what may
-    stand behind the name of each array. settings: what the file says of modules, by what is before their
-    names, in the framework's words. classes: of modules that are a program's own, likewise.
+    the one that is meant where others fit as well, or a framework; layouts: those of modules by their names.
+    suffix: what may stand behind the name of each array. settings: what the file says of modules, by what is
+    before their names, in the framework's words. classes: of modules that are a program's own, likewise.
     """
     own = plain(arrays) if "torch" in frameworks else Plain(arrays)
     whole = {name.removesuffix(suffix): name for name in own.arrays}

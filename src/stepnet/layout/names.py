@@ -159,9 +159,7 @@ class Spelled:
         return all(lengths[spelling] >= length for spelling in own & lengths.keys())
 
 
-def spelled(
-    names: Iterable[str], among: Iterable[Record] | None, marked: bool | None = None
-) -> Spelled:
+def spelled(names: Iterable[str], among: Iterable[Record] | None, marked: bool | None = None) -> Spelled:
     """Names as the records have them; among and marked: as for `find`."""
     known = of_all() if among is None else index(tuple(among))
     behind: dict[str, list[int]] = {}

@@ -27,9 +27,9 @@ def verdicts(
 ) -> dict[str, Verdict]:
     """How far two sides differ, module by module.
 
-    Two files: the modules of the same names, or all in order. A file and a layout: what the file holds, converted to the
-    layout. Two layouts: random weights of the first, converted to the second. advance is called with the
-    number of modules when they are done.
+    Two files: the modules of the same names, or all in order. A file and a layout: what the file holds,
+    converted to the layout. Two layouts: random weights of the first, converted to the second. advance is
+    called with the number of modules when they are done.
     """
     sides = [side in records() for side in (one, other)]
     if sides == [True, False]:

@@ -79,8 +79,8 @@ class KerasFile:
     """What a Keras file holds: the configuration of its model, its arrays by their path, and its layers with
     weights, in the model's order where that is told.
 
-    ordered: whether it is told. version: of the Keras that wrote it, where it says so. foreign: whether it is an HDF5 file of something
-    else than Keras, of which the arrays are all that is known.
+    ordered: whether it is told. version: of the Keras that wrote it, where it says so. foreign: whether it is
+    an HDF5 file of something else than Keras, of which the arrays are all that is known.
     """
 
     config: Config | None

@@ -70,7 +70,7 @@ def module(path: Path, node: OnnxNode) -> Module:
 
 
 def tells(slot: str, kind: str) -> bool:
-    """Whether what a node begins with is to be noted; lengths that are computed are those of the sequences."""
+    """Whether what a node begins with is to be noted; computed lengths are those of the sequences."""
     return slot in STATES or kind != "computed"
 
 
