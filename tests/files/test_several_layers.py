@@ -220,13 +220,11 @@ def test_an_activation_is_said_of_the_layers_that_leave_it_open(tmp_path: Path):
     ]
 
 
-def test_what_a_file_says_is_not_contradicted(tmp_path: Path):
-    torch.save(mixed("relu"), tmp_path / "x.pt")  # the whole module, which says its activation
-    said = refusal(
-        *("convert", tmp_path / "x.pt", "--to", "keras", "-o", tmp_path / "y.npz"),
-        *("--semantics", "activation=tanh"),
-    )
-    assert "a has candidate_activation='relu', as the file says, and not 'tanh' as --semantics says" in said
+def test_who_contradicts_a_file_is_told(tmp_path: Path):
+    torch.save(nn.RNN(2, HIDDEN, nonlinearity="relu"), tmp_path / "x.pt")  # whole, with its activation
+    choice = Choice(semantics={"candidate_activation": "tanh"})
+    done = convert_file(tmp_path / "x.pt", "keras", tmp_path / "y.npz", choice=choice)
+    assert done.notes == {"": ("the file says candidate_activation='relu', and --semantics 'tanh'",)}
 
 
 def test_the_moments_of_an_optimiser_are_no_layers(tmp_path: Path):

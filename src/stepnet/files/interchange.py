@@ -3,7 +3,7 @@
 speech.pt  --read-->  Model  --convert each module-->  Modules of the target  --write-->  speech.keras
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,6 @@ from stepnet.layout.verify import Verdict, verify
 from stepnet.rnn.merge import checked_merge
 
 RESTS = ("drop", "copy")
-CLIPS = {"clip", "cell_clip", "projection_clip"}  # of which a person may know that nothing reaches them
 GIVES = {"last_only": "it gives its last output alone", "states": "it gives its last states too"}
 
 
@@ -107,12 +106,6 @@ class Choice:
         known = [one.name for one in family(layout)] if layout else []
         layouts = tuple(one for one in module.layouts if one in known) or module.layouts
         semantics = {name: value for name, value in self.semantics.items() if name not in of_others}
-        for name, value in semantics.items():
-            if name not in CLIPS and module.semantics.get(name, value) != value:
-                raise LayoutError(
-                    f"{bare(module.name) or 'the layer'} has {name}={module.semantics[name]!r}, as the file "
-                    f"says, and not {value!r} as --semantics says"
-                )
         sizes, semantics = {**module.sizes, **self.sizes}, {**module.semantics, **semantics}
         merge = semantics.pop("merge", None)
         whole = replace(module, layouts=layouts, sizes=sizes, semantics=semantics)
@@ -206,7 +199,7 @@ def convert_file(
     reports = {module.name: one.report for module, one in done}
     told = form.tells(Path(output))
     notes = {
-        new.name: (*new.notes, *not_finite(old), *unsaid(new, form, told))
+        new.name: (*new.notes, *overruled(model, old), *not_finite(old), *unsaid(new, form, told))
         for old, new in zip(modules, made, strict=True)
     }
     account = Account.of(model, modules, taken)
@@ -280,6 +273,14 @@ def check_order(modules: tuple[Module, ...], output: str | Path, form: Format) -
                 f"{bare(module.name)} runs from the last step and gives its outputs {was}; {output} "
                 f"would give them {becomes}: write a file of arrays instead, as .npz or .safetensors"
             )
+
+
+def overruled(model: Model, module: Module) -> Iterator[str]:
+    """What is to be said of a module of which a person says something else than the file does."""
+    for one in model.modules:
+        for name, value in one.semantics.items() if one.name in module.parts else ():
+            if module.semantics.get(name) != value:
+                yield f"the file says {name}={value!r}, and --semantics {module.semantics.get(name)!r}"
 
 
 def not_finite(module: Module) -> tuple[str, ...]:

@@ -334,8 +334,9 @@ def said(
 def meant(shapes: Mapping[str, Shape], layout: str, frameworks: tuple[str, ...]) -> tuple[Found, ...]:
     """The layers among arrays of which somebody says a layout, or a framework.
 
-    It is that of the layers that may have it, by their own names too if any has a name for it. No part of a
-    layer that names tell is taken for a layer: the gates of a GRU have a kernel and a bias as well.
+    It is that of the layers that may have it, and where any is called as such a layer has to be, of those
+    alone. No part of a layer that names tell is taken for a layer: the gates of a GRU have a kernel and a
+    bias as well.
     """
     among = family(layout)
     told = find(shapes, None, frameworks)
@@ -346,7 +347,7 @@ def meant(shapes: Mapping[str, Shape], layout: str, frameworks: tuple[str, ...])
             for one in find(shapes, among, marked=marked)
             if not any({*one.names.values()} < held for held in whole)
         ]
-        if found:
+        if any(record(name).mark for one in found for name in one.layouts):
             break
     taken = {name for one in found for name in one.names.values()}
     return (*found, *(one for one in told if taken.isdisjoint(one.names.values())))
