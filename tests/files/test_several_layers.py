@@ -83,13 +83,16 @@ def test_numbers_in_names_are_an_order(tmp_path: Path):
 
 
 def test_weights_of_keras_are_in_the_order_of_their_classes(tmp_path: Path):
-    rows = [keras.layers.LSTM, keras.layers.GRU]
-    model = keras.Sequential([keras.Input((None, HIDDEN)), *(one(3, return_sequences=True) for one in rows)])
+    rows = [
+        keras.layers.LSTM(3, return_sequences=True, name="first"),
+        keras.layers.GRU(3, return_sequences=True, name="above"),
+    ]
+    model = keras.Sequential([keras.Input((None, HIDDEN)), *rows])
     model.save_weights(tmp_path / "x.weights.h5")
     said = refusal(
         "convert", tmp_path / "x.weights.h5", "--to", "keras", "-o", tmp_path / "y.keras", "--stack"
     )
-    assert "does not keep the order of its layers, which are gru, lstm by their names" in said
+    assert "does not keep the order of its layers, which are above, first by their names" in said
 
 
 @pytest.mark.parametrize("target", ["torch", "keras"])
@@ -111,6 +114,7 @@ def test_layers_of_a_list_become_one_of_several(tmp_path: Path, target: str):
 @pytest.mark.parametrize(
     ("names", "written"),
     [
+        (("encoder", "net.decoder"), ("encoder", "net.decoder")),
         (("0", "2"), ("layer_0", "layer_2")),
         (("rnns.0", "rnns.1"), ("rnns_0", "rnns_1")),
         (("forward", "backward"), ("forward_layer", "backward_layer")),

@@ -284,13 +284,13 @@ class Record:
     def takes_for_place(self, front: str, names: Iterable[str]) -> bool:
         """Whether it would read what stands before its names as the place of a layer or a direction.
 
-        >>> gru = Record("mine.gru", "gru", {"w": "W[(g:rzn h) x]", "u": "R[(g:rzn h) k]"})
-        >>> [gru.takes_for_place(front, "wu") for front in ("rnns.0/", "rnns_0/", "my_backward/")]
+        >>> gru = Record("mine.gru", "gru", {"w": "W[(g:rzn h) x]", "r_w": "R[(g:rzn h) k]"})
+        >>> [gru.takes_for_place(front, ["w", "r_w"]) for front in ("rnns.0/", "rnns_0/", "my_backward/")]
         [True, False, True]
         """
         texts = [re.compile(text) for text in self.behind_prefix.values()]
         whole = [match for name in names for text in texts if (match := text.fullmatch(front + name))]
-        return any(match[1] != front for match in whole)
+        return any(len(match[1]) < len(front) for match in whole)
 
     def tails(self, template: str) -> tuple[str, ...]:
         """What the names of a template end in, behind the last of its layer and direction, without digits.
