@@ -98,7 +98,8 @@ def either_gru(path: Path) -> None:
     """Arrays that are called as those of more than one layout of GRUs are."""
     random = np.random.default_rng(0)
     kernels = {"kernel": random.normal(size=(IN, 3 * H)), "recurrent_kernel": random.normal(size=(H, 3 * H))}
-    np.savez(path, **{f"gru_cell/{name}": one.astype("f4") for name, one in kernels.items()})
+    arrays: dict[str, Any] = {f"gru_cell/{name}": array.astype("f4") for name, array in kernels.items()}
+    np.savez(path, **arrays)
 
 
 def two_columns(path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -123,7 +123,7 @@ def test_states_that_a_graph_gives_are_noted(tmp_path: Path):
 @pytest.mark.parametrize("name", ["LSTM", "GRU", "SimpleRNN", "both", "stack"])
 def test_states_that_a_keras_model_gives_are_given_by_the_new_one(tmp_path: Path, name: str, every: bool):
     def made(x: Any) -> Any:
-        options = {"return_sequences": every, "return_state": True}
+        options: dict[str, Any] = {"return_sequences": every, "return_state": True}
         if name == "both":
             return layers.Bidirectional(layers.LSTM(HIDDEN, **options), name="both")(x)
         if name == "stack":
@@ -133,11 +133,11 @@ def test_states_that_a_keras_model_gives_are_given_by_the_new_one(tmp_path: Path
     source, between, out = saved(tmp_path, made), tmp_path / "out.safetensors", tmp_path / "out.keras"
     stated = converted(source, "--to", "keras", "-o", out, "--verify")
     assert not any(stated["notes"].values())
-    wanted, found = (keras.saving.load_model(path)(X) for path in (source, out))
+    wanted, found = (cast("Any", keras.saving.load_model(path))(X) for path in (source, out))
     assert len(found) == len(wanted)
     for y, right in zip(found, wanted, strict=True):
-        numbers = [keras.ops.convert_to_numpy(one) for one in (y, right)]
-        assert np.array_equal(*numbers)
+        first, second = (np.asarray(keras.ops.convert_to_numpy(output)) for output in (y, right))
+        assert np.array_equal(first, second)
     assert [one.states for one in read(out).modules] == [one.states for one in read(source).modules]
     notes = converted(source, "--to", "torch", "-o", between)["notes"]
     assert any(

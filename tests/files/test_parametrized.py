@@ -110,7 +110,8 @@ def test_a_torchscript_archive_has_its_weights_computed_as_a_state_dict_has(tmp_
     for weight in ("weight_hh_l0", "weight_ih_l0"):
         norm(model.rnn, weight)
     model.rnn(x)
-    torch.jit.trace(model.rnn, (x,)).save(tmp_path / "script.pt")
+    traced: Any = torch.jit.trace(model.rnn, (x,))
+    traced.save(tmp_path / "script.pt")
     torch.save(model.rnn.state_dict(), tmp_path / "state.pt")
     script, state = (read(tmp_path / file).modules[0] for file in ("script.pt", "state.pt"))
     assert len(script.made) == len(state.made) == 2

@@ -51,8 +51,13 @@ Model = Annotated[
     ),
 ]
 Part = Annotated[
-    str | None,
-    typer.Option("--module", "--prefix", help="The recurrent layer meant, by its name in the file."),
+    list[str] | None,
+    typer.Option(
+        "--module",
+        "--prefix",
+        metavar="NAME",
+        help="The recurrent layer meant, by its name in the file; or several, in this order.",
+    ),
 ]
 From = Annotated[
     list[str] | None,
@@ -233,8 +238,13 @@ def verify(
     seed: Annotated[int, typer.Option(help="Of the random sequences.")] = 0,
     layout: From = None,
     module: Annotated[
-        str | None,
-        typer.Option("--module", "--prefix", help="The recurrent layer meant, of each file with several."),
+        list[str] | None,
+        typer.Option(
+            "--module",
+            "--prefix",
+            metavar="NAME",
+            help="The recurrent layer meant, of each file with several; or several, in this order.",
+        ),
     ] = None,
     semantics: SemanticsOptions = None,
     stack: StackOption = False,
@@ -399,7 +409,7 @@ def load(file: Path, chosen: Any) -> tuple[Any, dict[str, list[str]]]:
 
 def choice(
     layout: list[str] | None,
-    module: str | None,
+    module: list[str] | None,
     size: list[str] | None,
     semantics: list[str] | None,
     stack: bool = False,
@@ -422,7 +432,8 @@ def choice(
         else number(name, value, float)
         for name, value in pairs(semantics or [], "--semantics", FIELDS_AS_CALLED)
     }
-    return Choice(whole[0] if whole else None, module, sizes, fields, stack, layouts, drop or ())
+    one, several = (module[0], ()) if module and len(module) == 1 else (None, module or ())
+    return Choice(whole[0] if whole else None, one, sizes, fields, stack, layouts, drop or (), several)
 
 
 # What frameworks call the fields of `Semantics`.

@@ -5,8 +5,9 @@ Keras, ONNX, TFLite               layers that say what they are, and how they ar
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from stepnet.layout.solve import told
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+DIGITS = re.compile(r"(\d+)")
 # What stands in the names of a state dict for what wraps a model, or the dictionary of a checkpoint it is in.
 WRAPPERS = frozenset(
     {
@@ -120,7 +122,8 @@ class Model:
 
     stated: what the file says that some of its other arrays are. spare: arrays that add nothing to the
     modules, by name, each with the reason: it is another one again. problems: why something that is named as
-    a layer is none of the modules, by what is before its names.
+    a layer is none of the modules, by what is before its names. ordered: whether the file has its modules in
+    the order of the program that made it, as a state dict has, and not in that of their names.
     """
 
     path: str
@@ -130,6 +133,25 @@ class Model:
     stated: Mapping[str, Stated] = field(default_factory=dict[str, Stated])
     spare: Mapping[str, str] = field(default_factory=dict[str, str])
     problems: Mapping[str, str] = field(default_factory=dict[str, str])
+    ordered: bool = True
+
+    def in_a_row(self, modules: tuple[Module, ...]) -> tuple[Module, ...]:
+        """Modules each of which takes the outputs of the one before, as somebody says; raises `LayoutError`
+        where neither the file nor the names tell their order.
+
+        Names tell it where they differ in one number: rnns.2 is before rnns.10, and gru before gru_1.
+        """
+        if self.ordered or len(modules) < 2 or all(one.follows is not None for one in modules[1:]):
+            return modules
+        places = numbered([bare(one.name) for one in modules])
+        if places:
+            return tuple(modules[place] for place in places)
+        names = ", ".join(bare(one.name) for one in modules)
+        example = " ".join(f"--module {bare(one.name)}" for one in modules[::-1])
+        raise LayoutError(
+            f"such a file does not keep the order of its layers, which are {names} by their names: say which "
+            f"is over which, the first one first, as in --stack {example}"
+        )
 
     def chosen(self, name: str | None = None) -> Module:
         """The module of that name, or the only one; raises `LayoutError` where that is not clear.
@@ -167,6 +189,19 @@ def bare(name: str) -> str:
     return name[:-1] if name.endswith((".", "/", "_")) else name
 
 
+def numbered(names: Sequence[str]) -> list[int]:
+    """The places of names in the order of the one number in which they differ; none where it is not one.
+
+    >>> numbered(["rnns.10.cell", "rnns.2.cell"]), numbered(["gru_1", "gru"]), numbered(["top", "low"])
+    ([1, 0], [1, 0], [])
+    """
+    words = [DIGITS.split(name if name[-1:].isdecimal() else f"{name}_0") for name in names]
+    varied = [place for place, same in enumerate(zip_longest(*words)) if len({*same}) > 1]
+    if len(varied) != 1 or not all(one[varied[0]].isdecimal() for one in words):
+        return []
+    return sorted(range(len(names)), key=lambda place: int(words[place][varied[0]]))
+
+
 def unwrapped(name: str) -> str:
     """A module's name without what wraps models on their way to a file.
 
@@ -193,9 +228,9 @@ def among(
     unless `layouts` has it.
 
     frameworks: those whose layouts a file of this kind has, which are meant where others fit as well. layout:
-    the only one to look for, or a framework; layouts: the same for modules by their names. suffix: what may
-    stand behind the name of each array. settings: what the file says of modules, by what is before their
-    names, in the framework's words. classes: of modules that are a program's own, likewise.
+    the one that is meant where others fit as well, or a framework; layouts: those of modules by their names.
+    suffix: what may stand behind the name of each array. settings: what the file says of modules, by what is
+    before their names, in the framework's words. classes: of modules that are a program's own, likewise.
     """
     own = plain(arrays) if "torch" in frameworks else Plain(arrays)
     whole = {name.removesuffix(suffix): name for name in own.arrays}
@@ -205,9 +240,7 @@ def among(
     kept = {name for name in kept_by_optimisers(whole) if not name.startswith(asked)}
     weights = {name: given for name, given in whole.items() if name not in kept}
     shapes = {name: own.arrays[given].shape for name, given in weights.items()}
-    places = said(shapes, layouts or {}, frameworks) or find(
-        shapes, family(layout) if layout else None, frameworks
-    )
+    places = said(shapes, layouts or {}, frameworks, layout)
     modules = tuple(
         module_of(one, whole, own, (settings or {}).get(one.prefix, {}), (classes or {}).get(one.prefix, ""))
         for one in places
@@ -281,23 +314,45 @@ def memory_of(array: Array) -> tuple[Any, ...]:
 
 
 def said(
-    shapes: Mapping[str, Shape], layouts: Mapping[str, str], frameworks: Iterable[str]
+    shapes: Mapping[str, Shape], layouts: Mapping[str, str], frameworks: Iterable[str], layout: str | None
 ) -> tuple[Found, ...]:
-    """The layers among arrays where somebody says which layouts some modules have, by their names."""
-    if not layouts:
-        return ()
+    """The layers among arrays, some of which are said to have certain layouts by their names, and the others
+    one, where they may have it.
+    """
     places: list[Found] = []
     rest = dict(shapes)
-    for module, layout in layouts.items():
+    for module, own_layout in layouts.items():
         own = {name: shape for name, shape in rest.items() if re.match(rf"{re.escape(module)}[./_]", name)}
         if not own:
-            raise LayoutError(f"no array is called as one of {module!r}, which is said to be {layout}")
-        found = [one for one in find(own, family(layout)) if bare(one.prefix) == module]
+            raise LayoutError(f"no array is called as one of {module!r}, which is said to be {own_layout}")
+        found = [one for one in find(own, family(own_layout)) if bare(one.prefix) == module]
         if not found:
-            raise nearest(own, family(layout))
+            raise nearest(own, family(own_layout))
         places += found
         rest = {name: shape for name, shape in rest.items() if name not in found[0].names.values()}
-    return (*places, *find(rest, None, frameworks))
+    return (*places, *(meant(rest, layout, tuple(frameworks)) if layout else find(rest, None, frameworks)))
+
+
+def meant(shapes: Mapping[str, Shape], layout: str, frameworks: tuple[str, ...]) -> tuple[Found, ...]:
+    """The layers among arrays of which somebody says a layout, or a framework.
+
+    It is that of the layers that may have it, and where any is called as such a layer has to be, of those
+    alone. No part of a layer that names tell is taken for a layer: the gates of a GRU have a kernel and a
+    bias as well.
+    """
+    among = family(layout)
+    told = find(shapes, None, frameworks)
+    whole = [{*one.names.values()} for one in told]
+    for marked in (True, False):
+        found = [
+            one
+            for one in find(shapes, among, marked=marked)
+            if not any({*one.names.values()} < held for held in whole)
+        ]
+        if any(record(name).mark for one in found for name in one.layouts):
+            break
+    taken = {name for one in found for name in one.names.values()}
+    return (*found, *(one for one in told if taken.isdisjoint(one.names.values())))
 
 
 def family(layout: str) -> list[Record]:
@@ -337,39 +392,33 @@ def is_next(below: Module, module: Module, assumed: bool) -> bool:
     follows = last if assumed and module.follows is None else module.follows
     if follows != last or below.layout != module.layout:
         return False
-    if any(module.record.place(f"1/{name}") is None for name in module.arrays):
-        return False  # a layout whose names say layers in another way, as PyTorch's do
     ways = [(one.semantics, one.reverse, one.merge) for one in (below, module)]
     if ways[0] != ways[1] or module.reverse or module.merge != "concat":
         return False
-    if below.returned or any(one.notes or one.alone for one in (below, module)):
+    alone = below.returned or any(one.notes or one.alone for one in (below, module))
+    if alone or not module.record.names_layers:
         return False
     here, there = below.told(), module.told()
-    if there.layers > 1 or set(unlayered(below)) != set(module.arrays):
+    layer = {name for name in below.arrays if below.record.layer_of(name) == here.layers - 1}
+    if there.layers > 1 or layer != {
+        module.record.in_layer(name, here.layers - 1, here) for name in module.arrays
+    }:
         return False
     return there == replace(here, inputs=here.directions * here.output, layers=1)
 
 
-def unlayered(module: Module) -> list[str]:
-    """The names of the arrays of one layer."""
-    if module.told().layers == 1:
-        return list(module.arrays)
-    return [name.partition("/")[2] for name in module.arrays if name.startswith("0/")]
-
-
 def on_top(below: Module, module: Module) -> Module:
     """A module with another as its last layer."""
-    layers = below.told().layers
-    lower, names = below.arrays, below.names
-    if layers == 1:
-        lower = {f"0/{name}": array for name, array in lower.items()}
-        names = {f"0/{name}": given for name, given in names.items()}
+    own, sizes = below.record, below.told()
+    sizes = replace(sizes, layers=sizes.layers + 1)
+    lower = {name: own.in_layer(name, own.layer_of(name), sizes) for name in below.arrays}
+    upper = {name: own.in_layer(name, sizes.layers - 1, sizes) for name in module.arrays}
     return replace(
         below,
         name=f"{below.name} + {module.name}",
         stack=(*below.parts, *module.parts),
-        arrays={**lower, **{f"{layers}/{name}": array for name, array in module.arrays.items()}},
-        names={**names, **{f"{layers}/{name}": given for name, given in module.names.items()}},
+        arrays={**renamed(below.arrays, lower), **renamed(module.arrays, upper)},
+        names={**renamed(below.names, lower), **renamed(module.names, upper)},
         use=tuple(dict.fromkeys((*below.use, *module.use))),
         last_only=module.last_only,
         states=below.states or module.states,
@@ -377,6 +426,11 @@ def on_top(below: Module, module: Module) -> Module:
         made=(*below.made, *module.made),
         sizes={},
     )
+
+
+def renamed(held: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Things by other names."""
+    return {names[name]: thing for name, thing in held.items()}
 
 
 def layer_arrays(module: Module) -> list[dict[str, Array]]:

@@ -16,8 +16,8 @@ import numpy as np
 
 from stepnet.errors import LayoutError
 from stepnet.files.account import check_row
-from stepnet.files.formats import kind, prefix, read
-from stepnet.files.model import Array, Module, stacked
+from stepnet.files.formats import kind, read
+from stepnet.files.model import Array, Module, bare, stacked
 from stepnet.layout.frameworks import NOT_INSTALLED
 from stepnet.layout.verify import (
     NOT_FINITE,
@@ -79,7 +79,7 @@ def verify_file(
 def again(output: str | Path, made: tuple[Module, ...]) -> list[Module]:
     """The modules that were written, as the file has them; what it does not tell is as it was written."""
     form, several = kind(Path(output)), len(made) > 1
-    by_name = {prefix(old, True, ""): old.layout for old in made} if form.of_arrays and several else None
+    by_name = {bare(form.front(old)): old.layout for old in made} if form.of_arrays and several else None
     written = {old.layout for old in made}
     found = tuple(
         replace(new, layouts=tuple(one for one in new.layouts if one in written) or new.layouts)

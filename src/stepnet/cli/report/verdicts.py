@@ -1,6 +1,6 @@
 """Two sides compared from the command line, each a file or a layout."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from stepnet.errors import LayoutError, named
 from stepnet.files.account import check_drop
 from stepnet.files.formats import read
 from stepnet.files.interchange import Choice, compare, converted, result
-from stepnet.files.model import Module, bare, stacked
+from stepnet.files.model import Module, bare, stacked, unwrapped
 from stepnet.layout.options import option
 from stepnet.layout.record import Record
 from stepnet.layout.registry import record, records
@@ -31,8 +31,9 @@ def verdicts(
 ) -> dict[str, Verdict]:
     """How far two sides differ, module by module.
 
-    Two files: the modules of each in order. A file and a layout: what the file holds, converted to the
-    layout, in the dtype said. Two layouts: random weights of the first, converted to the second. advance is
+    Two files: the modules of the same names, or all in order. A file and a layout: what the file holds,
+    converted to the layout, in the dtype said. Two layouts: random weights of the first, converted to the
+    second. advance is
     called with the number of modules when they are done.
     """
     sides = [side in records() for side in (one, other)]
@@ -51,10 +52,18 @@ def verdicts(
             f"say {option('module')} for one of each file with several"
         )
     found: dict[str, Verdict] = {}
-    for a, b in zip(here, there, strict=True):
+    for a, b in paired(here, there):
         found[a.name if sides[1] else titled(a, b)] = compare(a, b)
         advance(1)
     return found
+
+
+def paired(here: Sequence[Module], there: Sequence[Module]) -> Iterable[tuple[Module, Module]]:
+    """The modules of two sides that are compared: those of the same names, if all have them, or in order."""
+    by_name = {unwrapped(module.name): module for module in there}
+    names = [unwrapped(module.name) for module in here]
+    alike = len({*names}) == len(names) and {*names} == by_name.keys()
+    return zip(here, (by_name[name] for name in names) if alike else there, strict=True)
 
 
 def titled(one: Module, other: Module) -> str:
@@ -74,9 +83,10 @@ def modules(files: Sequence[str], choice: Choice) -> list[tuple[Module, ...]]:
         check_drop(choice.drop, models)
     both: list[tuple[Module, ...]] = []
     for model in models:
-        module = choice.module if len(model.modules) > 1 else None
-        own = replace(choice, module=module, drop=[name for name in choice.drop if name in model.rest])
-        meant = own.whole(model)
+        own = replace(choice, drop=[name for name in choice.drop if name in model.rest])
+        if len(model.modules) < 2:
+            own = replace(own, module=None, order=())
+        meant = own.whole(model, beside=models)
         with named(model.path):
             both.append(stacked(meant, choice.stack))
     return both

@@ -79,8 +79,9 @@ class KerasFile:
     """What a Keras file holds: the configuration of its model, its arrays by their path, and its layers with
     weights, in the model's order where that is told.
 
-    told: all layers that the configuration tells of. version: of the Keras that wrote it, where it says so.
-    foreign: whether it is an HDF5 file of something else than Keras, of which arrays are all that is known.
+    told: all layers that the configuration tells of. ordered: whether the model's order is told. version:
+    of the Keras that wrote it, where it says so. foreign: whether it is an HDF5 file of something else than
+    Keras, of which arrays are all that is known.
     """
 
     config: Config | None
@@ -89,6 +90,7 @@ class KerasFile:
     told: tuple[Told, ...] = ()
     version: str | None = None
     foreign: bool = False
+    ordered: bool = True
 
 
 def read(path: str | Path) -> KerasFile:
@@ -109,7 +111,7 @@ def read(path: str | Path) -> KerasFile:
                 return legacy(group, arrays, attributes, store)
         if not any(re.search(r"(^|/)vars/\d+$", name) for name in arrays):
             return KerasFile(None, arrays, (), foreign=True)
-        return KerasFile(None, arrays, tuple(modern((), arrays, attributes, store)))
+        return KerasFile(None, arrays, tuple(modern((), arrays, attributes, store)), ordered=False)
 
 
 def archive(stream: BufferedReader) -> KerasFile:

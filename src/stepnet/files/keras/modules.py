@@ -51,7 +51,7 @@ def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | Non
     rest = {name: array for name, array in file.arrays.items() if name not in taken}
     names = {module.name for module in modules}
     layers = tuple(others(file, names))
-    return Model(str(path), modules, rest, layers, dict(stated(file.layers)))
+    return Model(str(path), modules, rest, layers, dict(stated(file.layers)), ordered=file.ordered)
 
 
 def stated(layers: Iterable[KerasLayer]) -> Iterator[tuple[str, Stated]]:

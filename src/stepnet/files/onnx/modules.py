@@ -71,8 +71,8 @@ def module(path: Path, node: OnnxNode) -> Module:
 
 
 def tells(slot: str, kind: str) -> bool:
-    """Whether what a node begins with is to be noted; lengths usually are those of the sequences."""
-    return slot in STATES or kind == "constant"
+    """Whether what a node begins with is to be noted; computed lengths are those of the sequences."""
+    return slot in STATES or kind != "computed"
 
 
 def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force: bool) -> None:
