@@ -8,6 +8,7 @@ import pytest
 import torch
 from gradcheck import assert_gradient, segments_of
 from random_gradients import assert_gradients, cast, plain
+from same_bits import assert_same_bits
 from tolerance import assert_close
 
 import stepnet as sn
@@ -378,3 +379,39 @@ def refusals() -> dict[str, Callable[[], Any]]:
 def test_what_has_no_gradient_is_refused(message: str) -> None:
     with pytest.raises(StepnetError, match=message):
         refusals()[message]()
+
+
+# ---- bits --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["statics and index", "attention"])
+def test_gradients_of_a_sequence_have_the_same_bits_in_any_batch(name: str) -> None:
+    make, given = STEPS[name]
+    run, x, statics = (
+        sn.vjp(make("float32")),
+        *(cast(given[one], "float32") for one in ("sequences", "statics")),
+    )
+    (outputs, final), backward = run(x, statics=statics)
+    gradients = backward(outputs, final)
+    for place in range(len(x)):
+        one = slice(place, place + 1)
+        (part, last), alone = run(x[one], statics=statics[one])
+        found = alone(part, last)
+        assert_same_bits(found.inputs[0], gradients.inputs[place])
+        assert_same_bits(found.initial[0], gradients.initial[place])
+        assert_same_bits(found.statics[0], gradients.statics[place])
+
+
+def test_gradients_have_the_same_bits_for_any_number_of_threads() -> None:
+    layer, x = both("float32"), cast(sequences(3, lengths=LENGTHS * 12), "float32")
+    run, found = sn.vjp(layer), list[Any]()
+    for count in (1, 2, 3):
+        sn.set_threads(count)
+        try:
+            (outputs, final), backward = run(x)
+            found.append(backward(outputs, final))
+        finally:
+            sn.set_threads(None)
+    for other in found[1:]:
+        for one, right in zip(plain(vars(other)), plain(vars(found[0])), strict=True):
+            assert_same_bits(one, right)

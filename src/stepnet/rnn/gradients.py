@@ -1,4 +1,4 @@
-"""A call whose gradient is taken: its arguments read and checked, its net run, and gradients as it was given."""
+"""A call whose gradient is taken: arguments checked, its net run, and gradients in the form of these."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
