@@ -13,8 +13,12 @@ import pytest
 from controlled_loop import assert_right as assert_controlled
 from controlled_loop import right as controlled_loop
 from random_gradients import assert_gradients
+from random_layers import WAYS as DIRECTIONS
+from random_layers import numbers_of, per_way, stack_of
 from random_nets import POOLED, Groups, Nesting, Writer
 from random_steps import RandomStep, Sequences, random_steps, sequences_for, sequences_of, wide
+from random_totals import HOWS, call_of, kinds, on_llvm, with_totals
+from random_totals import in_float64 as totals_in_float64
 from same_bits import assert_same_bits
 from tolerance import assert_close
 
@@ -274,6 +278,99 @@ def generated(data: st.DataObject) -> None:
     assert [np.asarray(one).tolist() for one in found] == expected
 
 
+# ---- layers, totals, and arrays of two bytes ------------------------------------------------------
+
+
+def layered(data: st.DataObject) -> None:
+    """Layers as one call, or as a stream, give the bits of layers called one after the other."""
+    steps = data.draw(st.lists(random_steps(sizes=(1, 2, 3, 5), most=3), min_size=2, max_size=3))
+    ways = [data.draw(st.sampled_from(DIRECTIONS)) for _ in steps]
+    dtype, engine, width = data.draw(DTYPES), data.draw(ENGINES), data.draw(st.sampled_from([1, 3, 17]))
+    stack = stack_of(steps, ways, width, dtype)
+    lengths = data.draw(st.lists(st.sampled_from([0, 1, 2, LONGEST]), max_size=4))
+    random = np.random.default_rng(data.draw(st.integers(0, 99)))
+    statics, initial = (
+        [
+            per_way(way, numbers_of(specs(step), len(lengths), dtype, random))
+            for step, way in zip(steps, ways, strict=True)
+        ]
+        for specs in (lambda step: step.statics, lambda step: step.memory)
+    )
+    initial = [one if data.draw(st.booleans()) else None for one in initial]
+    offsets = (np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]),)
+    x = sn.Ragged(random.uniform(-1, 1, (sum(lengths), width)).astype(dtype), offsets)
+    last_only = data.draw(st.booleans())
+    below, finals = x, []
+    for place, layer in enumerate(stack.layers):
+        top = place == len(steps) - 1
+        below, final = layer(
+            below, initial[place], statics=statics[place], engine=engine, last_only=last_only and top
+        )
+        finals.append(final)
+    with threads(data.draw(st.sampled_from([1, 2]))):
+        found = stack(x, tuple(initial), statics=tuple(statics), engine=engine, last_only=last_only)
+    assert_same_bits(found, (below, tuple(finals)))
+    if set(ways) == {"forward"} and lengths and not last_only:
+        stream = stack.stream(len(lengths), tuple(initial), tuple(statics), engine)
+        for at in range(max(lengths)):
+            shown = stream.step(at_step(x, at))
+            for row in np.flatnonzero(x.lengths > at):
+                assert_same_bits(shown[row], below[int(row)][at])
+
+
+def totalled(data: st.DataObject) -> None:
+    """Reductions and contracts of all steps, in machine code and by the interpreter in float64."""
+    step, dtype, reverse = data.draw(random_steps()), data.draw(DTYPES), data.draw(st.booleans())
+    rnn = step.rnn(dtype, reverse)
+    net = with_totals(rnn.net, data.draw(st.sampled_from(HOWS)), data.draw(st.sampled_from(HOWS)))
+    assert "totals" in kinds(net)
+    params = leaves(rnn.params)
+    bound = on_llvm(net, params)
+    for _ in range(2):
+        call = call_of(step, data.draw(sequences_for(step, dtype)))
+        found, right = bound(call), totals_in_float64(net, params, call)
+        assert len(found.arrays) == len(right.arrays) == len(net.results)
+        for one, other in zip(found.arrays, right.arrays, strict=True):
+            assert_close(one, other, LONGEST * max(1, len(call.lengths)), WIDTH, dtype_of(one, dtype))
+        with threads(2):
+            assert_same_bits(bound(call).arrays, found.arrays)
+
+
+def dtype_of(array: Array, dtype: str) -> str | None:
+    """By which dtype floats are compared; None for what is equal."""
+    return dtype if array.dtype.kind == "f" else None
+
+
+def stored(data: st.DataObject) -> None:
+    """Numbers of two bytes are computed with in float32, and results rounded once."""
+    step, engine, reverse = data.draw(random_steps()), data.draw(ENGINES), data.draw(st.booleans())
+    dtype = data.draw(st.sampled_from(["float16", "bfloat16"]))
+    batch = data.draw(sequences_for(step, "float32"))
+
+    def of_two_bytes(leaf: Any) -> Any:
+        values = leaf.values if isinstance(leaf, sn.Ragged) else leaf
+        narrow = values.astype(dtype) if values.dtype.kind == "f" else values
+        return leaf.with_values(narrow) if isinstance(leaf, sn.Ragged) else narrow
+
+    def widened(leaf: Any) -> Any:
+        values = leaf.values if isinstance(leaf, sn.Ragged) else leaf
+        wider = values.astype("float32") if values.dtype == dtype else values
+        return leaf.with_values(wider) if isinstance(leaf, sn.Ragged) else wider
+
+    def called(change: Any) -> Any:
+        narrow = transform(of_two_bytes, (step.params, batch.inputs, batch.initial, batch.statics))
+        params, inputs, initial, statics = transform(change, narrow)
+        rnn = sn.RNN(step.function, params, memory=step.memory, reverse=reverse)
+        return rnn(inputs, initial, statics, engine=engine)
+
+    found, right = called(lambda leaf: leaf), called(widened)
+    floats = [
+        one for one in leaves(right) if (one.values if isinstance(one, sn.Ragged) else one).dtype.kind == "f"
+    ]
+    assert floats
+    assert_same_bits(found, transform(of_two_bytes, right))
+
+
 # ---- gradients -----------------------------------------------------------------------
 
 
@@ -289,5 +386,17 @@ def differentiated(data: st.DataObject) -> None:
 
 
 WAYS = {
-    way.__name__: way for way in (flat, unrolled, streamed, controlled, nested, generated, differentiated)
+    way.__name__: way
+    for way in (
+        flat,
+        unrolled,
+        streamed,
+        controlled,
+        nested,
+        generated,
+        layered,
+        totalled,
+        stored,
+        differentiated,
+    )
 }

@@ -204,8 +204,9 @@ def test_a_search_is_timed_beside_generation():
 def test_a_search_that_writes_something_else_stops_it(monkeypatch: pytest.MonkeyPatch):
     right = sn.generate
     monkeypatch.setattr(beams.sn, "generate", lambda rnn, start, **given: right(rnn, start[::-1], **given))
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError) as caught:
         ran(beams, "--rounds", "1")
+    assert caught.traceback[-1].path == Path(str(beams.__file__))
 
 
 # ---- nested recurrences

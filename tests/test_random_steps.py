@@ -25,6 +25,9 @@ FEW = {
     "controlled": 25,
     "nested": 10,
     "generated": 10,
+    "layered": 8,
+    "totalled": 8,
+    "stored": 8,
     "differentiated": 6,
 }
 BATCH = 50

@@ -55,11 +55,11 @@ def test_weights_give_what_they_gave_in_the_framework(case: dict[str, Any]):
 def test_and_so_do_they_converted_to_other_layouts(place: int):
     case: Any = CASES[place].values[0]
     targets = list(records().values())[place % EVERY :: EVERY]  # all of them, over all cases of a cell
-    own = record(case["layout"])
+    own, arrays = record(case["layout"]), weights(case)
     for target in dict.fromkeys([own.name, *(target.name for target in targets)]):
         options: Any = {"sizes": case["sizes"], "semantics": case["semantics"]}
         try:
-            done = convert(weights(case), case["layout"], target, **options)
+            done = convert(arrays, case["layout"], target, **options)
         except ConversionError:
             assert target != own.name, "a layout is its own"
             continue
@@ -75,12 +75,10 @@ def test_most_are_converted_to_others_of_their_cell():
     """What is refused is refused for reasons that are true: see `layout/test_convert.py`."""
     made: list[bool] = []
     for place, case in enumerate(one.values[0] for one in CASES):
-        cell = record(case["layout"]).cell
+        cell, arrays = record(case["layout"]).cell, weights(case)
         for target in [one for one in records().values() if one.cell == cell][place % EVERY :: EVERY]:
             try:
-                convert(
-                    weights(case), case["layout"], target, sizes=case["sizes"], semantics=case["semantics"]
-                )
+                convert(arrays, case["layout"], target, sizes=case["sizes"], semantics=case["semantics"])
             except ConversionError:
                 made.append(False)
             else:

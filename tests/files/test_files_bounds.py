@@ -1,16 +1,12 @@
 """No file takes more memory or time than its size allows, however it is packed, shared or nested.
 
 Each file is made by the framework's own library where that can write it, and read in a process of its own,
-whose largest resident size the kernel says.
+whose largest resident size the kernel says (`readers.py`).
 """
 
 import json
-import os
 import pickle
-import resource
 import struct
-import subprocess
-import sys
 import zipfile
 from collections.abc import Callable
 from io import BytesIO
@@ -19,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from readers import Reading
 from test_cli import stepnet
 
 from stepnet.errors import FileError, LayoutError
@@ -29,42 +26,6 @@ from stepnet.files.store import SPARE, TIMES
 onnx = pytest.importorskip("onnx")
 h5py = pytest.importorskip("h5py")
 pytest.importorskip("msgpack")
-
-SECONDS = 60  # on a machine that does much else; none takes more than five alone
-CODE = """
-import sys
-from pathlib import Path
-import onnx, msgpack
-from stepnet.errors import StepnetError
-from stepnet.files.formats import FORMATS, read
-codes = [form.code for form in FORMATS]
-def peak():
-    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
-before = peak()
-try:
-    read(sys.argv[1])
-    said = ""
-except StepnetError as error:
-    said = str(error)
-print(1024 * (peak() - before), said)
-"""
-
-
-def taken(path: Path) -> tuple[int, str]:
-    """The bytes that reading a file took at most, and what was wrong with it."""
-    folders = os.pathsep.join(filter(None, sys.path))
-    limit = 8 << 30
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, str(path)],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        env={**os.environ, "PYTHONPATH": folders},
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
-    )
-    assert done.returncode == 0, done.stderr
-    count, _, said = done.stdout.strip().partition(" ")
-    return int(count), said
 
 
 # ---- ONNX --------------------------------------------------------------------------------------------------
@@ -282,15 +243,19 @@ HOSTILE: tuple[Callable[[Path], Path], ...] = (
 
 
 @pytest.mark.parametrize("make", HOSTILE)
-def test_what_would_fill_the_memory_is_refused(tmp_path: Path, make: Callable[[Path], Path]):
+def test_what_would_fill_the_memory_is_refused(
+    tmp_path: Path, reading: Reading, make: Callable[[Path], Path]
+):
     path = make(tmp_path)
-    count, said = taken(path)
+    count, said = reading.taken(path)
     assert said.endswith("far more than the file has; --most BYTES allows more")
     assert count < 2 * SPARE + 2 * TIMES * path.stat().st_size
 
 
-def test_what_would_take_for_ever_is_refused(tmp_path: Path):
-    assert "its values are made of one another in too many steps" in taken(zeros_of_zeros(tmp_path))[1]
+def test_what_would_take_for_ever_is_refused(tmp_path: Path, reading: Reading):
+    assert (
+        "its values are made of one another in too many steps" in reading.taken(zeros_of_zeros(tmp_path))[1]
+    )
 
 
 def test_the_limit_can_be_raised(tmp_path: Path):

@@ -351,13 +351,17 @@ def test_checkpoints_of_one_file_that_cannot_be(tmp_path: Path):
 
 @pytest.mark.parametrize("name", TABLES)
 def test_tables_cut_anywhere_are_refused(tmp_path: Path, name: str):
+    """Without an end, and with what they end in moved up to the cut."""
     for file in DATA.glob(f"{name.partition('.')[0]}.*"):
         shutil.copy(file, tmp_path)
     whole = (DATA / name).read_bytes()
-    for length in range(0, len(whole), 7):
-        (tmp_path / name).write_bytes(whole[:length])
-        with pytest.raises(FileError):
-            read(tmp_path / name)
+    for length in range(0, len(whole) - sstable.FOOTER, 7):
+        for end in (b"", whole[-sstable.FOOTER :]):
+            (tmp_path / name).write_bytes(whole[:length] + end)
+            with pytest.raises(FileError) as caught:
+                read(tmp_path / name)
+            assert str(caught.value).startswith(f"{tmp_path / name}: ")
+            assert ("it does not end as one" in str(caught.value)) == (not end)
 
 
 @pytest.mark.parametrize("checked", [sstable.CHECKED, 0])

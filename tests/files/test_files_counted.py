@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from originals import Original, originals
-from test_files_bounds import taken
+from readers import Reading
 
 from stepnet.errors import FileError
 from stepnet.files.formats import read
@@ -53,7 +53,7 @@ def many_in_mxnet(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("make", [many_in_safetensors, many_in_mxnet])
-def test_many_empty_arrays_take_no_more_than_is_stated(tmp_path: Path, make):
+def test_many_empty_arrays_take_no_more_than_is_stated(tmp_path: Path, reading: Reading, make):
     path = make(tmp_path)
-    count, _ = taken(path)
+    count, _ = reading.taken(path)
     assert count < 2 * SPARE + 2 * TIMES * path.stat().st_size

@@ -199,12 +199,21 @@ def test_arrays_of_no_numbers_share_nothing(path: Path):
 
 
 @pytest.mark.parametrize(
-    "sizes", [{"hidden": 0}, {"hidden": -3}, {"hidden": 10**30}, {"hiden": 3}, {"hidden": True}]
+    ("sizes", "problem"),
+    [
+        ({"hidden": 0}, "hidden is a whole number from 1 on, not 0"),
+        ({"hidden": -3}, "hidden is a whole number from 1 on, not -3"),
+        ({"hidden": 10**30}, "hidden is 16777216 at most, not 1000000000000000000000000000000"),
+        ({"hiden": 3}, "no size is called 'hiden'; there are inputs, hidden, "),
+        ({"hidden": True}, "hidden is a whole number from 1 on, not True"),
+    ],
 )
-def test_sizes_that_cannot_be_are_refused_where_they_are_used(path: Path, sizes: dict[str, int]):
+def test_sizes_that_cannot_be_are_refused_where_they_are_used(
+    path: Path, sizes: dict[str, int], problem: str
+):
     path.with_suffix(".bin").write_bytes(bytes(256))
     path.write_text(said(shape=[63], sizes=sizes))
-    with pytest.raises(LayoutError):
+    with pytest.raises(LayoutError, match=f"^{problem}"):
         read(path).chosen().told()
 
 

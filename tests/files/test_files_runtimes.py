@@ -376,6 +376,23 @@ HOSTILE = {
     "nothing": b"{}",
     "third": b'{"zarr_format":3}',
 }
+WHY = {
+    "large": "it would fill more than",
+    "many chunks": "in more than 1048576 chunks",
+    "no chunks": "without a shape and chunks that fit",
+    "less than none": "without a shape and chunks that fit",
+    "other axes": "without a shape and chunks that fit",
+    "objects": "'[|]O' that is filtered, or of no dtype that is read",
+    "filtered": "'<f4' that is filtered, or of no dtype that is read",
+    "filled": "filled with '1', and only zeros are read",
+    "packed": "packed with 'blosc'",
+    "no such order": "'<f4' that is filtered, or of no dtype that is read",
+    "no JSON": "is no JSON",
+    "deep": "is no JSON .maximum recursion depth",
+    "nothing": "'None' that is filtered, or of no dtype that is read",
+    "third": "or in chunks that are not read",
+}
+assert WHY.keys() == HOSTILE.keys()
 
 
 def test_an_array_of_zarr(tmp_path: Path):
@@ -390,7 +407,7 @@ def test_an_array_that_is_packed_otherwise_says_how_to_save_it(tmp_path: Path):
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_arrays_of_zarr(tmp_path: Path, name: str):
-    with pytest.raises(FileError):
+    with pytest.raises(FileError, match=WHY[name]):
         zarr.array(HOSTILE[name], lambda _: b"x" * 12, Store(tmp_path, 0))
 
 

@@ -283,10 +283,16 @@ def test_a_distributed_checkpoint_that_is_cut_off(tmp_path: Path, net: Net):
     metadata = folder / ".metadata"
     data = metadata.read_bytes()
     name = b"__0_0.distcp"
-    for other in (b"../../etc/xx", b"/etc/passwdd", b"__0_1.distcp"):
-        metadata.write_bytes(data.replace(name, other))
-        with pytest.raises(FileError):
+    no_name = "it names the file '{}', which is no name in its folder"
+    for other, problem in (
+        ("../../etc/xx", no_name),
+        ("/etc/passwdd", no_name),
+        ("__0_1.distcp", "its file {} is missing"),
+    ):
+        metadata.write_bytes(data.replace(name, other.encode()))
+        with pytest.raises(FileError) as caught:
             read(folder)
+        assert str(caught.value) == f"{folder}: {problem.format(other)}"
 
 
 def test_whole_models_convert_to_what_they_compute(tmp_path: Path, net: Net):

@@ -204,6 +204,18 @@ def test_exact_takes_sums_that_happen_to_be():
     assert done.report.exact
 
 
+@pytest.mark.parametrize(
+    ("dtype", "bits"), [("bfloat16", 0x7FA0), ("float16", 0x7D00), ("float32", 0x7FA00000)]
+)
+def test_a_signaling_nan_is_not_diagonal(dtype: str, bits: int):
+    """It is compared without NumPy's warning, which is an error here."""
+    arrays = {name: array.astype(dtype) for name, array in drawn("torch.gru").items()}
+    held = arrays["weight_hh_l0"]
+    held.view(f"u{held.itemsize}")[:] = bits
+    with pytest.raises(ConversionError, match="R_n is asked to be diagonal, and it is not"):
+        convert(arrays, "torch.gru", "keras.gru_reset_before")
+
+
 def test_a_sum_past_the_largest_number_is_refused():
     arrays = {name: array.astype("float16") for name, array in drawn("torch.lstm").items()}
     arrays["bias_ih_l0"][4] = arrays["bias_hh_l0"][4] = 6e4

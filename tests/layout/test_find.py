@@ -352,25 +352,41 @@ def test_hostile_names_take_no_time(kind: str):
     assert taken < 5
 
 
-@settings(max_examples=200)
-@given(
-    st.dictionaries(
-        st.text(max_size=8)
-        | st.lists(
-            st.sampled_from(["weight_ih_l0", "_reverse", "kernel", "/", ".", "1", "\n", "W", "b"])
-        ).map("".join),
-        st.lists(st.integers(0, 12), max_size=3).map(tuple),
-        max_size=5,
-    )
-)
-def test_any_names_and_shapes_are_found_or_refused(shapes: Shapes):
-    found = find(shapes)
-    held = [name for one in found for name in one.names.values()]
-    assert len(set(held)) == len(held)
-    assert shapes.keys() >= set(held)
-    for one in found:
-        assert all(one.prefix + own == name for own, name in one.names.items())
-    assert str(nearest(shapes)).startswith("no recurrent layer is here: ")
+NAMES = st.text(max_size=8) | st.lists(
+    st.sampled_from(["weight_ih_l0", "_reverse", "kernel", "/", ".", "1", "\n", "W", "b"])
+).map("".join)
+ANY_SHAPE = st.lists(st.integers(0, 12), max_size=3).map(tuple)
+
+
+@st.composite
+def any_shapes(draw: st.DrawFn) -> Shapes:
+    """Any names and shapes, and perhaps a GRU beside them, of which an array may have another shape."""
+    shapes = draw(st.dictionaries(NAMES, ANY_SHAPE, max_size=5))
+    if draw(st.booleans()):
+        prefix = draw(NAMES.filter(lambda name: not name[-1:].isalnum()))
+        shapes |= {f"{prefix}{own}": shape for own, shape in GRU.items()}
+        if draw(st.booleans()):
+            shapes[draw(st.sampled_from(sorted(shapes)))] = draw(ANY_SHAPE)
+    return shapes
+
+
+def test_any_names_and_shapes_are_found_or_refused():
+    ways = set[int]()
+
+    @settings(max_examples=200)
+    @given(any_shapes())
+    def check(shapes: Shapes):
+        found = find(shapes)
+        held = [name for one in found for name in one.names.values()]
+        assert len(set(held)) == len(held)
+        assert shapes.keys() >= set(held)
+        for one in found:
+            assert all(one.prefix + own == name for own, name in one.names.items())
+        assert str(nearest(shapes)).startswith("no recurrent layer is here: ")
+        ways.add(len(found))
+
+    check()
+    assert ways >= {0, 1}
 
 
 def test_names_of_two_layers_behind_one_prefix_are_no_layer():

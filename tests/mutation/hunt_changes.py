@@ -51,8 +51,26 @@ TESTS: dict[str, Sequence[str]] = {
     "plan/schedule.py": ("tests/test_nested.py", "tests/test_builder_nested.py"),
     **{
         f"engines/llvm/{name}.py": GENERATED
-        for name in ("stage", "units", "lowering", "loops", "pointwise", "tile", "program")
+        for name in ("code", "stage", "units", "lowering", "loops", "pointwise", "tile", "program", "records")
     },
+    **{
+        f"engines/llvm/{name}.py": ("tests/engines/test_step_places.py", *GENERATED)
+        for name in ("constants", "copies", "driver", "timetable", "transfers")
+    },
+    **{
+        f"engines/llvm/{name}.py": ("tests/engines/test_maths.py", "tests/engines/test_llvm_unusual.py")
+        for name in ("hyperbolic", "maths", "powers", "quarters", "trigonometry")
+    },
+    **{
+        f"engines/llvm/{name}.py": ("tests/test_totals.py", "tests/engines/test_parts.py", *GENERATED)
+        for name in ("finish", "needs")
+    },
+    **{
+        f"engines/llvm/{name}.py": ("tests/engines/test_workers.py", "tests/test_frozen.py", *GENERATED)
+        for name in ("call_code", "compiled", "handover", "run", "waiting", "workers")
+    },
+    "engines/llvm/scans.py": ("tests/engines/test_scans.py",),
+    "engines/llvm/stored.py": ("tests/engines/test_stored_code.py",),
     "engines/llvm/reductions.py": ("tests/engines/test_scans.py", *GENERATED),
 }
 
@@ -202,6 +220,8 @@ def main() -> int:
                 f"{number}: {one.ended}, {one.seconds:.0f} s, line {one.change.line}: {one.change}",
                 flush=True,
             )
+        else:
+            print(f"{number}: {one.ended}", end="\r", flush=True)
     print(f"{survived} of {len(chosen)} survived")
     return 1 if survived else 0
 

@@ -11,7 +11,7 @@ from stepnet.engines.kept import Kept, kept_plain, kept_results
 from stepnet.engines.packed import plain_call
 from stepnet.net.interpret import Segments, by_steps, expand
 from stepnet.net.ir import Net
-from stepnet.net.totals import REDUCTIONS, total_of
+from stepnet.net.totals import REDUCTIONS
 from stepnet.net.types import CONST, ROWS, STEPS, Extent
 from stepnet.plan.schedule import Part, Schedule
 
@@ -112,8 +112,7 @@ def run_across(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -
 def run_total(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
     """One value for all rows."""
     assert part.node is not None
-    operands = [values[number] for number in part.reads]
-    return {part.gives[0]: total_of(part.node, operands)}
+    return {part.gives[0]: bound(part.node, [values[number] for number in part.reads])}
 
 
 def run_loop(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:

@@ -7,6 +7,7 @@ part 2 across       value 8        -> 9          NumPy
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from stepnet.engines.frozen_parts import frozen_parts
 from stepnet.engines.packed import Form, Packed, called_again, parameters_of, varying_of
 from stepnet.engines.part import KINDS, Frame, Values, takes_gaps
 from stepnet.net.interpret import evaluated
-from stepnet.net.ir import Net
+from stepnet.net.ir import Net, Node
 from stepnet.net.types import CONST
 from stepnet.plan.passes.when import known_once
 from stepnet.plan.plan import Plan
@@ -24,13 +25,15 @@ from stepnet.values.once import computed_once
 
 Array = np.ndarray
 Compile = Callable[[Plan], Kernel]
+Total = Callable[[Node, Sequence[Array]], Array]
+"""What an engine makes one value for all rows with, of a node and its operands."""
 
 
-def in_parts(schedule: Schedule, compile_plan: Compile) -> Kernel:
+def in_parts(schedule: Schedule, compile_plan: Compile, total: Total) -> Kernel:
     """A kernel of a schedule out of those of its plans: the plan's own where one plan is all there is."""
     if schedule.whole is not None:
         return compile_plan(schedule.whole)
-    return PartsKernel.of(schedule, compile_plan)
+    return PartsKernel.of(schedule, compile_plan, total)
 
 
 @dataclass(frozen=True)
@@ -39,17 +42,18 @@ class PartsKernel:
 
     schedule: Schedule
     kernels: "tuple[Kernel | PartsKernel | None, ...]"
+    total: Total
 
     @classmethod
-    def of(cls, schedule: Schedule, compile_plan: Compile) -> "PartsKernel":
+    def of(cls, schedule: Schedule, compile_plan: Compile, total: Total) -> "PartsKernel":
         """The kernel of a schedule, its parts compiled one by one."""
 
         def kernel(part: Part) -> "Kernel | PartsKernel | None":
             if part.plan is not None:
                 return compile_plan(part.plan)
-            return None if part.inner is None else cls.of(part.inner, compile_plan)
+            return None if part.inner is None else cls.of(part.inner, compile_plan, total)
 
-        return cls(schedule, tuple(map(kernel, schedule.parts)))
+        return cls(schedule, tuple(map(kernel, schedule.parts)), total)
 
     def bind(self, parameters: Sequence[Array]) -> "BoundParts":
         """What runs a call with these parameters."""
@@ -60,7 +64,7 @@ class PartsKernel:
         constants = constant_values(self.schedule.net, parameters)
         pairs = zip(self.schedule.parts, self.kernels, strict=True)
         bound = (None if part.late else bound_part(part, kernel, constants) for part, kernel in pairs)
-        return BoundParts(self.schedule, constants, tuple(bound), self.kernels)
+        return BoundParts(self, constants, tuple(bound))
 
 
 def bound_part(
@@ -80,10 +84,14 @@ class BoundParts:
     what runs each part; None for NumPy, and for those whose kernels are bound to totals in each call.
     """
 
-    schedule: Schedule
+    kernel: PartsKernel
     constants: Values
     bound: "tuple[Bound | BoundParts | None, ...]"
-    kernels: "tuple[Kernel | PartsKernel | None, ...]"
+
+    @property
+    def schedule(self) -> Schedule:
+        """What runs."""
+        return self.kernel.schedule
 
     @property
     def net(self) -> Net:
@@ -134,9 +142,10 @@ class BoundParts:
         Those of a loop's step hold until the next step.
         """
         values = {**self.constants, **given}
-        for part, bound, kernel in zip(self.schedule.parts, self.bound, self.kernels, strict=True):
-            bound = bound_part(part, kernel, values) if part.late else bound
-            values.update(KINDS[part.kind](self.net, part, bound, values, frame))
+        for part, bound, kernel in zip(self.schedule.parts, self.bound, self.kernel.kernels, strict=True):
+            runs: Any = bound_part(part, kernel, values) if part.late else bound
+            runs = self.kernel.total if part.kind == "total" else runs
+            values.update(KINDS[part.kind](self.net, part, runs, values, frame))
         return [values[result] for result in self.net.results]
 
 

@@ -8,6 +8,7 @@ layout.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from math import prod
 from typing import Any
@@ -21,6 +22,7 @@ from stepnet.layout.sizes import Shape, Sizes, flat_length, shape_of, stack_shap
 
 GATE_ORDER = "rzifgon"
 Array = np.ndarray[Any, np.dtype[Any]]
+KEPT = 8  # a conversion asks for the places of two records, and those of an optimiser's moments for the same
 
 
 @dataclass(frozen=True)
@@ -78,10 +80,10 @@ class Region:
         return np.lib.stride_tricks.as_strided(corner, self.shape, strides)
 
 
-def regions(record: Record, sizes: Sizes) -> Iterator[Region]:
+@lru_cache(KEPT)
+def regions(record: Record, sizes: Sizes) -> tuple[Region, ...]:
     """The place of every block of a record."""
-    for entry in record.entries(sizes):
-        yield from entry_regions(entry, sizes)
+    return tuple(region for entry in record.entries(sizes) for region in entry_regions(entry, sizes))
 
 
 def entry_regions(entry: Entry, sizes: Sizes) -> Iterator[Region]:

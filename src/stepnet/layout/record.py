@@ -103,6 +103,10 @@ class Record:
             if missing:
                 raise LayoutError(f"{self.name}: {parameter} of gate {missing[0]} is nowhere")
 
+    def __hash__(self) -> int:
+        """That of its name: its mappings have none."""
+        return hash(self.name)
+
     def gates_of(self, term: Term) -> str | tuple[str]:
         """The gates of a term, checked; one empty name for a parameter that has none."""
         names = [atom.name for axis in term.axes for atom in axis if atom.name != "1"]
@@ -172,18 +176,17 @@ class Record:
 
     # ---- names ---------------------------------------------------------------------------------------------
 
-    def full(self, template: str) -> str:
-        """A template with its layer and direction in it: in front, where nothing in it says which it is."""
-        name = template.removesuffix("?")
-        said = letters_of(self.patterns[template]) | named(name)
-        return "".join(text for letter, text in (("L", "{L/}"), ("D", "{D/}")) if letter not in said) + name
+    @computed_once
+    def full(self) -> dict[str, str]:
+        """Each template with its layer and direction in it."""
+        return {template: with_place(template, pattern) for template, pattern in self.patterns.items()}
 
     def entries(self, sizes: Sizes) -> Iterator[Entry]:
         """Every array there is at these sizes, in order: by layer and direction first."""
         for layer in range(sizes.layers):
             for direction in range(sizes.directions):
                 for template, pattern in self.patterns.items():
-                    full = self.full(template)
+                    full = self.full[template]
                     by_layer, by_direction = "L" in named(full), "D" in named(full)
                     if (layer and not by_layer) or (direction and not by_direction):
                         continue
@@ -239,7 +242,7 @@ class Record:
         }
         found: dict[str, re.Pattern[str]] = {}
         for template in self.patterns:
-            text = re.escape(self.full(template))
+            text = re.escape(self.full[template])
             for braces, pattern in fields.items():
                 text = text.replace(re.escape(braces), pattern)
             found[template] = re.compile(text)
@@ -262,7 +265,7 @@ class Record:
         >>> gru.tails("w_l{L}{D}"), gru.tails("u0")
         (('forward/', 'backward/'), ('u',))
         """
-        ways = dict.fromkeys(self.full(template).replace("{D}", way) for way in self.spelled_ways)
+        ways = dict.fromkeys(self.full[template].replace("{D}", way) for way in self.spelled_ways)
         ends = [re.split(r"\{[LDC]/?\}", name.removesuffix("{L}"))[-1] for name in ways]
         return tuple(end.rstrip(digits) for end in ends)
 
@@ -314,6 +317,13 @@ class Record:
     def settings(self) -> dict[str, Setting]:
         """What its framework lets one choose, by field of `Semantics`."""
         return {name: value for name, value in self.semantics.items() if isinstance(value, Setting)}
+
+
+def with_place(template: str, pattern: Pattern) -> str:
+    """A template with its layer and direction: in front, where neither it nor its notation says them."""
+    name = template.removesuffix("?")
+    said = letters_of(pattern) | named(name)
+    return "".join(text for letter, text in (("L", "{L/}"), ("D", "{D/}")) if letter not in said) + name
 
 
 def letters_in(term: Term) -> set[str]:

@@ -72,8 +72,19 @@ class Sizes:
 
     def of(self, letter: str, layer: int = 0) -> int:
         """The size of an axis by its letter in the notation."""
-        known = {"x": self.inputs_of(layer), "h": self.hidden, "k": self.output, "y": self.output}
-        return int(letter) if letter.isdigit() else (known | {"L": self.layers, "D": self.directions})[letter]
+        match letter:
+            case "x":
+                return self.inputs_of(layer)
+            case "h":
+                return self.hidden
+            case "k" | "y":
+                return self.output
+            case "L":
+                return self.layers
+            case "D":
+                return self.directions
+            case _:
+                return int(letter)
 
 
 # ---- shapes ------------------------------------------------------------------------------------------------

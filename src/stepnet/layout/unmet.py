@@ -21,6 +21,7 @@ def projections(source: Record, target: Record, sizes: Sizes) -> list[str]:
     return []
 
 
+@np.errstate(invalid="ignore")  # infinities that cancel out add up to nothing, and NaNs are equal to nothing
 def unmet(
     demands: Iterable[Demand], regions: Mapping[Block, Region], arrays: Mapping[str, Array], exact: bool
 ) -> list[str]:
@@ -44,7 +45,6 @@ def unmet(
     return [unmet_text(reason, advice, musts) for (reason, advice), musts in missed.items()]
 
 
-@np.errstate(invalid="ignore")  # infinities that cancel out add up to nothing
 def adds_up(terms: list[Array], total: float, exact: bool) -> bool:
     """Whether numbers have a sum, or `exact` is not asked for and rounding alone keeps them from it."""
     if len(terms) == 1:

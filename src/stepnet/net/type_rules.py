@@ -1,6 +1,7 @@
 """Which types an operation gives, by those of its operands; raises `NetError` where it cannot take them."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,29 @@ TOTALS = ("contract", "scatter", "reduce")
 """Operations that make one value of those of all rows; `reduce` where it starts from rows."""
 Attributes = Mapping[str, Any]
 TypeRule = Callable[[Sequence[Type], Attributes], tuple[Type, ...]]
+KEPT = 1024
+
+
+def asked_once(rule: TypeRule) -> TypeRule:
+    """A rule that asks NumPy, and is asked the same at every pass of every net: with what it said last kept.
+
+    A number among the attributes is kept with its type: a power of 2 is not one of 2.0.
+    """
+
+    @lru_cache(KEPT)
+    def known(operands: tuple[Type, ...], pairs: tuple[tuple[str, Any], ...], kinds: Any) -> tuple[Type, ...]:
+        return rule(operands, dict(pairs))
+
+    def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+        return known(tuple(operands), tuple(attributes.items()), tuple(map(type, attributes.values())))
+
+    return types
 
 
 def pointwise_types(meaning: Callable[..., Array]) -> TypeRule:
     """The type rule of a pointwise operation: shapes broadcast, and NumPy says the dtype."""
 
+    @asked_once
     def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
         try:
             shape = np.broadcast_shapes(*(operand.shape for operand in operands))
@@ -44,6 +63,7 @@ def pointwise_types(meaning: Callable[..., Array]) -> TypeRule:
 def element_types(meaning: Callable[..., Array]) -> TypeRule:
     """The type rule of an operation within one element: what its meaning gives on zero rows."""
 
+    @asked_once
     def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
         if any(operand.extent != operands[0].extent for operand in operands):
             raise NetError("an operation within elements takes values of one extent")
@@ -80,6 +100,7 @@ def computing(rule: TypeRule) -> TypeRule:
     return types
 
 
+@asked_once
 def matmul_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
     """[..., k] with a constant [k, n] gives [..., n]."""
     left, right = operands

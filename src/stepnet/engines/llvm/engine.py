@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from stepnet.engines.base import Array, Kernel
 from stepnet.engines.llvm.compiled import MOST_BYTES, Compiled, Kept, compiled
-from stepnet.engines.llvm.finish import Finish
+from stepnet.engines.llvm.finish import Finish, Rows, total
 from stepnet.engines.llvm.pointwise import POINTWISE
 from stepnet.engines.llvm.program import constant_values
 from stepnet.engines.llvm.run import Runner
@@ -33,14 +33,18 @@ class LlvmEngine:
 
     def compile(self, schedule: Schedule) -> Kernel:
         """Every part as machine code, to be run one after the other."""
-        return in_parts(schedule, self.compile_plan)
+        return in_parts(schedule, self.compile_plan, self.total)
 
     def compile_plan(self, plan: Plan) -> "LlvmKernel":
         """One plan as machine code; equal plans are compiled once."""
         target = self.target or host_target()
         stages = (plan.once, plan.sequence, plan.before, plan.loop, plan.after, plan.ended, plan.total)
         key = digest(target, plan.net, plan.ends, plan.recur, *stages)
-        return LlvmKernel(plan, KEPT.get(key, lambda: compiled(plan, target)))
+        return LlvmKernel(plan, KEPT.get(key, lambda: compiled(plan, target)), target)
+
+    def total(self, node: Node, operands: Sequence[Array]) -> Array:
+        """What a node gives that there is one of for all rows."""
+        return total(node, list(map(Rows, operands)), self.target or host_target())
 
 
 KEPT = Kept(MOST_BYTES)
@@ -71,9 +75,11 @@ class LlvmKernel:
 
     plan: Plan
     compiled: Compiled
+    target: Target
 
     def bind(self, parameters: Sequence[Array]) -> Runner:
         """What runs a call with these parameters, which are packed now."""
         values = constant_values(self.plan, parameters)
         constants = self.compiled.constants.filled(values)
-        return Runner(self.plan, self.compiled, constants, Finish.of(self.plan, self.compiled.needs, values))
+        finish = Finish.of(self.plan, self.compiled.needs, values, self.target)
+        return Runner(self.plan, self.compiled, constants, finish)

@@ -1,4 +1,6 @@
-"""What is done once the loop of a call is done: reductions over each sequence, and totals, in NumPy.
+"""What is done once the loop of a call is done: reductions over each sequence, and totals.
+
+Contracts have a kernel of their own (`contract.py`); the rest is NumPy.
 
 Rows of steps are taken in one order, sequence by sequence and step by step, whatever the layout of the call,
 its lanes and its threads.
@@ -12,13 +14,28 @@ import numpy as np
 
 from stepnet.engines.base import Array, Call, Results
 from stepnet.engines.llvm.constants import Values
+from stepnet.engines.llvm.contract import contract
 from stepnet.engines.llvm.needs import Needs
+from stepnet.engines.llvm.target import Target
+from stepnet.net.ir import Node
 from stepnet.net.totals import REDUCTIONS, total_of
 from stepnet.net.types import STEPS, Type
 from stepnet.plan.plan import Plan
 from stepnet.ragged.offsets import offsets_of
 
 Kinds = Mapping[str, Sequence[Array | None]]
+
+
+class Rows(NamedTuple):
+    """The values of one node: an array, and which of its rows count, in their order; None for all of them."""
+
+    array: Array
+    places: Array | None = None
+
+    @property
+    def packed(self) -> Array:
+        """The rows that count, one after the other."""
+        return self.array if self.places is None else self.array[self.places]
 
 
 class Arrays(NamedTuple):
@@ -36,14 +53,18 @@ class Arrays(NamedTuple):
 
 @dataclass(frozen=True)
 class Finish:
-    """What a plan does in the end, and the constants that it reads there, by their numbers in the net."""
+    """What a plan does in the end, and the constants that it reads there, by their numbers in the net.
+
+    target: the processor that code is made for.
+    """
 
     plan: Plan
     needs: Needs
     constants: dict[int, Array]
+    target: Target
 
     @classmethod
-    def of(cls, plan: Plan, needs: Needs, values: Values) -> "Finish | None":
+    def of(cls, plan: Plan, needs: Needs, values: Values, target: Target) -> "Finish | None":
         """What a plan does in the end; None where the last memories are all it gives besides outputs.
 
         values: what is known of the parameters.
@@ -53,7 +74,8 @@ class Finish:
             return None
         read = {number for made in plan.total for number in plan.net.nodes[made].inputs}
         read |= set(plan.results(plan.ends.totals))
-        return cls(plan, needs, {n: values[False, n].copy() for n in read if (False, n) in values})
+        constants = {n: values[False, n].copy() for n in read if (False, n) in values}
+        return cls(plan, needs, constants, target)
 
     def arrays(self, call: Call, results: Results) -> dict[str, list[Array]]:
         """The arrays that the end needs, those of the results where these are asked for."""
@@ -69,8 +91,8 @@ class Finish:
             "ended": [of_rows(slot.number, slot.place) for slot in self.needs.ended],
         }
 
-    def values(self, call: Call, arrays: Arrays) -> dict[int, Array]:
-        """The values by number that reductions and totals are made of; those of steps in their order."""
+    def values(self, call: Call, arrays: Arrays) -> dict[int, Rows]:
+        """The values by number that reductions and totals are made of."""
         ends, net, kinds = self.plan.ends, self.plan.net, arrays.kinds
         places = call.all_places
         numbers = {
@@ -83,11 +105,11 @@ class Finish:
             "ended": [slot.number for slot in self.needs.ended],
         }
         read = {n for made in (*self.plan.reduced, *self.plan.total) for n in net.nodes[made].inputs}
-        values = dict(self.constants)
+        values = {number: Rows(array) for number, array in self.constants.items()}
         for kind, members in numbers.items():
             for number, array in zip(members, kinds[kind], strict=True):
                 if number in read and array is not None:
-                    values[number] = array[places] if net.type_of(number).extent == STEPS else array
+                    values[number] = Rows(array, places if net.type_of(number).extent == STEPS else None)
         return values
 
     def reduce(self, call: Call, arrays: Arrays) -> None:
@@ -98,16 +120,26 @@ class Finish:
         for number, array in zip(self.needs.reduced, arrays.kinds["reduced"], strict=True):
             node = self.plan.net.nodes[number]
             if array is not None:
-                array[...] = REDUCTIONS[node.attributes["how"]](values[node.inputs[0]], offsets)
+                array[...] = REDUCTIONS[node.attributes["how"]](values[node.inputs[0]].packed, offsets)
 
     def total(self, call: Call, arrays: Arrays, results: Results) -> None:
         """Makes the totals, and puts those that are asked for into the results."""
         values = self.values(call, arrays)
         for number in self.plan.total:
             node = self.plan.net.nodes[number]
-            values[number] = total_of(node, [values[operand] for operand in node.inputs])
+            values[number] = Rows(total(node, [values[operand] for operand in node.inputs], self.target))
         for number, array in zip(self.plan.results(self.plan.ends.totals), results.totals, strict=True):
-            array[...] = values[number]
+            array[...] = values[number].array
+
+
+def total(node: Node, operands: Sequence[Rows], target: Target) -> Array:
+    """What a node gives that there is one of for all rows."""
+    if node.operation != "contract":
+        return total_of(node, [operand.packed for operand in operands])
+    left, right = operands
+    if left.places is right.places:
+        return contract(left.array, right.array, left.places, target)
+    return contract(left.packed, right.packed, None, target)
 
 
 def empty(count: int, type_: Type) -> Array:

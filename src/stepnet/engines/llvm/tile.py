@@ -18,6 +18,8 @@ from stepnet.engines.llvm.code import I64, Code, element_type, is_float, registe
 from stepnet.engines.llvm.target import Target
 
 Sums = list[list[list[ir.Value]]]
+UNROLLED = 4
+"""How many steps of k one turn of the loop takes, where k is a multiple of it."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +81,14 @@ def cover(shapes: tuple[Tile, ...], left: int, after_others: bool) -> Cover:
 
 @dataclass(frozen=True)
 class Left:
-    """The left side of a product at one tile: the pointer to its first row, and the bytes from row to row."""
+    """The left side of a product at one tile: the pointer to its first row, and the bytes from row to row.
+
+    step: the bytes from one k to the next; None where they lie side by side.
+    """
 
     pointer: ir.Value
     stride: int
+    step: int | None = None
 
 
 def accumulate(
@@ -91,19 +97,27 @@ def accumulate(
     left: Left,
     packed: ir.Value,
     *,
-    inner: int,
+    inner: int | ir.Value,
     gates: int,
     dtype: str,
     lanes: int,
+    unit_bytes: int | None = None,
 ) -> Sums:
-    """The accumulators [row][unit][gate] of a tile; `packed` points to its first unit block."""
+    """The accumulators [row][unit][gate] of a tile; `packed` points to its first unit block.
+
+    inner: how many k there are; one that the code finds out is a multiple of `UNROLLED`, and not 0.
+    unit_bytes: from one unit block to the next; None where they follow one another.
+    """
     vector = register_type(dtype, lanes)
     element = element_type(vector)
     itemsize = np.dtype(dtype).itemsize
     zero = code.splat(vector, 0)
-    if inner == 0:
+    k_bytes = itemsize if left.step is None else left.step
+    if isinstance(inner, int) and inner == 0:
         return [[[zero] * gates for _ in range(tile.units)] for _ in range(tile.rows)]
-    step = next(size for size in (4, 2, 1) if inner % size == 0)
+    step = UNROLLED
+    if isinstance(inner, int):
+        step = next(size for size in (UNROLLED, 2, 1) if inner % size == 0)
     before, body, after = code.block, code.append_basic_block("k"), code.append_basic_block("summed")
     code.branch(body)
     code.position_at_end(body)
@@ -114,9 +128,11 @@ def accumulate(
     ]
     sums: Sums = [[[*gates] for gates in units] for units in carried]
     weights = code.at(packed, code.mul(place, code.number(gates * lanes * itemsize)))
-    numbers = code.at(left.pointer, code.mul(place, code.number(itemsize)))
+    numbers = code.at(left.pointer, code.mul(place, code.number(k_bytes)))
     vector_bytes = lanes * itemsize
-    unit_bytes = inner * gates * vector_bytes
+    if unit_bytes is None:
+        assert isinstance(inner, int)
+        unit_bytes = inner * gates * vector_bytes
 
     def parameter(k: int, unit: int, gate: int) -> ir.Value:
         offset = unit * unit_bytes + (k * gates + gate) * vector_bytes
@@ -125,7 +141,7 @@ def accumulate(
     for k in range(step):
         columns = [[parameter(k, unit, gate) for gate in range(gates)] for unit in range(tile.units)]
         for row in range(tile.rows):
-            number = code.read(element, code.at(numbers, row * left.stride + k * itemsize), itemsize)
+            number = code.read(element, code.at(numbers, row * left.stride + k * k_bytes), itemsize)
             spread = code.spread(number, lanes)
             for unit, gate in product(range(tile.units), range(gates)):
                 before_k = sums[row][unit][gate]
@@ -135,7 +151,8 @@ def accumulate(
     for row, unit, gate in product(range(tile.rows), range(tile.units), range(gates)):
         carried[row][unit][gate].add_incoming(zero, before)
         carried[row][unit][gate].add_incoming(sums[row][unit][gate], code.block)
-    code.cbranch(code.icmp_signed("<", following, code.number(inner)), body, after)
+    end = code.number(inner) if isinstance(inner, int) else inner
+    code.cbranch(code.icmp_signed("<", following, end), body, after)
     code.position_at_end(after)
     return sums
 

@@ -1,0 +1,112 @@
+"""The contract kernel: the sum of outer products, against float64, for every target, layout and thread."""
+
+from collections.abc import Generator
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from tolerance import assert_close
+
+from stepnet.engines.llvm import contract as module
+from stepnet.engines.llvm.contract import contract
+from stepnet.engines.llvm.target import Target, available_targets
+from stepnet.engines.threads import set_threads
+from stepnet.net.totals import BLOCK
+
+Array = np.ndarray
+TARGETS = available_targets()
+SHAPES = [
+    (1, 1, 1),
+    (5, 3, 7),
+    (BLOCK, 8, 48),
+    (BLOCK + 1, 9, 50),
+    (2 * BLOCK + 3, 17, 33),
+    (700, 64, 1),
+    (3, 1, 130),
+]
+
+
+@pytest.fixture(autouse=True)
+def threads_afterwards() -> Generator[None]:
+    yield
+    set_threads(None)
+
+
+def vectors(rows: int, *columns: int, dtype: str = "float32", seed: int = 0) -> list[Array]:
+    random = np.random.default_rng(seed)
+    return [random.uniform(-1, 1, (rows, size)).astype(dtype) for size in columns]
+
+
+def right(left: Array, other: Array) -> Array:
+    return left.astype("float64").T @ other.astype("float64")
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("rows", "m", "n"), SHAPES)
+def test_it_is_the_sum_of_outer_products(target: Target, dtype: str, rows: int, m: int, n: int) -> None:
+    a, b = vectors(rows, m, n, dtype=dtype)
+    result = contract(a, b, None, target)
+    assert (result.dtype, result.shape) == (a.dtype, (m, n))
+    assert_close(result, right(a, b), 1, rows)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rows=st.integers(0, 600),
+    m=st.integers(0, 40),
+    n=st.integers(0, 70),
+    seed=st.integers(0, 9),
+    threads=st.integers(1, 4),
+)
+def test_rows_are_read_by_their_places(rows: int, m: int, n: int, seed: int, threads: int) -> None:
+    """Where rows lie, what lies between them and how many threads there are changes no bit."""
+    a, b = vectors(rows, m, n, seed=seed)
+    target = TARGETS[0]
+    expected = contract(a, b, None, target)
+    assert_close(expected, right(a, b), 1, max(1, rows))
+    places = np.random.default_rng(seed).permutation(2 * rows + 1)[:rows]
+    elsewhere = [np.full((2 * rows + 1, size), np.nan, "float32") for size in (m, n)]
+    for there, array in zip(elsewhere, (a, b), strict=True):
+        there[places] = array
+    set_threads(threads)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "SHARED", 0)
+        left, other = elsewhere
+        np.testing.assert_array_equal(contract(left, other, places, target), expected, strict=True)
+
+
+def test_vectors_of_several_axes_are_contracted_one_by_one() -> None:
+    a, b = vectors(60, 5, 6)
+    expected = contract(a, b, None, TARGETS[0])
+    a, b = a.reshape(20, 3, 5), b.reshape(20, 3, 6)
+    np.testing.assert_array_equal(contract(a, b, None, TARGETS[0]), expected, strict=True)
+    places = np.array([4, 0, 19])
+    fewer = contract(a, b, places, TARGETS[0])
+    np.testing.assert_array_equal(fewer, contract(a[places], b[places], None, TARGETS[0]), strict=True)
+
+
+def test_what_is_no_number_stays_in_its_row_and_column() -> None:
+    a, b = vectors(300, 9, 20)
+    a[7, 2], b[9, 3] = np.nan, np.inf
+    result, expected = contract(a, b, None, TARGETS[0]), right(a, b)
+    assert np.array_equal(np.isnan(result), np.isnan(expected))
+    assert np.isnan(result[2]).all()
+    assert not np.isnan(np.delete(result, 2, axis=0)).any()
+    assert np.isinf(np.delete(result[:, 3], 2)).all()
+
+
+@pytest.mark.parametrize("dtypes", [("int32", "int32"), ("float32", "float64"), ("float16", "float16")])
+def test_other_dtypes_are_left_to_numpy(dtypes: tuple[str, str]) -> None:
+    a, b = (np.arange(12).reshape(4, 3).astype(dtype) for dtype in dtypes)
+    result = contract(a, b, np.array([3, 1]), TARGETS[0])
+    assert result.dtype == np.result_type(*dtypes)
+    assert result.tolist() == (a[[3, 1]].T @ b[[3, 1]]).tolist()
+
+
+def test_more_rows_than_are_done_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = vectors(5 * BLOCK + 7, 4, 20)
+    expected = contract(a, b, None, TARGETS[0])
+    monkeypatch.setattr(module, "ROWS_AT_ONCE", 2 * BLOCK)
+    np.testing.assert_array_equal(contract(a, b, None, TARGETS[0]), expected, strict=True)

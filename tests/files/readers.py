@@ -1,0 +1,62 @@
+"""A process that reads files and says how much memory each took."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Timer
+
+SECONDS = 60  # on a machine that does much else; none takes more than five alone
+BYTES = 8 << 30
+ENDED = "ended "
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What reads files, each in a process of its own."""
+
+    process: "subprocess.Popen[str]"
+    errors: Path
+
+    def taken(self, path: Path) -> tuple[int, str]:
+        """The bytes that reading a file took at most, and what was wrong with it."""
+        given, answers = self.process.stdin, self.process.stdout
+        assert given
+        assert answers
+        late = Timer(SECONDS, os.killpg, (self.process.pid, signal.SIGKILL))
+        late.start()
+        try:
+            print(path, file=given, flush=True)
+            lines = [answers.readline()]
+            while lines[-1] and not lines[-1].startswith(ENDED):
+                lines.append(answers.readline())
+        finally:
+            late.cancel()
+        assert lines.pop() == f"{ENDED}0\n", self.errors.read_text()[-2000:]
+        count, _, said = "".join(lines).strip().partition(" ")
+        return int(count), said
+
+
+@contextmanager
+def readers(folder: Path) -> Generator[Reading]:
+    """What reads files, as `reading.py` does, until the end; what it says of errors is kept in a folder."""
+    errors = folder / "errors"
+    with (
+        errors.open("w") as file,
+        subprocess.Popen(
+            [sys.executable, Path(__file__).with_name("reading.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=file,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES)),
+            start_new_session=True,
+        ) as process,
+    ):
+        yield Reading(process, errors)
