@@ -125,6 +125,7 @@ CASES: dict[str, Callable[[Values], int]] = {
     "matmul of a parameter's row": lambda v: v.matmul(v.parameter(3), v.parameter(3, 4)),
     "matmul of integers": lambda v: v.matmul(v.x(3, dtype="int64"), v.parameter(3, 4)),
     "contract": lambda v: v.contract(v.x(3), v.x(4)),
+    "contract of nothing": lambda v: v.contract(v.x(0), v.x(4)),
     "contract of matrices": lambda v: v.contract(v.x(2, 3), v.x(2, 4)),
     "gather": lambda v: v.gather(v.parameter(2, 3), v.x(4, dtype="int64")),
     "gather of one": lambda v: v.gather(v.parameter(2), v.x(dtype="int64")),

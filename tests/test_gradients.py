@@ -8,6 +8,7 @@ import pytest
 import torch
 from gradcheck import assert_gradient, segments_of
 from random_gradients import assert_gradients, cast, plain
+from same_bits import assert_same_bits
 from tolerance import assert_close
 
 import stepnet as sn
@@ -378,3 +379,87 @@ def refusals() -> dict[str, Callable[[], Any]]:
 def test_what_has_no_gradient_is_refused(message: str) -> None:
     with pytest.raises(StepnetError, match=message):
         refusals()[message]()
+
+
+# ---- bits --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["statics and index", "attention"])
+def test_gradients_of_a_sequence_have_the_same_bits_in_any_batch(name: str) -> None:
+    make, given = STEPS[name]
+    run, x, statics = (
+        sn.vjp(make("float32")),
+        *(cast(given[one], "float32") for one in ("sequences", "statics")),
+    )
+    (outputs, final), backward = run(x, statics=statics)
+    gradients = backward(outputs, final)
+    for place in range(len(x)):
+        one = slice(place, place + 1)
+        (part, last), alone = run(x[one], statics=statics[one])
+        found = alone(part, last)
+        assert_same_bits(found.inputs[0], gradients.inputs[place])
+        assert_same_bits(found.initial[0], gradients.initial[place])
+        assert_same_bits(found.statics[0], gradients.statics[place])
+
+
+def test_gradients_have_the_same_bits_for_any_number_of_threads() -> None:
+    layer, x = both("float32"), cast(sequences(3, lengths=LENGTHS * 12), "float32")
+    run, found = sn.vjp(layer), list[Any]()
+    for count in (1, 2, 3):
+        sn.set_threads(count)
+        try:
+            (outputs, final), backward = run(x)
+            found.append(backward(outputs, final))
+        finally:
+            sn.set_threads(None)
+    for other in found[1:]:
+        for one, right in zip(plain(vars(other)), plain(vars(found[0])), strict=True):
+            assert_same_bits(one, right)
+
+
+# ---- what else may come ------------------------------------------------------------------------------------
+
+
+def test_sequences_that_go_on_have_the_gradient_of_the_whole(engine: str) -> None:
+    x, run = numbers(4, 6, 3), sn.vjp(cell("gru"))
+    (first, between), into_first = run(x[:, :2], engine=engine)
+    (second, _), into_second = run(x[:, 2:], initial=between, engine=engine)
+    late = into_second(second)
+    early = into_first(first, late.initial)
+    (outputs, _), backward = run(x, engine=engine)
+    whole = backward(outputs)
+    assert_close(np.concatenate([early.inputs, late.inputs], axis=1), whole.inputs, 6, WIDTH)
+    for name, right in whole.params.items():
+        assert_close(early.params[name] + late.params[name], right, 24, WIDTH)
+
+
+def test_half_precision_has_gradients_in_half_precision(engine: str) -> None:
+    x, params = numbers(2, 4, 3), {name: PARAMS[name] for name in ("W", "R", "b")}
+    narrow, wide = (sn.vjp(sn.RNN(normed, cast(params, dtype), memory=3)) for dtype in ("float16", "float64"))
+    (outputs, _), backward = narrow(x.astype("float16"), engine=engine)
+    found = backward(outputs)
+    assert {found.inputs.dtype, *(one.dtype for one in found.params.values())} == {np.dtype("float16")}
+    _, right = wide(x, engine="interpret")
+    expected = right(outputs.astype("float64"))
+    assert_close(found.inputs, expected.inputs, 8, WIDTH)
+    for name, one in found.params.items():
+        assert_close(one, expected.params[name], 8, WIDTH)
+
+
+def test_nan_stays_in_its_sequence(engine: str) -> None:
+    x = numbers(2, 4, 3)
+    x[0, 1, 0] = np.nan
+    (outputs, _), backward = sn.vjp(cell("gru"))(x, engine=engine)
+    gradients = backward(np.ones_like(outputs))
+    assert np.isnan(gradients.params["W"]).any()
+    assert np.isnan(gradients.inputs[0]).any()
+    assert np.isfinite(gradients.inputs[1]).all()
+
+
+def test_a_backward_is_called_as_often_as_one_likes(engine: str) -> None:
+    (outputs, final), backward = sn.vjp(cell("lstm"))(sequences(3), engine=engine)
+    first, again = backward(outputs, final), backward(outputs, final)
+    for one, other in zip(plain(vars(first)), plain(vars(again)), strict=True):
+        assert_same_bits(one, other)
+    nothing = backward()
+    assert not any(one.any() for one in plain(vars(nothing)))

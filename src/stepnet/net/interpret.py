@@ -14,7 +14,7 @@ import numpy as np
 
 from stepnet.errors import InputError
 from stepnet.net.ir import Builder, Net, Node
-from stepnet.net.meanings import REDUCTIONS
+from stepnet.net.meanings import REDUCTIONS, vectors
 from stepnet.net.type_rules import recur_extent
 from stepnet.net.types import CONST, ROWS, STEPS, Extent, Literal, Type, is_beside
 from stepnet.ragged.offsets import offsets_of, positions_of
@@ -161,7 +161,7 @@ def reduce(net: Net, node: Node, operands: list[Array], segments: Segments) -> A
 
 def contract(net: Net, node: Node, operands: list[Array], segments: Segments) -> Array:
     """The sum over all vectors of all elements of the outer products."""
-    left, right = (array.reshape(-1, array.shape[-1]) for array in operands)
+    left, right = map(vectors, operands)
     return left.T @ right
 
 

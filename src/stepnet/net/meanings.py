@@ -124,6 +124,11 @@ def scatter(index: Array, values: Array, *, rows: int) -> Array:
     return total
 
 
+def vectors(x: Array) -> Array:
+    """All vectors of an array along its last axis, one after the other: [count, size], also of size 0."""
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
 def constant(*, value: Literal) -> Array:
     """The array itself."""
     return value.value

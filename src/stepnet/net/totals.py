@@ -29,7 +29,7 @@ def contract(left: Array, right: Array) -> Array:
     >>> contract(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[1.0], [10.0]])).tolist()
     [[31.0], [42.0]]
     """
-    left, right = (array.reshape(-1, array.shape[-1]) for array in (left, right))
+    left, right = meanings.vectors(left), meanings.vectors(right)
     dtype = np.result_type(left, right)
     total = np.zeros((left.shape[1], right.shape[1]), dtype)
     for first in range(0, len(left), BLOCK):
