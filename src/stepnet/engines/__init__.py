@@ -76,7 +76,7 @@ def checked_engine(asked: Any) -> Order:
 def order_of(asked: Order) -> tuple[str, ...]:
     """The names in the order to try."""
     names = (asked,) if isinstance(asked, str) else asked
-    return tuple(one for name in names for one in (AUTO if name == "auto" else (name,)))
+    return tuple(engine for name in names for engine in (AUTO if name == "auto" else (name,)))
 
 
 def choose(schedule: Schedule, asked: str | Sequence[str] = "auto") -> tuple[Engine, dict[str, str]]:

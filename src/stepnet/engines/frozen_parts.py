@@ -60,8 +60,8 @@ def frozen_parts(
     values = dict(constants)
     values.update(zip(varying_of(schedule.net), (*call.sequences, *call.initial), strict=True))
     steps = list[Step]()
-    for part, one in zip(schedule.parts, bound, strict=True):
-        step = frozen_part(part, one, values, frame)
+    for part, bound_part in zip(schedule.parts, bound, strict=True):
+        step = frozen_part(part, bound_part, values, frame)
         if step is None:
             return None
         steps.append(step)

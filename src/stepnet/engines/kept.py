@@ -66,8 +66,8 @@ class KeptSequences:
         self.outputs = [np.zeros((count, *type_.shape), type_.dtype) for type_ in outputs]
         self.final = [np.zeros((len(call.lengths), *type_.shape), type_.dtype) for type_ in final]
         arrays = self.inputs.arrays
-        laid = replace(call, sequences=arrays[:first], statics=arrays[first:])
-        self.run = bound.again(laid, Results(self.outputs, self.final))
+        prepared = replace(call, sequences=arrays[:first], statics=arrays[first:])
+        self.run = bound.again(prepared, Results(self.outputs, self.final))
 
     def __call__(self, call: Call) -> list[Array]:
         """The outputs and sums."""
@@ -92,12 +92,12 @@ def kept_results(part: Part, bound: Bound, call: Call, offsets: Array, kept: Kep
 
     It is laid out when it comes to the same sequences for the second time.
     """
-    if not call.total or any(one is not None for one in call.initial):
+    if not call.total or any(memory is not None for memory in call.initial):
         return None
-    laid = kept.get(id(part))
-    if isinstance(laid, KeptSequences) and laid.offsets is offsets:
-        return laid(call)
-    if laid is offsets:
+    entry = kept.get(id(part))
+    if isinstance(entry, KeptSequences) and entry.offsets is offsets:
+        return entry(call)
+    if entry is offsets:
         made = kept[id(part)] = KeptSequences(part, bound, call, offsets)
         return made(call)
     kept[id(part)] = offsets

@@ -70,12 +70,12 @@ class Packed:
         """
         ends = form.ends
         outputs = [
-            self.where_steps_lay(made[place], form.backward[place], place in clean) for place in ends.steps
+            self.in_callers_places(made[place], form.backward[place], place in clean) for place in ends.steps
         ]
         rows, totals = ([made[place] for place in places] for places in (ends.rows, ends.totals))
         return Results(outputs, rows, totals)
 
-    def where_steps_lay(self, output: Array, backward: bool, clean: bool) -> Array:
+    def in_callers_places(self, output: Array, backward: bool, clean: bool) -> Array:
         """One output where the sequences' steps lay, or each sequence's last.
 
         backward: whether its recurrence runs from the last step, so that the first one is made last.
@@ -115,7 +115,7 @@ class Form:
 
 def runs_back(net: Net, number: int) -> bool:
     """Whether the last recurrence that a value is made of, or that there is, runs from the last step."""
-    recurs = [one for one, node in enumerate(net.nodes) if node.operation == "recur"]
+    recurs = [number for number, node in enumerate(net.nodes) if node.operation == "recur"]
     needed = ancestors(net.nodes, (number,)).intersection(recurs)
     return bool(recurs) and net.nodes[max(needed or recurs)].recur.reverse
 

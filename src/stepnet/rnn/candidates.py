@@ -29,8 +29,8 @@ from stepnet.trace.step import Spec
 Array = np.ndarray
 FEW, FEW_ALONE = 1024, 16384
 """How many scores are put in order as a whole, each symbol a group; and where the first alone is wanted."""
-LANES = 16
-"""What the number of groups is a multiple of: lanes of machine code."""
+WIDTH = 16
+"""The number of groups is a multiple of this: the elements of a vector register."""
 LOWEST = np.finfo(np.float64).min
 
 
@@ -97,11 +97,11 @@ class Candidates:
         more = self.stream.rows - rows
         if more:
             full = np.concatenate([scores, np.zeros((more, self.symbols), scores.dtype)])
-            found = self.stream.step(full)[:rows]
+            scored = self.stream.step(full)[:rows]
         else:
-            found = self.stream.step(scores)
-        check_highest(scores, found[:, 1])
-        return Known(scores, found)
+            scored = self.stream.step(scores)
+        check_highest(scores, scored[:, 1])
+        return Known(scores, scored)
 
     def going(self, known: Known, logs: Array) -> Best:
         """The best that go on, at most `beams`, behind beginnings of these logs [starts, width]: the best
@@ -156,7 +156,7 @@ def best_of(totals: Array, count: int) -> Array:
 
 def groups_of(symbols: int) -> int:
     """Into how many groups symbols fall, so that neither the groups nor their members are many."""
-    return min(symbols, LANES * math.ceil(2 * math.sqrt(symbols) / LANES))
+    return min(symbols, WIDTH * math.ceil(2 * math.sqrt(symbols) / WIDTH))
 
 
 def floor_of(tops: Array, count: int) -> Array:

@@ -23,7 +23,7 @@ MOST_BLOCKS = 64
 """As many products of a vector with a parameter are made of one; where there are more, it is multiplied."""
 
 FEW_RESULTS = 8
-"""From here on sums run beside each other on the lanes of registers; fewer run one by one, along them."""
+"""From here on sums run beside each other, one per element of a vector; fewer run one by one."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Labelled:
         """The size of each letter."""
         return dict(zip(self.letters, self.value.type.shape, strict=True))
 
-    def laid(self, letters: str) -> Traced:
+    def with_axes(self, letters: str) -> Traced:
         """The value with its axes in this order, and one of size 1 for a letter that it has not."""
         present = [letter for letter in letters if letter in self.letters]
         value = transposed(self.value, tuple(self.letters.index(letter) for letter in present))
@@ -48,7 +48,7 @@ class Labelled:
         """The sum over all letters but those that are kept, in the value's dtype."""
         gone = "".join(letter for letter in self.letters if letter not in kept)
         left = "".join(letter for letter in self.letters if letter in kept)
-        return Labelled(sum_of(self.value, tuple(self.letters.index(one) for one in gone)), left)
+        return Labelled(sum_of(self.value, tuple(self.letters.index(letter) for letter in gone)), left)
 
 
 def sum_of(x: Traced, axes: tuple[int, ...]) -> Traced:
@@ -57,18 +57,18 @@ def sum_of(x: Traced, axes: tuple[int, ...]) -> Traced:
     return apply("sum", x, axes=tuple(axis - rank for axis in axes)).astype(x.dtype) if axes else x
 
 
-def common_sizes(found: Sequence[Labelled]) -> dict[str, int]:
+def common_sizes(operands: Sequence[Labelled]) -> dict[str, int]:
     """The size of each letter: where it is 1 in one value and another in the next, the other."""
     sizes: dict[str, int] = {}
-    for letter, size in (pair for one in found for pair in one.sizes.items()):
+    for letter, size in (pair for operand in operands for pair in operand.sizes.items()):
         sizes[letter] = size if sizes.get(letter, 1) == 1 else sizes[letter]
     return sizes
 
 
-def without_ones(one: Labelled, sizes: dict[str, int]) -> Labelled:
+def without_ones(operand: Labelled, sizes: dict[str, int]) -> Labelled:
     """The operand without axes of size 1 that are of another size elsewhere: it is the same along them."""
-    letters = "".join(letter for letter in one.letters if one.sizes[letter] == sizes[letter])
-    return Labelled(reshaped(one.value, tuple(sizes[letter] for letter in letters)), letters)
+    letters = "".join(letter for letter in operand.letters if operand.sizes[letter] == sizes[letter])
+    return Labelled(reshaped(operand.value, tuple(sizes[letter] for letter in letters)), letters)
 
 
 def contracted(a: Labelled, b: Labelled, kept: str) -> Labelled:
@@ -83,7 +83,7 @@ def contracted(a: Labelled, b: Labelled, kept: str) -> Labelled:
     sizes = a.sizes | b.sizes
     first = math.prod(sizes[letter] for letter in result) >= FEW_RESULTS
     order = over + result if first else result + over
-    product = apply("multiply", a.laid(order), b.laid(order))
+    product = apply("multiply", a.with_axes(order), b.with_axes(order))
     start = 0 if first else len(result)
     return Labelled(sum_of(product, tuple(range(start, start + len(over)))), result)
 
@@ -105,8 +105,8 @@ def multiplied_by_parameter(x: Labelled, parameter: Labelled, kept: str) -> Labe
     new = "".join(letter for letter in parameter.letters if letter not in both + over)
     sizes = x.sizes | parameter.sizes
     heads, inner, width = (math.prod(sizes[letter] for letter in part) for part in (both, over, new))
-    left = reshaped(x.laid(both + own + over), (heads, *(sizes[letter] for letter in own), inner))
-    right = reshaped(parameter.laid(both + over + new), (heads, inner, width))
+    left = reshaped(x.with_axes(both + own + over), (heads, *(sizes[letter] for letter in own), inner))
+    right = reshaped(parameter.with_axes(both + over + new), (heads, inner, width))
     pieces = [apply("matmul", left[:, head], right[head]) for head in range(heads)]
     product = numpy.stack(pieces, axis=1) if both else pieces[0]
     letters = both + own + new
@@ -123,5 +123,5 @@ def matrix_product(a: Traced, b: Traced) -> Traced:
         for value, rank, own in zip((a, b), ranks, (m + k, k + n), strict=True)
     ]
     sizes = common_sizes(labelled)
-    first, second = (without_ones(one, sizes) for one in labelled)
-    return contracted(first, second, batch + m + n).laid(batch + m + n)
+    first, second = (without_ones(operand, sizes) for operand in labelled)
+    return contracted(first, second, batch + m + n).with_axes(batch + m + n)

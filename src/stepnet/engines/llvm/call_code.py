@@ -45,7 +45,7 @@ class Program:
     loop: list[list[Loop]]
     after: list[list[Loop]]
     strides: dict[str, int]
-    lanes: int
+    width: int
     reverse: bool
     unroll: int
     inputs: tuple[tuple[int, Field], ...]

@@ -110,7 +110,9 @@ class Kept:
         """The entry of a key; made where there is none."""
         entry = self.entries.pop(key, None) or make()
         self.entries[key] = entry
-        while sum(one.bytes for one in tuple(self.entries.values())) > self.most and len(self.entries) > 1:
+        while (
+            sum(entry.bytes for entry in tuple(self.entries.values())) > self.most and len(self.entries) > 1
+        ):
             self.entries.popitem(last=False)
         return entry
 
@@ -159,7 +161,7 @@ def write_rows(module: ir.Module, name: str, work: RowWork, program: Lowered, ta
         pointer("status"),
         zero,
         one,
-        program.program.lanes,
+        program.program.width,
     )
     for loops in work.loops:
         for loop in loops:

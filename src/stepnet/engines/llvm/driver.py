@@ -129,7 +129,7 @@ def write_phases(call: CallCode, net: Net, phases: list[list[Loop]], rows: Rows)
         call.pointer["status"],
         call.word["thread"],
         call.threads,
-        call.program.lanes,
+        call.program.width,
     )
     for loops in phases:
         for loop in loops:

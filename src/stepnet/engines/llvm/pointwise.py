@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from llvmlite import ir
 
-from stepnet.engines.llvm.code import I1, I32, I64, Code, element_type, is_float, lanes_of, register_type
+from stepnet.engines.llvm.code import I1, I32, I64, Code, element_type, is_float, register_type, width_of
 from stepnet.engines.llvm.elementary import ELEMENTARY
 from stepnet.engines.llvm.powers import power
 from stepnet.engines.llvm.stored import STORED
@@ -30,7 +30,7 @@ def converted(code: Code, value: ir.Value, source: str, target: str) -> ir.Value
         return converted(code, STORED[source].widened(code, value), DTYPES[source].compute, target)
     if target in STORED:
         return STORED[target].rounded(code, value)
-    type_ = register_type(target, lanes_of(value))
+    type_ = register_type(target, width_of(value))
     to_float = DTYPES[target].kind == "float"
     if target == "bool":
         zero = code.splat(value.type, 0)
@@ -38,7 +38,7 @@ def converted(code: Code, value: ir.Value, source: str, target: str) -> ir.Value
             code.fcmp_unordered("!=", value, zero) if is_float(value) else code.icmp_signed("!=", value, zero)
         )
     if source == "bool":
-        whole = code.zext(value, register_type("int32", lanes_of(value)))
+        whole = code.zext(value, register_type("int32", width_of(value)))
         return code.sitofp(whole, type_) if to_float else code.zext(value, type_)
     if DTYPES[source].kind == "float":
         if to_float:
@@ -186,16 +186,16 @@ def division(part: int) -> Emit:
 
 
 def fmod(code: Code, a: ir.Value, b: ir.Value) -> ir.Value:
-    """The C library's fmod, lane by lane: exact, and rare enough in a step."""
-    element, lanes = element_type(a.type), lanes_of(a)
+    """The C library's fmod, element by element: exact, and rare enough in a step."""
+    element, width = element_type(a.type), width_of(a)
     name = "fmod" if isinstance(element, ir.DoubleType) else "fmodf"
-    if lanes == 1:
+    if width == 1:
         return code.function_call(name, a.type, [a, b])
     result: ir.Value = ir.Constant(a.type, ir.Undefined)
-    for lane in range(lanes):
-        place = ir.Constant(I32, lane)
-        one = [code.extract_element(a, place), code.extract_element(b, place)]
-        result = code.insert_element(result, code.function_call(name, element, one), place)
+    for element_place in range(width):
+        place = ir.Constant(I32, element_place)
+        elements = [code.extract_element(a, place), code.extract_element(b, place)]
+        result = code.insert_element(result, code.function_call(name, element, elements), place)
     return result
 
 
@@ -235,7 +235,7 @@ def logical_not(code: Code, node: Node, x: ir.Value) -> ir.Value:
 
 
 def where(code: Code, node: Node, condition: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
-    """One of two values, lane by lane."""
+    """One of two values, element by element."""
     return code.select(condition, a, b)
 
 

@@ -50,7 +50,7 @@ class Lowered:
     other_weights: int
 
 
-def vector_lanes(plan: Plan, target: Target) -> int:
+def vector_width(plan: Plan, target: Target) -> int:
     """How many numbers a vector holds: of the widest floating dtype of the products, or of all values."""
     nets = (plan.net, plan.body)
     types = [type_ for net in nets for node in net.nodes if node.kind == "matmul" for type_ in node.types]
@@ -63,7 +63,7 @@ def vector_lanes(plan: Plan, target: Target) -> int:
 
 def lowered(plan: Plan, target: Target) -> Lowered:
     """The plan as loops over records, for a target."""
-    return Lowering(plan, vector_lanes(plan, target)).run()
+    return Lowering(plan, vector_width(plan, target)).run()
 
 
 @dataclass
@@ -71,11 +71,11 @@ class Lowering:
     """The lowering of one plan, as fields are given out."""
 
     plan: Plan
-    lanes: int
+    width: int
     constants: Constants = field(default_factory=Constants)
 
     def __post_init__(self) -> None:
-        self.records = Records(self.lanes)
+        self.records = Records(self.width)
         self.net, self.body, self.recur = self.plan.net, self.plan.body, self.plan.recurrence.recur
         self.given = self.recur.given(self.plan.recurrence.inputs)
         self.needs = Needs.of(self.plan)
@@ -117,7 +117,7 @@ class Lowering:
             loop=loop,
             after=after,
             strides=strides | {"next": strides["now"]},
-            lanes=self.lanes,
+            width=self.width,
             reverse=self.plan.reverse,
             unroll=self.plan.unroll,
             inputs=tuple(inputs),
@@ -179,9 +179,11 @@ class Lowering:
         self.row_inputs = {
             n: self.records.field("sequence", self.net.type_of(n)) for n in self.row_words if n in needed
         }
-        wanted = {n: [one] for n, one in self.sequence_fields.items()}
+        wanted = {n: [own_field] for n, own_field in self.sequence_fields.items()}
         loops = self.lower(self.net, self.plan.sequence, "sequence", self.row_inputs, wanted)
-        return RowWork(tuple((self.row_words[n], one) for n, one in self.row_inputs.items()), loops)
+        return RowWork(
+            tuple((self.row_words[n], own_field) for n, own_field in self.row_inputs.items()), loops
+        )
 
     def read_in_the_end(self) -> set[int]:
         """What is read for each sequence in the end, where it is no view."""
@@ -192,7 +194,7 @@ class Lowering:
 
     def place_expanded(self) -> list[tuple[Source, Field]]:
         """Values of a sequence that are read at every step outside the loop."""
-        found: list[tuple[Source, Field]] = []
+        copies: list[tuple[Source, Field]] = []
         for number, node in enumerate(self.net.nodes):
             if (
                 node.operation == "expand"
@@ -200,8 +202,8 @@ class Lowering:
                 and self.net.type_of(node.inputs[0]).extent != CONST
             ):
                 self.sources[number] = self.records.field("block", node.type)
-                found.append((self.of_sequence(node.inputs[0]), self.sources[number]))
-        return found
+                copies.append((self.of_sequence(node.inputs[0]), self.sources[number]))
+        return copies
 
     # ---- stages
 
@@ -215,7 +217,7 @@ class Lowering:
     ) -> list[list[Loop]]:
         """The loops of one stage by phase; what they keep for themselves lies in the record `scratch`."""
         stage = Stage(
-            net, net is self.body, self.records, self.constants, self.lanes, scratch, sources, wanted, phases
+            net, net is self.body, self.records, self.constants, self.width, scratch, sources, wanted, phases
         )
         return stage.loops()
 
@@ -234,7 +236,7 @@ class Lowering:
                 self.sources[number] = self.records.field("block", self.net.type_of(number))
                 wanted[number] = [self.sources[number]]
         self.loop_sources += [self.sources[operand] for operand in self.given.sequences]
-        known = {number: one for number, one in self.sources.items() if number not in wanted}
+        known = {number: source for number, source in self.sources.items() if number not in wanted}
         return self.lower(self.net, self.plan.before, "block", known, wanted)
 
     def lower_loop(self) -> tuple[list[list[Loop]], Field | None]:

@@ -43,13 +43,13 @@ class Field:
 class Records:
     """The records of a kernel, as fields are given out."""
 
-    lanes: int
+    width: int
     used: dict[str, int] = field(default_factory=dict[str, int])
 
     def field(self, record: str, type_: Type) -> Field:
         """A new field for a value."""
         start = self.used.get(record, 0)
-        padded = -(-max(type_.size, 1) // self.lanes) * self.lanes * type_.itemsize
+        padded = -(-max(type_.size, 1) // self.width) * self.width * type_.itemsize
         self.used[record] = start + -(-padded // LINE) * LINE
         return Field(record, start, type_.size, type_.dtype)
 
@@ -57,5 +57,5 @@ class Records:
         """Bytes from row to row: whole lines, and no power of two, which would crowd the cache's sets."""
         used = self.used.get(record, 0)
         # A line of slack behind: a vector that begins inside the last field may end beyond it.
-        stride = used + LINE * max(1, self.lanes * 8 // LINE)
+        stride = used + LINE * max(1, self.width * 8 // LINE)
         return stride + LINE if stride % 1024 == 0 else stride

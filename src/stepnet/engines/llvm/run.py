@@ -147,7 +147,7 @@ class Runner:
         """The results of a call; raises `InputError` where an integer does not fit a table."""
         results = self.new_results(call)
         arrays = self.arrays(call, results)
-        spaces, held = self.laid_out(call, arrays, SLICE)
+        spaces, held = self.prepared(call, arrays, SLICE)
         Again(self.compiled.run, spaces, held, pauses=True)()
         if self.finish is not None:
             self.end(self.finish, call, arrays, results)
@@ -157,7 +157,7 @@ class Runner:
     def again(self, call: Call, results: Results, whole: bool = False) -> Callable[[], None]:
         """What runs this call whenever it is called, with everything about it laid out once."""
         arrays, finish = self.arrays(call, results), self.finish
-        spaces, held = self.laid_out(call, arrays, 0 if whole else SLICE)
+        spaces, held = self.prepared(call, arrays, 0 if whole else SLICE)
         step = call.lengths.max(initial=0) <= 1
         together = step and bool(spaces) and spaces[0].together > 1
         kind = Together if together else Again
@@ -192,7 +192,7 @@ class Runner:
         self.give_back(frozen.spaces)
         return None
 
-    def laid_out(self, call: Call, arrays: Arrays, seconds: float) -> "tuple[list[Workspace], list[Any]]":
+    def prepared(self, call: Call, arrays: Arrays, seconds: float) -> "tuple[list[Workspace], list[Any]]":
         """The memory that the lanes of a call work in, which says all of it; and what has to stay alive.
 
         seconds: after how many the machine code comes back before it is done; 0 for never.
@@ -216,8 +216,8 @@ class Runner:
                 space.begin()
                 tables = [arrays.record, lanes.order, lanes.first, lanes.steps]
                 tables += [call.starts, call.lengths, steps, begun]
-                told = [longest, int(seconds * clock().per_second), int(call.last_only)]
-                space.words[:, self.places] = [*told, *map(pointer, tables), *pointers]
+                numbers = [longest, int(seconds * clock().per_second), int(call.last_only)]
+                space.words[:, self.places] = [*numbers, *map(pointer, tables), *pointers]
                 spaces.append(space)
         return spaces, [share, arrays.record, call.starts, call.lengths, steps, begun]
 
@@ -385,7 +385,7 @@ class Frozen:
 
     def __init__(self, runner: Runner, call: Call) -> None:
         results = runner.new_results(call)
-        spaces, held = runner.laid_out(call, runner.arrays(call, results), SLICE)
+        spaces, held = runner.prepared(call, runner.arrays(call, results), SLICE)
         # The runner has the constants. Not the call itself, whose sequences are the caller's.
         held.append(runner)
         self.run = Again(runner.compiled.run, spaces, held, pauses=True)
