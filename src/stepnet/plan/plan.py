@@ -190,15 +190,15 @@ def phases(net: Net, numbers: list[int]) -> tuple[tuple[int, ...], ...]:
         if node.operation == "result":
             phase[number] = phase[node.inputs[0]]
             continue
-        found = 0
+        own_phase = 0
         for operand in node.inputs:
             root, _ = view_chain(net, operand)
             if root in phase and root in inside:
                 along = node.kind == "pointwise" and reads_along(net, operand, node)
-                found = max(found, phase[root] + (0 if along else 1))
-        phase[number] = found
+                own_phase = max(own_phase, phase[root] + (0 if along else 1))
+        phase[number] = own_phase
     count = max(phase.values(), default=-1) + 1
-    return tuple(tuple(n for n in numbers if phase.get(n) == one) for one in range(count))
+    return tuple(tuple(n for n in numbers if phase.get(n) == level) for level in range(count))
 
 
 def reads_along(net: Net, operand: int, user: Node) -> bool:

@@ -34,13 +34,13 @@ def is_nested(net: Net) -> bool:
     """
     types = [type_ for node in net.nodes for type_ in node.types]
     bodies = [node.attributes["body"] for node in net.nodes if node.operation == "recur"]
-    return any(one.extent not in (CONST, ROWS, STEPS) for one in types) or any(map(has_inner, bodies))
+    return any(type_.extent not in (CONST, ROWS, STEPS) for type_ in types) or any(map(has_inner, bodies))
 
 
 def has_inner(body: Net) -> bool:
     """Whether a step has to do with sequences: inner ones of its input, or those that rows have besides."""
     types = [type_ for node in body.nodes for type_ in node.types]
-    return any(one.extent not in (CONST, ROWS) for one in types) or any(map(is_inner, body.nodes))
+    return any(type_.extent not in (CONST, ROWS) for type_ in types) or any(map(is_inner, body.nodes))
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def repeated(net: Net) -> set[int]:
     def beside(number: int, user: int) -> bool:
         node = net.nodes[user]
         others = (net.nodes[operand] for operand in node.inputs if operand != number)
-        deep = any(one.operation != "expand" and not is_constant(one) for one in others)
+        deep = any(other.operation != "expand" and not is_constant(other) for other in others)
         return is_plain(node) and node.operation != "result" and deep
 
     return {
@@ -202,14 +202,14 @@ def ended(net: Net) -> dict[int, dict[int, int]]:
             continue
         how = "first" if node.recur.reverse else "last"
         given: list[int] = node.recur.gives(gives_of(net, number)).outputs
-        outputs = [one for one in given if one >= 0]
+        outputs = [output for output in given if output >= 0]
         ends: dict[int, int] = {
-            one: users[one][0]
-            for one in outputs
-            if len(users[one]) == 1
-            and one not in net.results
-            and net.nodes[users[one][0]].operation == "reduce"
-            and net.nodes[users[one][0]].attributes["how"] == how
+            output: users[output][0]
+            for output in outputs
+            if len(users[output]) == 1
+            and output not in net.results
+            and net.nodes[users[output][0]].operation == "reduce"
+            and net.nodes[users[output][0]].attributes["how"] == how
         }
         if outputs and len(ends) == len(outputs):
             needed[number] = ends
@@ -218,7 +218,7 @@ def ended(net: Net) -> dict[int, dict[int, int]]:
 
 def waves(net: Net, once: set[int]) -> list[int]:
     """For each node when it can run: plain nodes of one extent run together, all others by themselves."""
-    found: list[int] = []
+    levels: list[int] = []
     for node in net.nodes:
         level = 0
         for operand in node.inputs:
@@ -228,9 +228,9 @@ def waves(net: Net, once: set[int]) -> list[int]:
             together = is_plain(node) and is_plain(other) and node.operation != "result"
             together = together and other.operation not in ("input", "index", "result")
             same = together and node.types[0].extent == other.types[0].extent
-            level = max(level, found[operand] + (0 if same or node.operation == "result" else 1))
-        found.append(level)
-    return found
+            level = max(level, levels[operand] + (0 if same or node.operation == "result" else 1))
+        levels.append(level)
+    return levels
 
 
 def part_of(
@@ -273,7 +273,7 @@ class Inside:
             if node.operation == "input":
                 self.parameters.append(number)
                 return self.input(number, node.type)
-            self.place[number] = self.builder.copy(node, [self.of(one) for one in node.inputs])
+            self.place[number] = self.builder.copy(node, [self.of(operand) for operand in node.inputs])
         return self.place[number]
 
 
@@ -304,7 +304,7 @@ def plain(net: Net, numbers: list[int], through: set[int], summed: set[int]) -> 
         body.place[number] = body.place[net.nodes[number].inputs[0]]
     for number in numbers:
         node = net.nodes[number]
-        body.place[number] = body.builder.copy(node, [body.of(one) for one in node.inputs])
+        body.place[number] = body.builder.copy(node, [body.of(operand) for operand in node.inputs])
     after = [
         body.builder.add("add", memory, body.place[net.nodes[number].inputs[0]])
         for memory, number in zip(memories, sums, strict=False)
@@ -319,11 +319,11 @@ def plain(net: Net, numbers: list[int], through: set[int], summed: set[int]) -> 
     extent, parameters = net.nodes[numbers[0]].types[0].extent, tuple(body.parameters)
     if not rows and not sums:
         return Part("plain", tuple(reads), tuple(gives), extent, plan(made), 1, parameters=parameters)
-    zeros, told = [-1] * len(kinds), [*gives, *(sums or [-1])]
+    zeros, outputs = [-1] * len(kinds), [*gives, *(sums or [-1])]
     return Part(
         "recurrence",
         (*reads, *zeros, *rows),
-        tuple(told),
+        tuple(outputs),
         extent,
         plan(made),
         len(kinds),
@@ -379,11 +379,11 @@ def recurrence(net: Net, number: int, ends: dict[int, int]) -> Part:
 
 def gives_of(net: Net, number: int) -> tuple[int, ...]:
     """The nodes that pick a recurrence's results, in the results' order; -1 for one that nobody picks."""
-    found = [-1] * len(net.nodes[number].types)
-    for one, node in enumerate(net.nodes):
+    pickers = [-1] * len(net.nodes[number].types)
+    for picker, node in enumerate(net.nodes):
         if node.operation == "result" and node.inputs[0] == number:
-            found[node.attributes["of"]] = one
-    return tuple(found)
+            pickers[node.attributes["of"]] = picker
+    return tuple(pickers)
 
 
 def loop(net: Net, number: int) -> Part:

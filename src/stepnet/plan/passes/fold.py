@@ -40,11 +40,11 @@ def folded(builder: Builder, net: Net, number: int, operands: list[int]) -> int 
         return builder.add("expand", zeros, extent=node.type.extent)
     if node.type.extent != CONST or node.type.size > LARGEST:
         return None
-    known = [builder.nodes[one] for one in operands]
-    if any(one.operation != "constant" for one in known):
+    known = [builder.nodes[operand] for operand in operands]
+    if any(constant.operation != "constant" for constant in known):
         return None
     with np.errstate(all="ignore"):
-        return builder.constant(within(node, [one.attributes["value"].value for one in known]))
+        return builder.constant(within(node, [constant.attributes["value"].value for constant in known]))
 
 
 def is_empty(builder: Builder, node: Node, operands: list[int]) -> bool:

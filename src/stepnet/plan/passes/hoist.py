@@ -52,8 +52,8 @@ class Hoist:
         stays = [time == When.IN for time in known]
         for number in reversed(range(len(body.nodes))):
             stays[number] = stays[number] or is_outer(body, number, stays)
-        for number, one in enumerate(body.nodes):
-            if one.kind == "view" and one.type.extent != CONST and not stays[number]:
+        for number, other in enumerate(body.nodes):
+            if other.kind == "view" and other.type.extent != CONST and not stays[number]:
                 root, _ = view_chain(body, number)
                 stays[number] = body.nodes[root].operation == "input" and all(
                     stays[user] or number in body.results for user in body.users()[number]
@@ -88,12 +88,12 @@ class Hoist:
 
     def needed(self) -> list[int]:
         """The nodes outside that the new body reads, in order."""
-        found: set[int] = set()
+        operands: set[int] = set()
         for number, node in enumerate(self.body.nodes):
             if node.operation != "input" and self.is_inside(number):
-                found.update(operand for operand in node.inputs if not self.is_inside(operand))
-        found.update(result for result in self.body.results if not self.is_inside(result))
-        return sorted(found - set(self.recur.memories))
+                operands.update(operand for operand in node.inputs if not self.is_inside(operand))
+        operands.update(result for result in self.body.results if not self.is_inside(result))
+        return sorted(operands - set(self.recur.memories))
 
 
 def is_outer(body: Net, number: int, stays: list[bool]) -> bool:
@@ -101,7 +101,9 @@ def is_outer(body: Net, number: int, stays: list[bool]) -> bool:
     node = body.nodes[number]
     if node.kind != "pointwise" or node.type.extent == CONST or number in body.results:
         return False
-    given = sum(body.type_of(one).size for one in node.inputs if body.type_of(one).extent != CONST)
+    given = sum(
+        body.type_of(operand).size for operand in node.inputs if body.type_of(operand).extent != CONST
+    )
     users = body.users()[number]
     return node.type.size > GROWTH * given and all(
         stays[user] and body.nodes[user].kind == "pointwise" for user in users

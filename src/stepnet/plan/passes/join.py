@@ -30,9 +30,9 @@ def join(net: Net) -> Net:
         key = shared(node, parameters)
         group = [] if key is None else groups[key]
         if len(group) > 1:
-            rights = [place[net.nodes[one].inputs[1]] for one in group]
+            rights = [place[net.nodes[number].inputs[1]] for number in group]
             joint = builder.add("products", place[node.inputs[0]], *rights, source=node.source)
-            place |= {one: builder.add("result", joint, of=port) for port, one in enumerate(group)}
+            place |= {number: builder.add("result", joint, of=port) for port, number in enumerate(group)}
             continue
         changed = {"body": join(node.attributes["body"])} if "body" in node.attributes else {}
         place[number] = builder.copy(node, [place[operand] for operand in node.inputs], **changed)

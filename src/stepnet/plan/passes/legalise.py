@@ -62,8 +62,8 @@ def reduction(builder: Builder, number: int, operation: str, axes: tuple[int, ..
     count, size = 1, 1
     for axis in over:
         count *= shape[axis]
-    for one in kept:
-        size *= one
+    for axis_size in kept:
+        size *= axis_size
     leading = over == list(range(len(over))) and bool(rest)
     if not leading and rest + over != list(range(rank)):
         number = builder.add("transpose", number, order=tuple(rest + over))

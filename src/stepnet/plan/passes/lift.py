@@ -42,13 +42,15 @@ def lifted(results: Results, builder: Builder, net: Net, number: int, operands: 
     fixed = {n for n, time in enumerate(known) if time <= When.PER_SEQUENCE}
     leaving = {n for n, time in enumerate(known) if time < When.IN}
     # A sequence of a row, with what changes from step to step, would be there as often as there are steps.
-    leaving -= free_of(body, leaving, {one for one in leaving - fixed if is_row_sequence(body.nodes[one])})
-    roots = {one for one in leaving if is_inner(body.nodes[one])}
+    leaving -= free_of(
+        body, leaving, {number for number in leaving - fixed if is_row_sequence(body.nodes[number])}
+    )
+    roots = {number for number in leaving if is_inner(body.nodes[number])}
     if not roots:
         return None if body == node.attributes["body"] else builder.copy(node, operands, body=body)
     leaving = ancestors(body.nodes, roots)
     leaving |= {
-        n for n, one in enumerate(body.nodes) if one.operation == "result" and one.inputs[0] in leaving
+        n for n, node in enumerate(body.nodes) if node.operation == "result" and node.inputs[0] in leaving
     }
     outside = dict(zip(body.inputs, operands, strict=True))
     deep = recur_extent([builder.type_of(operands[0])], {"body": body})
@@ -73,11 +75,11 @@ def is_row_sequence(node: Node) -> bool:
 
 def free_of(body: Net, among: set[int], roots: set[int]) -> set[int]:
     """Those nodes that are among the roots, or need one of them."""
-    found = set(roots)
+    reached = set(roots)
     for number, node in enumerate(body.nodes):
-        if found & set(node.inputs):
-            found.add(number)
-    return found & among
+        if reached & set(node.inputs):
+            reached.add(number)
+    return reached & among
 
 
 @dataclass
@@ -111,9 +113,9 @@ class Lift:
         place: dict[int, int] = {}
         for n in (*kept, *memory, *still, *others):
             place[n] = inner.input(body.type_of(n), body.nodes[n].name or f"lifted{n}")
-        for n, one in enumerate(body.nodes):
-            if n not in place and one.operation != "input" and (n in stays or is_constant(one)):
-                place[n] = inner.copy(one, [place[operand] for operand in one.inputs])
+        for n, node in enumerate(body.nodes):
+            if n not in place and node.operation != "input" and (n in stays or is_constant(node)):
+                place[n] = inner.copy(node, [place[operand] for operand in node.inputs])
         new = inner.net(place[result] for result in (*within, *following))
         outer = [self.outward.number(n) for n in (*kept, *memory, *still, *others)]
         for n in outputs:

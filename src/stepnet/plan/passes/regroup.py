@@ -30,14 +30,14 @@ def regrouped(recur: Recur) -> Net:
     builder = Builder()
     place: list[int] = []
     for number, node in enumerate(body.nodes):
-        found = terms(body, number, users) if node.operation == "add" and node.type.is_float else []
-        if len(found) < 3 or any(body.type_of(one).dtype != node.type.dtype for one in found):
+        addends = terms(body, number, users) if node.operation == "add" and node.type.is_float else []
+        if len(addends) < 3 or any(body.type_of(addend).dtype != node.type.dtype for addend in addends):
             place.append(builder.copy(node, [place[operand] for operand in node.inputs]))
             continue
-        first, *rest = sorted(found, key=lambda one: known[one])
+        first, *rest = sorted(addends, key=lambda addend: known[addend])
         total = place[first]
-        for one in rest:
-            total = builder.add("add", total, place[one], source=node.source)
+        for addend in rest:
+            total = builder.add("add", total, place[addend], source=node.source)
         place.append(total)
     return builder.net(place[result] for result in body.results)
 
@@ -45,12 +45,12 @@ def regrouped(recur: Recur) -> Net:
 def terms(body: Net, number: int, users: list[list[int]]) -> list[int]:
     """The terms of a sum, through sums that are read nowhere else and have its shape and dtype."""
     node = body.nodes[number]
-    found: list[int] = []
+    addends: list[int] = []
     for operand in node.inputs:
         inner = body.nodes[operand]
         lone = len(users[operand]) == 1 and operand not in body.results
         if inner.operation == "add" and lone and inner.types == node.types:
-            found += terms(body, operand, users)
+            addends += terms(body, operand, users)
         else:
-            found.append(operand)
-    return found
+            addends.append(operand)
+    return addends
