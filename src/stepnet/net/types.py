@@ -149,10 +149,10 @@ def joint_extent(types: Sequence[Type]) -> Extent:
     """The one extent that the values share, constants aside; raises `NetError` where there are two."""
     extents = {type_.extent for type_ in types if type_.extent != CONST}
     if len(extents) > 1:
-        found = ", ".join(sorted(map(extent_text, extents)))
+        listed = ", ".join(sorted(map(extent_text, extents)))
         short, long = min(extents, key=len), max(extents, key=len)
         hint = "; sn.reduce makes one value of a sequence, sn.expand repeats a value along one"
         raise NetError(
-            f"values of different extents meet: {found}{hint if long[: len(short)] == short else ''}"
+            f"values of different extents meet: {listed}{hint if long[: len(short)] == short else ''}"
         )
     return extents.pop() if extents else CONST

@@ -56,10 +56,10 @@ class Held(dispatch.TorchDispatchMode):
     ) -> Any:
         """What an operation gives; raises `StepError` where it would change such a tensor."""
         formal = operation._schema.arguments
-        given = dict(zip((one.name for one in formal), arguments, strict=False)) | (options or {})
-        for one in formal:
-            value = given.get(one.name)
-            written = one.alias_info is not None and one.alias_info.is_write
+        given = dict(zip((argument.name for argument in formal), arguments, strict=False)) | (options or {})
+        for argument in formal:
+            value = given.get(argument.name)
+            written = argument.alias_info is not None and argument.alias_info.is_write
             if written and isinstance(value, torch.Tensor) and not isinstance(value, FAKE):
                 raise changed("a tensor that it closes over")
         return operation(*arguments, **(options or {}))
@@ -134,11 +134,11 @@ def graph_of(function: Callable[..., Any], types: Sequence[Type], names: Sequenc
 
     def watched(*tensors: Any) -> Any:
         with Rewritten(), Held():
-            found = function(*tensors)
+            output = function(*tensors)
         for tensor, type_, name in zip(tensors, types, names, strict=True):
             if type_.extent == CONST and torch._functionalize_has_data_mutation(tensor.elem):
                 raise changed(f"`{name}`")
-        return found
+        return output
 
     with mode, torch.no_grad(), silent(fake_tensors.__name__), fx_traceback.preserve_node_meta():
         tensors = [

@@ -148,8 +148,8 @@ def gathered(result: Result, x: Any, dim: int, index: Any, **_: Any) -> Any:
             x = along(x, axis, slice(0, index.shape[axis]))
     x, index = numpy.moveaxis(x, dim, -1), numpy.moveaxis(index, dim, -1)
     hit = numpy.equal(numpy.expand_dims(index, -1), np.arange(x.shape[-1]))
-    found = numpy.where(hit, numpy.expand_dims(x, -2), 0).sum(axis=-1).astype(result.dtype)
-    return numpy.moveaxis(found, -1, dim)
+    selected = numpy.where(hit, numpy.expand_dims(x, -2), 0).sum(axis=-1).astype(result.dtype)
+    return numpy.moveaxis(selected, -1, dim)
 
 
 # ---- new values --------------------------------------------------------------------------------------------

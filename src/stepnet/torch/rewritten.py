@@ -48,8 +48,8 @@ def rnn_relu_cell(x: Any, h: Any, W: Any, R: Any, b: Any = None, d: Any = None) 
 def bilinear(a: Any, b: Any, W: Any, bias: Any = None) -> Any:
     """The products of all features of a with all of b, weighted [outputs, a's, b's] and summed."""
     weighted = (a @ W.permute(1, 0, 2).flatten(1)).unflatten(-1, (W.shape[0], W.shape[2]))
-    found = (weighted * b.unsqueeze(-2)).sum(-1)
-    return found if bias is None else found + bias
+    result = (weighted * b.unsqueeze(-2)).sum(-1)
+    return result if bias is None else result + bias
 
 
 def einsum(equation: str, *operands: Any) -> Any:
@@ -70,8 +70,8 @@ def by_heads(terms: Sequence[str], output: str, values: Sequence[Any], head: str
     equation = f"{','.join(terms)}->{output}".replace(head, "")
     places = [term.index(head) for term in terms]
     parts = [
-        einsum(equation, *(value.select(place, one) for value, place in zip(values, places, strict=True)))
-        for one in range(values[0].shape[places[0]])
+        einsum(equation, *(value.select(place, number) for value, place in zip(values, places, strict=True)))
+        for number in range(values[0].shape[places[0]])
     ]
     return torch.stack(parts, output.index(head))
 

@@ -166,14 +166,14 @@ class OfModule:
         """The output and the next state."""
         wanted = skeleton(self.state)
         given = {name: params[first] for name, first in first_names(self.module).items()}
-        found = torch.func.functional_call(self.module, given, (x, memory), further, tie_weights=False)
-        if skeleton(arranged(found, self.state)) == wanted:
-            return leaves(arranged(found, self.state))[0], found
-        pair = cast("tuple[Any, ...]", found)
-        if isinstance(found, tuple) and len(pair) == 2 and skeleton(arranged(pair[1], self.state)) == wanted:
+        output = torch.func.functional_call(self.module, given, (x, memory), further, tie_weights=False)
+        if skeleton(arranged(output, self.state)) == wanted:
+            return leaves(arranged(output, self.state))[0], output
+        pair = cast("tuple[Any, ...]", output)
+        if isinstance(output, tuple) and len(pair) == 2 and skeleton(arranged(pair[1], self.state)) == wanted:
             return pair
         raise StepError(
-            f"{type(self.module).__name__} is given the state {wanted} and gives {skeleton(found)}; "
+            f"{type(self.module).__name__} is given the state {wanted} and gives {skeleton(output)}; "
             "a cell gives the new state, or (output, state)"
         )
 
@@ -187,8 +187,8 @@ def first_names(module: Any) -> dict[str, str]:
     """For the names of parameters and buffers in each module, the first one of the same tensor."""
     first = {id(tensor): name for name, tensor in tensors_of(module)}
     names: dict[str, str] = {}
-    for inner, one in module.named_modules():
-        for kind in (one.named_parameters, one.named_buffers):
+    for inner, member in module.named_modules():
+        for kind in (member.named_parameters, member.named_buffers):
             for name, tensor in kind(recurse=False, remove_duplicate=False):
                 names[f"{inner}.{name}" if inner else name] = first[id(tensor)]
     return names

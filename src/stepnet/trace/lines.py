@@ -65,8 +65,8 @@ def code_of(function: Any) -> CodeType | None:
     """The user's code that a function, partial or callable object runs; None where it is not the user's."""
     while (inner := inspect.unwrap(function)) is not function or isinstance(function, partial):
         function = cast("Any", inner).func if isinstance(inner, partial) else inner
-    for one in (function, inspect.unwrap(type(function).__call__)):
-        code = getattr(one, "__code__", None)
+    for candidate in (function, inspect.unwrap(type(function).__call__)):
+        code = getattr(candidate, "__code__", None)
         if code is not None and is_users(code):
             return code
     return None

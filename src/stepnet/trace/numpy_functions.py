@@ -77,7 +77,7 @@ def clip(
     max: Any = None,  # noqa: A002 - NumPy's name
 ) -> Traced:
     """The value kept between two bounds."""
-    if any(one is not None for one in (a_min, a_max)) and any(one is not None for one in (min, max)):
+    if any(bound is not None for bound in (a_min, a_max)) and any(bound is not None for bound in (min, max)):
         raise refuse("np.clip takes two bounds by place or by the names min and max, not by both")
     low, high = a_min if min is None else min, a_max if max is None else max
     dtype = kind_of(x)

@@ -64,7 +64,7 @@ def scan(operation: str) -> Callable[..., Traced]:
 def mean(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
     """The mean over feature axes."""
     axes = feature_axes(x, axis, "np.mean")
-    count = math.prod(x.type.shape[one] for one in axes)
+    count = math.prod(x.type.shape[axis] for axis in axes)
     values = x if x.type.is_float else x.astype(np.float64)
     return kept(x, apply("divide", apply("sum", values, axes=axes), count), axes, keepdims)
 
@@ -72,7 +72,7 @@ def mean(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
 def variance(x: Traced, axis: Any = None, *, ddof: int = 0, keepdims: bool = False) -> Traced:
     """The variance over feature axes."""
     axes = feature_axes(x, axis, "np.var")
-    count = math.prod(x.type.shape[one] for one in axes)
+    count = math.prod(x.type.shape[axis] for axis in axes)
     away = x - mean(x, axes, keepdims=True)
     degrees = max(count - ddof, 0)
     return kept(x, apply("divide", apply("sum", away * away, axes=axes), degrees), axes, keepdims)

@@ -195,9 +195,9 @@ def trace_step(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) 
         extras = extra_arguments(step, builder, given["static"])
         if statics is not None and "statics" not in extras:
             raise InputError("statics were given, but the step has no parameter named `statics`")
-        found = step(given["x"], given["memory"], given["param"], **extras)
+        returned = step(given["x"], given["memory"], given["param"], **extras)
     with NamingLine(step), written_at(defined_at(step)):
-        if not isinstance(found, tuple) or len(pair := cast("tuple[Any, ...]", found)) != 2:
+        if not isinstance(returned, tuple) or len(pair := cast("tuple[Any, ...]", returned)) != 2:
             raise refuse("a step returns (output, memory), as one tuple of two")
         output, after = pair
         following = next_memories(memory, before, after)

@@ -261,9 +261,9 @@ def apply(operation: str, *operands: Any, **attributes: Any) -> Traced:
 def builder_of(operands: Sequence[Any]) -> Builder:
     """The one net that the operands belong to; the innermost, where others are around it."""
     builders = {id(value.builder): value.builder for value in operands if isinstance(value, Traced)}.values()
-    for one in builders:
-        if all(other is one or one.is_inside(other) for other in builders):
-            return one
+    for builder in builders:
+        if all(other is builder or builder.is_inside(other) for other in builders):
+            return builder
     raise refuse("values of two different steps meet; hand the value in as an input, static or parameter")
 
 

@@ -104,11 +104,11 @@ def number(value: Any, meaning: str, holds: Callable[[float], bool], advice: str
     given: Any = value
     if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
         try:
-            found = float(given)
+            converted = float(given)
         except OverflowError:
-            found = float("nan")
-        if holds(found):
-            return found
+            converted = float("nan")
+        if holds(converted):
+            return converted
     raise InputError(f"{meaning}, not {shown(value)}{advice}")
 
 
