@@ -126,13 +126,13 @@ class Batch:
 
     @property
     def steps_like(self) -> Any:
-        """What a value of each step is laid out as: a Ragged of one level, or (batch, time)."""
+        """The form of a value of each step: a Ragged of one level, or (batch, time)."""
         if isinstance(self.like, Ragged) and self.like.levels > 1:
             return Ragged(np.empty(self.total), self.like.offsets[:1])
         return self.like
 
-    def laid_out(self, output: Array, levels: int = 1) -> Any:
-        """An output of so many levels as the input came; one of none is an array already."""
+    def like_input(self, output: Array, levels: int = 1) -> Any:
+        """An output of so many levels in the form of the input: a Ragged, or [batch, time, ...]."""
         if not levels:
             return output
         if isinstance(self.like, Ragged):
@@ -221,14 +221,14 @@ def check_no_lengths(lengths: Any) -> None:
         raise InputError("a Ragged knows its lengths; lengths= goes with an array [batch, time, features]")
 
 
-def check_same_lengths(one: str, first: Ragged, other: str, second: Ragged) -> None:
+def check_same_lengths(first_name: str, first: Ragged, second_name: str, second: Ragged) -> None:
     """Raises `InputError`, naming the first sequence whose lengths differ, unless two inputs are as long: at
     all levels that both have.
     """
     if len(first) != len(second):
         raise InputError(
-            f"inputs `{one}` and `{other}` have different sequences: `{one}` has {len(first)} of them, "
-            f"and `{other}` has {len(second)}"
+            f"inputs `{first_name}` and `{second_name}` have different sequences: "
+            f"`{first_name}` has {len(first)} of them, and `{second_name}` has {len(second)}"
         )
     for level, (mine, theirs) in enumerate(zip(first.offsets, second.offsets, strict=False)):
         here, there = np.diff(mine), np.diff(theirs)
@@ -237,8 +237,8 @@ def check_same_lengths(one: str, first: Ragged, other: str, second: Ragged) -> N
             path = path_of(int(differ[0]), first.offsets[:level])
             place = " of ".join(f"sequence {number}" for number in reversed(path))
             raise InputError(
-                f"inputs `{one}` and `{other}` have sequences of different lengths: {place} has "
-                f"length {here[differ[0]]} in `{one}` and {there[differ[0]]} in `{other}`"
+                f"inputs `{first_name}` and `{second_name}` have sequences of different lengths: {place} has "
+                f"length {here[differ[0]]} in `{first_name}` and {there[differ[0]]} in `{second_name}`"
             )
 
 
@@ -288,7 +288,7 @@ def initial_arrays(initial: Any, memory: Any, count: int) -> list[Array | None]:
     initial = arranged(initial, memory)
     if skeleton(initial) != skeleton(memory):
         raise InputError(f"initial is {skeleton(initial)}, the memory is {skeleton(memory)}")
-    found: list[Array | None] = []
+    arrays: list[Array | None] = []
     for (name, spec), leaf in zip(expected, leaves(initial), strict=True):
         what = f"the initial memory {name}".strip()
         array = checked_array(leaf, what)
@@ -296,5 +296,5 @@ def initial_arrays(initial: Any, memory: Any, count: int) -> list[Array | None]:
             raise InputError(f"{what} is {list(array.shape)}; it should be {[count, *spec.shape]}")
         if not np.can_cast(array.dtype, spec.dtype, "same_kind"):
             raise InputError(f"{what} has dtype {array.dtype}; it should be {spec.dtype}")
-        found.append(np.ascontiguousarray(array, spec.dtype))
-    return found
+        arrays.append(np.ascontiguousarray(array, spec.dtype))
+    return arrays

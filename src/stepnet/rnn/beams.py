@@ -41,26 +41,28 @@ def beam_search(
 ) -> tuple[Ragged, Ragged]:
     """The most probable sequences that follow each start, best first, and their log-probabilities.
 
-    The sequences are a `Ragged` of two levels, int64: for each start at most `beams` sequences of symbols,
-    with their stop symbol. The logs are a `Ragged` of one level, float64. The probability of a sequence is
-    the product of the probabilities of its symbols, which are the softmax of the scores.
-
-    At each step the `beams` most probable beginnings continue. Those that stopped are set aside and take no
-    place. Of equal candidates, those of the better beginning come first, then those of the lower symbol.
-    A search ends when no beginning can become better than the sequences that were set aside.
+    The probability of a sequence is the product of the probabilities of its symbols, which are the softmax of
+    the scores. At each step the `beams` most probable unfinished sequences continue. Finished sequences are
+    kept apart and take no place among them. Equal candidates are ordered by the rank of the sequence that
+    they continue, then by symbol. The search ends when no unfinished sequence can rank above the finished
+    ones.
 
     Args:
         rnn: A recurrence over symbols, or a `Stack`; see `generate`.
-        start: One symbol per sequence, [batch]; or what was said so far, a `Ragged` or [batch, time].
-        beams: How many sequences are kept for each start.
-        max_steps: The most symbols of a sequence; required.
+        start: One symbol per sequence, [batch]; or its first symbols, a `Ragged` or [batch, time].
+        beams: The number of sequences that are kept for each start.
+        max_steps: The largest number of symbols of a sequence; required.
         stop: A symbol, or several, that end a sequence.
         length_penalty: Sequences are ranked by log / length ** length_penalty; 0 or more.
         initial: The memory before the start, as for `RNN.__call__`.
-        statics: As for `RNN.__call__`: a decoder's keys.
+        statics: As for `RNN.__call__`, such as the keys of a decoder.
         feed: How symbols become inputs; see `generate`.
         scores: How outputs become scores [rows, symbols]; see `generate`.
         engine: An engine, or several in order of preference.
+
+    Returns:
+        The sequences, a `Ragged` of two levels, int64: for each start at most `beams` sequences of symbols,
+        with their stop symbol. Then their log-probabilities, a `Ragged` of one level, float64.
 
     Raises:
         InputError: Without `max_steps`, and for arguments that do not fit.

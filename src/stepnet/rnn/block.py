@@ -13,7 +13,7 @@ import numpy as np
 
 from stepnet.net.ir import Builder, Net
 from stepnet.net.types import CONST, ROWS, Type, extent_of
-from stepnet.rnn.watch import tell
+from stepnet.rnn.watch import name_values
 from stepnet.trace.lines import NamingLine
 from stepnet.trace.step import Spec, row_value
 from stepnet.trace.traced import Traced, lifted, refuse, user_line
@@ -234,7 +234,7 @@ class Replay:
                 place.append(builder.copy(node, [place[operand] for operand in node.inputs]))
         results = [Traced(builder, place[number]) for number in net.results]
         outputs, after = results[:output_num], results[output_num : output_num + len(memory)]
-        tell(dict(zip(self.names, results[output_num + len(memory) :], strict=True)))
+        name_values(dict(zip(self.names, results[output_num + len(memory) :], strict=True)))
         return (
             outputs[0] if output_num == 1 else tuple(outputs),
             dict(zip(memory, after, strict=True)),

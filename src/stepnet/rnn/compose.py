@@ -294,30 +294,46 @@ class StackStream:
         self.share(self.turn)
 
     def step(self, x: Any) -> Any:
-        """The top layer's outputs [rows, features...] of the next step, for inputs [rows, features...]."""
+        """The top layer's outputs of the next step.
+
+        Args:
+            x: The inputs, [rows, features...]; see `Stream.step`.
+
+        Returns:
+            The outputs of the top layer, [rows, features...].
+
+        Raises:
+            InputError: As `Stream.step`, with the layer's place in the message.
+
+        >>> import stepnet as sn
+        >>> layer = sn.RNN(lambda x, total, p: (total + x, total + x), memory=())
+        >>> stream = sn.Stack([layer, layer]).stream(rows=1)
+        >>> stream.step(np.array([1.0])).tolist(), stream.step(np.array([1.0])).tolist()
+        ([1.0], [3.0])
+        """
         outputs = self.look(x)
         self.go_on()
         return outputs
 
     def look(self, x: Any) -> Any:
-        """The outputs of the next step, which no layer takes before `go_on` is called."""
+        """The outputs of the next step. No layer takes it until `go_on` is called."""
         for place, stream in enumerate(self.streams):
             with named(f"layer {place}"):
                 x = stream.look(x)
         return x
 
     def go_on(self) -> None:
-        """Takes the step that was looked at, in every layer at once."""
+        """Takes the step whose outputs `look` gave, in every layer at once."""
         self.settle()
         self.turn.number += 1
 
     def settle(self) -> None:
-        """Keeps what the first step laid out."""
+        """Keeps the arrays and the calls that the first step prepared."""
         for stream in self.streams:
             stream.settle()
 
     def share(self, turn: Turn) -> None:
-        """Steps when others do."""
+        """Counts steps by a turn that other streams have too."""
         object.__setattr__(self, "turn", turn)
         for stream in self.streams:
             stream.share(turn)
@@ -340,7 +356,7 @@ class StackStream:
         self.turn.number += 1
 
     def set_out(self, rows: np.ndarray) -> None:
-        """Sets the rows out in another order, which counts from the next turn on."""
+        """Writes the memory of every layer in another order, which counts from the next turn on."""
         for stream in self.streams:
             stream.set_out(rows)
 
@@ -356,16 +372,16 @@ DIRECTIONS = ("forward", "backward")
 
 
 def is_zeros(value: Any) -> bool:
-    """Whether it is said that memories begin at zeros."""
+    """Whether a value is "zeros": memories that begin at zeros."""
     return isinstance(value, str) and value == ZEROS
 
 
 def recurrences(layer: Any, what: str) -> list[RNN]:
-    """Every recurrence of a layer; raises `InputError` for what is no layer."""
+    """Every recurrence of a layer; raises `InputError` for anything else than a layer."""
     if isinstance(layer, RNN):
         return [layer]
     if isinstance(layer, Bidirectional | Stack):
-        return [rnn for one in layer.layers for rnn in recurrences(one, what)]
+        return [rnn for part in layer.layers for rnn in recurrences(part, what)]
     raise InputError(f"{what} is an RNN, a Bidirectional or a Stack, not {kind(layer)}")
 
 

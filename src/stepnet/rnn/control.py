@@ -101,8 +101,8 @@ def ending(step: Step, until: Until) -> Step:
         )
         done = until(output, after)
         if not isinstance(done, Traced) or (done.type.extent, done.type.element) != (ROWS, "bool[]"):
-            found = done.type if isinstance(done, Traced) else f"a {type(done).__name__}"
-            raise refuse(f"until gives one bool per row, not {found}", defined_at(until))
+            described = done.type if isinstance(done, Traced) else f"a {type(done).__name__}"
+            raise refuse(f"until gives one bool per row, not {described}", defined_at(until))
         done = ended | done
         after = chosen(~ended, after, memory["memory"])
         return {"output": output, "done": done}, {"memory": after, "done": done}
@@ -115,17 +115,17 @@ def in_every_row(builder: Builder, structure: Any) -> Any:
     return transform(lambda leaf: Traced(builder, row_value(builder, leaf, "a value")), structure)
 
 
-def chosen(condition: Any, one: Any, other: Any, shown: Any = None) -> Any:
+def chosen(condition: Any, when_true: Any, when_false: Any, shown: Any = None) -> Any:
     """One structure of values where the condition of a row holds, and the other where it does not."""
     ranks = [
         len(spec.shape) if isinstance(spec, Spec) else spec.ndim - 1
-        for spec in leaves(other if shown is None else shown)
+        for spec in leaves(when_false if shown is None else shown)
     ]
     values: list[Any] = [
         np.where(condition[(slice(None), *[None] * rank)], a, b)
-        for rank, a, b in zip(ranks, leaves(arranged(one, other)), leaves(other), strict=True)
+        for rank, a, b in zip(ranks, leaves(arranged(when_true, when_false)), leaves(when_false), strict=True)
     ]
-    return rebuild(other, values)
+    return rebuild(when_false, values)
 
 
 def output_specs(traced: TracedStep) -> Any:
@@ -147,15 +147,15 @@ def mask_array(mask: Any, like: Any) -> Array:
         raise InputError(f"mask is {kind(mask)}; it should be {wanted}")
     if isinstance(mask, Ragged):
         check_lengths(mask, like)
-        found, shape = mask.values, (like.total,)
+        steps, shape = mask.values, (like.total,)
     else:
-        found, shape = array_of(mask, "mask"), cast("tuple[int, int]", like)
-    if found.dtype != bool or found.shape != shape:
+        steps, shape = array_of(mask, "mask"), cast("tuple[int, int]", like)
+    if steps.dtype != bool or steps.shape != shape:
         raise InputError(
-            f"mask is {found.dtype}{list(found.shape)}; it should be bool{list(shape)}, True at the steps "
+            f"mask is {steps.dtype}{list(steps.shape)}; it should be bool{list(shape)}, True at the steps "
             "that count"
         )
-    return np.ascontiguousarray(found.reshape(-1))
+    return np.ascontiguousarray(steps.reshape(-1))
 
 
 def check_lengths(mask: Ragged, like: Ragged) -> None:
@@ -253,12 +253,12 @@ def used_steps(done: Array, offsets: Array, reverse: bool) -> tuple[Array, Array
     places, starts, stops = np.flatnonzero(done), offsets[:-1], offsets[1:]
     padded = np.concatenate([[-1], places, [offsets[-1]]])
     if reverse:
-        found = padded[np.searchsorted(places, stops)]
-        ended = found >= starts
-        return np.where(ended, stops - found, stops - starts), ended
-    found = padded[np.searchsorted(places, starts) + 1]
-    ended = found < stops
-    return np.where(ended, found + 1 - starts, stops - starts), ended
+        boundary = padded[np.searchsorted(places, stops)]
+        ended = boundary >= starts
+        return np.where(ended, stops - boundary, stops - starts), ended
+    boundary = padded[np.searchsorted(places, starts) + 1]
+    ended = boundary < stops
+    return np.where(ended, boundary + 1 - starts, stops - starts), ended
 
 
 def put_together(pieces: list[Piece], lengths: Array, last_only: bool, reverse: bool) -> list[Array]:

@@ -192,11 +192,11 @@ def check_inputs(declared: Any, given: Any) -> None:
         raise InputError(
             f"the inputs are {skeleton(given)}; this recurrence was made for {skeleton(declared)}"
         )
-    for (name, expected), found in zip(named_leaves(declared), leaves(given), strict=True):
-        if expected.shape != found.shape:
+    for (name, expected), array in zip(named_leaves(declared), leaves(given), strict=True):
+        if expected.shape != array.shape:
             what = f"input {name}".strip()
             raise InputError(
-                f"{what} has features {list(found.shape)}; "
+                f"{what} has features {list(array.shape)}; "
                 f"this recurrence was made for {list(expected.shape)}"
             )
 

@@ -118,13 +118,15 @@ def result_names(plan: Plan) -> dict[int, str]:
         number: f"next {memories[inside].name}"
         for number, inside in zip(plan.last, plan.recurrence.recur.memories, strict=True)
     }
-    found: dict[int, str] = {}
+    outputs: dict[int, str] = {}
     kinds = (("output", plan.ends.steps), ("row", plan.ends.rows), ("total", plan.ends.totals))
     for kind, places in kinds:
         others = [place for place in places if plan.net.results[place] not in names]
-        found |= {place: names[plan.net.results[place]] for place in places if place not in others}
-        found |= {place: f"{kind} {count}" if len(others) > 1 else kind for count, place in enumerate(others)}
-    return dict(sorted(found.items()))
+        outputs |= {place: names[plan.net.results[place]] for place in places if place not in others}
+        outputs |= {
+            place: f"{kind} {count}" if len(others) > 1 else kind for count, place in enumerate(others)
+        }
+    return dict(sorted(outputs.items()))
 
 
 def elements(ends: Iterable[tuple[str, Type]]) -> dict[str, str]:
@@ -216,7 +218,7 @@ def stages(plan: Plan, outer: Names, inner: Names) -> Iterator[Stage]:
         if any(lines):
             weights, values = traffic(net, numbers)
             total = sum(flops(net, n) for n in numbers)
-            yield Stage(name, tuple(one for one in lines if one), total, weights, values)
+            yield Stage(name, tuple(text for text in lines if text), total, weights, values)
 
 
 def line(names: Names, number: int) -> Line:
@@ -338,10 +340,10 @@ def stage_lines(stage: Stage) -> list[str]:
         if len(stage.phases) > 1:
             lines.append(f"  phase {place}")
             indent = "    "
-        for one in phase:
-            *all_but_last, last = wrapped(f"{indent}{', '.join(one.gives)} = ", one.text)
-            space = max(2, WIDTH - len(last) - len(one.type))
-            lines += [*all_but_last, f"{last}{' ' * space}{one.type}"]
+        for entry in phase:
+            *all_but_last, last = wrapped(f"{indent}{', '.join(entry.gives)} = ", entry.text)
+            space = max(2, WIDTH - len(last) - len(entry.type))
+            lines += [*all_but_last, f"{last}{' ' * space}{entry.type}"]
     return lines
 
 

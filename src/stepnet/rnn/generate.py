@@ -57,18 +57,38 @@ def generate(
     identities: Any = None,
     engine: Asked = "auto",
 ) -> Ragged:
-    """The symbols that follow each start, int64: the last is the stop symbol, unless there are `max_steps`.
+    """The symbols that a recurrence generates after the start of each sequence.
 
-    start: one symbol per sequence, [batch]; or what was said so far, a Ragged or [batch, time] of symbols,
-    which is read first and does not come back. max_steps: the most symbols of a sequence. stop: a symbol, or
-    several, that end a sequence.
-    sampler: sampler(scores [rows, symbols], random [rows]) -> symbols [rows]; without it the symbol of the
-    highest score, the first of equals. `sampling` makes some. random: numbers from 0 up to 1 that depend on
-    `seed`, the sequence and its step alone, so a sequence is the same in any batch; `identities` [batch] are
-    whole numbers that name the sequences, their places by default.
-    feed: the inputs of symbols [rows], a function, or a table [symbols, features] of which it takes rows.
-    Without it a recurrence made with inputs=n is fed one-hot vectors, and one with inputs=() the symbols.
-    scores: what to make of the output: a dense layer, or one of several outputs.
+    At each step the output of the recurrence gives a score for every symbol. One symbol is chosen for each
+    sequence and is the next input. A sequence ends with a stop symbol or after `max_steps` symbols.
+
+    Args:
+        rnn: A recurrence over symbols, or a `Stack` of them.
+        start: One symbol per sequence, [batch]; or the first symbols of each sequence, a `Ragged` or an array
+            [batch, time]. They are read first and are not part of the result.
+        max_steps: The largest number of symbols of a sequence; required.
+        stop: A symbol, or several, that end a sequence.
+        sampler: sampler(scores [rows, symbols], random [rows]) -> symbols [rows]. Without it the symbol with
+            the highest score is chosen, the lowest such symbol where several are equal. `sampling` makes
+            samplers. `random` are numbers in [0, 1) that depend only on `seed`, the sequence and its step.
+        initial: The memory before the start, as for `RNN.__call__`.
+        statics: As for `RNN.__call__`.
+        feed: The inputs for symbols [rows]: a function, or a table [symbols, features] whose rows are taken.
+            Without it a recurrence made with `inputs=n` is fed one-hot vectors, and one made with `inputs=()`
+            the symbols themselves.
+        scores: A function from outputs to scores [rows, symbols], such as a dense layer.
+        seed: The seed of the random numbers.
+        identities: Whole numbers [batch] that name the sequences, their places by default. A sequence with
+            the same number is the same in any batch.
+        engine: An engine, or several in order of preference.
+
+    Returns:
+        A `Ragged` of int64: the new symbols of each sequence. The last one is the stop symbol, unless
+        `max_steps` ended the sequence.
+
+    Raises:
+        InputError: Without `max_steps`, for a recurrence with `reverse=True` or `until`, and for arguments
+            that do not fit.
 
     >>> import stepnet as sn
     >>> follows = np.array([[0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1], [1, 0, 0, 0]], "float32")
@@ -105,9 +125,19 @@ def generate(
 
 
 def sampling(temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None) -> Sampler:
-    """A sampler that draws symbols by the softmax of scores / temperature.
+    """A sampler for `generate` that draws symbols with the probabilities softmax(scores / temperature).
 
-    top_k: of the k best symbols alone. top_p: of the fewest best symbols that have this probability together.
+    Args:
+        temperature: Above 0. Below 1 likely symbols become more likely, above 1 less.
+        top_k: Draw only from the k symbols with the highest scores.
+        top_p: Draw only from the smallest set of most probable symbols whose probabilities sum to at least
+            `top_p`.
+
+    Returns:
+        A function sampler(scores [rows, symbols], random [rows]) -> symbols [rows].
+
+    Raises:
+        InputError: For a temperature that is not above 0, a `top_k` below 1, and a `top_p` outside (0, 1].
 
     >>> sampling(top_k=2)(np.log([[0.5, 0.25, 0.25], [0.1, 0.2, 0.7]]), np.array([0.6, 0.8])).tolist()
     [0, 1]
@@ -161,7 +191,7 @@ class Front:
 def taken(structure: Any, rows: Array) -> Any:
     """These rows of arrays, and of Raggeds, in a structure."""
     return transform(
-        lambda one: one.take(rows) if isinstance(one, Ragged) else np.asarray(one)[rows], structure
+        lambda leaf: leaf.take(rows) if isinstance(leaf, Ragged) else np.asarray(leaf)[rows], structure
     )
 
 
@@ -216,11 +246,11 @@ class Writer:
     @classmethod
     def of(cls, layer: Any, feed: Any, scores: Any, engine: Asked) -> "Writer":
         """The writer of a caller's recurrence; raises `InputError` for one that does not run forward."""
-        if isinstance(layer, Bidirectional) or any(one.reverse for one in recurrences(layer, "rnn")):
+        if isinstance(layer, Bidirectional) or any(part.reverse for part in recurrences(layer, "rnn")):
             raise InputError(
                 "symbols follow one another: no part of the recurrence may run from the last step"
             )
-        if any(one.until is not None for one in recurrences(layer, "rnn")):
+        if any(part.until is not None for part in recurrences(layer, "rnn")):
             raise InputError("generated sequences end by stop=; make the recurrence without until=")
         if scores is not None:
             function(scores, "scores is a function of a step's output")
@@ -258,9 +288,9 @@ class Writer:
             or not array.shape[1]
             or kind_of_dtype(array.dtype) not in ("float", "integer")
         ):
-            found = f"{array.dtype}{list(array.shape)}" if array.ndim else f"a {type(given).__name__}"
+            described = f"{array.dtype}{list(array.shape)}" if array.ndim else f"a {type(given).__name__}"
             raise InputError(
-                f"scores are [rows, symbols], and the output is {found}; scores= makes them of it"
+                f"scores are [rows, symbols], and the output is {described}; scores= makes them of it"
             )
         return array
 
@@ -312,10 +342,10 @@ def said_so_far(start: Any) -> Ragged:
     values = given.values if isinstance(given, Ragged) else given
     axes = values.ndim + (given.levels if isinstance(given, Ragged) else 0)
     if (values.size and values.dtype.kind not in "iu") or axes not in (1, 2) or not is_symbols(values):
-        found = given if isinstance(given, Ragged) else f"{values.dtype}{list(values.shape)}"
+        described = given if isinstance(given, Ragged) else f"{values.dtype}{list(values.shape)}"
         raise InputError(
             "start is whole numbers from 0: one symbol per sequence [batch], or a Ragged or an array "
-            f"[batch, time] of them, not {found}"
+            f"[batch, time] of them, not {described}"
         )
     symbols = values.astype(np.int64)
     if isinstance(given, Ragged):

@@ -148,9 +148,12 @@ def philox(counter: tuple[Array, ...], key: tuple[int, int]) -> tuple[Array, Arr
     a, b, c, d = counter
     first, second = key
     for _ in range(ROUNDS):
-        one, other = a * MULTIPLIERS[0], c * MULTIPLIERS[1]
-        a, c = (other >> THIRTY_TWO) ^ b ^ np.uint64(first), (one >> THIRTY_TWO) ^ d ^ np.uint64(second)
-        b, d = low(other), low(one)
+        product_a, product_c = a * MULTIPLIERS[0], c * MULTIPLIERS[1]
+        a, c = (
+            (product_c >> THIRTY_TWO) ^ b ^ np.uint64(first),
+            (product_a >> THIRTY_TWO) ^ d ^ np.uint64(second),
+        )
+        b, d = low(product_c), low(product_a)
         first, second = (first + WEYL[0]) & 0xFFFFFFFF, (second + WEYL[1]) & 0xFFFFFFFF
     return a, b, c, d
 

@@ -44,7 +44,7 @@ def merged(forward: Any, backward: Any, how: str, last_only: bool) -> Any:
         )
     pairs = zip(leaves(forward), leaves(backward), strict=True)
     rows = 1 if last_only or is_traced(forward) else 2
-    return rebuild(forward, [merged_leaf(one, other, how, rows) for one, other in pairs])
+    return rebuild(forward, [merged_leaf(first, second, how, rows) for first, second in pairs])
 
 
 def merged_leaf(forward: Any, backward: Any, how: str, rows: int) -> Any:

@@ -58,7 +58,9 @@ class Reading(Generic[Kind]):
         else:
             results = program.split(bound(call))
             outputs = (
-                results.outputs if call.last_only else list(map(self.batch.laid_out, results.outputs, levels))
+                results.outputs
+                if call.last_only
+                else list(map(self.batch.like_input, results.outputs, levels))
             )
         return rebuild(program.output, outputs), program.final(results.final)
 

@@ -83,7 +83,12 @@ class Scopes:
     def step(self, row: int, number: int) -> dict[str, Any]:
         """Every value of one step of one sequence, by name: arrays [features...].
 
-        Raises `InputError` for a sequence or a step that there is not.
+        Args:
+            row: The index of the sequence.
+            number: The index of the step in it. Negative indices count from the end.
+
+        Raises:
+            InputError: For a sequence or a step that does not exist.
         """
         lengths = next(iter(self.values.values())).lengths
         if not is_integer(row) or not -len(lengths) <= row < len(lengths):
@@ -94,8 +99,8 @@ class Scopes:
         return {name: value[row][number] for name, value in self.values.items()}
 
     def __repr__(self) -> str:
-        one = next(value for value in self.values.values() if value.levels == 1)
-        sequences = repr(one.with_values(np.empty(one.total))).removeprefix("Ragged(").split(",")[0]
+        steps = next(value for value in self.values.values() if value.levels == 1)
+        sequences = repr(steps.with_values(np.empty(steps.total))).removeprefix("Ragged(").split(",")[0]
         return f"Scopes({len(self)} values, {sequences})"
 
     def __str__(self) -> str:
@@ -155,9 +160,9 @@ def step_scopes(
         )
     )
     record = recorded(called, builder.net(numbers), leaves(rnn.params))
-    found = {number: record.ragged(place) for place, number in enumerate(numbers)}
+    ragged = {number: record.ragged(place) for place, number in enumerate(numbers)}
     constants = constant_arrays(names, leaves(rnn.params))
-    values = {name: found[leaf.number] for name, leaf in names.items() if name not in constants}
+    values = {name: ragged[leaf.number] for name, leaf in names.items() if name not in constants}
     values |= {name: record.repeated(array) for name, array in constants.items()}
     if control.get("mask") is not None:
         values |= under_mask(called, record, len(numbers))
@@ -215,18 +220,21 @@ class Record:
         """One of the values at every step of every sequence."""
         type_ = self.types[place]
         values = np.concatenate(
-            [np.zeros((0, *type_.shape), type_.dtype), *(found[place] for _, found in self.steps)]
+            [
+                np.zeros((0, *type_.shape), type_.dtype),
+                *(values_of_step[place] for _, values_of_step in self.steps),
+            ]
         )
         if type_.extent == ROWS:
             return Ragged(values[self.order], (self.offsets,))
         inside = [inner_offsets(segments, type_) for segments, _ in self.steps]
         none = np.zeros(0, np.int64)
         deeper = [
-            offsets_of(np.concatenate([none, *(np.diff(one[depth]) for one in inside)]))
+            offsets_of(np.concatenate([none, *(np.diff(offsets[depth]) for offsets in inside)]))
             for depth in range(len(type_.extent) - 1)
         ]
-        one = Ragged(values, tuple(deeper)).take(self.order)
-        return Ragged(one.values, (self.offsets, *one.offsets))
+        ordered = Ragged(values, tuple(deeper)).take(self.order)
+        return Ragged(ordered.values, (self.offsets, *ordered.offsets))
 
     def repeated(self, array: Array) -> Ragged:
         """What is the same at every step."""
@@ -258,15 +266,15 @@ def recorded(called: Reading[StepProgram], seen: Net, params: list[Array]) -> Re
     counts: list[Array] = [np.zeros(0, bool)]
 
     def run(arrays: Any, inside: Segments, index: Array) -> list[Array]:
-        found = interpret(body, arrays, inside, index)
+        results = interpret(body, arrays, inside, index)
         alive, number = np.flatnonzero(lengths > len(steps)), len(steps)
         rows.append(alive)
         places.append(lengths[alive] - 1 - number if recur.reverse else np.full(len(alive), number))
         counts.append(~ended[alive])
         if called.ends:
-            ended[alive] = found[done]
-        steps.append((inside, [*interpret(seen, arrays, inside, index), *found]))
-        return found
+            ended[alive] = results[done]
+        steps.append((inside, [*interpret(seen, arrays, inside, index), *results]))
+        return results
 
     by_steps(net, node, [*packed.arrays(Form(net)), *params], packed.segments, run)
     row, place, kept = np.concatenate(rows), np.concatenate(places), np.flatnonzero(np.concatenate(counts))
