@@ -1,8 +1,9 @@
 """Beam search: the most probable sequences that a recurrence generates.
 
-Beginnings are rows of a stream, as many for each start. At every step the best of their continuations are
-chosen (in `candidates`), and each row goes on from the beginning that it continues. What was written so far
-is kept as where each symbol came from, and put together at the end.
+The unfinished sequences of all starts are the rows of a stream. At every step the best continuations are
+chosen (in `candidates`), and the memory of each row is moved to the row that continues it. For each step the
+search stores the chosen symbols and the rows that they came from. The sequences are put together from these
+at the end.
 """
 
 import math
@@ -104,9 +105,9 @@ def beam_search(
 
 
 def filled(best: Best, width: int) -> tuple[Array, Best]:
-    """The starts that go on, by their indices, and their beginnings: as many of each, at least `width`.
+    """The indices of the starts that go on, and their continuations: at least `width` for each start.
 
-    Where there are fewer the first comes again, with a log of -inf.
+    A start with fewer continuations repeats its first one, with a log of -inf.
     """
     possible = best.logs > -np.inf
     if possible.all():
@@ -121,7 +122,9 @@ def filled(best: Best, width: int) -> tuple[Array, Best]:
 
 
 def gone_on(live: Live, left: Array, rows: Array, width: int) -> Live:
-    """The starts that are left of those so far, of which each had `width` rows, going on from these rows."""
+    """The stream after a step: the starts `left` of those so far, which had `width` rows each, going on from
+    `rows`.
+    """
     if rows.shape[1] > width:
         return live.anew(rows.reshape(-1))
     if len(left) * width == len(live.places):
@@ -143,20 +146,20 @@ NONE = np.array((-np.inf, -np.inf, 0, 0, 0), ENTRY)
 
 
 class Aside:
-    """The best sequences so far that have stopped behind each start, [starts, count], the best first."""
+    """The best finished sequences of each start, [starts, count], the best first."""
 
     def __init__(self, starts: int, beams: int, most: int, penalty: float) -> None:
         self.beams, self.most, self.penalty = beams, most, penalty
         self.kept = np.full((starts, 0), NONE)
 
     def ranked(self, logs: Array, length: int) -> Array:
-        """What sequences of a length are ranked by."""
+        """The ranks of sequences of a length: log / length ** penalty."""
         with np.errstate(over="ignore"):
             weight = np.float_power(length, self.penalty)
         return np.divide(logs, weight, out=np.full_like(logs, -np.inf), where=logs > -np.inf)
 
     def take(self, starts: Array, parts: list[Best], length: int) -> None:
-        """Takes those of some starts that are better than the worst there; equals come behind."""
+        """Adds finished sequences of some starts that rank above the worst kept; equal ones come last."""
         if not parts:
             return
         best = Best.joined(parts)
@@ -181,8 +184,10 @@ class Aside:
         self.kept[starts] = both
 
     def hopeful(self, starts: Array, best: Best) -> Best:
-        """Beginnings without those that nothing can come of: where a start has as many as are kept, no
-        continuation has a higher log than its beginning, nor is it longer than the longest.
+        """The continuations, without those that cannot become results.
+
+        Where a start has `beams` finished sequences, a continuation is dropped if even at the largest length,
+        and with no further loss of probability, it ranks below the worst of them.
         """
         if self.kept.shape[1] < self.beams:
             return best
@@ -191,7 +196,7 @@ class Aside:
         return Best(logs, best.rows, best.symbols)
 
     def put_together(self, trail: Trail) -> tuple[Ragged, Ragged]:
-        """The sequences of each start, and their logs."""
+        """The finished sequences of each start, and their logs."""
         there = self.kept["rank"] > -np.inf
         kept, per_start = self.kept[there], offsets_of(there.sum(axis=1))
         lengths, rows = kept["length"], kept["row"].copy()

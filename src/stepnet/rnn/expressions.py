@@ -86,14 +86,14 @@ def view(of: str, shape: tuple[int, ...], node: Node) -> str:
 
 
 def slice_text(start: int, stop: int, step: int, size: int) -> str:
-    """One axis of a slice, without the ends that go without saying."""
+    """One axis of a slice, without ends that are the defaults."""
     first = "" if start == (0 if step > 0 else size - 1) else str(start)
     last = "" if stop < 0 or (step > 0 and stop >= size) else str(stop)
     return f"{first}:{last}" + (f":{step}" if step != 1 else "")
 
 
 def constant(value: "np.ndarray[Any, Any]") -> str:
-    """A constant array: its number where it holds one, else what it is."""
+    """A constant array as text: its number where it holds one, else its type."""
     if value.size == 1:
         return f"{value.item():g}" if kind_of_dtype(value.dtype) == "float" else str(value.item())
     return f"constant {DTYPES[value.dtype.name].text}{list(value.shape)}"

@@ -78,7 +78,7 @@ def in_step(rnn: Declared, sequences: Any, initial: Any, statics: Any, last_only
 
 
 def row_value(leaf: Any) -> Traced:
-    """A value that there is one of per row; raises `StepError` for anything else."""
+    """A value with one entry per row; raises `StepError` for anything else."""
     if not isinstance(leaf, Traced) or leaf.type.extent != ROWS:
         raise refuse("a static of a recurrence inside a step is a value of the step, one per row")
     return leaf

@@ -70,12 +70,14 @@ class RNN(Declared):
 
     @property
     def plan(self) -> Plan:
-        """What is done once, before, in and after the loop; raises `InputError` where there are several."""
+        """The plan: what is computed once, before, in and after the loop. Raises `InputError` where there are
+        several.
+        """
         return self.program.plan
 
     @property
     def schedule(self) -> Schedule:
-        """The parts that run one after the other: one, unless recurrences are nested."""
+        """The parts that run one after the other: a single one, unless recurrences are nested."""
         return self.program.schedule
 
     def explain(self, engine: Asked = "auto") -> str:
@@ -101,7 +103,7 @@ class RNN(Declared):
         return explain(self.schedule, checked_engine(engine))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """What it was made of: a copy, or one in another process, traces and compiles anew."""
+        """The arguments it was made from: a copy, or one in another process, is traced and compiled again."""
         made = partial(
             RNN,
             memory=self.memory,

@@ -1,7 +1,7 @@
-"""Looking inside a recurrence: every named value of every step, as the interpreter computes it.
+"""Looking inside a recurrence: every named value of every step, computed by the interpreter.
 
-The names are those of `watch`. The recurrence runs step by step; at each of them a net whose results are the
-named values is given what the step is given.
+The names are those of `watch`. The recurrence runs step by step. At each step the interpreter also runs a net
+whose results are the named values, on the same inputs.
 """
 
 from collections.abc import Iterator
@@ -170,14 +170,14 @@ def step_scopes(
 
 
 def is_static_sequence(leaf: Any) -> bool:
-    """Whether a value is a static that is a sequence, which the caller has, and each step has whole."""
+    """Whether a value is a static that is a sequence: the same whole sequence at each step."""
     if not isinstance(leaf, Traced) or not is_beside(leaf.type.extent):
         return False
     return leaf.builder.nodes[leaf.number].operation == "input"
 
 
 def constant_arrays(names: Names, params: list[Array]) -> dict[str, Array]:
-    """The named values that are the same at every step: arrays, and what is made of parameters alone."""
+    """The named values that do not depend on the step: arrays, and values of parameters alone."""
     arrays = {name: np.asarray(leaf) for name, leaf in names.items() if not isinstance(leaf, Traced)}
     made = {name: leaf for name, leaf in names.items() if isinstance(leaf, Traced) and leaf.is_constant}
     if not made:
@@ -189,7 +189,7 @@ def constant_arrays(names: Names, params: list[Array]) -> dict[str, Array]:
 
 
 def under_mask(called: Reading[StepProgram], record: "Record", first: int) -> dict[str, Ragged]:
-    """The outputs and next memories as the mask has them: of the step itself they are what it would give."""
+    """The outputs and next memories after masking; those of the step itself are not masked."""
     outputs, after = called.program.output, called.program.memory
     behind = first + len(leaves(called.running.output))
     places = [
@@ -205,10 +205,10 @@ def under_mask(called: Reading[StepProgram], record: "Record", first: int) -> di
 
 @dataclass(frozen=True)
 class Record:
-    """What a recurrence came to, step after step: for each one the values of all sequences that have it.
+    """The values of a recurrence, step after step: for each step those of all sequences that have it.
 
-    types: of the values. offsets: of the steps that count. order: where these are among all, in the order of
-    the sequences.
+    types: of the values. offsets: of the steps that count. order: the places of these steps among all, in the
+    order of the sequences.
     """
 
     types: list[Type]
@@ -217,7 +217,7 @@ class Record:
     order: Array
 
     def ragged(self, place: int) -> Ragged:
-        """One of the values at every step of every sequence."""
+        """One value at every step of every sequence."""
         type_ = self.types[place]
         values = np.concatenate(
             [
@@ -237,21 +237,22 @@ class Record:
         return Ragged(ordered.values, (self.offsets, *ordered.offsets))
 
     def repeated(self, array: Array) -> Ragged:
-        """What is the same at every step."""
+        """A constant, repeated at every step."""
         return Ragged(np.broadcast_to(array, (len(self.order), *array.shape)), (self.offsets,))
 
 
 def inner_offsets(segments: Segments, type_: Type) -> tuple[Array, ...]:
-    """The offsets of what lies inside a step."""
+    """The offsets of the inner sequences of a step."""
     if is_beside(type_.extent):
         return (segments.beside[type_.extent[-1]],)
     return segments.offsets[: len(type_.extent) - 1]
 
 
 def recorded(called: Reading[StepProgram], seen: Net, params: list[Array]) -> Record:
-    """What a recurrence has at each step: the results of the net that is seen, then those of its own body.
+    """The values of a recurrence at each step: the results of the net of named values, then those of its own
+    body.
 
-    Where sequences end early, steps behind an end do not count.
+    Steps after an early end do not count.
     """
     net, packed = called.running.net, Packed.of(called.call)
     node = next(node for node in net.nodes if node.operation == "recur")

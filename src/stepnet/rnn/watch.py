@@ -24,7 +24,7 @@ Names = dict[str, Any]
 
 @dataclass(frozen=True)
 class InnerNames:
-    """Values of a step that no function's variables hold, and recurrences inside it, by their names."""
+    """Values of a step that no local variable holds, and the recurrences inside it, by name."""
 
     values: Names = field(default_factory=Names)
     titles: dict[str, Declared] = field(default_factory=dict[str, Declared])

@@ -5,7 +5,7 @@
 Up to 2^20 π/2 is cut into parts of 33 bits, so that quarter * part has no rounding error (Cody and Waite,
 Software Manual for the Elementary Functions, 1980). Beyond it the fraction of x 2/π is found from those bits
 of 2/π that count, as integers (Payne and Hanek, SIGNUM Newsletter 18, 1983). That is done by a function of
-the module, element by element, which is called only where a register holds such a number. Each element has the
+the module, element by element. It is called only where a register holds such a number. Each element has the
 bits that it has alone.
 """
 
