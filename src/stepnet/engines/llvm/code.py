@@ -1,4 +1,4 @@
-"""Writing LLVM code with loops and vectors: the few shapes of code that the engine is made of."""
+"""Writing LLVM code with loops and vectors: the few forms of code that the engine is made of."""
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -29,8 +29,7 @@ MEMORY_TYPES = {**REGISTER_TYPES, "bool": I8}
 class Code(ir.IRBuilder):
     """An LLVM builder that knows its target and can write loops.
 
-    Byte pointers and byte offsets are used throughout: what lies where is decided by the records, not by
-    types.
+    It uses byte pointers and byte offsets throughout: the records decide where values are, not LLVM's types.
     """
 
     def __init__(self, block: ir.Block, target: Target) -> None:

@@ -1,7 +1,7 @@
-"""The constants of a kernel: parameters as the machine code wants them, in one piece of memory.
+"""The constants of a kernel: parameters in the form that machine code reads, in one piece of memory.
 
-What lies where is decided while compiling; the numbers come when parameters are bound. A parameter of a
-product is packed as [unit block][k][gate][element]: the microkernel then reads it from front to back.
+The layout is decided by the compiler. The numbers are filled in when parameters are bound. A parameter of a
+product is packed as [unit block][k][gate][element], so that the microkernel reads it from front to back.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ Values = dict[tuple[bool, int], Array]
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Numbers of one constant at these places (all, if None), padded to whole vectors."""
+    """Elements of one constant at these places (all of them if None), padded to whole vectors."""
 
     constant: Constant
     places: Array | None
@@ -39,7 +39,7 @@ class Places:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What tells two apart."""
+        """The key by which equal entries are shared."""
         return self.constant, None if self.places is None else self.places.tobytes(), self.width
 
     @property
@@ -69,7 +69,7 @@ class Packed:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What tells two apart."""
+        """The key by which equal entries are shared."""
         return self.sources, "packed", self.width
 
     @property
@@ -103,7 +103,7 @@ class Constants:
 
     @property
     def held(self) -> int:
-        """Bytes of the arrays that say what each entry is."""
+        """The bytes of the arrays that describe the entries."""
         arrays = (entry.places if isinstance(entry, Places) else entry for _, entry in self.entries)
         return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
 
@@ -112,7 +112,7 @@ class Constants:
         return self._place(entry.key, entry, entry.bytes)
 
     def add_array(self, array: Array) -> int:
-        """The byte offset of an array that is known already."""
+        """The byte offset of an array that does not depend on parameters."""
         return self._place((array.dtype.str, array.tobytes()), array, array.nbytes)
 
     def _place(self, key: tuple[object, ...], entry: "Places | Packed | Array", size: int) -> int:
@@ -124,7 +124,7 @@ class Constants:
         return self.known[key]
 
     def filled(self, values: Values) -> Array:
-        """The memory, filled with what the values of the constants make of each entry."""
+        """The memory, filled from the values of the constants."""
         memory = aligned(self.size)
         for offset, entry in self.entries:
             if not isinstance(entry, np.ndarray):

@@ -73,7 +73,7 @@ def cosh(code: Code, x: ir.Value) -> ir.Value:
 
 
 def parts(code: Code, x: ir.Value) -> Parts:
-    """What both are made of."""
+    """The terms that sinh and cosh are made of."""
     precision = precision_of(x.type)
     size = clamped(code, magnitude(code, x), None, LAST[precision is SINGLE])
     small = reduced(code, size, 1, precision.bias - 3)

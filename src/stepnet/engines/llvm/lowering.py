@@ -99,7 +99,7 @@ class Stage:
         return fields
 
     def in_loop(self, operand: int, root: int, user: int) -> bool:
-        """Whether `user` reads `root` on registers."""
+        """Whether `user` reads `root` from registers, in the same loop."""
         node, source = self.net.nodes[user], self.net.nodes[root]
         if node.operation == "result":
             return True
@@ -242,7 +242,7 @@ class Stage:
         return loops
 
     def targets(self, number: int) -> tuple[Field, ...]:
-        """The fields that a node is put into."""
+        """The fields in which the value of a node is stored."""
         return tuple(self.fields.get(number, ()))
 
     # ---- operands
@@ -274,7 +274,7 @@ class Stage:
         return Constant(self.inside, number, self.net.type_of(number))
 
     def field_of(self, root: int) -> Field:
-        """Where a value lies."""
+        """The field of a value."""
         return self.sources[root] if root in self.sources else self.fields[root][0]
 
     def field_operand(self, source: Field, places: np.ndarray, dtype: str) -> Operand:

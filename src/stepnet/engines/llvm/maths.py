@@ -63,9 +63,9 @@ ERFC_TAIL = (
 
 @dataclass(frozen=True)
 class Precision:
-    """A floating type: its bits, where exp under- and overflows, and how long each polynomial has to be.
+    """A floating type: its bits, where exp under- and overflows, and the degree of each polynomial.
 
-    `ln_2_bits` is how many bits of ln 2 are in its high part: any n that occurs fits in the others.
+    `ln_2_bits` is the number of bits of ln 2 in its high part. Every n that occurs fits in the others.
     """
 
     integer: ir.Type
@@ -254,7 +254,7 @@ def scaled(code: Code, x: ir.Value) -> tuple[ir.Value, ir.Value]:
 
 
 def precision_of(type_: ir.Type) -> Precision:
-    """What is known of a floating type or of a vector's."""
+    """The `Precision` of a floating type or of a vector of it."""
     return SINGLE if is_single(type_) else DOUBLE
 
 

@@ -1,8 +1,8 @@
 """The machine code of each pointwise operation: one row per operation.
 
-A row takes the operands in registers, already of one dtype, and gives the result. What dtype that is, is said
-by the rules at the end: most operations work in the dtype of their result, comparisons in what their operands
-promote to.
+A row takes the operands in registers, already of one dtype, and returns the result. The rules at the end say
+which dtype that is: most operations work in the dtype of their result, comparisons in the promoted dtype of
+their operands.
 """
 
 from collections.abc import Callable
@@ -50,7 +50,7 @@ def converted(code: Code, value: ir.Value, source: str, target: str) -> ir.Value
 
 
 def to_integer(code: Code, value: ir.Value, type_: ir.Type) -> ir.Value:
-    """A float cut to an integer; the smallest integer for what has none, as x86 and NumPy have it."""
+    """A float truncated to an integer; the smallest integer where it does not fit, as on x86 and in NumPy."""
     limit = 2 ** (63 if element_type(type_) == I64 else 31)
     above = code.fcmp_ordered(">=", value, code.splat(value.type, float(-limit)))
     below = code.fcmp_ordered("<", value, code.splat(value.type, float(limit)))
@@ -60,7 +60,7 @@ def to_integer(code: Code, value: ir.Value, type_: ir.Type) -> ir.Value:
 
 
 def either(floats: str, integers: str) -> Emit:
-    """The builder's method for floats, and the one for integers."""
+    """The builder's method for floats, or the one for integers."""
 
     def emit(code: Code, node: Node, *operands: ir.Value) -> ir.Value:
         return getattr(code, floats if is_float(operands[0]) else integers)(*operands)
@@ -210,7 +210,7 @@ def square_root(code: Code, node: Node, x: ir.Value) -> ir.Value:
 
 
 def same(code: Code, node: Node, x: ir.Value) -> ir.Value:
-    """x, which has been brought to the dtype of the result."""
+    """The operand, which has already been converted to the dtype of the result."""
     return x
 
 
@@ -225,7 +225,7 @@ def logical_or(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
 
 
 def logical_xor(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Whether just one holds."""
+    """Whether exactly one holds."""
     return code.xor(a, b)
 
 
@@ -278,7 +278,7 @@ LOGIC = {"logical_and", "logical_or", "logical_xor", "logical_not"}
 
 
 def working_dtypes(node: Node, operands: list[str]) -> list[str]:
-    """The dtype that each operand is brought to before the operation."""
+    """The dtype to which each operand is converted before the operation."""
     if node.operation in COMPARISONS:
         return [np.result_type(*operands).name] * len(operands)
     if node.operation in LOGIC:

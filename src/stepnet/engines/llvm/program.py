@@ -24,9 +24,7 @@ from stepnet.plan.plan import Plan, picks
 
 @dataclass(frozen=True)
 class RowWork:
-    """What is computed for each sequence: the arrays (by word) that are copied into fields of its record, the
-    loops, and the fields that are copied into arrays.
-    """
+    """Work that is done once per sequence: arrays to copy in (by word), loops, and fields to copy out."""
 
     inputs: tuple[tuple[int, Field], ...]
     loops: list[list[Loop]]
@@ -35,9 +33,11 @@ class RowWork:
 
 @dataclass(frozen=True)
 class Lowered:
-    """A plan lowered: the driver's program, the constants, what is done for each sequence ahead of its steps
-    and in the end (None for nothing), the arrays by word, the words of those that have to be there, and the
-    bytes of parameters that are read at every step, and for each block of steps.
+    """A lowered plan: the driver's program, the constants, and the work once per sequence.
+
+    That work is done before a sequence's steps and at its end (None for none). Then the arrays by word, the
+    words of those that must be present, and the bytes of parameters that are read at every step, and for each
+    block of steps.
     """
 
     program: Program
@@ -51,7 +51,7 @@ class Lowered:
 
 
 def vector_width(plan: Plan, target: Target) -> int:
-    """How many numbers a vector holds: of the widest floating dtype of the products, or of all values."""
+    """The number of elements of a vector: of the widest floating dtype of the products, or of all values."""
     nets = (plan.net, plan.body)
     types = [type_ for net in nets for node in net.nodes if node.kind == "matmul" for type_ in node.types]
     types = [type_ for type_ in types if type_.is_float]
@@ -68,7 +68,7 @@ def lowered(plan: Plan, target: Target) -> Lowered:
 
 @dataclass
 class Lowering:
-    """The lowering of one plan, as fields are given out."""
+    """The lowering of one plan, while fields are assigned."""
 
     plan: Plan
     width: int
@@ -146,7 +146,7 @@ class Lowering:
         return inputs
 
     def of_sequence(self, number: int) -> Source:
-        """Where a value that each sequence has one of is copied from."""
+        """The source of a value that each sequence has once."""
         type_ = self.net.type_of(number)
         bytes_ = type_.size * type_.itemsize
         if number in self.row_words:
@@ -154,14 +154,14 @@ class Lowering:
         return Source(-1, self.sequence_fields[number], bytes_)
 
     def beginning(self, number: int) -> Source:
-        """Where an initial memory is copied from."""
+        """The source of an initial memory."""
         if is_zeros(self.net, number):
             type_ = self.net.type_of(number)
             return Source(-1, None, type_.size * type_.itemsize)
         return self.of_sequence(number)
 
     def lower_sequence(self) -> RowWork | None:
-        """What is computed once per sequence, and the statics it is computed from."""
+        """The work once per sequence before its steps, and the statics that it reads."""
         read = {number for node in self.net.nodes if node.operation == "expand" for number in node.inputs}
         read |= {*self.given.others, *self.read_in_the_end()}
         read |= {number for number in self.given.memories if not is_zeros(self.net, number)}
@@ -186,7 +186,7 @@ class Lowering:
         )
 
     def read_in_the_end(self) -> set[int]:
-        """What is read for each sequence in the end, where it is no view."""
+        """The values of each sequence that the work at its end reads, except views."""
         done = [number for phase in self.plan.ended for number in phase]
         read = [operand for number in done for operand in self.net.nodes[number].inputs]
         roots = {view_chain(self.net, n)[0] for n in (*read, *(slot.number for slot in self.needs.ended))}
@@ -215,14 +215,14 @@ class Lowering:
         sources: dict[int, Field],
         wanted: dict[int, list[Field]],
     ) -> list[list[Loop]]:
-        """The loops of one stage by phase; what they keep for themselves lies in the record `scratch`."""
+        """The loops of one stage by phase. Values that only this stage reads are in the record `scratch`."""
         stage = Stage(
             net, net is self.body, self.records, self.constants, self.width, scratch, sources, wanted, phases
         )
         return stage.loops()
 
     def lower_before(self) -> list[list[Loop]]:
-        """What is done on all steps of a block before the loop; its results are the loop's sequences."""
+        """The work on all steps of a block before the loop; its results are the sequences of the loop."""
         wanted: dict[int, list[Field]] = {}
         early, late = (
             {n for numbers in stage for n in numbers} for stage in (self.plan.before, self.plan.after)
@@ -269,7 +269,7 @@ class Lowering:
     def lower_after(
         self,
     ) -> tuple[list[list[Loop]], list[tuple[int, Field]], list[tuple[int, Field]]]:
-        """What is done on all steps of a block after the loop, and the fields of outputs and of kept ones."""
+        """The work on all steps of a block after the loop, and the fields of outputs and of kept values."""
         sources = dict(self.sources)
         for number, node in enumerate(self.net.nodes):
             if picks(self.net, number, self.plan.recur) and node.type.extent == STEPS:
@@ -290,7 +290,7 @@ class Lowering:
         return self.lower(self.net, self.plan.after, "block", sources, wanted), outputs, kept
 
     def lower_ended(self) -> RowWork | None:
-        """What is done for each sequence in the end."""
+        """The work for each sequence at its end."""
         words = {**self.row_words, **self.final_words}
         words |= {number: self.word("reduced") for number in self.needs.reduced}
         if not self.needs.ended:
@@ -311,7 +311,7 @@ class Lowering:
 
 
 def is_zeros(net: Net, number: int) -> bool:
-    """Whether a value is zeros that each sequence has one of."""
+    """Whether a value is zeros with one entry per sequence."""
     node = net.nodes[number]
     constant = net.nodes[node.inputs[0]] if node.operation == "expand" else node
     return constant.operation == "constant" and not any(constant.attributes["value"].value.tobytes())

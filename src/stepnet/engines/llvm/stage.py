@@ -1,4 +1,6 @@
-"""What the code of a stage's loops is written with: its rows, how threads share them, and its operands."""
+"""The context in which the loops of a stage are written: its rows, its share of each thread, and its
+operands.
+"""
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -13,7 +15,7 @@ from stepnet.net.ir import Net
 
 @dataclass(frozen=True)
 class Rows:
-    """Where the rows of a stage lie: per record a pointer to its first row, and the stride."""
+    """The rows of a stage: for each record the pointer to its first row, and the stride."""
 
     pointers: dict[str, ir.Value]
     strides: dict[str, int]
@@ -26,7 +28,7 @@ class Rows:
 
 @dataclass
 class StageCode:
-    """What the loops of a stage are written with."""
+    """The context in which the loops of a stage are written."""
 
     code: Code
     net: Net
@@ -40,11 +42,11 @@ class StageCode:
     # ---- sharing work
 
     def own_rows(self) -> AbstractContextManager[ir.Value]:
-        """A loop over the rows that are this thread's: every so-manieth."""
+        """A loop over this thread's rows: every n-th row for n threads."""
         return self.code.loop(self.thread, self.rows.count, self.threads)
 
     def own_blocks(self, blocks: int, grain: int) -> tuple[ir.Value, ir.Value]:
-        """The first and last unit block that are this thread's, in whole grains."""
+        """The first and the last unit block of this thread, in whole grains."""
         code = self.code
         grains = -(-blocks // grain)
 
@@ -59,7 +61,7 @@ class StageCode:
     def operand(
         self, operand: Operand, row: ir.Value, block: ir.Value, values: dict[int, ir.Value]
     ) -> ir.Value:
-        """An operand on registers, for a row (pointers are found from its number) and a unit block."""
+        """An operand in registers, for a unit block of a row."""
         code, width = self.code, self.width
         itemsize = np.dtype(operand.dtype).itemsize
         if isinstance(operand, Register):
@@ -81,7 +83,7 @@ class StageCode:
         return self.through_table(operand, base, block)
 
     def through_table(self, operand: Table, base: ir.Value, block: ir.Value) -> ir.Value:
-        """An operand whose places stand in a table."""
+        """An operand whose places are in a table."""
         code, width = self.code, self.width
         itemsize = np.dtype(operand.dtype).itemsize
         table = code.at(self.constants, operand.offset)

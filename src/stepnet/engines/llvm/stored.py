@@ -37,7 +37,7 @@ def bits_of(code: Code, value: ir.Value) -> ir.Value:
 
 
 def single_of(code: Code, bits: ir.Value) -> ir.Value:
-    """The float32 of these bits."""
+    """The float32 with these bits."""
     return code.bitcast(bits, register_type("float32", width_of(bits)))
 
 
@@ -63,7 +63,7 @@ def widened_bfloat16(code: Code, value: ir.Value) -> ir.Value:
 
 
 def rounded_bfloat16(code: Code, value: ir.Value) -> ir.Value:
-    """The upper half of a float32, rounded by the lower; of a NaN the one that NumPy gives."""
+    """The upper half of a float32, rounded by its lower half; for a NaN the NaN that NumPy gives."""
     value = single(code, value)
     bits = bits_of(code, value)
 
@@ -78,7 +78,7 @@ def rounded_bfloat16(code: Code, value: ir.Value) -> ir.Value:
 
 
 def widened_float16(code: Code, value: ir.Value) -> ir.Value:
-    """The float32 of a half."""
+    """The float32 equal to a float16."""
     if code.target.has_half:
         half = code.bitcast(value, like(value, ir.HalfType()))
         return code.fpext(half, register_type("float32", width_of(value)))
@@ -102,7 +102,7 @@ def widened_float16(code: Code, value: ir.Value) -> ir.Value:
 
 
 def rounded_float16(code: Code, value: ir.Value) -> ir.Value:
-    """The half nearest to a float32."""
+    """The float16 nearest to a float32."""
     value = single(code, value)
     if code.target.has_half:
         return code.bitcast(code.fptrunc(value, like(value, ir.HalfType())), like(value, I16))

@@ -24,7 +24,7 @@ UNROLLED = 4
 
 @dataclass(frozen=True)
 class Tile:
-    """How many rows and unit blocks are computed side by side."""
+    """The numbers of rows and of unit blocks that are computed side by side."""
 
     rows: int
     units: int
@@ -63,10 +63,11 @@ class Cover:
 
 
 def cover(shapes: tuple[Tile, ...], left: int, after_others: bool) -> Cover:
-    """The cheapest tiles for `left` rows; `after_others`: there is a large tile before that they may replace.
+    """The cheapest tiles for `left` rows; `after_others`: whether there is a large tile before, which they
+    may replace.
 
-    Costs are in rows of a large tile, as measured: a row in a small tile costs a tenth more; one by itself,
-    for which all parameters are read, costs as much as three.
+    Costs are in rows of a large tile, as measured. A row in a small tile costs a tenth more. A row alone, for
+    which all parameters are read, costs as much as three.
     """
     large, small = shapes[0].rows, shapes[1].rows if len(shapes) > 2 else 0
     choices = [

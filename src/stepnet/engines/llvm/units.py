@@ -109,7 +109,7 @@ class UnitCode:
         ]
 
     def plain(self) -> None:
-        """Pointwise work alone: row by row."""
+        """Pointwise work without products: row by row."""
         code = self.code
         with self.stage.own_rows() as row, code.loop(code.number(0), code.number(self.blocks)) as block:
             self.epilogue([Cell(row, block, {})])
@@ -175,13 +175,13 @@ class UnitCode:
                 self.store(part, target, cell.row, cell.block)
 
     def abreast(self, operand: Operand, cells: list[Cell], values: dict[int, ir.Value]) -> ir.Value:
-        """An operand of some cells, side by side in one long vector."""
+        """An operand of several cells, side by side in one long vector."""
         if isinstance(operand, Register):
             return values[operand.number]
         return joined(self.code, [self.stage.operand(operand, cell.row, cell.block, {}) for cell in cells])
 
     def store(self, value: ir.Value, target: Field, row: ir.Value, block: ir.Value) -> None:
-        """A register put into its field."""
+        """Stores a register in its field."""
         code, width = self.code, self.stage.width
         base = code.at(self.stage.rows.at(code, target.record, row), target.offset)
         pointer = code.at(base, code.mul(block, code.number(width * target.itemsize)))
