@@ -1,12 +1,12 @@
-"""A net of nested recurrences as what is run, one after the other: a schedule.
+"""A net of nested recurrences as parts that run one after the other: a schedule.
 
-    recurrence    a flat one, of the sequences at some depth: run by an engine, all rows at once
-    plain         nodes without a recurrence: run by an engine as a recurrence that remembers nothing
-    across        a value expanded to, or reduced from, a deeper extent: NumPy
-    total         one value out of those of all rows, and what is made of such: NumPy
-    loop          a recurrence whose memory an inner one needs: step by step, each step a schedule of its own
+    recurrence    a flat one, over the sequences at some depth: run by an engine, all rows at once plain
+        nodes without a recurrence: run by an engine as a recurrence without memory across        a value
+        expanded to, or reduced from, a deeper extent: NumPy total         a value over all rows, and values
+        computed from such: NumPy loop          a recurrence whose memory an inner one needs: step by step,
+        each step a schedule of its own
 
-Nothing here knows an engine; each part has a plan, and whatever runs plans runs it.
+Nothing here knows an engine. Each part has a plan, which an engine runs.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ Array = np.ndarray
 
 
 def is_nested(net: Net) -> bool:
-    """Whether a net has more than sequences of rows: inner ones, in values or in steps.
+    """Whether a net has inner sequences, in values or in steps.
 
     >>> builder = Builder()
     >>> is_nested(builder.net([builder.input(Type(STEPS, (2,), "float32"), "x")]))
@@ -38,15 +38,17 @@ def is_nested(net: Net) -> bool:
 
 
 def has_inner(body: Net) -> bool:
-    """Whether a step has to do with sequences: inner ones of its input, or those that rows have besides."""
+    """Whether a step has to do with sequences: inner ones of its input, or statics that are sequences."""
     types = [type_ for node in body.nodes for type_ in node.types]
     return any(type_.extent not in (CONST, ROWS) for type_ in types) or any(map(is_inner, body.nodes))
 
 
 @dataclass(frozen=True)
 class Part:
-    """One thing to run: which values of the net it reads and gives, by their numbers; -1 reads zeros, and
-    gives what nobody needs. last_only: a recurrence's outputs are each sequence's last.
+    """One part of a schedule: the values of the net that it reads and gives, by their numbers.
+
+    -1 stands for zeros among the values read, and for a result that nobody needs. last_only: whether a
+    recurrence's outputs are the last of each sequence.
     """
 
     kind: str
@@ -66,8 +68,8 @@ class Part:
 class Schedule:
     """The parts of a net in the order they run.
 
-    traced: the net as it came. net: the same once inner recurrences are out of those whose memory they do not
-    need; its inputs and results are in the same order, and parts number its nodes.
+    traced: the net as traced. net: the net after inner recurrences were moved out of those whose memory they
+    do not need. Its inputs and results are in the same order, and parts refer to its nodes.
     """
 
     traced: Net
@@ -76,7 +78,7 @@ class Schedule:
 
     @property
     def whole(self) -> Plan | None:
-        """The plan of the net where that is a single one."""
+        """The plan of the net where there is a single one."""
         plan_ = self.parts[0].plan if len(self.parts) == 1 else None
         return plan_ if plan_ is not None and plan_.traced is self.traced else None
 
@@ -91,7 +93,7 @@ class Schedule:
 
 
 def schedule(net: Net) -> Schedule:
-    """What is run for a net: one plan where that is enough, else the parts that it is taken apart into."""
+    """The schedule of a net: one plan where that is enough, else several parts."""
     loops = [node.recur for node in net.nodes if node.operation == "recur"]
     if len(loops) == 1 and not is_nested(net):
         single = plan_of_all(net)
@@ -101,7 +103,7 @@ def schedule(net: Net) -> Schedule:
 
 
 def plan_of_all(net: Net) -> Plan | None:
-    """The plan of a net with one recurrence; None where it has to go over the steps more than once."""
+    """The plan of a net with one recurrence; None where it needs more than one pass over the steps."""
     try:
         return plan(net)
     except NetError:
@@ -136,7 +138,7 @@ def scheduled(traced: Net, net: Net) -> Schedule:
 
 
 def check_parameters(net: Net, once: set[int]) -> None:
-    """Raises `NetError` where values of rows are made of a total: what runs them takes parameters once."""
+    """Raises `NetError` where values of rows need a total: parameters are bound before a call."""
     for number, node in enumerate(net.nodes):
         late = [n for n in node.inputs if is_constant(net.nodes[n]) and n not in once]
         if late and not is_constant(node):
@@ -147,14 +149,15 @@ def check_parameters(net: Net, once: set[int]) -> None:
 
 
 def is_plain(node: Node) -> bool:
-    """Whether a node works on values of one extent alone."""
+    """Whether a node works on values of a single extent."""
     return node.operation not in ("recur", "expand", "reduce", "contract")
 
 
 def repeated(net: Net) -> set[int]:
-    """Expansions to the steps of each sequence that need no array: operations there see each one's value.
+    """Expansions to the steps of each sequence that need no array: operations there read each sequence's
+    value.
 
-    An operation that sees one has something besides that differs from step to step.
+    Such an operation has another operand that differs from step to step.
     """
     users = net.users()
 
@@ -177,7 +180,7 @@ def repeated(net: Net) -> set[int]:
 
 
 def summed(net: Net) -> set[int]:
-    """Sums over the steps of each sequence of what is computed there: they are made on the way."""
+    """Sums over the steps of each sequence of values that are computed there: they are added up on the way."""
     return {
         number
         for number, node in enumerate(net.nodes)
@@ -191,9 +194,11 @@ def summed(net: Net) -> set[int]:
 
 
 def ended(net: Net) -> dict[int, dict[int, int]]:
-    """Of recurrences of whose outputs only the last ones are needed: the node of each output's last.
+    """Recurrences whose outputs are only read at their last steps: for each output the node of its last
+    value.
 
-    The last step that a recurrence takes, which one that runs backward takes at the first step of a sequence.
+    The last step is the one that the recurrence runs last: the first step of a sequence for one that runs
+    backward.
     """
     users = net.users()
     needed: dict[int, dict[int, int]] = {}
@@ -217,7 +222,7 @@ def ended(net: Net) -> dict[int, dict[int, int]]:
 
 
 def waves(net: Net, once: set[int]) -> list[int]:
-    """For each node when it can run: plain nodes of one extent run together, all others by themselves."""
+    """For each node when it can run: plain nodes of one extent run together, all others alone."""
     levels: list[int] = []
     for node in net.nodes:
         level = 0
@@ -236,7 +241,7 @@ def waves(net: Net, once: set[int]) -> list[int]:
 def part_of(
     net: Net, numbers: list[int], through: set[int], summed: set[int], ends: dict[int, dict[int, int]]
 ) -> Part:
-    """The part that these nodes are."""
+    """The part for these nodes."""
     node = net.nodes[numbers[0]]
     if is_constant(node):
         return Part("total", node.inputs, tuple(numbers), node=node)
@@ -254,7 +259,7 @@ def part_of(
 
 
 class Inside:
-    """A net made of nodes of another one, with constants as they are needed."""
+    """A net built from nodes of another one, with the constants that they need."""
 
     def __init__(self, net: Net) -> None:
         self.net, self.builder = net, Builder()
@@ -262,12 +267,12 @@ class Inside:
         self.parameters: list[int] = []
 
     def input(self, number: int, type_: Type) -> int:
-        """A value that is handed in."""
+        """A new input."""
         self.place[number] = self.builder.input(type_, self.net.nodes[number].name or f"value{number}")
         return self.place[number]
 
     def of(self, number: int) -> int:
-        """A node here: known, or a constant, which is made of what it is made of there."""
+        """A node here: one that was placed, or a constant, which is built here from its operands."""
         if number not in self.place:
             node = self.net.nodes[number]
             if node.operation == "input":
@@ -278,10 +283,10 @@ class Inside:
 
 
 def plain(net: Net, numbers: list[int], through: set[int], summed: set[int]) -> Part:
-    """Nodes without a recurrence, as the step of one that remembers nothing and takes one step per value.
+    """Nodes without a recurrence, as the step of a recurrence without memory that takes one step per value.
 
-    Where they see values of their sequences, or sums are made of them, these are statics and memories of a
-    recurrence over the sequences. through, summed: the expansions and the sums of which that is so.
+    Where they read values of their sequences, or sums are computed from them, these are statics and memories
+    of a recurrence over the sequences. through, summed: those expansions and sums.
     """
     chosen = set(numbers)
     read = {operand for number in numbers for operand in net.nodes[number].inputs}
@@ -333,15 +338,15 @@ def plain(net: Net, numbers: list[int], through: set[int], summed: set[int]) -> 
 
 
 def whole(builder: Builder, operands: list[int], recur: Recur) -> Net:
-    """The net of one recurrence, all of whose results it gives."""
+    """The net of one recurrence, with all of its results."""
     outputs, final = recur.add_results(builder, operands)
     return builder.net([*outputs, *final])
 
 
 def recurrence(net: Net, number: int, ends: dict[int, int]) -> Part:
-    """A recurrence over flat sequences, wherever they lie, with those outputs that somebody picks.
+    """A recurrence over flat sequences, with the outputs that are read.
 
-    ends: of outputs of which only the last is needed, the node that it is.
+    ends: for outputs whose last value alone is needed, the node of that value.
     """
     node = net.nodes[number]
     recur = node.recur
@@ -378,7 +383,7 @@ def recurrence(net: Net, number: int, ends: dict[int, int]) -> Part:
 
 
 def gives_of(net: Net, number: int) -> tuple[int, ...]:
-    """The nodes that pick a recurrence's results, in the results' order; -1 for one that nobody picks."""
+    """The nodes that read each result of a recurrence, in order; -1 for one that nobody reads."""
     pickers = [-1] * len(net.nodes[number].types)
     for picker, node in enumerate(net.nodes):
         if node.operation == "result" and node.inputs[0] == number:
@@ -387,7 +392,7 @@ def gives_of(net: Net, number: int) -> tuple[int, ...]:
 
 
 def loop(net: Net, number: int) -> Part:
-    """A recurrence that runs step by step, as an inner one needs its memory."""
+    """A recurrence that runs step by step, because an inner one needs its memory."""
     node = net.nodes[number]
     extent = recur_extent([net.type_of(node.inputs[0])], node.attributes)
     body: Net = node.attributes["body"]

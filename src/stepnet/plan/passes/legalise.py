@@ -20,7 +20,7 @@ def legalise(net: Net) -> Net:
 
 
 def legal(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """The plain form of one node."""
+    """One node in the forms that engines run."""
     node = net.nodes[number]
     if node.operation == "matmul" and node.type.extent != CONST:
         return product(builder, operands[0], operands[1], node.type.dtype, node.source)

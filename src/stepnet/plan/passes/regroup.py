@@ -1,9 +1,9 @@
-"""Sums put in the order in which their terms are known.
+"""Sums reordered by when their terms are known.
 
     ((x @ W + b) + h @ R) + d   ->   ((b + d) + x @ W) + h @ R
 
-What is known once is added once, what each sequence has one of is added once for it, and what needs no memory
-is added before the loop, however the sum was written.
+Constants are added once, values of a sequence once for each sequence, and values that need no memory before
+the loop, however the sum was written.
 """
 
 from stepnet.net.ir import Builder, Net, Recur
@@ -24,7 +24,7 @@ def regroup(net: Net) -> Net:
 
 
 def regrouped(recur: Recur) -> Net:
-    """A body with every sum's terms in the order in which they are known."""
+    """A body in which the terms of every sum are in the order in which they are known."""
     body, known = recur.body, when_inside(recur)
     users = body.users()
     builder = Builder()
@@ -43,7 +43,7 @@ def regrouped(recur: Recur) -> Net:
 
 
 def terms(body: Net, number: int, users: list[list[int]]) -> list[int]:
-    """The terms of a sum, through sums that are read nowhere else and have its shape and dtype."""
+    """The terms of a sum, and of inner sums of its shape and dtype that are read only here."""
     node = body.nodes[number]
     addends: list[int] = []
     for operand in node.inputs:

@@ -1,11 +1,10 @@
-"""What feeds no memory moved behind the loop.
+"""Work that no memory needs moved behind the loop.
 
-    recur(x, h): h' = f(x, h); y = h' @ V   ->   recur(x, h): h' = f(x, h); output h'
-                                                 y = h' @ V
+    recur(x, h): h' = f(x, h); y = h' @ V   ->   recur(x, h): h' = f(x, h); output h' y = h' @ V
 
-An output projection is again one large product over all steps. Only work that holds a product, a reduction
-or a scan moves: anything smaller is cheaper on registers, inside. An output that is an input as it came is
-taken from there.
+An output projection is then one large product over all steps. Only work with a product, a reduction or a scan
+moves: anything smaller is cheaper inside, on registers. An output that is an unchanged input is taken from
+the input.
 """
 
 from dataclasses import replace
@@ -19,7 +18,7 @@ MUCH_LARGER, LARGE = 8, 1024
 
 
 def sink(net: Net) -> Net:
-    """The net with what can wait done after its loops."""
+    """The net in which work that can be done after a loop is done there."""
     builder = Builder()
     place: list[int] = []
     results: dict[int, list[int]] = {}
@@ -58,7 +57,7 @@ def sunk(builder: Builder, net: Net, number: int, operands: list[int]) -> list[i
 
 
 def leaving(body: Net, outputs: list[int], following: list[int]) -> set[int]:
-    """The nodes that leave: those that outputs alone need, where they hold a product or a reduction."""
+    """The nodes that leave: those that only outputs need, where they include a product or a reduction."""
     needed = ancestors(body.nodes, following)
     late: set[int] = set()
     for output in outputs:
@@ -78,9 +77,9 @@ def leaving(body: Net, outputs: list[int], following: list[int]) -> set[int]:
 
 
 def is_read_out(body: Net, numbers: set[int], output: int) -> bool:
-    """Whether nodes make a small result of a large memory, without a parameter: q @ memory.
+    """Whether nodes compute a small result from a large memory without a parameter: q @ memory.
 
-    Behind the loop they would read the memory of every step, which would have to be kept.
+    Behind the loop they would read the memory of every step, which would have to be stored.
     """
     if any(body.nodes[number].kind == "matmul" for number in numbers):
         return False

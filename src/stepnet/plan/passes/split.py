@@ -16,7 +16,7 @@ from stepnet.plan.passes.rewrite import rewritten, view_chain
 
 
 def split(net: Net) -> Net:
-    """The net in which nothing is computed whole and read in parts only."""
+    """The net in which no value is computed whole that is only read in parts."""
     while True:
         after = rewritten(net, pushed)
         if after == net:
@@ -25,7 +25,7 @@ def split(net: Net) -> Net:
 
 
 def pushed(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """The value of a view, computed from views of its source's operands."""
+    """The value of a view, computed from views of the operands of its source."""
     node = net.nodes[number]
     if node.kind != "view" or len(node.inputs) != 1 or node.type.extent == CONST:
         return None
