@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from controlled_loop import assert_right as assert_controlled
 from controlled_loop import right as controlled_loop
+from random_gradients import assert_gradients
 from random_layers import WAYS as DIRECTIONS
 from random_layers import numbers_of, per_way, stack_of
 from random_nets import POOLED, Groups, Nesting, Writer
@@ -370,7 +371,32 @@ def stored(data: st.DataObject) -> None:
     assert_same_bits(found, transform(of_two_bytes, right))
 
 
+# ---- gradients -----------------------------------------------------------------------
+
+
+def differentiated(data: st.DataObject) -> None:
+    """Gradients by central differences, and on every engine."""
+    step, reverse = data.draw(random_steps()), data.draw(st.booleans())
+    batch, seed = data.draw(sequences_for(step, "float64")), data.draw(st.integers(0, 99))
+    dtype = data.draw(DTYPES)
+    given = {"sequences": batch.inputs, "initial": batch.initial, "statics": batch.statics}
+    given = {name: part for name, part in given.items() if part is not None}
+    steps = int(batch.lengths.sum())
+    assert_gradients(lambda dtype: step.rnn(dtype, reverse), given, seed, LONGEST + steps, WIDTH, [dtype])
+
+
 WAYS = {
     way.__name__: way
-    for way in (flat, unrolled, streamed, controlled, nested, generated, layered, totalled, stored)
+    for way in (
+        flat,
+        unrolled,
+        streamed,
+        controlled,
+        nested,
+        generated,
+        layered,
+        totalled,
+        stored,
+        differentiated,
+    )
 }

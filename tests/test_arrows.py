@@ -20,6 +20,7 @@ STAGES = {
     "net": "net",
     "trace": "trace",
     "plan": "plan",
+    "grad": "grad",
     "engines": "engines",
     "explain": "rnn.expressions rnn.nesting rnn.explain",
     "rnn": "rnn",

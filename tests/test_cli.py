@@ -133,7 +133,7 @@ def test_run_replaces_an_output_only_by_force(tmp_path: Path, vowels: Path):
     out = tmp_path / "out.parquet"
     out.write_text("precious")
     message = refusal("run", MODEL, "--input", vowels, "-o", out)
-    assert message == f"{out}: the file is there already; --force replaces it"
+    assert message == f"{out}: the file is there already; --force (Python: force=True) replaces it"
     assert out.read_text() == "precious"
     assert stepnet("run", MODEL, "--input", vowels, "-o", out, "--force")[0] == 0
     assert len(listed(out)) == 9
@@ -177,7 +177,7 @@ def test_run_with_columns_that_do_not_fit(tmp_path: Path):
         "two lists": (
             {"x": frames, "y": frames},
             [],
-            "there are 2 list columns (x, y); choose one with --column",
+            "there are 2 list columns (x, y); say --column NAME (Python: column=NAME) for one",
         ),
         "another name": ({"x": frames}, ["--column", "z"], "there is no column `z`; there are x"),
         "no list": (
@@ -216,7 +216,7 @@ def test_run_with_files_that_are_none(tmp_path: Path, vowels: Path):
     assert over(broken).startswith("this is no whole Parquet file (")
     missing = tmp_path / "nowhere" / "out.parquet"
     message = refusal("run", MODEL, "--input", vowels, "-o", missing, *slow)
-    assert message == f"{missing}: the file cannot be written (No such file or directory)"
+    assert message == f"{missing}: the file cannot be written (there is no folder {missing.parent})"
 
 
 # ---- explain, doctor --------------------------------------------------------------------------------------
@@ -254,7 +254,8 @@ def test_explain_of_models_that_are_none(tmp_path: Path):
     save_file({"head.weight\nx": torch.zeros(2)}, path)
     assert refusal("explain", path).endswith("the name 'head.weight\\nx', which cannot be printed")
     assert refusal("explain", MODEL, "--prefix", "rnn").startswith(
-        f"{MODEL}: no recurrent module is called 'rnn'; --module NAME is one of 'gru.'"
+        f"{MODEL}: no recurrent module is called 'rnn'; there are 'gru.': "
+        "say --module NAME (Python: module=NAME) for one of these"
     )
     assert refusal("explain", MODEL, "--engine", "cuda").startswith("no engine is called 'cuda'")
 

@@ -137,7 +137,7 @@ def test_an_output_that_is_there_is_replaced_only_by_force(tmp_path: Path):
     out = tmp_path / "speech.npz"
     out.write_text("mine")
     said = refusal("convert", tmp_path / "speech.pt", "--to", "torch", "-o", out)
-    assert said == f"{out}: the file is there already; --force replaces it"
+    assert said == f"{out}: the file is there already; --force (Python: force=True) replaces it"
     assert out.read_text() == "mine"
     assert stepnet("convert", tmp_path / "speech.pt", "--to", "torch", "-o", out, "--force")[0] == 0
     assert out.read_bytes()[:2] == b"PK"
@@ -147,7 +147,7 @@ def test_what_cannot_be_told_is_asked_for(tmp_path: Path):
     save_file({"weight_space": np.ones(63, "float32")}, tmp_path / "flat.safetensors")
     flat = tmp_path / "flat.safetensors"
     said = refusal("convert", flat, "--to", "torch.gru", "-o", tmp_path / "o.pt")
-    assert "which shapes do not tell apart: say which it is (--from LAYOUT)" in said
+    assert "which shapes do not tell apart: say --from LAYOUT (Python: layout=LAYOUT)" in said
     said = refusal("convert", flat, "--from", "cudnn.gru", "--to", "torch.gru", "-o", tmp_path / "o.pt")
     assert "63 numbers, which fit several sizes of cudnn.gru (18 inputs, 1 hidden; 2 inputs, 3 hidden" in said
     given = ("--from", "cudnn.gru", "--to", "torch.gru", "--size", "hidden=3", "--size", "inputs=2")

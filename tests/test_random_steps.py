@@ -28,6 +28,7 @@ FEW = {
     "layered": 8,
     "totalled": 8,
     "stored": 8,
+    "differentiated": 6,
 }
 BATCH = 50
 assert FEW.keys() == WAYS.keys()

@@ -9,7 +9,10 @@ from stepnet.rnn import builder, cells, masks
 from stepnet.rnn.beams import beam_search
 from stepnet.rnn.builder import create_rnn_op, foreach
 from stepnet.rnn.compose import Bidirectional, Stack
+from stepnet.rnn.cotangents import vjp
 from stepnet.rnn.generate import generate, sampling
+from stepnet.rnn.gradients import Gradients
+from stepnet.rnn.losses import value_and_grad
 from stepnet.rnn.nested import expand, reduce, softmax_over_steps
 from stepnet.rnn.recurrence import RNN, scan
 from stepnet.trace.functions import (
@@ -35,6 +38,7 @@ __all__ = [
     "RNN",
     "Bidirectional",
     "Conversion",
+    "Gradients",
     "Ragged",
     "Spec",
     "Stack",
@@ -69,6 +73,8 @@ __all__ = [
     "softmax_over_steps",
     "softplus",
     "softsign",
+    "value_and_grad",
+    "vjp",
 ]
 
 

@@ -144,7 +144,8 @@ def test_what_a_layer_has_besides_its_layout_is_an_error_unless_it_is_named(tmp_
     said = refusal("convert", source, "--to", "keras", "-o", out)
     assert said == (
         f"{source}: rnn has rnn.weight_ci_l0, rnn.ln.weight, rnn.ln.bias besides what torch.lstm has: "
-        "say --from LAYOUT where it is another one, or --drop NAME for what may be left"
+        "say --from LAYOUT (Python: layout=LAYOUT) where it is another one, "
+        "or --drop NAME (Python: drop=[NAME]) for what may be left"
     )
     drop = ("--drop", "rnn.weight_ci_l0", "--drop", "rnn.ln.weight")
     assert "rnn has rnn.ln.bias besides" in refusal("convert", source, "--to", "keras", "-o", out, *drop)
@@ -172,7 +173,9 @@ def held_by(command: str, tmp_path: Path, source: Path, drop: tuple[str, ...]) -
     arguments = [part.format(**places) for part in RUNS[command]]
     said = refusal(*arguments)
     converted = refusal("convert", source, "--to", "keras", "-o", tmp_path / "out.npz")
-    assert said == converted.replace(", or --rest copy where it is no part of the layer", "")
+    assert said == converted.replace(
+        ", or --rest copy (Python: rest='copy') where it is no part of the layer", ""
+    )
     assert not (tmp_path / "y.parquet").exists()
     wrong = refusal(*arguments, "--drop", "nothing.at_all")
     assert "no array that would be left is called 'nothing.at_all'" in wrong
@@ -191,7 +194,7 @@ def test_what_runs_a_file_accounts_for_it_as_a_conversion_does(tmp_path: Path, c
     flat = nn.LSTM(INPUTS, HIDDEN)
     flat.add_module("head", nn.Linear(HIDDEN, 2))
     said = held_by(command, tmp_path, saved(tmp_path / "flat.pt", flat), ("head.weight", "head.bias"))
-    assert said.endswith("or --drop NAME for what may be left")
+    assert said.endswith("or --drop NAME (Python: drop=[NAME]) for what may be left")
 
 
 def test_verify_drops_what_either_file_has(tmp_path: Path):
@@ -235,7 +238,7 @@ def test_what_lies_between_two_layers_is_not_lost(tmp_path: Path, name: str, end
     target = {".onnx": "onnx", ".tflite": "tflite"}.get(ending, "keras")
     said = refusal("convert", source, "--to", target, "-o", out)
     assert f"{out} would run above over the outputs of below; it takes " in said
-    assert "what lies between would be lost: convert each by itself with --module" in said
+    assert "what lies between would be lost: take one by itself, say --module NAME" in said
     assert not out.exists()
     stated = account(source, "--to", target, "-o", out, "--module", "above")
     assert len(stated["layers"]) == 2
@@ -251,7 +254,7 @@ def test_branches_are_no_row(tmp_path: Path):
     coder = nn.ModuleDict({"encoder": nn.GRU(INPUTS, HIDDEN), "decoder": nn.GRU(HIDDEN, HIDDEN)})
     source = saved(tmp_path / "coder.pt", coder)
     said = refusal("convert", source, "--to", "onnx", "-o", tmp_path / "out.onnx")
-    assert "the file does not say that it takes them: say --stack if it does" in said
+    assert "the file does not say that it takes them: say --stack (Python: stack=True) if it does" in said
     stated = account(source, "--to", "onnx", "-o", tmp_path / "out.onnx", "--stack", "--verify")
     assert stated["left"] == []
 

@@ -147,9 +147,8 @@ def test_what_a_checkpoint_does_not_tell_is_asked_for(tmp_path: Path):
     )
     assert both == (
         f"{DATA / 'gru.index'}: {tmp_path / 'o.onnx'} would run bidirectional_rnn/fw/gru_cell over the "
-        "outputs of bidirectional_rnn/bw/gru_cell; the file does not say that it takes them: say --stack if "
-        "it does, "
-        "or convert each by itself with --module"
+        "outputs of bidirectional_rnn/bw/gru_cell; the file does not say that it takes them: say --stack "
+        "(Python: stack=True) if it does, or take one by itself, say --module NAME (Python: module=NAME)"
     )
     assert not list(tmp_path.iterdir())
 

@@ -162,7 +162,10 @@ def test_a_dtype_that_the_target_lacks_is_asked_for(
     out = tmp_path / f"out{ending}"
     options = ("convert", halves, "--to", target, "-o", out)
     said = refusal(*options)
-    assert said == f"{out}: these weights are bfloat16, and a {has}: --dtype float32 converts them"
+    assert (
+        said == f"{out}: these weights are bfloat16, and a {has}: --dtype float32 "
+        "(Python: dtype='float32') converts them"
+    )
     assert files(tmp_path) == ["halves.pt"]
     code, stdout, _ = stepnet(*options, "--dtype", "float32", "--verify")
     assert code == 0
@@ -287,12 +290,12 @@ def test_kinds_with_no_place_for_the_rest(tmp_path: Path, ending: str):
     said = refusal("convert", source, "--to", target, "-o", out)
     assert said == (
         f"{source}: the recurrent layer has head.weight, step besides what torch.gru has: say --from LAYOUT "
-        "where it is another one, or --drop NAME for what may be left, or --rest copy where it is no part of "
-        "the layer"
+        "(Python: layout=LAYOUT) where it is another one, or --drop NAME (Python: drop=[NAME]) for what may "
+        "be left, or --rest copy (Python: rest='copy') where it is no part of the layer"
     )
     said = refusal("convert", source, "--to", target, "-o", out, "--rest", "copy", "--drop", "step")
     assert said.startswith(f"{out}: a ")
-    assert said.endswith(("leave the rest out", "and nothing else"))
+    assert said.endswith("say --rest drop (Python: rest='drop')")
     assert files(tmp_path) == ["source.safetensors"]
     drop = ("--drop", "step", "--drop", "head.weight")
     assert stepnet("convert", source, "--to", target, "-o", out, *drop)[0] == 0
@@ -337,7 +340,7 @@ def test_an_output_that_cannot_be_leaves_nothing(tmp_path: Path, model: Path, en
         assert text.startswith(f"{out}: ")
         return text.removeprefix(f"{out}: ")
 
-    assert said(plain) == "the file is there already; --force replaces it"
+    assert said(plain) == "the file is there already; --force (Python: force=True) replaces it"
     assert said(folder) == "this is no file but a folder"
     assert said(folder, "--force") == "this is no file but a folder"
     assert (
@@ -349,7 +352,7 @@ def test_an_output_that_cannot_be_leaves_nothing(tmp_path: Path, model: Path, en
     assert plain.read_text() == "mine"
     plain.unlink()
     os.symlink("nowhere", plain)
-    assert said(plain) == "the file is there already; --force replaces it"
+    assert said(plain) == "the file is there already; --force (Python: force=True) replaces it"
     assert stepnet("convert", model, "--to", target_of(ending), "-o", plain, "--force")[0] == 0
     assert not plain.is_symlink()
     assert len(read(plain).modules) == 1
@@ -527,7 +530,7 @@ def test_every_bit_of_the_weights_is_kept(tmp_path: Path, dtype: Any, ending: st
     if (dtype, ending) == (ml_dtypes.bfloat16, ".npz"):
         assert refusal(*arguments) == (
             f"{out}: these weights are bfloat16, and a NumPy file holds float32 or float16 or float64: "
-            "--dtype float32 converts them"
+            "--dtype float32 (Python: dtype='float32') converts them"
         )
         assert files(tmp_path) == ["source.safetensors"]
         return
@@ -610,7 +613,10 @@ def test_files_of_several_modules_are_compared_one_by_one(tmp_path: Path):
     assert code == 1
     assert "b" in errors
     assert (verdicts["a"]["difference"], verdicts["b"]["difference"] > 1e-2) == (0, True)
-    assert refusal("verify", one, three) == f"{one} has 2 recurrent modules, and {three} has 3"
+    assert refusal("verify", one, three) == (
+        f"{one} has 2 recurrent modules, and {three} has 3: say --module NAME "
+        "(Python: module=NAME) for one of each file with several"
+    )
 
 
 def test_a_checkpoint_of_pytorch_lightning_is_a_file_of_pytorch(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""Graphs of TensorFlow whose variables were made constants (tests/files/data/make_frozen.py)."""
+"""Graphs of TensorFlow whose variables were made constants (make_frozen.py and make_frozen_loops.py)."""
 
 import tarfile
 from contextlib import suppress
@@ -62,11 +62,92 @@ def test_what_the_graph_computes_is_listed_and_asked_for(frozen: Path, tmp_path:
     assert "left: arrays: dense" in text
 
 
-def test_names_that_tell_nothing_are_listed(frozen: Path):
+def test_where_names_tell_nothing_the_graph_does(frozen: Path):
     """TensorFlow 2 calls the constants after the operators that read the variables."""
-    said = refusal("show", frozen / "keras.pb")
-    assert "no recurrent layer is here" in said
-    assert "sequential/lstm/Read/ReadVariableOp/resource" in said
+    numbers = np.load(frozen / "outputs.npz")
+    lstm, gru = read(frozen / "keras.pb").modules
+    assert (lstm.name, lstm.layout, gru.name, gru.layout) == (
+        *("sequential/lstm", "keras.lstm"),
+        *("sequential/gru", "keras.gru"),
+    )
+    middle = weights(lstm).layers()(numbers["keras:inputs"])[0]
+    found = weights(gru).layers()(middle, last_only=True)[0]
+    assert_close(found, numbers["keras:outputs"], length=5, width=5, dtype=np.float32)
+
+
+@pytest.fixture(scope="module")
+def loops(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("loops")
+    with tarfile.open(DATA / "frozen_loops.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+@pytest.mark.parametrize("lowered", [True, False])
+def test_each_matrix_is_known_by_what_is_done_with_it(loops: Path, lowered: bool):
+    """As many inputs as units: only the graph tells the kernel from the recurrent one."""
+    numbers = np.load(loops / "outputs.npz")
+    found = {module.name: module for module in read(loops / f"keras{'' if lowered else '_loops'}.pb").modules}
+    assert {name.split("/")[1] for name in found} == {"lstm_1", "gru_1", "rnn_1"}
+    for name, module in found.items():
+        layer = name.split("/")[1].removesuffix("_1")
+        given = {key.partition("/")[2]: numbers[key] for key in numbers if key.startswith(f"keras:{layer}/")}
+        assert module.layout == f"keras.{layer}"
+        assert module.arrays.keys() == given.keys()
+        assert all(np.array_equal(module.arrays[own], array) for own, array in given.items())
+    assert module_of(found, "rnn").semantics["candidate_activation"] == "relu"
+
+
+def module_of(found: dict[str, Any], layer: str) -> Any:
+    return next(module for name, module in found.items() if name.split("/")[1].startswith(layer))
+
+
+@pytest.mark.parametrize("file", ["backward", "backward_loops"])
+def test_a_loop_over_reversed_items_runs_backward(loops: Path, file: str, tmp_path: Path):
+    numbers = np.load(loops / "outputs.npz")
+    (module,) = read(loops / f"{file}.pb").modules
+    found = weights(module).layers()(numbers["backward:inputs"])[0]
+    assert_close(found[:, ::-1], numbers["backward:outputs"], length=5, width=6, dtype=np.float32)
+    said = refusal("convert", loops / f"{file}.pb", "--to", "onnx", "-o", tmp_path / "x.onnx")
+    assert "runs from the last step, and the order in which its outputs are taken is not read" in said
+
+
+def test_a_cell_of_a_program_that_computes_as_keras_does(loops: Path):
+    numbers = np.load(loops / "outputs.npz")
+    (module,) = read(loops / "own.pb").modules
+    found = weights(module).layers()(numbers["own:inputs"])[0]
+    assert_close(found, numbers["own:outputs"], length=5, width=6, dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "layout"),
+    [
+        ("other", "while", "keras.lstm"),
+        ("before", "sequential_1_1/before_1/gru_cell_1", "keras.gru_reset_before"),
+        ("before_loops", "sequential_1_1/before_1/gru_cell_1", "keras.gru_reset_before"),
+    ],
+)
+def test_what_the_graph_does_not_make_clear_is_asked_for(
+    loops: Path, tmp_path: Path, file: str, name: str, layout: str
+):
+    """The gates of `other` are in no order of Keras'."""
+    source, out = loops / f"{file}.pb", tmp_path / "x.npz"
+    said = refusal("convert", source, "--to", "keras", "-o", out)
+    assert f"which one is not clear from its graph: say --from {name}=LAYOUT" in said
+    (module,) = read(source, None, {name: layout}).modules
+    assert stepnet("convert", source, "--to", "keras", "-o", out, "--from", f"{name}={layout}")[0] == 0
+    if file != "other":
+        numbers = np.load(loops / "outputs.npz")
+        found = weights(module).layers()(numbers["before:inputs"])[0]
+        assert_close(found, numbers["before:outputs"], length=5, width=6, dtype=np.float32)
+
+
+def test_loops_that_are_cut_off(loops: Path, tmp_path: Path):
+    data, path = (loops / "before_loops.pb").read_bytes(), tmp_path / "cut.pb"
+    for end in range(0, len(data), 397):
+        path.write_bytes(data[:end])
+        with suppress(FileError):
+            read(path)
 
 
 def test_a_saved_model_without_variables(frozen: Path, tmp_path: Path):

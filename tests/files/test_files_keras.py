@@ -736,7 +736,7 @@ def test_a_file_is_replaced_only_if_forced_and_is_the_same_every_time(
     path = tmp_path / name
     path.write_text("precious")
     message = refusal(lambda path: write(path, [gru()]), path)
-    assert message == "the file is there already; --force replaces it"
+    assert message == "the file is there already; --force (Python: force=True) replaces it"
     assert path.read_text() == "precious"
     write(path, [gru()], force=True)
     once = path.read_bytes()

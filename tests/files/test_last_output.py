@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -117,3 +117,29 @@ def test_states_that_a_graph_gives_are_noted(tmp_path: Path):
         assert_close(y, right, length=TIME, width=2 * HIDDEN)
     stated = converted(onnx, "--to", "keras", "-o", out)
     assert stated["notes"] == {"lstm": ["it gives its last states too, which the new file does not say"]}
+
+
+@pytest.mark.parametrize("every", [True, False])
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "SimpleRNN", "both", "stack"])
+def test_states_that_a_keras_model_gives_are_given_by_the_new_one(tmp_path: Path, name: str, every: bool):
+    def made(x: Any) -> Any:
+        options: dict[str, Any] = {"return_sequences": every, "return_state": True}
+        if name == "both":
+            return layers.Bidirectional(layers.LSTM(HIDDEN, **options), name="both")(x)
+        if name == "stack":
+            return layers.GRU(HIDDEN, **options)(layers.GRU(HIDDEN, return_sequences=True)(x))
+        return getattr(layers, name)(HIDDEN, **options)(x)
+
+    source, between, out = saved(tmp_path, made), tmp_path / "out.safetensors", tmp_path / "out.keras"
+    stated = converted(source, "--to", "keras", "-o", out, "--verify")
+    assert not any(stated["notes"].values())
+    wanted, found = (cast("Any", keras.saving.load_model(path))(X) for path in (source, out))
+    assert len(found) == len(wanted)
+    for y, right in zip(found, wanted, strict=True):
+        first, second = (np.asarray(keras.ops.convert_to_numpy(output)) for output in (y, right))
+        assert np.array_equal(first, second)
+    assert [one.states for one in read(out).modules] == [one.states for one in read(source).modules]
+    notes = converted(source, "--to", "torch", "-o", between)["notes"]
+    assert any(
+        "it gives its last states too, which the new file does not say" in said for said in notes.values()
+    )

@@ -101,7 +101,10 @@ def test_what_an_optimiser_keeps_is_no_layer_unless_somebody_says_so(tmp_path: P
     source, out = saved(tmp_path / "x.pt", state), tmp_path / "y.pt"
     assert read(source).modules == ()
     said = refusal("convert", source, "--to", "torch", "-o", out)
-    assert "say --from optimizer=torch.lstm if it is a layer" in said
+    assert (
+        "say --from optimizer=torch.lstm (Python: layouts={'optimizer': 'torch.lstm'}) if it is a layer"
+        in said
+    )
     convert_file(source, "torch", out, choice=Choice(layouts={"optimizer": "torch.lstm"}))
     found = torch.load(out, weights_only=True)
     assert all(torch.equal(found[name.removeprefix("optimizer.")], one) for name, one in kept.items())

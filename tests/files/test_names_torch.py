@@ -128,7 +128,8 @@ def test_copies_of_a_model_are_told_apart(tmp_path: Path):
     assert list(done.account.converted) == names
     message = refusal("convert", source, "--to", "keras", "-o", tmp_path / "x.npz", "--module", "encoder.rnn")
     assert message.endswith(
-        f"'encoder.rnn' may be any of {names[0]!r}, {names[1]!r}: name one of these (--module NAME)"
+        f"'encoder.rnn' may be any of {names[0]!r}, {names[1]!r}: "
+        "say --module NAME (Python: module=NAME) for one of these"
     )
     chosen = Choice(module="state_dict.ema_model.module.encoder.rnn")
     done = convert_file(source, "torch", tmp_path / "ema.pt", choice=chosen)
@@ -145,7 +146,8 @@ def test_a_checkpoint_of_lightning_that_averages(tmp_path: Path):
     for said in ("rnn", "model.rnn"):
         message = refusal("convert", source, "--to", "keras", "-o", tmp_path / "x.npz", "--module", said)
         assert message.endswith(
-            f"may be any of {names[0]!r}, {names[1]!r}: name one of these (--module NAME)"
+            f"may be any of {names[0]!r}, {names[1]!r}: "
+            "say --module NAME (Python: module=NAME) for one of these"
         )
     done = convert_file(source, "keras", tmp_path / "both.npz", check=True)
     assert list(done.account.converted) == names

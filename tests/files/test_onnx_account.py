@@ -163,6 +163,12 @@ def test_constant_lengths_are_a_part_of_their_layer_unless_they_are_all_steps(tm
     assert difference(source) < 1e-6
 
 
+def test_lengths_that_the_caller_gives_are_noted(tmp_path: Path):
+    lengths = helper.make_tensor_value_info("lengths", Tensor.INT32, ["batch"])
+    source = saved(tmp_path / "in.onnx", [lstm("a", "x", "lengths")], "aY", lengths)
+    assert written(source).notes["a"][0] == "sequence_lens is given when the model runs"
+
+
 BETWEEN = {
     "int64": ([node("Cast", "s", "i", to=7), node("Cast", "i", "t", to=1)], False),
     "bool": ([node("Cast", "s", "i", to=9), node("Cast", "i", "t", to=1)], False),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from test_cli import refusal, stepnet
+from tolerance import assert_close
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
@@ -98,6 +99,26 @@ def test_every_weight_and_bias_may_be_normed_and_the_command_line_says_so(tmp_pa
     assert code == 0
     said = "rnn.weight_hh_l1_reverse: g v / |v|, assumed to be weight_norm"
     assert said in " ".join(stdout.split())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+@pytest.mark.parametrize("way", ["old", "new"])
+def test_a_torchscript_archive_has_its_weights_computed_as_a_state_dict_has(tmp_path: Path, way: str):
+    model, x = Model(nn.LSTM), torch.randn(1, 4, INPUTS)
+    norm = nn.utils.weight_norm if way == "old" else parametrizations.weight_norm
+    for weight in ("weight_hh_l0", "weight_ih_l0"):
+        norm(model.rnn, weight)
+    model.rnn(x)
+    traced: Any = torch.jit.trace(model.rnn, (x,))
+    traced.save(tmp_path / "script.pt")
+    torch.save(model.rnn.state_dict(), tmp_path / "state.pt")
+    script, state = (read(tmp_path / file).modules[0] for file in ("script.pt", "state.pt"))
+    assert len(script.made) == len(state.made) == 2
+    for name, array in state.arrays.items():
+        assert np.array_equal(script.arrays[name], array)
+        its = getattr(model.rnn, name).detach().numpy()
+        assert_close(array, its, length=1, width=INPUTS)
 
 
 def test_what_no_layer_takes_keeps_its_names(tmp_path: Path):

@@ -223,7 +223,7 @@ def test_a_sum_past_the_largest_number_is_refused():
         convert(arrays, "torch.lstm", "keras.lstm")
     assert str(caught.value) == (
         "torch.lstm cannot become keras.lstm: bias[4] (b_f) would be beyond the largest float16, 65504: "
-        "convert to a wider dtype (dtype='float32', --dtype float32)"
+        "say --dtype float32 (Python: dtype='float32') or a wider one"
     )
     wide = convert(arrays, "torch.lstm", "keras.lstm", dtype="float32").arrays["bias"]
     assert wide[4] == 120000
@@ -695,12 +695,12 @@ LINES: list[tuple[Callable[[], Any], str]] = [
     (
         lambda: convert(ONNX, "onnx.gru", "keras.gru"),
         "onnx.gru: the arrays do not tell reset, which is set there as linear_before_reset: "
-        "say --semantics reset=VALUE, or semantics={'reset': 'after' or 'before'}",
+        "say --semantics reset=VALUE (Python: semantics={'reset': 'after' or 'before'})",
     ),
     (
         lambda: convert(drawn("tf1.basic_lstm"), "tf1.basic_lstm", "keras.lstm"),
         "tf1.basic_lstm: the arrays do not tell forget_bias, which is set there as forget_bias: "
-        "say --semantics forget_bias=VALUE, or semantics={'forget_bias': a number}",
+        "say --semantics forget_bias=VALUE (Python: semantics={'forget_bias': a number})",
     ),
     (
         lambda: convert(ONNX, "onnx.gru", "keras.gru", semantics={"reset": "inside"}),

@@ -118,7 +118,7 @@ def test_what_shapes_do_not_tell_apart_is_asked_for():
         found.layout  # noqa: B018
     assert str(error.value) == (
         "kernel, recurrent_kernel, bias fit keras.gru and keras2.gru, which shapes do not tell apart: "
-        "say which it is (--from LAYOUT)"
+        "say --from LAYOUT (Python: layout=LAYOUT)"
     )
     (found,) = find(shapes_of("keras.gru", Sizes(2, 3)), [record("keras2.gru"), record("torch.gru")])
     assert found.layout == "keras2.gru"

@@ -234,12 +234,12 @@ CLIPPED = Record("mine.gru", "gru", GRU, {"clip": Setting("clip"), "reset": "bef
         (
             lambda: OPEN.settled({}),
             "mine.gru: the arrays do not tell reset, which is set there as lbr: "
-            "say --semantics reset=VALUE, or semantics={'reset': 'after' or 'before'}",
+            "say --semantics reset=VALUE (Python: semantics={'reset': 'after' or 'before'})",
         ),
         (
             lambda: CLIPPED.settled({}),
             "mine.gru: the arrays do not tell clip, which is set there as clip: "
-            "say --semantics clip=VALUE, or semantics={'clip': a number}",
+            "say --semantics clip=VALUE (Python: semantics={'clip': a number})",
         ),
         (
             lambda: record("torch.rnn").settled({"candidate_activation": "gelu"}),

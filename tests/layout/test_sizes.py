@@ -182,8 +182,8 @@ def test_solved_takes_arrays_that_do_not_all_fit():
     assert solved(record("torch.gru"), {"weight_ih_l0": (9, 2)}) == Sizes(2, 3)
 
 
-HINT = 'give sizes={"inputs": ..., "hidden": ...}, and "layers" and "directions" if there are several '
-HINT += "(--size inputs=N --size hidden=N)"
+HINT = "say --size inputs=N --size hidden=N (Python: sizes={'inputs': N, 'hidden': N}), "
+HINT += "and layers and directions if there are several"
 
 
 @pytest.mark.parametrize(

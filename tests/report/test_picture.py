@@ -219,7 +219,7 @@ def test_show_writes_a_page_of_a_file(tmp_path: Path):
     expected = page(arrays, "keras.gru", "cudnn.gru")
     assert path.read_text(encoding="utf-8") == expected
     code, said = stepnet(*command)
-    assert (code, "the file is there already; --force replaces it" in said) == (1, True)
+    assert (code, "the file is there already; --force (Python: force=True) replaces it" in said) == (1, True)
     assert stepnet(*command, "--force")[0] == 0
     alone = tmp_path / "alone.html"
     assert stepnet("show", tmp_path / "gru.npz", "--from", "keras.gru", "--html", alone)[0] == 0

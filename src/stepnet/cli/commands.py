@@ -51,8 +51,13 @@ Model = Annotated[
     ),
 ]
 Part = Annotated[
-    str | None,
-    typer.Option("--module", "--prefix", help="The recurrent layer meant, by its name in the file."),
+    list[str] | None,
+    typer.Option(
+        "--module",
+        "--prefix",
+        metavar="NAME",
+        help="The recurrent layer meant, by its name in the file; or several, in this order.",
+    ),
 ]
 From = Annotated[
     list[str] | None,
@@ -77,6 +82,10 @@ StackOption = Annotated[
 DropOption = Annotated[
     list[str] | None,
     typer.Option("--drop", metavar="NAME", help="An array of a recurrent layer that may be left behind."),
+]
+DtypeOption = Annotated[
+    str | None,
+    typer.Option("--dtype", help="Of what is converted: float64, float32, float16 or bfloat16."),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace the output if it is there already.")]
 Engine = Annotated[str, typer.Option(help="The engine to run on, by name; auto is the fastest that can.")]
@@ -137,6 +146,7 @@ def show(
     target: Annotated[
         str | None, typer.Option("--to", help="Show where its numbers go in this layout.")
     ] = None,
+    dtype: DtypeOption = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write a page with the picture.")] = None,
     force: Force = False,
     as_json: Json = False,
@@ -144,7 +154,8 @@ def show(
     """Show the recurrent layers of FILE: arrays, gates, equations, and where they go in another layout."""
     from stepnet.cli.report.show import shown
 
-    done = shown(file, choice(layout, module, size, semantics, stack), target, html, force, quiet=as_json)
+    said = choice(layout, module, size, semantics, stack)
+    done = shown(file, said, target, html, force, quiet=as_json, dtype=dtype)
     if as_json:
         write_json(done)
 
@@ -159,9 +170,7 @@ def convert(
     size: SizeOptions = None,
     semantics: SemanticsOptions = None,
     stack: StackOption = False,
-    dtype: Annotated[
-        str | None, typer.Option("--dtype", help="Of the new file: float64, float32, float16 or bfloat16.")
-    ] = None,
+    dtype: DtypeOption = None,
     exact: Annotated[bool, typer.Option("--exact", help="Refuse what is not bit-exact.")] = False,
     rest: Annotated[
         str,
@@ -228,10 +237,20 @@ def verify(
     other: Annotated[str, typer.Argument(metavar="B", help="A file, or a layout.")],
     seed: Annotated[int, typer.Option(help="Of the random sequences.")] = 0,
     layout: From = None,
+    module: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--module",
+            "--prefix",
+            metavar="NAME",
+            help="The recurrent layer meant, of each file with several; or several, in this order.",
+        ),
+    ] = None,
     semantics: SemanticsOptions = None,
     stack: StackOption = False,
     size: SizeOptions = None,
     drop: DropOption = None,
+    dtype: DtypeOption = None,
     as_json: Json = False,
 ) -> None:
     """Run both, in float64, on the same random sequences, and say how far they differ.
@@ -242,9 +261,9 @@ def verify(
     from stepnet.cli.report.progress import progress
     from stepnet.cli.report.verdicts import verdicts
 
-    chosen = choice(layout, None, size, semantics, stack, drop)
+    chosen = choice(layout, module, size, semantics, stack, drop)
     with progress("modules", None, shown=not as_json) as advance:
-        found = verdicts(one, other, chosen, seed, advance)
+        found = verdicts(one, other, chosen, seed, advance, dtype)
     if as_json:
         write_json({name: asdict(verdict) for name, verdict in found.items()})
     else:
@@ -377,7 +396,7 @@ def load(file: Path, chosen: Any) -> tuple[Any, dict[str, list[str]]]:
     from stepnet.rnn.compose import Stack
 
     model = read(file, chosen.layout, chosen.layouts)
-    (meant,) = chosen.whole(model)
+    meant = chosen.whole(model)
     with named(str(file)):
         modules = stacked(meant, chosen.stack)
         if chosen.module is None:
@@ -390,7 +409,7 @@ def load(file: Path, chosen: Any) -> tuple[Any, dict[str, list[str]]]:
 
 def choice(
     layout: list[str] | None,
-    module: str | None,
+    module: list[str] | None,
     size: list[str] | None,
     semantics: list[str] | None,
     stack: bool = False,
@@ -413,7 +432,8 @@ def choice(
         else number(name, value, float)
         for name, value in pairs(semantics or [], "--semantics", FIELDS_AS_CALLED)
     }
-    return Choice(whole[0] if whole else None, module, sizes, fields, stack, layouts, drop or ())
+    one, several = (module[0], ()) if module and len(module) == 1 else (None, module or ())
+    return Choice(whole[0] if whole else None, one, sizes, fields, stack, layouts, drop or (), several)
 
 
 # What frameworks call the fields of `Semantics`.

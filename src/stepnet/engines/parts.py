@@ -7,6 +7,7 @@ part 2 across       value 8        -> 9          NumPy
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from stepnet.engines.packed import Form, Packed, called_again, parameters_of, va
 from stepnet.engines.part import KINDS, Frame, Values, takes_gaps
 from stepnet.net.interpret import evaluated
 from stepnet.net.ir import Net, Node
+from stepnet.net.types import CONST
 from stepnet.plan.passes.when import known_once
 from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Part, Schedule
@@ -60,25 +62,36 @@ class PartsKernel:
     def bound_to(self, parameters: Mapping[int, Array]) -> "BoundParts":
         """The same with parameters by their numbers in the schedule's net."""
         constants = constant_values(self.schedule.net, parameters)
-        bound: list[Bound | BoundParts | None] = []
-        for part, kernel in zip(self.schedule.parts, self.kernels, strict=True):
-            if isinstance(kernel, PartsKernel) and part.inner is not None and part.node is not None:
-                inside = zip(part.inner.net.inputs, part.node.inputs, strict=True)
-                fixed = {inner: constants[outer] for inner, outer in inside if outer in constants}
-                bound.append(kernel.bound_to(fixed))
-            else:
-                bound.append(None if kernel is None else kernel.bind([constants[n] for n in part.parameters]))
-        return BoundParts(self.schedule, constants, tuple(bound), self.total)
+        pairs = zip(self.schedule.parts, self.kernels, strict=True)
+        bound = (None if part.late else bound_part(part, kernel, constants) for part, kernel in pairs)
+        return BoundParts(self, constants, tuple(bound))
+
+
+def bound_part(
+    part: Part, kernel: "Kernel | PartsKernel | None", values: Values
+) -> "Bound | BoundParts | None":
+    """The kernel of a part with the constants that it reads; None for one that NumPy runs."""
+    if isinstance(kernel, PartsKernel) and part.inner is not None and part.node is not None:
+        net = part.inner.net
+        inside = zip(net.inputs, part.node.inputs, strict=True)
+        return kernel.bound_to({n: values[outer] for n, outer in inside if net.type_of(n).extent == CONST})
+    return None if kernel is None else kernel.bind([values[number] for number in part.parameters])
 
 
 @dataclass(frozen=True)
 class BoundParts:
-    """A schedule with its parameters. constants: the values of its net that are known without a call."""
+    """A schedule with its parameters. constants: the values of its net that are known without a call. bound:
+    what runs each part; None for NumPy, and for those whose kernels are bound to totals in each call.
+    """
 
-    schedule: Schedule
+    kernel: PartsKernel
     constants: Values
     bound: "tuple[Bound | BoundParts | None, ...]"
-    total: Total
+
+    @property
+    def schedule(self) -> Schedule:
+        """What runs."""
+        return self.kernel.schedule
 
     @property
     def net(self) -> Net:
@@ -119,6 +132,8 @@ class BoundParts:
 
     def frozen(self, call: Call) -> FrozenCall | None:
         """What runs calls like this one, where every part can be frozen."""
+        if any(part.late for part in self.schedule.parts):
+            return None
         return frozen_parts(self.schedule, self.constants, self.bound, call)
 
     def results(self, given: Values, frame: Frame) -> list[Array]:
@@ -127,8 +142,9 @@ class BoundParts:
         Those of a loop's step hold until the next step.
         """
         values = {**self.constants, **given}
-        for part, bound in zip(self.schedule.parts, self.bound, strict=True):
-            runs = self.total if part.kind == "total" else bound
+        for part, bound, kernel in zip(self.schedule.parts, self.bound, self.kernel.kernels, strict=True):
+            runs: Any = bound_part(part, kernel, values) if part.late else bound
+            runs = self.kernel.total if part.kind == "total" else runs
             values.update(KINDS[part.kind](self.net, part, runs, values, frame))
         return [values[result] for result in self.net.results]
 

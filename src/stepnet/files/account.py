@@ -15,8 +15,11 @@ from stepnet.errors import LayoutError
 from stepnet.files.model import Model, Module, bare
 from stepnet.files.optimisers import kept_by_optimisers
 from stepnet.files.others import Others, Place
+from stepnet.layout.options import OPTIONS, option
+from stepnet.rnn.merge import MERGES
 
 MOST_SHOWN = 8
+BY_ITSELF = f"take one by itself, say {option('module')}"
 NORMALISES = re.compile(r"norm|(?:^|_)[lb]n(?:$|_|\d)", re.IGNORECASE)  # layernorm_i, ln, LayerNorm_0, bn1
 
 
@@ -92,7 +95,8 @@ def check_drop(drop: Iterable[str], models: Sequence[Model]) -> None:
     for name in drop:
         if not any(name in model.rest for model in models):
             raise LayoutError(
-                f"no array that would be left is called {name!r}: there is nothing for --drop to leave"
+                f"no array that would be left is called {name!r}: "
+                f"there is nothing for {OPTIONS['drop'].name} to leave"
             )
 
 
@@ -117,11 +121,12 @@ def check_nothing_is_lost(
             lost = [name for name in held if name not in drop and not (passed and is_apart(name))]
             if lost:
                 hint = not part and copied is False
-                copies = ", or --rest copy where it is no part of the layer" if hint else ""
+                copies = option("rest", rest="copy")
                 raise LayoutError(
                     f"{bare(part) or 'the recurrent layer'} has {listed(lost)} besides what "
-                    f"{' or '.join(module.layouts)} has: say --from LAYOUT where it is another one, or "
-                    f"--drop NAME for what may be left{copies}"
+                    f"{' or '.join(module.layouts)} has: say {option('layout')} where it is another one, or "
+                    f"{option('drop')} for what may be left"
+                    f"{f', or {copies} where it is no part of the layer' if hint else ''}"
                 )
 
 
@@ -157,9 +162,11 @@ def check_merges(modules: Iterable[Module]) -> None:
     for module in modules:
         if module.merge is None:
             name = bare(module.name) or "the layer"
+            choice = " or ".join(map(repr, MERGES))
+            said = option("semantics", field="merge", value="VALUE", choice=choice)
             raise LayoutError(
                 f"{name} runs in both directions, and the file does not say what becomes of their outputs: "
-                "say --semantics merge=concat, sum, average or product"
+                f"say {said}"
             )
 
 
@@ -172,36 +179,32 @@ def check_row(modules: tuple[Module, ...], output: Path | str, assumed: bool) ->
         if module.alone:
             raise LayoutError(
                 f"{output} would run {bare(module.name)} as an ordinary layer, and it "
-                f"{module.alone}: convert it by itself with --module, or write a file of arrays, as .npz or "
-                ".safetensors"
+                f"{module.alone}: {BY_ITSELF}, or convert it to a file of arrays, as .npz or .safetensors"
             )
     later = [module.parts[-1] for module in modules]
     if modules and modules[0].follows in later:
         raise LayoutError(
             f"{modules[0].bare[0]} takes the outputs of {modules[0].follows}, which {output} "
-            "would run behind it: convert each by itself with --module"
+            f"would run behind it: {BY_ITSELF}"
         )
     for below, module in pairwise(modules):
         names = [one.bare[-1] or "the weights" for one in (below, module)]
         if below.flipped:
             raise LayoutError(
                 f"{names[0]} gives its outputs last step first, and {names[1]} takes them so; "
-                f"{output} has no way to say that: convert each by itself with --module"
+                f"{output} has no way to say that: {BY_ITSELF}"
             )
         if below.last_only:
             raise LayoutError(
                 f"{names[0]} gives its last output alone, and {output} would run {names[1]} over those of "
-                "all steps: convert each by itself with --module"
+                f"all steps: {BY_ITSELF}"
             )
         if module.follows == below.parts[-1] or (assumed and module.follows is None):
             continue
         if module.follows is None:
-            what = "the file does not say that it takes them: say --stack if it does, or"
+            what = f"the file does not say that it takes them: say {option('stack')} if it does, or"
         elif not module.follows:
             what = "the file says that it takes something else, or more, which would be lost:"
         else:
             what = f"it takes {module.follows}, and what lies between would be lost:"
-        raise LayoutError(
-            f"{output} would run {names[1]} over the outputs of {names[0]}; {what} convert each by itself "
-            "with --module"
-        )
+        raise LayoutError(f"{output} would run {names[1]} over the outputs of {names[0]}; {what} {BY_ITSELF}")

@@ -23,6 +23,7 @@ import numpy as np
 
 from stepnet.errors import FileError, LayoutError
 from stepnet.files import jsons
+from stepnet.files.axes import Axes
 from stepnet.files.checkpoint.file import varints
 from stepnet.files.checkpoint.protobuf import Message, message
 from stepnet.files.model import Array, Model, Module
@@ -69,6 +70,7 @@ BEGINS = {
 }
 SETTINGS = ("recurrent_activation", "cell_activation", "activation", "clip")
 STRAIGHT = {"transpose", "reshape", "squeeze", "expand_dims", "cast", "identity"}
+NUMBERS = {"transpose": "perm", "reshape": "shape", "squeeze": "axes", "expand_dims": "axes"}  # what says how
 MOVES = STRAIGHT | {"slice_by_index", "slice_by_size", "split", "tile", "gather"}
 FAR = 64  # operations from an LSTM to what feeds it
 OTHERS = {
@@ -238,12 +240,33 @@ def behind(program: Program, name: str, kinds: Collection[str]) -> list[str]:
 
 
 def followed(program: Program, one: Operation) -> str:
-    """The name of the LSTM whose outputs at all steps another takes; "" where it takes something else."""
-    name = behind(program, one.inputs.get("x", ""), STRAIGHT)[-1]
+    """The name of the LSTM whose outputs at all steps another takes; "" where it takes something else, or
+    these by other axes.
+    """
+    *through, name = behind(program, one.inputs.get("x", ""), STRAIGHT)
     below = maker_of(program, name)
     if below is None or below.type != "lstm" or name != below.outputs[0] or not gives_all(program, below):
         return ""
-    return name
+    outputs = axes = Axes(("T", "B", "H"), {})
+    for passed in reversed(through):
+        axes = axes and moved(program, program.makers[passed], axes)
+    return name if axes == outputs else ""
+
+
+def moved(program: Program, one: Operation, axes: Axes) -> Axes | None:
+    """The axes behind an operation that moves numbers; None where they are not clear."""
+    if one.type in ("cast", "identity"):
+        return axes
+    said = constant(program, maker_of(program, one.inputs.get(NUMBERS[one.type], "")))
+    if not isinstance(said, np.ndarray):
+        return axes.squeezed(()) if one.type == "squeeze" else None
+    how = {
+        "transpose": axes.transposed,
+        "reshape": axes.reshaped,
+        "squeeze": axes.squeezed,
+        "expand_dims": axes.expanded,
+    }
+    return how[one.type]([int(number) for number in said.reshape(-1)])
 
 
 def others(program: Program) -> Iterator[str]:

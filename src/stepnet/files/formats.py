@@ -8,7 +8,7 @@ ending alone.
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from stepnet.files.model import Array, Model, Module, among
 from stepnet.files.paths import existing, free
 from stepnet.files.store import at_most
 from stepnet.layout.given import FLOATS
+from stepnet.layout.options import option
 
 Arrays = Mapping[str, Array]
 
@@ -32,7 +33,7 @@ class Format:
     frameworks: for a file of arrays by name, those whose layouts it has, the likeliest first; a kind without
     reads and writes modules itself. suffix: as for `among`. dtypes: of the weights that it can hold. asks:
     whether its reader takes what is said of layouts, as a file tells some of them alone. says: what a model
-    of this kind says of a module's outputs, by the fields of `Module`.
+    of this kind says of a module's outputs, by the fields of `Module`. ordered: as for `Model`.
     """
 
     title: str
@@ -44,6 +45,7 @@ class Format:
     dtypes: tuple[str, ...] = FLOATS
     asks: bool = False
     says: tuple[str, ...] = ()
+    ordered: bool = True
 
     @property
     def code(self) -> Any:
@@ -60,7 +62,12 @@ class Format:
         return not self.of_arrays and not path.name.lower().endswith(WEIGHTS)
 
     def read(self, path: Path, layout: str | None, layouts: Mapping[str, str]) -> Model:
-        """What a file holds; `layout` is the only one to look for, `layouts` are those of modules by name."""
+        """What a file holds; layout and layouts: as for `read` below."""
+        model = self.contents(path, layout, layouts)
+        return model if self.ordered else replace(model, ordered=False)
+
+    def contents(self, path: Path, layout: str | None, layouts: Mapping[str, str]) -> Model:
+        """What a file holds, in the order in which it is found there."""
         if not self.frameworks:
             model: Model = self.code.read(path, layout, layouts) if self.asks else self.code.read(path)
             for module in model.modules:
@@ -80,37 +87,56 @@ class Format:
             if name in FLOATS and name not in self.dtypes:
                 raise FileError(
                     f"{path}: these weights are {name}, and a {self.title} file holds "
-                    f"{' or '.join(self.dtypes)}: --dtype {self.dtypes[0]} converts them"
+                    f"{' or '.join(self.dtypes)}: {option('dtype', dtype=self.dtypes[0])} converts them"
                 )
         if not self.frameworks:
             self.code.write(path, modules, dict(rest), force)
             return
         arrays: dict[str, Array] = {}
         for module in modules:
-            own = "." if any("." in name for name in module.arrays) else self.prefix
-            front = prefix(module, len(modules) > 1 or bool(rest), own)
+            front = self.front(module) if len(modules) > 1 or rest else ""
             add(path, arrays, {front + name: array for name, array in module.arrays.items()})
         add(path, arrays, rest)
         printable(path, arrays)
         self.code.write(path, arrays, force)
 
+    def front(self, module: Module) -> str:
+        """What stands before the names of a module's arrays, if anything does: its name and a sign.
+
+        A last part that would be read as the place of a layer or direction is made part of a name: cells/0 is
+        cells_0, 0 is layer_0, and both/forward is both/forward_layer, as Keras calls it.
+        """
+        sign = "." if any("." in name for name in module.arrays) else self.prefix
+        name = WAY.sub(r"\1_layer", PLACE.sub(r"_\1", "_".join(module.bare)))
+        if name and module.record.takes_for_place(name + sign, module.arrays):
+            *before, last = re.split("[./]", name)
+            number = f"{name[: -len(last) - 1] if before else 'layer'}_{last}"
+            name = number if last.isdigit() else f"{name}_layer"
+        return f"{name}{sign}" if name else ""
+
 
 WEIGHTS = (".h5", ".hdf5")  # what Keras loads into a model that is there
 TORCH = (".pt", ".pth", ".bin", ".pth.tar", ".th", ".tar", ".pkl", ".model")
 FORMATS = (
-    Format("model in shards", (".index.json",), "shards", ("torch", "candle", "mlx")),
+    Format("model in shards", (".index.json",), "shards", ("torch", "candle", "mlx"), ordered=False),
     Format("PyTorch", TORCH, "pickles.torch", ("torch",)),
     Format("PyTorch export", (".pt2",), "pickles.exported", ("torch",)),
-    Format("PyTorch distributed checkpoint", (".distcp", ".metadata"), "pickles.distributed", ("torch",)),
+    Format(
+        "PyTorch distributed checkpoint",
+        (".distcp", ".metadata"),
+        "pickles.distributed",
+        ("torch",),
+        ordered=False,
+    ),
     Format("NeMo", (".nemo",), "pickles.nemo", ("torch",)),
-    Format("safetensors", (".safetensors",), "safetensors", ("torch", "candle", "mlx")),
+    Format("safetensors", (".safetensors",), "safetensors", ("torch", "candle", "mlx"), ordered=False),
     Format(
         "Keras",
         (".keras", ".h5", ".hdf5"),
         "keras.modules",
         dtypes=("float32", "float16", "float64"),
         asks=True,
-        says=("last_only",),
+        says=("last_only", "returned"),
     ),
     Format("ONNX", (".onnx",), "onnx.modules", dtypes=("float32", "float64"), says=("last_only", "states")),
     Format("TFLite", (".tflite",), "tflite.modules", dtypes=("float32",)),
@@ -124,12 +150,12 @@ FORMATS = (
         "/",
         dtypes=("float32", "float16", "float64"),
     ),
-    Format("Flax", (".msgpack",), "flax", ("flax", "nnx"), "/"),
-    Format("Orbax", (), "orbax.file", ("flax", "nnx"), "/", "/value"),
+    Format("Flax", (".msgpack",), "flax", ("flax", "nnx"), "/", ordered=False),
+    Format("Orbax", (), "orbax.file", ("flax", "nnx"), "/", "/value", ordered=False),
     Format("PaddlePaddle", (".pdparams",), "pickles.paddle", ("paddle",)),
     Format("MXNet", (".params",), "mxnet", ("mxnet",), "_"),
-    Format("TensorFlow checkpoint", (".index", ".ckpt"), "checkpoint.modules", asks=True),
-    Format("TensorFlow SavedModel", (".pb",), "checkpoint.saved_model", asks=True),
+    Format("TensorFlow checkpoint", (".index", ".ckpt"), "checkpoint.modules", asks=True, ordered=False),
+    Format("TensorFlow SavedModel", (".pb",), "checkpoint.saved_model", asks=True, ordered=False),
     Format("raw buffers", (".json",), "raw"),
 )
 BY_TITLE = {form.title: form for form in FORMATS}
@@ -226,13 +252,3 @@ def printable(path: Path, names: Iterable[str], what: str = "an array") -> None:
             raise FileError(f"{path}: {what} has the name {name[:100]!a}, which cannot be printed")
         if len(name) > NAME:
             raise FileError(f"{path}: {what} has a name of more than {NAME} characters")
-
-
-def prefix(module: Module, several: bool, separator: str) -> str:
-    """What stands before the names of a module's arrays.
-
-    A last part that would be read as the place of a layer or direction is made part of a name: cells/0 is
-    cells_0, and both/forward is both/forward_layer, as Keras calls it.
-    """
-    name = WAY.sub(r"\1_layer", PLACE.sub(r"_\1", "_".join(module.bare)))
-    return f"{name}{separator}" if several and name else ""

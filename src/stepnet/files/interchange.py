@@ -3,7 +3,7 @@
 speech.pt  --read-->  Model  --convert each module-->  Modules of the target  --write-->  speech.keras
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from stepnet.files.parametrized import plain
 from stepnet.files.verified import again, verify_file, weights
 from stepnet.layout.convert import Conversion, RangeError, convert, refused
 from stepnet.layout.find import nearest
+from stepnet.layout.options import OPTIONS
 from stepnet.layout.record import Record
 from stepnet.layout.registry import record, records
 from stepnet.layout.report import Report
@@ -40,9 +41,9 @@ GIVES = {"last_only": "it gives its last output alone", "states": "it gives its 
 @dataclass(frozen=True)
 class Choice:
     """What a person says of a file that the file does not: which layout it has, or which framework wrote it,
-    which module is meant, sizes and semantics, that each layer follows the one before it, the layouts of
-    modules by their names, and the names of arrays of a layer that may be left behind. Among semantics
-    "merge" says what becomes of the outputs of both directions.
+    which module is meant, or which in which order, sizes and semantics, that each layer follows the one
+    before it, the layouts of modules by their names, and the names of arrays of a layer that may be left
+    behind. Among semantics "merge" says what becomes of the outputs of both directions.
     """
 
     layout: str | None = None
@@ -52,31 +53,55 @@ class Choice:
     stack: bool = False
     layouts: Mapping[str, str] = field(default_factory=dict[str, str])
     drop: Collection[str] = ()
+    order: Sequence[str] = ()
 
-    def whole(self, *models: Model, copied: bool | None = None) -> list[tuple[Module, ...]]:
-        """The modules meant of each file, for whatever writes, runs or compares them; raises `LayoutError`
-        where something of them would be lost. copied: as for `check_nothing_is_lost`.
+    def whole(
+        self, model: Model, copied: bool | None = None, beside: Sequence[Model] = ()
+    ) -> tuple[Module, ...]:
+        """The modules meant of a file, for whatever writes, runs or compares them; raises `LayoutError` where
+        something of them would be lost. copied: as for `check_nothing_is_lost`. beside: other files of which
+        the same is said.
         """
-        with named(" and ".join(dict.fromkeys(model.path for model in models))):
-            check_drop(self.drop, models)
-        meant: list[tuple[Module, ...]] = []
-        for model in models:
-            with named(model.path):
-                meant.append(self.modules(model))
-                check_nothing_is_lost(model, meant[-1], self.drop, copied)
+        modules = [module for each in (model, *beside) for module in each.modules]
+        if modules and self.layout is not None and not any(map(self.is_of, modules)):
+            they = [f"{bare(one.name) or 'the layer'} ({' or '.join(one.layouts)})" for one in modules]
+            raise LayoutError(
+                f"no layer may be {self.layout}, as {OPTIONS['layout'].name} says: there are {listed(they)}"
+            )
+        with named(model.path):
+            check_drop(self.drop, [model])
+            meant = self.modules(model)
+            check_nothing_is_lost(model, meant, self.drop, copied)
         return meant
 
     def modules(self, model: Model) -> tuple[Module, ...]:
         """The modules meant, with what is said of them; raises `LayoutError` where there is none."""
-        meant = model.modules if self.module is None else (model.chosen(self.module),)
-        if self.module is None and model.problems:
+        asked = [self.module] if self.module is not None else self.order
+        meant = tuple(model.chosen(name) for name in asked) if asked else model.modules
+        twice = [one.name for place, one in enumerate(meant) if any(one is other for other in meant[:place])]
+        if twice:
+            raise LayoutError(f"{bare(twice[0])} is named twice ({OPTIONS['module'].name})")
+        if self.stack and not asked:
+            meant = model.in_a_row(meant)
+        if not asked and model.problems:
             raise LayoutError("; ".join(model.problems.values()))
         if not meant:
-            among = family(self.layout) if self.layout else None
-            arrays = plain(model.rest).arrays
-            raise nearest({name: array.shape for name, array in arrays.items()}, among)
+            raise self.nearest(model)
         known = {name for module in model.modules for name in fields_of(module)}
-        return tuple(self.said(module, known - fields_of(module)) for module in meant)
+        left_open = {name for module in model.modules for name in open_of(module)}
+        return tuple(
+            self.said(module, (known - fields_of(module)) | (left_open - open_of(module))) for module in meant
+        )
+
+    def is_of(self, module: Module) -> bool:
+        """Whether a module may have the layout that is said of the file."""
+        return not {one.name for one in family(self.layout or "")}.isdisjoint(module.layouts)
+
+    def nearest(self, model: Model) -> LayoutError:
+        """The error for a file without a layer that is meant."""
+        among = family(self.layout) if self.layout else None
+        arrays = plain(model.rest).arrays
+        return nearest({name: array.shape for name, array in arrays.items()}, among)
 
     def said(self, module: Module, of_others: Collection[str] = ()) -> Module:
         """A module with what is said of it, and not what means something for other modules alone."""
@@ -92,7 +117,7 @@ class Choice:
         if module.merge is not None and whole.told().directions > 1:
             raise LayoutError(
                 f"{bare(module.name) or 'the layer'} merges its directions by {module.merge}, "
-                f"and not by {merge} as --semantics says"
+                f"and not by {merge} as {OPTIONS['semantics'].name} says"
             )
         return replace(whole, merge=module.merge or merge)
 
@@ -100,6 +125,11 @@ class Choice:
 def fields_of(module: Module) -> set[str]:
     """What semantics there are of what a module may be."""
     return {name for layout in module.layouts for name in FIELDS[record(layout).cell]}
+
+
+def open_of(module: Module) -> set[str]:
+    """What of them is to be said of a module: its layout leaves it open, and so does its file."""
+    return {name for layout in module.layouts for name in record(layout).settings()} - {*module.semantics}
 
 
 @dataclass(frozen=True)
@@ -148,7 +178,7 @@ def convert_file(
     choice = choice or Choice()
     form = writable(output, force)  # before any work
     model = read(source, choice.layout, choice.layouts)
-    (modules,) = choice.whole(model, copied=rest == "copy")
+    modules = choice.whole(model, copied=rest == "copy")
     with named(str(source)):
         if any(one.layered for one in targets(target, modules[0])):
             modules = stacked(modules, choice.stack)
@@ -172,7 +202,7 @@ def convert_file(
     reports = {module.name: one.report for module, one in done}
     told = form.tells(Path(output))
     notes = {
-        new.name: (*new.notes, *not_finite(old), *unsaid(new, form, told))
+        new.name: (*new.notes, *overruled(model, old), *not_finite(old), *unsaid(new, form, told))
         for old, new in zip(modules, made, strict=True)
     }
     account = Account.of(model, modules, taken)
@@ -248,6 +278,14 @@ def check_order(modules: tuple[Module, ...], output: str | Path, form: Format) -
             )
 
 
+def overruled(model: Model, module: Module) -> Iterator[str]:
+    """What is to be said of a module of which a person says something else than the file does."""
+    for one in model.modules:
+        for name, value in one.semantics.items() if one.name in module.parts else ():
+            if module.semantics.get(name) != value:
+                yield f"the file says {name}={value!r}, and --semantics {module.semantics.get(name)!r}"
+
+
 def not_finite(module: Module) -> tuple[str, ...]:
     """What is to be said of a module's arrays that hold NaN or infinite numbers."""
     with np.errstate(invalid="ignore"):  # bfloat16 complains of a NaN that it is asked about
@@ -259,7 +297,8 @@ def not_finite(module: Module) -> tuple[str, ...]:
 def unsaid(module: Module, form: Format, told: bool) -> tuple[str, ...]:
     """What a new file does not say of a module; told: whether it is a model, and not weights alone."""
     says = form.says if told else ()
-    uses = [what for name, what in GIVES.items() if getattr(module, name) and name not in says]
+    said = {*says, *(["states"] if module.returned and "returned" in says else [])}
+    uses = [what for name, what in GIVES.items() if getattr(module, name) and name not in said]
     found = [f"{use}, which the new file does not say" for use in (*uses, *module.use)]
     if module.alone:
         found.append(f"it {module.alone}, which the new file does not say")
@@ -322,6 +361,7 @@ def result(module: Module, conversion: Conversion) -> Module:
         merge=module.merge,
         last_only=module.last_only,
         states=module.states,
+        returned=module.returned,
         notes=module.notes,
         use=module.use,
         alone=module.alone,

@@ -5,8 +5,9 @@ Keras, ONNX, TFLite               layers that say what they are, and how they ar
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from stepnet.files.optimisers import kept_by_optimisers
 from stepnet.files.others import Stated
 from stepnet.files.parametrized import Plain, plain
 from stepnet.layout.find import Found, find, nearest, one_function
+from stepnet.layout.options import OPTIONS, option
 from stepnet.layout.record import Record
 from stepnet.layout.registry import record, records
 from stepnet.layout.report import Made
@@ -25,6 +27,7 @@ from stepnet.layout.solve import told
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+DIGITS = re.compile(r"(\d+)")
 # What stands in the names of a state dict for what wraps a model, or the dictionary of a checkpoint it is in.
 WRAPPERS = frozenset(
     {
@@ -39,19 +42,19 @@ WRAPPERS = frozenset(
 class Module:
     """One recurrent layer of a file, or a stack of layers with both directions.
 
-    name: what is before the names of its arrays in the file, or the layer's name. layouts: those that it may
-    be, one where the file tells. arrays: by the layout's names; `names` is what the file calls them. sizes
-    and semantics: what the file says of them. follows: the name of the module whose outputs it takes, if that
-    is all it takes; that of the layer between them, or "", where it takes something else, None where the file
-    does not say. reverse: whether its
-    one direction runs from each sequence's last step; flipped: whether it then gives its outputs in the order
-    in which it computes them, as Keras does, last step first. merge: what becomes of the outputs of both
-    directions, as `Bidirectional` has it; None where the file does not say. last_only: whether it gives its
-    last output alone; states: whether it gives its last states too. notes: what the file says that no layout
-    has. use: what else its model makes of its outputs other than to take those of all steps. made: those of
-    its arrays that the file holds as others. alone: why it is no ordinary layer of a model, if it is none.
-    stack: the names of the modules that it was stacked of, if it was. besides: names of other arrays of the
-    file that are parts of it, and that no layout has.
+    name: what is before the names of its arrays in the file, or the layer's name. layouts: those that it
+    may be, one where the file tells. arrays: by the layout's names; `names` is what the file calls them.
+    sizes and semantics: what the file says of them. follows: the name of the module whose outputs it
+    takes, if that is all it takes; that of the layer between them, or "", where it takes something else,
+    None where the file does not say. reverse: whether its one direction runs from each sequence's last
+    step; flipped: whether it then gives its outputs in the order in which it computes them, as Keras
+    does, last step first. merge: what becomes of the outputs of both directions, as `Bidirectional` has
+    it; None where the file does not say. last_only: whether it gives its last output alone; states:
+    whether it gives its last states too; returned: whether its model gives these. notes: what the file
+    says that no layout has. use: what else its model makes of its outputs other than to take those of all
+    steps. made: those of its arrays that the file holds as others. alone: why it is no ordinary layer of
+    a model, if it is none. stack: the names of the modules that it was stacked of, if it was. besides:
+    names of other arrays of the file that are parts of it, and that no layout has.
     """
 
     name: str
@@ -66,6 +69,7 @@ class Module:
     merge: str | None = "concat"
     last_only: bool = False
     states: bool = False
+    returned: bool = False
     notes: tuple[str, ...] = ()
     use: tuple[str, ...] = ()
     made: tuple[Made, ...] = ()
@@ -118,7 +122,8 @@ class Model:
 
     stated: what the file says that some of its other arrays are. spare: arrays that add nothing to the
     modules, by name, each with the reason: it is another one again. problems: why something that is named as
-    a layer is none of the modules, by what is before its names.
+    a layer is none of the modules, by what is before its names. ordered: whether the file has its modules in
+    the order of the program that made it, as a state dict has, and not in that of their names.
     """
 
     path: str
@@ -128,6 +133,25 @@ class Model:
     stated: Mapping[str, Stated] = field(default_factory=dict[str, Stated])
     spare: Mapping[str, str] = field(default_factory=dict[str, str])
     problems: Mapping[str, str] = field(default_factory=dict[str, str])
+    ordered: bool = True
+
+    def in_a_row(self, modules: tuple[Module, ...]) -> tuple[Module, ...]:
+        """Modules each of which takes the outputs of the one before, as somebody says; raises `LayoutError`
+        where neither the file nor the names tell their order.
+
+        Names tell it where they differ in one number: rnns.2 is before rnns.10, and gru before gru_1.
+        """
+        if self.ordered or len(modules) < 2 or all(one.follows is not None for one in modules[1:]):
+            return modules
+        places = numbered([bare(one.name) for one in modules])
+        if places:
+            return tuple(modules[place] for place in places)
+        names = ", ".join(bare(one.name) for one in modules)
+        example = " ".join(f"--module {bare(one.name)}" for one in modules[::-1])
+        raise LayoutError(
+            f"such a file does not keep the order of its layers, which are {names} by their names: say which "
+            f"is over which, the first one first, as in --stack {example}"
+        )
 
     def chosen(self, name: str | None = None) -> Module:
         """The module of that name, or the only one; raises `LayoutError` where that is not clear.
@@ -138,7 +162,7 @@ class Model:
         names = ", ".join(repr(module.name) for module in self.modules) or "none"
         if name is None and len(self.modules) != 1:
             raise LayoutError(
-                f"there are {len(self.modules)} recurrent modules: name one of {names} (--module NAME)"
+                f"there are {len(self.modules)} recurrent modules, {names}: say {option('module')} for one"
             )
         for module in self.modules:
             if name in (None, module.name, *([module.name[:-1]] if module.name.endswith((".", "/")) else [])):
@@ -148,11 +172,11 @@ class Model:
             return alike[0]
         if alike:
             several = ", ".join(repr(module.name) for module in alike)
-            raise LayoutError(f"{name!r} may be any of {several}: name one of these (--module NAME)")
+            raise LayoutError(f"{name!r} may be any of {several}: say {option('module')} for one of these")
         problems = [text for prefix, text in self.problems.items() if name == bare(prefix)]
-        which = f"--module NAME is one of {names}"
+        which = f"there are {names}: say {option('module')} for one of these"
         if [module.name for module in self.modules] == [""]:
-            which = "the only one has no name, leave --module away"
+            which = f"the only one has no name, leave {OPTIONS['module'].name} away"
         raise LayoutError("".join(problems) or f"no recurrent module is called {name!r}; {which}")
 
 
@@ -163,6 +187,19 @@ def bare(name: str) -> str:
     ('rnn_', 'lstm0', '0/GRUCell_0')
     """
     return name[:-1] if name.endswith((".", "/", "_")) else name
+
+
+def numbered(names: Sequence[str]) -> list[int]:
+    """The places of names in the order of the one number in which they differ; none where it is not one.
+
+    >>> numbered(["rnns.10.cell", "rnns.2.cell"]), numbered(["gru_1", "gru"]), numbered(["top", "low"])
+    ([1, 0], [1, 0], [])
+    """
+    words = [DIGITS.split(name if name[-1:].isdecimal() else f"{name}_0") for name in names]
+    varied = [place for place, same in enumerate(zip_longest(*words)) if len({*same}) > 1]
+    if len(varied) != 1 or not all(one[varied[0]].isdecimal() for one in words):
+        return []
+    return sorted(range(len(names)), key=lambda place: int(words[place][varied[0]]))
 
 
 def unwrapped(name: str) -> str:
@@ -191,9 +228,9 @@ def among(
     unless `layouts` has it.
 
     frameworks: those whose layouts a file of this kind has, which are meant where others fit as well. layout:
-    the only one to look for, or a framework; layouts: the same for modules by their names. suffix: what may
-    stand behind the name of each array. settings: what the file says of modules, by what is before their
-    names, in the framework's words. classes: of modules that are a program's own, likewise.
+    the one that is meant where others fit as well, or a framework; layouts: those of modules by their names.
+    suffix: what may stand behind the name of each array. settings: what the file says of modules, by what is
+    before their names, in the framework's words. classes: of modules that are a program's own, likewise.
     """
     own = plain(arrays) if "torch" in frameworks else Plain(arrays)
     whole = {name.removesuffix(suffix): name for name in own.arrays}
@@ -203,9 +240,7 @@ def among(
     kept = {name for name in kept_by_optimisers(whole) if not name.startswith(asked)}
     weights = {name: given for name, given in whole.items() if name not in kept}
     shapes = {name: own.arrays[given].shape for name, given in weights.items()}
-    places = said(shapes, layouts or {}, frameworks) or find(
-        shapes, family(layout) if layout else None, frameworks
-    )
+    places = said(shapes, layouts or {}, frameworks, layout)
     modules = tuple(
         module_of(one, whole, own, (settings or {}).get(one.prefix, {}), (classes or {}).get(one.prefix, ""))
         for one in places
@@ -279,23 +314,45 @@ def memory_of(array: Array) -> tuple[Any, ...]:
 
 
 def said(
-    shapes: Mapping[str, Shape], layouts: Mapping[str, str], frameworks: Iterable[str]
+    shapes: Mapping[str, Shape], layouts: Mapping[str, str], frameworks: Iterable[str], layout: str | None
 ) -> tuple[Found, ...]:
-    """The layers among arrays where somebody says which layouts some modules have, by their names."""
-    if not layouts:
-        return ()
+    """The layers among arrays, some of which are said to have certain layouts by their names, and the others
+    one, where they may have it.
+    """
     places: list[Found] = []
     rest = dict(shapes)
-    for module, layout in layouts.items():
+    for module, own_layout in layouts.items():
         own = {name: shape for name, shape in rest.items() if re.match(rf"{re.escape(module)}[./_]", name)}
         if not own:
-            raise LayoutError(f"no array is called as one of {module!r}, which is said to be {layout}")
-        found = [one for one in find(own, family(layout)) if bare(one.prefix) == module]
+            raise LayoutError(f"no array is called as one of {module!r}, which is said to be {own_layout}")
+        found = [one for one in find(own, family(own_layout)) if bare(one.prefix) == module]
         if not found:
-            raise nearest(own, family(layout))
+            raise nearest(own, family(own_layout))
         places += found
         rest = {name: shape for name, shape in rest.items() if name not in found[0].names.values()}
-    return (*places, *find(rest, None, frameworks))
+    return (*places, *(meant(rest, layout, tuple(frameworks)) if layout else find(rest, None, frameworks)))
+
+
+def meant(shapes: Mapping[str, Shape], layout: str, frameworks: tuple[str, ...]) -> tuple[Found, ...]:
+    """The layers among arrays of which somebody says a layout, or a framework.
+
+    It is that of the layers that may have it, and where any is called as such a layer has to be, of those
+    alone. No part of a layer that names tell is taken for a layer: the gates of a GRU have a kernel and a
+    bias as well.
+    """
+    among = family(layout)
+    told = find(shapes, None, frameworks)
+    whole = [{*one.names.values()} for one in told]
+    for marked in (True, False):
+        found = [
+            one
+            for one in find(shapes, among, marked=marked)
+            if not any({*one.names.values()} < held for held in whole)
+        ]
+        if any(record(name).mark for one in found for name in one.layouts):
+            break
+    taken = {name for one in found for name in one.names.values()}
+    return (*found, *(one for one in told if taken.isdisjoint(one.names.values())))
 
 
 def family(layout: str) -> list[Record]:
@@ -338,40 +395,42 @@ def is_next(below: Module, module: Module, assumed: bool) -> bool:
     ways = [(one.semantics, one.reverse, one.merge) for one in (below, module)]
     if ways[0] != ways[1] or module.reverse or module.merge != "concat":
         return False
-    if any(one.notes or one.alone for one in (below, module)):
+    alone = below.returned or any(one.notes or one.alone for one in (below, module))
+    if alone or not module.record.names_layers:
         return False
     here, there = below.told(), module.told()
-    if there.layers > 1 or set(unlayered(below)) != set(module.arrays):
+    layer = {name for name in below.arrays if below.record.layer_of(name) == here.layers - 1}
+    if there.layers > 1 or layer != {
+        module.record.in_layer(name, here.layers - 1, here) for name in module.arrays
+    }:
         return False
     return there == replace(here, inputs=here.directions * here.output, layers=1)
 
 
-def unlayered(module: Module) -> list[str]:
-    """The names of the arrays of one layer."""
-    if module.told().layers == 1:
-        return list(module.arrays)
-    return [name.partition("/")[2] for name in module.arrays if name.startswith("0/")]
-
-
 def on_top(below: Module, module: Module) -> Module:
     """A module with another as its last layer."""
-    layers = below.told().layers
-    lower, names = below.arrays, below.names
-    if layers == 1:
-        lower = {f"0/{name}": array for name, array in lower.items()}
-        names = {f"0/{name}": given for name, given in names.items()}
+    own, sizes = below.record, below.told()
+    sizes = replace(sizes, layers=sizes.layers + 1)
+    lower = {name: own.in_layer(name, own.layer_of(name), sizes) for name in below.arrays}
+    upper = {name: own.in_layer(name, sizes.layers - 1, sizes) for name in module.arrays}
     return replace(
         below,
         name=f"{below.name} + {module.name}",
         stack=(*below.parts, *module.parts),
-        arrays={**lower, **{f"{layers}/{name}": array for name, array in module.arrays.items()}},
-        names={**names, **{f"{layers}/{name}": given for name, given in module.names.items()}},
+        arrays={**renamed(below.arrays, lower), **renamed(module.arrays, upper)},
+        names={**renamed(below.names, lower), **renamed(module.names, upper)},
         use=tuple(dict.fromkeys((*below.use, *module.use))),
         last_only=module.last_only,
         states=below.states or module.states,
+        returned=module.returned,
         made=(*below.made, *module.made),
         sizes={},
     )
+
+
+def renamed(held: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Things by other names."""
+    return {names[name]: thing for name, thing in held.items()}
 
 
 def layer_arrays(module: Module) -> list[dict[str, Array]]:

@@ -5,9 +5,10 @@
 
 A name alone does not say it: the layer of a learned optimiser is called `optimizer` as well. It is what an
 optimiser keeps where the file has beside it what the optimiser trains, or where it begins as PyTorch's and
-older Flax's do, with `state`.
+older Flax's do, with `state`; and what has both moments of Optax' Adam, whatever its owner calls it.
 
-Source: flax/training/train_state.py of Flax 0.12; torch/optim/optimizer.py of PyTorch 2.13.
+Source: flax/training/train_state.py of Flax 0.12; optax/_src/transform.py of Optax 0.2.8, ScaleByAdamState;
+torch/optim/optimizer.py of PyTorch 2.13.
 """
 
 import re
@@ -19,6 +20,7 @@ BESIDE = {
     "optimizer": frozenset({"params", "state_dict", "model_state_dict"}),
     "optimizer_states": frozenset({"params", "state_dict", "model_state_dict"}),
 }
+MOMENTS = frozenset({"mu", "nu"})
 STATE = re.compile(r"(?:\d+[./])?state[./]")
 
 
@@ -27,6 +29,8 @@ def kept_by_optimisers(names: Iterable[str]) -> frozenset[str]:
 
     >>> sorted(kept_by_optimisers(["params/cell/i", "opt_state/0/mu/cell/i", "step"]))
     ['opt_state/0/mu/cell/i']
+    >>> sorted(kept_by_optimisers(["model/cell/i", "adam/0/mu/cell/i", "adam/0/nu/cell/i"]))
+    ['adam/0/mu/cell/i', 'adam/0/nu/cell/i']
     >>> kept_by_optimisers(["optimizer.weight_ih_l0", "head.weight"])
     frozenset()
     """
@@ -39,9 +43,9 @@ def kept_by_optimisers(names: Iterable[str]) -> frozenset[str]:
         name
         for name in known
         if any(
-            not BESIDE[part].isdisjoint(within[front]) or STATE.match(behind)
+            (part in BESIDE and (not BESIDE[part].isdisjoint(within[front]) or STATE.match(behind)))
+            or (part in MOMENTS and within[front] >= MOMENTS)
             for front, part, behind in parted(name)
-            if part in BESIDE
         )
     )
 

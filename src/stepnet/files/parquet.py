@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import FileError, InputError, named
+from stepnet.files.paths import free
+from stepnet.layout.options import option
 from stepnet.ragged import Ragged
 from stepnet.rnn.compose import Layer, recurrences
 from stepnet.rnn.program import Asked
@@ -78,9 +80,7 @@ def run(
     Numbers are taken in the dtype of the layer's parameters. The file has its name only when it is whole.
     Raises `FileError` if there is one already, unless `force`. `advance` is told of sequences when done.
     """
-    target = Path(target)
-    if os.path.lexists(target) and not force:
-        raise FileError(f"{target}: the file is there already; --force replaces it")
+    target = free(target, force)
     others = [name for name in source.schema.names if name != source.column]
     if OUTPUTS in others:
         raise InputError(
@@ -137,7 +137,7 @@ def list_column(schema: Any, asked: str | None) -> str:
         )
     if asked is None and len(lists) != 1:
         held = ", ".join(f"{field.name} ({field.type})" for field in schema) or "none"
-        many = f"{len(lists)} list columns ({', '.join(lists)}); choose one with --column"
+        many = f"{len(lists)} list columns ({', '.join(lists)}); say {option('column')} for one"
         raise InputError(f"there are {many}" if lists else f"there is no list column; there are {held}")
     return asked or lists[0]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stepnet.errors import FileError
+from stepnet.layout.options import option
 
 NAME = 220  # bytes of a new file's name, which leaves some of 255 for the temporary one
 
@@ -60,7 +61,7 @@ def free(path: str | Path, force: bool = False) -> Path:
     if os.path.isdir(path) and not os.path.islink(path):
         raise FileError(f"{path}: this is no file but a folder")
     if os.path.lexists(path) and not force:
-        raise FileError(f"{path}: the file is there already; --force replaces it")
+        raise FileError(f"{path}: the file is there already; {option('force')} replaces it")
     if not os.path.isdir(path.parent):
         raise FileError(f"{path}: the file cannot be written (there is no folder {path.parent})")
     return path

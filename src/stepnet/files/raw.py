@@ -22,6 +22,7 @@ from stepnet.files import jsons
 from stepnet.files.model import Array, Model, Module
 from stepnet.files.paths import existing, new_file
 from stepnet.files.store import Store
+from stepnet.layout.options import option
 from stepnet.layout.registry import records
 
 FORMAT = "stepnet raw 1"
@@ -58,8 +59,10 @@ def is_flat(value: Any, kind: Any) -> bool:
 
 def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force: bool) -> None:
     """Writes one module: `weights.json`, and `weights.bin` beside it."""
-    if len(modules) != 1 or rest:
-        raise FileError(f"{path}: a raw buffer is of one recurrent module and nothing else")
+    for question, asked in (("module", len(modules) != 1), ("rest", bool(rest))):
+        if asked:
+            said = option(question, rest="drop")
+            raise FileError(f"{path}: a raw buffer is of one recurrent module and nothing else; say {said}")
     module = modules[0]
     said = {
         "layout": module.layout,

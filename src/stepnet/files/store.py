@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 from stepnet.errors import FileError
+from stepnet.layout.options import option
 
 SPARE = 1 << 26  # bytes that may be taken whatever the size of the file
 TIMES = 8  # that size may be taken besides: a weight is read, moved a few times, and copied
@@ -38,7 +39,7 @@ class Store:
     >>> store.take(1 << 40, "tensor 'r'")
     Traceback (most recent call last):
     stepnet.errors.FileError: model.onnx: with tensor 'r' it would fill more than 67116864 bytes of memory,
-    far more than the file has; --most BYTES allows more
+    far more than the file has; --most BYTES (Python: most=BYTES) allows more
     """
 
     def __init__(self, path: Path | None, size: int) -> None:
@@ -60,7 +61,7 @@ class Store:
         if count > self.left:
             raise FileError(
                 f"{self.front}with {what} it would fill more than {self.most} bytes of memory, far more "
-                "than the file has; --most BYTES allows more"
+                f"than the file has; {option('most')} allows more"
             )
 
     def give_back(self, count: int) -> None:

@@ -16,8 +16,8 @@ import numpy as np
 
 from stepnet.errors import LayoutError
 from stepnet.files.account import check_row
-from stepnet.files.formats import kind, prefix, read
-from stepnet.files.model import Array, Module, stacked
+from stepnet.files.formats import kind, read
+from stepnet.files.model import Array, Module, bare, stacked
 from stepnet.layout.frameworks import NOT_INSTALLED
 from stepnet.layout.verify import (
     NOT_FINITE,
@@ -79,7 +79,7 @@ def verify_file(
 def again(output: str | Path, made: tuple[Module, ...]) -> list[Module]:
     """The modules that were written, as the file has them; what it does not tell is as it was written."""
     form, several = kind(Path(output)), len(made) > 1
-    by_name = {prefix(old, True, ""): old.layout for old in made} if form.of_arrays and several else None
+    by_name = {bare(form.front(old)): old.layout for old in made} if form.of_arrays and several else None
     written = {old.layout for old in made}
     found = tuple(
         replace(new, layouts=tuple(one for one in new.layouts if one in written) or new.layouts)
@@ -135,7 +135,14 @@ def in_keras(path: Path) -> Callable[[Array], Array]:
     """A .keras file as Keras runs it."""
     keras: Any = importlib.import_module("keras")
     model = keras.saving.load_model(path, compile=False, safe_mode=True)
-    return lambda x: np.asarray(keras.ops.convert_to_numpy(model(x[None].astype(model.dtype))))[0]
+
+    def run(x: Array) -> Array:
+        given = model(x[None].astype(model.dtype))
+        # Last states may be behind the outputs.
+        outputs: Any = given[0] if type(given) in (list, tuple) else given
+        return np.asarray(keras.ops.convert_to_numpy(outputs))[0]
+
+    return run
 
 
 RUNTIMES = (Runtime("onnxruntime", ".onnx", in_onnxruntime), Runtime("keras", ".keras", in_keras))

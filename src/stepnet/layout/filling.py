@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from stepnet.layout.moves import Move
+from stepnet.layout.options import option
 from stepnet.layout.places import Array, Block, Region
 from stepnet.layout.sizes import Shape
 
@@ -162,5 +163,5 @@ def overflow(region: Region, made: Mapping[str, Array]) -> str:
     largest = float(cast(Any, ml_dtypes.finfo(array.dtype)).max)
     return (
         f"{region.array}{place} ({region.block}) would be beyond the largest {array.dtype.name}, "
-        f"{largest:.6g}: convert to a wider dtype (dtype='float32', --dtype float32)"
+        f"{largest:.6g}: say {option('dtype', dtype='float32')} or a wider one"
     )

@@ -4,7 +4,7 @@
         -> Found("rnn.", torch.gru), and head.weight is nobody's
 
 Names are those of a record behind some prefix, and shapes alone never choose: a record whose arrays are
-called as those of other layers are (`kernel`, `bias`) has a mark, a word that the layer's own name has to
+called as those of other layers are (`kernel`, `bias`) has a mark, a pattern that the layer's own name has to
 have. The record that explains most names is taken. Where several do that are not the same, nothing is
 guessed: all are given, and who needs one asks for it.
 """
@@ -18,6 +18,7 @@ from typing import Any, cast
 from stepnet.errors import LayoutError
 from stepnet.layout import registry
 from stepnet.layout.names import spelled
+from stepnet.layout.options import option
 from stepnet.layout.possible import Array, conditions, possible
 from stepnet.layout.record import Record
 from stepnet.layout.sizes import Shape, shape_of
@@ -46,13 +47,17 @@ class Found:
             arrays = ", ".join(self.names)
             raise LayoutError(
                 f"{arrays} fit{'s' if len(self.names) == 1 else ''} {' and '.join(self.layouts)}, "
-                "which shapes do not tell apart: say which it is (--from LAYOUT)"
+                f"which shapes do not tell apart: say {option('layout')}"
             )
         return self.layouts[0]
 
 
 def find(
-    shapes: Mapping[str, Shape], among: Iterable[Record] | None = None, frameworks: Iterable[str] = ()
+    shapes: Mapping[str, Shape],
+    among: Iterable[Record] | None = None,
+    frameworks: Iterable[str] = (),
+    *,
+    marked: bool | None = None,
 ) -> tuple[Found, ...]:
     """The recurrent layers among arrays of these names and shapes, in the order of the arrays.
 
@@ -62,6 +67,8 @@ def find(
         shapes: Shapes by name.
         among: The records to consider; by default all.
         frameworks: The frameworks to prefer if several layouts fit.
+        marked: Whether the name of a layer has to have the mark of its record; by default that of all records
+            alone.
 
     Raises:
         LayoutError: For names and shapes that are none.
@@ -73,7 +80,7 @@ def find(
     fits: dict[tuple[str, frozenset[str]], list[Record]] = {}
     refused: dict[Any, bool] = {}
     asked: dict[Any, tuple[Array, ...]] = {}
-    for group in spelled(shapes, among).whole():
+    for group in spelled(shapes, among, marked).whole():
         held = {own: shapes[name] for own, name in group.names.items()}
         alike = (
             tuple(group.record.arrays.items()),
@@ -208,6 +215,5 @@ def misfits(
 def left_out_text(record: Record, prefix: str) -> str:
     """Why arrays that fit a record are no layer: they lie where none is looked for."""
     name = re.sub("[./_]$", "", prefix)
-    return (
-        f"what {name!r} has fits it, and was not looked for: say --from {name}={record.name} if it is a layer"
-    )
+    said = option("layout of", module=name, layout=record.name)
+    return f"what {name!r} has fits it, and was not looked for: say {said} if it is a layer"

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from stepnet.layout.options import option
 from stepnet.layout.places import Block
 from stepnet.layout.record import Record
 from stepnet.layout.semantics import FIELDS, SYMMETRIC, Semantics, Setting
@@ -173,7 +174,8 @@ def obstacle(name: str, value: Any, known: Any, given: Semantics, target: Record
     if name == "reset":  # then R_n has to be diagonal
         return "" if kind == "weights" else f"the {kind} of R_n is another where the reset is {known} it"
     what = f"{value or 'none'}, and {target.name} has {known or 'none'}"
-    unless = f", unless nothing ever reaches it: then say {name}=0" if name.endswith("clip") and value else ""
+    said = option("semantics", field=name, value="0", choice="0")
+    unless = f", unless nothing ever reaches it: then say {said}" if name.endswith("clip") and value else ""
     return f"the source's {name} is {what}: these are different functions{unless}"
 
 

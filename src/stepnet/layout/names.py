@@ -69,7 +69,7 @@ class Index:
 class Spelled:
     """Names as they are spelled.
 
-    among: whether somebody chose the records, whose marks do not count then. behind: by prefix each spelling
+    marked: whether the marks of records count. behind: by prefix each spelling
     that is there with the place of the name, as one number, for there may be as many as names: the place
     times the number of spellings, and the spelling. shortest: of names that are spelled behind several
     prefixes, by their places, the length of the prefix for each spelling; names that are alike in that have
@@ -77,7 +77,7 @@ class Spelled:
     """
 
     index: Index
-    among: bool
+    marked: bool
     names: Sequence[str]
     behind: Mapping[str, list[int]]
     shortest: Mapping[int, Mapping[int, int]]
@@ -116,7 +116,7 @@ class Spelled:
             held = self.by_spelling(entries)
             counts = {place: len(names) for place, names in held.items()}
             part = last_part(prefix)
-            kind = frozenset(counts.items()), frozenset(mark for mark in marks if mark in part)
+            kind = frozenset(counts.items()), frozenset(mark for mark in marks if re.search(mark, part))
             alike[kind] += 1
             if alike[kind] > most:
                 continue
@@ -138,7 +138,7 @@ class Spelled:
     def is_meant(self, at: int, prefix: str) -> bool:
         """Whether the name of a layer has the mark of a record, where that counts."""
         mark = self.index.records[at].mark
-        return self.among or not mark or mark in last_part(prefix)
+        return not self.marked or not mark or re.search(mark, last_part(prefix)) is not None
 
     def group(self, at: int, prefix: str) -> tuple[int, Group]:
         """The names of a record behind a prefix, and the place of the first of them."""
@@ -159,8 +159,8 @@ class Spelled:
         return all(lengths[spelling] >= length for spelling in own & lengths.keys())
 
 
-def spelled(names: Iterable[str], among: Iterable[Record] | None) -> Spelled:
-    """Names as the records have them; among: as for `find`."""
+def spelled(names: Iterable[str], among: Iterable[Record] | None, marked: bool | None = None) -> Spelled:
+    """Names as the records have them; among and marked: as for `find`."""
     known = of_all() if among is None else index(tuple(among))
     behind: dict[str, list[int]] = {}
     shortest: dict[int, dict[int, int]] = {}
@@ -176,7 +176,7 @@ def spelled(names: Iterable[str], among: Iterable[Record] | None) -> Spelled:
                 lengths[place] = match.end(1)
         if len(set(lengths.values())) > 1:
             shortest[at] = alike.setdefault(tuple(lengths.items()), lengths)
-    return Spelled(known, among is not None, listed, behind, shortest)
+    return Spelled(known, among is None if marked is None else marked, listed, behind, shortest)
 
 
 def last_word(name: str) -> str:

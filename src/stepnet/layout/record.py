@@ -7,7 +7,7 @@ them gets both in front where there are several: `0/forward/kernel`. A ? at the 
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from string import digits
 from typing import Any
@@ -68,7 +68,7 @@ class Record:
         lone_bias: Whether a single bias is "b" or "d", in a layout that has both.
         lone_direction: The spelling of {D} if there is one direction; None for that of the first of two.
         ways: How many directions its layers have, if that is always the same number.
-        mark: A word that the layer's name must contain, if its arrays are named as those of other layers are.
+        mark: A pattern that is in the layer's name, if its arrays are named as those of other layers are.
         notes: Remarks for the reports of conversions.
 
     >>> gru = Record("mine.gru", "gru", {"w": "W[(g:rzn h) x]", "u": "R[(g:rzn h) k]", "b?": "b[(g:rzn h)]"})
@@ -165,6 +165,25 @@ class Record:
         """Whether it says by itself which layer a number is of, in names, axes or buffers."""
         return any("L" in letters_of(self.patterns[name]) | named(name) for name in self.patterns)
 
+    @property
+    def names_layers(self) -> bool:
+        """Whether the names of all its arrays say which layer they are of."""
+        return all("L" in named(self.full[name]) for name in self.patterns)
+
+    def layer_of(self, name: str) -> int:
+        """The layer of an array by its name; the first where the name does not say."""
+        return self.known(name)[1] or 0
+
+    def in_layer(self, name: str, layer: int, sizes: Sizes) -> str:
+        """What an array is called as the same one of another layer.
+
+        >>> gru = Record("mine.gru", "gru", {"w_l{L}{D}": "W[(g:rzn h) x]", "u": "R[(g:rzn h) k]"})
+        >>> [gru.in_layer(name, 1, Sizes(2, 3, layers=2)) for name in ("w_l0backward/", "u")]
+        ['w_l1backward/', '1/u']
+        """
+        template, _, direction = self.known(name)
+        return self.spelled(self.full[template], layer, direction or 0, sizes)
+
     @computed_once
     def patterns(self) -> dict[str, Pattern]:
         """What the notation says, by template."""
@@ -222,6 +241,13 @@ class Record:
                 return template, layer, direction
         return None
 
+    def known(self, name: str) -> tuple[str, int | None, int | None]:
+        """As `place`; raises `LayoutError` for a name it does not know."""
+        place = self.place(name)
+        if place is None:
+            raise LayoutError(f"{self.name} has no array {name!r}")
+        return place
+
     @property
     def spelled_ways(self) -> tuple[str, ...]:
         """How {D} may be spelled."""
@@ -257,6 +283,17 @@ class Record:
         """By template a pattern of its names behind a prefix, which ends in no letter or digit."""
         texts = {name: re.sub(r"\?P<[LDC]>", "?:", one.pattern) for name, one in self.spellings.items()}
         return {name: f"((?:.*?[^A-Za-z0-9])??)(?:{text})" for name, text in texts.items()}
+
+    def takes_for_place(self, front: str, names: Iterable[str]) -> bool:
+        """Whether it would read what stands before its names as the place of a layer or a direction.
+
+        >>> gru = Record("mine.gru", "gru", {"w": "W[(g:rzn h) x]", "r_w": "R[(g:rzn h) k]"})
+        >>> [gru.takes_for_place(front, ["w", "r_w"]) for front in ("rnns.0/", "rnns_0/", "my_backward/")]
+        [True, False, True]
+        """
+        texts = [re.compile(text) for text in self.behind_prefix.values()]
+        whole = [match for name in names for text in texts if (match := text.fullmatch(front + name))]
+        return any(len(match[1]) < len(front) for match in whole)
 
     def tails(self, template: str) -> tuple[str, ...]:
         """What the names of a template end in, behind the last of its layer and direction, without digits.

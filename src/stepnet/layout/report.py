@@ -6,6 +6,7 @@ from itertools import groupby
 from typing import Any
 
 from stepnet.layout.moves import Move, target_sizes
+from stepnet.layout.options import OPTIONS
 from stepnet.layout.places import Block
 from stepnet.layout.record import Record
 from stepnet.layout.semantics import Semantics
@@ -186,7 +187,8 @@ def assumed_text(assumed: Mapping[str, Any]) -> list[str]:
     ["assumed as usual: activation='tanh' (--semantics, or semantics=, says otherwise)"]
     """
     values = ", ".join(f"{name}={value!r}" for name, value in assumed.items())
-    return [f"assumed as usual: {values} (--semantics, or semantics=, says otherwise)"] if values else []
+    said = OPTIONS["semantics"].name
+    return [f"assumed as usual: {values} ({said}, or {said[2:]}=, says otherwise)"] if values else []
 
 
 def steps(roundings: Mapping[Move, float]) -> tuple[Step, ...]:

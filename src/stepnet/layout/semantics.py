@@ -19,6 +19,7 @@ from numbers import Real
 from typing import Any
 
 from stepnet.errors import LayoutError
+from stepnet.layout.options import option
 from stepnet.values.arguments import is_one_of, shown
 
 GATES = {"rnn": "n", "gru": "rzn", "lstm": "ifgo", "mgu": "fn"}
@@ -183,9 +184,9 @@ def chosen(name: str, field: str, setting: Setting, given: Mapping[str, Any]) ->
         return given[field]
     if setting.usual is None:
         choice = " or ".join(map(repr, setting.values)) if setting.values else "a number"
+        said = option("semantics", field=field, value="VALUE", choice=choice)
         raise LayoutError(
-            f"{name}: the arrays do not tell {field}, which is set there as {setting.name}: "
-            f"say --semantics {field}=VALUE, or semantics={{{field!r}: {choice}}}"
+            f"{name}: the arrays do not tell {field}, which is set there as {setting.name}: say {said}"
         )
     return setting.usual
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from stepnet.errors import LayoutError
 from stepnet.layout.notation import Atom, Axis, Flat, Loop, Pattern, Stack
+from stepnet.layout.options import option
 from stepnet.layout.record import Record, letters_of
 from stepnet.layout.sizes import LETTERS, Shape, Sizes, shape_of
 
@@ -304,9 +305,8 @@ def asked(array: str, length: int, fits: list[Sizes], of: str, searched: bool = 
     some = "; ".join(map(str, fits[:-1] if len(fits) == MOST_SHOWN else fits))
     some += "; ..." if len(fits) == MOST_SHOWN else ""
     return OpenSizesError(
-        f"{array} has {length} numbers, which fit several sizes of {of}{f' ({some})' if some else ''}: give "
-        'sizes={"inputs": ..., "hidden": ...}, and "layers" and "directions" if there are several '
-        "(--size inputs=N --size hidden=N)"
+        f"{array} has {length} numbers, which fit several sizes of {of}{f' ({some})' if some else ''}: say "
+        f"{option('sizes')}, and layers and directions if there are several"
     )
 
 

@@ -4,8 +4,8 @@
     results   per step, per row, totals
 
 A net has inputs and results in a row, in whatever order it was made. What each one is follows from its
-extent; an input that a recurrence begins with is an initial memory, which a call may leave out: it is zeros
-then.
+extent: a sequence that each row has besides counts as one per row. An input that a recurrence begins with is
+an initial memory, which a call may leave out: it is zeros then.
 """
 
 from dataclasses import dataclass
@@ -53,6 +53,7 @@ class Ends:
             inputs["statics" if is_beside(extent) else kinds.get(extent, "sequences")].append(place)
         results: dict[str, list[int]] = {"steps": [], "rows": [], "totals": []}
         for place, number in enumerate(net.results):
+            extent = net.type_of(number).extent
             kinds = {CONST: "totals", ROWS: "rows"}
-            results[kinds.get(net.type_of(number).extent, "steps")].append(place)
+            results["rows" if is_beside(extent) else kinds.get(extent, "steps")].append(place)
         return cls(**{name: tuple(places) for name, places in (inputs | results).items()})

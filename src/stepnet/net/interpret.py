@@ -14,7 +14,7 @@ import numpy as np
 
 from stepnet.errors import InputError
 from stepnet.net.ir import Builder, Net, Node
-from stepnet.net.meanings import REDUCTIONS
+from stepnet.net.meanings import REDUCTIONS, vectors
 from stepnet.net.type_rules import recur_extent
 from stepnet.net.types import CONST, ROWS, STEPS, Extent, Literal, Type, is_beside
 from stepnet.ragged.offsets import offsets_of, positions_of
@@ -124,12 +124,25 @@ def wide(value: Any) -> Any:
 def expand(net: Net, node: Node, operands: list[Array], segments: Segments) -> Array:
     """The value of each entry repeated over what lies inside it."""
     depth, value = len(net.nodes[node.inputs[0]].type.extent), operands[0]
+    if "how" in node.attributes:
+        return at_ends(node, value, segments)
     for inner in range(depth, len(node.type.extent)):
         if inner == 0:
             value = np.broadcast_to(value, (segments.rows, *value.shape))
         else:
             value = np.repeat(value, np.diff(segments.into(node.type.extent[: inner + 1])), axis=0)
     return value
+
+
+def at_ends(node: Node, value: Array, segments: Segments) -> Array:
+    """The value of each entry at the first or the last of what lies inside it, zeros at the rest."""
+    extent, first = node.type.extent, node.attributes["how"] == "first"
+    rows = len(extent) == 1
+    offsets = np.array([0, segments.rows]) if rows else segments.into(extent)
+    out = np.zeros((int(offsets[-1]), *node.type.shape), node.type.dtype)
+    filled = offsets[1:] > offsets[:-1]
+    out[(offsets[:-1] if first else offsets[1:] - 1)[filled]] = value[None][filled] if rows else value[filled]
+    return out
 
 
 def reduce(net: Net, node: Node, operands: list[Array], segments: Segments) -> Array:
@@ -147,8 +160,9 @@ def reduce(net: Net, node: Node, operands: list[Array], segments: Segments) -> A
 
 
 def contract(net: Net, node: Node, operands: list[Array], segments: Segments) -> Array:
-    """The sum over all elements of the outer products."""
-    return operands[0].T @ operands[1]
+    """The sum over all vectors of all elements of the outer products."""
+    left, right = map(vectors, operands)
+    return left.T @ right
 
 
 def result(net: Net, node: Node, operands: list[Any], segments: Segments) -> Array:
@@ -183,17 +197,17 @@ def by_steps(
         places, inside = within_steps(at, () if is_beside(deep) else segments.offsets[len(deep) - 1 :])
         pairs = zip(given.sequences, types.sequences, strict=True)
         inner = [sequence[places[len(type_.extent) - 1]] for sequence, type_ in pairs]
-        inner += [memory[alive] for memory in state]
+        memories, _ = of_rows(state, types.memories, segments, alive)
         still, beside = given.others, segments.beside
         if len(alive) < len(lengths):
             still, beside = of_rows(given.others, types.others, segments, alive)
         index = np.full(len(alive), step) + (begun[alive] if begun is not None else 0)
-        found = run([*inner, *still], Segments(len(alive), inside, beside=beside), index)
+        found = run([*inner, *memories, *still], Segments(len(alive), inside, beside=beside), index)
         made = recur.gives(found)
         for output, type_, value in zip(outputs, results, made.outputs, strict=True):
             output[places[len(type_.extent) - 1]] = value
-        for memory, value in zip(state, made.memories, strict=True):
-            memory[alive] = value
+        for memory, type_, value in zip(state, types.memories, made.memories, strict=True):
+            memory[places_of(type_, segments, alive)] = value
     return (*outputs, *state)
 
 
@@ -201,12 +215,19 @@ def of_rows(
     arrays: list[Array], types: list[Type], segments: Segments, rows: Array
 ) -> tuple[list[Array], Mapping[str, Array]]:
     """What some rows have of values that are the same at every step, and the offsets of their sequences."""
-    own = {axis: within_steps(rows, (level,)) for axis, level in segments.beside.items()}
-    found: list[Array] = []
-    for array, type_ in zip(arrays, types, strict=True):
-        at_rows = own[type_.extent[-1]][0][1] if is_beside(type_.extent) else rows
-        found.append(array if type_.extent == CONST else array[at_rows])
-    return found, {axis: level for axis, (_, (level,)) in own.items()}
+    found = [
+        array if type_.extent == CONST else array[places_of(type_, segments, rows)]
+        for array, type_ in zip(arrays, types, strict=True)
+    ]
+    return found, {axis: offsets_of(np.diff(level)[rows]) for axis, level in segments.beside.items()}
+
+
+def places_of(type_: Type, segments: Segments, rows: Array) -> Array:
+    """Where the values of some rows are: one of each, or those of a sequence that it has besides."""
+    if not is_beside(type_.extent):
+        return rows
+    level = segments.beside[type_.extent[-1]]
+    return positions_of(level[rows], np.diff(level)[rows])
 
 
 def within_steps(at: Array, offsets: tuple[Array, ...]) -> tuple[list[Array], tuple[Array, ...]]:

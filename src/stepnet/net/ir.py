@@ -177,6 +177,19 @@ def without_unused(nodes: tuple[Node, ...], results: tuple[int, ...]) -> Net:
     return Net(kept, tuple(place[one] for one in sorted(inputs)), tuple(place[one] for one in results))
 
 
+def with_inputs(builder: Builder, order: Sequence[int], results: Iterable[int]) -> Net:
+    """The net of a builder with these inputs, in this order, of which all that the results need are some."""
+    made = Builder()
+    place = {number: made.input(builder.type_of(number), builder.nodes[number].name) for number in order}
+    wanted = tuple(results)
+    for number in sorted(ancestors(builder.nodes, wanted) - place.keys()):
+        node = builder.nodes[number]
+        if node.operation == "input":
+            raise NetError(f"%{number} = input {node.name} is read, and is none of the inputs of the net")
+        place[number] = made.copy(node, [place[operand] for operand in node.inputs])
+    return made.net(place[number] for number in wanted)
+
+
 def ancestors(nodes: Sequence[Node], numbers: Iterable[int]) -> set[int]:
     """All nodes that these need, themselves included."""
     found = set(numbers)

@@ -117,6 +117,18 @@ def gather(table: Array, index: Array) -> Array:
     return table[index]
 
 
+def scatter(index: Array, values: Array, *, rows: int) -> Array:
+    """The sum of all values at each index, [rows, ...]: what `gather` read once for each of them."""
+    total = np.zeros((rows, *values.shape[index.ndim :]), values.dtype)
+    np.add.at(total, index, values)
+    return total
+
+
+def vectors(x: Array) -> Array:
+    """All vectors of an array along its last axis, one after the other: [count, size], also of size 0."""
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
 def constant(*, value: Literal) -> Array:
     """The array itself."""
     return value.value

@@ -25,8 +25,8 @@ class Operation:
     """One row: its name, its kind, what it means in NumPy (an array, or several), and the types it gives.
 
     Kinds: `pointwise` (each number by itself), `view` (numbers moved within an element), `reduce` (over
-    feature axes), `scan` (along one, in order), `matmul`, `gather`, `source` (a value of its own) and
-    `extent` (crosses extents, so the interpreter runs it).
+    feature axes), `scan` (along one, in order), `matmul`, `gather`, `source` (a value of its own), `extent`
+    (crosses extents, so the interpreter runs it) and `total` (one value for all there is).
     """
 
     name: str
@@ -116,13 +116,14 @@ OPERATIONS: dict[str, Operation] = {
         Operation("matmul", "matmul", meanings.matmul, type_rules.computing(type_rules.matmul_types)),
         Operation("products", "matmul", meanings.products, type_rules.computing(type_rules.products_types)),
         Operation("gather", "gather", meanings.gather, type_rules.gather_types),
+        Operation("scatter", "total", meanings.scatter, type_rules.scatter_types),
         Operation("input", "source", meanings.run_by_interpreter, type_rules.input_types),
         Operation("constant", "source", meanings.constant, type_rules.constant_types),
         Operation("index", "source", meanings.run_by_interpreter, type_rules.index_types),
         _extent("result", type_rules.result_types),
         _extent("expand", type_rules.expand_types),
         _extent("reduce", type_rules.reduce_types),
-        _extent("contract", type_rules.contract_types),
+        Operation("contract", "total", meanings.run_by_interpreter, type_rules.contract_types),
         _extent("recur", type_rules.recur_types),
     )
 }

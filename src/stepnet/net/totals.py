@@ -24,11 +24,12 @@ of additions lose less."""
 
 
 def contract(left: Array, right: Array) -> Array:
-    """The sum over all values of the outer products: [n, a] and [n, b] give [a, b].
+    """The sum over all vectors of the outer products: [n..., a] and [n..., b] give [a, b].
 
     >>> contract(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[1.0], [10.0]])).tolist()
     [[31.0], [42.0]]
     """
+    left, right = meanings.vectors(left), meanings.vectors(right)
     dtype = np.result_type(left, right)
     total = np.zeros((left.shape[1], right.shape[1]), dtype)
     for first in range(0, len(left), BLOCK):

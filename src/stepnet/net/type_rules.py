@@ -13,6 +13,10 @@ from stepnet.net.types import CONST, ROWS, Extent, Type, extent_of, is_beside, j
 from stepnet.values.dtypes import COMPUTED, DTYPES
 
 Array = np.ndarray
+ENDS = ("first", "last")
+"""Of a sequence's steps those that there is one of."""
+TOTALS = ("contract", "scatter", "reduce")
+"""Operations that make one value of those of all rows; `reduce` where it starts from rows."""
 Attributes = Mapping[str, Any]
 TypeRule = Callable[[Sequence[Type], Attributes], tuple[Type, ...]]
 KEPT = 1024
@@ -126,6 +130,15 @@ def gather_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type
     return (Type(index.extent, index.shape + table.shape[1:], table.dtype),)
 
 
+def scatter_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+    """Integers [...] with values [..., ...] of the same extent give a constant [rows, ...]."""
+    index, values = operands
+    leading = values.shape[: len(index.shape)]
+    if DTYPES[index.dtype].kind != "integer" or index.extent != values.extent or leading != index.shape:
+        raise NetError(f"scatter takes integers and a value for each, not {index} and {values}")
+    return (Type(CONST, (attributes["rows"], *values.shape[len(index.shape) :]), values.dtype),)
+
+
 def constant_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
     """The type of the array itself."""
     value = attributes["value"].value
@@ -149,8 +162,14 @@ def result_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type
 
 
 def expand_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """The same element at each entry of a deeper extent."""
+    """The same element at each entry of a deeper extent; with `how`, at the first or last one in each entry,
+    and zeros at the others.
+    """
     extent, operand = attributes["extent"], operands[0]
+    if (how := attributes.get("how")) not in (None, *ENDS) or (
+        how and len(extent) != len(operand.extent) + 1
+    ):
+        raise NetError(f"expand goes to the first or last of one more axis, not {how} from {operand}")
     if extent[: len(operand.extent)] != operand.extent or extent == operand.extent:
         raise NetError(f"expand goes to a deeper extent, not from {operand} to {'/'.join(extent)}")
     return (operand.at(extent),)
@@ -168,11 +187,13 @@ def reduce_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type
 
 
 def contract_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """[k] and [n] of one extent give a constant [k, n], summed over all elements."""
+    """[..., k] and [..., n] of one extent give a constant [k, n], summed over all vectors of all elements."""
     left, right = operands
-    if left.extent != right.extent or not left.extent or len(left.shape) != 1 or len(right.shape) != 1:
-        raise NetError(f"contract takes two vectors of one extent, not {left} and {right}")
-    return (Type(CONST, left.shape + right.shape, np.result_type(left.dtype, right.dtype).name),)
+    alike = left.extent == right.extent and left.shape[:-1] == right.shape[:-1]
+    if not alike or not left.extent or not left.shape or not right.shape:
+        raise NetError(f"contract takes two values of one extent, vector by vector, not {left} and {right}")
+    shape = (left.shape[-1], right.shape[-1])
+    return (Type(CONST, shape, np.result_type(left.dtype, right.dtype).name),)
 
 
 def recur_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
@@ -205,10 +226,10 @@ def recur_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type,
             if type_.extent == CONST:
                 raise NetError(f"{what} of a body is {type_}, one for all rows: expand it to rows")
     for node in body.nodes:
-        if node.operation in ("contract", "reduce") and node.type.extent == CONST:
+        if node.operation in TOTALS and node.type.extent == CONST:
             raise NetError(f"a body mixes no rows, and {node.operation} to const does: it stands outside")
     given = (output.at(deeper(deep, output.extent)) for output in outputs)
-    return (*given, *(after.at(deep[:-1]) for after in following))
+    return (*given, *(after.at(deep[:-1] + after.extent[1:]) for after in following))
 
 
 def recur_extent(operands: Sequence[Type], attributes: Attributes) -> Extent:

@@ -149,6 +149,10 @@ def stage(node: Node, known: When) -> str:
 def check_one_pass(net: Net, known: list[When]) -> None:
     """Raises `NetError` where one pass over the steps is not enough: a step needs a value of all steps."""
     for number, node in enumerate(net.nodes):
+        if "how" in node.attributes and node.operation == "expand":
+            raise NetError(
+                f"%{number} = expand is of one step of each sequence; a schedule runs it by itself"
+            )
         extent = node.types[0].extent if node.types else CONST
         late = [n for n in node.inputs if known[n] > latest_operand(net, n, node, extent)]
         if late:

@@ -16,7 +16,7 @@ import numpy as np
 
 from stepnet.errors import NetError
 from stepnet.net.ir import Builder, Net, Node, Recur, without_unused
-from stepnet.net.type_rules import recur_extent
+from stepnet.net.type_rules import TOTALS, recur_extent
 from stepnet.net.types import CONST, ROWS, STEPS, Extent, Type
 from stepnet.plan.passes.lift import is_inner, lift
 from stepnet.plan.passes.when import is_constant, known_once
@@ -48,7 +48,8 @@ class Part:
     """One part of a schedule: the values of the net that it reads and gives, by their numbers.
 
     -1 stands for zeros among the values read, and for a result that nobody needs. last_only: whether a
-    recurrence's outputs are the last of each sequence.
+    recurrence's outputs are the last of each sequence. late: whether some of its parameters are totals that
+    other parts compute, so that it is bound in each call.
     """
 
     kind: str
@@ -62,6 +63,7 @@ class Part:
     node: Node | None = None
     inner: "Schedule | None" = None
     last_only: bool = False
+    late: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,6 @@ def whole_part(single: Plan) -> Part:
 def scheduled(traced: Net, net: Net) -> Schedule:
     """The parts of a net as it is."""
     once, through, sums, ends = known_once(net), repeated(net), summed(net), ended(net)
-    check_parameters(net, once)
     levels = waves(net, once)
     apart = once | through | sums | {number for pairs in ends.values() for number in pairs.values()}
     groups: dict[tuple[int, int, Extent], list[int]] = {}
@@ -134,23 +135,22 @@ def scheduled(traced: Net, net: Net) -> Schedule:
         extent = node.types[0].extent if together else CONST
         groups.setdefault((levels[number], alone, extent), []).append(number)
     parts = [part_of(net, numbers, through, sums, ends) for _, numbers in sorted(groups.items())]
+    parts = [replace(part, late=bool(late_reads(net, part) - once)) for part in parts]
     return Schedule(traced, net, tuple(parts))
 
 
-def check_parameters(net: Net, once: set[int]) -> None:
-    """Raises `NetError` where values of rows need a total: parameters are bound before a call."""
-    for number, node in enumerate(net.nodes):
-        late = [n for n in node.inputs if is_constant(net.nodes[n]) and n not in once]
-        if late and not is_constant(node):
-            raise NetError(
-                f"%{number} = {node.operation} reads %{late[0]}, {net.type_of(late[0])}, a total of rows: "
-                "parameters are bound before there are rows; run what makes it first, and bind it"
-            )
+def late_reads(net: Net, part: Part) -> set[int]:
+    """The constants that a part is bound to."""
+    if part.plan is None and part.inner is None:
+        return set()
+    return {
+        number for number in (*part.parameters, *part.reads) if number >= 0 and is_constant(net.nodes[number])
+    }
 
 
 def is_plain(node: Node) -> bool:
     """Whether a node works on values of a single extent."""
-    return node.operation not in ("recur", "expand", "reduce", "contract")
+    return node.operation not in ("recur", "expand", *TOTALS)
 
 
 def repeated(net: Net) -> set[int]:
@@ -171,6 +171,7 @@ def repeated(net: Net) -> set[int]:
         number
         for number, node in enumerate(net.nodes)
         if node.operation == "expand"
+        and "how" not in node.attributes
         and len(node.type.extent) == len(net.type_of(node.inputs[0]).extent) + 1 > 1
         and net.type_of(node.inputs[0]).extent != CONST
         and users[number]
@@ -180,7 +181,7 @@ def repeated(net: Net) -> set[int]:
 
 
 def summed(net: Net) -> set[int]:
-    """Sums over the steps of each sequence of values that are computed there: they are added up on the way."""
+    """Sums over the steps of each sequence of values that are computed there; they are added step by step."""
     return {
         number
         for number, node in enumerate(net.nodes)
@@ -259,10 +260,14 @@ def part_of(
 
 
 class Inside:
-    """A net built from nodes of another one, with the constants that they need."""
+    """A net built from nodes of another one, with the constants that they need.
+
+    Constants that are known when parameters are bound are computed in it. A total that other parts compute is
+    a parameter of it.
+    """
 
     def __init__(self, net: Net) -> None:
-        self.net, self.builder = net, Builder()
+        self.net, self.builder, self.once = net, Builder(), known_once(net)
         self.place: dict[int, int] = {}
         self.parameters: list[int] = []
 
@@ -275,7 +280,7 @@ class Inside:
         """A node here: one that was placed, or a constant, which is built here from its operands."""
         if number not in self.place:
             node = self.net.nodes[number]
-            if node.operation == "input":
+            if node.operation == "input" or number not in self.once:
                 self.parameters.append(number)
                 return self.input(number, node.type)
             self.place[number] = self.builder.copy(node, [self.of(operand) for operand in node.inputs])

@@ -18,6 +18,7 @@ from stepnet.rnn.frozen import FrozenCalls
 from stepnet.rnn.program import Program, StepProgram
 from stepnet.rnn.reading import Reading, call_of
 from stepnet.trace.step import Spec, Step, TracedStep, specs, trace_step
+from stepnet.trace.traced import Traced
 from stepnet.values.arguments import array_of, choice, dtype_name, flag, function, is_array, whole
 from stepnet.values.dtypes import promoted_float
 from stepnet.values.structure import arranged, leaves, named_leaves, skeleton, transform
@@ -160,8 +161,13 @@ def check_masked(masked: Any) -> None:
     choice(masked, MASKED_IS, MASKED)
 
 
-def parameter(value: Any) -> Array:
-    """A copy of a parameter as an array; raises `InputError` for anything that is no array."""
+def parameter(value: Any) -> Any:
+    """A copy of a parameter as an array; raises `InputError` for anything that is no array.
+
+    In a step it may be a parameter of that step, which stays as it is.
+    """
+    if isinstance(value, Traced) and value.is_constant:
+        return value
     array = array_of(value, "a parameter")
     dtype_name(array.dtype, "a parameter")
     return own_copy(array)

@@ -242,7 +242,8 @@ def flops(net: Net, number: int) -> int:
         left = net.type_of(node.inputs[0]).size
         return sum(2 * left * net.type_of(right).shape[1] for right in node.inputs[1:])
     if node.operation == "contract":
-        return 2 * node.type.size
+        left = net.type_of(node.inputs[0])
+        return 2 * node.type.size * (left.size // max(1, left.shape[-1]))
     if node.kind == "reduce":
         return node.row.flops * net.type_of(node.inputs[0]).size
     return node.row.flops * sum(type_.size for type_ in node.types)

@@ -15,7 +15,7 @@ import numpy as np
 
 from stepnet.engines import checked_engine
 from stepnet.errors import InputError, named
-from stepnet.net.ir import Builder, Net
+from stepnet.net.ir import Builder, Net, with_inputs
 from stepnet.net.types import CONST, ROWS, STEPS, Type, extent_of
 from stepnet.rnn.batch import Batch, Statics, initial_arrays
 from stepnet.rnn.control import Control, Controls
@@ -146,48 +146,12 @@ class LayersProgram(Program):
         self.memories_of = [part.memory for part in parts]
 
 
-class LayersRun:
-    """What runs layers as one net: the programs of the kinds of calls so far.
+class LayerPrograms:
+    """The programs of a layer as one net, for the kinds of calls so far."""
 
-    ends: whether sequences may end early: how long those of the next layer are is then known too late.
-    """
-
-    def __init__(self, layer: Combined, ends: bool) -> None:
-        self.layer, self.ends = layer, ends
+    def __init__(self, layer: "Layer") -> None:
+        self.layer = layer
         self.programs = OrderedDict[Any, LayersProgram]()
-        self.frozen = FrozenCalls[LayersProgram]()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """The layers alone: a copy, or one in another process, makes its programs anew."""
-        return LayersRun, (self.layer, self.ends)
-
-    def __call__(
-        self,
-        sequences: Any,
-        initial: Any,
-        statics: Any,
-        lengths: Any,
-        last_only: bool,
-        engine: Asked,
-        *,
-        mask: Any = None,
-        masked: str = "repeat",
-        begun: Any = None,
-        time_major: bool = False,
-    ) -> tuple[Any, Any]:
-        """The outputs and the last memories: of one net, unless the layers are in a step's, or end early."""
-        plain = statics is None and lengths is None and mask is None and begun is None
-        key = self.frozen.key(sequences, last_only, engine, masked, time_major) if plain else None
-        if key is not None and (done := self.frozen.run(key, sequences, initial)) is not None:
-            return done[1]
-        control: Controls = {"mask": mask, "masked": masked, "begun": begun, "time_major": time_major}
-        if self.ends or is_traced(sequences):
-            return part_by_part(
-                self.layer, sequences, initial, statics, lengths, last_only, engine, **control
-            )
-        asked, last_only = checked_engine(engine), flag(last_only, "last_only")
-        reading = self.read(sequences, initial, statics, lengths, last_only, **control)
-        return reading.run(asked, self.frozen, key)
 
     def read(
         self,
@@ -224,6 +188,50 @@ class LayersRun:
             program = Wiring(batch, parts, Control(masked)).program(self.layer, last_only)
             keep(self.programs, key, program)
         return program
+
+
+class LayersRun(LayerPrograms):
+    """What runs layers as one net.
+
+    ends: whether sequences may end early: how long those of the next layer are is then known too late.
+    """
+
+    def __init__(self, layer: Combined, ends: bool) -> None:
+        super().__init__(layer)
+        self.combined, self.ends = layer, ends
+        self.frozen = FrozenCalls[LayersProgram]()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The layers alone: a copy, or one in another process, makes its programs anew."""
+        return LayersRun, (self.combined, self.ends)
+
+    def __call__(
+        self,
+        sequences: Any,
+        initial: Any,
+        statics: Any,
+        lengths: Any,
+        last_only: bool,
+        engine: Asked,
+        *,
+        mask: Any = None,
+        masked: str = "repeat",
+        begun: Any = None,
+        time_major: bool = False,
+    ) -> tuple[Any, Any]:
+        """The outputs and the last memories: of one net, unless the layers are in a step's, or end early."""
+        plain = statics is None and lengths is None and mask is None and begun is None
+        key = self.frozen.key(sequences, last_only, engine, masked, time_major) if plain else None
+        if key is not None and (done := self.frozen.run(key, sequences, initial)) is not None:
+            return done[1]
+        control: Controls = {"mask": mask, "masked": masked, "begun": begun, "time_major": time_major}
+        if self.ends or is_traced(sequences):
+            return part_by_part(
+                self.combined, sequences, initial, statics, lengths, last_only, engine, **control
+            )
+        asked, last_only = checked_engine(engine), flag(last_only, "last_only")
+        reading = self.read(sequences, initial, statics, lengths, last_only, **control)
+        return reading.run(asked, self.frozen, key)
 
 
 def part_by_part(
@@ -373,13 +381,3 @@ def last_of(output: Traced, reverse: bool) -> Traced:
     if output.type.extent != STEPS:
         raise InputError(NO_LAST)
     return apply("reduce", output, how="first" if reverse else "last")
-
-
-def with_inputs(builder: Builder, order: list[int], results: list[int]) -> Net:
-    """The net of a builder with its inputs first, in this order."""
-    sorted_ = Builder()
-    place = {number: sorted_.input(builder.type_of(number), builder.nodes[number].name) for number in order}
-    for number, node in enumerate(builder.nodes):
-        if number not in place:
-            place[number] = sorted_.copy(node, [place[operand] for operand in node.inputs])
-    return sorted_.net(place[number] for number in results)

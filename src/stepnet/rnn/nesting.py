@@ -31,4 +31,6 @@ def described(part: Part, schedule: Schedule) -> str:
         return f"{part.node.operation}: one value for all rows"
     here, there = (extent_text(schedule.net.type_of(n).extent) for n in (part.reads[0], part.gives[0]))
     how = part.node.attributes.get("how")
+    if how and part.node.operation == "expand":
+        return f"a value at {here} at the {how} of {there}, and zeros"
     return f"the {how} of {here}, at {there}" if how else f"a value at {here} repeated at {there}"

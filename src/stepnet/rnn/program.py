@@ -24,29 +24,43 @@ Array = np.ndarray
 Asked = str | Sequence[str]
 
 
-class Program:
-    """A net that takes one kind of input, with what was made of it so far.
+class NetProgram:
+    """A net, its schedule, and that made ready to run by the engine choices so far."""
 
-    The net's inputs are sequences, memories, statics and parameters, its results the outputs and then the
-    last memories. output, memory: the structures that these have for the caller; there may be more of them
-    behind those, which are nobody else's. last: the `Spec`s that last memories are given back as. kernels:
-    the schedule made ready to run, by the engine choice.
-    """
-
-    def __init__(
-        self, net: Net, output: Any, memory: Any, last: Any, memories: int, params: list[Array]
-    ) -> None:
-        self.net, self.output, self.memory = net, output, memory
-        self.memories, self.params = memories, params
-        carried, given = ([spec.dtype for spec in leaves(specs)] for specs in (memory, last))
-        self.rounded = None if carried == given else given
+    def __init__(self, net: Net) -> None:
+        self.net = net
         self.kernels = dict[Order, Kernel]()
-        self._bound = dict[Order, Bound]()
 
     @computed_once
     def schedule(self) -> Schedule:
         """What runs, part by part."""
         return schedule(self.net)
+
+    def kernel(self, asked: Order) -> Kernel:
+        """The schedule made ready to run by the engine asked for."""
+        if asked not in self.kernels:
+            engine, _ = choose(self.schedule, asked)
+            self.kernels[asked] = engine.compile(self.schedule)
+        return self.kernels[asked]
+
+
+class Program(NetProgram):
+    """A net that takes one kind of input, with what was made of it so far.
+
+    The net's inputs are sequences, memories, statics and parameters, its results the outputs and then the
+    last memories. output, memory: the structures that these have for the caller; there may be more of them
+    behind those, which are nobody else's. last: the `Spec`s that last memories are given back as.
+    """
+
+    def __init__(
+        self, net: Net, output: Any, memory: Any, last: Any, memories: int, params: list[Array]
+    ) -> None:
+        super().__init__(net)
+        self.output, self.memory = output, memory
+        self.memories, self.params = memories, params
+        carried, given = ([spec.dtype for spec in leaves(specs)] for specs in (memory, last))
+        self.rounded = None if carried == given else given
+        self._bound = dict[Order, Bound]()
 
     @property
     def plan(self) -> Plan:
@@ -82,10 +96,7 @@ class Program:
     def bound(self, asked: Order) -> Bound:
         """What runs a call on the engine asked for."""
         if asked not in self._bound:
-            if asked not in self.kernels:
-                engine, _ = choose(self.schedule, asked)
-                self.kernels[asked] = engine.compile(self.schedule)
-            self._bound[asked] = self.kernels[asked].bind(self.params)
+            self._bound[asked] = self.kernel(asked).bind(self.params)
         return self._bound[asked]
 
 

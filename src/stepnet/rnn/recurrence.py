@@ -123,7 +123,8 @@ class RNN(Declared):
         were captured.
 
         Args:
-            params: The new parameters, in the structure, shapes and dtypes of the old ones.
+            params: The new parameters, in the structure, shapes and dtypes of the old ones. In a step they
+                may be parameters of that step, which then have gradients.
 
         Returns:
             A new `RNN`. The old one is unchanged.

@@ -20,7 +20,7 @@ from tolerance import distance
 
 from stepnet.cli.commands import choice
 from stepnet.errors import StepnetError
-from stepnet.files.formats import Format, by_ending, prefix, read
+from stepnet.files.formats import Format, by_ending, read
 from stepnet.files.interchange import Choice, Written, convert_file, result
 from stepnet.files.interchange import converted as as_layout
 from stepnet.files.model import Module, stacked
@@ -209,7 +209,9 @@ def done(
 
 def part(module: Module, report: Report, form: Format, several: bool) -> Part:
     """What a judge is told of a layer."""
-    front = prefix(module, several, form.prefix) if form.of_arrays else ""
+    names = [entry.name for entry in record(report.target).entries(report.target_sizes)]
+    written = replace(module, layouts=(report.target,), arrays=dict.fromkeys(names))
+    front = form.front(written) if form.of_arrays and several else ""
     sizes = {name: size for name, size in vars(report.target_sizes).items() if size is not None}
     bias = any("bias" in name for name in module.arrays)
     settings = {**report.settings}

@@ -48,7 +48,8 @@ def numpy(tensor):
 def judged(job):
     model = model_of(job)
     for x in job.inputs:
-        y = numpy(model(x))
+        given = model(x)
+        y = numpy(given[0] if isinstance(given, list | tuple) else given)  # last states may be behind it
         yield y[:, ::-1] if job.parts[-1].reverse and y.ndim == 3 else y
 
 

@@ -24,11 +24,18 @@ MOST_SHOWN = 8
 
 
 def shown(
-    file: Path, choice: Choice, target: str | None, html: Path | None, force: bool, quiet: bool
+    file: Path,
+    choice: Choice,
+    target: str | None,
+    html: Path | None,
+    force: bool,
+    quiet: bool,
+    dtype: str | None = None,
 ) -> dict[str, Any]:
     """The recurrent modules of a file as plain values, after they were printed, unless `quiet`.
 
-    target: where their numbers go in this layout too. html: writes a page with the picture of all modules.
+    target: where their numbers go in this layout too, dtype: as numbers of this one.
+    html: writes a page with the picture of all modules.
     A module of which something is left open is listed with what is asked for.
     """
     model = read(file, choice.layout, choice.layouts)
@@ -44,7 +51,7 @@ def shown(
                     plain.append(listed(module) | {"open": reason})
                     parts.append(Left(title(module), reason))
                     continue
-                conversion = converted(module, target, exact=False) if target else None
+                conversion = converted(module, target, False, dtype) if target else None
                 if not quiet:
                     said |= printed(module, conversion, console)
                 plain.append(listed(module) | known(module, conversion))

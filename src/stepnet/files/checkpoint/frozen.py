@@ -4,30 +4,33 @@
 
 The graph is code, and is not run: its constants are arrays, among which layers are found by names, as in a
 checkpoint. What the graph computes with them, such as what is added to a forget gate, is asked for.
+Where names tell nothing, what the graph's loops compute tells which cells the constants are of (cells.py).
 
 Source: core/framework/graph.proto, node_def.proto, attr_value.proto and tensor.proto of TensorFlow 2.21, and
 core/protobuf/saved_model.proto and meta_graph.proto.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from stepnet.errors import FileError
-from stepnet.files.checkpoint.file import entry, native, values
+from stepnet.files.checkpoint.cells import Cell, cells
+from stepnet.files.checkpoint.file import native
 from stepnet.files.checkpoint.modules import by_names, model_of, version_of
 from stepnet.files.checkpoint.protobuf import Message, message
-from stepnet.files.model import Array, Model
+from stepnet.files.checkpoint.tensors import tensor
+from stepnet.files.model import Array, Model, Module
 from stepnet.files.paths import opened
-from stepnet.files.store import OBJECT, Store
+from stepnet.files.store import Store
+from stepnet.layout.options import option
+from stepnet.layout.registry import record
 
 NODES, NAME, OP, ATTRIBUTES = 1, 1, 2, 5  # fields of a GraphDef, and of a node
 KEY, VALUE, TENSOR = 1, 2, 8  # of an attribute
-CONTENT = 4  # of a tensor: its numbers as bytes
 META_GRAPHS, GRAPH = 2, 2  # of a SavedModel, and of one of its graphs
+BEGINS = "its initial state is in the graph, which is not read: it is taken to be zeros"
+TURNED = "runs from the last step, and the order in which its outputs are taken is not read"
 PLAIN = {"Const", "Identity", "Placeholder", "NoOp"}  # operators that compute nothing
 
 
@@ -40,7 +43,8 @@ def read(path: Path, layout: str | None, layouts: Mapping[str, str]) -> Model:
     with opened(path) as (stream, size):
         store = Store(None, size)
         store.take(size, "its graph")
-        nodes = nodes_of(memoryview(stream.read()), store)
+        graphs = graphs_of(memoryview(stream.read()), store)
+        nodes = [node for graph in graphs for node in graph.messages(NODES)]
         arrays: dict[str, Array] = {}
         for name, array in constants(nodes):
             if name in arrays:
@@ -49,13 +53,54 @@ def read(path: Path, layout: str | None, layouts: Mapping[str, str]) -> Model:
         if not arrays:
             raise FileError("its graph has no constants that could be weights: save it with its variables")
     known = by_names({name: name for name in arrays}, arrays, version_of(arrays))
-    model = model_of(path, arrays, known, ("tf1", "keras2"), layout, layouts)
+    own = {name: cell for graph in graphs for cell in cells(graph, arrays) for name in [cell.name]}
+    asked = {name: said for name, said in layouts.items() if name not in own}
+    model = model_of(path, arrays, known, ("tf1", "keras2"), layout, asked)
     others = (f"{node.text(NAME)} ({node.text(OP)})" for node in nodes if node.text(OP) not in PLAIN)
-    return replace(model, layers=tuple(others))
+    found = {name: cell for name, cell in own.items() if {*cell.arrays.values()} <= model.rest.keys()}
+    return with_cells(replace(model, layers=tuple(others)), found, layout, layouts)
 
 
-def nodes_of(data: memoryview, store: Store) -> Sequence[Message]:
-    """The nodes of a graph, or of the graphs of a SavedModel."""
+def with_cells(
+    model: Model, found: Mapping[str, Cell], layout: str | None, layouts: Mapping[str, str]
+) -> Model:
+    """A model with the cells that its graph computes; where that is not clear, a layout is asked for."""
+    modules: list[Module] = []
+    problems = dict(model.problems)
+    for name, cell in found.items():
+        said = layouts.get(name) or (layout if layout and "." in layout else None)
+        known = f"keras.{cell.kind}" if cell.kind else said
+        if known is None:
+            what = option("layout of", module=name, layout="LAYOUT")
+            held = " and ".join(f"{given} ({own})" for own, given in cell.arrays.items())
+            problems[name] = (
+                f"{name} is a cell of {held}, and which one is not clear from its graph: say {what}"
+            )
+        else:
+            modules.append(module_of(name, cell, known, model.rest))
+    taken = {given for module in modules for given in module.names.values()}
+    rest = {name: array for name, array in model.rest.items() if name not in taken}
+    return replace(model, modules=(*model.modules, *modules), rest=rest, problems=problems)
+
+
+def module_of(name: str, cell: Cell, layout: str, arrays: Mapping[str, Array]) -> Module:
+    """A cell as a module."""
+    fields = ("gate_activation", "candidate_activation", "output_activation")
+    values = dict(zip(fields, (*cell.activations, cell.activations[1]), strict=True)) if cell.kind else {}
+    return Module(
+        name,
+        (layout,),
+        {own: arrays[given] for own, given in cell.arrays.items()},
+        cell.arrays,
+        semantics={field: value for field, value in values.items() if field in record(layout).settings()},
+        reverse=cell.reverse,
+        notes=(BEGINS,),
+        alone=TURNED if cell.reverse else "",
+    )
+
+
+def graphs_of(data: memoryview, store: Store) -> list[Message]:
+    """The graph of a file, or the graphs of a SavedModel."""
     whole = message(data, store)
     is_model = any(
         isinstance(value, int) for value in whole.fields.get(NODES, ())
@@ -64,7 +109,7 @@ def nodes_of(data: memoryview, store: Store) -> Sequence[Message]:
     nodes = [node for graph in graphs for node in graph.messages(NODES)]
     if not nodes or not all(node.text(NAME) and node.text(OP) for node in nodes):
         raise FileError("this is no graph of TensorFlow: it has no nodes with names and operators")
-    return nodes
+    return graphs
 
 
 def constants(nodes: Sequence[Message]) -> Iterator[tuple[str, Array]]:
@@ -78,26 +123,3 @@ def constants(nodes: Sequence[Message]) -> Iterator[tuple[str, Array]]:
                 array = tensor(name, attribute.one(VALUE).one(TENSOR))
                 if array is not None and array.ndim:
                     yield name, native(array)
-
-
-def tensor(name: str, said: Message) -> Array | None:
-    """The numbers of a TensorProto; None where they are no floating-point ones.
-
-    What is there may be less than the shape asks for: the last number is repeated then.
-    """
-    whole = entry(name, said.number(1), said.one(2), ())
-    kind = whole.kind
-    if kind is None or not (kind.kind == "f" or kind.name == "bfloat16"):
-        return None
-    said.store.take(whole.bytes + OBJECT + len(name), f"the constant {name[:100]!a}")
-    count, content = math.prod(whole.shape), said.pieces(CONTENT)
-    if content:
-        if len(content[-1]) != whole.bytes:
-            raise FileError(f"the constant {name[:100]!a} has not the size of its shape")
-        return np.frombuffer(content[-1], kind.newbyteorder("<")).reshape(whole.shape)
-    there = values(name, kind, said)
-    if len(there) > count:
-        raise FileError(f"the constant {name[:100]!a} has more numbers than its shape")
-    made = np.full(count, there[-1] if len(there) else 0, kind)
-    made[: len(there)] = there
-    return made.reshape(whole.shape)

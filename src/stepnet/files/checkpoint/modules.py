@@ -90,7 +90,7 @@ def by_names(ways: Mapping[str, str], arrays: Mapping[str, Array], version: str)
         names = [name for part in parts for _, name in part.arrays]
         title = owner if all(ways[name] == name for name in names) else called(names)
         layers.append(KerasLayer("/".join(title), None, None, parts))
-    return KerasFile(None, arrays, tuple(layers), version)
+    return KerasFile(None, arrays, tuple(layers), version=version)
 
 
 def called(names: Iterable[str]) -> Steps:

@@ -53,7 +53,7 @@ def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | Non
         known = described(metadata(stream.read(), store), nodes, called, arrays, store)
         model = model_of(path, arrays, known, frameworks, layout, layouts)
         found = {module.name for module in model.modules}
-        return replace(model, layers=tuple(others(known, found, store)))
+        return replace(model, layers=tuple(others(known, found)))
 
 
 def is_numbered(key: str) -> bool:
@@ -98,7 +98,8 @@ def described(
     """
     whole = layers.get(())
     config = whole.node if whole is not None else None
-    model = {told.name: told for told in layers_of(config, store)} if config is not None else {}
+    all_told = tuple(layers_of(config, store)) if config is not None else ()
+    model = {told.name: told for told in all_told}
     found: list[KerasLayer] = []
     for steps, layer in outermost(layers):
         around = [layers[steps[:end]] for end in range(1, len(steps)) if steps[:end] in layers]
@@ -119,7 +120,7 @@ def described(
             found.append(KerasLayer(name, class_of(layer.node), own, there, inputs, timed, use))
     order = {name: place for place, name in enumerate(model)}
     found.sort(key=lambda layer: order.get(layer.name, len(order)))
-    return KerasFile(config, arrays, tuple(found), "2")
+    return KerasFile(config, arrays, tuple(found), all_told, "2")
 
 
 def outermost(layers: Mapping[Steps, Layer]) -> Iterator[tuple[Steps, Layer]]:

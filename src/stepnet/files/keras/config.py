@@ -62,7 +62,7 @@ class Use:
 
     calls: how often it calls it, with the models around it. more, masked, training: what the calls have, as
     `Call` says; besides: names of the layers that compute what there is more. outputs: the number of outputs
-    of the whole model, where the layer gives one of several.
+    of the whole model, where the layer gives one of several; states: whether its last states are among these.
     """
 
     calls: int = 1
@@ -71,6 +71,7 @@ class Use:
     masked: bool = False
     training: bool = False
     outputs: int = 0
+    states: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,10 +133,13 @@ def layers_of(model: Config, store: Store) -> list[Told]:
     ends = union(exits)
     several = {*ends} if len(ends) > 1 else set[str]()
     entrances = {told.name for told in found if told.class_name == "InputLayer"}
+    given = tensors(table(model.get("config")).get("output_layers"))
+    states = {name for name, _, place in given if place}  # what a layer gives behind its outputs
 
     def complete(use: Use, name: str) -> Use:
         besides = tuple(one for one in use.besides if one not in entrances)
-        return replace(use, besides=besides, outputs=len(ends) if name in several else 0)
+        outputs = len(ends) if name in several else 0
+        return replace(use, besides=besides, outputs=outputs, states=name in states)
 
     return [replace(told, use=complete(told.use, told.name)) for told in found]
 

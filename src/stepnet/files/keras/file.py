@@ -79,15 +79,18 @@ class KerasFile:
     """What a Keras file holds: the configuration of its model, its arrays by their path, and its layers with
     weights, in the model's order where that is told.
 
-    version: of the Keras that wrote it, where it says so. foreign: whether it is an HDF5 file of something
-    else than Keras, of which the arrays are all that is known.
+    told: all layers that the configuration tells of. ordered: whether the model's order is told. version:
+    of the Keras that wrote it, where it says so. foreign: whether it is an HDF5 file of something else than
+    Keras, of which arrays are all that is known.
     """
 
     config: Config | None
     arrays: Mapping[str, Array]
     layers: tuple[KerasLayer, ...]
+    told: tuple[Told, ...] = ()
     version: str | None = None
     foreign: bool = False
+    ordered: bool = True
 
 
 def read(path: str | Path) -> KerasFile:
@@ -108,7 +111,7 @@ def read(path: str | Path) -> KerasFile:
                 return legacy(group, arrays, attributes, store)
         if not any(re.search(r"(^|/)vars/\d+$", name) for name in arrays):
             return KerasFile(None, arrays, (), foreign=True)
-        return KerasFile(None, arrays, tuple(modern(None, arrays, attributes, store)))
+        return KerasFile(None, arrays, tuple(modern((), arrays, attributes, store)), ordered=False)
 
 
 def archive(stream: BufferedReader) -> KerasFile:
@@ -127,7 +130,8 @@ def archive(stream: BufferedReader) -> KerasFile:
     checked(stream, weights)
     with hdf5.named(WEIGHTS):
         arrays, attributes = hdf5.content(stream, weights, store)
-    return KerasFile(config, arrays, tuple(modern(config, arrays, attributes, store)), version)
+    told = tuple(layers_of(config, store))
+    return KerasFile(config, arrays, tuple(modern(told, arrays, attributes, store)), told, version)
 
 
 def place_of(stream: BufferedReader, member: zips.Member, size: int) -> zips.Place:
@@ -159,12 +163,12 @@ def version_of(value: object) -> str | None:
 
 
 def modern(
-    config: Config | None, arrays: Mapping[str, Array], attributes: Attributes, store: Store
+    layers: Sequence[Told], arrays: Mapping[str, Array], attributes: Attributes, store: Store
 ) -> Iterator[KerasLayer]:
     """The layers of a file of Keras 3's form: those that the configuration tells of, and then the others."""
     paths = sorted(arrays)
     rest = dict.fromkeys(paths)
-    for told in layers_of(config, store) if config else ():
+    for told in layers:
         place = told.place
         if not below(paths, place):  # as TensorFlow 2.12 wrote it
             place = place.replace("layers/", "_layer_checkpoint_dependencies/")
@@ -252,10 +256,11 @@ def legacy(group: str, arrays: Mapping[str, Array], attributes: Attributes, stor
     """What a file of Keras 1's and 2's form holds, whose layers are in a group."""
     said = attributes.get("", {}).get("model_config")
     config = parsed(said.encode(), "model_config", store) if isinstance(said, str) else None
+    told = tuple(layers_of(config, store)) if config else ()
     outermost: dict[str, list[Told]] = {}
-    for told in layers_of(config, store) if config else ():
-        if not told.passes:
-            outermost.setdefault(told.outermost, []).append(told)
+    for one in told:
+        if not one.passes:
+            outermost.setdefault(one.outermost, []).append(one)
     here = attributes.get(group, {})
     layers: list[KerasLayer] = []
     for name in texts(here, "layer_names") or ():
@@ -266,9 +271,8 @@ def legacy(group: str, arrays: Mapping[str, Array], attributes: Attributes, stor
         if missing:
             raise FileError(f"it has no array {missing[0]!a}, which it lists")
         layers.extend(listed(name, paths, outermost.get(name, []), store))
-    return KerasFile(
-        config, arrays, tuple(layers), version_of(here.get("keras_version")) or "1"
-    )  # as Keras takes it
+    version = version_of(here.get("keras_version")) or "1"  # as Keras takes it
+    return KerasFile(config, arrays, tuple(layers), told, version)
 
 
 def texts(attributes: Mapping[str, hdf5.Attribute], name: str) -> tuple[str, ...] | None:

@@ -11,15 +11,15 @@ from typing import Any
 
 from stepnet.errors import FileError, LayoutError
 from stepnet.files.keras import write as writers
-from stepnet.files.keras.config import Use, layers_of
+from stepnet.files.keras.config import Use
 from stepnet.files.keras.file import KerasFile, KerasLayer
 from stepnet.files.keras.file import read as read_layers
 from stepnet.files.keras.parts import DIRECTIONS, Part
 from stepnet.files.keras.write import NewLayer
 from stepnet.files.model import Array, Model, Module, among, layer_arrays
 from stepnet.files.others import Stated
-from stepnet.files.store import Store
 from stepnet.layout.find import find
+from stepnet.layout.options import option
 from stepnet.layout.registry import record, records
 
 MERGES = {"concat": "concat", "sum": "sum", "ave": "average", "mul": "product"}
@@ -50,9 +50,8 @@ def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | Non
     taken = {name for module in modules for name in module.names.values()}
     rest = {name: array for name, array in file.arrays.items() if name not in taken}
     names = {module.name for module in modules}
-    store = Store(path, path.stat().st_size)
-    layers = tuple(others(file, names, store))
-    return Model(str(path), modules, rest, layers, dict(stated(file.layers)))
+    layers = tuple(others(file, names))
+    return Model(str(path), modules, rest, layers, dict(stated(file.layers)), ordered=file.ordered)
 
 
 def stated(layers: Iterable[KerasLayer]) -> Iterator[tuple[str, Stated]]:
@@ -66,14 +65,13 @@ def stated(layers: Iterable[KerasLayer]) -> Iterator[tuple[str, Stated]]:
                 yield place, Stated(kind, layer.name, part)
 
 
-def others(file: KerasFile, recurrent: Collection[str], store: Store) -> Iterator[str]:
+def others(file: KerasFile, recurrent: Collection[str]) -> Iterator[str]:
     """What the layers are called that are no recurrent modules; without a configuration those with arrays."""
     known = {layer.name: layer for layer in file.layers}
-    told = layers_of(file.config, store) if file.config else []
     timed = set[str]()
     for name, class_name, passes in (
-        *((one.name, one.class_name, one.passes) for one in told),
-        *((name, "", False) for name in known if not told),
+        *((one.name, one.class_name, one.passes) for one in file.told),
+        *((name, "", False) for name in known if not file.told),
     ):
         layer = known.get(name)
         if layer and layer.timed and layer.timed not in timed:
@@ -89,9 +87,8 @@ def others(file: KerasFile, recurrent: Collection[str], store: Store) -> Iterato
             yield f"{name} ({class_name})" if class_name else name
         for part in left:
             where, foreign = "/".join((name, *part.words)), part.in_cell and part.class_name
-            asked = (
-                f": say --from {where}=LAYOUT where it computes what one of Keras' does" if foreign else ""
-            )
+            said = option("layout of", module=where, layout="LAYOUT")
+            asked = f": say {said} where it computes what one of Keras' does" if foreign else ""
             if asked or len(left) < len(parts):
                 yield f"{name}/{part.title}{asked}"
 
@@ -180,6 +177,7 @@ def of_part(
         flipped=reverse and last and bool(part.run.get("return_sequences")) and part.way != "backward",
         last_only=last and part.run.get("return_sequences") is False,
         states=last and part.run.get("return_state") is True,
+        returned=last and part.run.get("return_state") is True and use.states,
         notes=notes_of(use, part, found),
         use=tuple(uses(use, last)),
         alone=alone_of(use, layer.timed or part.timed),
@@ -356,7 +354,8 @@ def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force
     has no place for.
     """
     if rest:
-        raise FileError(f"{path}: a new Keras file is of its recurrent layers alone; leave the rest out")
+        said = option("rest", rest="drop")
+        raise FileError(f"{path}: a new Keras file is of its recurrent layers alone; say {said}")
     ending = next(ending for ending in WRITERS if path.name.lower().endswith(ending))
     layers: list[NewLayer] = []
     for module in modules:
@@ -412,6 +411,7 @@ def configuration(module: Module, cell: str, last: bool) -> dict[str, Any]:
     """The settings of a layer of a module, the last or one below it, by Keras' names."""
     every = not (last and module.last_only)
     config: dict[str, Any] = {"return_sequences": every, "go_backwards": module.reverse}
+    config["return_state"] = last and module.returned
     if cell.startswith("gru"):
         config["reset_after"] = cell == "gru"
     for field, setting in module.record.settings().items():

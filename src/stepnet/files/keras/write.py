@@ -30,7 +30,7 @@ KERAS_2, KERAS_3 = "2.15.0", "3.5.0"  # what the files say of who wrote them
 # What the configuration of a recurrent layer says, and what it means not to say it, as in Keras. What matters
 # only for training is left to Keras.
 SETTINGS: dict[str, dict[str, Any]] = {
-    "": {"activation": "tanh", "return_sequences": False, "go_backwards": False},
+    "": {"activation": "tanh", "return_sequences": False, "return_state": False, "go_backwards": False},
     "SimpleRNN": {},
     "GRU": {"recurrent_activation": "sigmoid", "reset_after": True},
     "LSTM": {"recurrent_activation": "sigmoid"},
@@ -43,8 +43,8 @@ class NewLayer:
 
     arrays: by their names in it, "kernel", "recurrent_kernel", "bias", for Bidirectional "forward/kernel" and
     so on. config: as Keras' own; of a recurrent layer's, activation, recurrent_activation, reset_after,
-    return_sequences and go_backwards count, and the rest follows from the arrays. Bidirectional has
-    merge_mode and {"layer": {"class_name": "GRU", "config": {...}}}.
+    return_sequences, return_state and go_backwards count, and the rest follows from the arrays. Bidirectional
+    has merge_mode and {"layer": {"class_name": "GRU", "config": {...}}}.
     """
 
     name: str
@@ -227,6 +227,7 @@ def model(path: str | Path, layers: Sequence[NewLayer]) -> dict[str, Any]:
     if len({layer.name for layer in layers}) < len(layers):
         raise FileError(f"{path}: two layers have the same name")
     described, width, dtype = list[dict[str, Any]](), 0, ""
+    states = list[list[str | int]]()
     for place, layer in enumerate(layers):
         config, inputs, outputs = recurrent(path, layer)
         shape = [None, None, inputs]
@@ -242,9 +243,35 @@ def model(path: str | Path, layers: Sequence[NewLayer]) -> dict[str, Any]:
         if place < len(layers) - 1 and not inner.get("return_sequences"):
             refuse(path, layer, "is under another, and so needs return_sequences")
         described.append(serialized(layer.class_name, config) | {"build_config": {"input_shape": shape}})
+        states += [[layer.name, 0, place] for place in range(1, states_of(layer) + 1)]
         width = outputs
     whole = {"name": "sequential", "trainable": True, "dtype": dtype, "layers": described}
-    return serialized("Sequential", whole, "keras")
+    return functional(described, states, dtype) if states else serialized("Sequential", whole, "keras")
+
+
+def states_of(layer: NewLayer) -> int:
+    """How many last states a layer gives."""
+    class_name, config = layer.inner
+    ways = 2 if layer.class_name == "Bidirectional" else 1
+    return ways * (2 if class_name == "LSTM" else 1) if config.get("return_state") else 0
+
+
+def functional(
+    layers: Sequence[dict[str, Any]], states: Sequence[list[str | int]], dtype: str
+) -> dict[str, Any]:
+    """The configuration of a model of layers one over the other that gives their last states too, behind its
+    outputs: one of several outputs is no Sequential.
+    """
+    names = [layer["config"]["name"] for layer in layers]
+    described: list[dict[str, Any]] = []
+    for layer, name, below in zip(layers, names, [None, *names[:-1]], strict=True):
+        shape: list[int | None] = layer["build_config"]["input_shape"] if below else []
+        tensor: dict[str, Any] = {"shape": shape, "dtype": dtype, "keras_history": [below, 0, 0]}
+        call: dict[str, Any] = {"args": [{"class_name": "__keras_tensor__", "config": tensor}], "kwargs": {}}
+        described.append({**layer, "name": name, "inbound_nodes": [call] if below else []})
+    ends = {"input_layers": [names[0], 0, 0], "output_layers": [[names[-1], 0, 0], *states]}
+    config = {"name": "functional", "trainable": True, "layers": described, **ends}
+    return serialized("Functional", config, "keras.src.models.functional")
 
 
 def recurrent(path: str | Path, layer: NewLayer) -> tuple[dict[str, Any], int, int]:

@@ -10,6 +10,7 @@ from stepnet.files.model import Array, Model, Module, bare, layer_arrays
 from stepnet.files.onnx import file
 from stepnet.files.onnx.node import STATES, OnnxNode
 from stepnet.files.onnx.write import write as write_nodes
+from stepnet.layout.options import option
 from stepnet.layout.registry import record
 
 INPUTS = ("W", "R", "B", "P")
@@ -70,14 +71,15 @@ def module(path: Path, node: OnnxNode) -> Module:
 
 
 def tells(slot: str, kind: str) -> bool:
-    """Whether what a node begins with is to be noted; lengths usually are those of the sequences."""
-    return slot in STATES or kind == "constant"
+    """Whether what a node begins with is to be noted; computed lengths are those of the sequences."""
+    return slot in STATES or kind != "computed"
 
 
 def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force: bool) -> None:
     """Writes a runnable model: the modules one after another, with any batch and number of steps."""
     if rest:
-        raise FileError(f"{path}: a new ONNX model is of its recurrent layers alone; leave the rest out")
+        said = option("rest", rest="drop")
+        raise FileError(f"{path}: a new ONNX model is of its recurrent layers alone; say {said}")
     nodes = [node for module in modules for node in nodes_of(module, path)]
     write_nodes(path, nodes, force, last_only=modules[-1].last_only)
 

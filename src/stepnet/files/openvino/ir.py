@@ -27,7 +27,14 @@ LARGEST = 1 << 28  # bytes of an .xml
 LAYERS = 1 << 20
 AXES = 32
 CONST = "Const"
-KEPT = {"layer": 8 * OBJECT, "data": 2 * OBJECT, "edge": 2 * OBJECT}  # bytes of what is kept of them, about
+# Bytes of what is kept of each, about.
+KEPT = {
+    "layer": 8 * OBJECT,
+    "data": 2 * OBJECT,
+    "edge": 2 * OBJECT,
+    "port": 2 * OBJECT,
+    "dim": OBJECT,
+}
 KINDS = {
     "f64": np.dtype(np.float64),
     "f32": np.dtype(np.float32),
@@ -42,7 +49,7 @@ KINDS = {
 class Layer:
     """A layer of a graph: its name, what it does, how it is set, the layers behind its inputs by the places
     of these, and likewise the ports by which those give what it takes: a layer's outputs are numbered on from
-    its inputs.
+    its inputs. shapes: of its inputs and outputs by port, -1 where a length is not known.
     """
 
     name: str
@@ -50,6 +57,7 @@ class Layer:
     data: Mapping[str, str] = field(default_factory=dict[str, str])
     inputs: dict[int, "Layer"] = field(default_factory=dict[int, "Layer"])
     ports: dict[int, int] = field(default_factory=dict[int, int])
+    shapes: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
 
 
 @dataclass
@@ -84,6 +92,7 @@ class Reader:
         self.graphs: list[Graph] = []  # those that are open, the innermost last
         self.layers: list[Layer] = []
         self.count = 0
+        self.text: list[str] | None = None  # of the length of an axis that is being read
 
     def start(self, element: str, attributes: dict[str, str]) -> None:
         """Takes the beginning of an element."""
@@ -108,11 +117,27 @@ class Reader:
             graph.last.data = attributes
         elif element == "edge":
             graph.edges.append(attributes)
+        elif element == "port" and graph.last is not None:
+            port = attributes.get("id", "")
+            graph.last.shapes[int(port) if port.isdecimal() and len(port) < 10 else -1] = []
+        elif element == "dim":
+            self.text = []
 
     def end(self, element: str) -> None:
         """Takes the end of an element."""
         if element in ("net", "body", "then_body", "else_body"):
             self.layers += self.graphs.pop().joined()
+        elif element == "dim" and self.graphs and self.graphs[-1].last is not None:
+            length = "".join(self.text or ()).strip()
+            shapes = list(self.graphs[-1].last.shapes.values())
+            if shapes:
+                shapes[-1].append(int(length) if length.isdecimal() and len(length) < 19 else -1)
+            self.text = None
+
+    def characters(self, text: str) -> None:
+        """Takes a piece of text, which says the length of an axis."""
+        if self.text is not None:
+            self.text.append(text[:20])
 
     def entity(self, *_: object) -> None:
         """Refuses a definition of what texts stand for, of which a small file makes a large one."""
@@ -131,6 +156,7 @@ def read(path: Path) -> tuple[list[Layer], Array]:
         raise FileError(f"it has more than {LARGEST} bytes")
     reader, parser = Reader(Store(None, size)), expat.ParserCreate()
     parser.StartElementHandler, parser.EndElementHandler = reader.start, reader.end
+    parser.CharacterDataHandler = reader.characters
     parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = reader.entity
     try:
         parser.Parse(described.read_bytes(), True)

@@ -16,6 +16,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from stepnet.errors import FileError, LayoutError
+from stepnet.files.axes import Axes
 from stepnet.files.model import Array, Model, Module
 from stepnet.files.openvino import ir
 from stepnet.files.openvino.ir import CONST, Layer
@@ -31,13 +32,7 @@ OPERATORS = {
     "LSTMCell": (3, "openvino.lstm"),
 }
 WEIGHTS = ("W", "R", "B")
-STRAIGHT = {
-    "Transpose",
-    "Reshape",
-    "Squeeze",
-    "Unsqueeze",
-    "Convert",
-}  # numbers pass through them as they are
+STRAIGHT = {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Convert"}  # they move numbers, at most
 MOVES = STRAIGHT | {"Broadcast", "Tile", "Gather", "Slice", "StridedSlice", "Split", "VariadicSplit"}
 FAR = 64  # layers from an operator to what feeds it
 FED = {"Parameter", "ReadValue"}
@@ -61,7 +56,7 @@ def read(path: Path) -> Model:
             and layer.data.get("element_type") in ir.KINDS
             and names[id(layer)] not in taken
         }
-        return Model(str(path), modules, rest, tuple(others(layers, names)))
+        return Model(str(path), modules, rest, tuple(others(layers, names, data)))
     except FileError as error:
         said = str(error).startswith(str(path.parent / path.stem))
         raise FileError(str(error) if said else f"{path}: {error}") from None
@@ -116,7 +111,7 @@ def module(layer: Layer, names: dict[int, str], data: Array) -> Module:
         arrays,
         called,
         semantics=semantics,
-        follows=followed(layer, names),
+        follows=followed(layer, names, data),
         reverse=direction == "reverse",
         notes=(
             *(f"the initial state {name!r} is given when the model runs" for name in given),
@@ -126,26 +121,65 @@ def module(layer: Layer, names: dict[int, str], data: Array) -> Module:
             ),
         ),
         alone=f"starts from what other layers compute ({computed})" if computed else "",
-        besides=tuple(names[id(one)] for one in constants),
+        besides=tuple(names[id(one)] for one in (*constants, *shorter(layer, start - 1, data))),
     )
 
 
-def followed(layer: Layer, names: dict[int, str]) -> str:
-    """The name of the operator whose outputs at all steps another takes; "" where it takes something else."""
+def followed(layer: Layer, names: dict[int, str], data: Array) -> str:
+    """The name of the operator whose outputs at all steps another takes; "" where it takes something else, or
+    these by other axes.
+    """
     origin = behind(layer, 0, STRAIGHT)
-    if origin.layer is None or origin.layer.type not in OPERATORS or origin.output:
+    below = origin.layer
+    if below is None or below.type not in OPERATORS or origin.output:
         return ""
-    return names[id(origin.layer)]
+    axes: Axes | None = outputs(below)
+    for one in reversed(origin.through):
+        axes = axes and moved(one, axes, data)
+    wanted = Axes.of("BH" if below.type.endswith("Cell") else "BTH", axes.sizes) if axes else None
+    return names[id(below)] if axes and wanted and axes.axes == joined(axes, wanted) else ""
 
 
-def others(layers: list[Layer], names: dict[int, str]) -> Iterator[str]:
+def outputs(layer: Layer) -> Axes:
+    """The axes of an operator's outputs at all steps."""
+    letters = "BH" if layer.type.endswith("Cell") else "BDTH"
+    shape = layer.shapes.get(len(layer.inputs), [])
+    hidden = layer.data.get("hidden_size", "")
+    both = layer.data.get("direction", "").lower() == "bidirectional"
+    sizes = {letter: length for letter, length in zip(letters, shape, strict=False) if length > 0}
+    sizes |= {"H": int(hidden)} if hidden.isdecimal() and len(hidden) < 10 else {}
+    return Axes.of(letters, {**sizes, "D": 2 if both else 1})
+
+
+def joined(axes: Axes, wanted: Axes) -> tuple[str, ...]:
+    """The axes that an operator takes, with both directions among the features."""
+    return (*wanted.axes[:-1], f"{'D' if axes.sizes['D'] > 1 else ''}{wanted.axes[-1]}")
+
+
+def moved(layer: Layer, axes: Axes, data: Array) -> Axes | None:
+    """The axes behind an operator that moves numbers; None where they are not clear."""
+    if layer.type == "Convert":
+        return axes
+    said = layer.inputs.get(1)
+    if said is None and layer.type == "Squeeze":
+        return axes.squeezed(())
+    if said is None or said.type != CONST:
+        return None
+    numbers = [int(number) for number in ir.constant(said, data).reshape(-1)]
+    if layer.type == "Reshape":
+        return axes.reshaped(numbers, layer.data.get("special_zero", "").lower() in ("true", "1"))
+    how = {"Transpose": axes.transposed, "Squeeze": axes.squeezed, "Unsqueeze": axes.expanded}
+    return how[layer.type](numbers)
+
+
+def others(layers: list[Layer], names: dict[int, str], data: Array) -> Iterator[str]:
     """What the other layers are called, but for those that only move the numbers that an operator takes."""
     operators = [layer for layer in layers if layer.type in OPERATORS]
     seen = {
         id(one)
         for layer in operators
         for place in layer.inputs
-        if place or followed(layer, names)
+        if place or followed(layer, names, data)
         for one in behind(layer, place, MOVES if place else STRAIGHT).through
     }
     for layer in layers:
@@ -156,6 +190,15 @@ def others(layers: list[Layer], names: dict[int, str]) -> Iterator[str]:
 def is_constant(layer: Layer | None, data: Array) -> TypeGuard[Layer]:
     """Whether a state is a constant other than zeros."""
     return layer is not None and layer.type == CONST and bool(np.any(ir.constant(layer, data)))
+
+
+def shorter(layer: Layer, place: int, data: Array) -> list[Layer]:
+    """The constant of the lengths of an operator's sequences, if these are not all steps of its input."""
+    lengths = behind(layer, place, {"Convert"}).layer if layer.type.endswith("Sequence") else None
+    if lengths is None or lengths.type != CONST:
+        return []
+    steps = dict(enumerate(layer.shapes.get(0, ()))).get(1)
+    return [] if bool(np.all(ir.constant(lengths, data) == steps)) else [lengths]
 
 
 def settings(layer: Layer, where: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from stepnet.files.model import Array, Model, Module, bare, layer_arrays
 from stepnet.files.tflite import file
 from stepnet.files.tflite.kinds import TfliteNode
 from stepnet.files.tflite.write import write as write_nodes
+from stepnet.layout.options import option
 from stepnet.layout.registry import record
 
 
@@ -67,7 +68,8 @@ def layout_of(node: TfliteNode) -> str:
 def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force: bool) -> None:
     """Writes a model of the modules one after another, in float32, for a batch of one and any time."""
     if rest:
-        raise FileError(f"{path}: a new TFLite model is of its recurrent layers alone; leave the rest out")
+        said = option("rest", rest="drop")
+        raise FileError(f"{path}: a new TFLite model is of its recurrent layers alone; say {said}")
     write_nodes(path, [node for module in modules for node in nodes_of(path, module)], force)
 
 

@@ -55,6 +55,10 @@ COMPATIBLE_GATES = {
 }
 BEFORE = {"reset": "before", "candidate_activation": ACTIVATION}
 
+# A cell's scope is called as its class is, where the program says nothing: basic_lstm_cell.
+RNN_CELL = r"^(?!.*(lstm|gru)_cell).*cell"
+LSTM_CELL = r"^(?!.*(rnn|gru)_cell).*cell"
+
 RECORDS = (
     Record(
         "tf1.rnn",
@@ -62,10 +66,10 @@ RECORDS = (
         {"kernel": "W[x h] / R[k h]", "bias": "b[h]"},
         {"candidate_activation": ACTIVATION},
         CELLS,
-        mark="cell",
+        mark=RNN_CELL,
     ),
-    Record("tf1.basic_lstm", "lstm", KERNEL, LSTM, CELLS, mark="cell"),
-    Record("tf1.lstm", "lstm", {**KERNEL, **PEEPHOLES}, CLIPPED, CELLS, mark="cell"),
+    Record("tf1.basic_lstm", "lstm", KERNEL, LSTM, CELLS, mark=LSTM_CELL),
+    Record("tf1.lstm", "lstm", {**KERNEL, **PEEPHOLES}, CLIPPED, CELLS, mark=LSTM_CELL),
     Record(
         "tf1.lstm_projection",
         "lstm",
@@ -79,9 +83,9 @@ RECORDS = (
         {**KERNEL, **PEEPHOLES},
         {"forget_bias": FORGET_BIAS, "cell_clip": Setting("cell_clip", usual=0.0)},
         BLOCK,
-        mark="cell",
+        mark=LSTM_CELL,
     ),
-    Record("tf1.cudnn_compatible_lstm", "lstm", KERNEL, {}, CUDNN, mark="cell"),
+    Record("tf1.cudnn_compatible_lstm", "lstm", KERNEL, {}, CUDNN, mark=LSTM_CELL),
     Record("tf1.gru", "gru", GATES, BEFORE, CELLS),
     Record("tf1.gru_block", "gru", BLOCK_GATES, {"reset": "before"}, BLOCK),
     Record("tf1.gru_block_v2", "gru", GATES, {"reset": "before"}, BLOCK),

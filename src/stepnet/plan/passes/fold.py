@@ -33,7 +33,7 @@ def folded(builder: Builder, net: Net, number: int, operands: list[int]) -> int 
         rank = len(builder.type_of(inner).shape)
         same = builder.type_of(inner).shape == node.type.shape
         return inner if same else builder.add("reshape", inner, rank=rank, shape=node.attributes["shape"])
-    if node.kind in ("source", "extent") or len(node.types) != 1:
+    if node.kind in ("source", "extent", "total") or len(node.types) != 1:
         return None
     if node.type.extent != CONST and is_empty(builder, node, operands):
         zeros = builder.constant(np.zeros(node.type.shape, node.type.dtype))

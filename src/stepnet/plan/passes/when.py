@@ -14,6 +14,7 @@ planner read this analysis before they move, group or plan work.
 from enum import IntEnum
 
 from stepnet.net.ir import Net, Node, Recur
+from stepnet.net.type_rules import TOTALS
 from stepnet.net.types import CONST, ROWS, is_beside
 
 
@@ -87,7 +88,7 @@ def known(net: Net, earliest: list[When]) -> list[When]:
 def by_extent(node: Node, earliest: When) -> When:
     """When a node may be known, by its extent."""
     if is_constant(node):
-        return When.TOTAL if node.operation in ("contract", "reduce") else When.ONCE
+        return When.TOTAL if node.operation in TOTALS else When.ONCE
     if node.operation == "index":
         return When.IN
     # How many steps a sequence has is known with its steps.

@@ -1,0 +1,96 @@
+"""What the axes of an array are, through operators that move its numbers: rows, steps, directions, features.
+
+    [B, D, T, H]  --transpose 0 2 1 3-->  [B, T, D, H]  --reshape 0 0 -1-->  [B, T, DH]
+
+What lies between two recurrent layers is seen through where the axes are then those that the second takes. A
+transpose that swaps steps and features is not: the numbers pass through it, and mean something else.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The axes of an array, each by what it counts, the slower first; one of length 1 counts nothing.
+
+    sizes: how many there are of each, as far as that is known.
+
+    >>> outputs = Axes.of("BDTH", {"D": 2, "H": 3})
+    >>> outputs.transposed([0, 2, 1, 3]).reshaped([0, 0, 6], copies=True).axes
+    ('B', 'T', 'DH')
+    >>> outputs.transposed([0, 1, 3, 2]).axes
+    ('B', 'D', 'H', 'T')
+    """
+
+    axes: tuple[str, ...]
+    sizes: Mapping[str, int]
+
+    @classmethod
+    def of(cls, letters: str, sizes: Mapping[str, int]) -> "Axes":
+        """An array with one axis for each letter."""
+        return cls(tuple("" if sizes.get(letter) == 1 else letter for letter in letters), sizes)
+
+    def transposed(self, order: Sequence[int]) -> "Axes | None":
+        """The axes in another order; None for what is no order of them."""
+        count = len(self.axes)
+        places = [place + count if place < 0 else place for place in order] or [*reversed(range(count))]
+        if sorted(places) != [*range(count)]:
+            return None
+        return self.with_axes([self.axes[place] for place in places])
+
+    def squeezed(self, places: Sequence[int]) -> "Axes | None":
+        """The axes without some, or without any of length 1; None where one of these counts something."""
+        gone = {place % len(self.axes) for place in places} if self.axes else set[int]()
+        if not places:
+            gone = {place for place, axis in enumerate(self.axes) if not axis}
+        kept = [axis for place, axis in enumerate(self.axes) if place not in gone]
+        return None if any(self.axes[place] for place in gone) else self.with_axes(kept)
+
+    def expanded(self, places: Sequence[int]) -> "Axes | None":
+        """The axes with some of length 1, at their places in what is made; None where two are at one."""
+        count = len(self.axes) + len(places)
+        axes, new = list(self.axes), {place % count for place in places}
+        if len(new) < len(places):
+            return None
+        return self.with_axes(["" if place in new else axes.pop(0) for place in range(count)])
+
+    def reshaped(self, lengths: Sequence[int], copies: bool = False) -> "Axes | None":
+        """The axes of these lengths, of which one may be -1; None where they are not clear.
+
+        copies: whether a length of 0 is that of the same axis as before.
+        """
+        letters, before, after = list("".join(self.axes)), list[str](), list[str]()
+        rest = lengths.index(-1) if -1 in lengths else len(lengths)
+        for place in range(rest):
+            axis = self.taken(letters, lengths[place], place, copies)
+            if axis is None:
+                return None
+            before.append(axis)
+        letters.reverse()
+        for place in reversed(range(rest + 1, len(lengths))):
+            axis = self.taken(letters, lengths[place], place, copies)
+            if axis is None:
+                return None
+            after.append(axis[::-1])
+        middle = ["".join(reversed(letters))] if rest < len(lengths) else []
+        return None if letters and not middle else self.with_axes([*before, *middle, *reversed(after)])
+
+    def taken(self, letters: list[str], length: int, place: int, copies: bool) -> str | None:
+        """What an axis of a length counts, taken off the letters; None where it begins or ends within one."""
+        if copies and length == 0:
+            wanted = self.axes[place] if place < len(self.axes) else "?"
+            axis = "".join(letters[: len(wanted)])
+            del letters[: len(wanted)]
+            return axis if axis in (wanted, wanted[::-1]) else None
+        axis = ""
+        while length > 1:
+            count = self.sizes.get(letters[0], 0) if letters else 0
+            if not count or length % count:
+                return None
+            axis, length = axis + letters.pop(0), length // count
+        return axis if length == 1 else None
+
+    def with_axes(self, axes: Sequence[str]) -> "Axes":
+        """The same numbers with other axes."""
+        return replace(self, axes=tuple(axes))

@@ -1,0 +1,1 @@
+"""Gradients: from a net to a net."""

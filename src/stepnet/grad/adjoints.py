@@ -1,0 +1,79 @@
+"""The adjoint of each operation: one table, one row per operation.
+
+A row is a function of the node, the cotangent of its result, the result and the operands, which gives the
+cotangents of the operands; or the reason why an operation has none.
+"""
+
+from collections.abc import Callable
+
+from stepnet.grad import extents, features, pointwise
+from stepnet.grad.extents import Total
+from stepnet.grad.value import Value
+from stepnet.net.ir import Node
+
+Cotangents = tuple[Value | Total | None, ...]
+Adjoint = Callable[..., Cotangents]
+
+STEPPED = "constant between its steps: its slope is 0"
+EXACT = "its result is a bool or an integer, which has no cotangent"
+SOURCE = "it has no operands: what arrives here is given to whoever asks for it"
+RESULT = "it is the recurrence's own: see `recurrence.py`"
+PLANNED = "a pass makes it of products, when gradients are taken already"
+
+
+def without_node(adjoint: Callable[..., tuple[Value, ...] | Value]) -> Adjoint:
+    """A row of a table of derivatives, as one of this table."""
+
+    def cotangents(node: Node, *values: Value) -> Cotangents:
+        given = adjoint(*values)
+        return given if isinstance(given, tuple) else (given,)
+
+    return cotangents
+
+
+ADJOINTS: dict[str, Adjoint | str] = {
+    **{name: without_node(row) for name, row in pointwise.ONE_OPERAND.items()},
+    **{name: without_node(row) for name, row in pointwise.TWO_OPERANDS.items()},
+    "where": pointwise.where,
+    "power": pointwise.power,
+    "cast": pointwise.cast,
+    "floor_divide": STEPPED,
+    "sign": STEPPED,
+    "floor": STEPPED,
+    "ceil": STEPPED,
+    "rint": STEPPED,
+    "equal": EXACT,
+    "not_equal": EXACT,
+    "less": EXACT,
+    "less_equal": EXACT,
+    "greater": EXACT,
+    "greater_equal": EXACT,
+    "logical_and": EXACT,
+    "logical_or": EXACT,
+    "logical_xor": EXACT,
+    "logical_not": EXACT,
+    "argmax": EXACT,
+    "index": EXACT,
+    "slice": features.slice_,
+    "reshape": features.reshape,
+    "transpose": features.transpose,
+    "broadcast": features.broadcast,
+    "take": features.take,
+    "concatenate": features.concatenate,
+    "sum": features.sum_,
+    "max": features.extreme,
+    "min": features.extreme,
+    "cumsum": features.cumsum,
+    "cumprod": features.cumprod,
+    "matmul": extents.matmul,
+    "gather": extents.gather,
+    "scatter": extents.scatter,
+    "expand": extents.expand,
+    "reduce": extents.reduce,
+    "contract": extents.contract,
+    "input": SOURCE,
+    "constant": SOURCE,
+    "result": RESULT,
+    "recur": RESULT,
+    "products": PLANNED,
+}

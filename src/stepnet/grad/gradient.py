@@ -1,0 +1,65 @@
+"""The gradient of a net, as a net.
+
+    net(x, W):                            vjp(net)(x, W, dy):
+      y = tanh(x @ W)        ->             y = tanh(x @ W)
+      return y                              da = dy * (1 - y * y)
+                                            return y, da @ W.T, contract(x, da)
+
+It is a net like any other: passes, engines and gradients take it.
+"""
+
+from collections.abc import Sequence
+
+from stepnet.grad.constants import constants_outside
+from stepnet.grad.forward import Forward
+from stepnet.grad.recurrence import transpose
+from stepnet.grad.sweep import Sweep
+from stepnet.grad.value import Value
+from stepnet.net.ir import Builder, Net
+from stepnet.plan.passes.fold import fold
+from stepnet.plan.passes.part import part
+from stepnet.plan.passes.prune import prune
+from stepnet.plan.passes.split import split
+
+
+def vjp(net: Net, wanted: Sequence[int] | None = None) -> Net:
+    """The net that gives the results of a net, and the cotangents of its inputs for those of its results.
+
+    Its inputs are those of the net, and then one for each floating-point result: the cotangent of that.
+    wanted: places of inputs whose cotangents are results, behind those of the net; all floating-point ones by
+    default.
+
+    >>> from stepnet.net.types import CONST, STEPS, Type
+    >>> builder = Builder()
+    >>> x = builder.input(Type(STEPS, (2,), "float32"), "x")
+    >>> W = builder.input(Type(CONST, (2, 3), "float32"), "W")
+    >>> print(vjp(builder.net([builder.add("matmul", x, W)])))
+    net(
+        x: rows/steps f32[2],
+        W: const f32[2, 3],
+        d_0: rows/steps f32[3],
+    ):
+      %3 = matmul x W : rows/steps f32[3]
+      %4 = transpose W order=(1,0) : const f32[3, 2]
+      %5 = matmul d_0 %4 : rows/steps f32[2]
+      %6 = contract x d_0 : const f32[2, 3]
+      return %3, %5, %6
+    """
+    for one in (prune, fold, part, split, constants_outside):
+        net = one(net)
+    types = [net.type_of(number) for number in net.inputs]
+    if wanted is None:
+        wanted = [place for place, type_ in enumerate(types) if type_.is_float]
+    builder = Builder()
+    place = {n: builder.input(net.type_of(n), net.nodes[n].name) for n in net.inputs}
+    seeds = {
+        result: Value(builder, builder.input(net.type_of(number).computed, f"d_{result}"))
+        for result, number in enumerate(net.results)
+        if net.type_of(number).is_float
+    }
+    sweep = Sweep(builder, net, Forward(place).copy(builder, net), transpose)
+    for result, seed in seeds.items():
+        sweep.add(net.results[result], seed)
+    sweep.run()
+    found = [sweep.of_input(net.inputs[one]).number for one in wanted]
+    return prune(builder.net([*(sweep.forward.place[number] for number in net.results), *found]))

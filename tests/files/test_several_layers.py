@@ -1,0 +1,238 @@
+"""Which of several layers is which: their order, their names, and for which of them something is said."""
+
+import os
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from safetensors.torch import save_file
+from test_cli import refusal, stepnet
+from tolerance import assert_close
+from torch import nn
+
+os.environ["KERAS_BACKEND"] = "torch"
+import keras
+
+from stepnet.files.formats import read
+from stepnet.files.interchange import Choice, convert_file
+from stepnet.files.verified import weights
+
+# Keras on PyTorch, with NumPy 2.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept:DeprecationWarning")
+
+DATA = Path(__file__).parent / "data"
+HIDDEN, TIME = 3, 6
+X = np.random.default_rng(0).normal(size=(2, TIME, HIDDEN)).astype("float32")
+
+
+def grus(*names: str) -> nn.ModuleDict:
+    torch.manual_seed(0)
+    return nn.ModuleDict({name: nn.GRU(HIDDEN, HIDDEN, batch_first=True) for name in names})
+
+
+def in_a_row(layers: Any, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """What layers of PyTorch compute, each of what the one before it does."""
+    y = torch.from_numpy(x)
+    for layer in layers:
+        y, _ = layer(y)
+    return y.detach().numpy()
+
+
+def run_onnx(path: Path) -> np.ndarray[Any, Any]:
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(None, {session.get_inputs()[0].name: X})[0])
+
+
+@pytest.fixture
+def sorted_by_names(tmp_path: Path) -> tuple[Path, nn.ModuleDict]:
+    """A file of safetensors has its arrays sorted by their names: the decoder is first."""
+    model = grus("encoder", "decoder")
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    return tmp_path / "model.safetensors", model
+
+
+def test_an_order_that_nobody_says_is_not_guessed(
+    sorted_by_names: tuple[Path, nn.ModuleDict], tmp_path: Path
+):
+    source, model = sorted_by_names
+    command = ("convert", source, "--to", "onnx", "-o", tmp_path / "out.onnx", "--stack", "--verify")
+    said = refusal(*command)
+    assert "does not keep the order of its layers, which are decoder, encoder by their names" in said
+    advice = said.partition("as in --stack ")[2].split()
+    assert advice == ["--module", "encoder", "--module", "decoder"]
+    assert stepnet(*command, *advice)[0] == 0
+    assert_close(run_onnx(tmp_path / "out.onnx"), in_a_row(model.values(), X), length=TIME, width=HIDDEN)
+
+
+def test_a_layer_that_is_named_twice(sorted_by_names: tuple[Path, nn.ModuleDict], tmp_path: Path):
+    twice = ("--module", "decoder", "--module", "decoder.")
+    said = refusal("convert", sorted_by_names[0], "--to", "torch", "-o", tmp_path / "out.pt", *twice)
+    assert said.endswith("decoder is named twice (--module)")
+
+
+def test_numbers_in_names_are_an_order(tmp_path: Path):
+    """rnns.10 is before rnns.2 in such a file."""
+    layers = nn.ModuleList([*grus(*map(str, range(11))).values()])
+    save_file({f"rnns.{name}": one for name, one in layers.state_dict().items()}, tmp_path / "x.safetensors")
+    convert_file(tmp_path / "x.safetensors", "onnx", tmp_path / "out.onnx", choice=Choice(stack=True))
+    assert_close(run_onnx(tmp_path / "out.onnx"), in_a_row(layers, X), length=TIME, width=HIDDEN)
+
+
+def test_weights_of_keras_are_in_the_order_of_their_classes(tmp_path: Path):
+    rows = [
+        keras.layers.LSTM(3, return_sequences=True, name="first"),
+        keras.layers.GRU(3, return_sequences=True, name="above"),
+    ]
+    model = keras.Sequential([keras.Input((None, HIDDEN)), *rows])
+    model.save_weights(tmp_path / "x.weights.h5")
+    said = refusal(
+        "convert", tmp_path / "x.weights.h5", "--to", "keras", "-o", tmp_path / "y.keras", "--stack"
+    )
+    assert "does not keep the order of its layers, which are above, first by their names" in said
+
+
+@pytest.mark.parametrize("target", ["torch", "keras"])
+def test_layers_of_a_list_become_one_of_several(tmp_path: Path, target: str):
+    layers = nn.ModuleList([*grus("a", "b", "c").values()])
+    torch.save(layers.state_dict(), tmp_path / "x.pt")
+    out = tmp_path / ("out.pt" if target == "torch" else "out.keras")
+    code, _, errors = stepnet("convert", tmp_path / "x.pt", "--to", target, "-o", out, "--stack", "--verify")
+    assert (code, errors) == (0, "")
+    if target == "torch":
+        whole = nn.GRU(HIDDEN, HIDDEN, 3, batch_first=True)
+        whole.load_state_dict(torch.load(out, weights_only=True))
+        assert_close(in_a_row([whole], X), in_a_row(layers, X), length=TIME, width=HIDDEN)
+
+
+# ---- names
+
+
+@pytest.mark.parametrize(
+    ("names", "written"),
+    [
+        (("encoder", "net.decoder"), ("encoder", "net.decoder")),
+        (("0", "2"), ("layer_0", "layer_2")),
+        (("rnns.0", "rnns.1"), ("rnns_0", "rnns_1")),
+        (("forward", "backward"), ("forward_layer", "backward_layer")),
+        (("my_forward", "my_backward"), ("my_forward_layer", "my_backward_layer")),
+        (("m.forward", "m.1"), ("m.forward_layer", "m_1")),
+    ],
+)
+@pytest.mark.parametrize(("to", "file"), [("keras", "new.npz"), ("flax", "new.msgpack"), ("tf1", "new.npz")])
+def test_no_name_is_read_as_the_place_of_a_layer(
+    tmp_path: Path, names: tuple[str, ...], written: tuple[str, ...], to: str, file: str
+):
+    """nn.Sequential and nn.ModuleList call their layers by numbers, as a stack of Keras' is called."""
+    layers = [nn.LSTM(HIDDEN, HIDDEN) for _ in names]
+    state = [(name, layer.state_dict()) for name, layer in zip(names, layers, strict=True)]
+    torch.save({f"{name}.{own}": one for name, held in state for own, one in held.items()}, tmp_path / "x.pt")
+    out = tmp_path / file
+    code, text, errors = stepnet("convert", tmp_path / "x.pt", "--to", to, "-o", out, "--verify")
+    assert (code, errors, text.count("verified: ")) == (0, "", 2)
+    said = dict.fromkeys(written, "tf1.basic_lstm") if to == "tf1" else {}
+    assert {one.name[:-1] for one in read(out, None, said).modules} == {*written}
+    # PyTorch's own names have their numbers elsewhere, and stay.
+    convert_file(tmp_path / "x.pt", "torch", tmp_path / "y.pt")
+    assert (
+        torch.load(tmp_path / "y.pt", weights_only=True).keys()
+        == torch.load(tmp_path / "x.pt", weights_only=True).keys()
+    )
+
+
+def test_layers_of_the_same_names_are_compared(sorted_by_names: tuple[Path, nn.ModuleDict], tmp_path: Path):
+    source, model = sorted_by_names
+    torch.save(model.state_dict(), tmp_path / "x.pt")
+    code, text, errors = stepnet("verify", tmp_path / "x.pt", source)
+    assert (code, errors) == (0, "")
+    assert [line.partition(":")[0] for line in text.splitlines() if line[0] != " "] == ["encoder", "decoder"]
+
+
+# ---- what is said of some of them
+
+
+def test_a_layout_is_said_of_the_side_that_leaves_it_open(tmp_path: Path):
+    torch.save(nn.LSTM(2, HIDDEN).state_dict(), tmp_path / "x.pt")
+    convert_file(tmp_path / "x.pt", "equinox", tmp_path / "x.safetensors")
+    sides = tmp_path / "x.pt", tmp_path / "x.safetensors"
+    assert "fit equinox.lstm and coreml.lstm" in refusal("verify", *sides)
+    assert stepnet("verify", *sides, "--from", "equinox")[0] == 0
+    said = refusal("verify", *sides, "--from", "equinox.gru")
+    assert (
+        "no layer may be equinox.gru, as --from says: there are the layer (torch.lstm), the layer (" in said
+    )
+
+
+def test_a_layout_that_no_layer_has_is_refused(tmp_path: Path):
+    torch.save(nn.GRU(2, HIDDEN).state_dict(), tmp_path / "x.pt")
+    said = refusal("convert", tmp_path / "x.pt", "--to", "torch", "-o", tmp_path / "y.pt", "--from", "haiku")
+    assert "no layer may be haiku, as --from says: there are the layer (torch.gru)" in said
+
+
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cells")
+    with tarfile.open(DATA / "tf1_cells.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def test_what_is_said_of_a_file_takes_no_other_cell_apart(cells: Path):
+    """The gates and the candidate of a GRUCell each have a kernel and a bias, as a BasicLSTMCell has."""
+    choice = Choice("tf1.basic_lstm", semantics={"forget_bias": 1.0})
+    model = read(cells / "stack.index", choice.layout)
+    modules = choice.whole(model)
+    assert {one.name.split("/")[-2]: one.layout for one in modules} == {
+        "gru_cell": "tf1.gru",
+        "basic_lstm_cell": "tf1.basic_lstm",
+    }
+    numbers = np.load(cells / "outputs.npz")
+    y = numbers["stack:inputs"]
+    for module in sorted(modules, key=lambda one: one.name):
+        y, _ = weights(module).layers()(y)
+    assert_close(y, numbers["stack:outputs"], length=5, width=7, dtype=np.float32)
+
+
+@pytest.mark.parametrize("layout", ["tf1.basic_lstm", "tf1.rnn"])
+def test_what_is_said_of_a_file_takes_no_other_layer_for_a_cell(cells: Path, layout: str):
+    """By its shapes a BasicRNNCell of 4 units may be an LSTM of one, and a dense layer a BasicRNNCell."""
+    (encoder,) = (one for one in read(cells / "joined.index", layout).modules if "encoder" in one.name)
+    (decoder,) = (one for one in read(cells / "joined.index", layout).modules if "decoder" in one.name)
+    assert (encoder.name, decoder.name) == (
+        "encoder/rnn/basic_lstm_cell/",
+        "decoder/rnn/basic_rnn_cell/",
+    )
+    assert ("tf1.basic_lstm" in encoder.layouts, decoder.layouts) == (True, ("tf1.rnn",))
+
+
+def mixed(activation: str) -> nn.ModuleDict:
+    return nn.ModuleDict({"a": nn.RNN(2, HIDDEN, nonlinearity=activation), "b": nn.LSTM(HIDDEN, HIDDEN)})
+
+
+def test_an_activation_is_said_of_the_layers_that_leave_it_open(tmp_path: Path):
+    torch.save(mixed("relu").state_dict(), tmp_path / "x.pt")
+    command = ("convert", tmp_path / "x.pt", "--to", "keras", "-o", tmp_path / "y.npz", "--verify")
+    assert "say --semantics candidate_activation=VALUE" in refusal(*command)
+    code, text, _ = stepnet(*command, "--semantics", "candidate_activation=relu")
+    assert code == 0
+    assert [line.strip() for line in text.splitlines() if "set there" in line] == [
+        "set there: activation='relu'",
+        "set there: recurrent_activation='sigmoid', activation='tanh'",
+    ]
+
+
+def test_who_contradicts_a_file_is_told(tmp_path: Path):
+    torch.save(nn.RNN(2, HIDDEN, nonlinearity="relu"), tmp_path / "x.pt")  # whole, with its activation
+    choice = Choice(semantics={"candidate_activation": "tanh"})
+    done = convert_file(tmp_path / "x.pt", "keras", tmp_path / "y.npz", choice=choice)
+    assert done.notes == {"": ("the file says candidate_activation='relu', and --semantics 'tanh'",)}
+
+
+def test_the_moments_of_an_optimiser_are_no_layers(tmp_path: Path):
+    pytest.importorskip("pyarrow")
+    with tarfile.open(DATA / "orbax_training.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    assert [one.name for one in read(tmp_path / "training").modules] == ["weights/cell/"]

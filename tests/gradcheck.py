@@ -1,0 +1,76 @@
+"""Whether the gradient of a net is what central differences of the net say."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from stepnet.grad.gradient import vjp
+from stepnet.net.interpret import Segments, interpret
+from stepnet.net.ir import Net
+from stepnet.net.types import CONST, Type
+from stepnet.ragged.offsets import offsets_of
+
+Array = np.ndarray
+LENGTHS = (3, 0, 1, 5)
+STEP = 1e-6
+MOST = 1e-7
+"""How far central differences in float64 are from a derivative, for functions without large third ones."""
+
+
+def segments_of(lengths: Sequence[int] = LENGTHS, **levels: Array) -> Segments:
+    """Sequences of these lengths. levels: the offsets of sequences that rows have besides, by axis."""
+    return Segments(len(lengths), (offsets_of(lengths),), beside=levels)
+
+
+def numbers(type_: Type, segments: Segments, seed: int) -> Array:
+    """Numbers of a type: from -1 to 1, or small whole ones."""
+    random = np.random.default_rng(seed)
+    count = () if type_.extent == CONST else (segments.count(type_.extent),)
+    shape = (*count, *type_.shape)
+    if type_.is_float:
+        return random.uniform(-1, 1, shape).astype(type_.dtype)
+    return random.integers(0, 2, shape).astype(type_.dtype)
+
+
+def arrays_for(net: Net, segments: Segments, seed: int = 0) -> list[Array]:
+    """Numbers for all inputs of a net."""
+    return [numbers(net.type_of(one), segments, seed + place) for place, one in enumerate(net.inputs)]
+
+
+def along(net: Net, arrays: Sequence[Array], segments: Segments, cotangents: Sequence[Array]) -> float:
+    """The sum of a net's floating-point results, weighted."""
+    made = interpret(net, arrays, segments)
+    floats = [array for array in made if array.dtype.kind == "f"]
+    return sum(float(np.sum(a * b)) for a, b in zip(floats, cotangents, strict=True))
+
+
+def assert_gradient(
+    net: Net, segments: Segments, arrays: Sequence[Array] | None = None, order: int = 1
+) -> Net:
+    """Asserts that the gradient of a net is right, in a random direction of each input; gives its net.
+
+    order: up to which derivative.
+    """
+    given = list(arrays_for(net, segments) if arrays is None else arrays)
+    gradient = vjp(net)
+    types = [gradient.type_of(number) for number in gradient.inputs[len(given) :]]
+    cotangents = [numbers(type_, segments, 100 + place) for place, type_ in enumerate(types)]
+    made = interpret(gradient, [*given, *cotangents], segments)
+    results, gradients = made[: len(net.results)], made[len(net.results) :]
+    for found, right in zip(results, interpret(net, given, segments), strict=True):
+        np.testing.assert_allclose(found, right, rtol=1e-12, atol=1e-12)
+    places = [place for place, number in enumerate(net.inputs) if net.type_of(number).is_float]
+    for place, found in zip(places, gradients, strict=True):
+        assert found.shape == given[place].shape
+        direction = np.random.default_rng(place).uniform(-1, 1, given[place].shape)
+        ends: list[float] = []
+        for sign in (1, -1):
+            moved = [*given]
+            moved[place] = given[place] + sign * STEP * direction
+            ends.append(along(net, moved, segments, cotangents))
+        right = (ends[0] - ends[1]) / (2 * STEP)
+        away = abs(float(np.sum(found * direction)) - right)
+        assert away <= MOST * max(1, abs(right)), f"input {place}: {away:.3g} away from {right:.6g}\n{net}"
+    if order > 1:
+        assert_gradient(gradient, segments, [*given, *cotangents], order - 1)
+    return gradient
