@@ -1,4 +1,4 @@
-"""A graph of ATen operations replayed on a step's values, each node as its row of the table says."""
+"""A graph of ATen operations replayed on a step's values, each node by its row of the table."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -51,7 +51,7 @@ class TorchStep:
 
 
 def tensor_of(leaf: Any) -> Any:
-    """What a step returns as a tensor; raises `StepError` for what is none, nor a number."""
+    """The result of a step as a tensor; raises `StepError` unless it is a tensor or a number."""
     try:
         return torch.as_tensor(leaf)
     except TypeError:
@@ -80,7 +80,7 @@ def replayed(graph: Graph, arguments: Sequence[Traced], place: str) -> list[Trac
 
 
 def is_size(value: Any) -> bool:
-    """Whether a value is made of the number of rows, rather than a tensor."""
+    """Whether a value is computed from the number of rows."""
     return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
@@ -101,7 +101,7 @@ def result(graph: Graph, node: Any, values: dict[Any, Any]) -> Traced:
 
 
 def applied(graph: Graph, node: Any, values: dict[Any, Any], arguments: Sequence[Traced]) -> Any:
-    """What one node gives: its row of the table, applied to a step's values."""
+    """The results of one node: its row of the table applied to a step's values."""
     name = str(node.target).removeprefix("aten.")
     if name not in TABLE:
         raise refuse(f"{node.target} is not an operation of a step" + advice(node.target))
@@ -123,7 +123,7 @@ def applied(graph: Graph, node: Any, values: dict[Any, Any], arguments: Sequence
 
 
 def advice(operation: Any) -> str:
-    """What to do instead of an operation, after a colon; nothing where that is not known."""
+    """The advice for an operation, after a colon; empty where there is none."""
     if torch.Tag.nondeterministic_seeded in getattr(operation, "tags", ()):
         return f": {RANDOM}"
     known = ADVICE.get(getattr(operation, "__name__", "").split(".")[0])
@@ -153,7 +153,7 @@ def is_tensor(node: Any) -> bool:
 
 
 def result_of(node: Any, layout: Layout, like: Traced) -> Result:
-    """What PyTorch says that a node gives."""
+    """The result that PyTorch infers for a node."""
     dtype = torch_name(listed(node.meta["val"])[0])
     operands = [argument.meta["val"] if hasattr(argument, "meta") else argument for argument in node.args[:2]]
     fits = len(operands) == 2 and all(isinstance(operand, torch.Tensor | int | float) for operand in operands)

@@ -101,7 +101,7 @@ def refused(message: str) -> Callable[..., Any]:
 
 
 def dropped(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    """x itself where dropout is off; raises `StepError` where it would draw."""
+    """x itself where dropout is off; raises `StepError` where it would draw random numbers."""
     if training and p > 0:
         raise StepError(
             "dropout draws anew at every step: call .eval() on the module, or multiply by a mask that is "
@@ -152,15 +152,15 @@ REWRITTEN: dict[Callable[..., Any], Callable[..., Any]] = {
 
 
 class Rewritten(overrides.TorchFunctionMode):
-    """While it is entered, the functions of the table are traced as what they stand for.
+    """A context in which the functions of the table are traced as their replacements.
 
-    It also notes the user's line for the operations of each function.
+    It also records the user's line for the operations of each function.
     """
 
     def __torch_function__(
         self, function: Any, types: Any, arguments: Any = (), options: dict[str, Any] | None = None
     ) -> Any:
-        """What a call of `function` gives."""
+        """The result of a call of `function`."""
         fx_traceback.set_stack_trace([line_of_call()])
         traced: Any = REWRITTEN.get(function) or function
         return traced(*arguments, **(options or {}))

@@ -88,7 +88,7 @@ def parts_of(example: Any, step: Any) -> tuple[Any, Any, Any]:
 
 
 def described(value: Any) -> str:
-    """What to call a wrong value in a message."""
+    """A wrong value as text for a message."""
     if isinstance(value, tuple):
         return f"a tuple of {len(cast('tuple[Any, ...]', value))}"
     if isinstance(value, type):
@@ -137,7 +137,7 @@ def parameter(leaf: Any) -> Any:
 
 
 def name_of(step: Any) -> str:
-    """What a recurrence calls its step."""
+    """The name of the step of a recurrence."""
     return getattr(step, "__name__", type(step).__name__)
 
 
@@ -146,18 +146,18 @@ def name_of(step: Any) -> str:
 
 @dataclass(frozen=True)
 class OfFunction:
-    """The function itself, whatever it calls its parameters."""
+    """A function on tensors as a step, whatever the names of its parameters are."""
 
     step: Function
 
     def __call__(self, x: Any, memory: Any, params: Any, **further: Any) -> Any:
-        """What it gives."""
+        """The output and the next memory."""
         return self.step(x, memory, params, **further)
 
 
 @dataclass(frozen=True)
 class OfModule:
-    """The function that a cell module is: it gives (output, state). state: a structure like its state."""
+    """A cell module as a function from (x, state) to (output, state). state: a structure like its state."""
 
     module: Any
     state: Any
