@@ -48,7 +48,7 @@ def turned_positions_of(offsets: Array) -> NDArray[np.int64]:
 
 
 def ends_of(values: Array, offsets: Array, first: bool) -> Array:
-    """The last element of each entry, or the first; zeros for an empty one.
+    """The last element of each entry, or the first; zeros for an empty entry.
 
     >>> ends_of(np.array([7, 8, 9]), np.array([0, 2, 2, 3]), first=False)
     array([8, 0, 9])
@@ -112,7 +112,7 @@ def _checked_numbers(values: Array, name: str) -> Array:
 
 
 def number_dtype(dtype: Any, name: str) -> np.dtype[Any]:
-    """A dtype of numbers; raises `InputError` for what is none."""
+    """A dtype of numbers; raises `InputError` for any other."""
     try:
         number_type = np.dtype(dtype)
     except (TypeError, ValueError, SyntaxError, DeprecationWarning):  # NumPy's ways to say that it is none

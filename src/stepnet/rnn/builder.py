@@ -419,7 +419,7 @@ def foreach(body: Callable[[Any, Any], Any], inputs: Any, state: Any, *, engine:
 
     Raises:
         InputError: For no state, and for inputs that do not fit.
-        StepError: For a body that does what no step can.
+        StepError: For a body that cannot be traced.
 
     >>> outputs, state = foreach(lambda x, s: (x + s[0], [x + s[0]]), np.ones((1, 3)), [np.zeros(1)])
     >>> outputs.tolist(), state[0].tolist()

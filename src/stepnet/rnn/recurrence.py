@@ -43,8 +43,8 @@ class RNN(Declared):
             whatever the inputs are.
 
     Raises:
-        InputError: For arguments that are not as said.
-        StepError: For a step that does what no step can; at the first call if `inputs` is not given.
+        InputError: For arguments of another form.
+        StepError: For a step that cannot be traced; at the first call if `inputs` is not given.
 
     >>> import numpy as np
     >>> import stepnet as sn

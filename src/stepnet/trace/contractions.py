@@ -1,9 +1,10 @@
-"""Products summed over axes that have letters: what `@`, np.einsum and np.tensordot of a step come to.
+"""Products summed over labelled axes: the common form of `@`, np.einsum and np.tensordot in a step.
 
-    values of the rows      ->  multiply, then sum      q[h, k], m[h, k, n]  ->  sum over k of q m
-    a value and a parameter ->  matmul, head by head    x[h, k] @ P[h]       ->  x[0] @ P[0], x[1] @ P[1], ...
+    values of the rows      ->  multiply, then sum      q[h, k], m[h, k, n]  ->  sum over k of q m a value and
+        a parameter ->  matmul, head by head    x[h, k] @ P[h]       ->  x[0] @ P[0], x[1] @ P[1], ...
 
-A letter is an axis of features. Additions are those of a `sum` or a `matmul`: no batch changes their order.
+A letter labels an axis of features. Additions are those of a `sum` or a `matmul`, so no batch changes their
+order.
 """
 
 import math
@@ -28,7 +29,7 @@ FEW_RESULTS = 8
 
 @dataclass(frozen=True)
 class Labelled:
-    """A value of the step, and a letter for each of its feature axes, no two of them the same."""
+    """A value of the step, with a letter for each of its feature axes, no two the same."""
 
     value: Traced
     letters: str
@@ -39,26 +40,28 @@ class Labelled:
         return dict(zip(self.letters, self.value.type.shape, strict=True))
 
     def with_axes(self, letters: str) -> Traced:
-        """The value with its axes in this order, and one of size 1 for a letter that it has not."""
+        """The value with its axes in the order of the letters, and an axis of size 1 for each letter it
+        lacks.
+        """
         present = [letter for letter in letters if letter in self.letters]
         value = transposed(self.value, tuple(self.letters.index(letter) for letter in present))
         return reshaped(value, tuple(self.sizes.get(letter, 1) for letter in letters))
 
     def summed(self, kept: str) -> "Labelled":
-        """The sum over all letters but those that are kept, in the value's dtype."""
+        """The sum over all letters except those in `kept`, in the value's dtype."""
         gone = "".join(letter for letter in self.letters if letter not in kept)
         left = "".join(letter for letter in self.letters if letter in kept)
         return Labelled(sum_of(self.value, tuple(self.letters.index(letter) for letter in gone)), left)
 
 
 def sum_of(x: Traced, axes: tuple[int, ...]) -> Traced:
-    """The sum over some of the features' axes, in the dtype of x, which NumPy's of small integers is not."""
+    """The sum over feature axes in the dtype of x. (NumPy's sum of small integers has a wider dtype.)"""
     rank = len(x.type.shape)
     return apply("sum", x, axes=tuple(axis - rank for axis in axes)).astype(x.dtype) if axes else x
 
 
 def common_sizes(operands: Sequence[Labelled]) -> dict[str, int]:
-    """The size of each letter: where it is 1 in one value and another in the next, the other."""
+    """The size of each letter. A size of 1 gives way to another size, as in broadcasting."""
     sizes: dict[str, int] = {}
     for letter, size in (pair for operand in operands for pair in operand.sizes.items()):
         sizes[letter] = size if sizes.get(letter, 1) == 1 else sizes[letter]
@@ -66,13 +69,13 @@ def common_sizes(operands: Sequence[Labelled]) -> dict[str, int]:
 
 
 def without_ones(operand: Labelled, sizes: dict[str, int]) -> Labelled:
-    """The operand without axes of size 1 that are of another size elsewhere: it is the same along them."""
+    """The operand without axes of size 1 that other operands broadcast."""
     letters = "".join(letter for letter in operand.letters if operand.sizes[letter] == sizes[letter])
     return Labelled(reshaped(operand.value, tuple(sizes[letter] for letter in letters)), letters)
 
 
 def contracted(a: Labelled, b: Labelled, kept: str) -> Labelled:
-    """The product of two values, summed over all letters but those that are kept."""
+    """The product of two values, summed over all letters except those in `kept`."""
     a, b = a.summed(kept + b.letters), b.summed(kept + a.letters)
     if a.value.is_constant != b.value.is_constant:
         x, parameter = (b, a) if a.value.is_constant else (a, b)
@@ -89,7 +92,7 @@ def contracted(a: Labelled, b: Labelled, kept: str) -> Labelled:
 
 
 def is_product(x: Labelled, parameter: Labelled, kept: str) -> bool:
-    """Whether a value with a parameter is a few products of vectors with matrices."""
+    """Whether the product of a value and a parameter is a few products of vectors with matrices."""
     sizes = x.sizes | parameter.sizes
     over = [letter for letter in x.letters if letter not in kept]
     blocks = math.prod(sizes[letter] for letter in x.letters if letter in kept)
@@ -114,7 +117,7 @@ def multiplied_by_parameter(x: Labelled, parameter: Labelled, kept: str) -> Labe
 
 
 def matrix_product(a: Traced, b: Traced) -> Traced:
-    """Matrices [..., m, k] times matrices [..., k, n], as np.matmul has them where rows are out of sight."""
+    """The product of matrices [..., m, k] and [..., k, n], as np.matmul computes it, without the row axis."""
     ranks = [len(a.type.shape), len(b.type.shape)]
     batch = ascii_letters[: max(ranks) - 2]
     m, k, n = ascii_letters[-3:]

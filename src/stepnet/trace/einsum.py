@@ -20,14 +20,14 @@ from stepnet.values.arguments import is_integer
 
 @dataclass(frozen=True)
 class Term:
-    """An operand and its letters as the step sees it, that of the rows first."""
+    """An operand and its letters as the step writes them, with the letter of the rows first."""
 
     value: Traced
     letters: str
 
     @property
     def features(self) -> str:
-        """The letters of its features."""
+        """The letters of the feature axes."""
         return self.letters if self.value.is_constant else self.letters[1:]
 
 
@@ -98,7 +98,7 @@ def paired_axes(a: Traced, b: Traced, axes: Any) -> tuple[list[int], list[int]]:
 
 
 def check_letters(text: str, letters: str) -> None:
-    """Raises `StepError` for what is no letter."""
+    """Raises `StepError` for characters that are not letters."""
     if "..." in letters:
         raise refuse(f"np.einsum of {text!r} in a step names every axis: write letters for the ...")
     if wrong := sorted(set(letters) - set(ascii_letters) - {","}):
@@ -106,13 +106,13 @@ def check_letters(text: str, letters: str) -> None:
 
 
 def implied(inputs: str) -> str:
-    """The output where none is written: the letters that stand just once, in their order."""
+    """The default output: the letters that occur once, in alphabetical order."""
     counts = Counter(inputs.replace(",", ""))
     return "".join(sorted(letter for letter, count in counts.items() if count == 1))
 
 
 def terms_of(parts: Sequence[str], operands: Sequence[Any]) -> list[Term]:
-    """The operands in the dtype that they have in common, each with its letters; sizes of 1 repeated."""
+    """The operands in their common dtype, each with its letters."""
     builder = builder_of(operands)
     strong = [
         operand if isinstance(operand, Traced) else array_of(operand, "an operand") for operand in operands
@@ -132,7 +132,7 @@ def terms_of(parts: Sequence[str], operands: Sequence[Any]) -> list[Term]:
 
 
 def check_rows(terms: Sequence[Term]) -> None:
-    """Raises `StepError` unless the first letter of all values is the same and stands nowhere else."""
+    """Raises `StepError` unless all values have the same first letter, and no feature axis has it."""
     rows = sorted({term.letters[0] for term in terms if not term.value.is_constant})
     if len(rows) > 1:
         raise refuse(
@@ -146,7 +146,7 @@ def check_rows(terms: Sequence[Term]) -> None:
 
 
 def check_sizes(terms: Sequence[Term]) -> None:
-    """Raises `StepError` where a letter has two sizes, neither of them 1."""
+    """Raises `StepError` for a letter with two sizes, neither of them 1."""
     sizes: dict[str, int] = {}
     for term in terms:
         for letter, size in zip(term.features, term.value.type.shape, strict=True):
@@ -157,7 +157,7 @@ def check_sizes(terms: Sequence[Term]) -> None:
 
 
 def check_output(text: str, terms: Sequence[Term], output: str) -> None:
-    """Raises `StepError` for an output that does not keep the rows first, or that has other letters."""
+    """Raises `StepError` unless the output begins with the rows and has letters of operands, each once."""
     rows = "".join({term.letters[0] for term in terms if not term.value.is_constant})
     if rows not in output:
         raise refuse(
@@ -191,7 +191,7 @@ def combined(terms: Sequence[Term], output: str) -> Traced:
 
 
 def diagonal(term: Term) -> Labelled:
-    """The operand with each letter once: of one that stands twice, the numbers where both are equal."""
+    """The operand with each letter once: the diagonal over two axes with the same letter."""
     value, letters = term.value, term.features
     for letter in dict.fromkeys(letters):
         while letters.count(letter) > 1:

@@ -1,6 +1,6 @@
-"""The axes that a function of NumPy is told, as axes of features.
+"""The axis arguments of NumPy functions, as axes of features.
 
-The step sees the rows first, and nothing may move them or go over them.
+A step sees the rows as the first axis. No function may move this axis or reduce over it.
 """
 
 from collections.abc import Sequence

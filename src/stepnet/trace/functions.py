@@ -245,7 +245,7 @@ def one_hot(index: Any, size: int, dtype: Any = np.float32) -> Any:
 
 
 def numbers(name: str, value: Any) -> Any:
-    """A value of a step, an array, or a Python number, which takes the dtype of what it meets.
+    """A value of a step, an array, or a Python number, which takes the dtype of the other operand.
 
     Raises `InputError` for anything else.
     """

@@ -1,4 +1,4 @@
-"""NumPy's functions that lay out a step's features: shapes, orders of axes, parts and their joining."""
+"""NumPy's functions that rearrange a step's features: shapes, orders of axes, parts and concatenation."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ MOST_PARTS = 2**12
 
 
 def reshape(x: Traced, shape: Any, order: str = "C") -> Traced:
-    """The features laid out anew; the first size is the rows: x.shape[0], or -1."""
+    """The features in another shape; the first size is the rows: x.shape[0], or -1."""
     if order != "C":
         raise refuse("reshape in a step is in C order")
     advice = "reshape keeps the rows first: write x.reshape(x.shape[0], ...) or x.reshape(-1, ...)"
