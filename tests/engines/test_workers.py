@@ -262,7 +262,7 @@ def inputs(rows: int, steps: int, seed: int = 0) -> Array:
     return np.random.default_rng(seed).normal(size=(rows, steps, 24)).astype("float32")
 
 
-def laid_out(stream: Any) -> Any:
+def prepared(stream: Any) -> Any:
     """What runs a stream's steps."""
     return stream._step.now.run
 
@@ -294,7 +294,7 @@ def test_shared_steps_are_bit_for_bit_those_of_one_thread(shared: sn.RNN, monkey
         return {1, 2} <= set(came)
 
     until(both_ways)
-    assert isinstance(laid_out(stream), Together)
+    assert isinstance(prepared(stream), Together)
     sn.set_threads(1)
     np.testing.assert_array_equal(expected, shared(x)[0])
 

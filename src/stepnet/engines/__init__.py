@@ -1,4 +1,4 @@
-"""The engines, and the choice between them: the first in the order asked for that does not refuse."""
+"""The engines, and the choice between them: the first one, in the order asked for, that does not refuse."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -33,7 +33,7 @@ __all__ = [
 
 @cache
 def engines() -> dict[str, Engine]:
-    """Every engine by name; llvmlite is slow to import, so it is not until an engine is asked for."""
+    """Every engine by name. llvmlite, which is slow to import, is imported when this is first called."""
 
     def imported() -> dict[str, Engine]:
         from stepnet.engines.interpreter import Interpreter
@@ -57,7 +57,7 @@ def engine_named(name: str) -> Engine:
 
 
 def checked_engine(asked: Any) -> Order:
-    """What a caller asks for, as what compiled code is kept by; raises `InputError` for what is no engine."""
+    """The engine or engines asked for, as a hashable value; raises `InputError` for unknown names."""
     if isinstance(asked, str):
         if asked != "auto":
             engine_named(asked)
@@ -74,13 +74,15 @@ def checked_engine(asked: Any) -> Order:
 
 
 def order_of(asked: Order) -> tuple[str, ...]:
-    """The names in the order to try."""
+    """The names of the engines in the order to try them."""
     names = (asked,) if isinstance(asked, str) else asked
-    return tuple(one for name in names for one in (AUTO if name == "auto" else (name,)))
+    return tuple(engine for name in names for engine in (AUTO if name == "auto" else (name,)))
 
 
 def choose(schedule: Schedule, asked: str | Sequence[str] = "auto") -> tuple[Engine, dict[str, str]]:
-    """The first engine that does not refuse, and why each before it did; raises `RefusedError` if all do."""
+    """The first engine that does not refuse, and the refusals before it; raises `RefusedError` if there is
+    none.
+    """
     reasons: dict[str, str] = {}
     for name in order_of(checked_engine(asked)):
         engine = engine_named(name)

@@ -1,4 +1,4 @@
-"""What an engine is: it refuses a schedule with a reason, or compiles it."""
+"""The interface of an engine: it refuses a schedule with a reason, or compiles it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,17 +14,21 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Call:
-    """The arrays of one call, checked: C-contiguous, of the dtypes and features that the net says.
+    """The checked arrays of one call: C-contiguous, with the dtypes and features of the net's inputs.
 
-    They stand in the order of the net's inputs: sequences, initial memories, statics.
-    sequences: per input [total, features...]; step t of sequence i lies at starts[i] + steps[t], where steps
-    has as many as the longest sequence, and at starts[i] + t where it is None. Outputs lie as inputs do. An
-    input that is a sequence at each step has the values of all of these end to end, and `inner` the offsets
-    of each level, outermost first. initial: per memory that is an input [batch, features...], or None for
-    zeros. statics: per static [batch, features...]; one that is a sequence has the values of all rows end to
-    end, and `beside` its offsets, by the name of its axis.
-    last_only: outputs are each sequence's last, [batch, features...], not every step's, [total, features...].
-    begun: per sequence how many of its steps were run before this call, int64; None for none.
+    They are in the order of the net's inputs: sequences, initial memories, statics.
+
+    sequences: for each input [total, features...]. Step t of sequence i is at starts[i] + steps[t], where
+    `steps` is as long as the longest sequence; or at starts[i] + t where `steps` is None. Outputs are
+    arranged as inputs are. An input that is a sequence at each step has the values of all these sequences end
+    to end, and `inner` has the offsets of each level, outermost first. initial: for each memory that is an
+    input [batch, features...], or None for zeros. statics: for each static [batch, features...]. A static
+    that is a sequence has the values of all rows end to end, and `beside` has its offsets, by the name of its
+    axis.
+
+    last_only: whether outputs are the last of each sequence, [batch, features...], or of every step, [total,
+    features...]. begun: the number of steps of each sequence that were run before this call, int64; None for
+    zeros.
     """
 
     sequences: Sequence[Array]
@@ -41,12 +45,12 @@ class Call:
 
     @property
     def rows(self) -> int:
-        """How many sequences there are."""
+        """The number of sequences."""
         return len(self.lengths)
 
     @property
     def is_packed(self) -> bool:
-        """Whether the sequences lie end to end, in order and with nothing in between."""
+        """Whether the sequences lie end to end, in order and without gaps."""
         if self.steps is not None:
             return False
         offsets = offsets_of(self.lengths)
@@ -68,11 +72,11 @@ class Call:
 
     @property
     def all_places(self) -> Array:
-        """Where all steps lie, sequence after sequence."""
+        """The places of all steps, sequence after sequence."""
         return self.places(np.arange(self.rows), np.zeros(self.rows, np.int64), self.lengths)
 
     def ends(self, values: Array, first: bool) -> Array:
-        """The value of each sequence's last step, or of its first; zeros where it has none."""
+        """The value of the last step of each sequence, or of the first; zeros for an empty sequence."""
         ends = np.zeros((self.rows, *values.shape[1:]), values.dtype)
         filled = np.flatnonzero(self.lengths)
         numbers = np.zeros(len(filled), np.int64) if first else self.lengths[filled] - 1
@@ -82,10 +86,10 @@ class Call:
 
 @dataclass(frozen=True)
 class Results:
-    """What a call gives: the results of the net by kind, each kind in the order of the net's results.
+    """The results of a call, by kind, each kind in the order of the net's results.
 
-    outputs: those per step, [total, features...] (or [batch, features...]). final: those per row,
-    [batch, features...], as the last value of each memory. totals: those that there is one of, [features...].
+    outputs: those of each step, [total, features...] (or [batch, features...]). final: those of each row,
+    [batch, features...], such as the last value of a memory. totals: those over all rows, [features...].
     """
 
     outputs: list[Array]
@@ -94,7 +98,7 @@ class Results:
 
     @property
     def arrays(self) -> list[Array]:
-        """All of them, kind by kind."""
+        """The arrays of all kinds, one kind after the other."""
         return [*self.outputs, *self.final, *self.totals]
 
 
@@ -110,38 +114,41 @@ class Bound(Protocol):
         ...
 
     def again(self, call: Call, results: Results, whole: bool = False) -> Callable[[], None]:
-        """What runs this call as often as it is called, on whatever its arrays hold then, into the arrays of
-        `results`. whole: it is not interrupted in its midst.
+        """A function that runs this call on the present contents of its arrays, into the arrays of `results`.
+
+        whole: whether the run cannot be interrupted halfway.
         """
         ...
 
     def frozen(self, call: Call) -> FrozenCall | None:
-        """What runs calls like this one, by one thread at a time; None where there is no quicker way than a
-        call. All that is not given again stays as it is: lengths, and that there are no statics.
+        """A function that runs calls like this one with other sequences and initial memories, one thread at a
+        time.
+
+        None where it would not be faster than a call. The lengths stay as they are, and there are no statics.
         """
         ...
 
 
 class Kernel(Protocol):
-    """A schedule made ready to run."""
+    """A compiled schedule."""
 
     def bind(self, parameters: Sequence[Array]) -> Bound:
-        """What runs a call with these parameters, given in the net's order."""
+        """The kernel with these parameters, given in the net's order."""
         ...
 
 
 class Engine(Protocol):
-    """One way to run schedules, on whatever device it likes and in as many pieces as it needs."""
+    """A way to run schedules, on any device and in as many pieces as it needs."""
 
     @property
     def name(self) -> str:
-        """What `engine=` calls it."""
+        """The name for `engine=`."""
         ...
 
     def refuse(self, schedule: Schedule) -> str | None:
-        """Why this engine cannot run the schedule; None if it can."""
+        """The reason why this engine cannot run the schedule; None if it can."""
         ...
 
     def compile(self, schedule: Schedule) -> Kernel:
-        """The schedule made ready to run; the engine has not refused it."""
+        """The compiled schedule; the engine has not refused it."""
         ...

@@ -1,9 +1,9 @@
-"""A schedule that is frozen: each of its parts a frozen call, one after the other.
+"""A frozen schedule: each of its parts is a frozen call, and they run one after the other.
 
     y, h1 = part0(x, None);  y, h2 = part1(y, None)
 
-Nothing is checked, shared out or laid out in between. That is for recurrences over the caller's sequences and
-what lies between them; what is nested has other sequences at every call.
+Nothing is checked, shared out or prepared in between. Only recurrences over the caller's sequences, and the
+work between them, are frozen: nested recurrences have other sequences at every call.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ Step = Callable[[Values], None]
 
 @dataclass(frozen=True)
 class FrozenParts:
-    """The parts of a schedule, each of which adds what it gives to the values so far."""
+    """The parts of a schedule. Each adds its results to the values so far."""
 
     net: Net
     constants: Values
@@ -48,9 +48,9 @@ class FrozenParts:
 def frozen_parts(
     schedule: Schedule, constants: Values, bound: Sequence[Any], call: Call
 ) -> FrozenCall | None:
-    """What runs calls like this one; None where a part cannot be frozen.
+    """The frozen schedule for calls like this one; None where a part cannot be frozen.
 
-    It is run once on the way, as each part needs to see what those before it give.
+    It is run once on the way, because each part needs the shapes of the values before it.
     """
     plain = call.begun is None and not call.statics and not call.inner and not call.last_only
     dense = int(call.lengths.sum()) == call.total and (call.is_packed or takes_gaps(schedule))
@@ -60,8 +60,8 @@ def frozen_parts(
     values = dict(constants)
     values.update(zip(varying_of(schedule.net), (*call.sequences, *call.initial), strict=True))
     steps = list[Step]()
-    for part, one in zip(schedule.parts, bound, strict=True):
-        step = frozen_part(part, one, values, frame)
+    for part, bound_part in zip(schedule.parts, bound, strict=True):
+        step = frozen_part(part, bound_part, values, frame)
         if step is None:
             return None
         steps.append(step)
@@ -71,7 +71,7 @@ def frozen_parts(
 
 
 def frozen_part(part: Part, bound: Any, values: Values, frame: Frame) -> Step | None:
-    """What runs one part on such values; None where it cannot be frozen."""
+    """A function that runs one part on such values; None where it cannot be frozen."""
     if part.node is not None and part.node.operation == "reduce":
         return frozen_end(part, frame) if part.node.attributes["how"] in ENDS else None
     if part.plan is None or part.extent not in (ROWS, STEPS) or part.statics:
@@ -99,7 +99,7 @@ def frozen_part(part: Part, bound: Any, values: Values, frame: Frame) -> Step | 
 
 
 def frozen_end(part: Part, frame: Frame) -> Step:
-    """What picks the last step of each sequence, or the first."""
+    """A function that takes the last step of each sequence, or the first."""
     assert part.node is not None
     first = part.node.attributes["how"] == "first"
     sequences, read, gives = frame.sequences(STEPS), part.reads[0], part.gives[0]

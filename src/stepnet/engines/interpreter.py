@@ -13,7 +13,7 @@ from stepnet.values.once import computed_once
 
 @dataclass(frozen=True)
 class Interpreter:
-    """The oracle, as an engine."""
+    """The interpreter as an engine: the reference for all others."""
 
     name: str = "interpret"
 
@@ -46,7 +46,7 @@ class BoundNet:
 
     @computed_once
     def form(self) -> Form:
-        """What its calls have in common."""
+        """The inputs and results of the net, by kind."""
         return Form(self.net)
 
     def __call__(self, call: Call) -> Results:
@@ -58,9 +58,9 @@ class BoundNet:
         return packed.results(self.form, made)
 
     def again(self, call: Call, results: Results, whole: bool = False) -> Callable[[], None]:
-        """What runs this call whenever it is called."""
+        """A function that runs this call on the present contents of its arrays."""
         return called_again(self, call, results)
 
     def frozen(self, call: Call) -> FrozenCall | None:
-        """None: it finds everything out at every step."""
+        """None: nothing of an interpreted call can be prepared."""
         return None

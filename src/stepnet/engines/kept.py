@@ -1,9 +1,9 @@
-"""What the steps of a loop keep for one another: parts that are laid out once and run again at every step.
+"""Frozen calls that the steps of a loop share: parts that are prepared once and run again at every step.
 
-A recurrence whose memory an inner one needs runs step by step, and a step has little to do. So what is plain
-in it runs on arrays that stay. Rows only leave as sequences end; those that have left are still computed, on
-what their arrays last held, until half of them are left. What runs over sequences that are the same at every
-step, as a static's, is kept until a row leaves.
+A recurrence whose memory an inner one needs runs step by step, and each step does little work. So its plain
+parts run on arrays that are allocated once. As sequences end, rows leave. Their places in the arrays are
+still computed, on old values, until half of the rows have left. A recurrence over sequences that are the same
+at every step, such as a static, is kept until a row leaves.
 """
 
 from collections.abc import Sequence
@@ -21,13 +21,13 @@ Array = np.ndarray
 
 
 class Inputs:
-    """Arrays that stay, and what was last copied into them."""
+    """Arrays of fixed size, and the arrays that were last copied into them."""
 
     def __init__(self, arrays: Sequence[Array]) -> None:
         self.arrays, self.latest = [array.copy() for array in arrays], list(arrays)
 
     def take(self, arrays: Sequence[Array]) -> None:
-        """Copies arrays in, at the front; what is the same array as before is there already."""
+        """Copies arrays to the front of the fixed ones, except those that were copied last time."""
         for place, array in enumerate(arrays):
             if array is not self.latest[place]:
                 self.arrays[place][: len(array)] = array
@@ -35,7 +35,7 @@ class Inputs:
 
 
 class KeptPlain:
-    """A plain part that is frozen for so many values: its arrays, and what runs it on them."""
+    """A plain part that is frozen for a number of values: its arrays, and the code that runs it on them."""
 
     def __init__(self, net: Net, part: Part, bound: Bound, arrays: Sequence[Array], count: int) -> None:
         self.count, self.inputs = count, Inputs(arrays)
@@ -45,7 +45,7 @@ class KeptPlain:
         self.run = bound.again(call, Results(self.outputs, [np.empty(count, np.float32)]))
 
     def fits(self, count: int) -> bool:
-        """Whether it is worth running for so few values."""
+        """Whether it should run for `count` values: they fit, and fill more than half."""
         return self.count // 2 < count <= self.count
 
     def __call__(self, arrays: Sequence[Array], count: int) -> list[Array]:
@@ -56,7 +56,7 @@ class KeptPlain:
 
 
 class KeptSequences:
-    """A recurrence that is frozen for sequences of these offsets."""
+    """A recurrence that is frozen for sequences with these offsets."""
 
     def __init__(self, part: Part, bound: Bound, call: Call, offsets: Array) -> None:
         self.offsets, first = offsets, len(call.sequences)
@@ -66,11 +66,11 @@ class KeptSequences:
         self.outputs = [np.zeros((count, *type_.shape), type_.dtype) for type_ in outputs]
         self.final = [np.zeros((len(call.lengths), *type_.shape), type_.dtype) for type_ in final]
         arrays = self.inputs.arrays
-        laid = replace(call, sequences=arrays[:first], statics=arrays[first:])
-        self.run = bound.again(laid, Results(self.outputs, self.final))
+        prepared = replace(call, sequences=arrays[:first], statics=arrays[first:])
+        self.run = bound.again(prepared, Results(self.outputs, self.final))
 
     def __call__(self, call: Call) -> list[Array]:
-        """The outputs and sums."""
+        """The outputs and the last memories."""
         self.inputs.take([*call.sequences, *call.statics])
         self.run()
         return [array[:] for array in (*self.outputs, *self.final)]
@@ -88,16 +88,17 @@ Kept = dict[int, "KeptPlain | KeptSequences | Array"]
 
 
 def kept_results(part: Part, bound: Bound, call: Call, offsets: Array, kept: Kept) -> list[Array] | None:
-    """The results of a recurrence from zeros whose sequences are as long at every step of a loop; else None.
+    """The results of a recurrence over the same sequences at every step of a loop; None where they are not
+    kept.
 
-    It is laid out when it comes to the same sequences for the second time.
+    It is prepared when it runs over the same sequences for the second time. It must start from zeros.
     """
-    if not call.total or any(one is not None for one in call.initial):
+    if not call.total or any(memory is not None for memory in call.initial):
         return None
-    laid = kept.get(id(part))
-    if isinstance(laid, KeptSequences) and laid.offsets is offsets:
-        return laid(call)
-    if laid is offsets:
+    entry = kept.get(id(part))
+    if isinstance(entry, KeptSequences) and entry.offsets is offsets:
+        return entry(call)
+    if entry is offsets:
         made = kept[id(part)] = KeptSequences(part, bound, call, offsets)
         return made(call)
     kept[id(part)] = offsets

@@ -27,7 +27,7 @@ class Lanes:
 
     @property
     def count(self) -> int:
-        """How many lanes there are."""
+        """The number of lanes."""
         return len(self.steps)
 
     def part(self, number: int, parts: int) -> "Lanes":

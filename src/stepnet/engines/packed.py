@@ -1,11 +1,10 @@
-"""Calls as nets see them: sequences end to end, memories that begin at zeros filled in.
+"""Calls in the form that nets take: sequences end to end, memories that begin at zeros filled in.
 
-    [a a a . .]          a a a b b c   with offsets 0 3 5 6   ->   results end to end
-    [b b . . .]    ->                                              -> laid out as the sequences lay
-    [c . . . .]
+    [a a a . .]          a a a b b c   with offsets 0 3 5 6   ->   results end to end [b b . . .]    ->
+        -> in the places of the caller's steps [c . . . .]
 
-The interpreter and what runs a schedule part by part take calls in this form. Machine code reads sequences
-where they lie.
+The interpreter, and schedules of several parts, take calls in this form. Machine code reads sequences in
+place.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -28,8 +27,8 @@ Array = np.ndarray
 class Packed:
     """A call with its sequences end to end.
 
-    places: where each step lay, None where it lies as it lay. gaps: the call itself, where its sequences have
-    gaps between them and stay where they are.
+    places: the place of each step in the caller's arrays; None where it has not changed. gaps: the call
+    itself, where its sequences have gaps between them and are used in place.
     """
 
     call: Call
@@ -39,7 +38,7 @@ class Packed:
 
     @classmethod
     def of(cls, call: Call, pack: bool = True) -> "Packed":
-        """The packed form of a call; the same arrays where they are packed already, or are not to be."""
+        """The packed form of a call; the same arrays where they are packed already, or are used in place."""
         offsets = offsets_of(call.lengths)
         segments = Segments(call.rows, (offsets, *call.inner), call.begun, call.beside)
         if call.is_packed:
@@ -52,7 +51,7 @@ class Packed:
         return cls(replace(call, sequences=sequences, steps=None), segments, places)
 
     def arrays(self, form: "Form") -> list[Array]:
-        """The arrays of all inputs of a net but its parameters, in order."""
+        """The arrays of all inputs of a net except its parameters, in order."""
         ends = form.ends
         initial = [
             np.zeros((self.call.rows, *type_.shape), type_.dtype) if array is None else array
@@ -63,22 +62,22 @@ class Packed:
         return [given[place] for place in sorted(given)]
 
     def results(self, form: "Form", made: Sequence[Array], clean: Collection[int] = ()) -> Results:
-        """What a net gave by kind, steps as the caller's sequences lie, or each sequence's last.
+        """The results of a net by kind, with steps in the caller's places, or the last of each sequence.
 
-        form: of the net as traced, which says from which end each output was made. clean: the places of those
-        results that are zeros in the gaps.
+        form: of the net as traced; it says from which end each output was computed. clean: the places of
+        those results that are zeros in the gaps.
         """
         ends = form.ends
         outputs = [
-            self.where_steps_lay(made[place], form.backward[place], place in clean) for place in ends.steps
+            self.in_callers_places(made[place], form.backward[place], place in clean) for place in ends.steps
         ]
         rows, totals = ([made[place] for place in places] for places in (ends.rows, ends.totals))
         return Results(outputs, rows, totals)
 
-    def where_steps_lay(self, output: Array, backward: bool, clean: bool) -> Array:
-        """One output where the sequences' steps lay, or each sequence's last.
+    def in_callers_places(self, output: Array, backward: bool, clean: bool) -> Array:
+        """One output with its steps in the caller's places, or the last of each sequence.
 
-        backward: whether its recurrence runs from the last step, so that the first one is made last.
+        backward: whether its recurrence runs from the last step, so that the first step is computed last.
         """
         if self.call.last_only and self.gaps is not None:
             return self.gaps.ends(output, backward)
@@ -93,7 +92,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class Form:
-    """What the calls of a net have in common: its ends, and what follows from them."""
+    """The inputs and results of a net by kind, and facts that follow from them."""
 
     net: Net
 
@@ -109,13 +108,13 @@ class Form:
 
     @computed_once
     def backward(self) -> list[bool]:
-        """Of each result, whether it is made from the last step to the first."""
+        """For each result, whether it is computed from the last step to the first."""
         return [runs_back(self.net, number) for number in self.net.results]
 
 
 def runs_back(net: Net, number: int) -> bool:
-    """Whether the last recurrence that a value is made of, or that there is, runs from the last step."""
-    recurs = [one for one, node in enumerate(net.nodes) if node.operation == "recur"]
+    """Whether the recurrence that a value comes from (the only one, or the last) runs from the last step."""
+    recurs = [number for number, node in enumerate(net.nodes) if node.operation == "recur"]
     needed = ancestors(net.nodes, (number,)).intersection(recurs)
     return bool(recurs) and net.nodes[max(needed or recurs)].recur.reverse
 
@@ -126,7 +125,7 @@ def parameters_of(net: Net) -> list[int]:
 
 
 def varying_of(net: Net) -> list[int]:
-    """The inputs of a net that are no parameters, in order."""
+    """The inputs of a net that are not parameters, in order."""
     return [number for number in net.inputs if net.type_of(number).extent != CONST]
 
 
@@ -136,7 +135,7 @@ def plain_call(arrays: Sequence[Array], count: int) -> Call:
 
 
 def called_again(bound: Bound, call: Call, results: Results) -> Callable[[], None]:
-    """What makes a call whenever it is called, and copies what it gives to where `results` has it."""
+    """A function that runs a call and copies its results into the arrays of `results`."""
 
     def once() -> None:
         made = bound(call)

@@ -1,4 +1,4 @@
-"""A short text that tells nets and plans apart: by what they compute, down to the bits of their constants."""
+"""A short text that identifies nets and plans by what they compute, down to the bits of their constants."""
 
 import hashlib
 from typing import Any, cast
@@ -8,18 +8,18 @@ from stepnet.net.types import Literal
 
 
 def digest(*values: Any) -> str:
-    """32 hexadecimal digits, the same for equal values: nets, literals, and what prints all that it is.
+    """32 hexadecimal digits, the same for equal nets, literals, and values with a complete text.
 
-    The names of nodes and the user's lines, which are for people alone, make no difference.
+    The names of nodes and the user's lines make no difference.
 
     >>> digest(1, ("a", 2)) == digest(1, ("a", 2)), digest(1, 2) == digest(12)
     (True, False)
     """
-    found = hashlib.blake2b(digest_size=16)
+    hasher = hashlib.blake2b(digest_size=16)
     for part in pieces(values):
-        found.update(len(part).to_bytes(8, "little"))
-        found.update(part)
-    return found.hexdigest()
+        hasher.update(len(part).to_bytes(8, "little"))
+        hasher.update(part)
+    return hasher.hexdigest()
 
 
 def pieces(value: Any) -> list[bytes]:

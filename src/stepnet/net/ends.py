@@ -1,11 +1,10 @@
-"""The ends of a net by kind: what a call is given, and what it gives.
+"""The inputs and results of a net by kind.
 
-    inputs    sequences, initial memories, statics, parameters
-    results   per step, per row, totals
+    inputs    sequences, initial memories, statics, parameters results   per step, per row, totals
 
-A net has inputs and results in a row, in whatever order it was made. What each one is follows from its
-extent: a sequence that each row has besides counts as one per row. An input that a recurrence begins with is
-an initial memory, which a call may leave out: it is zeros then.
+A net has its inputs and results in the order in which it was built. The kind of each follows from its extent;
+a static that is a sequence counts as one per row. An input with which a recurrence begins is an initial
+memory. A call may leave it out, and then it is zeros.
 """
 
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from stepnet.net.types import CONST, ROWS, is_beside
 
 @dataclass(frozen=True)
 class Ends:
-    """Places among the inputs of a net, and among its results, by kind.
+    """The places of inputs and results of a net, by kind.
 
     >>> from stepnet.net.ir import Builder
     >>> from stepnet.net.types import STEPS, Type

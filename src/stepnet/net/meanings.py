@@ -1,4 +1,4 @@
-"""What operations mean: functions of NumPy arrays [..., features...], any axes before the features."""
+"""The meaning of operations: functions of NumPy arrays [..., features...] with any leading axes."""
 
 import math
 from collections.abc import Callable
@@ -19,7 +19,7 @@ def sigmoid(x: Array) -> Array:
 
 
 def erf(x: Array) -> Array:
-    """The error function, number by number."""
+    """The error function, elementwise."""
     values = np.array([math.erf(float(value)) for value in x.ravel()], np.float64)
     return values.reshape(x.shape).astype(x.dtype if kind_of_dtype(x.dtype) == "float" else np.float64)
 
@@ -35,13 +35,13 @@ def cast(x: Array, *, dtype: str) -> Array:
 
 
 def slice_features(x: Array, *, slices: tuple[tuple[int, int, int], ...]) -> Array:
-    """Part of each feature axis: one (start, stop, step) per axis; a stop of -1 is before the first."""
+    """One slice (start, stop, step) per feature axis; a stop of -1 is before the first."""
     index = tuple(slice(start, None if stop < 0 else stop, step) for start, stop, step in slices)
     return x[(..., *index)] if index else x
 
 
 def reshape(x: Array, *, rank: int, shape: tuple[int, ...]) -> Array:
-    """The `rank` feature axes laid out anew as `shape`."""
+    """The last `rank` axes in another shape."""
     return x.reshape(x.shape[: x.ndim - rank] + shape)
 
 
@@ -52,7 +52,7 @@ def transpose(x: Array, *, order: tuple[int, ...]) -> Array:
 
 
 def broadcast(x: Array, *, rank: int, shape: tuple[int, ...]) -> Array:
-    """Feature axes repeated until they have `shape`."""
+    """The features broadcast to `shape`."""
     lead = x.shape[: x.ndim - rank]
     return np.broadcast_to(
         x.reshape(lead + (1,) * (len(shape) - rank) + x.shape[x.ndim - rank :]), lead + shape
@@ -65,7 +65,7 @@ def take(x: Array, *, axis: int, indices: tuple[int, ...]) -> Array:
 
 
 def concatenate(*arrays: Array, axis: int) -> Array:
-    """Features side by side along one axis."""
+    """Features concatenated along one axis."""
     return np.concatenate(arrays, axis=axis)
 
 
@@ -85,7 +85,7 @@ def reduce_sum(x: Array, *, axes: tuple[int, ...]) -> Array:
 
 
 def argmax(x: Array, *, axes: tuple[int, ...]) -> Array:
-    """Where the largest is along one feature axis; the first of equals."""
+    """The place of the largest along one feature axis; the first of equal ones."""
     return np.argmax(x, axis=axes[0])
 
 
@@ -108,7 +108,7 @@ def matmul(left: Array, right: Array) -> Array:
 
 
 def products(left: Array, *rights: Array) -> tuple[Array, ...]:
-    """One left side with several parameters."""
+    """The products of one left side with several parameters."""
     return tuple(matmul(left, right) for right in rights)
 
 
@@ -144,5 +144,5 @@ REDUCTIONS: dict[str, Callable[[Array], Array]] = {
 
 
 def run_by_interpreter(*arrays: Array, **attributes: object) -> Array:
-    """The meaning of what crosses extents: only the interpreter knows the lengths."""
+    """The meaning of operations that change the extent: only the interpreter knows the lengths."""
     raise NetError("this operation crosses extents; the interpreter runs it")

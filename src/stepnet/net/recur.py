@@ -1,9 +1,9 @@
-"""What lies where among the operands and the results of a recurrence.
+"""The order of the operands and results of a recurrence.
 
     recur(sequences..., memories..., others...; body)  ->  outputs..., final memories...
 
-A node has operands and results in a row, and so has its body. That order is said here alone: everything else
-asks for the sequences, the memories, the others (statics and parameters), the outputs and what follows.
+The order is defined here only. All other code asks for the sequences, the memories, the others (statics and
+parameters), the outputs and the final memories by name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 
 class Given(NamedTuple):
-    """What a recurrence is given: one entry for each sequence, memory and other operand."""
+    """The operands of a recurrence by kind: one entry for each sequence, memory and other operand."""
 
     sequences: list[Any]
     memories: list[Any]
@@ -20,7 +20,7 @@ class Given(NamedTuple):
 
 
 class Gives(NamedTuple):
-    """What a recurrence gives: one entry for each output and each memory."""
+    """The results of a recurrence by kind: one entry for each output and each memory."""
 
     outputs: list[Any]
     memories: list[Any]
@@ -28,7 +28,7 @@ class Gives(NamedTuple):
 
 @dataclass(frozen=True)
 class Order:
-    """The order in which operands and results lie: so many sequences, then so many memories, then the rest.
+    """The order of operands and results: some sequences, then some memories, then the others.
 
     >>> order = Order(sequence_count=1, memory_count=1)
     >>> order.given(["frames", "zeros", "weights"])
@@ -46,7 +46,7 @@ class Order:
         return cls(attributes["sequences"], attributes["memories"])
 
     def given(self, operands: Sequence[Any]) -> Given:
-        """What lies as the operands do, by what it is."""
+        """Entries in the order of the operands, by kind."""
         first = self.sequence_count + self.memory_count
         return Given(
             list(operands[: self.sequence_count]),
@@ -55,6 +55,6 @@ class Order:
         )
 
     def gives(self, results: Sequence[Any]) -> Gives:
-        """What lies as the results do, by what it is."""
+        """Entries in the order of the results, by kind."""
         first = len(results) - self.memory_count
         return Gives(list(results[:first]), list(results[first:]))

@@ -56,7 +56,7 @@ class Type:
 
     @property
     def size(self) -> int:
-        """How many numbers one element holds."""
+        """The number of elements in the feature shape."""
         return int(np.prod(self.shape, dtype=np.int64))
 
     @property
@@ -71,7 +71,7 @@ class Type:
 
     @property
     def computed(self) -> "Type":
-        """The same in the dtype that it is computed in.
+        """The same type with its compute dtype.
 
         >>> print(Type(ROWS, (64,), "bfloat16").computed)
         rows f32[64]
@@ -79,7 +79,7 @@ class Type:
         return Type(self.extent, self.shape, DTYPES[self.dtype].compute)
 
     def at(self, extent: Extent) -> "Type":
-        """The same element at another extent."""
+        """The same type with another extent."""
         return Type(extent, self.shape, self.dtype)
 
 
@@ -108,19 +108,19 @@ class Literal:
 
 
 def native(array: np.ndarray) -> np.ndarray:
-    """The numbers side by side and in the processor's own order of bytes; the array itself, if they are."""
+    """The array, contiguous and in native byte order; the array itself where it is so already."""
     return np.ascontiguousarray(array, array.dtype.newbyteorder("="))
 
 
 def own_copy(array: np.ndarray) -> np.ndarray:
-    """A copy that nobody changes, side by side and in the processor's own order of bytes."""
+    """A read-only copy, contiguous and in native byte order."""
     copy = np.array(array, array.dtype.newbyteorder("="), order="C")
     copy.setflags(write=False)
     return copy
 
 
 def extent_of(depth: int) -> Extent:
-    """The extent of so many axes; raises `NetError` for more than there are names for."""
+    """The extent of a number of axes; raises `NetError` for more than there are names for."""
     if depth > len(AXES):
         raise NetError(f"sequences nest {len(AXES) - 1} deep, not {depth - 1}")
     return AXES[:depth]
@@ -136,23 +136,23 @@ def is_beside(extent: Extent) -> bool:
 
 
 def extent_text(extent: Extent) -> str:
-    """The extent as people read it: const, rows, rows/steps."""
+    """The extent as text: const, rows, rows/steps."""
     return "/".join(extent) or "const"
 
 
 def hash_text(data: bytes) -> str:
-    """Eight hexadecimal digits that tell two byte strings apart."""
+    """A hash of bytes: eight hexadecimal digits."""
     return hashlib.blake2b(data, digest_size=4).hexdigest()
 
 
 def joint_extent(types: Sequence[Type]) -> Extent:
-    """The one extent that the values share, constants aside; raises `NetError` where there are two."""
+    """The extent that all values except constants share; raises `NetError` where there are two."""
     extents = {type_.extent for type_ in types if type_.extent != CONST}
     if len(extents) > 1:
-        found = ", ".join(sorted(map(extent_text, extents)))
+        listed = ", ".join(sorted(map(extent_text, extents)))
         short, long = min(extents, key=len), max(extents, key=len)
         hint = "; sn.reduce makes one value of a sequence, sn.expand repeats a value along one"
         raise NetError(
-            f"values of different extents meet: {found}{hint if long[: len(short)] == short else ''}"
+            f"values of different extents meet: {listed}{hint if long[: len(short)] == short else ''}"
         )
     return extents.pop() if extents else CONST

@@ -36,10 +36,10 @@ STAGES: dict[Extent, tuple[tuple[When, str], ...]] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """The traced net, the same after all passes, and when each node of that is done (numbers of nodes).
+    """The traced net, the net after all passes, and when each node of that is done (numbers of nodes).
 
-    ends: what a call is given and gives, by kind, of both nets. reduced: values of a row that are made of all
-    of its steps, which what is done in the end begins with.
+    ends: the inputs and results of both nets, by kind. reduced: values of a row that are computed from all of
+    its steps, with which the work after the loop begins.
     """
 
     traced: Net
@@ -57,12 +57,12 @@ class Plan:
 
     @property
     def recurrence(self) -> Node:
-        """The node that is the loop."""
+        """The node of the loop."""
         return self.net.nodes[self.recur]
 
     @property
     def body(self) -> Net:
-        """The step-net that is left in the loop."""
+        """The step-net of the loop."""
         return self.recurrence.recur.body
 
     @property
@@ -72,7 +72,7 @@ class Plan:
 
     @property
     def unroll(self) -> int:
-        """How many steps the loop's code holds one after the other."""
+        """The number of steps that one turn of the loop's code runs."""
         return self.recurrence.recur.unroll
 
     @property
@@ -89,14 +89,14 @@ class Plan:
 
     @property
     def last(self) -> list[int | None]:
-        """For each memory the node that is its last value; None for one that nobody reads."""
+        """For each memory the node of its last value; None where nobody reads it."""
         picked = [number for number in range(len(self.net.nodes)) if picks(self.net, number, self.recur)]
         by_place = {self.net.nodes[number].attributes["of"]: number for number in picked}
         places = range(len(self.recurrence.types))
         return [by_place.get(place) for place in self.recurrence.recur.gives(places).memories]
 
     def results(self, places: tuple[int, ...]) -> list[int]:
-        """The nodes that are the results at these places."""
+        """The nodes of the results at these places."""
         return [self.net.results[place] for place in places]
 
 
@@ -137,7 +137,7 @@ def plan(traced: Net) -> Plan:
 
 
 def stage(node: Node, known: When) -> str:
-    """The stage in which a node is done, by how many there are of it and when it is known."""
+    """The stage in which a node is computed, by its extent and by when it is known."""
     extent = node.types[0].extent
     if extent not in STAGES:
         raise NetError(
@@ -147,7 +147,7 @@ def stage(node: Node, known: When) -> str:
 
 
 def check_one_pass(net: Net, known: list[When]) -> None:
-    """Raises `NetError` where one pass over the steps is not enough: something in it is made of its end."""
+    """Raises `NetError` where one pass over the steps is not enough: a step needs a value of all steps."""
     for number, node in enumerate(net.nodes):
         if "how" in node.attributes and node.operation == "expand":
             raise NetError(
@@ -178,13 +178,13 @@ def picks(net: Net, number: int, recur: int) -> bool:
 
 
 def is_of_steps(net: Net, number: int) -> bool:
-    """Whether a node makes one value of a row of those of all its steps."""
+    """Whether a node computes one value of a row from the values of all its steps."""
     node = net.nodes[number]
     return node.operation == "reduce" and node.type.extent == ROWS
 
 
 def phases(net: Net, numbers: list[int]) -> tuple[tuple[int, ...], ...]:
-    """The nodes by phase. Views are in none: they are how a value is read; nor is what is there already."""
+    """The nodes by phase. Views and inputs are in none, as nothing is computed for them."""
     phase: dict[int, int] = {}
     inside = set(numbers)
     for number in numbers:
@@ -194,19 +194,19 @@ def phases(net: Net, numbers: list[int]) -> tuple[tuple[int, ...], ...]:
         if node.operation == "result":
             phase[number] = phase[node.inputs[0]]
             continue
-        found = 0
+        own_phase = 0
         for operand in node.inputs:
             root, _ = view_chain(net, operand)
             if root in phase and root in inside:
                 along = node.kind == "pointwise" and reads_along(net, operand, node)
-                found = max(found, phase[root] + (0 if along else 1))
-        phase[number] = found
+                own_phase = max(own_phase, phase[root] + (0 if along else 1))
+        phase[number] = own_phase
     count = max(phase.values(), default=-1) + 1
-    return tuple(tuple(n for n in numbers if phase.get(n) == one) for one in range(count))
+    return tuple(tuple(n for n in numbers if phase.get(n) == level) for level in range(count))
 
 
 def reads_along(net: Net, operand: int, user: Node) -> bool:
-    """Whether each number of a pointwise result needs just the one at its own place in the source."""
+    """Whether each element of a pointwise result needs only the element at its own place in the source."""
     root, _ = view_chain(net, operand)
     places = view_places(net, operand)
     if net.type_of(root).size != user.type.size:
@@ -216,7 +216,7 @@ def reads_along(net: Net, operand: int, user: Node) -> bool:
 
 
 def view_places(net: Net, number: int) -> np.ndarray:
-    """For each number of a view, its place in what it is a view of: the views' meaning, on counted places."""
+    """For each element of a view, its place in the source: the view applied to an array of places."""
     root, chain = view_chain(net, number)
     shape = net.type_of(root).shape
     places = np.arange(net.type_of(root).size, dtype=np.int64).reshape(shape)

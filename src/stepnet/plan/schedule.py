@@ -1,12 +1,12 @@
-"""A net of nested recurrences as what is run, one after the other: a schedule.
+"""A net of nested recurrences as parts that run one after the other: a schedule.
 
-    recurrence    a flat one, of the sequences at some depth: run by an engine, all rows at once
-    plain         nodes without a recurrence: run by an engine as a recurrence that remembers nothing
-    across        a value expanded to, or reduced from, a deeper extent: NumPy
-    total         one value out of those of all rows, and what is made of such: NumPy
-    loop          a recurrence whose memory an inner one needs: step by step, each step a schedule of its own
+    recurrence    a flat one, over the sequences at some depth: run by an engine, all rows at once plain
+        nodes without a recurrence: run by an engine as a recurrence without memory across        a value
+        expanded to, or reduced from, a deeper extent: NumPy total         a value over all rows, and values
+        computed from such: NumPy loop          a recurrence whose memory an inner one needs: step by step,
+        each step a schedule of its own
 
-Nothing here knows an engine; each part has a plan, and whatever runs plans runs it.
+Nothing here knows an engine. Each part has a plan, which an engine runs.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ Array = np.ndarray
 
 
 def is_nested(net: Net) -> bool:
-    """Whether a net has more than sequences of rows: inner ones, in values or in steps.
+    """Whether a net has inner sequences, in values or in steps.
 
     >>> builder = Builder()
     >>> is_nested(builder.net([builder.input(Type(STEPS, (2,), "float32"), "x")]))
@@ -34,20 +34,22 @@ def is_nested(net: Net) -> bool:
     """
     types = [type_ for node in net.nodes for type_ in node.types]
     bodies = [node.attributes["body"] for node in net.nodes if node.operation == "recur"]
-    return any(one.extent not in (CONST, ROWS, STEPS) for one in types) or any(map(has_inner, bodies))
+    return any(type_.extent not in (CONST, ROWS, STEPS) for type_ in types) or any(map(has_inner, bodies))
 
 
 def has_inner(body: Net) -> bool:
-    """Whether a step has to do with sequences: inner ones of its input, or those that rows have besides."""
+    """Whether a step has to do with sequences: inner ones of its input, or statics that are sequences."""
     types = [type_ for node in body.nodes for type_ in node.types]
-    return any(one.extent not in (CONST, ROWS) for one in types) or any(map(is_inner, body.nodes))
+    return any(type_.extent not in (CONST, ROWS) for type_ in types) or any(map(is_inner, body.nodes))
 
 
 @dataclass(frozen=True)
 class Part:
-    """One thing to run: which values of the net it reads and gives, by their numbers; -1 reads zeros, and
-    gives what nobody needs. last_only: a recurrence's outputs are each sequence's last. late: whether some of
-    its parameters are totals that other parts make, so that it is bound in each call.
+    """One part of a schedule: the values of the net that it reads and gives, by their numbers.
+
+    -1 stands for zeros among the values read, and for a result that nobody needs. last_only: whether a
+    recurrence's outputs are the last of each sequence. late: whether some of its parameters are totals that
+    other parts compute, so that it is bound in each call.
     """
 
     kind: str
@@ -68,8 +70,8 @@ class Part:
 class Schedule:
     """The parts of a net in the order they run.
 
-    traced: the net as it came. net: the same once inner recurrences are out of those whose memory they do not
-    need; its inputs and results are in the same order, and parts number its nodes.
+    traced: the net as traced. net: the net after inner recurrences were moved out of those whose memory they
+    do not need. Its inputs and results are in the same order, and parts refer to its nodes.
     """
 
     traced: Net
@@ -78,7 +80,7 @@ class Schedule:
 
     @property
     def whole(self) -> Plan | None:
-        """The plan of the net where that is a single one."""
+        """The plan of the net where there is a single one."""
         plan_ = self.parts[0].plan if len(self.parts) == 1 else None
         return plan_ if plan_ is not None and plan_.traced is self.traced else None
 
@@ -93,7 +95,7 @@ class Schedule:
 
 
 def schedule(net: Net) -> Schedule:
-    """What is run for a net: one plan where that is enough, else the parts that it is taken apart into."""
+    """The schedule of a net: one plan where that is enough, else several parts."""
     loops = [node.recur for node in net.nodes if node.operation == "recur"]
     if len(loops) == 1 and not is_nested(net):
         single = plan_of_all(net)
@@ -103,7 +105,7 @@ def schedule(net: Net) -> Schedule:
 
 
 def plan_of_all(net: Net) -> Plan | None:
-    """The plan of a net with one recurrence; None where it has to go over the steps more than once."""
+    """The plan of a net with one recurrence; None where it needs more than one pass over the steps."""
     try:
         return plan(net)
     except NetError:
@@ -147,21 +149,22 @@ def late_reads(net: Net, part: Part) -> set[int]:
 
 
 def is_plain(node: Node) -> bool:
-    """Whether a node works on values of one extent alone."""
+    """Whether a node works on values of a single extent."""
     return node.operation not in ("recur", "expand", *TOTALS)
 
 
 def repeated(net: Net) -> set[int]:
-    """Expansions to the steps of each sequence that need no array: operations there see each one's value.
+    """Expansions to the steps of each sequence that need no array: operations there read each sequence's
+    value.
 
-    An operation that sees one has something besides that differs from step to step.
+    Such an operation has another operand that differs from step to step.
     """
     users = net.users()
 
     def beside(number: int, user: int) -> bool:
         node = net.nodes[user]
         others = (net.nodes[operand] for operand in node.inputs if operand != number)
-        deep = any(one.operation != "expand" and not is_constant(one) for one in others)
+        deep = any(other.operation != "expand" and not is_constant(other) for other in others)
         return is_plain(node) and node.operation != "result" and deep
 
     return {
@@ -178,7 +181,7 @@ def repeated(net: Net) -> set[int]:
 
 
 def summed(net: Net) -> set[int]:
-    """Sums over the steps of each sequence of what is computed there: they are made on the way."""
+    """Sums over the steps of each sequence of values that are computed there; they are added step by step."""
     return {
         number
         for number, node in enumerate(net.nodes)
@@ -192,9 +195,11 @@ def summed(net: Net) -> set[int]:
 
 
 def ended(net: Net) -> dict[int, dict[int, int]]:
-    """Of recurrences of whose outputs only the last ones are needed: the node of each output's last.
+    """Recurrences whose outputs are only read at their last steps: for each output the node of its last
+    value.
 
-    The last step that a recurrence takes, which one that runs backward takes at the first step of a sequence.
+    The last step is the one that the recurrence runs last: the first step of a sequence for one that runs
+    backward.
     """
     users = net.users()
     needed: dict[int, dict[int, int]] = {}
@@ -203,14 +208,14 @@ def ended(net: Net) -> dict[int, dict[int, int]]:
             continue
         how = "first" if node.recur.reverse else "last"
         given: list[int] = node.recur.gives(gives_of(net, number)).outputs
-        outputs = [one for one in given if one >= 0]
+        outputs = [output for output in given if output >= 0]
         ends: dict[int, int] = {
-            one: users[one][0]
-            for one in outputs
-            if len(users[one]) == 1
-            and one not in net.results
-            and net.nodes[users[one][0]].operation == "reduce"
-            and net.nodes[users[one][0]].attributes["how"] == how
+            output: users[output][0]
+            for output in outputs
+            if len(users[output]) == 1
+            and output not in net.results
+            and net.nodes[users[output][0]].operation == "reduce"
+            and net.nodes[users[output][0]].attributes["how"] == how
         }
         if outputs and len(ends) == len(outputs):
             needed[number] = ends
@@ -218,8 +223,8 @@ def ended(net: Net) -> dict[int, dict[int, int]]:
 
 
 def waves(net: Net, once: set[int]) -> list[int]:
-    """For each node when it can run: plain nodes of one extent run together, all others by themselves."""
-    found: list[int] = []
+    """For each node when it can run: plain nodes of one extent run together, all others alone."""
+    levels: list[int] = []
     for node in net.nodes:
         level = 0
         for operand in node.inputs:
@@ -229,15 +234,15 @@ def waves(net: Net, once: set[int]) -> list[int]:
             together = is_plain(node) and is_plain(other) and node.operation != "result"
             together = together and other.operation not in ("input", "index", "result")
             same = together and node.types[0].extent == other.types[0].extent
-            level = max(level, found[operand] + (0 if same or node.operation == "result" else 1))
-        found.append(level)
-    return found
+            level = max(level, levels[operand] + (0 if same or node.operation == "result" else 1))
+        levels.append(level)
+    return levels
 
 
 def part_of(
     net: Net, numbers: list[int], through: set[int], summed: set[int], ends: dict[int, dict[int, int]]
 ) -> Part:
-    """The part that these nodes are."""
+    """The part for these nodes."""
     node = net.nodes[numbers[0]]
     if is_constant(node):
         return Part("total", node.inputs, tuple(numbers), node=node)
@@ -255,8 +260,10 @@ def part_of(
 
 
 class Inside:
-    """A net made of nodes of another one, with constants as they are needed: those that are known when
-    parameters are bound are computed in it, a total that other parts make is a parameter of it.
+    """A net built from nodes of another one, with the constants that they need.
+
+    Constants that are known when parameters are bound are computed in it. A total that other parts compute is
+    a parameter of it.
     """
 
     def __init__(self, net: Net) -> None:
@@ -265,26 +272,26 @@ class Inside:
         self.parameters: list[int] = []
 
     def input(self, number: int, type_: Type) -> int:
-        """A value that is handed in."""
+        """A new input."""
         self.place[number] = self.builder.input(type_, self.net.nodes[number].name or f"value{number}")
         return self.place[number]
 
     def of(self, number: int) -> int:
-        """A node here: known, or a constant, which is made of what it is made of there."""
+        """A node here: one that was placed, or a constant, which is built here from its operands."""
         if number not in self.place:
             node = self.net.nodes[number]
             if node.operation == "input" or number not in self.once:
                 self.parameters.append(number)
                 return self.input(number, node.type)
-            self.place[number] = self.builder.copy(node, [self.of(one) for one in node.inputs])
+            self.place[number] = self.builder.copy(node, [self.of(operand) for operand in node.inputs])
         return self.place[number]
 
 
 def plain(net: Net, numbers: list[int], through: set[int], summed: set[int]) -> Part:
-    """Nodes without a recurrence, as the step of one that remembers nothing and takes one step per value.
+    """Nodes without a recurrence, as the step of a recurrence without memory that takes one step per value.
 
-    Where they see values of their sequences, or sums are made of them, these are statics and memories of a
-    recurrence over the sequences. through, summed: the expansions and the sums of which that is so.
+    Where they read values of their sequences, or sums are computed from them, these are statics and memories
+    of a recurrence over the sequences. through, summed: those expansions and sums.
     """
     chosen = set(numbers)
     read = {operand for number in numbers for operand in net.nodes[number].inputs}
@@ -307,7 +314,7 @@ def plain(net: Net, numbers: list[int], through: set[int], summed: set[int]) -> 
         body.place[number] = body.place[net.nodes[number].inputs[0]]
     for number in numbers:
         node = net.nodes[number]
-        body.place[number] = body.builder.copy(node, [body.of(one) for one in node.inputs])
+        body.place[number] = body.builder.copy(node, [body.of(operand) for operand in node.inputs])
     after = [
         body.builder.add("add", memory, body.place[net.nodes[number].inputs[0]])
         for memory, number in zip(memories, sums, strict=False)
@@ -322,11 +329,11 @@ def plain(net: Net, numbers: list[int], through: set[int], summed: set[int]) -> 
     extent, parameters = net.nodes[numbers[0]].types[0].extent, tuple(body.parameters)
     if not rows and not sums:
         return Part("plain", tuple(reads), tuple(gives), extent, plan(made), 1, parameters=parameters)
-    zeros, told = [-1] * len(kinds), [*gives, *(sums or [-1])]
+    zeros, outputs = [-1] * len(kinds), [*gives, *(sums or [-1])]
     return Part(
         "recurrence",
         (*reads, *zeros, *rows),
-        tuple(told),
+        tuple(outputs),
         extent,
         plan(made),
         len(kinds),
@@ -336,15 +343,15 @@ def plain(net: Net, numbers: list[int], through: set[int], summed: set[int]) -> 
 
 
 def whole(builder: Builder, operands: list[int], recur: Recur) -> Net:
-    """The net of one recurrence, all of whose results it gives."""
+    """The net of one recurrence, with all of its results."""
     outputs, final = recur.add_results(builder, operands)
     return builder.net([*outputs, *final])
 
 
 def recurrence(net: Net, number: int, ends: dict[int, int]) -> Part:
-    """A recurrence over flat sequences, wherever they lie, with those outputs that somebody picks.
+    """A recurrence over flat sequences, with the outputs that are read.
 
-    ends: of outputs of which only the last is needed, the node that it is.
+    ends: for outputs whose last value alone is needed, the node of that value.
     """
     node = net.nodes[number]
     recur = node.recur
@@ -381,16 +388,16 @@ def recurrence(net: Net, number: int, ends: dict[int, int]) -> Part:
 
 
 def gives_of(net: Net, number: int) -> tuple[int, ...]:
-    """The nodes that pick a recurrence's results, in the results' order; -1 for one that nobody picks."""
-    found = [-1] * len(net.nodes[number].types)
-    for one, node in enumerate(net.nodes):
+    """The nodes that read each result of a recurrence, in order; -1 for one that nobody reads."""
+    pickers = [-1] * len(net.nodes[number].types)
+    for picker, node in enumerate(net.nodes):
         if node.operation == "result" and node.inputs[0] == number:
-            found[node.attributes["of"]] = one
-    return tuple(found)
+            pickers[node.attributes["of"]] = picker
+    return tuple(pickers)
 
 
 def loop(net: Net, number: int) -> Part:
-    """A recurrence that runs step by step, as an inner one needs its memory."""
+    """A recurrence that runs step by step, because an inner one needs its memory."""
     node = net.nodes[number]
     extent = recur_extent([net.type_of(node.inputs[0])], node.attributes)
     body: Net = node.attributes["body"]

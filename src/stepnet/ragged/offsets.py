@@ -48,15 +48,15 @@ def turned_positions_of(offsets: Array) -> NDArray[np.int64]:
 
 
 def ends_of(values: Array, offsets: Array, first: bool) -> Array:
-    """The last element of each entry, or the first; zeros for an empty one.
+    """The last element of each entry, or the first; zeros for an empty entry.
 
     >>> ends_of(np.array([7, 8, 9]), np.array([0, 2, 2, 3]), first=False)
     array([8, 0, 9])
     """
-    found = np.zeros((len(offsets) - 1, *values.shape[1:]), values.dtype)
+    rows = np.zeros((len(offsets) - 1, *values.shape[1:]), values.dtype)
     filled = offsets[1:] > offsets[:-1]
-    found[filled] = values[(offsets[:-1] if first else offsets[1:] - 1)[filled]]
-    return found
+    rows[filled] = values[(offsets[:-1] if first else offsets[1:] - 1)[filled]]
+    return rows
 
 
 def narrow(values: Array, offsets: Offsets, start: int, stop: int) -> Parts:
@@ -112,12 +112,12 @@ def _checked_numbers(values: Array, name: str) -> Array:
 
 
 def number_dtype(dtype: Any, name: str) -> np.dtype[Any]:
-    """A dtype of numbers; raises `InputError` for what is none."""
+    """A dtype of numbers; raises `InputError` for any other."""
     try:
-        found = np.dtype(dtype)
+        number_type = np.dtype(dtype)
     except (TypeError, ValueError, SyntaxError, DeprecationWarning):  # NumPy's ways to say that it is none
         raise InputError(f"{name} is a dtype of numbers, not {shown(dtype)}") from None
-    return _checked_numbers(np.zeros(1, found), name).dtype
+    return _checked_numbers(np.zeros(1, number_type), name).dtype
 
 
 def checked_features(features: Any) -> tuple[int, ...]:
@@ -211,8 +211,8 @@ def checked_indices(indices: Any, count: int) -> NDArray[np.int64]:
     bad = (given < -count) | (given >= count)
     if bad.any():
         raise InputError(f"there is no sequence {given[bad.argmax()]}: there are {count}")
-    found = given.astype(np.int64)
-    return np.where(found < 0, found + count, found)
+    numbers = given.astype(np.int64)
+    return np.where(numbers < 0, numbers + count, numbers)
 
 
 def checked_index(index: Any, count: int) -> int:

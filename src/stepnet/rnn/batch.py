@@ -1,4 +1,4 @@
-"""Sequences and memories as a caller gives them, as the arrays that engines take."""
+"""Sequences and memories as a caller gives them, checked and turned into the arrays that engines take."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -21,12 +21,12 @@ MOST_BEGUN = LARGEST // 2
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences as given, and where each of them lies.
+    """The sequences of a call, as arrays, and where each of them lies.
 
     arrays: [total, features...], or the values of all inner sequences end to end. levels: of each array, 1
     for a value at each step. starts, lengths, total, steps: where the steps of each sequence lie, see `Call`.
-    inner: the offsets of inner sequences, outermost first. like: the Ragged, or the first two sizes, that
-    outputs are laid out as.
+    inner: the offsets of inner sequences, outermost first. like: the Ragged, or the first two sizes, in whose
+    form outputs are returned.
     """
 
     structure: Any
@@ -41,27 +41,27 @@ class Batch:
 
     @property
     def count(self) -> int:
-        """How many sequences there are."""
+        """The number of sequences."""
         return len(self.lengths)
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What a trace for such inputs is kept by."""
+        """The key of a trace for inputs of these structures, dtypes and features."""
         single = isinstance(self.structure, Ragged | np.ndarray)
         kinds = ((a.dtype, a.shape[1:], n) for a, n in zip(self.arrays, self.levels, strict=True))
         return "*" if single else skeleton(self.structure), *kinds
 
     @property
     def specs(self) -> Any:
-        """What a step sees of the inputs."""
+        """The `Spec`s of the inputs as a step sees them."""
         pairs = zip(self.arrays, self.levels, strict=True)
         return rebuild(self.structure, [Spec(a.shape[1:], a.dtype, levels - 1) for a, levels in pairs])
 
     @classmethod
     def of(cls, sequences: Any, lengths: Any, time_major: bool = False) -> "Batch":
-        """The batch that a caller's sequences are; raises `InputError` where they do not fit together.
+        """The batch made from a caller's sequences; raises `InputError` where they do not fit together.
 
-        time_major: whether arrays are [time, batch, features...]; they are read where they lie.
+        time_major: whether arrays are [time, batch, features...]; they are read in place.
         """
         named = list(named_leaves(sequences))
         if not named:
@@ -126,13 +126,13 @@ class Batch:
 
     @property
     def steps_like(self) -> Any:
-        """What a value of each step is laid out as: a Ragged of one level, or (batch, time)."""
+        """The form of a value of each step: a Ragged of one level, or (batch, time)."""
         if isinstance(self.like, Ragged) and self.like.levels > 1:
             return Ragged(np.empty(self.total), self.like.offsets[:1])
         return self.like
 
-    def laid_out(self, output: Array, levels: int = 1) -> Any:
-        """An output of so many levels as the input came; one of none is an array already."""
+    def like_input(self, output: Array, levels: int = 1) -> Any:
+        """An output of so many levels in the form of the input: a Ragged, or [batch, time, ...]."""
         if not levels:
             return output
         if isinstance(self.like, Ragged):
@@ -144,10 +144,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class Statics:
-    """The statics as given: arrays with an entry for each sequence, and sequences that each row has.
+    """The statics of a call: arrays with an entry for each sequence, and sequences of each row.
 
-    specs: what a step sees of them. beside: the offsets of those that are sequences, by the name of their
-    axis: those of the same lengths share one, so that keys and values meet.
+    specs: the `Spec`s that a step sees. beside: the offsets of statics that are sequences, by the name of
+    their axis. Statics with the same lengths share an axis, so that keys and values can be combined.
     """
 
     specs: Any
@@ -156,7 +156,7 @@ class Statics:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What a trace for such statics is kept by."""
+        """The key of a trace for such statics."""
         return () if self.specs is None else (skeleton(self.specs), *leaves(self.specs))
 
     @classmethod
@@ -184,9 +184,9 @@ class Statics:
         return cls(rebuild(statics, specs), arrays, beside)
 
     def beside_others(self, known: dict[str, Array]) -> "Statics":
-        """The same with names of axes that no other sequences have.
+        """The same statics with axis names that differ from those of other statics.
 
-        known: the offsets of the axes so far, to which those of this one are added.
+        known: the offsets by axis so far, to which those of these statics are added.
         """
         renamed: dict[str, str] = {}
         for axis, offsets in self.beside.items():
@@ -211,24 +211,25 @@ def check_row_sequences(ragged: Ragged, what: str, count: int) -> None:
 
 
 def is_ragged(structure: Any) -> bool:
-    """Whether there is a Ragged among values."""
+    """Whether a structure has a Ragged in it."""
     return any(isinstance(leaf, Ragged) for leaf in leaves(structure))
 
 
 def check_no_lengths(lengths: Any) -> None:
-    """Raises `InputError` for lengths beside Raggeds."""
+    """Raises `InputError` for `lengths` together with Raggeds, which have their own."""
     if lengths is not None:
         raise InputError("a Ragged knows its lengths; lengths= goes with an array [batch, time, features]")
 
 
-def check_same_lengths(one: str, first: Ragged, other: str, second: Ragged) -> None:
-    """Raises `InputError`, naming the first sequence whose lengths differ, unless two inputs are as long: at
-    all levels that both have.
+def check_same_lengths(first_name: str, first: Ragged, second_name: str, second: Ragged) -> None:
+    """Raises `InputError` unless two inputs have the same lengths at all levels that both have.
+
+    The message names the first sequence whose lengths differ.
     """
     if len(first) != len(second):
         raise InputError(
-            f"inputs `{one}` and `{other}` have different sequences: `{one}` has {len(first)} of them, "
-            f"and `{other}` has {len(second)}"
+            f"inputs `{first_name}` and `{second_name}` have different sequences: "
+            f"`{first_name}` has {len(first)} of them, and `{second_name}` has {len(second)}"
         )
     for level, (mine, theirs) in enumerate(zip(first.offsets, second.offsets, strict=False)):
         here, there = np.diff(mine), np.diff(theirs)
@@ -237,8 +238,8 @@ def check_same_lengths(one: str, first: Ragged, other: str, second: Ragged) -> N
             path = path_of(int(differ[0]), first.offsets[:level])
             place = " of ".join(f"sequence {number}" for number in reversed(path))
             raise InputError(
-                f"inputs `{one}` and `{other}` have sequences of different lengths: {place} has "
-                f"length {here[differ[0]]} in `{one}` and {there[differ[0]]} in `{other}`"
+                f"inputs `{first_name}` and `{second_name}` have sequences of different lengths: {place} has "
+                f"length {here[differ[0]]} in `{first_name}` and {there[differ[0]]} in `{second_name}`"
             )
 
 
@@ -252,7 +253,7 @@ def checked_array(value: Any, what: str) -> Array:
 
 
 def checked_lengths(lengths: Any, count: int, time: int) -> Array:
-    """The lengths as int64, one per sequence, none beyond the array."""
+    """The lengths as int64, one per sequence, none longer than the array."""
     array = array_of(lengths, "lengths")
     if array.shape != (count,) or (array.dtype.kind not in "iu" and count):
         raise InputError(
@@ -267,7 +268,7 @@ def checked_lengths(lengths: Any, count: int, time: int) -> Array:
 
 
 def begun_steps(begun: Any, count: int) -> Array:
-    """How many steps of each sequence were run before, as int64."""
+    """The number of steps of each sequence that were run before, as int64."""
     array = array_of(begun, "begun")
     if not array.size and array.shape == (count,):
         return np.zeros(0, np.int64)
@@ -288,7 +289,7 @@ def initial_arrays(initial: Any, memory: Any, count: int) -> list[Array | None]:
     initial = arranged(initial, memory)
     if skeleton(initial) != skeleton(memory):
         raise InputError(f"initial is {skeleton(initial)}, the memory is {skeleton(memory)}")
-    found: list[Array | None] = []
+    arrays: list[Array | None] = []
     for (name, spec), leaf in zip(expected, leaves(initial), strict=True):
         what = f"the initial memory {name}".strip()
         array = checked_array(leaf, what)
@@ -296,5 +297,5 @@ def initial_arrays(initial: Any, memory: Any, count: int) -> list[Array | None]:
             raise InputError(f"{what} is {list(array.shape)}; it should be {[count, *spec.shape]}")
         if not np.can_cast(array.dtype, spec.dtype, "same_kind"):
             raise InputError(f"{what} has dtype {array.dtype}; it should be {spec.dtype}")
-        found.append(np.ascontiguousarray(array, spec.dtype))
-    return found
+        arrays.append(np.ascontiguousarray(array, spec.dtype))
+    return arrays

@@ -1,8 +1,9 @@
 """Beam search: the most probable sequences that a recurrence generates.
 
-Beginnings are rows of a stream, as many for each start. At every step the best of their continuations are
-chosen (in `candidates`), and each row goes on from the beginning that it continues. What was written so far
-is kept as where each symbol came from, and put together at the end.
+The unfinished sequences of all starts are the rows of a stream. At every step the best continuations are
+chosen (in `candidates`), and the memory of each row is moved to the row that continues it. For each step the
+search stores the chosen symbols and the rows that they came from. The sequences are put together from these
+at the end.
 """
 
 import math
@@ -41,26 +42,28 @@ def beam_search(
 ) -> tuple[Ragged, Ragged]:
     """The most probable sequences that follow each start, best first, and their log-probabilities.
 
-    The sequences are a `Ragged` of two levels, int64: for each start at most `beams` sequences of symbols,
-    with their stop symbol. The logs are a `Ragged` of one level, float64. The probability of a sequence is
-    the product of the probabilities of its symbols, which are the softmax of the scores.
-
-    At each step the `beams` most probable beginnings continue. Those that stopped are set aside and take no
-    place. Of equal candidates, those of the better beginning come first, then those of the lower symbol.
-    A search ends when no beginning can become better than the sequences that were set aside.
+    The probability of a sequence is the product of the probabilities of its symbols, which are the softmax of
+    the scores. At each step the `beams` most probable unfinished sequences continue. Finished sequences are
+    kept apart and take no place among them. Equal candidates are ordered by the rank of the sequence that
+    they continue, then by symbol. The search ends when no unfinished sequence can rank above the finished
+    ones.
 
     Args:
         rnn: A recurrence over symbols, or a `Stack`; see `generate`.
-        start: One symbol per sequence, [batch]; or what was said so far, a `Ragged` or [batch, time].
-        beams: How many sequences are kept for each start.
-        max_steps: The most symbols of a sequence; required.
+        start: One symbol per sequence, [batch]; or its first symbols, a `Ragged` or [batch, time].
+        beams: The number of sequences that are kept for each start.
+        max_steps: The largest number of symbols of a sequence; required.
         stop: A symbol, or several, that end a sequence.
         length_penalty: Sequences are ranked by log / length ** length_penalty; 0 or more.
         initial: The memory before the start, as for `RNN.__call__`.
-        statics: As for `RNN.__call__`: a decoder's keys.
+        statics: As for `RNN.__call__`, such as the keys of a decoder.
         feed: How symbols become inputs; see `generate`.
         scores: How outputs become scores [rows, symbols]; see `generate`.
         engine: An engine, or several in order of preference.
+
+    Returns:
+        The sequences, a `Ragged` of two levels, int64: for each start at most `beams` sequences of symbols,
+        with their stop symbol. Then their log-probabilities, a `Ragged` of one level, float64.
 
     Raises:
         InputError: Without `max_steps`, and for arguments that do not fit.
@@ -102,9 +105,9 @@ def beam_search(
 
 
 def filled(best: Best, width: int) -> tuple[Array, Best]:
-    """The starts that go on, by their indices, and their beginnings: as many of each, at least `width`.
+    """The indices of the starts that go on, and their continuations: at least `width` for each start.
 
-    Where there are fewer the first comes again, with a log of -inf.
+    A start with fewer continuations repeats its first one, with a log of -inf.
     """
     possible = best.logs > -np.inf
     if possible.all():
@@ -119,7 +122,9 @@ def filled(best: Best, width: int) -> tuple[Array, Best]:
 
 
 def gone_on(live: Live, left: Array, rows: Array, width: int) -> Live:
-    """The starts that are left of those so far, of which each had `width` rows, going on from these rows."""
+    """The stream after a step: the starts `left` of those so far, which had `width` rows each, going on from
+    `rows`.
+    """
     if rows.shape[1] > width:
         return live.anew(rows.reshape(-1))
     if len(left) * width == len(live.places):
@@ -141,20 +146,20 @@ NONE = np.array((-np.inf, -np.inf, 0, 0, 0), ENTRY)
 
 
 class Aside:
-    """The best sequences so far that have stopped behind each start, [starts, count], the best first."""
+    """The best finished sequences of each start, [starts, count], the best first."""
 
     def __init__(self, starts: int, beams: int, most: int, penalty: float) -> None:
         self.beams, self.most, self.penalty = beams, most, penalty
         self.kept = np.full((starts, 0), NONE)
 
     def ranked(self, logs: Array, length: int) -> Array:
-        """What sequences of a length are ranked by."""
+        """The ranks of sequences of a length: log / length ** penalty."""
         with np.errstate(over="ignore"):
             weight = np.float_power(length, self.penalty)
         return np.divide(logs, weight, out=np.full_like(logs, -np.inf), where=logs > -np.inf)
 
     def take(self, starts: Array, parts: list[Best], length: int) -> None:
-        """Takes those of some starts that are better than the worst there; equals come behind."""
+        """Adds finished sequences of some starts that rank above the worst kept; equal ones come last."""
         if not parts:
             return
         best = Best.joined(parts)
@@ -179,8 +184,10 @@ class Aside:
         self.kept[starts] = both
 
     def hopeful(self, starts: Array, best: Best) -> Best:
-        """Beginnings without those that nothing can come of: where a start has as many as are kept, no
-        continuation has a higher log than its beginning, nor is it longer than the longest.
+        """The continuations, without those that cannot become results.
+
+        Where a start has `beams` finished sequences, a continuation is dropped if even at the largest length,
+        and with no further loss of probability, it ranks below the worst of them.
         """
         if self.kept.shape[1] < self.beams:
             return best
@@ -189,7 +196,7 @@ class Aside:
         return Best(logs, best.rows, best.symbols)
 
     def put_together(self, trail: Trail) -> tuple[Ragged, Ragged]:
-        """The sequences of each start, and their logs."""
+        """The finished sequences of each start, and their logs."""
         there = self.kept["rank"] > -np.inf
         kept, per_start = self.kept[there], offsets_of(there.sum(axis=1))
         lengths, rows = kept["length"], kept["row"].copy()

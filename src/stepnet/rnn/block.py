@@ -1,7 +1,6 @@
-"""The net of a with-block: what may be said between its begin and its end, and what it reads of the block
-around it.
+"""The net of a with-block, and the values that the block reads from the block around it.
 
-A value of the block around is the same at every step of the block inside: there it is a static.
+A value of the outer block is the same at every step of the inner block, where it is a static.
 """
 
 from collections.abc import Callable
@@ -13,7 +12,7 @@ import numpy as np
 
 from stepnet.net.ir import Builder, Net
 from stepnet.net.types import CONST, ROWS, Type, extent_of
-from stepnet.rnn.watch import tell
+from stepnet.rnn.watch import name_values
 from stepnet.trace.lines import NamingLine
 from stepnet.trace.step import Spec, row_value
 from stepnet.trace.traced import Traced, lifted, refuse, user_line
@@ -48,7 +47,7 @@ class Block(Builder):
             self.ended = True
 
     def add(self, operation: str, *inputs: int, name: str = "", source: str = "", **attributes: Any) -> int:
-        """The number of the node that applies `operation`; refused after the end."""
+        """The number of a new node that applies `operation`; raises an error after the end of the block."""
         self.check_usable()
         return super().add(operation, *inputs, name=name, source=source, **attributes)
 
@@ -61,9 +60,7 @@ class Block(Builder):
     # ---- the block around it
 
     def take_from(self, other: Builder, what: str) -> None:
-        """Takes note that a value of another block is given to this one: that is the block around it, or one
-        around that.
-        """
+        """Records that a value of another block is used here, so that block is around this one."""
         if other is self or other.is_inside(self):
             raise refuse(
                 f"{what} is a value of this very block; it takes arrays, or values of a block around"
@@ -76,13 +73,13 @@ class Block(Builder):
             raise refuse(f"{what} is a value of another block than what this one was given before")
 
     def static(self, value: Any, spec: Spec) -> Traced:
-        """A new static of the net: what each sequence has one of."""
+        """A new static of the net: a value that each sequence has once."""
         name = numbered("static", len(self.statics))
         self.statics[name] = value
         return self.declared(name, spec)
 
     def captured(self, other: Builder, number: int) -> int:
-        """The number here of a value of a block around this one, which is a static."""
+        """The static here that stands for a value of a block around this one."""
         key = (id(other), number)
         if key not in self._captured:
             value = Traced(other, number)
@@ -99,7 +96,7 @@ class Block(Builder):
         return self._captured[key].number
 
     def row(self, leaf: Any, what: str) -> int:
-        """The number of a value that there is one of per row, from here or from around."""
+        """The number of a value with one entry per row, of this block or one around it."""
         if isinstance(leaf, Traced) and leaf.builder.is_inside(self):
             raise refuse(
                 f"{what} is a value of a block inside this one; make it an output of that rnn and call that"
@@ -128,7 +125,7 @@ class Block(Builder):
             raise refuse(f"{what} after the block has ended; write it in `with rnn.stepnet():`")
 
     def why_not(self) -> str:
-        """Why there is nothing to run."""
+        """The reason why the block cannot be run."""
         if not self.begun:
             return "the rnn has no step yet; write it in `with rnn.stepnet():`, then call the rnn"
         if not self.ended:
@@ -204,14 +201,14 @@ class Memory:
 
 
 def numbered(name: str, before: int) -> str:
-    """The name of one more: x, x2, x3."""
+    """A new name for a further value: x, x2, x3."""
     return f"{name}{before + 1}" if before else name
 
 
 @dataclass(frozen=True)
 class Replay:
-    """The step that a net is: its inputs by their names, its results the outputs, the next memories, and
-    values that have these names in the block.
+    """A step that runs a net: its inputs by name; its results are the outputs, the next memories and named
+    values.
     """
 
     net: Net
@@ -234,7 +231,7 @@ class Replay:
                 place.append(builder.copy(node, [place[operand] for operand in node.inputs]))
         results = [Traced(builder, place[number]) for number in net.results]
         outputs, after = results[:output_num], results[output_num : output_num + len(memory)]
-        tell(dict(zip(self.names, results[output_num + len(memory) :], strict=True)))
+        name_values(dict(zip(self.names, results[output_num + len(memory) :], strict=True)))
         return (
             outputs[0] if output_num == 1 else tuple(outputs),
             dict(zip(memory, after, strict=True)),

@@ -231,12 +231,12 @@ class RNNOp:
         count = len(self._outputs) + len(outputs)
         if count > self.output_num:
             raise refuse(f"this makes {count} outputs; the rnn was made with output_num={self.output_num}")
-        for one in outputs:
+        for value in outputs:
             what = f"output {len(self._outputs)}"
-            if isinstance(one, Memory) and one.block is not self._block:
+            if isinstance(value, Memory) and value.block is not self._block:
                 raise refuse(f"{what} is a memory of another rnn; `pre_state()` is its value before the step")
-            known = isinstance(one, Memory)
-            self._outputs.append(one if known else Traced(self._block, self._block.row(one, what)))
+            known = isinstance(value, Memory)
+            self._outputs.append(value if known else Traced(self._block, self._block.row(value, what)))
 
     def _finish(self) -> None:
         """Makes the recurrence, at the end of the block."""
@@ -250,10 +250,10 @@ class RNNOp:
             raise refuse(
                 f"the block has {made} outputs, and output_num={self.output_num}: rnn.add_outputs(h)"
             )
-        outputs = [one.new_state() if isinstance(one, Memory) else one for one in self._outputs]
+        outputs = [output.new_state() if isinstance(output, Memory) else output for output in self._outputs]
         statics = {name: spec_of(value) for name, value in self._block.statics.items()}
         named = variables_of(self._block)
-        net = self._block.net([one.number for one in (*outputs, *memories, *named.values())])
+        net = self._block.net([value.number for value in (*outputs, *memories, *named.values())])
         self._recurrence = RNN(
             Replay(net, self.output_num, tuple(named)),
             memory={name: memory.spec for name, memory in self._memories.items()},
@@ -351,12 +351,12 @@ def check_rows(what: str, array: Any, count: int) -> None:
 def variables_of(block: Block) -> dict[str, Traced]:
     """The values that the user's variables hold at the end of a block; of a memory its new one."""
     frame = user_frame()
-    found: dict[str, Traced] = {}
+    named: dict[str, Traced] = {}
     for name, held in () if frame is None else frame.f_locals.items():
         value = held.new_state() if isinstance(held, Memory) and held.block is block else held
         if isinstance(value, Traced) and value.builder is block:
-            found[name] = value
-    return found
+            named[name] = value
+    return named
 
 
 def spec_of(array: Array) -> Spec:
@@ -419,7 +419,7 @@ def foreach(body: Callable[[Any, Any], Any], inputs: Any, state: Any, *, engine:
 
     Raises:
         InputError: For no state, and for inputs that do not fit.
-        StepError: For a body that does what no step can.
+        StepError: For a body that cannot be traced.
 
     >>> outputs, state = foreach(lambda x, s: (x + s[0], [x + s[0]]), np.ones((1, 3)), [np.zeros(1)])
     >>> outputs.tolist(), state[0].tolist()

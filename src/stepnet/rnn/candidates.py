@@ -29,34 +29,34 @@ from stepnet.trace.step import Spec
 Array = np.ndarray
 FEW, FEW_ALONE = 1024, 16384
 """How many scores are put in order as a whole, each symbol a group; and where the first alone is wanted."""
-LANES = 16
-"""What the number of groups is a multiple of: lanes of machine code."""
+WIDTH = 16
+"""The number of groups is a multiple of this: the elements of a vector register."""
 LOWEST = np.finfo(np.float64).min
 
 
 @dataclass(frozen=True)
 class Known:
-    """Scores [rows, symbols], and what the net found, [rows, 2 + groups].
+    """Scores [rows, symbols], and the columns that the net computes from them, [rows, 2 + groups].
 
-    A symbol's log is score - highest - norm, the first two columns. The rest are tops: the highest logs of
-    groups of symbols, those that stop left out.
+    The first two columns are highest and norm: the log of a symbol is score - highest - norm. The others are
+    tops: the highest log of each group of symbols, without the symbols that stop.
     """
 
     scores: Array
-    found: Array
+    columns: Array
 
     def totals(self, places: Array, rows: Array, logs: Array) -> Array:
-        """The logs [count, ...] of symbols at these places of all scores, in rows [count], behind `logs`."""
-        highest, norm = self.found[rows, :2].T
+        """The logs [count, ...] of symbols at these places of all scores, in rows [count]."""
+        highest, norm = self.columns[rows, :2].T
         scores = self.scores.reshape(-1).take(places, mode="clip")
         return ((scores - highest[:, None]) - norm[:, None]) + logs.reshape(-1)[rows][:, None]
 
 
 @dataclass(frozen=True)
 class Best:
-    """Sequences one symbol longer than beginnings, [starts, count], and their logs: -inf where there is none.
+    """The best continuations by one symbol, [starts, count], and their logs: -inf where there are fewer.
 
-    rows: the beginnings that they come from, as rows of the scores.
+    rows: the rows of the scores that they continue.
     """
 
     logs: Array
@@ -65,13 +65,13 @@ class Best:
 
     @classmethod
     def joined(cls, parts: "Sequence[Best]") -> "Best":
-        """All of several parts, side by side."""
+        """Several of these, side by side."""
         logs, rows, symbols = zip(*((part.logs, part.rows, part.symbols) for part in parts), strict=True)
         return cls(*(np.concatenate(each, axis=1) for each in (logs, rows, symbols)))
 
 
 class Candidates:
-    """What finds the best of the symbols that may follow; most: how many scores there are at most."""
+    """Finds the best continuations. most: the largest number of scores of a step."""
 
     def __init__(self, beams: int, symbols: int, stops: Array, most: int, engine: Asked) -> None:
         self.beams, self.symbols, self.stops, self.engine = beams, symbols, stops, engine
@@ -85,7 +85,7 @@ class Candidates:
         self.dtype = np.dtype(np.float64)
 
     def known(self, scores: Array) -> Known:
-        """What is known of scores; raises `InputError` for a row that has no highest."""
+        """Scores with their norms and tops; raises `InputError` where a row has no highest score."""
         rows, symbols = scores.shape
         if symbols != self.symbols:
             raise InputError(f"scores are of {symbols} symbols, and those before of {self.symbols}")
@@ -97,18 +97,19 @@ class Candidates:
         more = self.stream.rows - rows
         if more:
             full = np.concatenate([scores, np.zeros((more, self.symbols), scores.dtype)])
-            found = self.stream.step(full)[:rows]
+            scored = self.stream.step(full)[:rows]
         else:
-            found = self.stream.step(scores)
-        check_highest(scores, found[:, 1])
-        return Known(scores, found)
+            scored = self.stream.step(scores)
+        check_highest(scores, scored[:, 1])
+        return Known(scores, scored)
 
     def going(self, known: Known, logs: Array) -> Best:
-        """The best that go on, at most `beams`, behind beginnings of these logs [starts, width]: the best
-        first, equals in the order of their beginnings and symbols.
+        """The best continuations that do not stop, at most `beams`, of rows with these logs [starts, width].
+
+        The best come first. Equal ones are in the order of their rows, then of their symbols.
         """
         starts, width = logs.shape
-        tops = (known.found[:, 2:] + logs.reshape(-1, 1)).reshape(starts, -1)
+        tops = (known.columns[:, 2:] + logs.reshape(-1, 1)).reshape(starts, -1)
         if self.groups == self.symbols:
             each = np.arange(len(logs))[:, None]
             order = best_of(tops, self.beams)
@@ -127,7 +128,7 @@ class Candidates:
         return Best(best, *np.divmod(kept, self.symbols))
 
     def reaching(self, known: Known, logs: Array, tops: Array) -> tuple[Array, Array]:
-        """All that may be among the best: their places among all scores, start by start, and their logs."""
+        """A superset of the best: places among all scores, start by start, and their logs."""
         floor = np.maximum(floor_of(tops, self.beams), LOWEST)[:, None]
         rows, groups = np.divmod(np.flatnonzero(tops >= floor), self.groups)
         places = (rows * self.symbols + groups)[:, None] + self.members
@@ -136,7 +137,7 @@ class Candidates:
         return places.reshape(-1)[kept], totals.reshape(-1)[kept]
 
     def stopping(self, known: Known, logs: Array) -> Best:
-        """All that stop, behind beginnings of these logs."""
+        """All continuations that stop, of rows with these logs."""
         rows = np.arange(logs.size)
         places = (rows * self.symbols)[:, None] + self.stops
         parts = known.totals(places, rows, logs), *np.divmod(places, self.symbols)
@@ -144,7 +145,7 @@ class Candidates:
 
 
 def best_of(totals: Array, count: int) -> Array:
-    """The places of the highest in each row, at most `count`, highest first, equals in their order.
+    """The places of the `count` highest in each row, highest first, equal ones in their order.
 
     >>> best_of(np.array([[1.0, 3.0, 3.0, 2.0]]), 3).tolist()
     [[1, 2, 3]]
@@ -155,12 +156,12 @@ def best_of(totals: Array, count: int) -> Array:
 
 
 def groups_of(symbols: int) -> int:
-    """Into how many groups symbols fall, so that neither the groups nor their members are many."""
-    return min(symbols, LANES * math.ceil(2 * math.sqrt(symbols) / LANES))
+    """The number of groups of symbols: near twice the square root, so that groups are few and small."""
+    return min(symbols, WIDTH * math.ceil(2 * math.sqrt(symbols) / WIDTH))
 
 
 def floor_of(tops: Array, count: int) -> Array:
-    """The `count`-highest of each row, -inf where there are fewer.
+    """The `count`-th highest of each row; -inf where there are fewer.
 
     >>> floor_of(np.array([[1.0, 3.0, 2.0], [5.0, 5.0, 4.0]]), 2).tolist()
     [2.0, 5.0]
@@ -171,7 +172,7 @@ def floor_of(tops: Array, count: int) -> Array:
 
 @lru_cache(maxsize=32)
 def logs_net(symbols: int, dtype: str, groups: int, stops: tuple[int, ...]) -> RNN:
-    """What gives `Known`'s highest, norm and tops, [rows, 2 + groups], of scores [rows, symbols]."""
+    """A recurrence from scores [rows, symbols] to the columns of `Known`, [rows, 2 + groups]."""
     deep, stopping = symbols // groups, np.isin(np.arange(symbols), stops)
     even = deep * groups
 

@@ -335,9 +335,9 @@ def rnn(name: str, params: Parameters, *, reverse: bool = False) -> RNN:
     >>> rnn("gru", CELLS["gru"].parameters(inputs=12, hidden=64))
     RNN(gru, ...)
     """
-    found = cell(name)
-    inputs, hidden, projected = found.sizes(params)
-    return RNN(found.step, params, memory=found.memory(hidden, projected), inputs=inputs, reverse=reverse)
+    kind = cell(name)
+    inputs, hidden, projected = kind.sizes(params)
+    return RNN(kind.step, params, memory=kind.memory(hidden, projected), inputs=inputs, reverse=reverse)
 
 
 def __dir__() -> list[str]:

@@ -97,11 +97,33 @@ class Bidirectional:
         lengths: Any = None,
         **control: Unpack[Controls],
     ) -> dict[str, Any]:
-        """The named values of every step, {"forward": ..., "backward": ...}. See `RNN.trace_steps`."""
+        """The value of every named variable at every step, of both directions.
+
+        The arguments and errors are those of `RNN.trace_steps`.
+
+        Returns:
+            {"forward": ..., "backward": ...}, each as `RNN.trace_steps` returns it.
+
+        >>> import numpy as np
+        >>> import stepnet as sn
+        >>> def step(x, h, params):
+        ...     doubled = 2 * x
+        ...     return doubled, h
+        >>> both = sn.Bidirectional(sn.RNN(step, memory=()), sn.RNN(step, memory=(), reverse=True))
+        >>> both.trace_steps(np.array([[1.0, 2.0]]))["backward"]["doubled"].to_list()
+        [array([2., 4.])]
+        """
         return scopes_of(self, sequences, initial, statics, lengths, **control)
 
     def explain(self, engine: Asked = "auto") -> str:
-        """Each direction's plan as text for people. See `RNN.explain`."""
+        """The plan of each direction as text.
+
+        Args:
+            engine: An engine, or several in order of preference.
+
+        Returns:
+            The text of `RNN.explain` for each direction.
+        """
         return explained(self, engine)
 
     # ---- what it is made of, for `layers`
@@ -110,11 +132,11 @@ class Bidirectional:
 
     @computed_once
     def run(self) -> LayersRun:
-        """What runs it as one net."""
+        """Both directions as one net."""
         return LayersRun(self, ends_early(self))
 
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
-        """What belongs to each direction; raises `InputError` where it is not said of each."""
+        """The entry for each direction; raises `InputError` unless there is one for each."""
         if value is None or is_zeros(value):
             return value, value
         if not isinstance(value, Mapping) or set(cast("Mapping[str, Any]", value)) != set(DIRECTIONS):
@@ -124,15 +146,15 @@ class Bidirectional:
         return tuple(cast("Mapping[str, Any]", value)[name] for name in DIRECTIONS)
 
     def together(self, values: list[Any]) -> dict[str, Any]:
-        """What each direction gave."""
+        """The values of both directions, as a dict."""
         return dict(zip(DIRECTIONS, values, strict=True))
 
     def input_of(self, sequences: Any, outputs: list[Any]) -> Any:
-        """What the next part runs over, behind those of these outputs."""
+        """The input of the next part, given the outputs of the parts before it."""
         return sequences
 
     def ends_with(self, place: int) -> bool:
-        """Whether a part's last output is one of the whole."""
+        """Whether the last output of a part is one of the whole."""
         return True
 
     def output_of(self, outputs: list[Any], last_only: bool) -> Any:
@@ -203,10 +225,22 @@ class Stack:
         *,
         begun: Any = None,
     ) -> "StackStream":
-        """A stream through all layers, one step at a time. The arguments are those of `RNN.stream`.
+        """A stream through all layers, one step at a time.
+
+        The arguments are those of `RNN.stream`; `initial` and `statics` are tuples with one entry per layer.
+
+        Returns:
+            A `StackStream`, which is used as a `Stream`.
 
         Raises:
-            InputError: For a layer that runs from the last step.
+            InputError: For a layer that runs from the last step, and for arguments that do not fit.
+
+        >>> import numpy as np
+        >>> import stepnet as sn
+        >>> layer = sn.RNN(lambda x, total, p: (total + x, total + x), memory=())
+        >>> stream = sn.Stack([layer, layer]).stream(rows=1)
+        >>> [float(stream.step(np.array([1.0]))[0]) for _ in range(3)]
+        [1.0, 3.0, 6.0]
         """
         given, still = self.by_part(initial, "initial"), self.by_part(statics, "statics")
         streams: list[Stream | StackStream] = []
@@ -225,27 +259,49 @@ class Stack:
         lengths: Any = None,
         **control: Unpack[Controls],
     ) -> tuple[Any, ...]:
-        """The named values of every step: a tuple with one entry per layer. See `RNN.trace_steps`."""
+        """The value of every named variable at every step, of all layers.
+
+        The arguments and errors are those of `RNN.trace_steps`.
+
+        Returns:
+            A tuple with one entry per layer, each as `RNN.trace_steps` returns it.
+
+        >>> import numpy as np
+        >>> import stepnet as sn
+        >>> def step(x, h, params):
+        ...     doubled = 2 * x
+        ...     return doubled, h
+        >>> stack = sn.Stack([sn.RNN(step, memory=()), sn.RNN(step, memory=())])
+        >>> stack.trace_steps(np.array([[1.0, 2.0]]))[1]["doubled"].to_list()
+        [array([4., 8.])]
+        """
         return scopes_of(self, sequences, initial, statics, lengths, **control)
 
     def explain(self, engine: Asked = "auto") -> str:
-        """Each layer's plan as text for people. See `RNN.explain`."""
+        """The plan of each layer as text.
+
+        Args:
+            engine: An engine, or several in order of preference.
+
+        Returns:
+            The text of `RNN.explain` for each layer.
+        """
         return explained(self, engine)
 
     # ---- what it is made of, for `layers`
 
     @property
     def part_names(self) -> tuple[str, ...]:
-        """What messages call the layers."""
+        """The names of the layers in messages."""
         return tuple(f"layer {place}" for place in range(len(self.layers)))
 
     @computed_once
     def run(self) -> LayersRun:
-        """What runs it as one net."""
+        """All layers as one net."""
         return LayersRun(self, ends_early(self))
 
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
-        """What belongs to each layer; raises `InputError` where it is no tuple of so many."""
+        """The entry for each layer; raises `InputError` unless it is a tuple with one entry per layer."""
         count = len(self.layers)
         if value is None or is_zeros(value):
             return (value,) * count
@@ -256,15 +312,15 @@ class Stack:
         return tuple(cast("list[Any]", value))
 
     def together(self, values: list[Any]) -> tuple[Any, ...]:
-        """What each layer gave."""
+        """The values of all layers, as a tuple."""
         return tuple(values)
 
     def input_of(self, sequences: Any, outputs: list[Any]) -> Any:
-        """What the next layer runs over, above those of these outputs."""
+        """The input of the next layer, given the outputs of the layers below."""
         return outputs[-1] if outputs else sequences
 
     def ends_with(self, place: int) -> bool:
-        """Whether a layer's last output is the last one of the whole."""
+        """Whether the last output of a layer is the last output of the whole."""
         return place == len(self.layers) - 1
 
     def output_of(self, outputs: list[Any], last_only: bool) -> Any:
@@ -294,59 +350,92 @@ class StackStream:
         self.share(self.turn)
 
     def step(self, x: Any) -> Any:
-        """The top layer's outputs [rows, features...] of the next step, for inputs [rows, features...]."""
+        """The top layer's outputs of the next step.
+
+        Args:
+            x: The inputs, [rows, features...]; see `Stream.step`.
+
+        Returns:
+            The outputs of the top layer, [rows, features...].
+
+        Raises:
+            InputError: As `Stream.step`, with the layer's place in the message.
+
+        >>> import stepnet as sn
+        >>> layer = sn.RNN(lambda x, total, p: (total + x, total + x), memory=())
+        >>> stream = sn.Stack([layer, layer]).stream(rows=1)
+        >>> stream.step(np.array([1.0])).tolist(), stream.step(np.array([1.0])).tolist()
+        ([1.0], [3.0])
+        """
         outputs = self.look(x)
         self.go_on()
         return outputs
 
     def look(self, x: Any) -> Any:
-        """The outputs of the next step, which no layer takes before `go_on` is called."""
+        """The outputs of the next step. No layer takes it until `go_on` is called."""
         for place, stream in enumerate(self.streams):
             with named(f"layer {place}"):
                 x = stream.look(x)
         return x
 
     def go_on(self) -> None:
-        """Takes the step that was looked at, in every layer at once."""
+        """Takes the step whose outputs `look` gave, in every layer at once."""
         self.settle()
         self.turn.number += 1
 
     def settle(self) -> None:
-        """Keeps what the first step laid out."""
+        """Keeps the arrays and the calls that the first step prepared."""
         for stream in self.streams:
             stream.settle()
 
     def share(self, turn: Turn) -> None:
-        """Steps when others do."""
+        """Counts steps by a turn that other streams have too."""
         object.__setattr__(self, "turn", turn)
         for stream in self.streams:
             stream.share(turn)
 
     @property
     def state(self) -> tuple[Any, ...]:
-        """The memory of each layer now: a tuple of copies."""
+        """The memory of each layer now: a tuple of copies. See `Stream.state`."""
         return tuple(stream.state for stream in self.streams)
 
     def reset(self, rows: Any = None, initial: Any = None, statics: Any = None) -> None:
-        """Starts all rows, or some, again. The arguments are those of `Stream.reset`, by layer."""
+        """Starts all rows, or some, again. Their steps count from 0.
+
+        Args:
+            rows: The rows to reset; see `Stream.reset`.
+            initial: The new memories, a tuple with one entry per layer.
+            statics: The new statics, a tuple with one entry per layer.
+
+        Raises:
+            InputError: As `Stream.reset`, with the layer's place in the message.
+        """
         given, still = self.stack.by_part(initial, "initial"), self.stack.by_part(statics, "statics")
         for place, stream in enumerate(self.streams):
             with named(f"layer {place}"):
                 stream.reset(rows, given[place], still[place])
 
     def reorder(self, rows: Any) -> None:
-        """Row i goes on from where row rows[i] stood, in every layer at once. See `Stream.reorder`."""
+        """Moves the memory of rows in every layer at once: row i goes on from row rows[i]. See
+        `Stream.reorder`.
+
+        Args:
+            rows: An index for each row of the stream.
+
+        Raises:
+            InputError: For indices that do not fit, and before the first step.
+        """
         self.set_out(sources(rows, self.rows))
         self.turn.number += 1
 
     def set_out(self, rows: np.ndarray) -> None:
-        """Sets the rows out in another order, which counts from the next turn on."""
+        """Writes the memory of every layer in another order, which counts from the next turn on."""
         for stream in self.streams:
             stream.set_out(rows)
 
     @property
     def rows(self) -> int:
-        """How many sequences are stepped side by side."""
+        """The number of sequences that are stepped side by side."""
         return self.streams[0].rows
 
 
@@ -356,16 +445,16 @@ DIRECTIONS = ("forward", "backward")
 
 
 def is_zeros(value: Any) -> bool:
-    """Whether it is said that memories begin at zeros."""
+    """Whether a value is "zeros": memories that begin at zeros."""
     return isinstance(value, str) and value == ZEROS
 
 
 def recurrences(layer: Any, what: str) -> list[RNN]:
-    """Every recurrence of a layer; raises `InputError` for what is no layer."""
+    """Every recurrence of a layer; raises `InputError` for anything else than a layer."""
     if isinstance(layer, RNN):
         return [layer]
     if isinstance(layer, Bidirectional | Stack):
-        return [rnn for one in layer.layers for rnn in recurrences(one, what)]
+        return [rnn for part in layer.layers for rnn in recurrences(part, what)]
     raise InputError(f"{what} is an RNN, a Bidirectional or a Stack, not {kind(layer)}")
 
 

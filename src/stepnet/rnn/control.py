@@ -1,8 +1,8 @@
-"""Control of the loop, made of steps: a step that may be masked, and a step that ends its sequence.
+"""Control of the loop by wrapping steps: a step with a mask, and a step that ends its sequence.
 
-Each is a step made of a step, so every engine runs it. What it has to remember stands beside the memory of
-the step that it is made of: behind it, and so do its inputs and outputs. The recurrence gives and takes these
-itself; nobody else sees them.
+Each wrapper is itself a step, so every engine runs it. What a wrapper remembers is stored in the memory,
+after the memory of the wrapped step; its inputs and outputs are added in the same way. The recurrence
+supplies and removes these, and the caller never sees them.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ class Controls(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Control:
-    """What stands around a step: how masked steps are answered, None for no mask, and when it ends."""
+    """The wrappers of a step: the output of masked steps (None without a mask), and when a sequence ends."""
 
     masked: str | None = None
     until: Until | None = None
@@ -55,7 +55,7 @@ class Control:
         return self.masked is not None or self.until is not None
 
     def around(self, step: Step, traced: TracedStep) -> TracedStep:
-        """The trace of the step under control, from the step and its own trace."""
+        """The trace of the wrapped step, from the step and its own trace."""
         inputs, memory, statics, params = traced.inputs, traced.memory, traced.statics, traced.params
         if self.until is not None:
             step, memory = ending(step, self.until), {"memory": memory, "done": Spec((), "bool")}
@@ -73,9 +73,9 @@ class Control:
 
 
 def maskable(step: Step, shown: Any, repeats: bool) -> Step:
-    """The step that takes {"x", "mask"}, and where the mask is False keeps its memory.
+    """A step with inputs {"x", "mask"} that keeps its memory where the mask is False.
 
-    Its output there is the one of the step before, zeros before the first, or always zeros. shown: the
+    Its output there is that of the step before (zeros before the first step), or always zeros. shown: the
     `Spec`s of the output.
     """
 
@@ -91,7 +91,10 @@ def maskable(step: Step, shown: Any, repeats: bool) -> Step:
 
 
 def ending(step: Step, until: Until) -> Step:
-    """The step that stands still behind the first at which `until` holds; it gives {"output", "done"}."""
+    """A step that keeps its memory after the first step at which `until` holds.
+
+    Its output is {"output", "done"}, where "done" says whether the sequence has ended.
+    """
 
     @wraps(step)
     def run(x: Any, memory: Any, params: Any, **extras: Any) -> tuple[Any, Any]:
@@ -101,8 +104,8 @@ def ending(step: Step, until: Until) -> Step:
         )
         done = until(output, after)
         if not isinstance(done, Traced) or (done.type.extent, done.type.element) != (ROWS, "bool[]"):
-            found = done.type if isinstance(done, Traced) else f"a {type(done).__name__}"
-            raise refuse(f"until gives one bool per row, not {found}", defined_at(until))
+            described = done.type if isinstance(done, Traced) else f"a {type(done).__name__}"
+            raise refuse(f"until gives one bool per row, not {described}", defined_at(until))
         done = ended | done
         after = chosen(~ended, after, memory["memory"])
         return {"output": output, "done": done}, {"memory": after, "done": done}
@@ -111,21 +114,21 @@ def ending(step: Step, until: Until) -> Step:
 
 
 def in_every_row(builder: Builder, structure: Any) -> Any:
-    """The values of a step, one per row also of those that are the same in all: constants and parameters."""
+    """The values of a step with one entry per row, including constants and parameters."""
     return transform(lambda leaf: Traced(builder, row_value(builder, leaf, "a value")), structure)
 
 
-def chosen(condition: Any, one: Any, other: Any, shown: Any = None) -> Any:
-    """One structure of values where the condition of a row holds, and the other where it does not."""
+def chosen(condition: Any, when_true: Any, when_false: Any, shown: Any = None) -> Any:
+    """The first structure of values in rows where the condition holds, and the second in the others."""
     ranks = [
         len(spec.shape) if isinstance(spec, Spec) else spec.ndim - 1
-        for spec in leaves(other if shown is None else shown)
+        for spec in leaves(when_false if shown is None else shown)
     ]
     values: list[Any] = [
         np.where(condition[(slice(None), *[None] * rank)], a, b)
-        for rank, a, b in zip(ranks, leaves(arranged(one, other)), leaves(other), strict=True)
+        for rank, a, b in zip(ranks, leaves(arranged(when_true, when_false)), leaves(when_false), strict=True)
     ]
-    return rebuild(other, values)
+    return rebuild(when_false, values)
 
 
 def output_specs(traced: TracedStep) -> Any:
@@ -141,21 +144,21 @@ def output_specs(traced: TracedStep) -> Any:
 
 
 def mask_array(mask: Any, like: Any) -> Array:
-    """A mask as one flat array of bools, laid out as the inputs are: a Ragged, or (batch, time)."""
+    """A mask as one flat array of bools, in the form of the inputs: a Ragged, or (batch, time)."""
     if isinstance(like, Ragged) != isinstance(mask, Ragged):
         wanted = "a Ragged, as the inputs are" if isinstance(like, Ragged) else "an array [batch, time]"
         raise InputError(f"mask is {kind(mask)}; it should be {wanted}")
     if isinstance(mask, Ragged):
         check_lengths(mask, like)
-        found, shape = mask.values, (like.total,)
+        steps, shape = mask.values, (like.total,)
     else:
-        found, shape = array_of(mask, "mask"), cast("tuple[int, int]", like)
-    if found.dtype != bool or found.shape != shape:
+        steps, shape = array_of(mask, "mask"), cast("tuple[int, int]", like)
+    if steps.dtype != bool or steps.shape != shape:
         raise InputError(
-            f"mask is {found.dtype}{list(found.shape)}; it should be bool{list(shape)}, True at the steps "
+            f"mask is {steps.dtype}{list(steps.shape)}; it should be bool{list(shape)}, True at the steps "
             "that count"
         )
-    return np.ascontiguousarray(found.reshape(-1))
+    return np.ascontiguousarray(steps.reshape(-1))
 
 
 def check_lengths(mask: Ragged, like: Ragged) -> None:
@@ -176,7 +179,10 @@ def check_lengths(mask: Ragged, like: Ragged) -> None:
 
 @dataclass(frozen=True)
 class Piece:
-    """Steps of some sequences: `taken` of each come before, `lengths` are its own; outputs lie end to end."""
+    """Some steps of each sequence, with their outputs end to end.
+
+    taken: the number of steps before them. lengths: the number of these steps.
+    """
 
     rows: Array
     taken: Array
@@ -185,10 +191,10 @@ class Piece:
 
 
 def run_until(run: Callable[[Call], Results], call: Call, net: Net) -> tuple[Array, Results]:
-    """The lengths of the sequences that end early, and the results, outputs laid end to end.
+    """The lengths of sequences that end early, and the results, with the outputs end to end.
 
-    net: of a step made by `ending`, whose last output says that a sequence has ended; `run` runs it.
-    Sequences are run some steps at a time, and those that have ended are left out from then on.
+    net: of a step made by `ending`, whose last output says that a sequence has ended. `run` runs it. A few
+    steps of all sequences are run at a time; sequences that have ended are then left out.
     """
     recur = next(node.recur for node in net.nodes if node.operation == "recur")
     types, reverse = recur.given([net.type_of(number) for number in net.inputs]), recur.reverse
@@ -249,20 +255,20 @@ def some_steps(
 
 
 def used_steps(done: Array, offsets: Array, reverse: bool) -> tuple[Array, Array]:
-    """Of each sequence how many steps count, the first that is done included; and whether there is one."""
+    """The number of steps of each sequence up to the first that is done, and whether there is one."""
     places, starts, stops = np.flatnonzero(done), offsets[:-1], offsets[1:]
     padded = np.concatenate([[-1], places, [offsets[-1]]])
     if reverse:
-        found = padded[np.searchsorted(places, stops)]
-        ended = found >= starts
-        return np.where(ended, stops - found, stops - starts), ended
-    found = padded[np.searchsorted(places, starts) + 1]
-    ended = found < stops
-    return np.where(ended, found + 1 - starts, stops - starts), ended
+        boundary = padded[np.searchsorted(places, stops)]
+        ended = boundary >= starts
+        return np.where(ended, stops - boundary, stops - starts), ended
+    boundary = padded[np.searchsorted(places, starts) + 1]
+    ended = boundary < stops
+    return np.where(ended, boundary + 1 - starts, stops - starts), ended
 
 
 def put_together(pieces: list[Piece], lengths: Array, last_only: bool, reverse: bool) -> list[Array]:
-    """The outputs of all pieces, sequence after sequence; of last steps alone for `last_only`."""
+    """The outputs of all pieces, sequence after sequence; with `last_only` only the last steps."""
     offsets = offsets_of(lengths)
     outputs = [np.zeros((int(offsets[-1]), *part.shape[1:]), part.dtype) for part in pieces[0].outputs]
     for piece in pieces:

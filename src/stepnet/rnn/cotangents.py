@@ -116,7 +116,7 @@ class Backward:
     def results(self) -> tuple[Any, Any]:
         """The outputs and the last memories of the run."""
         program, levels = self.given.reading.program, self.given.reading.program.levels
-        outputs = list(map(self.given.batch.laid_out, self.made, levels))
+        outputs = list(map(self.given.batch.like_input, self.made, levels))
         return rebuild(program.output, outputs), program.final(self.made[len(levels) :])
 
     def __call__(self, outputs: Any = None, final: Any = None) -> Gradients:

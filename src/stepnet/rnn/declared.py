@@ -1,8 +1,8 @@
-"""A recurrence as it was declared, and the programs of it so far: one for each kind of inputs.
+"""A recurrence as it was declared, and its programs so far: one for each kind of inputs.
 
     step, params, memory=64   --(inputs, statics)-->   traced step   -->   program
 
-What runs a recurrence, a call, a stream, a step around it or layers of several, asks for programs here.
+Calls, streams, layers and outer steps all get their programs here.
 """
 
 from collections import OrderedDict
@@ -32,7 +32,7 @@ MASKED_IS = f"masked is {' or '.join(map(repr, MASKED))}"
 
 
 class Declared:
-    """A recurrence as it was declared. `RNN`, which runs it, says what each argument is."""
+    """A recurrence as it was declared. `RNN` adds the ways to run it, and documents the arguments."""
 
     def __init__(
         self,
@@ -69,13 +69,13 @@ class Declared:
 
     @property
     def program(self) -> StepProgram:
-        """What runs the latest kind of inputs; raises `InputError` before the inputs are known."""
+        """The program for the latest kind of inputs; raises `InputError` before inputs are known."""
         if self._latest is None:
             raise InputError("the inputs are not known yet: call the RNN once, or make it with inputs=")
         return self._latest
 
     def as_declared(self, inputs: Any) -> Any:
-        """Inputs with their dicts in the order in which they were declared."""
+        """The inputs with their dicts in the declared order."""
         return inputs if self.inputs is None or is_array(inputs) else arranged(inputs, self.inputs)
 
     def read(
@@ -103,7 +103,7 @@ class Declared:
         return Reading(batch, program, running, call, self.until is not None)
 
     def under(self, control: Control, program: StepProgram) -> StepProgram:
-        """The program of the step under control."""
+        """The program of the step with its control."""
         if not control:
             return program
         if control.masked not in program.controlled:
@@ -112,7 +112,7 @@ class Declared:
         return program.controlled[control.masked]
 
     def program_for(self, batch: Batch, statics: Statics) -> StepProgram:
-        """What runs inputs and statics like these, kept by their dtypes, features and levels."""
+        """The program for such inputs and statics; kept by dtypes, features and levels."""
         key = *batch.key, *statics.key
         # A local, as other threads may trace other kinds of inputs meanwhile.
         program = self._seen.get(key)
@@ -132,7 +132,7 @@ class Declared:
         return program.traced
 
     def program_of(self, inputs: Any, statics: Any) -> StepProgram:
-        """What runs inputs and statics of these `Spec`s."""
+        """The program for inputs and statics with these `Spec`s."""
         inputs = with_dtypes(inputs, leaves(self.params))
         key = (skeleton(inputs), *leaves(inputs), skeleton(statics), *leaves(statics))
         program = self._programs.get(key)
@@ -150,19 +150,19 @@ class Declared:
 
 
 def keep(programs: OrderedDict[Any, Kept], key: Any, program: Kept) -> None:
-    """Keeps a program for the next inputs of its kind, and lets the oldest of too many go."""
+    """Adds a program to a bounded cache; the oldest entry is removed where there are too many."""
     programs[key] = program
     if len(programs) > MOST_TRACES:
         programs.popitem(last=False)
 
 
 def check_masked(masked: Any) -> None:
-    """Raises `InputError` for what is no answer of a masked step."""
+    """Raises `InputError` unless `masked` is one of the known answers."""
     choice(masked, MASKED_IS, MASKED)
 
 
 def parameter(value: Any) -> Any:
-    """A copy of a parameter as an array; raises `InputError` for what is none.
+    """A copy of a parameter as an array; raises `InputError` for anything that is no array.
 
     In a step it may be a parameter of that step, which stays as it is.
     """
@@ -174,7 +174,7 @@ def parameter(value: Any) -> Any:
 
 
 def same_parameters(params: Any, before: Any) -> Any:
-    """Copies of parameters in the structure of those before; raises `InputError` where they are not alike."""
+    """Copies of new parameters; raises `InputError` unless structure, shapes and dtypes stay."""
     made = transform(parameter, arranged(params, before))
     if skeleton(made) != skeleton(before):
         raise InputError(
@@ -190,7 +190,7 @@ def same_parameters(params: Any, before: Any) -> Any:
 
 
 def check_inputs(declared: Any, given: Any) -> None:
-    """Raises `InputError` where inputs have other features than those the recurrence was made for."""
+    """Raises `InputError` for inputs with other features than the recurrence was made for."""
     if declared is None:
         return
     given = arranged(given, declared)
@@ -198,21 +198,21 @@ def check_inputs(declared: Any, given: Any) -> None:
         raise InputError(
             f"the inputs are {skeleton(given)}; this recurrence was made for {skeleton(declared)}"
         )
-    for (name, expected), found in zip(named_leaves(declared), leaves(given), strict=True):
-        if expected.shape != found.shape:
+    for (name, expected), array in zip(named_leaves(declared), leaves(given), strict=True):
+        if expected.shape != array.shape:
             what = f"input {name}".strip()
             raise InputError(
-                f"{what} has features {list(found.shape)}; "
+                f"{what} has features {list(array.shape)}; "
                 f"this recurrence was made for {list(expected.shape)}"
             )
 
 
 def default_dtype(dtypes: list[Any]) -> str:
-    """The promoted floating dtype; float32 where there is none."""
+    """The promoted floating dtype of arrays; float32 where none is floating."""
     return promoted_float(dtypes)
 
 
 def with_dtypes(inputs: Any, params: list[Array]) -> Any:
-    """Input specs with the parameters' floating dtype where they say none."""
+    """The `Spec`s of inputs, with the floating dtype of the parameters where they have no dtype."""
     default = default_dtype([p.dtype for p in params])
     return transform(lambda spec: Spec(spec.shape, spec.dtype or default, spec.levels), inputs)

@@ -1,7 +1,8 @@
-"""A plan as text for people: what runs when, what that costs, and which engine runs it.
+"""A plan as text: what runs when, what it costs, and which engine runs it.
 
-`explanation` gives the facts, `explain` their text. Values are called as in the step: inputs and parameters
-by their own names, a view by what it reads (`W[:, :64]`), all others by one count through all stages (`%1`).
+`explanation` collects the facts and `explain` writes them as text. Inputs and parameters have their own
+names, a view is named by what it reads (`W[:, :64]`), and all other values are numbered through all stages
+(`%1`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,7 +34,7 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Line:
-    """One operation: the values it gives, how, and what they are."""
+    """One operation: the names of its values, its expression, and their types."""
 
     gives: tuple[str, ...]
     text: str
@@ -42,10 +43,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Stage:
-    """What is done at one time, by phase, and its cost each time.
+    """The work of one stage, by phase, and its cost each time it runs.
 
-    `weights` are the bytes of parameters that are read, `values` those of other values that come in or are
-    handed on.
+    `weights` are the bytes of parameters that are read. `values` are the bytes of other values that are read
+    or written.
     """
 
     name: str
@@ -57,8 +58,8 @@ class Stage:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The facts about a plan: its ends, its stages, the engine chosen, and why each engine refuses (None: it
-    does not). A result says which value it is.
+    """The facts about a plan: its inputs and results, its stages, the chosen engine, and why each engine
+    refuses it (None if it does not).
     """
 
     inputs: dict[str, str]
@@ -73,16 +74,16 @@ class Explanation:
 
 
 def explanation(schedule: Schedule, engine: Asked = "auto") -> Explanation:
-    """The facts about what one plan runs, for the engine asked for.
+    """The facts about the plan of one part, for the engine asked for.
 
-    That an engine refuses is a fact, and no error.
+    A refusal by all engines is one of the facts, not an error.
     """
     assert schedule.whole is not None
     return plan_explanation(schedule.whole, *choice(schedule, engine))
 
 
 def choice(schedule: Schedule, engine: Asked) -> tuple[str | None, dict[str, str | None]]:
-    """The engine chosen, None if all refuse that were asked, and why each engine refuses."""
+    """The chosen engine, or None if all engines asked for refuse; and why each engine refuses."""
     try:
         chosen = choose(schedule, engine)[0].name
     except RefusedError:
@@ -112,23 +113,25 @@ def plan_explanation(plan: Plan, chosen: str | None, engines: dict[str, str | No
 
 
 def result_names(plan: Plan) -> dict[int, str]:
-    """What each result is called, by its place: the last value of a memory is the next of its name."""
+    """The name of each result, by its place; the last value of a memory is named as the next value of it."""
     memories = plan.recurrence.recur.body.nodes
     names = {
         number: f"next {memories[inside].name}"
         for number, inside in zip(plan.last, plan.recurrence.recur.memories, strict=True)
     }
-    found: dict[int, str] = {}
+    outputs: dict[int, str] = {}
     kinds = (("output", plan.ends.steps), ("row", plan.ends.rows), ("total", plan.ends.totals))
     for kind, places in kinds:
         others = [place for place in places if plan.net.results[place] not in names]
-        found |= {place: names[plan.net.results[place]] for place in places if place not in others}
-        found |= {place: f"{kind} {count}" if len(others) > 1 else kind for count, place in enumerate(others)}
-    return dict(sorted(found.items()))
+        outputs |= {place: names[plan.net.results[place]] for place in places if place not in others}
+        outputs |= {
+            place: f"{kind} {count}" if len(others) > 1 else kind for count, place in enumerate(others)
+        }
+    return dict(sorted(outputs.items()))
 
 
 def elements(ends: Iterable[tuple[str, Type]]) -> dict[str, str]:
-    """What one element of each is, by name."""
+    """The type of one element of each value, by name."""
     return {name: type_.element for name, type_ in ends}
 
 
@@ -137,7 +140,7 @@ def elements(ends: Iterable[tuple[str, Type]]) -> dict[str, str]:
 
 @dataclass
 class Names:
-    """The names of one net's values; `known` are those that are no views."""
+    """The names of the values of one net. `known` are names of values that are no views."""
 
     net: Net
     known: dict[int, str] = field(default_factory=dict[int, str])
@@ -154,7 +157,7 @@ class Names:
         return view(self.of(node.inputs[0]), self.net.type_of(node.inputs[0]).shape, node)
 
     def number(self, numbers: Iterable[int], count: int) -> int:
-        """Numbers those of the nodes that give one new value, from `count`; the next number."""
+        """Numbers the nodes that each give one new value, from `count`; returns the next number."""
         for number in numbers:
             if (is_work(self.net.nodes[number]) and len(self.net.nodes[number].types) == 1) or (
                 self.net.nodes[number].operation == "result"
@@ -165,17 +168,17 @@ class Names:
 
 
 def is_reading(node: Node) -> bool:
-    """Whether a node is but a way to read one value: a view, or a value that is seen at every step."""
+    """Whether a node only reads one value in another way: a view, or a value that is seen at every step."""
     return node.operation == "expand" or (node.kind == "view" and len(node.inputs) == 1)
 
 
 def is_work(node: Node) -> bool:
-    """Whether a node does something: it is no way to read a value, and none that is there already."""
+    """Whether a node computes something: it is no way to read a value and no input."""
     return not is_reading(node) and node.operation not in ("input", "constant", "index", "result")
 
 
 def named(plan: Plan) -> tuple[Names, Names]:
-    """The names around the loop and in it, counted in the order things run."""
+    """The names of values around the loop and in it, numbered in the order in which stages run."""
     outer, inner = Names(plan.net), Names(plan.body)
     count = 1
     for phases in ((plan.once,), plan.sequence, plan.before):
@@ -203,7 +206,7 @@ def stages_of(plan: Plan) -> Iterator[tuple[str, Net, tuple[tuple[int, ...], ...
 
 
 def stages(plan: Plan, outer: Names, inner: Names) -> Iterator[Stage]:
-    """Every stage of a plan, those where nothing is done left out."""
+    """The stages of a plan that have any work."""
     for name, net, phases in stages_of(plan):
         names = inner if name == "loop" else outer
         lines = [tuple(line(names, n) for n in phase if is_work(net.nodes[n])) for phase in phases]
@@ -216,11 +219,11 @@ def stages(plan: Plan, outer: Names, inner: Names) -> Iterator[Stage]:
         if any(lines):
             weights, values = traffic(net, numbers)
             total = sum(flops(net, n) for n in numbers)
-            yield Stage(name, tuple(one for one in lines if one), total, weights, values)
+            yield Stage(name, tuple(text for text in lines if text), total, weights, values)
 
 
 def line(names: Names, number: int) -> Line:
-    """What one node does."""
+    """The line of one node."""
     node = names.net.nodes[number]
     gives = [names.of(number)]
     if len(node.types) > 1:
@@ -233,7 +236,7 @@ def line(names: Names, number: int) -> Line:
 
 
 def flops(net: Net, number: int) -> int:
-    """Operations on numbers that a node takes; a multiplication and an addition are two."""
+    """The number of floating-point operations of a node; a multiply-add is two."""
     node = net.nodes[number]
     if node.kind == "matmul":
         left = net.type_of(node.inputs[0]).size
@@ -247,7 +250,7 @@ def flops(net: Net, number: int) -> int:
 
 
 def traffic(net: Net, numbers: list[int]) -> tuple[int, int]:
-    """Bytes of the parameters that these nodes read, and of the values that they take in or hand on."""
+    """The bytes of parameters that nodes read, and of the other values that they read or write."""
     inside = set(numbers)
     read = {operand for n in numbers if is_work(net.nodes[n]) for operand in net.nodes[n].inputs}
     foreign = {operand for operand in read if source(net, operand) not in inside}
@@ -263,7 +266,7 @@ def traffic(net: Net, numbers: list[int]) -> tuple[int, int]:
 
 
 def source(net: Net, number: int) -> int:
-    """The value that a node is a way to read."""
+    """The value that a node reads, through any number of views."""
     while is_reading(net.nodes[number]):
         number = net.nodes[number].inputs[0]
     return number
@@ -278,11 +281,12 @@ def nbytes(types: Iterable[Type]) -> int:
 
 
 def explain(schedule: Schedule, engine: Asked = "auto") -> str:
-    """The schedule as text: its ends, the engine and what the others say, then stage by stage what is done.
+    """The schedule as text: inputs and results, the chosen engine and the refusals, then the work of each
+    stage.
 
-    Where recurrences are nested: the engine, the parts in the order they run, and the stages of each. A flop
-    is one operation on a number; weights are the parameters that are read each time, values what else is read
-    from elsewhere or handed on.
+    For nested recurrences: the engine, the parts in the order they run, and the stages of each. A flop is one
+    operation on a number. Weights are the parameters that are read each time, values all else that is read or
+    written.
     """
     if schedule.whole is not None:
         facts = explanation(schedule, engine)
@@ -303,7 +307,7 @@ def explain(schedule: Schedule, engine: Asked = "auto") -> str:
 
 
 def end_lines(facts: Explanation) -> list[str]:
-    """What goes into a plan."""
+    """The inputs and results of a plan."""
     lines = [f"each sequence from its {'last' if facts.reverse else 'first'} step"]
     for name in ("inputs", "memories", "statics", "parameters"):
         ends = [f"{end} {element}" for end, element in getattr(facts, name).items()]
@@ -312,7 +316,7 @@ def end_lines(facts: Explanation) -> list[str]:
 
 
 def engine_lines(chosen: str | None, engines: dict[str, str | None]) -> list[str]:
-    """The engine, and what each says."""
+    """The chosen engine, and the refusals of the others."""
     lines = [f"engine: {chosen or 'none of those asked for'}"]
     for name, reason in engines.items():
         says = f"refuses: {reason}" if reason else "chosen" if name == chosen else "runs it if asked for"
@@ -321,7 +325,7 @@ def engine_lines(chosen: str | None, engines: dict[str, str | None]) -> list[str
 
 
 def work_lines(facts: Explanation) -> list[str]:
-    """What is done stage by stage, and the results."""
+    """The work of each stage, and the results."""
     lines = list[str]()
     for stage in facts.stages:
         lines += ["", *stage_lines(stage)]
@@ -329,7 +333,7 @@ def work_lines(facts: Explanation) -> list[str]:
 
 
 def stage_lines(stage: Stage) -> list[str]:
-    """A stage's title with its costs, and its lines under it by phase."""
+    """The title of a stage with its costs, and its lines by phase."""
     costs = [amount(stage.flops, "flop")]
     costs += [f"{amount(stage.weights, 'B')} of weights"] if stage.weights else []
     costs += [f"{amount(stage.values, 'B')} of values"] if stage.values else []
@@ -339,13 +343,13 @@ def stage_lines(stage: Stage) -> list[str]:
         if len(stage.phases) > 1:
             lines.append(f"  phase {place}")
             indent = "    "
-        for one in phase:
-            *all_but_last, last = wrapped(f"{indent}{', '.join(one.gives)} = ", one.text)
-            space = max(2, WIDTH - len(last) - len(one.type))
-            lines += [*all_but_last, f"{last}{' ' * space}{one.type}"]
+        for entry in phase:
+            *all_but_last, last = wrapped(f"{indent}{', '.join(entry.gives)} = ", entry.text)
+            space = max(2, WIDTH - len(last) - len(entry.type))
+            lines += [*all_but_last, f"{last}{' ' * space}{entry.type}"]
     return lines
 
 
 def wrapped(head: str, text: str) -> list[str]:
-    """The text behind its head, on as many lines as it takes."""
+    """A text after its head, on as many lines as it needs."""
     return wrap(text, WIDTH - 14, initial_indent=head, subsequent_indent=" " * len(head)) or [head]

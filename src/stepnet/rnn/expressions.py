@@ -29,16 +29,16 @@ LISTED = 6
 
 def expression(node: Node, operands: Sequence[str]) -> str:
     """The operation of a node on operands of these names."""
-    told = node.attributes
+    attributes = node.attributes
     match node.operation:
         case name if name in INFIX:
             return f"{operands[0]} {INFIX[name]} {operands[1]}"
         case "negative":
             return f"-{operands[0]}"
         case "power":
-            return f"{operands[0]} ** {told['exponent']:g}"
+            return f"{operands[0]} ** {attributes['exponent']:g}"
         case "cast":
-            return f"{DTYPES[told['dtype']].text}({operands[0]})"
+            return f"{DTYPES[attributes['dtype']].text}({operands[0]})"
         case "products":
             return f"{operands[0]} @ [{' | '.join(operands[1:])}]"
         case "concatenate":
@@ -47,7 +47,7 @@ def expression(node: Node, operands: Sequence[str]) -> str:
             return f"{operands[0]}[{operands[1]}]"
         case "reduce":
             over = "its sequence" if node.type.extent else "all rows"
-            return f"{told['how']} of {operands[0]} over {over}"
+            return f"{attributes['how']} of {operands[0]} over {over}"
         case "contract":
             return f"sum of the outer products of {operands[0]} and {operands[1]}"
         case _:
@@ -61,34 +61,39 @@ def expression(node: Node, operands: Sequence[str]) -> str:
 
 def view(of: str, shape: tuple[int, ...], node: Node) -> str:
     """A view of the value called `of`, which has that shape."""
-    told = node.attributes
+    attributes = node.attributes
     match node.operation:
         case "slice":
-            parts = [slice_text(*part, size=size) for part, size in zip(told["slices"], shape, strict=True)]
+            parts = [
+                slice_text(*part, size=size) for part, size in zip(attributes["slices"], shape, strict=True)
+            ]
             return f"{of}[{', '.join(parts)}]"
         case "take":
-            places = [*map(str, told["indices"][:LISTED]), *["..."][: len(told["indices"]) > LISTED]]
+            places = [
+                *map(str, attributes["indices"][:LISTED]),
+                *["..."][: len(attributes["indices"]) > LISTED],
+            ]
             axes = [":"] * len(shape)
-            axes[told["axis"]] = f"[{', '.join(places)}]"
+            axes[attributes["axis"]] = f"[{', '.join(places)}]"
             return f"{of}[{', '.join(axes)}]"
         case "reshape":
-            return f"{of}.reshape({', '.join(map(str, told['shape']))})"
+            return f"{of}.reshape({', '.join(map(str, attributes['shape']))})"
         case "transpose":
-            order = tuple(told["order"])
+            order = tuple(attributes["order"])
             return f"{of}.T" if order == (1, 0) else f"{of}.transpose({', '.join(map(str, order))})"
         case _:  # broadcasting is seen from the types
             return of
 
 
 def slice_text(start: int, stop: int, step: int, size: int) -> str:
-    """One axis of a slice, without the ends that go without saying."""
+    """One axis of a slice, without ends that are the defaults."""
     first = "" if start == (0 if step > 0 else size - 1) else str(start)
     last = "" if stop < 0 or (step > 0 and stop >= size) else str(stop)
     return f"{first}:{last}" + (f":{step}" if step != 1 else "")
 
 
 def constant(value: "np.ndarray[Any, Any]") -> str:
-    """A constant array: its number where it holds one, else what it is."""
+    """A constant array as text: its number where it holds one, else its type."""
     if value.size == 1:
         return f"{value.item():g}" if kind_of_dtype(value.dtype) == "float" else str(value.item())
     return f"constant {DTYPES[value.dtype.name].text}{list(value.shape)}"

@@ -1,10 +1,11 @@
-"""Plain calls of shapes that were seen before: what is the same in all of them is laid out once.
+"""Plain calls of shapes that were seen before: what all of them have in common is prepared once.
 
-    rnn(x)   check, look the trace up, share lanes out, lay words out, run, rebuild   ->   point, run
+    rnn(x)   check, look up the trace, share out lanes, write words, run, rebuild   ->   set addresses, run
 
-A small recurrence takes less time than all that a call has to find out. So for an array [batch, time,
-features...] without lengths, masks and statics the second call of a shape keeps what it found, and those
-after it say where their arrays lie and run. A call that another thread is in the midst of is not used.
+A small recurrence runs in less time than a call needs for its preparation. So the second call of a shape
+keeps what it prepared, and later calls only set the addresses of their arrays and run. This is for arrays
+[batch, time, features...] without lengths, masks and statics. A frozen call that another thread is using is
+not used.
 """
 
 from collections import OrderedDict
@@ -27,7 +28,7 @@ MOST = 4
 
 @dataclass(frozen=True)
 class Frozen(Generic[Kind]):
-    """A call of one shape: the trace that it runs, and what runs it.
+    """A prepared call for one shape: its program, and the code that runs it.
 
     memory: the shape and dtype of each memory. outputs: the shapes of the outputs as the caller gets them.
     """
@@ -38,7 +39,7 @@ class Frozen(Generic[Kind]):
     outputs: tuple[tuple[int, ...], ...]
 
     def arrays(self, initial: Any) -> list[Array | None] | None:
-        """The initial memories, which can be used as they lie; None where some of them cannot."""
+        """The initial memories where they can be used in place; None where one cannot."""
         if initial is None:
             return list[Array | None]([None] * len(self.memory))
         arrays = leaves_as(initial, self.program.memory)
@@ -60,21 +61,22 @@ class Frozen(Generic[Kind]):
 
 
 def rebuilt(structure: Any, arrays: list[Array]) -> Any:
-    """Arrays in a structure, which often is a single one."""
+    """Arrays in a structure, with a shortcut for a single one."""
     return arrays[0] if isinstance(structure, int) else rebuild(structure, arrays)
 
 
 class FrozenCalls(Generic[Kind]):
-    """The frozen calls of a recurrence by shape: those that no thread is in the midst of.
+    """The frozen calls of a recurrence, by shape: those that no thread is using.
 
-    None for a shape that was seen once; none at all where calls of that shape are not frozen.
+    The entry of a shape is None after its first call, and an empty list where calls of the shape cannot be
+    frozen.
     """
 
     def __init__(self) -> None:
         self.idle: OrderedDict[Key, list[Frozen[Kind]] | None] = OrderedDict()
 
     def key(self, sequences: Any, last_only: Any, engine: Any, masked: Any, time_major: Any) -> Key | None:
-        """What frozen calls of these arguments are kept by; None for arguments that have none."""
+        """The key of a frozen call for these arguments; None for arguments that are never frozen."""
         if type(sequences) is not np.ndarray or type(last_only) is not bool or type(engine) is not str:
             return None
         if type(time_major) is not bool:
@@ -86,7 +88,7 @@ class FrozenCalls(Generic[Kind]):
         return sequences.shape, sequences.dtype, last_only, engine, time_major, threads()
 
     def run(self, key: Key, sequences: Array, initial: Any) -> tuple[Kind, tuple[Any, Any]] | None:
-        """The program and the results of a frozen call; None where there is none for these arguments."""
+        """The program and the results of a frozen call; None if there is none for these arguments."""
         idle = self.idle.get(key)
         try:
             frozen = idle.pop() if idle else None
@@ -110,7 +112,7 @@ class FrozenCalls(Generic[Kind]):
         return False
 
     def freeze(self, key: Key, program: Kind, bound: Bound, call: Call, shape: tuple[int, int]) -> None:
-        """Keeps what runs calls like this one, whose sequences are [*shape, features...]."""
+        """Prepares a call for sequences [*shape, features...] and keeps it."""
         self.idle[key] = kept = list[Frozen[Kind]]()
         run = bound.frozen(call)
         if run is None:

@@ -1,9 +1,9 @@
 """Sequences written by a recurrence: each output becomes the next input, until a stop symbol or a limit.
 
-A recurrence over symbols gives a score for each symbol that may come next: `generate` takes one of them, and
-`beam_search` (in `beams`) keeps the best few beginnings. Symbols are whole numbers from 0. On the way in,
-`feed` makes inputs of them; on the way out, `scores` makes [rows, symbols] of the step's output, where that
-is something else.
+A recurrence over symbols gives a score for each symbol that may come next. `generate` takes one of them, and
+`beam_search` (in `beams`) keeps the best few sequences. Symbols are whole numbers from 0. `feed` turns
+symbols into inputs, and `scores` turns the outputs of the step into scores [rows, symbols] where they are not
+scores already.
 """
 
 import math
@@ -57,18 +57,38 @@ def generate(
     identities: Any = None,
     engine: Asked = "auto",
 ) -> Ragged:
-    """The symbols that follow each start, int64: the last is the stop symbol, unless there are `max_steps`.
+    """The symbols that a recurrence generates after the start of each sequence.
 
-    start: one symbol per sequence, [batch]; or what was said so far, a Ragged or [batch, time] of symbols,
-    which is read first and does not come back. max_steps: the most symbols of a sequence. stop: a symbol, or
-    several, that end a sequence.
-    sampler: sampler(scores [rows, symbols], random [rows]) -> symbols [rows]; without it the symbol of the
-    highest score, the first of equals. `sampling` makes some. random: numbers from 0 up to 1 that depend on
-    `seed`, the sequence and its step alone, so a sequence is the same in any batch; `identities` [batch] are
-    whole numbers that name the sequences, their places by default.
-    feed: the inputs of symbols [rows], a function, or a table [symbols, features] of which it takes rows.
-    Without it a recurrence made with inputs=n is fed one-hot vectors, and one with inputs=() the symbols.
-    scores: what to make of the output: a dense layer, or one of several outputs.
+    At each step the output of the recurrence gives a score for every symbol. One symbol is chosen for each
+    sequence and is the next input. A sequence ends with a stop symbol or after `max_steps` symbols.
+
+    Args:
+        rnn: A recurrence over symbols, or a `Stack` of them.
+        start: One symbol per sequence, [batch]; or the first symbols of each sequence, a `Ragged` or an array
+            [batch, time]. They are read first and are not part of the result.
+        max_steps: The largest number of symbols of a sequence; required.
+        stop: A symbol, or several, that end a sequence.
+        sampler: sampler(scores [rows, symbols], random [rows]) -> symbols [rows]. Without it the symbol with
+            the highest score is chosen, the lowest such symbol where several are equal. `sampling` makes
+            samplers. `random` are numbers in [0, 1) that depend only on `seed`, the sequence and its step.
+        initial: The memory before the start, as for `RNN.__call__`.
+        statics: As for `RNN.__call__`.
+        feed: The inputs for symbols [rows]: a function, or a table [symbols, features] whose rows are taken.
+            Without it a recurrence made with `inputs=n` is fed one-hot vectors, and one made with `inputs=()`
+            the symbols themselves.
+        scores: A function from outputs to scores [rows, symbols], such as a dense layer.
+        seed: The seed of the random numbers.
+        identities: Whole numbers [batch] that name the sequences, their places by default. A sequence with
+            the same number is the same in any batch.
+        engine: An engine, or several in order of preference.
+
+    Returns:
+        A `Ragged` of int64: the new symbols of each sequence. The last one is the stop symbol, unless
+        `max_steps` ended the sequence.
+
+    Raises:
+        InputError: Without `max_steps`, for a recurrence with `reverse=True` or `until`, and for arguments
+            that do not fit.
 
     >>> import stepnet as sn
     >>> follows = np.array([[0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1], [1, 0, 0, 0]], "float32")
@@ -105,9 +125,19 @@ def generate(
 
 
 def sampling(temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None) -> Sampler:
-    """A sampler that draws symbols by the softmax of scores / temperature.
+    """A sampler for `generate` that draws symbols with the probabilities softmax(scores / temperature).
 
-    top_k: of the k best symbols alone. top_p: of the fewest best symbols that have this probability together.
+    Args:
+        temperature: Above 0. Below 1 likely symbols become more likely, above 1 less.
+        top_k: Draw only from the k symbols with the highest scores.
+        top_p: Draw only from the smallest set of most probable symbols whose probabilities sum to at least
+            `top_p`.
+
+    Returns:
+        A function sampler(scores [rows, symbols], random [rows]) -> symbols [rows].
+
+    Raises:
+        InputError: For a temperature that is not above 0, a `top_k` below 1, and a `top_p` outside (0, 1].
 
     >>> sampling(top_k=2)(np.log([[0.5, 0.25, 0.25], [0.1, 0.2, 0.7]]), np.array([0.6, 0.8])).tolist()
     [0, 1]
@@ -137,7 +167,7 @@ def sampling(temperature: float = 1.0, top_k: int | None = None, top_p: float | 
 
 
 def log_softmax(scores: Array) -> Array:
-    """The logs of the probabilities that scores stand for, float64, along the last axis."""
+    """The logarithm of the softmax of scores, float64, along the last axis."""
     away = scores.astype(np.float64) - scores.max(axis=-1, keepdims=True)
     return away - np.log(np.exp(away).sum(axis=-1, keepdims=True))
 
@@ -147,9 +177,9 @@ def log_softmax(scores: Array) -> Array:
 
 @dataclass(frozen=True)
 class Front:
-    """Where sequences stand: the scores of their next symbols, and what the next step needs.
+    """Where sequences stand between two calls: the scores of their next symbols, their memory and statics.
 
-    begun: how many steps of each were run.
+    begun: the number of steps of each sequence that were run.
     """
 
     scores: Array
@@ -159,16 +189,16 @@ class Front:
 
 
 def taken(structure: Any, rows: Array) -> Any:
-    """These rows of arrays, and of Raggeds, in a structure."""
+    """These rows of the arrays and Raggeds in a structure."""
     return transform(
-        lambda one: one.take(rows) if isinstance(one, Ragged) else np.asarray(one)[rows], structure
+        lambda leaf: leaf.take(rows) if isinstance(leaf, Ragged) else np.asarray(leaf)[rows], structure
     )
 
 
 class Live:
-    """Sequences that are being written: a stream, and which of its rows they are.
+    """Sequences that are being written: a stream, and the rows of it that they are.
 
-    The stream goes on with rows that have ended until half of them have.
+    Rows of sequences that have ended stay in the stream until half of its rows have ended.
     """
 
     def __init__(self, writer: "Writer", front: Front, rows: Array) -> None:
@@ -179,25 +209,25 @@ class Live:
         self.stream = writer.layer.stream(len(rows), state, self.statics, writer.engine, begun=self.begun)
 
     def take(self, left: Array) -> "Live":
-        """Those that are left, by their indices among the ones so far."""
+        """The sequences that are left, by their indices among the present ones."""
         if 2 * len(left) <= len(self.symbols):
             return self.anew(left)
         self.places = self.places[left]
         return self
 
     def anew(self, rows: Array) -> "Live":
-        """A stream of these alone, by their indices among the ones so far, of which some may be repeated."""
+        """A new stream of these sequences, by their indices among the present ones. Indices may repeat."""
         front = Front(np.zeros(0), self.stream.state, self.statics, self.begun + self.steps)
         return Live(self.writer, front, self.places[rows])
 
     def reorder(self, rows: Array) -> None:
-        """Each goes on from where one of the ones so far stood, by their indices; the statics stay."""
+        """Moves memories: each sequence goes on from the present one with this index. Statics stay."""
         order = np.arange(len(self.symbols))
         order[self.places] = self.places[rows]
         self.stream.reorder(order)
 
     def step(self, symbols: Array) -> Any:
-        """The output behind one symbol more of each."""
+        """The output after one more symbol of each sequence."""
         self.symbols[self.places] = symbols
         output = self.stream.step(self.writer.feed(self.symbols))
         self.steps += 1
@@ -206,7 +236,7 @@ class Live:
 
 @dataclass(frozen=True)
 class Writer:
-    """A recurrence with what is done to symbols before it and to outputs behind it."""
+    """A recurrence, with the functions from symbols to inputs and from outputs to scores."""
 
     layer: RNN | Stack
     feed: Feed
@@ -215,19 +245,19 @@ class Writer:
 
     @classmethod
     def of(cls, layer: Any, feed: Any, scores: Any, engine: Asked) -> "Writer":
-        """The writer of a caller's recurrence; raises `InputError` for one that does not run forward."""
-        if isinstance(layer, Bidirectional) or any(one.reverse for one in recurrences(layer, "rnn")):
+        """The writer for a recurrence; raises `InputError` for one that does not run forward."""
+        if isinstance(layer, Bidirectional) or any(part.reverse for part in recurrences(layer, "rnn")):
             raise InputError(
                 "symbols follow one another: no part of the recurrence may run from the last step"
             )
-        if any(one.until is not None for one in recurrences(layer, "rnn")):
+        if any(part.until is not None for part in recurrences(layer, "rnn")):
             raise InputError("generated sequences end by stop=; make the recurrence without until=")
         if scores is not None:
             function(scores, "scores is a function of a step's output")
         return cls(layer, feeder(layer, feed), scores, checked_engine(engine))
 
     def begin(self, start: Any, initial: Any, statics: Any, stops: Array) -> Front:
-        """The front behind the start of each sequence."""
+        """The front after the start of each sequence."""
         said = said_so_far(start)
         sequences = self.inputs(said)
         outputs, state = self.layer(sequences, initial, statics, last_only=True, engine=self.engine)
@@ -238,18 +268,20 @@ class Writer:
         return Front(scores, state, statics, said.lengths)
 
     def inputs(self, symbols: Ragged) -> Any:
-        """The input sequences that symbols are."""
+        """The input sequences for sequences of symbols."""
         fed = self.feed(symbols.values)
         return transform(lambda array: symbols.with_values(array_of(array, "what feed gives")), fed)
 
     def scored(self, output: Any, rows: int) -> Array:
-        """The scores [rows, symbols] of an output; raises `InputError` for what are none."""
+        """The scores [rows, symbols] of an output; raises `InputError` where a row has no highest score."""
         scores = self.given(output, rows)
         check_highest(scores, scores.max(axis=1))
         return scores
 
     def given(self, output: Any, rows: int) -> Array:
-        """The scores of an output, which may have no highest; raises `InputError` for another shape."""
+        """The scores [rows, symbols] of an output, not checked for NaN; raises `InputError` for another
+        shape.
+        """
         given = output if self.scores is None else self.scores(output)
         array: Array = array_of(given, "the output") if len(leaves(given)) == 1 else np.zeros(())
         if (
@@ -258,15 +290,15 @@ class Writer:
             or not array.shape[1]
             or kind_of_dtype(array.dtype) not in ("float", "integer")
         ):
-            found = f"{array.dtype}{list(array.shape)}" if array.ndim else f"a {type(given).__name__}"
+            described = f"{array.dtype}{list(array.shape)}" if array.ndim else f"a {type(given).__name__}"
             raise InputError(
-                f"scores are [rows, symbols], and the output is {found}; scores= makes them of it"
+                f"scores are [rows, symbols], and the output is {described}; scores= makes them of it"
             )
         return array
 
 
 def check_highest(scores: Array, highest: Array) -> None:
-    """Raises `InputError` for scores whose highest, or what was made with it, is no number for a row."""
+    """Raises `InputError` for rows of scores whose highest is not finite."""
     if not np.isfinite(highest).all():
         row = np.isfinite(highest).argmin()
         raise InputError(f"the scores of row {row} have no highest: {scores[row]}")
@@ -299,7 +331,7 @@ def feeder(layer: Any, feed: Any) -> Feed:
 
 
 def within(symbols: Array, count: int) -> Array:
-    """The symbols, all of which are among `count`."""
+    """The symbols; raises `InputError` for one that is not below `count`."""
     beyond = symbols[symbols >= count]
     if len(beyond):
         raise InputError(f"symbol {beyond[0]} is none of the {count} that can be fed")
@@ -312,10 +344,10 @@ def said_so_far(start: Any) -> Ragged:
     values = given.values if isinstance(given, Ragged) else given
     axes = values.ndim + (given.levels if isinstance(given, Ragged) else 0)
     if (values.size and values.dtype.kind not in "iu") or axes not in (1, 2) or not is_symbols(values):
-        found = given if isinstance(given, Ragged) else f"{values.dtype}{list(values.shape)}"
+        described = given if isinstance(given, Ragged) else f"{values.dtype}{list(values.shape)}"
         raise InputError(
             "start is whole numbers from 0: one symbol per sequence [batch], or a Ragged or an array "
-            f"[batch, time] of them, not {found}"
+            f"[batch, time] of them, not {described}"
         )
     symbols = values.astype(np.int64)
     if isinstance(given, Ragged):
@@ -334,7 +366,7 @@ def is_symbols(values: Array) -> bool:
 
 
 def checked_most(max_steps: Any) -> int:
-    """The most steps there may be; raises `InputError` where they are not given."""
+    """The largest number of steps; raises `InputError` where it is missing."""
     if max_steps is None:
         raise InputError("max_steps= is missing: a sequence that never stops has to end somewhere")
     return whole(max_steps, "max_steps is the most symbols of a sequence, 1 or more", 1)
@@ -347,7 +379,7 @@ def checked_stops(stop: Any) -> Array:
 
 
 def checked_symbols(symbols: Any, shape: tuple[int, ...]) -> Array:
-    """What a sampler gave, as int64; raises `InputError` for what are no symbols."""
+    """The symbols from a sampler as int64; raises `InputError` for other results."""
     array = array_of(symbols, "what the sampler gave")
     if array.shape != shape[:1] or array.dtype.kind not in "iu":
         raise InputError(

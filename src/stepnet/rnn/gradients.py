@@ -112,7 +112,7 @@ class Cut:
         level = self.batch.levels.index(levels)
         whole = np.zeros((len(self.batch.arrays[level]), *array.shape[1:]), array.dtype)
         whole[self.places[levels - 1]] = array
-        return self.batch.laid_out(whole, levels)
+        return self.batch.like_input(whole, levels)
 
 
 @dataclass(frozen=True)
@@ -186,11 +186,11 @@ class Given:
         made, ends, batch = dict(zip(places, arrays, strict=True)), Ends.of(self.net), self.batch
         program = self.reading.program
 
-        def laid_out(place: int, levels: int) -> Any:
+        def like_input(place: int, levels: int) -> Any:
             if place not in made:
                 return None
             return (
-                batch.laid_out(made[place], levels)
+                batch.like_input(made[place], levels)
                 if self.cut is None
                 else self.cut.whole(made[place], levels)
             )
@@ -202,7 +202,7 @@ class Given:
                 return array
             return Ragged(array, (self.call.beside[extent[-1]],))
 
-        inputs = [laid_out(*pair) for pair in zip(ends.sequences, batch.levels, strict=False)]
+        inputs = [like_input(*pair) for pair in zip(ends.sequences, batch.levels, strict=False)]
         found = {
             "params": rebuild(self.params, [made.get(place) for place in ends.parameters]),
             "inputs": rebuild(batch.structure, inputs),

@@ -109,14 +109,14 @@ def uniform(
 
 
 def identified(identities: Any, count: int) -> Array:
-    """The whole numbers that name sequences, of 64 bits; their places by default."""
+    """The identities of sequences as 64-bit integers; their places by default."""
     return whole_numbers(
         np.arange(count) if identities is None else identities, count, "identities", 2**64 - 1
     )
 
 
 def numbers_at(seed: int, identities: Array, steps: Array, shape: tuple[int, ...] = ()) -> Array:
-    """The numbers [len(steps), *shape] from 0 up to 1 that belong to these sequences at these steps."""
+    """The random numbers [len(steps), *shape] in [0, 1) of these sequences at these steps."""
     seed = whole(seed, SEED, 0, MOST_SEED)
     size = int(np.prod(shape, dtype=np.int64))
     # A number of 53 bits takes two of the four words that a counter gives.
@@ -144,13 +144,16 @@ IN_CACHE = 2**13
 
 
 def philox(counter: tuple[Array, ...], key: tuple[int, int]) -> tuple[Array, Array, Array, Array]:
-    """Four words of 32 bits for each counter of four such words; words are in uint64."""
+    """Four 32-bit words for each counter of four such words; words are stored in uint64."""
     a, b, c, d = counter
     first, second = key
     for _ in range(ROUNDS):
-        one, other = a * MULTIPLIERS[0], c * MULTIPLIERS[1]
-        a, c = (other >> THIRTY_TWO) ^ b ^ np.uint64(first), (one >> THIRTY_TWO) ^ d ^ np.uint64(second)
-        b, d = low(other), low(one)
+        product_a, product_c = a * MULTIPLIERS[0], c * MULTIPLIERS[1]
+        a, c = (
+            (product_c >> THIRTY_TWO) ^ b ^ np.uint64(first),
+            (product_a >> THIRTY_TWO) ^ d ^ np.uint64(second),
+        )
+        b, d = low(product_c), low(product_a)
         first, second = (first + WEYL[0]) & 0xFFFFFFFF, (second + WEYL[1]) & 0xFFFFFFFF
     return a, b, c, d
 

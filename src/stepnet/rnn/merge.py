@@ -16,7 +16,10 @@ Array = np.ndarray
 
 
 def side_by_side(forward: Array, backward: Array, rows: int) -> Array:
-    """The features of both, the first `rows` axes being none; numbers without features become two."""
+    """The features of both outputs concatenated, behind `rows` axes that are no features.
+
+    Two outputs without features become one with two.
+    """
     return (np.concatenate if forward.ndim > rows else np.stack)([forward, backward], axis=-1)
 
 
@@ -29,7 +32,7 @@ MERGES: dict[str, Callable[[Array, Array, int], Array]] = {
 
 
 def checked_merge(merge: Any) -> str | None:
-    """How two outputs become one, or None; raises `InputError` for what is neither."""
+    """The name of a merge, or None; raises `InputError` for an unknown one."""
     return (
         None if merge is None else choice(merge, f"merge is {', '.join(map(repr, MERGES))} or None", MERGES)
     )
@@ -44,11 +47,11 @@ def merged(forward: Any, backward: Any, how: str, last_only: bool) -> Any:
         )
     pairs = zip(leaves(forward), leaves(backward), strict=True)
     rows = 1 if last_only or is_traced(forward) else 2
-    return rebuild(forward, [merged_leaf(one, other, how, rows) for one, other in pairs])
+    return rebuild(forward, [merged_leaf(first, second, how, rows) for first, second in pairs])
 
 
 def merged_leaf(forward: Any, backward: Any, how: str, rows: int) -> Any:
-    """One output of both directions as one; `rows` is how many first axes of an array are no features."""
+    """One merged output; `rows` is the number of first axes that are no features."""
     if isinstance(forward, Ragged):
         return forward.with_values(merged_leaf(forward.values, backward.values, how, 1))
     here, there = forward.shape, backward.shape

@@ -78,7 +78,7 @@ def in_step(rnn: Declared, sequences: Any, initial: Any, statics: Any, last_only
 
 
 def row_value(leaf: Any) -> Traced:
-    """A value that there is one of per row; raises `StepError` for anything else."""
+    """A value with one entry per row; raises `StepError` for anything else."""
     if not isinstance(leaf, Traced) or leaf.type.extent != ROWS:
         raise refuse("a static of a recurrence inside a step is a value of the step, one per row")
     return leaf
@@ -100,7 +100,7 @@ def memory_values(builder: Any, initial: Any, traced: TracedStep) -> list[Traced
     initial = arranged(initial, traced.memory)
     if skeleton(initial) != skeleton(traced.memory):
         raise refuse(f"initial is {skeleton(initial)}, the memory is {skeleton(traced.memory)}")
-    found: list[Traced] = []
+    values: list[Traced] = []
     for (name, spec), leaf in zip(expected, leaves(initial), strict=True):
         what = f"the initial memory {name}".strip()
         if not isinstance(leaf, Traced) or leaf.type.extent not in (ROWS, CONST):
@@ -109,8 +109,8 @@ def memory_values(builder: Any, initial: Any, traced: TracedStep) -> list[Traced
             raise refuse(
                 f"{what} is {leaf.type.element}; it should be {DTYPES[spec.dtype].text}{list(spec.shape)}"
             )
-        found.append(apply("expand", leaf, extent=ROWS) if leaf.type.extent == CONST else leaf)
-    return found
+        values.append(apply("expand", leaf, extent=ROWS) if leaf.type.extent == CONST else leaf)
+    return values
 
 
 def reduce(sequence: Any, how: str) -> Traced:
@@ -192,7 +192,7 @@ def expand(value: Any, like: Any) -> Traced:
     if not isinstance(value, Traced) or not isinstance(like, Traced):
         raise refuse("expand takes a value of a step, and inner sequences that say how often it is repeated")
     builder = builder_of((value, like))
-    value, like = (Traced(builder, lifted(builder, one, ())) for one in (value, like))
+    value, like = (Traced(builder, lifted(builder, operand, ())) for operand in (value, like))
     if value.type.extent == like.type.extent:
         return value
     return apply("expand", value, extent=like.type.extent)

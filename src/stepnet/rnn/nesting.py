@@ -1,4 +1,4 @@
-"""What the parts of a schedule are called: the recurrences of a nesting in the order they run."""
+"""The names of the parts of a schedule: the recurrences of a nesting in the order they run."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The arguments of a call as they are run, and its answer in the caller's own form."""
+"""The checked arguments of a call, and the results in the form of the input."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,8 +24,9 @@ NO_END = "a step with until= gives one value per row; one of its outputs is a se
 
 @dataclass(frozen=True)
 class Reading(Generic[Kind]):
-    """The arguments of a call as they are run. running: the program of the step under control; ends: whether
-    sequences may end early.
+    """The checked arguments of a call.
+
+    running: the program of the step with its control. ends: whether sequences may end early.
     """
 
     batch: Batch
@@ -35,9 +36,9 @@ class Reading(Generic[Kind]):
     ends: bool
 
     def run(self, asked: Order, frozen: FrozenCalls[Kind], key: Key | None) -> tuple[Any, Any]:
-        """The outputs and the last memory on the engine asked for.
+        """The outputs and the last memory, from the engine asked for.
 
-        frozen, key: where a second call of a shape is kept, and by what; None for one that is not.
+        frozen, key: where to keep a second call of a shape, and its key; None for a call that is not kept.
         """
         bound = self.running.bound(asked)
         if key is not None and frozen.is_due(key):
@@ -58,7 +59,9 @@ class Reading(Generic[Kind]):
         else:
             results = program.split(bound(call))
             outputs = (
-                results.outputs if call.last_only else list(map(self.batch.laid_out, results.outputs, levels))
+                results.outputs
+                if call.last_only
+                else list(map(self.batch.like_input, results.outputs, levels))
             )
         return rebuild(program.output, outputs), program.final(results.final)
 

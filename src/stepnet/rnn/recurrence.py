@@ -43,8 +43,8 @@ class RNN(Declared):
             whatever the inputs are.
 
     Raises:
-        InputError: For arguments that are not as said.
-        StepError: For a step that does what no step can; at the first call if `inputs` is not given.
+        InputError: For arguments of another form.
+        StepError: For a step that cannot be traced; at the first call if `inputs` is not given.
 
     >>> import numpy as np
     >>> import stepnet as sn
@@ -70,20 +70,40 @@ class RNN(Declared):
 
     @property
     def plan(self) -> Plan:
-        """What is done once, before, in and after the loop; raises `InputError` where there are several."""
+        """The plan: what is computed once, before, in and after the loop. Raises `InputError` where there are
+        several.
+        """
         return self.program.plan
 
     @property
     def schedule(self) -> Schedule:
-        """The parts that run one after the other: one, unless recurrences are nested."""
+        """The parts that run one after the other: a single one, unless recurrences are nested."""
         return self.program.schedule
 
     def explain(self, engine: Asked = "auto") -> str:
-        """The plan as text for people: what runs when, its flops and bytes, and the engine."""
+        """The plan as text: what runs once, before, in and after the loop, and what it costs.
+
+        Args:
+            engine: An engine, or several in order of preference.
+
+        Returns:
+            One line per operation, by phase, with the floating-point operations and the bytes of parameters
+            of each phase, and the engine that runs it.
+
+        Raises:
+            InputError: Before the first call of a recurrence that was made without `inputs`, and for an
+                engine that is not known.
+
+        >>> import numpy as np
+        >>> import stepnet as sn
+        >>> rnn = sn.RNN(lambda x, h, p: (x @ p + h, h), np.ones((3, 2), "float32"), memory=2, inputs=3)
+        >>> "x @ p" in rnn.explain()
+        True
+        """
         return explain(self.schedule, checked_engine(engine))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """What it was made of: a copy, or one in another process, traces and compiles anew."""
+        """The arguments it was made from: a copy, or one in another process, is traced and compiled again."""
         made = partial(
             RNN,
             memory=self.memory,
@@ -96,12 +116,21 @@ class RNN(Declared):
         return made, (self.step, self.params)
 
     def with_params(self, params: Any) -> "RNN":
-        """The same recurrence with other parameters, in the structure, shapes and dtypes of its own.
+        """The same recurrence with other parameters.
 
-        In a step they may be parameters of that step, which then have gradients.
+        Nothing is traced, planned or compiled again: both recurrences share their compiled code. The
+        parameters are copied here and packed at the first call. Arrays that the step captures stay as they
+        were captured.
 
-        Nothing is traced, planned or compiled anew; the parameters are copied and packed at the first call.
-        Arrays that the step captures are those that it captured. Raises `InputError` for other shapes.
+        Args:
+            params: The new parameters, in the structure, shapes and dtypes of the old ones. In a step they
+                may be parameters of that step, which then have gradients.
+
+        Returns:
+            A new `RNN`. The old one is unchanged.
+
+        Raises:
+            InputError: For another structure, or other shapes or dtypes.
 
         >>> import numpy as np
         >>> import stepnet as sn
@@ -115,7 +144,9 @@ class RNN(Declared):
         made.__dict__.update(vars(self))
         made.params = same_parameters(params, self.params)
         latest = [] if self._latest is None else [self._latest]
-        programs = {id(one): one for one in [*self._programs.values(), *self._seen.values(), *latest]}
+        programs = {
+            id(program): program for program in [*self._programs.values(), *self._seen.values(), *latest]
+        }
         new = {key: program.with_params(made.params) for key, program in programs.items()}
         for name in ("_programs", "_seen"):
             pairs = ((key, new[id(program)]) for key, program in getattr(self, name).items())
@@ -144,19 +175,45 @@ class RNN(Declared):
         begun: Any = None,
         time_major: bool = False,
     ) -> tuple[Any, Any]:
-        """The outputs, and each sequence's own last memory.
+        """The outputs, and the last memory of each sequence.
 
-        sequences: a `Ragged`, or an array [batch, time, features...] (with `lengths`, [batch], where they
-        differ), or a structure of these as the step expects it. initial, statics: arrays [batch, features...]
-        in the structure of the memory and of the statics. Outputs come as the input came: a Ragged for a
-        Ragged, an array for an array (zeros beyond the lengths); with `last_only` an array of each sequence's
-        last, zeros for an empty one.
+        Args:
+            sequences: A `Ragged`, an array [batch, time, features...], or a structure of these as the step
+                expects it.
+            initial: The memory before the first step: arrays [batch, features...] in the structure of the
+                memory. Zeros by default.
+            statics: Values that each sequence has once: arrays [batch, features...] in the structure of the
+                statics, or a `Ragged` with sequences of its own for each sequence.
+            lengths: The length of each sequence of an array, [batch], where they differ.
+            last_only: Whether to return only the last output of each sequence, [batch, features...]; zeros
+                for an empty sequence.
+            engine: An engine, or several in order of preference.
+            mask: A bool for each step, in the form of the inputs. A step where it is False leaves the memory
+                as it is.
+            masked: The output at such a step: "repeat", the output of the step before (zeros where there is
+                none), or "zero".
+            begun: The number of steps of each sequence that were run in earlier calls, from which `index`
+                counts on: a whole number, or an array [batch].
+            time_major: Whether arrays of sequences, the mask and outputs are [time, batch, ...]. They are
+                read and written in place.
 
-        mask: a bool for each step, True where it counts, laid out as the inputs are. A step that does not
-        count leaves the memory as it is; `masked` says what it gives: "repeat", the output of the step before
-        it (zeros where none is), or "zero". begun: how many steps of each sequence were run before, which
-        `index` counts on from; a whole number, or an array [batch]. time_major: arrays of sequences, the mask
-        and outputs are [time, batch, ...] instead; they are read and written where they lie.
+        Returns:
+            The outputs in the form of the input: a `Ragged` for a `Ragged`, an array for an array, with zeros
+            beyond the lengths. Then the last memory of each sequence, [batch, features...], in the structure
+            of the memory.
+
+        Raises:
+            InputError: For arguments that do not fit the recurrence or one another.
+            StepError: For a step that cannot be traced, at the first call with such inputs.
+
+        >>> import numpy as np
+        >>> import stepnet as sn
+        >>> total = sn.RNN(lambda x, h, p: (h + x, h + x), memory=())
+        >>> outputs, final = total(np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 0.0]]), lengths=[3, 2])
+        >>> outputs.tolist(), final.tolist()
+        ([[1.0, 3.0, 6.0], [4.0, 9.0, 0.0]], [6.0, 9.0])
+        >>> total(np.array([[1.0, 2.0, 3.0]]), mask=[[True, False, True]])[0].tolist()
+        [[1.0, 1.0, 4.0]]
         """
         plain = statics is None and lengths is None and mask is None and begun is None and self.until is None
         key = self._frozen.key(sequences, last_only, engine, masked, time_major) if plain else None
@@ -187,9 +244,26 @@ class RNN(Declared):
         *,
         begun: Any = None,
     ) -> Stream:
-        """A stream of `rows` sequences side by side, to be stepped one step at a time: `stream.step(x)`.
+        """A stream of sequences that are run one step at a time: `stream.step(x)`.
 
-        initial, statics, begun: as for a call. Raises `InputError` for one that runs from the last step.
+        Args:
+            rows: The number of sequences that are stepped side by side.
+            initial: The memory before the first step, as for a call.
+            statics: Values that each row has once, as for a call.
+            engine: An engine, or several in order of preference.
+            begun: The number of steps that were run before, as for a call.
+
+        Returns:
+            A `Stream`. Its outputs have the same bits as those of a call over the whole sequences.
+
+        Raises:
+            InputError: For a recurrence with `reverse=True` or `until`, and for arguments that do not fit.
+
+        >>> import numpy as np
+        >>> import stepnet as sn
+        >>> stream = sn.RNN(lambda x, h, p: (h + x, h + x), memory=()).stream(rows=2)
+        >>> stream.step(np.array([1.0, 2.0])).tolist(), stream.step(np.array([10.0, 20.0])).tolist()
+        ([1.0, 2.0], [11.0, 22.0])
         """
         return Stream(self, rows, initial, statics, engine, begun)
 
@@ -205,26 +279,77 @@ class RNN(Declared):
         begun: Any = None,
         time_major: bool = False,
     ) -> Scopes:
-        """Every named value of every step, for looking inside; the arguments are as for a call.
+        """The value of every named variable at every step, for debugging.
 
-        `scopes["name"]` is a `Ragged` of a local variable of the step, of `inputs`, `before` and `after` (the
-        memory), `statics` or `outputs`; `inputs.left` where there are several. A variable that is assigned
-        more than once has its last value. One of a function that the step calls is `function.name`, from the
-        last call; one that has a name of those above, `step.inputs`. What a recurrence inside the step has,
-        `frames.h` and `frames.outputs` if it is called `frames`, are sequences at each step. Parameters, and
-        statics that are sequences, are left out. At a step that `mask` leaves out variables have the values
-        that are dropped there. `scopes.step(row, number)` gives all values of one step, and `print(scopes)`
-        shows a table.
+        The names are:
+
+        - `inputs`, `before` and `after` (the memory), `statics` and `outputs`; `inputs.left` where the inputs
+          are a structure.
+        - Each local variable of the step, with its last value where it is assigned more than once. A variable
+          with a name of the list above is `step.inputs`.
+        - `function.name` for a local variable of a function that the step calls, from the last call.
+        - `frames.h` and `frames.outputs` for a recurrence inside the step that is called `frames`: a sequence
+          at each step.
+
+        Parameters, and statics that are sequences, are left out. At a step that `mask` leaves out, the
+        variables have the values that are then dropped.
+
+        Args:
+            sequences: As for a call.
+            initial: As for a call.
+            statics: As for a call.
+            lengths: As for a call.
+            mask: As for a call.
+            masked: As for a call.
+            begun: As for a call.
+            time_major: As for a call.
+
+        Returns:
+            `Scopes`: `scopes["name"]` is a `Ragged` with the value at every step, `scopes.step(row, number)`
+            a dict of all values of one step, and `print(scopes)` shows a table.
+
+        Raises:
+            InputError: For arguments that do not fit the recurrence or one another.
+            StepError: For a step that cannot be traced, and inside another step.
+
+        >>> import numpy as np
+        >>> import stepnet as sn
+        >>> def step(x, h, params):
+        ...     doubled = 2 * x
+        ...     return h + doubled, h + doubled
+        >>> scopes = sn.RNN(step, memory=()).trace_steps(sn.Ragged.from_list([[1.0, 2.0], [3.0]]))
+        >>> scopes["doubled"].to_list(), float(scopes.step(0, 1)["before"])
+        ([array([2., 4.]), array([6.])], 2.0)
         """
         control: Controls = {"mask": mask, "masked": masked, "begun": begun, "time_major": time_major}
         return step_scopes(self, sequences, initial, statics, lengths, control)
 
 
 def scan(step: Step, initial: Any, xs: Any, params: Any = None, *, engine: Asked = "auto") -> tuple[Any, Any]:
-    """The outputs and final memory of `step` over `xs`, from the memory `initial` of each sequence.
+    """A step run over sequences from given initial memories: the outputs and the final memory.
 
-    xs: a Ragged or [batch, time, features...]; initial: arrays [batch, features...], which also say the
-    memory's shapes and dtypes.
+    This is `RNN` for a single call. The initial arrays give the shapes and dtypes of the memory.
+
+    Args:
+        step: step(x, memory, params) -> (output, memory), as for `RNN`.
+        initial: The memory before the first step: arrays [batch, features...], in any structure.
+        xs: A `Ragged`, or an array [batch, time, features...].
+        params: The parameters, arrays in any structure.
+        engine: An engine, or several in order of preference.
+
+    Returns:
+        The outputs in the form of `xs`, and the last memory of each sequence in the structure of `initial`.
+
+    Raises:
+        InputError: For arguments that do not fit one another.
+        StepError: For a step that cannot be traced.
+
+    >>> import numpy as np
+    >>> import stepnet as sn
+    >>> x = np.array([[1.0, 2.0, 3.0]])
+    >>> outputs, final = sn.scan(lambda x, h, p: (h + x, h + x), np.array([100.0]), x)
+    >>> outputs.tolist(), final.tolist()
+    ([[101.0, 103.0, 106.0]], [106.0])
     """
     arrays = transform(lambda leaf: checked_array(leaf, "an initial memory"), initial)
     memory = transform(lambda array: Spec(array.shape[1:], array.dtype), arrays)

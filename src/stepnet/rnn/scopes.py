@@ -1,7 +1,7 @@
-"""Looking inside a recurrence: every named value of every step, as the interpreter computes it.
+"""Looking inside a recurrence: every named value of every step, computed by the interpreter.
 
-The names are those of `watch`. The recurrence runs step by step; at each of them a net whose results are the
-named values is given what the step is given.
+The names are those of `watch`. The recurrence runs step by step. At each step the interpreter also runs a net
+whose results are the named values, on the same inputs.
 """
 
 from collections.abc import Iterator
@@ -83,7 +83,12 @@ class Scopes:
     def step(self, row: int, number: int) -> dict[str, Any]:
         """Every value of one step of one sequence, by name: arrays [features...].
 
-        Raises `InputError` for a sequence or a step that there is not.
+        Args:
+            row: The index of the sequence.
+            number: The index of the step in it. Negative indices count from the end.
+
+        Raises:
+            InputError: For a sequence or a step that does not exist.
         """
         lengths = next(iter(self.values.values())).lengths
         if not is_integer(row) or not -len(lengths) <= row < len(lengths):
@@ -94,8 +99,8 @@ class Scopes:
         return {name: value[row][number] for name, value in self.values.items()}
 
     def __repr__(self) -> str:
-        one = next(value for value in self.values.values() if value.levels == 1)
-        sequences = repr(one.with_values(np.empty(one.total))).removeprefix("Ragged(").split(",")[0]
+        steps = next(value for value in self.values.values() if value.levels == 1)
+        sequences = repr(steps.with_values(np.empty(steps.total))).removeprefix("Ragged(").split(",")[0]
         return f"Scopes({len(self)} values, {sequences})"
 
     def __str__(self) -> str:
@@ -155,9 +160,9 @@ def step_scopes(
         )
     )
     record = recorded(called, builder.net(numbers), leaves(rnn.params))
-    found = {number: record.ragged(place) for place, number in enumerate(numbers)}
+    ragged = {number: record.ragged(place) for place, number in enumerate(numbers)}
     constants = constant_arrays(names, leaves(rnn.params))
-    values = {name: found[leaf.number] for name, leaf in names.items() if name not in constants}
+    values = {name: ragged[leaf.number] for name, leaf in names.items() if name not in constants}
     values |= {name: record.repeated(array) for name, array in constants.items()}
     if control.get("mask") is not None:
         values |= under_mask(called, record, len(numbers))
@@ -165,14 +170,14 @@ def step_scopes(
 
 
 def is_static_sequence(leaf: Any) -> bool:
-    """Whether a value is a static that is a sequence, which the caller has, and each step has whole."""
+    """Whether a value is a static that is a sequence: the same whole sequence at each step."""
     if not isinstance(leaf, Traced) or not is_beside(leaf.type.extent):
         return False
     return leaf.builder.nodes[leaf.number].operation == "input"
 
 
 def constant_arrays(names: Names, params: list[Array]) -> dict[str, Array]:
-    """The named values that are the same at every step: arrays, and what is made of parameters alone."""
+    """The named values that do not depend on the step: arrays, and values of parameters alone."""
     arrays = {name: np.asarray(leaf) for name, leaf in names.items() if not isinstance(leaf, Traced)}
     made = {name: leaf for name, leaf in names.items() if isinstance(leaf, Traced) and leaf.is_constant}
     if not made:
@@ -184,7 +189,7 @@ def constant_arrays(names: Names, params: list[Array]) -> dict[str, Array]:
 
 
 def under_mask(called: Reading[StepProgram], record: "Record", first: int) -> dict[str, Ragged]:
-    """The outputs and next memories as the mask has them: of the step itself they are what it would give."""
+    """The outputs and next memories after masking; those of the step itself are not masked."""
     outputs, after = called.program.output, called.program.memory
     behind = first + len(leaves(called.running.output))
     places = [
@@ -200,10 +205,10 @@ def under_mask(called: Reading[StepProgram], record: "Record", first: int) -> di
 
 @dataclass(frozen=True)
 class Record:
-    """What a recurrence came to, step after step: for each one the values of all sequences that have it.
+    """The values of a recurrence, step after step: for each step those of all sequences that have it.
 
-    types: of the values. offsets: of the steps that count. order: where these are among all, in the order of
-    the sequences.
+    types: of the values. offsets: of the steps that count. order: the places of these steps among all, in the
+    order of the sequences.
     """
 
     types: list[Type]
@@ -212,38 +217,42 @@ class Record:
     order: Array
 
     def ragged(self, place: int) -> Ragged:
-        """One of the values at every step of every sequence."""
+        """One value at every step of every sequence."""
         type_ = self.types[place]
         values = np.concatenate(
-            [np.zeros((0, *type_.shape), type_.dtype), *(found[place] for _, found in self.steps)]
+            [
+                np.zeros((0, *type_.shape), type_.dtype),
+                *(values_of_step[place] for _, values_of_step in self.steps),
+            ]
         )
         if type_.extent == ROWS:
             return Ragged(values[self.order], (self.offsets,))
         inside = [inner_offsets(segments, type_) for segments, _ in self.steps]
         none = np.zeros(0, np.int64)
         deeper = [
-            offsets_of(np.concatenate([none, *(np.diff(one[depth]) for one in inside)]))
+            offsets_of(np.concatenate([none, *(np.diff(offsets[depth]) for offsets in inside)]))
             for depth in range(len(type_.extent) - 1)
         ]
-        one = Ragged(values, tuple(deeper)).take(self.order)
-        return Ragged(one.values, (self.offsets, *one.offsets))
+        ordered = Ragged(values, tuple(deeper)).take(self.order)
+        return Ragged(ordered.values, (self.offsets, *ordered.offsets))
 
     def repeated(self, array: Array) -> Ragged:
-        """What is the same at every step."""
+        """A constant, repeated at every step."""
         return Ragged(np.broadcast_to(array, (len(self.order), *array.shape)), (self.offsets,))
 
 
 def inner_offsets(segments: Segments, type_: Type) -> tuple[Array, ...]:
-    """The offsets of what lies inside a step."""
+    """The offsets of the inner sequences of a step."""
     if is_beside(type_.extent):
         return (segments.beside[type_.extent[-1]],)
     return segments.offsets[: len(type_.extent) - 1]
 
 
 def recorded(called: Reading[StepProgram], seen: Net, params: list[Array]) -> Record:
-    """What a recurrence has at each step: the results of the net that is seen, then those of its own body.
+    """The values of a recurrence at each step: the results of the net of named values, then those of its own
+    body.
 
-    Where sequences end early, steps behind an end do not count.
+    Steps after an early end do not count.
     """
     net, packed = called.running.net, Packed.of(called.call)
     node = next(node for node in net.nodes if node.operation == "recur")
@@ -258,15 +267,15 @@ def recorded(called: Reading[StepProgram], seen: Net, params: list[Array]) -> Re
     counts: list[Array] = [np.zeros(0, bool)]
 
     def run(arrays: Any, inside: Segments, index: Array) -> list[Array]:
-        found = interpret(body, arrays, inside, index)
+        results = interpret(body, arrays, inside, index)
         alive, number = np.flatnonzero(lengths > len(steps)), len(steps)
         rows.append(alive)
         places.append(lengths[alive] - 1 - number if recur.reverse else np.full(len(alive), number))
         counts.append(~ended[alive])
         if called.ends:
-            ended[alive] = found[done]
-        steps.append((inside, [*interpret(seen, arrays, inside, index), *found]))
-        return found
+            ended[alive] = results[done]
+        steps.append((inside, [*interpret(seen, arrays, inside, index), *results]))
+        return results
 
     by_steps(net, node, [*packed.arrays(Form(net)), *params], packed.segments, run)
     row, place, kept = np.concatenate(rows), np.concatenate(places), np.flatnonzero(np.concatenate(counts))

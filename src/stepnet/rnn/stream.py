@@ -1,8 +1,8 @@
-"""A recurrence one step at a time: `stream.step(x)` for inputs that arrive one by one.
+"""A recurrence run one step at a time: `stream.step(x)` for inputs that arrive one by one.
 
-All about a step is laid out when the first one comes, in arrays that stay: what is left to do for each is to
-copy its inputs in, run the machine code, and copy its outputs out. Where sequences are inputs of a step, or
-statics, there is something else to lay out at every step, and each is a call of its own.
+The first step allocates all arrays and prepares the call (`PreparedStep`). Every later step copies its inputs
+in, runs the machine code, and copies its outputs out. Where the inputs of a step or the statics are
+sequences, their lengths change from step to step, and each step is a call of its own (`CalledStep`).
 """
 
 from collections.abc import Callable, Sequence
@@ -56,15 +56,28 @@ class Stream:
         self.rnn, self.rows, self.engine = rnn, count, checked_engine(engine)
         self._given = initial, statics
         self._begun = begun_steps(0 if begun is None else begun, self.rows)
-        self._step: Laid | Called | None = None
-        self._ahead: Laid | Called | None = None
+        self._step: PreparedStep | CalledStep | None = None
+        self._ahead: PreparedStep | CalledStep | None = None
         self.turn = Turn()
 
     def step(self, x: Any) -> Any:
-        """The outputs [rows, features...] of the next step, for its inputs [rows, features...].
+        """The outputs of the next step.
 
-        An input that is a sequence at each step is a Ragged of as many sequences as there are rows. Raises
-        `InputError` for another number of rows, or other features or dtypes, than those before.
+        Args:
+            x: The inputs, [rows, features...], in the structure of the recurrence's inputs. An input that is
+                a sequence at each step is a `Ragged` of `rows` sequences.
+
+        Returns:
+            The outputs, [rows, features...], in the structure of the step's output. They are copies.
+
+        Raises:
+            InputError: For another number of rows, or for features or dtypes that differ from those of
+                earlier steps. The stream is then as it was before.
+
+        >>> import stepnet as sn
+        >>> stream = sn.RNN(lambda x, total, p: (total + x, total + x), memory=()).stream(rows=2)
+        >>> stream.step(np.array([1.0, 2.0])).tolist(), stream.step(np.array([10.0, 20.0])).tolist()
+        ([1.0, 2.0], [11.0, 22.0])
         """
         if self._step is None:
             outputs = self.look(x)
@@ -75,35 +88,60 @@ class Stream:
         return outputs
 
     def look(self, x: Any) -> Any:
-        """The outputs of the next step, which is not taken before `go_on` is called."""
+        """The outputs of the next step. The stream stays where it is until `go_on` is called."""
         step = self._ahead = self._step or self._begin(x)
         return step.look(x)
 
     def go_on(self) -> None:
-        """Takes the step that was looked at."""
+        """Takes the step whose outputs `look` gave."""
         self.settle()
         self.turn.number += 1
 
     def settle(self) -> None:
-        """Keeps what the first step laid out."""
+        """Keeps the arrays and the call that the first step prepared."""
         self._step = self._ahead
 
     def share(self, turn: "Turn") -> None:
-        """Steps when others do."""
+        """Counts steps by a turn that other streams have too: those of the layers of a stack."""
         self.turn = turn
 
     @property
     def state(self) -> Any:
-        """The memory as it is now, a copy [rows, features...] in its structure."""
+        """The memory now: copies, [rows, features...], in the structure of the memory.
+
+        Raises:
+            InputError: Before the first step.
+
+        >>> import stepnet as sn
+        >>> stream = sn.RNN(lambda x, total, p: (total + x, total + x), memory=()).stream(rows=2)
+        >>> outputs = stream.step(np.array([1.0, 2.0]))
+        >>> stream.state.tolist()
+        [1.0, 2.0]
+        """
         if self._step is None:
             raise InputError("nothing was stepped yet: the memory is known from the first step on")
         return self._step.state()
 
     def reset(self, rows: Any = None, initial: Any = None, statics: Any = None) -> None:
-        """Begins anew: the memory is the stream's first one again, or `initial`, and steps count from 0.
+        """Starts all rows, or some, again. Their steps count from 0.
 
-        rows: which, as an index, indices or a mask; all by default. initial, statics: arrays
-        [those rows, features...] in their structures.
+        Args:
+            rows: The rows to reset: an index, indices or a mask. All by default.
+            initial: The new memory, arrays [those rows, features...] in the structure of the memory. By
+                default the memory that the stream began with.
+            statics: The new statics, arrays [those rows, features...] in their structure. By default they
+                stay.
+
+        Raises:
+            InputError: For rows that do not exist, for arrays that do not fit, and for any argument before
+                the first step.
+
+        >>> import stepnet as sn
+        >>> stream = sn.RNN(lambda x, total, p: (total + x, total + x), memory=()).stream(rows=2)
+        >>> outputs = stream.step(np.array([1.0, 2.0]))
+        >>> stream.reset(rows=1, initial=np.array([100.0]))
+        >>> stream.state.tolist()
+        [1.0, 100.0]
         """
         if self._step is not None:
             self._step.reset(
@@ -113,10 +151,15 @@ class Stream:
             raise InputError("nothing was stepped yet: give initial= and statics= to the stream itself")
 
     def reorder(self, rows: Any) -> None:
-        """Row i goes on from where row rows[i] stood: with its memory and how many steps it has made.
+        """Moves the memory of rows: row i goes on from the memory and the step count of row rows[i].
 
-        rows: as many indices as there are rows; one may come several times, or not at all. Statics stay: a
-        row has its own, wherever it goes on from.
+        Statics do not move: each row keeps its own.
+
+        Args:
+            rows: An index for each row of the stream. The same index may come several times, or not at all.
+
+        Raises:
+            InputError: For another number of indices, for an index of no row, and before the first step.
 
         >>> import stepnet as sn
         >>> stream = sn.RNN(lambda x, total, p: (total + x, total + x), memory=()).stream(rows=3)
@@ -130,7 +173,7 @@ class Stream:
         self.turn.number += 1
 
     def set_out(self, rows: Array) -> None:
-        """Sets the rows out in another order, which counts from the next turn on."""
+        """Writes the memory of the rows in another order, which counts from the next turn on."""
         if self._step is None:
             raise InputError("nothing was stepped yet: give the rows of initial= in the order you want")
         self._step.set_out(rows)
@@ -140,9 +183,9 @@ class Stream:
             "a stream is not copied or pickled: make one of the same recurrence, with initial=stream.state"
         )
 
-    def _begin(self, x: Any) -> "Laid | Called":
+    def _begin(self, x: Any) -> "PreparedStep | CalledStep":
         if any(isinstance(leaf, Ragged) for leaf in (*leaves(x), *leaves(self._given[1]))):
-            return Called(self.rnn, self.turn, self._begun, *self._given, self.engine)
+            return CalledStep(self.rnn, self.turn, self._begun, *self._given, self.engine)
         first = step_inputs(self.rnn.as_declared(x))
         for name, leaf in named_leaves(first):
             check_rows(name, leaf, self.rows)
@@ -152,14 +195,17 @@ class Stream:
         program = self.rnn.program_for(batch, still)
         memory = initial_arrays(initial, program.traced.memory, self.rows)
         kept = rebuild(statics, still.arrays)
-        return Laid(program.traced, program.bound(self.engine), self.turn, first, memory, kept, self._begun)
+        return PreparedStep(
+            program.traced, program.bound(self.engine), self.turn, first, memory, kept, self._begun
+        )
 
 
 @dataclass
 class Turn:
-    """Whose turn it is: the number of steps that were taken, the same for all layers of a stack.
+    """The number of steps that were taken, shared by all layers of a stack.
 
-    A step is taken by counting on, at once: one that is interrupted, or refused, leaves all as it was.
+    Adding one to it takes the step in all layers at once. A step that is interrupted or refused adds nothing,
+    and all memories are as they were.
     """
 
     number: int = 0
@@ -167,17 +213,19 @@ class Turn:
 
 @dataclass
 class Side:
-    """The memory ahead of a step and how many steps were before it, and what runs the step, into another."""
+    """One of two sets of memories: the memory before a step, how many steps came before, and what runs the
+    step.
+    """
 
     memory: list[Array]
     begun: Array
     run: Callable[[], None] = lambda: None
 
 
-class Laid:
-    """A step laid out: its arrays, and what runs it on them.
+class PreparedStep:
+    """A step with all its arrays, and what runs it on them.
 
-    There are two sides, and a step goes from one to the other.
+    There are two sides (`Side`). A step reads the memory of one and writes that of the other.
     """
 
     def __init__(
@@ -196,22 +244,22 @@ class Laid:
         rows = len(self.inputs[0])
         specs = leaves(self.traced.memory)
         self.first = [
-            np.zeros((rows, *spec.shape), spec.dtype) if one is None else one.copy()
-            for one, spec in zip(initial, specs, strict=True)
+            np.zeros((rows, *spec.shape), spec.dtype) if array is None else array.copy()
+            for array, spec in zip(initial, specs, strict=True)
         ]
         self.statics: list[Array] = leaves(self.still)
         types = [self.traced.body.type_of(result) for result in self.traced.recur().outputs]
         self.outputs = [np.empty((rows, *type_.shape), type_.dtype) for type_ in types]
         self.counts = any(node.operation == "index" for node in self.traced.body.nodes)
-        sides = [Side([one.copy() for one in self.first], begun.copy()) for _ in range(2)]
+        sides = [Side([array.copy() for array in self.first], begun.copy()) for _ in range(2)]
         self.sides = sides if turn.number % 2 == 0 else sides[::-1]
-        self.lay_out()
+        self.prepare()
         self.one = self.inputs[0] if isinstance(x, np.ndarray) else None
         self.shape, self.dtype = self.inputs[0].shape, self.inputs[0].dtype
         self.plain = len(self.outputs) == 1 and skeleton(self.traced.output) == skeleton(0)
 
-    def lay_out(self) -> None:
-        """Lays a step out, from either turn to the other."""
+    def prepare(self) -> None:
+        """Makes what runs a step, from either side to the other."""
         for side, other in (self.sides, self.sides[::-1]):
             rows = len(side.begun)
             ones, places = np.ones(rows, np.int64), np.arange(rows, dtype=np.int64)
@@ -220,9 +268,9 @@ class Laid:
 
     def look(self, x: Any) -> Any:
         """The outputs of the next step, which is not taken yet."""
-        one = self.one
-        if one is not None and type(x) is np.ndarray and x.shape == self.shape and x.dtype == self.dtype:
-            one[...] = x
+        only = self.one
+        if only is not None and type(x) is np.ndarray and x.shape == self.shape and x.dtype == self.dtype:
+            only[...] = x
         else:
             self.take(x)
         number = self.turn.number
@@ -236,11 +284,11 @@ class Laid:
 
     @property
     def now(self) -> Side:
-        """The side ahead of the next step."""
+        """The side that the next step reads."""
         return self.sides[self.turn.number % 2]
 
     def take(self, x: Any) -> None:
-        """Copies inputs that are to be looked at first."""
+        """Checks the inputs and copies them in."""
         x = arranged(x, self.structure)
         if skeleton(x) != skeleton(self.structure):
             raise InputError(
@@ -258,33 +306,33 @@ class Laid:
 
     def state(self) -> Any:
         """A copy of the memory in its structure."""
-        return rebuild(self.traced.memory, [one.copy() for one in self.now.memory])
+        return rebuild(self.traced.memory, [array.copy() for array in self.now.memory])
 
     def reset(self, rows: Array, initial: Any, statics: Any) -> None:
         """Sets the memory of these rows; see `Stream.reset`."""
         given = initial_arrays(initial, self.traced.memory, len(rows))
         new = Statics.of(same_statics(statics, self.still), len(rows)).arrays
         if statics is not None:
-            old = [(one.shape[1:], one.dtype) for one in self.statics]
-            if old != [(one.shape[1:], one.dtype) for one in new]:
+            old = [(array.shape[1:], array.dtype) for array in self.statics]
+            if old != [(array.shape[1:], array.dtype) for array in new]:
                 raise InputError("the statics have other features or dtypes than those the stream began with")
-            for kept, one in zip(self.statics, new, strict=True):
-                kept[rows] = one
-            self.lay_out()
-        for memory, first, one in zip(self.now.memory, self.first, given, strict=True):
-            memory[rows] = first[rows] if one is None else one
+            for kept, array in zip(self.statics, new, strict=True):
+                kept[rows] = array
+            self.prepare()
+        for memory, first, array in zip(self.now.memory, self.first, given, strict=True):
+            memory[rows] = first[rows] if array is None else array
         self.now.begun[rows] = 0
 
     def set_out(self, rows: Array) -> None:
-        """Sets the rows out in another order on the side of the next turn; see `Stream.reorder`."""
+        """Writes the memory in another order on the side of the next turn; see `Stream.reorder`."""
         before, after = self.now, self.sides[(self.turn.number + 1) % 2]
         for old, new in zip(before.memory, after.memory, strict=True):
             np.take(old, rows, axis=0, out=new, mode="clip")  # the one that needs no buffer
         np.take(before.begun, rows, out=after.begun, mode="clip")
 
 
-class Called:
-    """Steps that have to do with sequences: each is a call, of one step more."""
+class CalledStep:
+    """A step over inputs or statics that are sequences: each step is a call with sequences of length 1."""
 
     def __init__(
         self, rnn: Declared, turn: Turn, begun: Array, initial: Any, statics: Any, engine: Order
@@ -303,12 +351,12 @@ class Called:
                 raise InputError(f"{titled(name)} has {len(leaf)} sequences; the stream has {self.rows} rows")
             if not isinstance(leaf, Ragged):
                 check_rows(name, leaf, self.rows)
-        one = np.ones(self.rows, np.int64)
+        lengths = np.ones(self.rows, np.int64)
 
         def sequence(leaf: Any) -> Any:
             if isinstance(leaf, Ragged):
-                return leaf.group(one)
-            return Ragged(leaf, (offsets_of(one),)) if deep else leaf[:, None]
+                return leaf.group(lengths)
+            return Ragged(leaf, (offsets_of(lengths),)) if deep else leaf[:, None]
 
         def step(output: Any) -> Any:
             if isinstance(output, Ragged):
@@ -323,12 +371,12 @@ class Called:
 
     @property
     def memory(self) -> Any:
-        """The memory ahead of the next step."""
+        """The memory before the next step."""
         return self.sides[self.turn.number % 2][0]
 
     @property
     def begun(self) -> Array:
-        """How many steps were before it."""
+        """The number of steps before it."""
         return self.sides[self.turn.number % 2][1]
 
     def state(self) -> Any:
@@ -337,12 +385,12 @@ class Called:
 
     def reset(self, rows: Array, initial: Any, statics: Any) -> None:
         """Sets the memory of these rows; see `Stream.reset`."""
-        specs = transform(lambda one: Spec(one.shape[1:], one.dtype), self.memory)
+        specs = transform(lambda array: Spec(array.shape[1:], array.dtype), self.memory)
         first = initial_arrays(self.first, specs, self.rows)
         given = initial_arrays(initial, specs, len(rows))
         if statics is not None:
             self.statics = self.with_statics(rows, statics)
-        memory: list[Array] = [one.copy() for one in leaves(self.memory)]
+        memory: list[Array] = [array.copy() for array in leaves(self.memory)]
         for kept, old, new in zip(memory, first, given, strict=True):
             kept[rows] = new if new is not None else 0 if old is None else old[rows]
         begun = self.begun.copy()
@@ -350,13 +398,13 @@ class Called:
         self.sides[self.turn.number % 2] = rebuild(self.memory, memory), begun
 
     def set_out(self, rows: Array) -> None:
-        """Sets the rows out in another order on the side of the next turn; see `Stream.reorder`."""
-        memory = transform(lambda one: one[rows], self.memory)
+        """Writes the memory in another order on the side of the next turn; see `Stream.reorder`."""
+        memory = transform(lambda array: array[rows], self.memory)
         self.sides[(self.turn.number + 1) % 2] = memory, self.begun[rows]
 
     def with_statics(self, rows: Array, statics: Any) -> Any:
         """The statics with those of some rows replaced."""
-        statics, found = same_statics(statics, self.statics), list[Any]()
+        statics, replaced = same_statics(statics, self.statics), list[Any]()
         for (name, kept), new in zip(named_leaves(self.statics), leaves(statics), strict=True):
             if not isinstance(new, type(kept)) or len(new) != len(rows):
                 raise InputError(
@@ -367,12 +415,12 @@ class Called:
             entries = list(kept)
             for row, entry in zip(rows, new, strict=True):
                 entries[row] = entry
-            found.append(Ragged.from_list(entries) if isinstance(kept, Ragged) else np.stack(entries))
-        return rebuild(self.statics, found)
+            replaced.append(Ragged.from_list(entries) if isinstance(kept, Ragged) else np.stack(entries))
+        return rebuild(self.statics, replaced)
 
 
 def step_inputs(x: Any) -> Any:
-    """The inputs of a step, those that are no Raggeds as arrays."""
+    """The inputs of a step: each a `Ragged`, or a checked array."""
     return rebuild(
         x,
         [
@@ -383,7 +431,7 @@ def step_inputs(x: Any) -> Any:
 
 
 def same_statics(statics: Any, before: Any) -> Any:
-    """Statics in the order of those before; raises `InputError` for another structure. None stays None."""
+    """Statics in the structure of earlier ones, or None; raises `InputError` for another structure."""
     statics = arranged(statics, before)
     if statics is not None and skeleton(statics) != skeleton(before):
         raise InputError(f"the statics are {skeleton(statics)}; they were {skeleton(before)}")
@@ -396,7 +444,7 @@ def described(value: Any) -> str:
 
 
 def chosen(rows: Any, count: int) -> Array:
-    """The indices that an index, indices or a mask mean; raises `InputError` for rows there are not."""
+    """The indices that an index, indices or a mask stand for; raises `InputError` for other rows."""
     given = np.atleast_1d(array_of(rows, "rows"))
     if given.dtype == bool and given.shape == (count,):
         return np.flatnonzero(given)
@@ -408,7 +456,7 @@ def chosen(rows: Any, count: int) -> Array:
 
 
 def sources(rows: Any, count: int) -> Array:
-    """Where each row goes on from; raises `InputError` for what is no index of a row for each of them."""
+    """The indices of `reorder`, checked: one for each row, each of a row that exists."""
     given = array_of(rows, "rows")
     # The unsigned number of a negative one is beyond all counts.
     if given.shape != (count,) or given.dtype.kind not in "iu" or given.astype(np.uint64).max() >= count:

@@ -23,14 +23,14 @@ Names = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Told:
-    """Values of a step that no function's variables hold, and recurrences inside it, by their names."""
+class InnerNames:
+    """Values of a step that no local variable holds, and the recurrences inside it, by name."""
 
     values: Names = field(default_factory=Names)
     titles: dict[str, Declared] = field(default_factory=dict[str, Declared])
 
 
-TOLD: ContextVar[Told | None] = ContextVar("TOLD", default=None)
+INNER_NAMES: ContextVar[InnerNames | None] = ContextVar("INNER_NAMES", default=None)
 
 
 def watched(step: Step, names: Names) -> Step:
@@ -45,10 +45,10 @@ def watched(step: Step, names: Names) -> Step:
     def run(x: Any, memory: Any, params: Any, **extras: Any) -> Any:
         first = roles(inputs=x, before=memory, statics=extras.get("statics"))
         builder = leaves(memory)[0].builder
-        found, returned, inside = watching(lambda: step(x, memory, params, **extras))
-        if not isinstance(found, tuple) or len(cast("tuple[Any, ...]", found)) != 2:
-            return cast("Any", found)  # which is refused, as it is where nobody watches
-        output, after = cast("tuple[Any, Any]", found)
+        result, returned, inside = watching(lambda: step(x, memory, params, **extras))
+        if not isinstance(result, tuple) or len(cast("tuple[Any, ...]", result)) != 2:
+            return cast("Any", result)  # which is refused, as it is where nobody watches
+        output, after = cast("tuple[Any, Any]", result)
         last = roles(outputs=output, after=after)
         local = inside.values | local_values(returned, code, builder)
         names.clear()
@@ -77,14 +77,14 @@ def local_values(
 
     Parameters are none, which the caller has; what is made of them is one.
     """
-    found: dict[str, Traced] = {}
+    named: dict[str, Traced] = {}
     for code, variables in sorted(returned.items(), key=lambda pair: pair[0] is not step):
         if code is not step and code.co_name.startswith("<"):
             continue
         for name, leaf in values_in(variables, builder):
             if not leaf.is_constant or builder.nodes[leaf.number].operation != "input":
-                found[name if code is step else f"{code.co_name}.{name}"] = leaf
-    return found
+                named[name if code is step else f"{code.co_name}.{name}"] = leaf
+    return named
 
 
 def values_in(variables: Names, builder: Builder) -> Iterator[tuple[str, Traced]]:
@@ -114,34 +114,34 @@ def children(value: Any) -> list[tuple[Any, Any]]:
     return [*zip(keys, held, strict=True)]
 
 
-def watching(trace: Callable[[], Any]) -> tuple[Any, dict[CodeType, Names], Told]:
+def watching(trace: Callable[[], Any]) -> tuple[Any, dict[CodeType, Names], InnerNames]:
     """What a trace gives, the local variables that each of the user's functions left as it returned, the last
     ones of each, and what recurrences inside the step said.
     """
-    found: dict[CodeType, Names] = {}
-    inside = Told()
+    names: dict[CodeType, Names] = {}
+    inside = InnerNames()
 
     def look(frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code
         if event == "return" and is_users(code):
             own = {*code.co_varnames, *code.co_cellvars} - {"_"}
-            found[code] = {name: value for name, value in frame.f_locals.items() if name in own}
+            names[code] = {name: value for name, value in frame.f_locals.items() if name in own}
 
     # No context manager: an interrupt on the way into or out of one would leave the profile function there.
-    before, outside = sys.getprofile(), TOLD.get()
+    before, outside = sys.getprofile(), INNER_NAMES.get()
     try:
-        TOLD.set(inside)
+        INNER_NAMES.set(inside)
         sys.setprofile(look)
-        return trace(), found, inside
+        return trace(), names, inside
     finally:
         sys.setprofile(before)
-        TOLD.set(outside)
+        INNER_NAMES.set(outside)
 
 
-def tell(values: Names) -> None:
+def name_values(values: Names) -> None:
     """Names values of the step that is being traced, where it is watched and nobody's variables hold them."""
-    if (told := TOLD.get()) is not None:
-        told.values.update(values)
+    if (inner := INNER_NAMES.get()) is not None:
+        inner.values.update(values)
 
 
 # ---- recurrences inside a step -----------------------------------------------------------------------------
@@ -153,15 +153,15 @@ def as_watched(rnn: Declared) -> tuple[Declared, Callable[[Any], Any]]:
     Itself where nobody watches. Else one whose named values are outputs too, which become values of the step
     around it: `name.value`, by the variable that holds the recurrence, or else by the name of its step.
     """
-    told = TOLD.get()
-    if told is None:
+    inside = INNER_NAMES.get()
+    if inside is None:
         return rnn, lambda outputs: outputs
     names: Names = {}
-    title = title_of(rnn, told.titles)
+    title = title_of(rnn, inside.titles)
 
     def output_of(outputs: Any) -> Any:
         named = (f"{title}.{name}" for name in names)
-        told.values.update(zip(named, leaves(outputs["named"]), strict=True))
+        inside.values.update(zip(named, leaves(outputs["named"]), strict=True))
         return outputs["output"]
 
     inner = watched(rnn.step, names)

@@ -20,9 +20,9 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Row:
-    """An operation: its rule, and whether it takes values whose rows are laid out with positions.
+    """One operation: its rule, and whether it takes values whose rows are joined with positions in one axis.
 
-    The rule is given the `Result` that PyTorch says the operation has, and its arguments.
+    The rule takes the `Result` that PyTorch infers for the operation, and its arguments.
     """
 
     rule: Function
@@ -30,7 +30,7 @@ class Row:
 
 
 def promoted(function: Function, folded: bool = False) -> Row:
-    """A function of operands that first become the dtype of the result."""
+    """A function whose operands are first cast to the dtype of the result."""
 
     def rule(result: Result, *values: Any, **options: Any) -> Any:
         return function(*to(result.dtype, values), **options)
@@ -39,12 +39,12 @@ def promoted(function: Function, folded: bool = False) -> Row:
 
 
 def pointwise(function: Function) -> Row:
-    """A function, number by number, of operands that first become the dtype of the result."""
+    """An elementwise function whose operands are first cast to the dtype of the result."""
     return promoted(function, folded=True)
 
 
 def compared(function: Function) -> Row:
-    """A function, number by number, of operands that first become the dtype they have in common."""
+    """An elementwise function whose operands are first cast to their common dtype."""
 
     def rule(result: Result, *values: Any) -> Any:
         return function(*to(result.common, values))
@@ -53,7 +53,7 @@ def compared(function: Function) -> Row:
 
 
 def of_bits(function: Function) -> Row:
-    """A function, number by number, of bits: of booleans, since integers have no bits in a step."""
+    """A bitwise function: of booleans, since steps have no integer bits."""
 
     def rule(result: Result, *values: Any) -> Any:
         if result.dtype != "bool":
@@ -64,7 +64,7 @@ def of_bits(function: Function) -> Row:
 
 
 def truths(function: Function) -> Row:
-    """A function, number by number, of operands that are true where they are not zero."""
+    """An elementwise function of operands as booleans: true where they are not zero."""
 
     def rule(_: Result, *values: Any) -> Any:
         return function(*map(as_bool, values))
@@ -73,7 +73,7 @@ def truths(function: Function) -> Row:
 
 
 def plain(function: Function, folded: bool = False) -> Row:
-    """A function of operands as they are."""
+    """A function of its operands unchanged."""
 
     def rule(_: Result, *values: Any, **options: Any) -> Any:
         return function(*values, **options)

@@ -34,7 +34,7 @@ HINT = 11
 
 
 class Rows(shapes.ShapeEnv):
-    """What PyTorch knows of the number of rows, and what it may not ask."""
+    """PyTorch's shape environment, in which nothing may depend on the number of rows."""
 
     def evaluate_expr(self, *given: Any, **options: Any) -> Any:
         """The value of an expression; raises `StepError` where the number of rows would decide it."""
@@ -49,17 +49,17 @@ class Rows(shapes.ShapeEnv):
 
 
 class Held(dispatch.TorchDispatchMode):
-    """While it is entered, tensors that the step closes over do not change."""
+    """A context in which tensors that the step closes over must not change."""
 
     def __torch_dispatch__(
         self, operation: Any, types: Any, arguments: Any = (), options: dict[str, Any] | None = None
     ) -> Any:
-        """What an operation gives; raises `StepError` where it would change such a tensor."""
+        """The result of an operation; raises `StepError` where it would change such a tensor."""
         formal = operation._schema.arguments
-        given = dict(zip((one.name for one in formal), arguments, strict=False)) | (options or {})
-        for one in formal:
-            value = given.get(one.name)
-            written = one.alias_info is not None and one.alias_info.is_write
+        given = dict(zip((argument.name for argument in formal), arguments, strict=False)) | (options or {})
+        for argument in formal:
+            value = given.get(argument.name)
+            written = argument.alias_info is not None and argument.alias_info.is_write
             if written and isinstance(value, torch.Tensor) and not isinstance(value, FAKE):
                 raise changed("a tensor that it closes over")
         return operation(*arguments, **(options or {}))
@@ -95,7 +95,7 @@ class Graph:
         return getattr(self.module, node.target)
 
     def layout(self, tensor: Any) -> Layout:
-        """How a step sees a tensor of the graph; refuses one whose rows do not come first."""
+        """The layout of a tensor of the graph; raises `StepError` for one whose rows do not come first."""
         sizes = list(tensor.shape)
         places = [place for place, size in enumerate(sizes) if not isinstance(size, int)]
         if not places:
@@ -134,11 +134,11 @@ def graph_of(function: Callable[..., Any], types: Sequence[Type], names: Sequenc
 
     def watched(*tensors: Any) -> Any:
         with Rewritten(), Held():
-            found = function(*tensors)
+            output = function(*tensors)
         for tensor, type_, name in zip(tensors, types, names, strict=True):
             if type_.extent == CONST and torch._functionalize_has_data_mutation(tensor.elem):
                 raise changed(f"`{name}`")
-        return found
+        return output
 
     with mode, torch.no_grad(), silent(fake_tensors.__name__), fx_traceback.preserve_node_meta():
         tensors = [
@@ -181,7 +181,7 @@ def smaller() -> dict[Any, Callable[..., Any]]:
 
 @contextmanager
 def messages(rows: Any) -> Generator[None]:
-    """Inside it, what PyTorch raises becomes a `StepError` with the user's line."""
+    """A context in which PyTorch's errors become a `StepError` with the user's line."""
     try:
         yield
     except StepError as error:
@@ -199,7 +199,7 @@ def messages(rows: Any) -> Generator[None]:
 
 @contextmanager
 def silent(name: str) -> Generator[None]:
-    """Inside it, one of PyTorch's modules does not log, at length, what it raises anyway."""
+    """A context in which one of PyTorch's modules does not log the errors that it raises."""
     log = logging.getLogger(name)
     before, log.disabled = log.disabled, True
     try:

@@ -22,7 +22,7 @@ def is_users(code: CodeType) -> bool:
 
 
 def line_of_call() -> str:
-    """The innermost of the user's lines that is being run."""
+    """The innermost of the user's lines in the current calls."""
     frame = inspect.currentframe()
     while frame is not None and not is_users(frame.f_code):
         frame = frame.f_back
@@ -30,7 +30,7 @@ def line_of_call() -> str:
 
 
 def line_of_error(error: BaseException) -> str:
-    """The innermost of the user's lines that an error came through; the one being run if there is none."""
+    """The innermost of the user's lines that an error passed through, or else that of the current calls."""
     passed = [(frame.f_code, number) for frame, number in traceback.walk_tb(error.__traceback__)]
     users = [(code, number) for code, number in passed if is_users(code)]
     return lines.line_of(*users[-1]) if users else line_of_call()

@@ -19,12 +19,12 @@ numpy: Any = np
 
 
 def shaped(result: Result, x: Traced, *_: Any, **__: Any) -> Traced:
-    """The value with the features of the result, in the same order."""
+    """The value with the feature shape of the result."""
     return reshaped(x, result.features)
 
 
 def repeated(result: Result, x: Any, *_: Any, **__: Any) -> Traced:
-    """The value repeated until it is as the result: one-sized features, and a parameter in every row."""
+    """The value broadcast to the result: features of size 1, and a parameter in every row."""
     if not result.per_row or not x.is_constant:
         return broadcast_to_features(x, result.features)
     shape = x.type.shape
@@ -34,7 +34,7 @@ def repeated(result: Result, x: Any, *_: Any, **__: Any) -> Traced:
 
 
 def copied(result: Result, x: Any, source: Any, *_: Any) -> Any:
-    """The source in the place of x: as its dtype, and repeated to its shape."""
+    """The source as a replacement of x: in its dtype, and broadcast to its shape."""
     return repeated(result, source.astype(result.dtype))
 
 
@@ -46,7 +46,7 @@ def along(x: Any, dim: int, part: Any) -> Any:
 
 
 def sliced(x: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
-    """Part of one axis."""
+    """A slice of one axis."""
     if not x.is_constant and dim % x.ndim == 0 and (start or 0, step) == (0, 1):
         return x  # all rows, as the shape of the result says
     return along(x, dim, slice(start, end, step))
@@ -58,17 +58,17 @@ def split_by_sizes(x: Any, sizes: Sequence[int], dim: int = 0) -> list[Any]:
 
 
 def concatenated(result: Result, values: Sequence[Any], dim: int = 0) -> Any:
-    """Features side by side."""
+    """Features concatenated."""
     return numpy.concatenate(to(result.dtype, values), axis=dim)
 
 
 def flipped(x: Any, dims: Sequence[int]) -> Any:
-    """Features backwards along axes."""
+    """Features reversed along axes."""
     return reduce(lambda value, dim: along(value, dim, slice(None, None, -1)), dims, x)
 
 
 def rolled(x: Any, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
-    """Features moved along axes, those beyond the end to the beginning."""
+    """Features rotated along axes."""
     if not dims:
         raise refuse("roll over all axes mixes rows: every row is a sequence of its own; give dims=-1")
     for shift, dim in zip(shifts, dims, strict=True):
@@ -108,7 +108,7 @@ def slice_replaced(
 
 
 def constant_of(value: Any) -> Any:
-    """The array that a constant holds; raises for a value that is none."""
+    """The array of a constant; raises an error for any other value."""
     node = value.builder.nodes[value.number]
     if node.operation == "constant":
         return node.attributes["value"].value
@@ -148,15 +148,15 @@ def gathered(result: Result, x: Any, dim: int, index: Any, **_: Any) -> Any:
             x = along(x, axis, slice(0, index.shape[axis]))
     x, index = numpy.moveaxis(x, dim, -1), numpy.moveaxis(index, dim, -1)
     hit = numpy.equal(numpy.expand_dims(index, -1), np.arange(x.shape[-1]))
-    found = numpy.where(hit, numpy.expand_dims(x, -2), 0).sum(axis=-1).astype(result.dtype)
-    return numpy.moveaxis(found, -1, dim)
+    selected = numpy.where(hit, numpy.expand_dims(x, -2), 0).sum(axis=-1).astype(result.dtype)
+    return numpy.moveaxis(selected, -1, dim)
 
 
 # ---- new values --------------------------------------------------------------------------------------------
 
 
 def unsaid(result: Result, *_: Any, **__: Any) -> Traced:
-    """Zeros, where PyTorch does not say which numbers there are."""
+    """Zeros, for an operation whose numbers PyTorch leaves undefined."""
     return filled(result, None)
 
 
@@ -173,7 +173,7 @@ def number(result: Result, value: Any, **_: Any) -> Traced:
 
 
 def counted(result: Result, start: Any, end: Any, step: Any = 1, **_: Any) -> Traced:
-    """The numbers from `start` to before `end`."""
+    """The numbers from `start` up to but not including `end`."""
     builder = result.like.builder
     return Traced(builder, builder.constant(numpy.arange(start, end, step).astype(result.dtype)))
 

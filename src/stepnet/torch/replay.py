@@ -1,4 +1,4 @@
-"""A graph of ATen operations replayed on a step's values, each node as its row of the table says."""
+"""A graph of ATen operations replayed on a step's values, each node by its row of the table."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -51,7 +51,7 @@ class TorchStep:
 
 
 def tensor_of(leaf: Any) -> Any:
-    """What a step returns as a tensor; raises `StepError` for what is none, nor a number."""
+    """The result of a step as a tensor; raises `StepError` unless it is a tensor or a number."""
     try:
         return torch.as_tensor(leaf)
     except TypeError:
@@ -69,7 +69,7 @@ def replayed(graph: Graph, arguments: Sequence[Traced], place: str) -> list[Trac
             elif node.op == "get_attr":
                 values[node] = constant(graph.held(node), arguments)
             elif node.op == "output":
-                return [result(graph, one, values) for one in node.args[0]]
+                return [result(graph, part, values) for part in node.args[0]]
             elif is_size(node.meta.get("val")) and node.target is not READ:
                 values[node] = node.meta["val"]
             elif node.target is operator.getitem:
@@ -80,7 +80,7 @@ def replayed(graph: Graph, arguments: Sequence[Traced], place: str) -> list[Trac
 
 
 def is_size(value: Any) -> bool:
-    """Whether a value is made of the number of rows, rather than a tensor."""
+    """Whether a value is computed from the number of rows."""
     return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
@@ -101,29 +101,29 @@ def result(graph: Graph, node: Any, values: dict[Any, Any]) -> Traced:
 
 
 def applied(graph: Graph, node: Any, values: dict[Any, Any], arguments: Sequence[Traced]) -> Any:
-    """What one node gives: its row of the table, applied to a step's values."""
+    """The results of one node: its row of the table applied to a step's values."""
     name = str(node.target).removeprefix("aten.")
     if name not in TABLE:
         raise refuse(f"{node.target} is not an operation of a step" + advice(node.target))
     try:
-        layouts = [graph.layout(one) for one in listed(node.meta["val"])]
+        layouts = [graph.layout(part) for part in listed(node.meta["val"])]
         check_rows(graph, node, layouts)
-        found = TABLE[name].rule(
+        outputs = TABLE[name].rule(
             result_of(node, layouts[0], arguments[0]),
-            *(valued(one, values) for one in node.args),
-            **{key: valued(one, values) for key, one in node.kwargs.items()},
+            *(valued(argument, values) for argument in node.args),
+            **{key: valued(argument, values) for key, argument in node.kwargs.items()},
         )
     except StepError as error:
         raise StepError(f"aten.{name}: {error}") from None
-    for value, layout, tensor in zip(listed(found), layouts, listed(node.meta["val"]), strict=True):
+    for value, layout, tensor in zip(listed(outputs), layouts, listed(node.meta["val"]), strict=True):
         wanted = Type(ROWS if layout.per_row else CONST, layout.features, torch_name(tensor))
         if value.type != wanted:
             raise NetError(f"aten.{name} gives {wanted}, and its rule {value.type}")
-    return found
+    return outputs
 
 
 def advice(operation: Any) -> str:
-    """What to do instead of an operation, after a colon; nothing where that is not known."""
+    """The advice for an operation, after a colon; empty where there is none."""
     if torch.Tag.nondeterministic_seeded in getattr(operation, "tags", ()):
         return f": {RANDOM}"
     known = ADVICE.get(getattr(operation, "__name__", "").split(".")[0])
@@ -132,15 +132,17 @@ def advice(operation: Any) -> str:
 
 def check_rows(graph: Graph, node: Any, layouts: Sequence[Layout]) -> None:
     """Raises `StepError` where an operation mixes rows, as far as shapes tell it."""
-    operands = [graph.layout(one.meta["val"]) for one in node.all_input_nodes if is_tensor(one)]
-    if any(one.per_row for one in operands) and not all(one.per_row for one in layouts):
+    operands = [graph.layout(operand.meta["val"]) for operand in node.all_input_nodes if is_tensor(operand)]
+    if any(layout.per_row for layout in operands) and not all(layout.per_row for layout in layouts):
         raise refuse(
             "the result has no rows, which mixes them: every row is a sequence of its own; use a feature axis"
         )
     name = str(node.target).removeprefix("aten.")
-    if not TABLE[name].folded and not all(one.plain for one in (*operands, *layouts)):
+    if not TABLE[name].folded and not all(layout.plain for layout in (*operands, *layouts)):
         raise refuse("the first axis holds more than the rows, which mixes them; keep it apart: [rows, ...]")
-    numbers = [one for one in node.args if hasattr(one, "meta") and is_size(one.meta.get("val"))]
+    numbers = [
+        argument for argument in node.args if hasattr(argument, "meta") and is_size(argument.meta.get("val"))
+    ]
     if numbers and not name.startswith("slice"):
         raise refuse("the number of rows enters a value, and a step does not know it")
 
@@ -151,10 +153,10 @@ def is_tensor(node: Any) -> bool:
 
 
 def result_of(node: Any, layout: Layout, like: Traced) -> Result:
-    """What PyTorch says that a node gives."""
+    """The result that PyTorch infers for a node."""
     dtype = torch_name(listed(node.meta["val"])[0])
-    operands = [one.meta["val"] if hasattr(one, "meta") else one for one in node.args[:2]]
-    fits = len(operands) == 2 and all(isinstance(one, torch.Tensor | int | float) for one in operands)
+    operands = [argument.meta["val"] if hasattr(argument, "meta") else argument for argument in node.args[:2]]
+    fits = len(operands) == 2 and all(isinstance(operand, torch.Tensor | int | float) for operand in operands)
     common = str(torch.result_type(*operands)).removeprefix("torch.") if fits else dtype
     return Result(layout.features, dtype, common, layout.per_row, like)
 
@@ -170,5 +172,5 @@ def torch_name(tensor: Any) -> str:
 def valued(argument: Any, values: dict[Any, Any]) -> Any:
     """An argument of a node, with a step's values in place of nodes."""
     if isinstance(argument, list | tuple):
-        return [valued(one, values) for one in cast("Sequence[Any]", argument)]
+        return [valued(part, values) for part in cast("Sequence[Any]", argument)]
     return values[argument] if hasattr(argument, "meta") else argument

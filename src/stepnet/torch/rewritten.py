@@ -48,8 +48,8 @@ def rnn_relu_cell(x: Any, h: Any, W: Any, R: Any, b: Any = None, d: Any = None) 
 def bilinear(a: Any, b: Any, W: Any, bias: Any = None) -> Any:
     """The products of all features of a with all of b, weighted [outputs, a's, b's] and summed."""
     weighted = (a @ W.permute(1, 0, 2).flatten(1)).unflatten(-1, (W.shape[0], W.shape[2]))
-    found = (weighted * b.unsqueeze(-2)).sum(-1)
-    return found if bias is None else found + bias
+    result = (weighted * b.unsqueeze(-2)).sum(-1)
+    return result if bias is None else result + bias
 
 
 def einsum(equation: str, *operands: Any) -> Any:
@@ -70,8 +70,8 @@ def by_heads(terms: Sequence[str], output: str, values: Sequence[Any], head: str
     equation = f"{','.join(terms)}->{output}".replace(head, "")
     places = [term.index(head) for term in terms]
     parts = [
-        einsum(equation, *(value.select(place, one) for value, place in zip(values, places, strict=True)))
-        for one in range(values[0].shape[places[0]])
+        einsum(equation, *(value.select(place, number) for value, place in zip(values, places, strict=True)))
+        for number in range(values[0].shape[places[0]])
     ]
     return torch.stack(parts, output.index(head))
 
@@ -101,7 +101,7 @@ def refused(message: str) -> Callable[..., Any]:
 
 
 def dropped(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    """x itself where dropout is off; raises `StepError` where it would draw."""
+    """x itself where dropout is off; raises `StepError` where it would draw random numbers."""
     if training and p > 0:
         raise StepError(
             "dropout draws anew at every step: call .eval() on the module, or multiply by a mask that is "
@@ -152,15 +152,15 @@ REWRITTEN: dict[Callable[..., Any], Callable[..., Any]] = {
 
 
 class Rewritten(overrides.TorchFunctionMode):
-    """While it is entered, the functions of the table are traced as what they stand for.
+    """A context in which the functions of the table are traced as their replacements.
 
-    It also notes the user's line for the operations of each function.
+    It also records the user's line for the operations of each function.
     """
 
     def __torch_function__(
         self, function: Any, types: Any, arguments: Any = (), options: dict[str, Any] | None = None
     ) -> Any:
-        """What a call of `function` gives."""
+        """The result of a call of `function`."""
         fx_traceback.set_stack_trace([line_of_call()])
         traced: Any = REWRITTEN.get(function) or function
         return traced(*arguments, **(options or {}))

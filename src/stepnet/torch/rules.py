@@ -23,9 +23,10 @@ numpy: Any = np
 
 @dataclass(frozen=True)
 class Result:
-    """What PyTorch says that an operation gives: its features, its dtype, and whether there is one per row.
+    """The result that PyTorch infers for an operation: its features, its dtype, and whether it has one entry
+    per row.
 
-    `common` is the dtype that the operands have in common, and `like` any value of the step.
+    `common` is the common dtype of the operands, and `like` any value of the step.
     """
 
     features: tuple[int, ...]
@@ -118,12 +119,12 @@ def gelu(x: Any, *, approximate: str = "none") -> Any:
 
 
 def clamp(x: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002 - PyTorch's names
-    """The value kept between two bounds."""
+    """The value limited to two bounds."""
     return numpy.clip(x, min, max)
 
 
 def hardtanh(x: Any, low: float = -1.0, high: float = 1.0) -> Any:
-    """The value kept between two bounds, which are of its dtype."""
+    """The value limited to two bounds, which have its dtype."""
     return clamp(x, x.dtype.type(low), x.dtype.type(high))
 
 
@@ -216,22 +217,22 @@ def smallest(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
 
 
 def largest_and_place(x: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
-    """The largest along a feature axis, and where it is."""
+    """The largest along a feature axis, and its place."""
     return largest(x, dim, keepdim), place_of_largest(x, dim, keepdim)
 
 
 def smallest_and_place(x: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
-    """The smallest along a feature axis, and where it is."""
+    """The smallest along a feature axis, and its place."""
     return smallest(x, dim, keepdim), place_of_smallest(x, dim, keepdim)
 
 
 def place_of_largest(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Where the largest is along a feature axis."""
+    """The place of the largest along a feature axis."""
     return numpy.argmax(x, axis=dim, keepdims=keepdim)
 
 
 def place_of_smallest(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Where the smallest is along a feature axis."""
+    """The place of the smallest along a feature axis."""
     return place_of_largest(-x if x.type.is_float else -1 - x.astype(np.int64), dim, keepdim)
 
 

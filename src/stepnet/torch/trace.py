@@ -88,7 +88,7 @@ def parts_of(example: Any, step: Any) -> tuple[Any, Any, Any]:
 
 
 def described(value: Any) -> str:
-    """What to call a wrong value in a message."""
+    """A wrong value as text for a message."""
     if isinstance(value, tuple):
         return f"a tuple of {len(cast('tuple[Any, ...]', value))}"
     if isinstance(value, type):
@@ -137,7 +137,7 @@ def parameter(leaf: Any) -> Any:
 
 
 def name_of(step: Any) -> str:
-    """What a recurrence calls its step."""
+    """The name of the step of a recurrence."""
     return getattr(step, "__name__", type(step).__name__)
 
 
@@ -146,18 +146,18 @@ def name_of(step: Any) -> str:
 
 @dataclass(frozen=True)
 class OfFunction:
-    """The function itself, whatever it calls its parameters."""
+    """A function on tensors as a step, whatever the names of its parameters are."""
 
     step: Function
 
     def __call__(self, x: Any, memory: Any, params: Any, **further: Any) -> Any:
-        """What it gives."""
+        """The output and the next memory."""
         return self.step(x, memory, params, **further)
 
 
 @dataclass(frozen=True)
 class OfModule:
-    """The function that a cell module is: it gives (output, state). state: a structure like its state."""
+    """A cell module as a function from (x, state) to (output, state). state: a structure like its state."""
 
     module: Any
     state: Any
@@ -166,14 +166,14 @@ class OfModule:
         """The output and the next state."""
         wanted = skeleton(self.state)
         given = {name: params[first] for name, first in first_names(self.module).items()}
-        found = torch.func.functional_call(self.module, given, (x, memory), further, tie_weights=False)
-        if skeleton(arranged(found, self.state)) == wanted:
-            return leaves(arranged(found, self.state))[0], found
-        pair = cast("tuple[Any, ...]", found)
-        if isinstance(found, tuple) and len(pair) == 2 and skeleton(arranged(pair[1], self.state)) == wanted:
+        output = torch.func.functional_call(self.module, given, (x, memory), further, tie_weights=False)
+        if skeleton(arranged(output, self.state)) == wanted:
+            return leaves(arranged(output, self.state))[0], output
+        pair = cast("tuple[Any, ...]", output)
+        if isinstance(output, tuple) and len(pair) == 2 and skeleton(arranged(pair[1], self.state)) == wanted:
             return pair
         raise StepError(
-            f"{type(self.module).__name__} is given the state {wanted} and gives {skeleton(found)}; "
+            f"{type(self.module).__name__} is given the state {wanted} and gives {skeleton(output)}; "
             "a cell gives the new state, or (output, state)"
         )
 
@@ -187,8 +187,8 @@ def first_names(module: Any) -> dict[str, str]:
     """For the names of parameters and buffers in each module, the first one of the same tensor."""
     first = {id(tensor): name for name, tensor in tensors_of(module)}
     names: dict[str, str] = {}
-    for inner, one in module.named_modules():
-        for kind in (one.named_parameters, one.named_buffers):
+    for inner, member in module.named_modules():
+        for kind in (member.named_parameters, member.named_buffers):
             for name, tensor in kind(recurse=False, remove_duplicate=False):
                 names[f"{inner}.{name}" if inner else name] = first[id(tensor)]
     return names

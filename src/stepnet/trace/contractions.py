@@ -1,9 +1,10 @@
-"""Products summed over axes that have letters: what `@`, np.einsum and np.tensordot of a step come to.
+"""Products summed over labelled axes: the common form of `@`, np.einsum and np.tensordot in a step.
 
-    values of the rows      ->  multiply, then sum      q[h, k], m[h, k, n]  ->  sum over k of q m
-    a value and a parameter ->  matmul, head by head    x[h, k] @ P[h]       ->  x[0] @ P[0], x[1] @ P[1], ...
+    values of the rows      ->  multiply, then sum      q[h, k], m[h, k, n]  ->  sum over k of q m a value and
+        a parameter ->  matmul, head by head    x[h, k] @ P[h]       ->  x[0] @ P[0], x[1] @ P[1], ...
 
-A letter is an axis of features. Additions are those of a `sum` or a `matmul`: no batch changes their order.
+A letter labels an axis of features. Additions are those of a `sum` or a `matmul`, so no batch changes their
+order.
 """
 
 import math
@@ -23,12 +24,12 @@ MOST_BLOCKS = 64
 """As many products of a vector with a parameter are made of one; where there are more, it is multiplied."""
 
 FEW_RESULTS = 8
-"""From here on sums run beside each other on the lanes of registers; fewer run one by one, along them."""
+"""From here on sums run beside each other, one per element of a vector; fewer run one by one."""
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """A value of the step, and a letter for each of its feature axes, no two of them the same."""
+    """A value of the step, with a letter for each of its feature axes, no two the same."""
 
     value: Traced
     letters: str
@@ -38,41 +39,43 @@ class Labelled:
         """The size of each letter."""
         return dict(zip(self.letters, self.value.type.shape, strict=True))
 
-    def laid(self, letters: str) -> Traced:
-        """The value with its axes in this order, and one of size 1 for a letter that it has not."""
+    def with_axes(self, letters: str) -> Traced:
+        """The value with its axes in the order of the letters, and an axis of size 1 for each letter it
+        lacks.
+        """
         present = [letter for letter in letters if letter in self.letters]
         value = transposed(self.value, tuple(self.letters.index(letter) for letter in present))
         return reshaped(value, tuple(self.sizes.get(letter, 1) for letter in letters))
 
     def summed(self, kept: str) -> "Labelled":
-        """The sum over all letters but those that are kept, in the value's dtype."""
+        """The sum over all letters except those in `kept`, in the value's dtype."""
         gone = "".join(letter for letter in self.letters if letter not in kept)
         left = "".join(letter for letter in self.letters if letter in kept)
-        return Labelled(sum_of(self.value, tuple(self.letters.index(one) for one in gone)), left)
+        return Labelled(sum_of(self.value, tuple(self.letters.index(letter) for letter in gone)), left)
 
 
 def sum_of(x: Traced, axes: tuple[int, ...]) -> Traced:
-    """The sum over some of the features' axes, in the dtype of x, which NumPy's of small integers is not."""
+    """The sum over feature axes in the dtype of x. (NumPy's sum of small integers has a wider dtype.)"""
     rank = len(x.type.shape)
     return apply("sum", x, axes=tuple(axis - rank for axis in axes)).astype(x.dtype) if axes else x
 
 
-def common_sizes(found: Sequence[Labelled]) -> dict[str, int]:
-    """The size of each letter: where it is 1 in one value and another in the next, the other."""
+def common_sizes(operands: Sequence[Labelled]) -> dict[str, int]:
+    """The size of each letter. A size of 1 gives way to another size, as in broadcasting."""
     sizes: dict[str, int] = {}
-    for letter, size in (pair for one in found for pair in one.sizes.items()):
+    for letter, size in (pair for operand in operands for pair in operand.sizes.items()):
         sizes[letter] = size if sizes.get(letter, 1) == 1 else sizes[letter]
     return sizes
 
 
-def without_ones(one: Labelled, sizes: dict[str, int]) -> Labelled:
-    """The operand without axes of size 1 that are of another size elsewhere: it is the same along them."""
-    letters = "".join(letter for letter in one.letters if one.sizes[letter] == sizes[letter])
-    return Labelled(reshaped(one.value, tuple(sizes[letter] for letter in letters)), letters)
+def without_ones(operand: Labelled, sizes: dict[str, int]) -> Labelled:
+    """The operand without axes of size 1 that other operands broadcast."""
+    letters = "".join(letter for letter in operand.letters if operand.sizes[letter] == sizes[letter])
+    return Labelled(reshaped(operand.value, tuple(sizes[letter] for letter in letters)), letters)
 
 
 def contracted(a: Labelled, b: Labelled, kept: str) -> Labelled:
-    """The product of two values, summed over all letters but those that are kept."""
+    """The product of two values, summed over all letters except those in `kept`."""
     a, b = a.summed(kept + b.letters), b.summed(kept + a.letters)
     if a.value.is_constant != b.value.is_constant:
         x, parameter = (b, a) if a.value.is_constant else (a, b)
@@ -83,13 +86,13 @@ def contracted(a: Labelled, b: Labelled, kept: str) -> Labelled:
     sizes = a.sizes | b.sizes
     first = math.prod(sizes[letter] for letter in result) >= FEW_RESULTS
     order = over + result if first else result + over
-    product = apply("multiply", a.laid(order), b.laid(order))
+    product = apply("multiply", a.with_axes(order), b.with_axes(order))
     start = 0 if first else len(result)
     return Labelled(sum_of(product, tuple(range(start, start + len(over)))), result)
 
 
 def is_product(x: Labelled, parameter: Labelled, kept: str) -> bool:
-    """Whether a value with a parameter is a few products of vectors with matrices."""
+    """Whether the product of a value and a parameter is a few products of vectors with matrices."""
     sizes = x.sizes | parameter.sizes
     over = [letter for letter in x.letters if letter not in kept]
     blocks = math.prod(sizes[letter] for letter in x.letters if letter in kept)
@@ -105,8 +108,8 @@ def multiplied_by_parameter(x: Labelled, parameter: Labelled, kept: str) -> Labe
     new = "".join(letter for letter in parameter.letters if letter not in both + over)
     sizes = x.sizes | parameter.sizes
     heads, inner, width = (math.prod(sizes[letter] for letter in part) for part in (both, over, new))
-    left = reshaped(x.laid(both + own + over), (heads, *(sizes[letter] for letter in own), inner))
-    right = reshaped(parameter.laid(both + over + new), (heads, inner, width))
+    left = reshaped(x.with_axes(both + own + over), (heads, *(sizes[letter] for letter in own), inner))
+    right = reshaped(parameter.with_axes(both + over + new), (heads, inner, width))
     pieces = [apply("matmul", left[:, head], right[head]) for head in range(heads)]
     product = numpy.stack(pieces, axis=1) if both else pieces[0]
     letters = both + own + new
@@ -114,7 +117,7 @@ def multiplied_by_parameter(x: Labelled, parameter: Labelled, kept: str) -> Labe
 
 
 def matrix_product(a: Traced, b: Traced) -> Traced:
-    """Matrices [..., m, k] times matrices [..., k, n], as np.matmul has them where rows are out of sight."""
+    """The product of matrices [..., m, k] and [..., k, n], as np.matmul computes it, without the row axis."""
     ranks = [len(a.type.shape), len(b.type.shape)]
     batch = ascii_letters[: max(ranks) - 2]
     m, k, n = ascii_letters[-3:]
@@ -123,5 +126,5 @@ def matrix_product(a: Traced, b: Traced) -> Traced:
         for value, rank, own in zip((a, b), ranks, (m + k, k + n), strict=True)
     ]
     sizes = common_sizes(labelled)
-    first, second = (without_ones(one, sizes) for one in labelled)
-    return contracted(first, second, batch + m + n).laid(batch + m + n)
+    first, second = (without_ones(operand, sizes) for operand in labelled)
+    return contracted(first, second, batch + m + n).with_axes(batch + m + n)

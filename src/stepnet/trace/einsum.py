@@ -20,14 +20,14 @@ from stepnet.values.arguments import is_integer
 
 @dataclass(frozen=True)
 class Term:
-    """An operand and its letters as the step sees it, that of the rows first."""
+    """An operand and its letters as the step writes them, with the letter of the rows first."""
 
     value: Traced
     letters: str
 
     @property
     def features(self) -> str:
-        """The letters of its features."""
+        """The letters of the feature axes."""
         return self.letters if self.value.is_constant else self.letters[1:]
 
 
@@ -43,9 +43,9 @@ def einsum(subscripts: Any, *operands: Any, optimize: Any = False) -> Traced:
     parts = inputs.split(",")
     if len(parts) != len(operands):
         raise refuse(f"np.einsum: {subscripts!r} is of {len(parts)} operands, and there are {len(operands)}")
-    found = terms(parts, operands)
-    check_output(subscripts, found, output if arrow else implied(inputs))
-    return combined(found, output if arrow else implied(inputs))
+    terms = terms_of(parts, operands)
+    check_output(subscripts, terms, output if arrow else implied(inputs))
+    return combined(terms, output if arrow else implied(inputs))
 
 
 def tensordot(a: Any, b: Any, axes: Any = 2) -> Traced:
@@ -65,13 +65,13 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Traced:
         )
     letters = ascii_letters[: left.ndim + right.ndim]
     first, second = list(letters[: left.ndim]), list(letters[left.ndim :])
-    for one, other in zip(ours, theirs, strict=True):
-        second[other] = first[one]
-    over = {first[one] for one in ours}
+    for left_axis, right_axis in zip(ours, theirs, strict=True):
+        second[right_axis] = first[left_axis]
+    over = {first[left_axis] for left_axis in ours}
     output = "".join(letter for letter in first + second if letter not in over)
-    found = terms(["".join(first), "".join(second)], (left, right))
-    check_output("np.tensordot", found, output)
-    return combined(found, output)
+    terms = terms_of(["".join(first), "".join(second)], (left, right))
+    check_output("np.tensordot", terms, output)
+    return combined(terms, output)
 
 
 def paired_axes(a: Traced, b: Traced, axes: Any) -> tuple[list[int], list[int]]:
@@ -80,13 +80,17 @@ def paired_axes(a: Traced, b: Traced, axes: Any) -> tuple[list[int], list[int]]:
         if not 0 <= axes <= min(a.ndim, b.ndim):
             raise refuse(f"np.tensordot over {axes} axes of {a.ndim} and {b.ndim}")
         return list(range(a.ndim - int(axes), a.ndim)), list(range(int(axes)))
-    pair = [list(cast("Sequence[Any]", one)) if isinstance(one, list | tuple) else [one] for one in axes]
+    pair = [
+        list(cast("Sequence[Any]", entry)) if isinstance(entry, list | tuple) else [entry] for entry in axes
+    ]
     if len(pair) != 2 or len(pair[0]) != len(pair[1]):
         raise refuse(f"np.tensordot takes as many axes of the one as of the other, not {axes}")
-    for one, value in zip(pair, (a, b), strict=True):
-        places = {axis % value.ndim for axis in one if is_integer(axis) and -value.ndim <= axis < value.ndim}
-        if len(places) < len(one):
-            raise refuse(f"np.tensordot takes axes of {value.ndim}, each once, not {one}")
+    for summed_axes, value in zip(pair, (a, b), strict=True):
+        places = {
+            axis % value.ndim for axis in summed_axes if is_integer(axis) and -value.ndim <= axis < value.ndim
+        }
+        if len(places) < len(summed_axes):
+            raise refuse(f"np.tensordot takes axes of {value.ndim}, each once, not {summed_axes}")
     return [axis % a.ndim for axis in pair[0]], [axis % b.ndim for axis in pair[1]]
 
 
@@ -94,7 +98,7 @@ def paired_axes(a: Traced, b: Traced, axes: Any) -> tuple[list[int], list[int]]:
 
 
 def check_letters(text: str, letters: str) -> None:
-    """Raises `StepError` for what is no letter."""
+    """Raises `StepError` for characters that are not letters."""
     if "..." in letters:
         raise refuse(f"np.einsum of {text!r} in a step names every axis: write letters for the ...")
     if wrong := sorted(set(letters) - set(ascii_letters) - {","}):
@@ -102,47 +106,49 @@ def check_letters(text: str, letters: str) -> None:
 
 
 def implied(inputs: str) -> str:
-    """The output where none is written: the letters that stand just once, in their order."""
+    """The default output: the letters that occur once, in alphabetical order."""
     counts = Counter(inputs.replace(",", ""))
     return "".join(sorted(letter for letter, count in counts.items() if count == 1))
 
 
-def terms(parts: Sequence[str], operands: Sequence[Any]) -> list[Term]:
-    """The operands in the dtype that they have in common, each with its letters; sizes of 1 repeated."""
+def terms_of(parts: Sequence[str], operands: Sequence[Any]) -> list[Term]:
+    """The operands in their common dtype, each with its letters."""
     builder = builder_of(operands)
-    strong = [one if isinstance(one, Traced) else array_of(one, "an operand") for one in operands]
-    values = [Traced(builder, lifted(builder, one, strong)) for one in strong]
+    strong = [
+        operand if isinstance(operand, Traced) else array_of(operand, "an operand") for operand in operands
+    ]
+    values = [Traced(builder, lifted(builder, operand, strong)) for operand in strong]
     dtype = np.result_type(*(value.dtype for value in values))
-    found: list[Term] = []
+    terms: list[Term] = []
     for value, letters in zip(values, parts, strict=True):
         if len(letters) != value.ndim:
             raise refuse(
                 f"np.einsum: {letters!r} is of {len(letters)} axes, and the operand has {value.ndim}"
             )
-        found.append(Term(value.astype(dtype), letters))
-    check_rows(found)
-    check_sizes(found)
-    return found
+        terms.append(Term(value.astype(dtype), letters))
+    check_rows(terms)
+    check_sizes(terms)
+    return terms
 
 
-def check_rows(found: Sequence[Term]) -> None:
-    """Raises `StepError` unless the first letter of all values is the same and stands nowhere else."""
-    rows = sorted({term.letters[0] for term in found if not term.value.is_constant})
+def check_rows(terms: Sequence[Term]) -> None:
+    """Raises `StepError` unless all values have the same first letter, and no feature axis has it."""
+    rows = sorted({term.letters[0] for term in terms if not term.value.is_constant})
     if len(rows) > 1:
         raise refuse(
             f"the rows have the letters {' and '.join(rows)}, which pairs all rows with all; give them the "
             "same first letter"
         )
-    if rows and any(rows[0] in term.features for term in found):
+    if rows and any(rows[0] in term.features for term in terms):
         raise refuse(
             f"the letter {rows[0]} of the rows is also one of features or of a parameter, which mixes rows"
         )
 
 
-def check_sizes(found: Sequence[Term]) -> None:
-    """Raises `StepError` where a letter has two sizes, neither of them 1."""
+def check_sizes(terms: Sequence[Term]) -> None:
+    """Raises `StepError` for a letter with two sizes, neither of them 1."""
     sizes: dict[str, int] = {}
-    for term in found:
+    for term in terms:
         for letter, size in zip(term.features, term.value.type.shape, strict=True):
             known = sizes.get(letter, 1)
             if size != known and 1 not in (size, known):
@@ -150,9 +156,9 @@ def check_sizes(found: Sequence[Term]) -> None:
             sizes[letter] = size if known == 1 else known
 
 
-def check_output(text: str, found: Sequence[Term], output: str) -> None:
-    """Raises `StepError` for an output that does not keep the rows first, or that has other letters."""
-    rows = "".join({term.letters[0] for term in found if not term.value.is_constant})
+def check_output(text: str, terms: Sequence[Term], output: str) -> None:
+    """Raises `StepError` unless the output begins with the rows and has letters of operands, each once."""
+    rows = "".join({term.letters[0] for term in terms if not term.value.is_constant})
     if rows not in output:
         raise refuse(
             f"{text!r} sums over the rows ({rows}), which mixes them: every row is a sequence of its own; "
@@ -160,7 +166,7 @@ def check_output(text: str, found: Sequence[Term], output: str) -> None:
         )
     if not output.startswith(rows):
         raise refuse(f"{text!r} moves the rows ({rows}); begin the output with them: ->{rows}...")
-    given = {letter for term in found for letter in term.letters}
+    given = {letter for term in terms for letter in term.letters}
     if len(set(output)) < len(output) or not set(output) <= given:
         raise refuse(f"np.einsum: the output {output!r} takes letters of the operands, each once")
 
@@ -168,21 +174,24 @@ def check_output(text: str, found: Sequence[Term], output: str) -> None:
 # ---- what is computed --------------------------------------------------------------------------------------
 
 
-def combined(found: Sequence[Term], output: str) -> Traced:
+def combined(terms: Sequence[Term], output: str) -> Traced:
     """The product of all operands, summed over the letters that are not in the output."""
-    labelled = [diagonal(term) for term in found]
+    labelled = [diagonal(term) for term in terms]
     sizes = common_sizes(labelled)
-    labelled = [without_ones(one, sizes) for one in labelled]
-    kept = [output + "".join(one.letters for one in labelled[place:]) for place in range(1, len(found) + 1)]
+    labelled = [without_ones(operand, sizes) for operand in labelled]
+    kept = [
+        output + "".join(operand.letters for operand in labelled[place:])
+        for place in range(1, len(terms) + 1)
+    ]
     product = labelled[0]
     for other, needed in zip(labelled[1:], kept[1:], strict=True):
         product = contracted(product, other, needed)
-    rows = next((term.letters[0] for term in found if not term.value.is_constant), "")
-    return product.summed(output).laid(output.removeprefix(rows))
+    rows = next((term.letters[0] for term in terms if not term.value.is_constant), "")
+    return product.summed(output).with_axes(output.removeprefix(rows))
 
 
 def diagonal(term: Term) -> Labelled:
-    """The operand with each letter once: of one that stands twice, the numbers where both are equal."""
+    """The operand with each letter once: the diagonal over two axes with the same letter."""
     value, letters = term.value, term.features
     for letter in dict.fromkeys(letters):
         while letters.count(letter) > 1:

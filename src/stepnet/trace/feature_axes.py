@@ -1,6 +1,6 @@
-"""The axes that a function of NumPy is told, as axes of features.
+"""The axis arguments of NumPy functions, as axes of features.
 
-The step sees the rows first, and nothing may move them or go over them.
+A step sees the rows as the first axis. No function may move this axis or reduce over it.
 """
 
 from collections.abc import Sequence
@@ -34,10 +34,10 @@ def feature_axes(x: Traced, axis: Any, doing: str) -> tuple[int, ...]:
             )
         return tuple(range(-x.ndim, 0))
     axes = listed(axis) if isinstance(axis, tuple) else [axis]
-    found = tuple(sorted(feature_axis(x, one, doing) for one in axes))
-    if len(set(found)) < len(found):
+    places = tuple(sorted(feature_axis(x, axis, doing) for axis in axes))
+    if len(set(places)) < len(places):
         raise refuse(f"{doing}: {axis} names an axis twice")
-    return found
+    return places
 
 
 def listed(value: Any) -> list[Any]:

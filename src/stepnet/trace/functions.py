@@ -216,7 +216,7 @@ def layer_norm(x: Any, scale: Any = 1, shift: Any = 0, epsilon: float = 1e-5, ax
     [[-1.0, 1.0]]
     """
     x = along("layer_norm", x, axis)
-    scale, shift, epsilon = (numbers("layer_norm", one) for one in (scale, shift, epsilon))
+    scale, shift, epsilon = (numbers("layer_norm", parameter) for parameter in (scale, shift, epsilon))
     away = x - np.mean(x, axis=axis, keepdims=True)
     return away / np.sqrt(np.mean(away * away, axis=axis, keepdims=True) + epsilon) * scale + shift
 
@@ -245,7 +245,7 @@ def one_hot(index: Any, size: int, dtype: Any = np.float32) -> Any:
 
 
 def numbers(name: str, value: Any) -> Any:
-    """A value of a step, an array, or a Python number, which takes the dtype of what it meets.
+    """A value of a step, an array, or a Python number, which takes the dtype of the other operand.
 
     Raises `InputError` for anything else.
     """
@@ -270,9 +270,9 @@ def along(name: str, x: Any, axis: Any) -> Any:
         return x
     shape: tuple[int, ...] = np.shape(x)
     axes = cast("tuple[Any, ...]", axis if isinstance(axis, tuple) else (axis,))
-    if not all(is_integer(one) and -len(shape) <= one < len(shape) for one in axes):
+    if not all(is_integer(axis) and -len(shape) <= axis < len(shape) for axis in axes):
         raise InputError(f"axis of {name} is one of the {len(shape)} axes, as -1, not {shown(axis)}")
-    if len({one % len(shape) for one in axes}) < len(axes) or any(not shape[one] for one in axes):
+    if len({axis % len(shape) for axis in axes}) < len(axes) or any(not shape[axis] for axis in axes):
         raise InputError(f"{name} over axis {shown(axis)} of {shown(x)}: each once, and none of no numbers")
     return x
 

@@ -17,7 +17,7 @@ Array = np.ndarray
 
 
 def indexed(x: Traced, index: Any) -> Traced:
-    """What NumPy's indexing gives, as far as it leaves the rows alone."""
+    """The result of NumPy's indexing; raises `StepError` where it would touch the rows."""
     items = list(cast("tuple[Any, ...]", index)) if isinstance(index, tuple) else [index]
     if x.is_constant and len(items) == 1 and isinstance(items[0], Traced):
         return apply("gather", x, items[0])
@@ -42,34 +42,38 @@ def without_ellipsis(items: list[Any], rank: int) -> list[Any]:
 
 
 def select(x: Traced, items: list[Any]) -> Traced:
-    """One index per feature axis, and None per new axis, applied: slices first, then lists, then new axes."""
+    """The result of one index per feature axis, and None per new axis: slices first, then lists, then new
+    axes.
+    """
     sizes = iter(x.type.shape)
     entries = [None if item is None else entry(item, next(sizes)) for item in items]
-    if any(isinstance(one, Array) and one.ndim for one in entries):
-        chosen = [place for place, one in enumerate(entries) if isinstance(one, Array)]
+    if any(isinstance(item, Array) and item.ndim for item in entries):
+        chosen = [place for place, item in enumerate(entries) if isinstance(item, Array)]
         return paired(x, entries, chosen[0], chosen[-1] + 1)
-    slices = [(int(one), int(one) + 1, 1) if isinstance(one, Array) else one for one in entries]
-    shape = kept([one for one in entries if not isinstance(one, Array)])
-    return reshaped(sliced(x, [one for one in slices if one is not None]), tuple(shape))
+    slices = [(int(item), int(item) + 1, 1) if isinstance(item, Array) else item for item in entries]
+    shape = kept([item for item in entries if not isinstance(item, Array)])
+    return reshaped(sliced(x, [bounds for bounds in slices if bounds is not None]), tuple(shape))
 
 
 def paired(x: Traced, entries: list[Any], first: int, last: int) -> Traced:
-    """Entries, of which those from `first` to `last` are places, to be paired."""
+    """The result of an index in which the entries from `first` to `last` are lists of places, paired as NumPy
+    does.
+    """
     between: list[Any] = entries[first:last]
-    if not all(isinstance(one, Array) for one in between):
+    if not all(isinstance(item, Array) for item in between):
         raise refuse(
             "lists, or a list and a single place, on both sides of a slice: NumPy moves what they pick to "
             "the front; pick along one axis after the other: x[:, [0, 1]][:, :, :, 0]"
         )
     ahead, behind = entries[:first], entries[last:]
-    before, after = ([one for one in part if one is not None] for part in (ahead, behind))
+    before, after = ([item for item in part if item is not None] for part in (ahead, behind))
     axes = x.type.shape[len(before) : len(before) + len(between)]
     try:
         together = np.broadcast_arrays(*between)
     except ValueError:
-        sizes = " and ".join(str(one.shape) for one in between)
+        sizes = " and ".join(str(indices.shape) for indices in between)
         raise refuse(f"lists of places of shapes {sizes} cannot be paired") from None
-    places = sum(math.prod(axes[axis + 1 :]) * one for axis, one in enumerate(together))
+    places = sum(math.prod(axes[axis + 1 :]) * indices for axis, indices in enumerate(together))
     result = sliced(x, [*before, *((0, size, 1) for size in axes), *after])
     result = reshaped(result, (*kept(before), math.prod(axes), *kept(after)))
     flat = tuple(int(place) for place in np.ravel(places))
@@ -78,18 +82,20 @@ def paired(x: Traced, entries: list[Any], first: int, last: int) -> Traced:
 
 
 def kept(entries: list[Any]) -> list[int]:
-    """The sizes of the axes that entries leave: of slices, and of new axes."""
-    return [1 if one is None else len(range(*one)) for one in entries]
+    """The sizes of the axes that remain: those of slices, and 1 for new axes."""
+    return [1 if item is None else len(range(*item)) for item in entries]
 
 
 def sliced(x: Traced, slices: list[tuple[int, int, int]]) -> Traced:
-    """One slice per feature axis, taken."""
+    """The value with one slice per feature axis."""
     whole = [(0, size, 1) for size in x.type.shape]
     return x if slices == whole else apply("slice", x, slices=tuple(slices))
 
 
 def entry(item: Any, size: int) -> tuple[int, int, int] | Array:
-    """What an index picks of an axis: a slice as (start, stop, step), or places; a single one has no axes."""
+    """An index of one axis: a slice as (start, stop, step), or an array of places; a single place has no
+    axes.
+    """
     if isinstance(item, slice):
         return slice_of(cast("slice", item), size)
     if is_integer(item) and not isinstance(item, bool):
@@ -104,7 +110,7 @@ def entry(item: Any, size: int) -> tuple[int, int, int] | Array:
 
 
 def slice_of(item: slice, size: int) -> tuple[int, int, int]:
-    """A slice of an axis as (start, stop, step), where only a stop may be -1: before the first."""
+    """A slice as (start, stop, step). Only a stop may be -1, which means before the first."""
     try:
         start, stop, step = item.indices(size)
     except (TypeError, ValueError) as error:
@@ -113,7 +119,7 @@ def slice_of(item: slice, size: int) -> tuple[int, int, int]:
 
 
 def places_of(item: Any, size: int) -> Array:
-    """A list of places on an axis, counted from its first."""
+    """A list of places on an axis, counted from its start."""
     nothing = not isinstance(item, Array) and not len(item)
     places = np.empty(0, np.int64) if nothing else array_of(item, "an index")
     if places.dtype.kind not in "iu" or np.any(places < -size) or np.any(places >= size):

@@ -1,4 +1,4 @@
-"""The user's own lines: which one an operation, an error or a step comes from."""
+"""The line of the user's code that an operation, an error or a step comes from."""
 
 import inspect
 import linecache
@@ -26,7 +26,7 @@ WRITTEN_AT: ContextVar[str | None] = ContextVar("WRITTEN_AT", default=None)
 
 @contextmanager
 def written_at(line: str) -> Generator[None]:
-    """Inside it, operations come from this line of the user's: where a graph is replayed, not a function."""
+    """A context in which operations come from the given line of the user: for a graph that is replayed."""
     token = WRITTEN_AT.set(line)
     try:
         yield
@@ -35,7 +35,7 @@ def written_at(line: str) -> Generator[None]:
 
 
 def user_line() -> str:
-    """The file, line and text of the innermost call that is the user's."""
+    """The file, line and text of the innermost call in the user's code."""
     if (line := WRITTEN_AT.get()) is not None:
         return line
     frame = user_frame()
@@ -43,7 +43,7 @@ def user_line() -> str:
 
 
 def user_frame() -> FrameType | None:
-    """The innermost call that is the user's."""
+    """The frame of the innermost call in the user's code."""
     frame = inspect.currentframe()
     while frame is not None and not is_users(frame.f_code):
         frame = frame.f_back
@@ -51,7 +51,7 @@ def user_frame() -> FrameType | None:
 
 
 def refuse(message: str, line: str = "") -> StepError:
-    """The error with the user's line under it."""
+    """A `StepError` with the user's line below the message."""
     return StepError(f"{message}\n  at {line or user_line()}")
 
 
@@ -65,8 +65,8 @@ def code_of(function: Any) -> CodeType | None:
     """The user's code that a function, partial or callable object runs; None where it is not the user's."""
     while (inner := inspect.unwrap(function)) is not function or isinstance(function, partial):
         function = cast("Any", inner).func if isinstance(inner, partial) else inner
-    for one in (function, inspect.unwrap(type(function).__call__)):
-        code = getattr(one, "__code__", None)
+    for candidate in (function, inspect.unwrap(type(function).__call__)):
+        code = getattr(candidate, "__code__", None)
         if code is not None and is_users(code):
             return code
     return None
@@ -79,7 +79,9 @@ def line_of(code: CodeType, number: int) -> str:
 
 
 def is_users(code: CodeType) -> bool:
-    """Whether code is neither stepnet's, its cells aside, nor NumPy's, nor that of Python's own modules."""
+    """Whether code is the user's: not stepnet's (except its cells), not NumPy's, and not of Python's own
+    modules.
+    """
     # What a dataclass writes for itself, which stands in no file, is not theirs.
     written = code.co_filename == "<string>" and code.co_name == "__init__"
     return not written and is_users_file(code.co_filename)
@@ -97,9 +99,11 @@ def is_users_file(name: str) -> bool:
 
 
 class NamingLine:
-    """Inside it, errors name the user's line in a step: stepnet's in their message, all others in a note.
+    """A context in which errors name the user's line in a step: stepnet's in their message, all others in a
+    note.
 
-    It is the innermost line that the error passed through; where the step is defined, if there is none.
+    It is the innermost line of the user that the error passed through, or else the line where the step is
+    defined.
     """
 
     def __init__(self, step: Any) -> None:

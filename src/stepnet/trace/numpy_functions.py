@@ -1,6 +1,6 @@
-"""NumPy's own functions on a step's values: which operations each one is.
+"""NumPy's own functions on a step's values, as operations of the net.
 
-Every rule takes the arguments of the NumPy function. Axes are the ones the step sees, rows first; an axis
+Every rule takes the arguments of the NumPy function. Axes are those that the step sees, rows first. An axis
 that holds the rows is refused.
 """
 
@@ -59,7 +59,7 @@ def where(condition: Any, chosen: Any, other: Any) -> Traced:
 
 
 def value_or_number(value: Any) -> Any:
-    """A step's value, or a number, which is weak, as they are; anything else as an array of numbers."""
+    """A step's value or a Python number unchanged; anything else as an array of numbers."""
     if isinstance(value, Traced | bool | int | float):
         return value
     array = array_of(value, "a constant")
@@ -76,8 +76,8 @@ def clip(
     min: Any = None,  # noqa: A002 - NumPy's name
     max: Any = None,  # noqa: A002 - NumPy's name
 ) -> Traced:
-    """The value kept between two bounds."""
-    if any(one is not None for one in (a_min, a_max)) and any(one is not None for one in (min, max)):
+    """The value limited to two bounds."""
+    if any(bound is not None for bound in (a_min, a_max)) and any(bound is not None for bound in (min, max)):
         raise refuse("np.clip takes two bounds by place or by the names min and max, not by both")
     low, high = a_min if min is None else min, a_max if max is None else max
     dtype = kind_of(x)

@@ -11,7 +11,7 @@ from stepnet.trace.traced import Traced, apply, refuse, reshaped
 
 
 def kept(x: Traced, result: Traced, axes: tuple[int, ...], keepdims: bool) -> Traced:
-    """The result of a reduction, with the axes as ones where they are to stay."""
+    """The result of a reduction, with its axes as axes of size 1 where `keepdims` asks for them."""
     if not keepdims:
         return result
     rank = len(x.type.shape)
@@ -35,7 +35,7 @@ def extreme(operation: str) -> Callable[..., Traced]:
 
 
 def of_some(x: Traced, axes: tuple[int, ...], doing: str) -> tuple[int, ...]:
-    """The axes; refuses one of no features, none of which is the largest."""
+    """The axes; raises `StepError` for axes without features, which have no largest."""
     if any(x.type.shape[axis] == 0 for axis in axes):
         raise refuse(f"{doing} of {x.type.element} over axis {axes}: there are no numbers to choose from")
     return axes
@@ -64,7 +64,7 @@ def scan(operation: str) -> Callable[..., Traced]:
 def mean(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
     """The mean over feature axes."""
     axes = feature_axes(x, axis, "np.mean")
-    count = math.prod(x.type.shape[one] for one in axes)
+    count = math.prod(x.type.shape[axis] for axis in axes)
     values = x if x.type.is_float else x.astype(np.float64)
     return kept(x, apply("divide", apply("sum", values, axes=axes), count), axes, keepdims)
 
@@ -72,7 +72,7 @@ def mean(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
 def variance(x: Traced, axis: Any = None, *, ddof: int = 0, keepdims: bool = False) -> Traced:
     """The variance over feature axes."""
     axes = feature_axes(x, axis, "np.var")
-    count = math.prod(x.type.shape[one] for one in axes)
+    count = math.prod(x.type.shape[axis] for axis in axes)
     away = x - mean(x, axes, keepdims=True)
     degrees = max(count - ddof, 0)
     return kept(x, apply("divide", apply("sum", away * away, axes=axes), degrees), axes, keepdims)

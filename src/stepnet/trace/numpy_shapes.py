@@ -1,4 +1,4 @@
-"""NumPy's functions that lay out a step's features: shapes, orders of axes, parts and their joining."""
+"""NumPy's functions that rearrange a step's features: shapes, orders of axes, parts and concatenation."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ MOST_PARTS = 2**12
 
 
 def reshape(x: Traced, shape: Any, order: str = "C") -> Traced:
-    """The features laid out anew; the first size is the rows: x.shape[0], or -1."""
+    """The features in another shape; the first size is the rows: x.shape[0], or -1."""
     if order != "C":
         raise refuse("reshape in a step is in C order")
     advice = "reshape keeps the rows first: write x.reshape(x.shape[0], ...) or x.reshape(-1, ...)"
@@ -105,7 +105,7 @@ def expand_dims(x: Traced, axis: Any) -> Traced:
     """The value with new feature axes of size one."""
     given = listed(axis)
     rank = x.ndim + len(given)
-    places = {one % rank for one in given if is_integer(one) and -rank <= one < rank}
+    places = {axis % rank for axis in given if is_integer(axis) and -rank <= axis < rank}
     if len(places) < len(given):
         raise refuse(f"np.expand_dims to {rank} axes wants places among them, each once, not {axis}")
     lead = 0 if x.is_constant else 1
@@ -122,7 +122,7 @@ def squeeze(x: Traced, axis: Any = None) -> Traced:
         axes = tuple(place for place, size in enumerate(x.type.shape, -rank) if size == 1)
     else:
         axes = feature_axes(x, axis, "np.squeeze")
-    if any(x.type.shape[one] != 1 for one in axes):
+    if any(x.type.shape[axis] != 1 for axis in axes):
         raise refuse(f"np.squeeze of {x.type.element}: an axis to drop is not of size one")
     return reshaped(x, tuple(size for i, size in enumerate(x.type.shape) if i - rank not in axes))
 

@@ -1,7 +1,7 @@
-"""A traced step: its body net, and the structures that the user handed in and gets back.
+"""A traced step: its body net, and the structures of the user's inputs and results.
 
-The body's inputs stand in the order inputs, memories, statics, parameters; its results are the outputs and
-then each memory's next value.
+The body's inputs are in the order inputs, memories, statics, parameters. Its results are the outputs, and
+then the next value of each memory.
 """
 
 import inspect
@@ -69,7 +69,7 @@ class Spec:
 
 
 def axis_name(axis: Any) -> str:
-    """A name for the steps of a static; raises `InputError` for what is none, and for one that is taken."""
+    """A name for the steps of a static; raises `InputError` for one that is invalid or taken."""
     if not isinstance(axis, str) or axis in AXES:
         raise InputError(
             f"axis is a name for the steps of a static, other than {', '.join(AXES)}, not {shown(axis)}"
@@ -91,7 +91,7 @@ def sizes_of(shape: Any) -> tuple[int, ...]:
 
 
 def specs(structure: Any) -> Any:
-    """A structure of `Spec`s out of what a user writes: 64, (4, 16), or {"h": 64, "c": 64}."""
+    """A structure of `Spec`s from the forms that users write: 64, (4, 16), or {"h": 64, "c": 64}."""
 
     def spec(leaf: Any) -> Spec:
         if isinstance(leaf, Spec):
@@ -114,11 +114,11 @@ def is_shape(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class TracedStep:
-    """The body net of a step, with the structures around it.
+    """The body net of a step, with the structures of its inputs and results.
 
-    What is stored in one dtype and computed in another is cast where it enters the body, and outputs where
-    they leave it. Memories stay in the dtype that they are computed in from step to step, so that results are
-    the same however a sequence is cut. last: the `Spec`s of what a call rounds the last memories to.
+    A value that is stored in one dtype and computed in another is cast where it enters the body, and an
+    output where it leaves. Memories stay in their compute dtype from step to step, so that results are the
+    same however a sequence is cut. last: the `Spec`s to which a call rounds the last memories.
     """
 
     body: Net
@@ -132,13 +132,13 @@ class TracedStep:
 
     @computed_once
     def counts(self) -> tuple[int, int, int, int]:
-        """How many inputs, memories, statics and parameters there are."""
+        """The numbers of inputs, memories, statics and parameters."""
         inputs, memory, statics, params = map(leaves, (self.inputs, self.memory, self.statics, self.params))
         return len(inputs), len(memory), len(statics), len(params)
 
     @property
     def unrounded(self) -> "TracedStep":
-        """The same with its outputs in the dtypes that they are computed in: for those who compute on."""
+        """The same step with its outputs in their compute dtypes, for a caller that computes on."""
         nodes, count = self.body.nodes, len(self.names)
         results = [
             nodes[number].inputs[0] if DTYPES[self.body.type_of(number).dtype].is_stored else number
@@ -195,9 +195,9 @@ def trace_step(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) 
         extras = extra_arguments(step, builder, given["static"])
         if statics is not None and "statics" not in extras:
             raise InputError("statics were given, but the step has no parameter named `statics`")
-        found = step(given["x"], given["memory"], given["param"], **extras)
+        returned = step(given["x"], given["memory"], given["param"], **extras)
     with NamingLine(step), written_at(defined_at(step)):
-        if not isinstance(found, tuple) or len(pair := cast("tuple[Any, ...]", found)) != 2:
+        if not isinstance(returned, tuple) or len(pair := cast("tuple[Any, ...]", returned)) != 2:
             raise refuse("a step returns (output, memory), as one tuple of two")
         output, after = pair
         following = next_memories(memory, before, after)
@@ -212,23 +212,23 @@ def trace_step(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) 
 
 
 def carried(spec: Spec) -> Spec:
-    """A memory as it goes from step to step."""
+    """A memory in its compute dtype, as it is passed from step to step."""
     return replace(spec, dtype=DTYPES[str(spec.dtype)].compute)
 
 
 def rounded(builder: Builder, number: int, dtype: str) -> int:
-    """An output as it leaves the step: in a dtype that is only stored in, where it was computed for that."""
+    """An output in its storage dtype, where it was computed for one."""
     stored = DTYPES[dtype].is_stored and builder.type_of(number).dtype == DTYPES[dtype].compute
     return builder.add("cast", number, dtype=dtype) if stored else number
 
 
 def blank(structure: Any) -> Any:
-    """The structure with zeros for leaves: what results are put into."""
+    """The structure with zeros for leaves, to be filled with results."""
     return rebuild(structure, [0] * len(leaves(structure)))
 
 
 def extra_arguments(step: Step, builder: Builder, statics: Any) -> dict[str, Any]:
-    """`statics` and `index`, for a step that names them."""
+    """The arguments `statics` and `index`, for a step that has parameters of these names."""
     try:
         names = inspect.signature(step).parameters
     except (TypeError, ValueError):
@@ -242,7 +242,7 @@ def extra_arguments(step: Step, builder: Builder, statics: Any) -> dict[str, Any
 
 
 def row_value(builder: Builder, leaf: Any, what: str) -> int:
-    """The number of a value that there is one of per row; a constant is repeated in every row."""
+    """The number of a value with one entry per row; a constant is repeated in every row."""
     if not isinstance(leaf, Traced):
         array = array_of(leaf, what)
         if array.dtype.name not in COMPUTED:
@@ -256,7 +256,7 @@ def row_value(builder: Builder, leaf: Any, what: str) -> int:
 
 
 def next_memories(specs: Any, before: Any, after: Any) -> list[int]:
-    """The numbers of the next memories, which have the structure, shape and dtype they came in with."""
+    """The numbers of the next memories; raises `StepError` for another structure, shape or dtype."""
     after = arranged(after, before)
     if skeleton(before) != skeleton(after):
         raise refuse(

@@ -29,7 +29,7 @@ numpy: Any = np
 
 
 class Rows:
-    """The number of rows, which no step may know: it goes through `reshape(x.shape[0], ...)` alone."""
+    """The unknown number of rows. A step can only pass it on, as in `reshape(x.shape[0], ...)`."""
 
     def __repr__(self) -> str:
         return "rows"
@@ -47,7 +47,9 @@ ROWS_AXIS = Rows()
 
 @dataclass(frozen=True)
 class Rules:
-    """What NumPy's operations are in a step. A ufunc is one operation, by its name, or made of several."""
+    """The rules for NumPy's operations in a step. A ufunc is one operation, by its name, or several by a
+    rule.
+    """
 
     ufuncs: Mapping[np.ufunc, "str | Callable[..., Traced]"]
     functions: Mapping[Callable[..., Any], Callable[..., Any]]
@@ -55,7 +57,9 @@ class Rules:
 
 
 class Traced(NDArrayOperatorsMixin):
-    """A value in a net being made. It behaves as the array it stands for, as far as a step may."""
+    """A value in a net that is being built. It behaves as the array it stands for, as far as a step may use
+    it.
+    """
 
     __slots__ = ("builder", "number")
     __array_priority__ = 1000
@@ -74,7 +78,7 @@ class Traced(NDArrayOperatorsMixin):
 
     @property
     def is_constant(self) -> bool:
-        """Whether it is a parameter or made of parameters alone."""
+        """Whether it is a parameter or computed from parameters only."""
         return self.type.extent == CONST
 
     @property
@@ -143,7 +147,7 @@ class Traced(NDArrayOperatorsMixin):
         return self if name == self.type.dtype else apply("cast", self, dtype=name)
 
     def reshape(self, *shape: Any) -> "Traced":
-        """The features laid out anew."""
+        """The features in another shape."""
         whole = len(shape) == 1 and isinstance(shape[0], tuple | list)
         return numpy.reshape(self, shape[0] if whole else shape)
 
@@ -181,7 +185,7 @@ class Traced(NDArrayOperatorsMixin):
         return numpy.min(self, axis=axis, **options)
 
     def argmax(self, axis: Any = None, **options: Any) -> "Traced":
-        """Where the largest is along a feature axis."""
+        """The place of the largest along a feature axis."""
         return numpy.argmax(self, axis=axis, **options)
 
     def cumsum(self, axis: Any = None, **options: Any) -> "Traced":
@@ -193,7 +197,7 @@ class Traced(NDArrayOperatorsMixin):
         return numpy.cumprod(self, axis=axis, **options)
 
     def clip(self, min: Any = None, max: Any = None) -> "Traced":  # noqa: A002 - NumPy's names
-        """The value kept between two bounds."""
+        """The value limited to two bounds."""
         return numpy.clip(self, min, max)
 
     def dot(self, other: Any) -> "Traced":
@@ -236,7 +240,7 @@ class Traced(NDArrayOperatorsMixin):
 
 @contextmanager
 def as_refused(name: str) -> Generator[None]:
-    """Inside it, what NumPy and Python say of wrong arguments is said of the user's line."""
+    """A context in which errors of NumPy and Python about arguments name the user's line."""
     try:
         yield
     except (TypeError, ValueError, IndexError, OverflowError, RuntimeError) as error:
@@ -259,16 +263,16 @@ def apply(operation: str, *operands: Any, **attributes: Any) -> Traced:
 
 
 def builder_of(operands: Sequence[Any]) -> Builder:
-    """The one net that the operands belong to; the innermost, where others are around it."""
+    """The net to which the operands belong: the innermost one, where they belong to nested nets."""
     builders = {id(value.builder): value.builder for value in operands if isinstance(value, Traced)}.values()
-    for one in builders:
-        if all(other is one or one.is_inside(other) for other in builders):
-            return one
+    for builder in builders:
+        if all(other is builder or builder.is_inside(other) for other in builders):
+            return builder
     raise refuse("values of two different steps meet; hand the value in as an input, static or parameter")
 
 
 def dtype_in_steps(dtype: Any) -> str:
-    """The name of a dtype that steps compute in; refuses any other."""
+    """The name of a dtype that steps compute in; raises `StepError` for any other."""
     name = dtype_text(dtype)
     if name not in COMPUTED:
         raise refuse(f"dtype {name} is none of {', '.join(COMPUTED)}")
@@ -290,19 +294,19 @@ def lifted(builder: Builder, value: Any, operands: Sequence[Any]) -> int:
 
 
 def is_weak(value: Any) -> bool:
-    """Whether a value is a number of Python's, which takes the dtype of what it meets; NumPy's do not."""
+    """Whether a value is a Python number, which takes the dtype of the other operand, and none of NumPy's."""
     return isinstance(value, int | float) and not isinstance(value, bool | np.generic)
 
 
 def kind_of(value: Any) -> Any:
-    """The dtype that NumPy's promotion has of a value; of a weak number its type."""
+    """The dtype of a value for NumPy's promotion; of a weak number its Python type."""
     if is_weak(value):
         return float if isinstance(value, float) else int
     return value.dtype if isinstance(value, Traced) else array_of(value, "a constant").dtype
 
 
 def filled(shape: tuple[int, ...], value: Any, dtype: Any) -> np.ndarray:
-    """An array of `value` everywhere, cast as NumPy does it; refuses a whole number beyond the dtype."""
+    """An array of `value`, cast as NumPy does; raises `StepError` for integers that do not fit."""
     try:
         with np.errstate(all="ignore"):
             return np.full(shape, value, dtype)
@@ -321,7 +325,9 @@ def array_of(value: Any, what: str) -> np.ndarray:
 
 
 def align(builder: Builder, numbers: list[int]) -> None:
-    """Gives constants the feature rank they have beside rows; refuses what NumPy would lay against rows."""
+    """Gives constants the feature rank that they broadcast to; refuses those that NumPy would align with
+    rows.
+    """
     types = [builder.type_of(number) for number in numbers]
     ranks = [len(type_.shape) for type_ in types if type_.extent != CONST]
     if not ranks:
@@ -344,10 +350,10 @@ def align(builder: Builder, numbers: list[int]) -> None:
 
 
 def transposed(x: Traced, order: tuple[int, ...]) -> Traced:
-    """The feature axes in another order; as it is where nothing moves."""
+    """The feature axes in another order; the value itself where nothing moves."""
     return x if order == tuple(range(len(order))) else apply("transpose", x, order=order)
 
 
 def reshaped(x: Traced, shape: tuple[int, ...]) -> Traced:
-    """The features as `shape`; as it is where nothing changes."""
+    """The features with another shape; the value itself where nothing changes."""
     return x if shape == x.type.shape else apply("reshape", x, rank=len(x.type.shape), shape=shape)

@@ -1,4 +1,4 @@
-"""NumPy's ufuncs on a step's values: the operation that each one is, or the rule that makes it of several."""
+"""NumPy's ufuncs on a step's values: each as one operation, or by a rule as several."""
 
 import math
 from collections.abc import Callable
@@ -59,13 +59,13 @@ def matmul(left: Any, right: Any) -> Traced:
 
 
 def title(x: Traced) -> str:
-    """What to call a value in a message: an input by its name."""
+    """The name of a value in a message: an input by its name."""
     node = x.builder.nodes[x.number]
     return f"`{node.name}`" if node.operation == "input" else "a value"
 
 
 def of_matrices(a: Traced, b: Traced) -> Traced:
-    """Each row's matrices [..., m, k] with that row's own [..., k, n], or with a parameter's, one by one."""
+    """Each row's matrices [..., m, k] times that row's own [..., k, n], or times a parameter."""
     left, right = a.type.shape, b.type.shape
     if b.is_constant and len(right) == len(left) + 1 and right[0] == 1:  # the same in every row
         b, right = reshaped(b, right[1:]), right[1:]
@@ -80,14 +80,14 @@ def of_matrices(a: Traced, b: Traced) -> Traced:
 
 
 def dot(left: Any, right: Any) -> Traced:
-    """left @ right, where but one of them has rows: of two, NumPy's dot pairs all rows with all."""
+    """left @ right, where only one of them has rows. (np.dot of two values would pair all rows with all.)"""
     if all(isinstance(value, Traced) and not value.is_constant for value in (left, right)):
         raise refuse("np.dot of two values mixes their rows; for a row's own vector and matrix write @")
     return matmul(left, right)
 
 
 def in_loop(ufunc: np.ufunc, *operands: Any) -> list[Traced]:
-    """The operands in the dtypes in which NumPy computes a ufunc of them."""
+    """The operands, cast to the dtypes in which NumPy computes the ufunc."""
     builder = builder_of(operands)
     dtypes = loop_dtypes(ufunc, *operands)
     values = [Traced(builder, lifted(builder, value, operands)) for value in operands]
@@ -95,7 +95,7 @@ def in_loop(ufunc: np.ufunc, *operands: Any) -> list[Traced]:
 
 
 def loop_dtypes(ufunc: np.ufunc, *operands: Any) -> tuple[Any, ...]:
-    """The dtype in which NumPy computes a ufunc of each operand; refuses what it or a step has not."""
+    """The dtypes of the operands in NumPy's loop of a ufunc; raises `StepError` if there is none."""
     try:
         dtypes = ufunc.resolve_dtypes((*map(kind_of, operands), None))
     except TypeError as error:
@@ -160,7 +160,7 @@ def square(x: Any) -> Traced:
 
 
 def reciprocal(x: Any) -> Traced:
-    """1 / x; of integers as NumPy has it, cut to one."""
+    """1 / x; for integers truncated to an integer, as in NumPy."""
     (x,) = in_loop(np.reciprocal, x)
     return apply("divide", 1, x) if x.type.is_float else apply("divide", 1, x).astype(x.dtype)
 
@@ -176,12 +176,12 @@ def fabs(x: Any) -> Traced:
 
 
 def is_nan(x: Any) -> Traced:
-    """Whether x is not a number: only such a one differs from itself."""
+    """Whether x is NaN: only NaN differs from itself."""
     return apply("not_equal", x, x)
 
 
 def bitwise(ufunc: np.ufunc, operation: str) -> Callable[..., Traced]:
-    """&, |, ^ and ~ on booleans; integers have no bits here."""
+    """&, |, ^ and ~ on booleans; raises `StepError` for integers."""
 
     def rule(*operands: Any) -> Traced:
         if any(dtype != np.bool_ for dtype in loop_dtypes(ufunc, *operands)):

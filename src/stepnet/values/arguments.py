@@ -1,6 +1,6 @@
-"""What an argument may be: each check gives back the argument in its one form, or raises `InputError`.
+"""Checks of arguments: each returns the argument in its one form, or raises `InputError`.
 
-A check is given what the caller's argument means, in words that end where "not ..." may follow.
+A check takes the meaning of the argument, in words after which the message continues with "not ...".
 """
 
 import sys
@@ -20,7 +20,7 @@ SHOWN = 60
 
 
 def shown(value: Any) -> str:
-    """A wrong argument as messages have it, on one line.
+    """A wrong argument as text for a message, on one line.
 
     >>> shown("yes"), shown(np.zeros((2, 3))), shown({1: 2})
     ("'yes'", 'an array float64[2, 3]', '{1: 2}')
@@ -40,7 +40,7 @@ def is_array(value: Any) -> TypeGuard[Array]:
 
 
 def kind(value: Any) -> str:
-    """What a wrong argument is, where its value says less.
+    """The kind of a wrong argument, for messages where its value says less.
 
     >>> kind(None), kind([1]), kind(int)
     ('None', 'a list', 'the class int')
@@ -61,7 +61,7 @@ def is_integer(value: Any) -> bool:
 
 
 def function(value: Any, meaning: str) -> Callable[..., Any]:
-    """What can be called.
+    """The argument, if it is callable.
 
     >>> function(len, "until is a function until(output, memory)")
     <built-in function len>
@@ -104,16 +104,16 @@ def number(value: Any, meaning: str, holds: Callable[[float], bool], advice: str
     given: Any = value
     if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
         try:
-            found = float(given)
+            converted = float(given)
         except OverflowError:
-            found = float("nan")
-        if holds(found):
-            return found
+            converted = float("nan")
+        if holds(converted):
+            return converted
     raise InputError(f"{meaning}, not {shown(value)}{advice}")
 
 
 def instance(value: Any, of: type[Kind], meaning: str) -> Kind:
-    """What is an instance of a class.
+    """The argument, if it is an instance of a class.
 
     >>> instance("h", str, "name is a text")
     'h'
@@ -135,7 +135,7 @@ def choice(value: Any, meaning: str, among: Collection[str]) -> str:
 
 
 def is_one_of(value: Any, among: Collection[str]) -> TypeGuard[str]:
-    """Whether a value is one of several words; what cannot be looked up is none."""
+    """Whether a value is one of several words; False for values that cannot be hashed."""
     return isinstance(value, str) and value in among
 
 
@@ -154,7 +154,7 @@ def mapping(value: Any, meaning: str) -> Mapping[str, Any]:
 
 
 def array_of(value: Any, what: str) -> Array:
-    """The value as an array, of whatever dtype; raises `InputError` for what is none."""
+    """The value as an array of any dtype; raises `InputError` for anything that is no array."""
     if type(value) is np.ndarray:
         return value
     if isinstance(value, np.ma.MaskedArray):

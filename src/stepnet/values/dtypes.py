@@ -1,4 +1,4 @@
-"""The dtypes that values have: what numbers they hold, and what they are computed in."""
+"""The dtypes of values: the numbers that they hold, and the dtypes in which they are computed."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)  # which NumPy knows by name once ml_dty
 
 @dataclass(frozen=True)
 class Dtype:
-    """What numbers a dtype has.
+    """A dtype and its kind of numbers.
 
-    kind: float, integer or bool. compute: the dtype that it is computed in, which holds each of its numbers:
-    its own, or that of one which arrays are only stored in.
+    kind: float, integer or bool. compute: the dtype in which it is computed, which holds each of its numbers.
+    This is the dtype itself, or a wider one for a dtype that is only stored.
     """
 
     name: str
@@ -25,7 +25,7 @@ class Dtype:
 
     @property
     def is_stored(self) -> bool:
-        """Whether arrays are only stored in it."""
+        """Whether it is a storage dtype, in which nothing is computed."""
         return self.compute != self.name
 
 
@@ -46,7 +46,7 @@ COMPUTED = tuple(name for name, row in DTYPES.items() if not row.is_stored)
 
 
 def kind_of_dtype(dtype: Any) -> str:
-    """What numbers an array's dtype has: float, integer (signed or not), bool, or other.
+    """The kind of numbers of an array's dtype: float, integer (signed or not), bool, or other.
 
     >>> kind_of_dtype(np.dtype("bfloat16")), kind_of_dtype(np.dtype("uint8"))
     ('float', 'integer')
@@ -59,9 +59,9 @@ NUMPYS_KINDS = {"f": "float", "i": "integer", "u": "integer", "b": "bool"}
 
 
 def promoted_float(dtypes: Iterable[Any]) -> str:
-    """The promoted one of the floating dtypes; float32 where there is none.
+    """The promoted dtype of the floating ones; float32 where there is none.
 
-    Two that are only stored in have none between them, and are promoted as what they are computed in.
+    Two different storage dtypes are promoted as their compute dtypes.
 
     >>> promoted_float(["bfloat16", "int64"]), promoted_float(["bfloat16", "float16"]), promoted_float([])
     ('bfloat16', 'float32', 'float32')
@@ -73,13 +73,13 @@ def promoted_float(dtypes: Iterable[Any]) -> str:
 
 
 def computed(array: np.ndarray) -> np.ndarray:
-    """The numbers in the dtype that they are computed in, which holds them exactly."""
+    """The numbers in their compute dtype, which holds them exactly."""
     row = DTYPES.get(array.dtype.name)
     return array.astype(row.compute) if row and row.is_stored else array
 
 
 def dtype_text(dtype: Any) -> str:
-    """The name of a dtype; what was given, as text, where NumPy knows none of that name.
+    """The name of a dtype; the text of the argument where NumPy knows no such dtype.
 
     >>> dtype_text(np.float32), dtype_text("half a float")
     ('float32', "'half a float'")

@@ -1,4 +1,4 @@
-"""What the code of a whole call is written with: its program, the words that describe it, its threads."""
+"""The context in which the code of a whole call is written: its program, its words and its threads."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -17,8 +17,8 @@ from stepnet.net.ir import Net
 
 @dataclass(frozen=True)
 class Source:
-    """Bytes of a sequence: from a user's array (its word), or from a field of the sequence record; zeros
-    where there is neither.
+    """The source of bytes of a sequence: a user's array (its word), or a field of the sequence record; else
+    zeros.
     """
 
     word: int
@@ -27,16 +27,18 @@ class Source:
 
     @property
     def is_zeros(self) -> bool:
-        """Whether nothing is to be read."""
+        """Whether it has no source and stands for zeros."""
         return self.word < 0 and self.field is None
 
 
 @dataclass(frozen=True)
 class Program:
-    """Everything the driver's code is made from: each stage's loops, and which array goes where.
+    """The input of the code generator for a whole call: the loops of each stage, and the arrays of inputs and
+    results.
 
-    memories: where one begins, the word of the array of its last values (-1 for none), and its field. outputs
-    are every step's or each sequence's last, as the call says; kept ones are every step's.
+    memories: for each the source of its first value, the word of the array of its last values (-1 for none),
+    and its field. outputs are of every step or the last of each sequence, as the call says; kept ones are of
+    every step.
     """
 
     body: Net
@@ -45,7 +47,7 @@ class Program:
     loop: list[list[Loop]]
     after: list[list[Loop]]
     strides: dict[str, int]
-    lanes: int
+    width: int
     reverse: bool
     unroll: int
     inputs: tuple[tuple[int, Field], ...]
@@ -58,7 +60,7 @@ class Program:
 
 
 class CallCode:
-    """The function `run(words)` being written: values that every part of its code reads."""
+    """The function `run(words)` while it is written, with values that all parts of its code read."""
 
     def __init__(self, code: Code, program: Program) -> None:
         self.code = code
@@ -87,11 +89,11 @@ class CallCode:
         self.threads_cell, self.waited_cell, self.time_cell = (code.alloca(I64) for _ in range(3))
 
     def word_at(self, place: int) -> ir.Value:
-        """A word of the call by its place."""
+        """The word of the call at a place."""
         return self.code.read(I64, self.code.at(self.words, 8 * place), 8)
 
     def await_others(self) -> None:
-        """Waits until it is known how many threads there are; the other words are written by then."""
+        """Waits until the number of threads is known. The other words are written by then."""
         code = self.code
         progress, rest, clock = (self.word_at(WORDS.index(name)) for name in ("progress", "rest", "clock"))
         code.call(wait_while(code), [code.inttoptr(progress, POINTER), code.number(0), rest, clock])
@@ -103,11 +105,11 @@ class CallCode:
         return self.code.read_number(self.table[table], index)
 
     def progress(self, name: str) -> ir.Value:
-        """A word of how far the call is."""
+        """A word of the progress of the call."""
         return self.code.read(I64, self.code.at(self.pointer["progress"], 8 * PROGRESS.index(name)), 8)
 
     def set_progress(self, name: str, value: ir.Value) -> None:
-        """Sets a word of how far the call is."""
+        """Sets a word of the progress of the call."""
         self.code.write(value, self.code.at(self.pointer["progress"], 8 * PROGRESS.index(name)), 8)
 
     # ---- records
@@ -119,7 +121,7 @@ class CallCode:
         return code.at(code.at(self.pointer["block"], code.mul(row, stride)), field.offset)
 
     def of_sequence(self, source: Source, sequence: ir.Value) -> ir.Value:
-        """The pointer to what a sequence has of a source."""
+        """The pointer to the value of a source for a sequence."""
         code = self.code
         if source.field is None:
             return code.at(self.arrays[source.word], code.mul(sequence, code.number(source.bytes)))
@@ -129,7 +131,7 @@ class CallCode:
     # ---- threads and time
 
     def ticks(self) -> ir.Value:
-        """The time by the system's clock, for a call that may pause or share its steps; 0 for others."""
+        """The time by the system's clock, for a call that may pause or share its steps; else 0."""
         code = self.code
         code.store(code.number(0), self.time_cell)
         with code.when(code.or_(self.sliced, self.shared)):
@@ -139,7 +141,7 @@ class CallCode:
 
     @contextmanager
     def by_first_thread(self) -> Generator[None]:
-        """Code inside is run by one thread alone."""
+        """The code inside is run by the first thread only."""
         with self.code.when(self.alone):
             yield
 

@@ -1,4 +1,4 @@
-"""Writing LLVM code with loops and vectors: the few shapes of code that the engine is made of."""
+"""Writing LLVM code with loops and vectors: the few forms of code that the engine is made of."""
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -29,8 +29,7 @@ MEMORY_TYPES = {**REGISTER_TYPES, "bool": I8}
 class Code(ir.IRBuilder):
     """An LLVM builder that knows its target and can write loops.
 
-    Byte pointers and byte offsets are used throughout: what lies where is decided by the records, not by
-    types.
+    It uses byte pointers and byte offsets throughout: the records decide where values are, not LLVM's types.
     """
 
     def __init__(self, block: ir.Block, target: Target) -> None:
@@ -44,18 +43,18 @@ class Code(ir.IRBuilder):
         return ir.Constant(I64, value)
 
     def splat(self, type_: ir.Type, value: float) -> ir.Constant:
-        """`value` in every lane of `type_` (or the scalar, where it is one)."""
+        """`value` in every element of a vector of `type_`, or the scalar where `type_` is one."""
         if isinstance(type_, ir.VectorType):
             return ir.Constant(type_, [ir.Constant(type_.element, value)] * type_.count)
         return ir.Constant(type_, value)
 
-    def spread(self, value: ir.Value, lanes: int) -> ir.Value:
-        """A scalar in every lane of a vector."""
-        if lanes == 1:
+    def spread(self, value: ir.Value, width: int) -> ir.Value:
+        """A scalar in every element of a vector."""
+        if width == 1:
             return value
-        type_ = ir.VectorType(value.type, lanes)
+        type_ = ir.VectorType(value.type, width)
         first = self.insert_element(ir.Constant(type_, ir.Undefined), value, ir.Constant(I32, 0))
-        zeros = ir.Constant(ir.VectorType(I32, lanes), [0] * lanes)
+        zeros = ir.Constant(ir.VectorType(I32, width), [0] * width)
         return self.shuffle_vector(first, ir.Constant(type_, ir.Undefined), zeros)
 
     def smaller(self, a: ir.Value, b: ir.Value) -> ir.Value:
@@ -190,19 +189,19 @@ def mangled(type_: ir.Type) -> str:
     return str(type_)
 
 
-def register_type(dtype: str, lanes: int) -> ir.Type:
-    """The type of a value of `dtype` on registers: a vector, or a scalar for one lane."""
+def register_type(dtype: str, width: int) -> ir.Type:
+    """The type of a value of `dtype` on registers: a vector, or a scalar where the width is 1."""
     element = REGISTER_TYPES[dtype]
-    return element if lanes == 1 else ir.VectorType(element, lanes)
+    return element if width == 1 else ir.VectorType(element, width)
 
 
-def lanes_of(value: ir.Value) -> int:
-    """How many lanes a register has."""
+def width_of(value: ir.Value) -> int:
+    """The number of elements of a register."""
     return value.type.count if isinstance(value.type, ir.VectorType) else 1
 
 
 def element_type(type_: ir.Type) -> ir.Type:
-    """The type of one lane of a register's type."""
+    """The type of one element of a register's type."""
     return type_.element if isinstance(type_, ir.VectorType) else type_
 
 
@@ -216,18 +215,18 @@ def is_single(type_: ir.Type) -> bool:
     return isinstance(element_type(type_), ir.FloatType)
 
 
-def load_lanes(code: Code, dtype: str, lanes: int, pointer: ir.Value, align: int) -> ir.Value:
-    """`lanes` numbers that lie side by side, as a register; booleans lie as bytes."""
+def load_vector(code: Code, dtype: str, width: int, pointer: ir.Value, align: int) -> ir.Value:
+    """`width` numbers that lie side by side, as a register; booleans lie as bytes."""
     element = MEMORY_TYPES[dtype]
-    value = code.read(element if lanes == 1 else ir.VectorType(element, lanes), pointer, align)
+    value = code.read(element if width == 1 else ir.VectorType(element, width), pointer, align)
     if dtype != "bool":
         return value
     return code.icmp_unsigned("!=", value, code.splat(value.type, 0))
 
 
-def store_lanes(code: Code, dtype: str, value: ir.Value, pointer: ir.Value, align: int) -> None:
+def store_vector(code: Code, dtype: str, value: ir.Value, pointer: ir.Value, align: int) -> None:
     """A register put where its numbers lie side by side."""
     if dtype == "bool":
-        lanes = lanes_of(value)
-        value = code.zext(value, I8 if lanes == 1 else ir.VectorType(I8, lanes))
+        width = width_of(value)
+        value = code.zext(value, I8 if width == 1 else ir.VectorType(I8, width))
     code.write(value, pointer, align)

@@ -1,7 +1,7 @@
-"""Compiled plans, kept for the next equal plan: bounded by their bytes, and without the plans themselves.
+"""Compiled plans, cached for equal plans: bounded by their bytes, and without references to the plans.
 
-A plan holds the arrays that its step captured. What is kept holds machine code, and where its arrays go, so
-that nothing stays alive that belongs to a recurrence which is gone.
+A plan holds the arrays that its step captured. The cache holds machine code and the places of its arrays, so
+that it keeps nothing alive of a recurrence that is gone.
 """
 
 import ctypes
@@ -32,14 +32,15 @@ OVERHEAD = 64 * 2**10
 
 @dataclass(frozen=True)
 class Compiled:
-    """The machine code of a plan: `run` for a call's lanes, `sequences` for what each sequence has one of,
-    `ended` for what is computed for each in the end (None for nothing).
+    """The machine code of a plan.
 
-    needs: which arrays the end needs. memories: where each one begins, the word of its last values and its
-    field. constants: what is made of the parameters. strides: bytes from row to row of each record. words:
-    which words of a call are pointers to arrays, by kind; wanted: those which may not be left out;
-    sequence_words: those that `sequences` reads. counts: whether steps are counted. weights and
-    other_weights: bytes of parameters that are read at every step, and for each block of steps.
+    code: `run` for the lanes of a call, `sequences` for values computed once per sequence, `ended` for those
+    computed for each sequence at the end (None where there are none). needs: the arrays that the end needs.
+    memories: for each the source of its first value, the word of its last values and its field. constants:
+    the layout of values made from the parameters. strides: bytes from row to row of each record. words: the
+    words of a call that are pointers to arrays, by kind. wanted: those that must be present. sequence_words:
+    those that `sequences` reads. counts: whether steps are counted. weights and other_weights: bytes of
+    parameters that are read at every step, and for each block of steps.
     """
 
     run: NativeFunction
@@ -63,7 +64,7 @@ class Compiled:
 
     @property
     def bytes(self) -> int:
-        """About how much memory it takes."""
+        """An estimate of the memory that it takes."""
         return OVERHEAD + 2 * self.code.bytes + self.constants.held
 
 
@@ -97,9 +98,10 @@ def compiled(plan: Plan, target: Target) -> Compiled:
 
 
 class Kept:
-    """What was compiled last, up to so many bytes; what was not used for the longest time goes first.
+    """A cache of the last results, bounded by bytes: the entry that was not used for the longest time goes
+    first.
 
-    Nothing is locked: two threads may compile the same plan at the same time, and one of the two stays.
+    There is no lock: two threads may compile the same plan at the same time, and one result is kept.
     """
 
     def __init__(self, most: int) -> None:
@@ -107,10 +109,12 @@ class Kept:
         self.entries: OrderedDict[str, Compiled] = OrderedDict()
 
     def get(self, key: str, make: Callable[[], Compiled]) -> Compiled:
-        """The entry of a key; made where there is none."""
+        """The entry of a key; it is made where there is none."""
         entry = self.entries.pop(key, None) or make()
         self.entries[key] = entry
-        while sum(one.bytes for one in tuple(self.entries.values())) > self.most and len(self.entries) > 1:
+        while (
+            sum(entry.bytes for entry in tuple(self.entries.values())) > self.most and len(self.entries) > 1
+        ):
             self.entries.popitem(last=False)
         return entry
 
@@ -122,7 +126,7 @@ def write_run(module: ir.Module, program: Lowered, target: Target) -> None:
 
 
 def write_rows(module: ir.Module, name: str, work: RowWork, program: Lowered, target: Target) -> None:
-    """The function that computes something for each sequence, for `lanes` sequences from `first` on."""
+    """The function that computes values once per sequence, for `lanes` sequences from `first` on."""
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER]), name)
     code = Code(function.append_basic_block("entry"), target)
 
@@ -159,7 +163,7 @@ def write_rows(module: ir.Module, name: str, work: RowWork, program: Lowered, ta
         pointer("status"),
         zero,
         one,
-        program.program.lanes,
+        program.program.width,
     )
     for loops in work.loops:
         for loop in loops:

@@ -1,7 +1,7 @@
-"""The constants of a kernel: parameters as the machine code wants them, in one piece of memory.
+"""The constants of a kernel: parameters in the form that machine code reads, in one piece of memory.
 
-What lies where is decided while compiling; the numbers come when parameters are bound. A parameter of a
-product is packed as [unit block][k][gate][lane]: the microkernel then reads it from front to back.
+The layout is decided by the compiler. The numbers are filled in when parameters are bound. A parameter of a
+product is packed as [unit block][k][gate][element], so that the microkernel reads it from front to back.
 """
 
 from collections.abc import Sequence
@@ -31,23 +31,23 @@ Values = dict[tuple[bool, int], Array]
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Numbers of one constant at these places (all, if None), padded to whole vectors."""
+    """Elements of one constant at these places (all of them if None), padded to whole vectors."""
 
     constant: Constant
     places: Array | None
-    lanes: int
+    width: int
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What tells two apart."""
-        return self.constant, None if self.places is None else self.places.tobytes(), self.lanes
+        """The key by which equal entries are shared."""
+        return self.constant, None if self.places is None else self.places.tobytes(), self.width
 
     @property
     def bytes(self) -> int:
         """The size in memory."""
         type_ = self.constant.type
         count = type_.size if self.places is None else len(self.places)
-        return -(-count // self.lanes) * self.lanes * type_.itemsize
+        return -(-count // self.width) * self.width * type_.itemsize
 
     @property
     def sources(self) -> tuple[Constant, ...]:
@@ -62,32 +62,32 @@ class Places:
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """Parameters [k, n] of one shape, packed for the microkernel and padded: [unit block][k][gate][lane]."""
+    """Parameters [k, n] of one shape, packed for the microkernel: [unit block][k][gate][element], padded."""
 
     sources: tuple[Constant, ...]
-    lanes: int
+    width: int
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What tells two apart."""
-        return self.sources, "packed", self.lanes
+        """The key by which equal entries are shared."""
+        return self.sources, "packed", self.width
 
     @property
     def bytes(self) -> int:
         """The size in memory."""
         type_ = self.sources[0].type
         inner, size = type_.shape
-        return -(-size // self.lanes) * self.lanes * inner * len(self.sources) * type_.itemsize
+        return -(-size // self.width) * self.width * inner * len(self.sources) * type_.itemsize
 
     def array(self, values: Sequence[Array]) -> Array:
         """The packed numbers, from the values of the parameters."""
         inner, size = values[0].shape
-        blocks = -(-size // self.lanes)
-        packed = np.zeros((blocks, inner, len(values), self.lanes), values[0].dtype)
+        blocks = -(-size // self.width)
+        packed = np.zeros((blocks, inner, len(values), self.width), values[0].dtype)
         for gate, value in enumerate(values):
-            padded = np.zeros((inner, blocks * self.lanes), value.dtype)
+            padded = np.zeros((inner, blocks * self.width), value.dtype)
             padded[:, :size] = value
-            packed[:, :, gate] = padded.reshape(inner, blocks, self.lanes).transpose(1, 0, 2)
+            packed[:, :, gate] = padded.reshape(inner, blocks, self.width).transpose(1, 0, 2)
         return packed
 
 
@@ -103,7 +103,7 @@ class Constants:
 
     @property
     def held(self) -> int:
-        """Bytes of the arrays that say what each entry is."""
+        """The bytes of the arrays that describe the entries."""
         arrays = (entry.places if isinstance(entry, Places) else entry for _, entry in self.entries)
         return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
 
@@ -112,7 +112,7 @@ class Constants:
         return self._place(entry.key, entry, entry.bytes)
 
     def add_array(self, array: Array) -> int:
-        """The byte offset of an array that is known already."""
+        """The byte offset of an array that does not depend on parameters."""
         return self._place((array.dtype.str, array.tobytes()), array, array.nbytes)
 
     def _place(self, key: tuple[object, ...], entry: "Places | Packed | Array", size: int) -> int:
@@ -124,11 +124,11 @@ class Constants:
         return self.known[key]
 
     def filled(self, values: Values) -> Array:
-        """The memory, filled with what the values of the constants make of each entry."""
+        """The memory, filled from the values of the constants."""
         memory = aligned(self.size)
         for offset, entry in self.entries:
             if not isinstance(entry, np.ndarray):
-                entry = entry.array([values[one.inside, one.number] for one in entry.sources])
+                entry = entry.array([values[source.inside, source.number] for source in entry.sources])
             data = np.ascontiguousarray(entry).reshape(-1).view(np.uint8)
             memory[offset : offset + data.size] = data
         return memory

@@ -3,7 +3,7 @@
     left [rows, m], right [rows, n]   ->   left.T @ right, [m, n]
 
     rows 0..255     pack left    [column group][row][8 columns]
-                    pack right   [unit block][row][lane]
+                    pack right   [unit block][row][element]
                     tiles        8 columns by 3 unit blocks, a vector accumulator each   ->   added to the sum
     rows 256..511   the same
 
@@ -20,7 +20,7 @@ import numpy as np
 from llvmlite import ir
 
 from stepnet.engines.llvm.build import MachineCode, NativeFunction
-from stepnet.engines.llvm.code import I64, POINTER, Code, load_lanes, store_lanes
+from stepnet.engines.llvm.code import I64, POINTER, Code, load_vector, store_vector
 from stepnet.engines.llvm.memory import aligned, pointer
 from stepnet.engines.llvm.records import LINE
 from stepnet.engines.llvm.target import Target
@@ -78,7 +78,7 @@ class Sizes:
         return np.dtype(self.dtype).itemsize
 
     @property
-    def lanes(self) -> int:
+    def width(self) -> int:
         """Numbers of a vector: columns of a unit."""
         return self.target.vector_bytes // self.itemsize
 
@@ -100,7 +100,7 @@ class Sizes:
     @property
     def unit_bytes(self) -> int:
         """From one packed unit to the next."""
-        return BLOCK * self.lanes * self.itemsize + LINE
+        return BLOCK * self.width * self.itemsize + LINE
 
 
 @cache
@@ -140,7 +140,7 @@ class ContractCode:
                 code.number(UNROLLED),
             )
             self.pack("left", "group", self.sizes.group, self.sizes.group_bytes, first, count, whole)
-            self.pack("right", "unit", self.sizes.lanes, self.sizes.unit_bytes, first, count, whole)
+            self.pack("right", "unit", self.sizes.width, self.sizes.unit_bytes, first, count, whole)
             self.multiply(whole)
         code.ret(code.number(0))
 
@@ -150,7 +150,7 @@ class ContractCode:
         self,
         side: str,
         part: str,
-        width: int,
+        part_columns: int,
         part_bytes: int,
         first: ir.Value,
         count: ir.Value,
@@ -161,10 +161,10 @@ class ContractCode:
         source, places, stride = self.pointer(side), self.pointer("places"), self.word(f"{side}_stride")
         target = self.pointer(f"packed_{side}")
         begin, end = self.word(f"first_{part}"), self.word(f"last_{part}")
-        columns = code.sub(self.word(f"{side}_columns"), code.mul(begin, code.number(width)))
-        full = code.smaller(code.sdiv(columns, code.number(width)), code.sub(end, begin))
-        rest = code.smaller(columns, code.mul(code.sub(end, begin), code.number(width)))
-        row_bytes = width * itemsize
+        columns = code.sub(self.word(f"{side}_columns"), code.mul(begin, code.number(part_columns)))
+        full = code.smaller(code.sdiv(columns, code.number(part_columns)), code.sub(end, begin))
+        rest = code.smaller(columns, code.mul(code.sub(end, begin), code.number(part_columns)))
+        row_bytes = part_columns * itemsize
         first_byte = code.mul(begin, code.number(row_bytes))
 
         def packed(place: ir.Value, row: ir.Value) -> ir.Value:
@@ -176,18 +176,18 @@ class ContractCode:
             line = code.at(code.at(source, code.mul(place, stride)), first_byte)
             with code.loop(code.number(0), full) as number:
                 there = code.at(line, code.mul(number, code.number(row_bytes)))
-                value = load_lanes(code, self.sizes.dtype, width, there, itemsize)
-                store_lanes(code, self.sizes.dtype, value, packed(number, row), itemsize)
-            with code.loop(code.mul(full, code.number(width)), rest) as column:
-                value = load_lanes(
+                value = load_vector(code, self.sizes.dtype, part_columns, there, itemsize)
+                store_vector(code, self.sizes.dtype, value, packed(number, row), itemsize)
+            with code.loop(code.mul(full, code.number(part_columns)), rest) as column:
+                value = load_vector(
                     code,
                     self.sizes.dtype,
                     1,
                     code.at(line, code.mul(column, code.number(itemsize))),
                     itemsize,
                 )
-                within = code.mul(code.srem(column, code.number(width)), code.number(itemsize))
-                store_lanes(code, self.sizes.dtype, value, code.at(packed(full, row), within), itemsize)
+                within = code.mul(code.srem(column, code.number(part_columns)), code.number(itemsize))
+                store_vector(code, self.sizes.dtype, value, code.at(packed(full, row), within), itemsize)
         with code.loop(count, whole) as row, code.loop(code.number(0), code.sub(end, begin)) as number:
             code.zero_bytes(packed(number, row), row_bytes)
 
@@ -206,7 +206,7 @@ class ContractCode:
     def add_tile(self, shape: Tile, unit: ir.Value, group: ir.Value, inner: ir.Value) -> None:
         """Adds one tile's sums to the total."""
         code, sizes = self.code, self.sizes
-        itemsize, vector_bytes = sizes.itemsize, sizes.lanes * sizes.itemsize
+        itemsize, vector_bytes = sizes.itemsize, sizes.width * sizes.itemsize
         numbers = code.at(self.pointer("packed_left"), code.mul(group, code.number(sizes.group_bytes)))
         sums = accumulate(
             code,
@@ -216,7 +216,7 @@ class ContractCode:
             inner=inner,
             gates=1,
             dtype=sizes.dtype,
-            lanes=sizes.lanes,
+            width=sizes.width,
             unit_bytes=sizes.unit_bytes,
         )
         row = code.mul(code.add(group, self.word("first_group")), code.number(sizes.group))
@@ -257,8 +257,8 @@ class Contract:
         self.arrays, self.places, self.target = (left, right), places, target
         self.sizes = Sizes(target, left.dtype.name)
         self.columns = left.shape[1], right.shape[1]
-        groups, units = -(-self.columns[0] // self.sizes.group), -(-self.columns[1] // self.sizes.lanes)
-        self.total = np.zeros((groups * self.sizes.group, units * self.sizes.lanes), left.dtype)
+        groups, units = -(-self.columns[0] // self.sizes.group), -(-self.columns[1] // self.sizes.width)
+        self.total = np.zeros((groups * self.sizes.group, units * self.sizes.width), left.dtype)
         work = len(places) * self.columns[0] * self.columns[1]
         self.held: list[Array] = []
         self.words = np.stack(
@@ -318,10 +318,10 @@ def parts(groups: int, units: int, count: int) -> list[tuple[tuple[int, int], tu
     """
     if groups > units:
         return [((first, last), (0, units)) for first, last in ranges(groups, count, 1)]
-    return [((0, groups), one) for one in ranges(units, count, 3)]
+    return [((0, groups), unit_range) for unit_range in ranges(units, count, 3)]
 
 
 def ranges(size: int, count: int, multiple: int) -> list[tuple[int, int]]:
     """0..size in at most `count` ranges, all but the last of them multiples of `multiple`."""
-    width = -(-size // (count * multiple)) * multiple
-    return [(first, min(size, first + width)) for first in range(0, size, width)]
+    length = -(-size // (count * multiple)) * multiple
+    return [(first, min(size, first + length)) for first in range(0, size, length)]

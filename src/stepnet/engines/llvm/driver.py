@@ -91,7 +91,7 @@ def write_block(
 
 
 def judge(call: CallCode, began: ir.Value, stop: ir.Value, deadline: ir.Value) -> None:
-    """Says whether all pause here, and how many threads go on: half of them, if one was late."""
+    """Decides whether all threads pause here, and how many go on: half of them, if one was late."""
     code, now = call.code, call.ticks()
     over = code.and_(call.sliced, code.icmp_signed(">", now, deadline))
     call.set_progress("pause", code.zext(over, I64))
@@ -104,7 +104,7 @@ def judge(call: CallCode, began: ir.Value, stop: ir.Value, deadline: ir.Value) -
 
 
 def between(call: CallCode, stop: ir.Value, now_cell: ir.Value) -> None:
-    """Between two blocks: threads that are left out end here, and all do where there is a pause."""
+    """The code between two blocks: threads that are left out end here, and all end where there is a pause."""
     code = call.code
     threads, pause = (
         call.progress("threads"),
@@ -129,7 +129,7 @@ def write_phases(call: CallCode, net: Net, phases: list[list[Loop]], rows: Rows)
         call.pointer["status"],
         call.word["thread"],
         call.threads,
-        call.program.lanes,
+        call.program.width,
     )
     for loops in phases:
         for loop in loops:

@@ -1,7 +1,6 @@
 """The elementary functions by the names of their operations: one table, one row per function.
 
-Each is straight-line code on vectors (or scalars) of float or double; what they have in common is said in
-`maths`.
+Each is straight-line code on vectors (or scalars) of float or double; see `maths`.
 """
 
 from collections.abc import Callable

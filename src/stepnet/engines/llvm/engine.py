@@ -28,7 +28,7 @@ class LlvmEngine:
     name: str = "llvm"
 
     def refuse(self, schedule: Schedule) -> str | None:
-        """What it has no machine code for; None if nothing."""
+        """The first operation without machine code, as a reason; None if there is none."""
         return next((reason for plan in schedule.plans if (reason := plan_refusal(plan))), None)
 
     def compile(self, schedule: Schedule) -> Kernel:
@@ -43,7 +43,7 @@ class LlvmEngine:
         return LlvmKernel(plan, KEPT.get(key, lambda: compiled(plan, target)), target)
 
     def total(self, node: Node, operands: Sequence[Array]) -> Array:
-        """What a node gives that there is one of for all rows."""
+        """A value over all rows, computed by NumPy or the contract kernel."""
         return total(node, list(map(Rows, operands)), self.target or host_target())
 
 
@@ -51,7 +51,9 @@ KEPT = Kept(MOST_BYTES)
 
 
 def plan_refusal(plan: Plan) -> str | None:
-    """What a plan has that there is no machine code for; what NumPy does at the end needs none."""
+    """The first operation of a plan without machine code. NumPy does the work after the loop, which needs
+    none.
+    """
     in_numpy = {*plan.reduced, *plan.total}
     rest = [node for number, node in enumerate(plan.net.nodes) if number not in in_numpy]
     return refusal(rest) or refusal(plan.body.nodes, inside=True)

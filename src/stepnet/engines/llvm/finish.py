@@ -1,9 +1,8 @@
-"""What is done once the loop of a call is done: reductions over each sequence, and totals.
+"""The work after the loop of a call: reductions over each sequence, and totals over all rows.
 
-Contracts have a kernel of their own (`contract.py`); the rest is NumPy.
-
-Rows of steps are taken in one order, sequence by sequence and step by step, whatever the layout of the call,
-its lanes and its threads.
+Contracts have a kernel of their own (`contract.py`); NumPy does the rest. The rows of steps are always taken
+in the same order, sequence by sequence and step by step, whatever the layout of the call, its lanes and its
+threads.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +26,7 @@ Kinds = Mapping[str, Sequence[Array | None]]
 
 
 class Rows(NamedTuple):
-    """The values of one node: an array, and which of its rows count, in their order; None for all of them."""
+    """The values of one node: an array, and the rows of it that count, in order; None for all rows."""
 
     array: Array
     places: Array | None = None
@@ -39,9 +38,10 @@ class Rows(NamedTuple):
 
 
 class Arrays(NamedTuple):
-    """The arrays of a call in the order of their words, those of the last memories among them, the memory for
-    what each sequence has one of (None for nothing), how many sequences there are, and all arrays by kind,
-    where something is done in the end.
+    """The arrays of a call in the order of their words, including those of the last memories.
+
+    Also the memory for values computed once per sequence (None where there are none), the number of
+    sequences, and all arrays by kind where there is work after the loop.
     """
 
     in_order: list[Array | None]
@@ -53,7 +53,7 @@ class Arrays(NamedTuple):
 
 @dataclass(frozen=True)
 class Finish:
-    """What a plan does in the end, and the constants that it reads there, by their numbers in the net.
+    """The work of a plan after its loop, and the constants that it reads, by their numbers in the net.
 
     target: the processor that code is made for.
     """
@@ -65,9 +65,9 @@ class Finish:
 
     @classmethod
     def of(cls, plan: Plan, needs: Needs, values: Values, target: Target) -> "Finish | None":
-        """What a plan does in the end; None where the last memories are all it gives besides outputs.
+        """The work of a plan after its loop; None where its only results are outputs and last memories.
 
-        values: what is known of the parameters.
+        values: the known values of the parameters.
         """
         in_order = [slot.place for slot in needs.finals if slot is not None] == [*range(len(plan.ends.rows))]
         if in_order and needs.are_none and not plan.ends.totals:
@@ -78,7 +78,9 @@ class Finish:
         return cls(plan, needs, constants, target)
 
     def arrays(self, call: Call, results: Results) -> dict[str, list[Array]]:
-        """The arrays that the end needs, those of the results where these are asked for."""
+        """The arrays that the work after the loop needs: those of results where these are asked for, else new
+        ones.
+        """
         batch = len(call.lengths)
 
         def of_rows(number: int, place: int = -1) -> Array:
@@ -92,7 +94,7 @@ class Finish:
         }
 
     def values(self, call: Call, arrays: Arrays) -> dict[int, Rows]:
-        """The values by number that reductions and totals are made of."""
+        """The values that reductions and totals read, by number."""
         ends, net, kinds = self.plan.ends, self.plan.net, arrays.kinds
         places = call.all_places
         numbers = {
@@ -113,7 +115,7 @@ class Finish:
         return values
 
     def reduce(self, call: Call, arrays: Arrays) -> None:
-        """Makes one value of each sequence's steps."""
+        """Computes one value from the steps of each sequence."""
         if not self.needs.reduced:
             return
         values, offsets = self.values(call, arrays), offsets_of(call.lengths)
@@ -123,7 +125,7 @@ class Finish:
                 array[...] = REDUCTIONS[node.attributes["how"]](values[node.inputs[0]].packed, offsets)
 
     def total(self, call: Call, arrays: Arrays, results: Results) -> None:
-        """Makes the totals, and puts those that are asked for into the results."""
+        """Computes the totals and puts those that are asked for into the results."""
         values = self.values(call, arrays)
         for number in self.plan.total:
             node = self.plan.net.nodes[number]
@@ -133,7 +135,7 @@ class Finish:
 
 
 def total(node: Node, operands: Sequence[Rows], target: Target) -> Array:
-    """What a node gives that there is one of for all rows."""
+    """A value over all rows."""
     if node.operation != "contract":
         return total_of(node, [operand.packed for operand in operands])
     left, right = operands

@@ -22,7 +22,7 @@ from stepnet.engines.llvm.maths import (
     economised_even,
     horner,
     magnitude,
-    precision,
+    precision_of,
     reduced,
     with_sign,
 )
@@ -54,9 +54,9 @@ class Parts(NamedTuple):
 
 def sinh(code: Code, x: ir.Value) -> ir.Value:
     """The hyperbolic sine: of r with that of n ln 2, the largest term added last."""
-    one = parts(code, x)
-    rest = code.fused(one.square, one.sinh_n, code.fmul(one.cube, one.cosh_n))
-    value = code.fadd(one.sinh_n, code.fused(one.coarse, one.cosh_n, rest))
+    pieces = parts(code, x)
+    rest = code.fused(pieces.square, pieces.sinh_n, code.fmul(pieces.cube, pieces.cosh_n))
+    value = code.fadd(pieces.sinh_n, code.fused(pieces.coarse, pieces.cosh_n, rest))
     tiny = code.fcmp_ordered("<", magnitude(code, x), code.splat(x.type, TINY))
     return code.select(tiny, x, with_sign(code, fourfold(code, value), x))
 
@@ -66,21 +66,21 @@ def cosh(code: Code, x: ir.Value) -> ir.Value:
 
     That is the 2^n of cosh(n ln 2): 2^n + 2^-n may have been rounded, and the result be half as large.
     """
-    one = parts(code, x)
-    rest = code.fused(one.square, one.cosh_n, code.fmul(one.cube, one.sinh_n))
-    rest = code.fadd(one.shrunk, code.fused(one.coarse, one.sinh_n, rest))
-    return fourfold(code, code.fadd(one.grown, rest))
+    pieces = parts(code, x)
+    rest = code.fused(pieces.square, pieces.cosh_n, code.fmul(pieces.cube, pieces.sinh_n))
+    rest = code.fadd(pieces.shrunk, code.fused(pieces.coarse, pieces.sinh_n, rest))
+    return fourfold(code, code.fadd(pieces.grown, rest))
 
 
 def parts(code: Code, x: ir.Value) -> Parts:
-    """What both are made of."""
-    one = precision(x.type)
-    size = clamped(code, magnitude(code, x), None, LAST[one is SINGLE])
-    small = reduced(code, size, 1, one.bias - 3)
+    """The terms that sinh and cosh are made of."""
+    precision = precision_of(x.type)
+    size = clamped(code, magnitude(code, x), None, LAST[precision is SINGLE])
+    small = reduced(code, size, 1, precision.bias - 3)
     grown = as_exponent(code, as_integer(code, small.shifted), x.type)
     shrunk = code.fdiv(code.splat(x.type, 2.0**-6), grown)
     z = code.fmul(small.r, small.r)
-    cube = code.fmul(code.fmul(small.r, z), horner(code, z, sinh_series(one)))
+    cube = code.fmul(code.fmul(small.r, z), horner(code, z, sinh_series(precision)))
     return Parts(
         grown,
         shrunk,
@@ -88,7 +88,7 @@ def parts(code: Code, x: ir.Value) -> Parts:
         code.fadd(grown, shrunk),
         small.coarse,
         code.fadd(small.fine, cube),
-        code.fmul(z, horner(code, z, cosh_series(one))),
+        code.fmul(z, horner(code, z, cosh_series(precision))),
     )
 
 
@@ -98,14 +98,14 @@ def fourfold(code: Code, x: ir.Value) -> ir.Value:
 
 
 @cache
-def sinh_series(one: Precision) -> list[Fraction]:
+def sinh_series(precision: Precision) -> list[Fraction]:
     """p, where sinh(r) = r + r³ p(r²), for |r| <= ln(2) / 2."""
-    degree = DEGREE[one is SINGLE]
+    degree = DEGREE[precision is SINGLE]
     return economised_even([Fraction(1, factorial(2 * k + 3)) for k in range(degree + 8)], LARGEST, degree)
 
 
 @cache
-def cosh_series(one: Precision) -> list[Fraction]:
+def cosh_series(precision: Precision) -> list[Fraction]:
     """p, where cosh(r) = 1 + r² p(r²), for |r| <= ln(2) / 2."""
-    degree = DEGREE[one is SINGLE] + 1
+    degree = DEGREE[precision is SINGLE] + 1
     return economised_even([Fraction(1, factorial(2 * k + 2)) for k in range(degree + 8)], LARGEST, degree)

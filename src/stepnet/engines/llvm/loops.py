@@ -56,7 +56,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Table:
-    """An operand in a record, read through a table of places: one per block, or one per lane."""
+    """An operand in a record, read through a table of places: one per block, or one per element."""
 
     field: Field
     offset: int
@@ -123,11 +123,11 @@ class ScanLoop:
 
 @dataclass(frozen=True)
 class GatherLoop:
-    """Rows of `width` numbers of a table of `count` rows, at integers in a field."""
+    """Rows of `row_size` numbers of a table of `count` rows, at integers in a field."""
 
     table: int
     count: int
-    width: int
+    row_size: int
     index: Operand
     indices: int
     targets: tuple[Field, ...]

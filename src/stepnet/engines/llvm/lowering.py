@@ -51,7 +51,7 @@ class Stage:
     inside: bool
     records: Records
     constants: Constants
-    lanes: int
+    width: int
     scratch: str
     sources: dict[int, Field]
     wanted: dict[int, list[Field]]
@@ -99,7 +99,7 @@ class Stage:
         return fields
 
     def in_loop(self, operand: int, root: int, user: int) -> bool:
-        """Whether `user` reads `root` on registers."""
+        """Whether `user` reads `root` from registers, in the same loop."""
         node, source = self.net.nodes[user], self.net.nodes[root]
         if node.operation == "result":
             return True
@@ -140,7 +140,7 @@ class Stage:
             if node.kind == "matmul":
                 products.append(self.product(number, members))
             elif node.kind == "pointwise":
-                operands = tuple(self.operand(one, node.type, number) for one in node.inputs)
+                operands = tuple(self.operand(operand, node.type, number) for operand in node.inputs)
                 nodes.append((number, operands))
         stores: list[tuple[Operand, Field]] = []
         for number in members:
@@ -159,7 +159,7 @@ class Stage:
         if node.operation == "products":
             ports = [self.port(number, place, members) for place in range(len(rights))]
         inner, size = self.net.type_of(rights[0]).shape
-        packed = self.constants.add(Packed(tuple(map(self.constant, rights)), self.lanes))
+        packed = self.constants.add(Packed(tuple(map(self.constant, rights)), self.width))
         assert size == node.types[0].size
         return Product(left, start, inner, tuple(ports), packed)
 
@@ -193,11 +193,11 @@ class Stage:
         node = self.net.nodes[number]
         table, index = node.inputs
         shape = self.net.type_of(table).shape
-        width = int(np.prod(shape[1:], dtype=np.int64))
+        row_size = int(np.prod(shape[1:], dtype=np.int64))
         offset = self.constants.add(Places(self.constant(table), None, 1))
         operand = self.operand(index, self.net.type_of(index), number)
         return GatherLoop(
-            offset, shape[0], width, operand, self.net.type_of(index).size, self.targets(number)
+            offset, shape[0], row_size, operand, self.net.type_of(index).size, self.targets(number)
         )
 
     def concatenation(self, number: int) -> list[CopyLoop]:
@@ -242,7 +242,7 @@ class Stage:
         return loops
 
     def targets(self, number: int) -> tuple[Field, ...]:
-        """The fields that a node is put into."""
+        """The fields in which the value of a node is stored."""
         return tuple(self.fields.get(number, ()))
 
     # ---- operands
@@ -264,7 +264,7 @@ class Stage:
         if node.types[0].extent == CONST:
             if node.operation == "constant" and node.type.size == 1 and not DTYPES[type_.dtype].is_stored:
                 return Immediate(node.attributes["value"].value.ravel()[0].item(), type_.dtype)
-            return Broadcast(self.constants.add(Places(self.constant(root), places, self.lanes)), type_.dtype)
+            return Broadcast(self.constants.add(Places(self.constant(root), places, self.width)), type_.dtype)
         if reader >= 0 and root in self.phase_of and self.in_loop(number, root, reader) and part is None:
             return Register(root, type_.dtype)
         return self.field_operand(self.field_of(root), places, type_.dtype)
@@ -274,7 +274,7 @@ class Stage:
         return Constant(self.inside, number, self.net.type_of(number))
 
     def field_of(self, root: int) -> Field:
-        """Where a value lies."""
+        """The field of a value."""
         return self.sources[root] if root in self.sources else self.fields[root][0]
 
     def field_operand(self, source: Field, places: np.ndarray, dtype: str) -> Operand:
@@ -283,15 +283,15 @@ class Stage:
             return Uniform(source, int(places[0]), dtype)
         if np.array_equal(places, places[0] + np.arange(len(places))):
             return Load(source, int(places[0]), dtype)
-        starts = places[:: self.lanes]
-        lane = np.arange(len(places)) % self.lanes
-        block = np.repeat(starts, self.lanes)[: len(places)]
+        starts = places[:: self.width]
+        element = np.arange(len(places)) % self.width
+        block = np.repeat(starts, self.width)[: len(places)]
         if np.array_equal(places, block):
             return Table(source, self.table(starts), "spread", dtype)
-        if np.array_equal(places, block + lane):
+        if np.array_equal(places, block + element):
             return Table(source, self.table(starts), "block", dtype)
-        padded = np.concatenate([places, np.repeat(places[-1], -len(places) % self.lanes)])
-        return Table(source, self.table(padded), "lane", dtype)
+        padded = np.concatenate([places, np.repeat(places[-1], -len(places) % self.width)])
+        return Table(source, self.table(padded), "element", dtype)
 
     def table(self, places: np.ndarray) -> int:
         """The constants' offset of a table of places."""

@@ -1,9 +1,9 @@
 """Elementary functions as straight-line LLVM code on vectors (or scalars) of float or double.
 
-Each function takes the code and a value and gives the value of the function in every lane. The same code
+Each function takes the code and a value and gives the value of the function in every element. The same code
 serves every width and target; where there is a fused multiply-add, a result is the same bits in all.
 
-1. Nothing branches: all lanes go one way, and `select` picks where there are two.
+1. Nothing branches: all elements go one way, and `select` picks where there are two.
 2. Arguments are clamped to where the result still changes, by a comparison that a NaN fails and so passes.
 3. Where numbers come from: a Taylor series with exact rational coefficients, made shorter by Chebyshev
    economisation (Lanczos, Applied Analysis, 1956), rounded once at the end. Two tables hold fitted numbers.
@@ -63,9 +63,9 @@ ERFC_TAIL = (
 
 @dataclass(frozen=True)
 class Precision:
-    """A floating type: its bits, where exp under- and overflows, and how long each polynomial has to be.
+    """A floating type: its bits, where exp under- and overflows, and the degree of each polynomial.
 
-    `ln_2_bits` is how many bits of ln 2 are in its high part: any n that occurs fits in the others.
+    `ln_2_bits` is the number of bits of ln 2 in its high part. Every n that occurs fits in the others.
     """
 
     integer: ir.Type
@@ -93,23 +93,23 @@ DOUBLE = Precision(ir.IntType(64), "f8", 52, 1023, 41, -746.0, 710.0, 7, 12, 19)
 
 def exp(code: Code, x: ir.Value, low: ir.Value | None = None) -> ir.Value:
     """e^x; e^(x + low), where that is given: so small that it matters beside the last place of x alone."""
-    one = precision(x.type)
-    limited = clamped(code, x, one.exp_first, one.exp_last)
+    precision = precision_of(x.type)
+    limited = clamped(code, x, precision.exp_first, precision.exp_last)
     # The exponent is applied in two halves, for 2^n alone may be out of range; only the second half rounds.
-    small = reduced(code, limited, 1, 2 * one.bias)
+    small = reduced(code, limited, 1, 2 * precision.bias)
     bits = as_integer(code, small.shifted)
     half = code.lshr(bits, code.splat(bits.type, 1))
     r = small.r if low is None else code.fadd(small.coarse, code.fadd(small.fine, low))
-    y = horner(code, r, [1, 1, *exp_tail(one, 1)])
+    y = horner(code, r, [1, 1, *exp_tail(precision, 1)])
     y = code.fmul(y, as_exponent(code, half, x.type))
     return code.fmul(y, as_exponent(code, code.sub(bits, half), x.type))
 
 
 def expm1(code: Code, x: ir.Value) -> ir.Value:
     """e^x - 1, as exact near zero as elsewhere."""
-    one = precision(x.type)
+    precision = precision_of(x.type)
     # Half of it, 2^(n-1) (e^r - 1) + 2^(n-1) - 1/2, because 2^n overflows before the result does.
-    small = reduced(code, clamped(code, x, -40.0, one.exp_last), 1, one.bias - 1)
+    small = reduced(code, clamped(code, x, -40.0, precision.exp_last), 1, precision.bias - 1)
     power = as_exponent(code, as_integer(code, small.shifted), x.type)
     half = code.fused(power, change(code, small, 1), code.fsub(power, code.splat(x.type, 0.5)))
     return with_sign(code, code.fadd(half, half), x)
@@ -121,8 +121,8 @@ def tanh(code: Code, x: ir.Value) -> ir.Value:
     Both are halved, and made of c = (1 - e^(-2r)) / 2: as e = 2^n (1 - 2c), above is 2^n c + (1 - 2^n) / 2.
     Each is rounded once or nearly so; one taken from the other would add their errors and exceed 2 ulp.
     """
-    one, half = precision(x.type), code.splat(x.type, 0.5)
-    small = reduced(code, clamped(code, magnitude(code, x), None, 20.0), -2, one.bias)
+    precision, half = precision_of(x.type), code.splat(x.type, 0.5)
+    small = reduced(code, clamped(code, magnitude(code, x), None, 20.0), -2, precision.bias)
     power = as_exponent(code, as_integer(code, small.shifted), x.type)
     c = change(code, small, -2)
     above = code.fused(power, c, code.fused(power, code.fneg(half), half))
@@ -135,9 +135,9 @@ def sigmoid(code: Code, x: ir.Value) -> ir.Value:
 
     Computed as c / (c + c e^-x) with c = 2^-64: then e^-x has room to grow until the quotient underflows.
     """
-    one = precision(x.type)
+    precision = precision_of(x.type)
     # Beyond 40 the result is 1, and up to there c e^-x is a normal number.
-    small = reduced(code, clamped(code, x, one.exp_first, 40.0), -1, one.bias - 64)
+    small = reduced(code, clamped(code, x, precision.exp_first, 40.0), -1, precision.bias - 64)
     power = as_exponent(code, as_integer(code, small.shifted), x.type)
     c = code.splat(x.type, 2.0**-64)
     # c e^-x = power - power (1 - e^-r), and power is added last: then the sum is rounded once, or nearly so.
@@ -164,14 +164,14 @@ def log1p(code: Code, x: ir.Value) -> ir.Value:
 
 def erf(code: Code, x: ir.Value) -> ir.Value:
     """The error function: x times an even series near zero, 1 - erfc from there."""
-    one = precision(x.type)
+    precision = precision_of(x.type)
     size = clamped(code, magnitude(code, x), None, ERF_LAST)
     square = code.fmul(size, size)
-    near = code.fused(size, horner(code, square, erf_series(one)), size)
+    near = code.fused(size, horner(code, square, erf_series(precision)), size)
     t = code.fdiv(
         code.fsub(size, code.splat(x.type, ERFC_CENTRE)), code.fadd(size, code.splat(x.type, ERFC_POLE))
     )
-    rest = code.fmul(exp(code, code.fneg(square)), horner(code, t, erfc_polynomial(one)))
+    rest = code.fmul(exp(code, code.fneg(square)), horner(code, t, erfc_polynomial(precision)))
     far = code.fsub(code.splat(x.type, 1.0), rest)
     is_near = code.fcmp_ordered("<", size, code.splat(x.type, ERF_MIDDLE))
     return with_sign(code, code.select(is_near, near, far), x)
@@ -194,12 +194,12 @@ class Reduced(NamedTuple):
 
 def reduced(code: Code, x: ir.Value, scale: int, bias: int) -> Reduced:
     """The argument x of e^(scale x) for a small exponential and a power of two."""
-    one = precision(x.type)
+    precision = precision_of(x.type)
     # Added to this number, any other is rounded to an integer, and the sum's low bits are that integer.
-    rounder = code.splat(x.type, 1.5 * 2.0**one.fraction_bits + bias)
+    rounder = code.splat(x.type, 1.5 * 2.0**precision.fraction_bits + bias)
     shifted = code.fused(x, code.splat(x.type, float(scale / LN_2)), rounder)
     n = code.fsub(shifted, rounder)
-    high, low = (code.splat(x.type, float(-part / scale)) for part in ln_2_parts(one))
+    high, low = (code.splat(x.type, float(-part / scale)) for part in ln_2_parts(precision))
     coarse = code.fused(n, high, x)
     return Reduced(shifted, code.fused(n, low, coarse), coarse, code.fmul(n, low))
 
@@ -207,11 +207,11 @@ def reduced(code: Code, x: ir.Value, scale: int, bias: int) -> Reduced:
 def change(code: Code, reduced: Reduced, scale: int) -> ir.Value:
     """(e^(scale r) - 1) / scale."""
     r = reduced.r
-    one = precision(r.type)
-    tail = horner(code, r, [term / scale for term in exp_tail(one, scale)])
+    precision = precision_of(r.type)
+    tail = horner(code, r, [term / scale for term in exp_tail(precision, scale)])
     # Not r * r first: that underflows, and slows the processor down, where r itself is still a normal number.
     tail = code.fmul(r, tail)
-    if one is SINGLE:
+    if precision is SINGLE:
         return code.fused(tail, r, r)
     # The rounding of r takes tanh to 2.1 ulp; not in single precision: every number from 2^-10 up was tried.
     return code.fadd(reduced.coarse, code.fused(tail, r, reduced.fine))
@@ -223,44 +223,44 @@ def log_of_positive(code: Code, x: ir.Value) -> ir.Value:
     With x = 2^k (1 + f) and s = f / (2 + f), log(1 + f) = 2 atanh(s), where 2 s = f - s f
     = f - (f²/2 - s f²/2): so that the rounding of s counts for little.
     """
-    one = precision(x.type)
+    precision = precision_of(x.type)
     k, f = scaled(code, x)
     s = code.fdiv(f, code.fadd(f, code.splat(x.type, 2.0)))
     z = code.fmul(s, s)
     half_square = code.fmul(code.fmul(f, code.splat(x.type, 0.5)), f)
-    series = code.fmul(z, horner(code, z, log_series(one)))
-    high, low = (code.splat(x.type, float(part)) for part in ln_2_parts(one))
+    series = code.fmul(z, horner(code, z, log_series(precision)))
+    high, low = (code.splat(x.type, float(part)) for part in ln_2_parts(precision))
     correction = code.fused(s, code.fadd(half_square, series), code.fmul(k, low))
     return code.fused(k, high, code.fsub(f, code.fsub(half_square, correction)))
 
 
 def scaled(code: Code, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     """k and f, where x = 2^k (1 + f) and 1 + f is between sqrt(1/2) and sqrt(2), for 0 < x < inf."""
-    one = precision(x.type)
-    tiny = code.fcmp_ordered("<", x, code.splat(x.type, 2.0 ** (1 - one.bias)))
-    room = one.fraction_bits + 1
+    precision = precision_of(x.type)
+    tiny = code.fcmp_ordered("<", x, code.splat(x.type, 2.0 ** (1 - precision.bias)))
+    room = precision.fraction_bits + 1
     x = code.select(tiny, code.fmul(x, code.splat(x.type, 2.0**room)), x)
     bits = as_integer(code, x)
-    least = code.splat(bits.type, one.bits(sqrt(0.5)))
-    bits = code.add(bits, code.sub(code.splat(bits.type, one.bits(1.0)), least))
-    exponent = code.lshr(bits, code.splat(bits.type, one.fraction_bits))
-    fraction = code.and_(bits, code.splat(bits.type, 2**one.fraction_bits - 1))
+    least = code.splat(bits.type, precision.bits(sqrt(0.5)))
+    bits = code.add(bits, code.sub(code.splat(bits.type, precision.bits(1.0)), least))
+    exponent = code.lshr(bits, code.splat(bits.type, precision.fraction_bits))
+    fraction = code.and_(bits, code.splat(bits.type, 2**precision.fraction_bits - 1))
     # An integer in the low bits of this number is a number once it is subtracted again.
-    large = 2.0**one.fraction_bits
-    k = code.bitcast(code.or_(exponent, code.splat(bits.type, one.bits(large))), x.type)
-    offset = code.splat(x.type, large + one.bias)
-    k = code.fsub(k, code.select(tiny, code.splat(x.type, large + one.bias + room), offset))
+    large = 2.0**precision.fraction_bits
+    k = code.bitcast(code.or_(exponent, code.splat(bits.type, precision.bits(large))), x.type)
+    offset = code.splat(x.type, large + precision.bias)
+    k = code.fsub(k, code.select(tiny, code.splat(x.type, large + precision.bias + room), offset))
     return k, code.fsub(code.bitcast(code.add(fraction, least), x.type), code.splat(x.type, 1.0))
 
 
-def precision(type_: ir.Type) -> Precision:
-    """What is known of a floating type or of a vector's."""
+def precision_of(type_: ir.Type) -> Precision:
+    """The `Precision` of a floating type or of a vector of it."""
     return SINGLE if is_single(type_) else DOUBLE
 
 
 def as_integer(code: Code, x: ir.Value) -> ir.Value:
     """The bits of `x`."""
-    integer = precision(x.type).integer
+    integer = precision_of(x.type).integer
     return code.bitcast(
         x, ir.VectorType(integer, x.type.count) if isinstance(x.type, ir.VectorType) else integer
     )
@@ -268,7 +268,7 @@ def as_integer(code: Code, x: ir.Value) -> ir.Value:
 
 def as_exponent(code: Code, bits: ir.Value, type_: ir.Type) -> ir.Value:
     """2^(b - bias), where b is the lowest bits of `bits`; those above are shifted out."""
-    return code.bitcast(code.shl(bits, code.splat(bits.type, precision(type_).fraction_bits)), type_)
+    return code.bitcast(code.shl(bits, code.splat(bits.type, precision_of(type_).fraction_bits)), type_)
 
 
 def clamped(code: Code, x: ir.Value, first: float | None, last: float) -> ir.Value:
@@ -301,16 +301,16 @@ def horner(code: Code, x: ir.Value, coefficients: Sequence[Fraction | int]) -> i
 # -------------------------------------------------------------------------------- their coefficients
 
 
-def ln_2_parts(one: Precision) -> tuple[Fraction, Fraction]:
+def ln_2_parts(precision: Precision) -> tuple[Fraction, Fraction]:
     """A number of few bits that is nearly ln 2, and the rest of it."""
-    high = Fraction(round(LN_2 * 2**one.ln_2_bits), 2**one.ln_2_bits)
+    high = Fraction(round(LN_2 * 2**precision.ln_2_bits), 2**precision.ln_2_bits)
     return high, LN_2 - high
 
 
 @cache
-def exp_tail(one: Precision, scale: int) -> list[Fraction]:
+def exp_tail(precision: Precision, scale: int) -> list[Fraction]:
     """q, where e^(scale r) = 1 + scale r + r² q(r), for |scale r| <= ln(2) / 2."""
-    if one is SINGLE:
+    if precision is SINGLE:
         tail = [Fraction(term) for term in EXP_TAIL_SINGLE]
     else:
         tail = economised([Fraction(1, factorial(k + 2)) for k in range(16)], Fraction(35, 100), 10)
@@ -318,26 +318,27 @@ def exp_tail(one: Precision, scale: int) -> list[Fraction]:
 
 
 @cache
-def log_series(one: Precision) -> list[Fraction]:
+def log_series(precision: Precision) -> list[Fraction]:
     """p, where 2 atanh(s) = 2 s + s³ p(s²), for |s| <= (sqrt(2) - 1) / (sqrt(2) + 1)."""
-    series = [Fraction(2, 2 * k + 3) for k in range(one.log_degree + 8)]
-    return economised_even(series, Fraction(172, 1000), one.log_degree - 1)
+    series = [Fraction(2, 2 * k + 3) for k in range(precision.log_degree + 8)]
+    return economised_even(series, Fraction(172, 1000), precision.log_degree - 1)
 
 
 @cache
-def erf_series(one: Precision) -> list[Fraction]:
+def erf_series(precision: Precision) -> list[Fraction]:
     """p, where erf(x) = x + x p(x²), for |x| <= ERF_MIDDLE."""
     series = [
-        TWO_OVER_ROOT_PI * Fraction((-1) ** k, factorial(k) * (2 * k + 1)) for k in range(one.erf_degree + 12)
+        TWO_OVER_ROOT_PI * Fraction((-1) ** k, factorial(k) * (2 * k + 1))
+        for k in range(precision.erf_degree + 12)
     ]
     series[0] -= 1
-    return economised_even(series, Fraction(ERF_MIDDLE), one.erf_degree)
+    return economised_even(series, Fraction(ERF_MIDDLE), precision.erf_degree)
 
 
 @cache
-def erfc_polynomial(one: Precision) -> list[Fraction]:
+def erfc_polynomial(precision: Precision) -> list[Fraction]:
     """p, where exp(x²) erfc(x) = p(t): as many of `ERFC_TAIL` as count, as a polynomial."""
-    kept = ERFC_TAIL[: one.erfc_degree + 1]
+    kept = ERFC_TAIL[: precision.erfc_degree + 1]
     result = [Fraction(0)] * len(kept)
     for n, factor in enumerate(kept):
         for k, term in enumerate(chebyshev(n)):

@@ -1,11 +1,10 @@
-"""Which arrays the end of a call needs besides those it is asked for.
+"""The arrays that the work after the loop needs, besides those of the results asked for.
 
-    final    the last value of each memory that is read, or asked for
-    kept     outputs of all steps, for what is made of them
-    reduced  one value out of the steps of each sequence
-    ended    what is computed for each sequence in the end
+    final    the last value of each memory that is read, or asked for kept     outputs of all steps, for
+        values that are computed from them reduced  one value from the steps of each sequence ended    values
+        computed for each sequence at the end
 
-A value that is asked for is put where the caller wants it, and read there.
+A value that is asked for is written to the caller's array, and read there.
 """
 
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ class Needs:
 
     @classmethod
     def of(cls, plan: Plan) -> "Needs":
-        """What a plan needs."""
+        """The needs of a plan."""
         net, rows = plan.net, plan.results(plan.ends.rows)
         last = plan.last
         finals = tuple(
@@ -55,5 +54,5 @@ class Needs:
 
     @property
     def are_none(self) -> bool:
-        """Whether a call is done when its loop is, but for totals."""
+        """Whether a call is done when its loop is done, except for totals."""
         return not (self.kept or self.reduced or self.ended)

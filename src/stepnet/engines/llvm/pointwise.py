@@ -1,8 +1,8 @@
 """The machine code of each pointwise operation: one row per operation.
 
-A row takes the operands in registers, already of one dtype, and gives the result. What dtype that is, is said
-by the rules at the end: most operations work in the dtype of their result, comparisons in what their operands
-promote to.
+A row takes the operands in registers, already of one dtype, and returns the result. The rules at the end say
+which dtype that is: most operations work in the dtype of their result, comparisons in the promoted dtype of
+their operands.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from llvmlite import ir
 
-from stepnet.engines.llvm.code import I1, I32, I64, Code, element_type, is_float, lanes_of, register_type
+from stepnet.engines.llvm.code import I1, I32, I64, Code, element_type, is_float, register_type, width_of
 from stepnet.engines.llvm.elementary import ELEMENTARY
 from stepnet.engines.llvm.powers import power
 from stepnet.engines.llvm.stored import STORED
@@ -30,7 +30,7 @@ def converted(code: Code, value: ir.Value, source: str, target: str) -> ir.Value
         return converted(code, STORED[source].widened(code, value), DTYPES[source].compute, target)
     if target in STORED:
         return STORED[target].rounded(code, value)
-    type_ = register_type(target, lanes_of(value))
+    type_ = register_type(target, width_of(value))
     to_float = DTYPES[target].kind == "float"
     if target == "bool":
         zero = code.splat(value.type, 0)
@@ -38,7 +38,7 @@ def converted(code: Code, value: ir.Value, source: str, target: str) -> ir.Value
             code.fcmp_unordered("!=", value, zero) if is_float(value) else code.icmp_signed("!=", value, zero)
         )
     if source == "bool":
-        whole = code.zext(value, register_type("int32", lanes_of(value)))
+        whole = code.zext(value, register_type("int32", width_of(value)))
         return code.sitofp(whole, type_) if to_float else code.zext(value, type_)
     if DTYPES[source].kind == "float":
         if to_float:
@@ -50,7 +50,7 @@ def converted(code: Code, value: ir.Value, source: str, target: str) -> ir.Value
 
 
 def to_integer(code: Code, value: ir.Value, type_: ir.Type) -> ir.Value:
-    """A float cut to an integer; the smallest integer for what has none, as x86 and NumPy have it."""
+    """A float truncated to an integer; the smallest integer where it does not fit, as on x86 and in NumPy."""
     limit = 2 ** (63 if element_type(type_) == I64 else 31)
     above = code.fcmp_ordered(">=", value, code.splat(value.type, float(-limit)))
     below = code.fcmp_ordered("<", value, code.splat(value.type, float(limit)))
@@ -60,7 +60,7 @@ def to_integer(code: Code, value: ir.Value, type_: ir.Type) -> ir.Value:
 
 
 def either(floats: str, integers: str) -> Emit:
-    """The builder's method for floats, and the one for integers."""
+    """The builder's method for floats, or the one for integers."""
 
     def emit(code: Code, node: Node, *operands: ir.Value) -> ir.Value:
         return getattr(code, floats if is_float(operands[0]) else integers)(*operands)
@@ -186,16 +186,16 @@ def division(part: int) -> Emit:
 
 
 def fmod(code: Code, a: ir.Value, b: ir.Value) -> ir.Value:
-    """The C library's fmod, lane by lane: exact, and rare enough in a step."""
-    element, lanes = element_type(a.type), lanes_of(a)
+    """The C library's fmod, element by element: exact, and rare enough in a step."""
+    element, width = element_type(a.type), width_of(a)
     name = "fmod" if isinstance(element, ir.DoubleType) else "fmodf"
-    if lanes == 1:
+    if width == 1:
         return code.function_call(name, a.type, [a, b])
     result: ir.Value = ir.Constant(a.type, ir.Undefined)
-    for lane in range(lanes):
-        place = ir.Constant(I32, lane)
-        one = [code.extract_element(a, place), code.extract_element(b, place)]
-        result = code.insert_element(result, code.function_call(name, element, one), place)
+    for element_place in range(width):
+        place = ir.Constant(I32, element_place)
+        elements = [code.extract_element(a, place), code.extract_element(b, place)]
+        result = code.insert_element(result, code.function_call(name, element, elements), place)
     return result
 
 
@@ -210,7 +210,7 @@ def square_root(code: Code, node: Node, x: ir.Value) -> ir.Value:
 
 
 def same(code: Code, node: Node, x: ir.Value) -> ir.Value:
-    """x, which has been brought to the dtype of the result."""
+    """The operand, which has already been converted to the dtype of the result."""
     return x
 
 
@@ -225,7 +225,7 @@ def logical_or(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
 
 
 def logical_xor(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Whether just one holds."""
+    """Whether exactly one holds."""
     return code.xor(a, b)
 
 
@@ -235,7 +235,7 @@ def logical_not(code: Code, node: Node, x: ir.Value) -> ir.Value:
 
 
 def where(code: Code, node: Node, condition: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
-    """One of two values, lane by lane."""
+    """One of two values, element by element."""
     return code.select(condition, a, b)
 
 
@@ -278,7 +278,7 @@ LOGIC = {"logical_and", "logical_or", "logical_xor", "logical_not"}
 
 
 def working_dtypes(node: Node, operands: list[str]) -> list[str]:
-    """The dtype that each operand is brought to before the operation."""
+    """The dtype to which each operand is converted before the operation."""
     if node.operation in COMPARISONS:
         return [np.result_type(*operands).name] * len(operands)
     if node.operation in LOGIC:

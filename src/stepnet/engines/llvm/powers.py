@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from llvmlite import ir
 
-from stepnet.engines.llvm.code import Code, is_single, lanes_of, register_type
+from stepnet.engines.llvm.code import Code, is_single, register_type, width_of
 from stepnet.engines.llvm.maths import (
     DOUBLE,
     clamped,
@@ -47,7 +47,7 @@ def power(code: Code, x: ir.Value, exponent: float) -> ir.Value:
     """x^exponent, for an exponent that is neither 0 nor NaN."""
     c = max(-LARGEST_EXPONENT, min(LARGEST_EXPONENT, exponent))
     if is_single(x.type):
-        wide = code.fpext(x, register_type("float64", lanes_of(x)))
+        wide = code.fpext(x, register_type("float64", width_of(x)))
         value = exp(code, code.fmul(log(code, magnitude(code, wide)), code.splat(wide.type, c)))
         return code.fptrunc(of_any_sign(code, wide, value, exponent), x.type)
     scaled_log = times(code, log_pair(code, magnitude(code, x)), c)
@@ -141,8 +141,8 @@ def exact_product(code: Code, a: ir.Value, b: ir.Value) -> Pair:
         return Pair(high, code.fused(a, b, code.fneg(high)))
     (a1, a2), (b1, b2) = halves(code, a), halves(code, b)
     low = code.fsub(code.fmul(a1, b1), high)
-    for one, other in ((a1, b2), (a2, b1), (a2, b2)):
-        low = code.fadd(low, code.fmul(one, other))
+    for left, right in ((a1, b2), (a2, b1), (a2, b2)):
+        low = code.fadd(low, code.fmul(left, right))
     return Pair(high, low)
 
 

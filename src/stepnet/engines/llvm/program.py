@@ -24,9 +24,7 @@ from stepnet.plan.plan import Plan, picks
 
 @dataclass(frozen=True)
 class RowWork:
-    """What is computed for each sequence: the arrays (by word) that are copied into fields of its record, the
-    loops, and the fields that are copied into arrays.
-    """
+    """Work that is done once per sequence: arrays to copy in (by word), loops, and fields to copy out."""
 
     inputs: tuple[tuple[int, Field], ...]
     loops: list[list[Loop]]
@@ -35,9 +33,11 @@ class RowWork:
 
 @dataclass(frozen=True)
 class Lowered:
-    """A plan lowered: the driver's program, the constants, what is done for each sequence ahead of its steps
-    and in the end (None for nothing), the arrays by word, the words of those that have to be there, and the
-    bytes of parameters that are read at every step, and for each block of steps.
+    """A lowered plan: the driver's program, the constants, and the work once per sequence.
+
+    That work is done before a sequence's steps and at its end (None for none). Then the arrays by word, the
+    words of those that must be present, and the bytes of parameters that are read at every step, and for each
+    block of steps.
     """
 
     program: Program
@@ -50,8 +50,8 @@ class Lowered:
     other_weights: int
 
 
-def vector_lanes(plan: Plan, target: Target) -> int:
-    """How many numbers a vector holds: of the widest floating dtype of the products, or of all values."""
+def vector_width(plan: Plan, target: Target) -> int:
+    """The number of elements of a vector: of the widest floating dtype of the products, or of all values."""
     nets = (plan.net, plan.body)
     types = [type_ for net in nets for node in net.nodes if node.kind == "matmul" for type_ in node.types]
     types = [type_ for type_ in types if type_.is_float]
@@ -63,19 +63,19 @@ def vector_lanes(plan: Plan, target: Target) -> int:
 
 def lowered(plan: Plan, target: Target) -> Lowered:
     """The plan as loops over records, for a target."""
-    return Lowering(plan, vector_lanes(plan, target)).run()
+    return Lowering(plan, vector_width(plan, target)).run()
 
 
 @dataclass
 class Lowering:
-    """The lowering of one plan, as fields are given out."""
+    """The lowering of one plan, while fields are assigned."""
 
     plan: Plan
-    lanes: int
+    width: int
     constants: Constants = field(default_factory=Constants)
 
     def __post_init__(self) -> None:
-        self.records = Records(self.lanes)
+        self.records = Records(self.width)
         self.net, self.body, self.recur = self.plan.net, self.plan.body, self.plan.recurrence.recur
         self.given = self.recur.given(self.plan.recurrence.inputs)
         self.needs = Needs.of(self.plan)
@@ -117,7 +117,7 @@ class Lowering:
             loop=loop,
             after=after,
             strides=strides | {"next": strides["now"]},
-            lanes=self.lanes,
+            width=self.width,
             reverse=self.plan.reverse,
             unroll=self.plan.unroll,
             inputs=tuple(inputs),
@@ -146,7 +146,7 @@ class Lowering:
         return inputs
 
     def of_sequence(self, number: int) -> Source:
-        """Where a value that each sequence has one of is copied from."""
+        """The source of a value that each sequence has once."""
         type_ = self.net.type_of(number)
         bytes_ = type_.size * type_.itemsize
         if number in self.row_words:
@@ -154,14 +154,14 @@ class Lowering:
         return Source(-1, self.sequence_fields[number], bytes_)
 
     def beginning(self, number: int) -> Source:
-        """Where an initial memory is copied from."""
+        """The source of an initial memory."""
         if is_zeros(self.net, number):
             type_ = self.net.type_of(number)
             return Source(-1, None, type_.size * type_.itemsize)
         return self.of_sequence(number)
 
     def lower_sequence(self) -> RowWork | None:
-        """What is computed once per sequence, and the statics it is computed from."""
+        """The work once per sequence before its steps, and the statics that it reads."""
         read = {number for node in self.net.nodes if node.operation == "expand" for number in node.inputs}
         read |= {*self.given.others, *self.read_in_the_end()}
         read |= {number for number in self.given.memories if not is_zeros(self.net, number)}
@@ -179,12 +179,14 @@ class Lowering:
         self.row_inputs = {
             n: self.records.field("sequence", self.net.type_of(n)) for n in self.row_words if n in needed
         }
-        wanted = {n: [one] for n, one in self.sequence_fields.items()}
+        wanted = {n: [own_field] for n, own_field in self.sequence_fields.items()}
         loops = self.lower(self.net, self.plan.sequence, "sequence", self.row_inputs, wanted)
-        return RowWork(tuple((self.row_words[n], one) for n, one in self.row_inputs.items()), loops)
+        return RowWork(
+            tuple((self.row_words[n], own_field) for n, own_field in self.row_inputs.items()), loops
+        )
 
     def read_in_the_end(self) -> set[int]:
-        """What is read for each sequence in the end, where it is no view."""
+        """The values of each sequence that the work at its end reads, except views."""
         done = [number for phase in self.plan.ended for number in phase]
         read = [operand for number in done for operand in self.net.nodes[number].inputs]
         roots = {view_chain(self.net, n)[0] for n in (*read, *(slot.number for slot in self.needs.ended))}
@@ -192,7 +194,7 @@ class Lowering:
 
     def place_expanded(self) -> list[tuple[Source, Field]]:
         """Values of a sequence that are read at every step outside the loop."""
-        found: list[tuple[Source, Field]] = []
+        copies: list[tuple[Source, Field]] = []
         for number, node in enumerate(self.net.nodes):
             if (
                 node.operation == "expand"
@@ -200,8 +202,8 @@ class Lowering:
                 and self.net.type_of(node.inputs[0]).extent != CONST
             ):
                 self.sources[number] = self.records.field("block", node.type)
-                found.append((self.of_sequence(node.inputs[0]), self.sources[number]))
-        return found
+                copies.append((self.of_sequence(node.inputs[0]), self.sources[number]))
+        return copies
 
     # ---- stages
 
@@ -213,14 +215,14 @@ class Lowering:
         sources: dict[int, Field],
         wanted: dict[int, list[Field]],
     ) -> list[list[Loop]]:
-        """The loops of one stage by phase; what they keep for themselves lies in the record `scratch`."""
+        """The loops of one stage by phase. Values that only this stage reads are in the record `scratch`."""
         stage = Stage(
-            net, net is self.body, self.records, self.constants, self.lanes, scratch, sources, wanted, phases
+            net, net is self.body, self.records, self.constants, self.width, scratch, sources, wanted, phases
         )
         return stage.loops()
 
     def lower_before(self) -> list[list[Loop]]:
-        """What is done on all steps of a block before the loop; its results are the loop's sequences."""
+        """The work on all steps of a block before the loop; its results are the sequences of the loop."""
         wanted: dict[int, list[Field]] = {}
         early, late = (
             {n for numbers in stage for n in numbers} for stage in (self.plan.before, self.plan.after)
@@ -234,7 +236,7 @@ class Lowering:
                 self.sources[number] = self.records.field("block", self.net.type_of(number))
                 wanted[number] = [self.sources[number]]
         self.loop_sources += [self.sources[operand] for operand in self.given.sequences]
-        known = {number: one for number, one in self.sources.items() if number not in wanted}
+        known = {number: source for number, source in self.sources.items() if number not in wanted}
         return self.lower(self.net, self.plan.before, "block", known, wanted)
 
     def lower_loop(self) -> tuple[list[list[Loop]], Field | None]:
@@ -267,7 +269,7 @@ class Lowering:
     def lower_after(
         self,
     ) -> tuple[list[list[Loop]], list[tuple[int, Field]], list[tuple[int, Field]]]:
-        """What is done on all steps of a block after the loop, and the fields of outputs and of kept ones."""
+        """The work on all steps of a block after the loop, and the fields of outputs and of kept values."""
         sources = dict(self.sources)
         for number, node in enumerate(self.net.nodes):
             if picks(self.net, number, self.plan.recur) and node.type.extent == STEPS:
@@ -288,7 +290,7 @@ class Lowering:
         return self.lower(self.net, self.plan.after, "block", sources, wanted), outputs, kept
 
     def lower_ended(self) -> RowWork | None:
-        """What is done for each sequence in the end."""
+        """The work for each sequence at its end."""
         words = {**self.row_words, **self.final_words}
         words |= {number: self.word("reduced") for number in self.needs.reduced}
         if not self.needs.ended:
@@ -309,7 +311,7 @@ class Lowering:
 
 
 def is_zeros(net: Net, number: int) -> bool:
-    """Whether a value is zeros that each sequence has one of."""
+    """Whether a value is zeros with one entry per sequence."""
     node = net.nodes[number]
     constant = net.nodes[node.inputs[0]] if node.operation == "expand" else node
     return constant.operation == "constant" and not any(constant.attributes["value"].value.tobytes())

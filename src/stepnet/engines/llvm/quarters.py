@@ -4,9 +4,9 @@
 
 Up to 2^20 π/2 is cut into parts of 33 bits, so that quarter * part has no rounding error (Cody and Waite,
 Software Manual for the Elementary Functions, 1980). Beyond it the fraction of x 2/π is found from those bits
-of 2/π that count, as integers (Payne and Hanek, SIGNUM Newsletter 18, 1983): lane by lane, in a function of
-the module's that is called only where a register holds such a number. Each lane has the bits that it has
-alone.
+of 2/π that count, as integers (Payne and Hanek, SIGNUM Newsletter 18, 1983). That is done by a function of
+the module, element by element. It is called only where a register holds such a number. Each element has the
+bits that it has alone.
 """
 
 from fractions import Fraction
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from llvmlite import ir
 
-from stepnet.engines.llvm.code import I1, I64, POINTER, Code, lanes_of, mangled, register_type
+from stepnet.engines.llvm.code import I1, I64, POINTER, Code, mangled, register_type, width_of
 from stepnet.engines.llvm.maths import as_integer, magnitude
 from stepnet.engines.llvm.powers import Pair, ordered_sum, times
 
@@ -116,7 +116,7 @@ def slowly(code: Code, x: ir.Value, quick: Turned) -> Turned:
     for value, slot in zip((x, *quick), slots, strict=True):
         code.store(value, slot)
     pointers = [code.bitcast(slot, POINTER) for slot in slots]
-    code.call(function(code), [*pointers, code.number(lanes_of(x))])
+    code.call(function(code), [*pointers, code.number(width_of(x))])
     return Turned(*(code.load(slot) for slot in slots[1:]))
 
 
@@ -130,8 +130,8 @@ def function(code: Code) -> ir.Function:
     made.linkage = "internal"
     x, *results, count = made.args
     inner = type(code)(made.append_basic_block("entry"), code.target)
-    with inner.loop(inner.number(0), count) as lane:
-        offset = inner.mul(lane, inner.number(8))
+    with inner.loop(inner.number(0), count) as element:
+        offset = inner.mul(element, inner.number(8))
         number = inner.read(register_type("float64", 1), inner.at(x, offset), 8)
         size = magnitude(inner, number)
         above = inner.fcmp_ordered(">", size, inner.splat(size.type, LARGEST))

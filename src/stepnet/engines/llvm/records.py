@@ -1,13 +1,13 @@
-"""Where values lie while a kernel runs: records of fields, one record per row.
+"""Records of fields: where values are while a kernel runs, one record per row.
 
-A record is all that a stage keeps for one row, field beside field; rows lie one stride apart. Every field is
-padded to whole vectors, so that code reads and writes whole vectors everywhere and only the copies from and
-to the user's arrays know exact sizes.
+A record has all values of a stage for one row, field beside field. Rows are one stride apart. Every field is
+padded to whole vectors: code reads and writes whole vectors everywhere, and only the copies from and to the
+user's arrays know exact sizes.
 
-    now, next    per lane: the memories before and after a step, exchanged at every step
-    lane         per lane: statics, and what a step keeps for itself
-    block        per step of a block of steps: inputs, what is computed before the loop, outputs
-    sequence     per sequence: what is computed from statics, and in the end
+    now, next    per lane: the memories before and after a step, exchanged at every step lane         per
+        lane: statics, and scratch values of a step block        per step of a block of steps: inputs, values
+        computed before the loop, outputs sequence     per sequence: values computed from statics, and at the
+        end
 """
 
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ LINE = 64
 
 @dataclass(frozen=True)
 class Field:
-    """A value's place in a record: byte offset, how many numbers, and their dtype."""
+    """The place of a value in a record: byte offset, number of elements, and dtype."""
 
     record: str
     offset: int
@@ -35,27 +35,27 @@ class Field:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the numbers, without padding."""
+        """The bytes of the elements, without padding."""
         return self.size * self.itemsize
 
 
 @dataclass
 class Records:
-    """The records of a kernel, as fields are given out."""
+    """The records of a kernel, while fields are assigned."""
 
-    lanes: int
+    width: int
     used: dict[str, int] = field(default_factory=dict[str, int])
 
     def field(self, record: str, type_: Type) -> Field:
         """A new field for a value."""
         start = self.used.get(record, 0)
-        padded = -(-max(type_.size, 1) // self.lanes) * self.lanes * type_.itemsize
+        padded = -(-max(type_.size, 1) // self.width) * self.width * type_.itemsize
         self.used[record] = start + -(-padded // LINE) * LINE
         return Field(record, start, type_.size, type_.dtype)
 
     def stride(self, record: str) -> int:
-        """Bytes from row to row: whole lines, and no power of two, which would crowd the cache's sets."""
+        """The bytes from row to row: whole cache lines, and no power of two, which would crowd cache sets."""
         used = self.used.get(record, 0)
         # A line of slack behind: a vector that begins inside the last field may end beyond it.
-        stride = used + LINE * max(1, self.lanes * 8 // LINE)
+        stride = used + LINE * max(1, self.width * 8 // LINE)
         return stride + LINE if stride % 1024 == 0 else stride

@@ -14,9 +14,9 @@ from stepnet.engines.llvm.code import (
     Code,
     element_type,
     is_float,
-    load_lanes,
+    load_vector,
     register_type,
-    store_lanes,
+    store_vector,
 )
 from stepnet.engines.llvm.loops import ReduceLoop, ScanLoop
 from stepnet.engines.llvm.pointwise import converted, pointwise
@@ -54,9 +54,9 @@ def combine(code: Code, loop: ReduceLoop | ScanLoop, a: ir.Value, b: ir.Value) -
     return pointwise(code, node, [a, b], [dtype, dtype])
 
 
-def loaded(code: Code, loop: ReduceLoop | ScanLoop, pointer: ir.Value, lanes: int) -> ir.Value:
+def loaded(code: Code, loop: ReduceLoop | ScanLoop, pointer: ir.Value, width: int) -> ir.Value:
     """Numbers of the source in the dtype of the result (a sum of booleans counts)."""
-    value = load_lanes(code, loop.source.dtype, lanes, pointer, loop.source.itemsize)
+    value = load_vector(code, loop.source.dtype, width, pointer, loop.source.itemsize)
     return converted(code, value, loop.source.dtype, loop.targets[0].dtype)
 
 
@@ -73,9 +73,9 @@ def neutral(code: Code, loop: ReduceLoop, type_: ir.Type) -> ir.Value:
     return code.splat(type_, number)
 
 
-def in_order(code: Code, loop: ReduceLoop, source: ir.Value, count: int, stride: int, lanes: int) -> ir.Value:
+def in_order(code: Code, loop: ReduceLoop, source: ir.Value, count: int, stride: int, width: int) -> ir.Value:
     """`count` vectors that lie `stride` bytes apart as one: each combined with what came before it."""
-    type_ = register_type(loop.targets[0].dtype, lanes)
+    type_ = register_type(loop.targets[0].dtype, width)
     total = neutral(code, loop, type_)
     if not count:
         return total
@@ -85,7 +85,7 @@ def in_order(code: Code, loop: ReduceLoop, source: ir.Value, count: int, stride:
     index, partial = code.phi(I64), code.phi(type_)
     index.add_incoming(code.number(0), start)
     partial.add_incoming(total, start)
-    value = loaded(code, loop, code.at(source, code.mul(index, code.number(stride))), lanes)
+    value = loaded(code, loop, code.at(source, code.mul(index, code.number(stride))), width)
     total = combine(code, loop, partial, value)
     following = code.add(index, code.number(1))
     index.add_incoming(following, code.block)
@@ -96,24 +96,24 @@ def in_order(code: Code, loop: ReduceLoop, source: ir.Value, count: int, stride:
 
 
 def trailing(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
-    """Over the last axis: vectors along the numbers, then a tree over the lanes."""
-    code, lanes = stage.code, stage.lanes
+    """Over the last axis: vectors along the numbers, then a tree over the elements of the vector."""
+    code, width = stage.code, stage.width
     outer, inner = loop.shape
     size = loop.source.itemsize
-    type_ = register_type(loop.targets[0].dtype, lanes)
+    type_ = register_type(loop.targets[0].dtype, width)
     with code.loop(code.number(0), code.number(outer)) as place:
         base = code.at(source, code.mul(place, code.number(inner * size)))
-        total = in_order(code, loop, base, inner // lanes, lanes * size, lanes)
-        if inner % lanes:
-            rest = loaded(code, loop, code.at(base, inner // lanes * lanes * size), lanes)
-            kept = [ir.Constant(I1, int(lane < inner % lanes)) for lane in range(lanes)]
-            mask = ir.Constant(ir.VectorType(I1, lanes), kept) if lanes > 1 else kept[0]
+        total = in_order(code, loop, base, inner // width, width * size, width)
+        if inner % width:
+            rest = loaded(code, loop, code.at(base, inner // width * width * size), width)
+            kept = [ir.Constant(I1, int(element < inner % width)) for element in range(width)]
+            mask = ir.Constant(ir.VectorType(I1, width), kept) if width > 1 else kept[0]
             total = combine(code, loop, total, code.select(mask, rest, neutral(code, loop, type_)))
         put(stage, loop, row, place, folded(code, loop, total))
 
 
 def folded(code: Code, loop: ReduceLoop, value: ir.Value) -> ir.Value:
-    """The lanes of a vector as one number: halves onto halves."""
+    """The elements of a vector reduced to one number: halves onto halves."""
     while isinstance(value.type, ir.VectorType):
         half = value.type.count // 2
         undefined = ir.Constant(value.type, ir.Undefined)
@@ -133,16 +133,16 @@ def folded(code: Code, loop: ReduceLoop, value: ir.Value) -> ir.Value:
 
 def leading(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
     """Over the first axis: vectors on top of each other."""
-    code, lanes = stage.code, stage.lanes
+    code, width = stage.code, stage.width
     outer, inner = loop.shape
     size = loop.source.itemsize
-    with code.loop(code.number(0), code.number(-(-inner // lanes))) as block:
-        base = code.at(source, code.mul(block, code.number(lanes * size)))
-        total = in_order(code, loop, base, outer, inner * size, lanes)
+    with code.loop(code.number(0), code.number(-(-inner // width))) as block:
+        base = code.at(source, code.mul(block, code.number(width * size)))
+        total = in_order(code, loop, base, outer, inner * size, width)
         for target in loop.targets:
             pointer = code.at(stage.rows.at(code, target.record, row), target.offset)
-            pointer = code.at(pointer, code.mul(block, code.number(lanes * target.itemsize)))
-            store_lanes(code, target.dtype, total, pointer, target.itemsize)
+            pointer = code.at(pointer, code.mul(block, code.number(width * target.itemsize)))
+            store_vector(code, target.dtype, total, pointer, target.itemsize)
 
 
 def argmax(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
@@ -154,14 +154,14 @@ def argmax(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) 
     to_result, to_next = (size, inner * size) if loop.leading else (inner * size, size)
     with code.loop(code.number(0), code.number(results)) as place:
         base = code.at(source, code.mul(place, code.number(to_result)))
-        first = load_lanes(code, loop.source.dtype, 1, base, size)
+        first = load_vector(code, loop.source.dtype, 1, base, size)
         start, head, after = code.block, code.append_basic_block("argmax"), code.append_basic_block("found")
         code.branch(head)
         code.position_at_end(head)
         index, best, where = code.phi(I64), code.phi(first.type), code.phi(I64)
         for phi, value in ((index, code.number(0)), (best, first), (where, code.number(0))):
             phi.add_incoming(value, start)
-        value = load_lanes(
+        value = load_vector(
             code, loop.source.dtype, 1, code.at(base, code.mul(index, code.number(to_next))), size
         )
         better = larger(code, value, best)
@@ -189,4 +189,4 @@ def put(stage: StageCode, loop: ReduceLoop, row: ir.Value, place: ir.Value, valu
     for target in loop.targets:
         pointer = code.at(stage.rows.at(code, target.record, row), target.offset)
         pointer = code.at(pointer, code.mul(place, code.number(target.itemsize)))
-        store_lanes(code, target.dtype, value, pointer, target.itemsize)
+        store_vector(code, target.dtype, value, pointer, target.itemsize)

@@ -1,4 +1,4 @@
-"""A call on machine code: lanes shared out between threads, memory, and the words that describe it."""
+"""A call on machine code: lanes shared out between threads, memory, and the words that describe the call."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -61,14 +61,18 @@ CALL_WORDS = (
 
 @dataclass(frozen=True)
 class Share:
-    """How a call is shared out: the lanes of each thread, or one set of lanes for all of them."""
+    """The split of a call between threads: the lanes of each thread, or one set of lanes for all threads."""
 
     lanes: tuple[Lanes, ...]
     together: int
 
 
 def shared_out(lengths: Array, weights: int, other_weights: int, most: int) -> Share:
-    """Lanes per thread where there are enough; all threads on one set where the parameters are what costs."""
+    """The split of a call between threads.
+
+    Each thread has lanes of its own where there are enough sequences. All threads share one set of lanes
+    where reading the parameters takes most of the time.
+    """
     filled = int(np.count_nonzero(lengths))
     if most == 1 or filled == 0:
         return Share((lanes_for(lengths, LANES),), 1)
@@ -119,7 +123,7 @@ class Workspace:
         self._begun = self.progress[: len(PROGRESS)]
 
     def begin(self) -> None:
-        """Sets how far the call is to its beginning; for one thread, until more are known to be there."""
+        """Resets the progress of the call; it is for one thread until more are there."""
         self._begun[...] = START
 
 
@@ -147,7 +151,7 @@ class Runner:
         """The results of a call; raises `InputError` where an integer does not fit a table."""
         results = self.new_results(call)
         arrays = self.arrays(call, results)
-        spaces, held = self.laid_out(call, arrays, SLICE)
+        spaces, held = self.prepared(call, arrays, SLICE)
         Again(self.compiled.run, spaces, held, pauses=True)()
         if self.finish is not None:
             self.end(self.finish, call, arrays, results)
@@ -155,9 +159,9 @@ class Runner:
         return results
 
     def again(self, call: Call, results: Results, whole: bool = False) -> Callable[[], None]:
-        """What runs this call whenever it is called, with everything about it laid out once."""
+        """A function that runs this call on the present contents of its arrays, prepared once."""
         arrays, finish = self.arrays(call, results), self.finish
-        spaces, held = self.laid_out(call, arrays, 0 if whole else SLICE)
+        spaces, held = self.prepared(call, arrays, 0 if whole else SLICE)
         step = call.lengths.max(initial=0) <= 1
         together = step and bool(spaces) and spaces[0].together > 1
         kind = Together if together else Again
@@ -180,8 +184,10 @@ class Runner:
         return run_whole
 
     def frozen(self, call: Call) -> "Frozen | None":
-        """What runs calls like this one; None where something is computed for each sequence, or of all steps,
-        or for none, and where it would keep much memory: such a call takes so long that nothing is saved.
+        """A function that runs calls like this one; None where a call cannot be frozen.
+
+        That is so where values are computed once per sequence or over all steps, where a sequence is empty,
+        and where much memory would be kept: such a call takes so long that preparing it costs little.
         """
         idle = self.compiled.sequences is not None or call.statics or not np.all(call.lengths)
         if idle or self.finish is not None or self.filled or not len(call.lengths):
@@ -192,10 +198,10 @@ class Runner:
         self.give_back(frozen.spaces)
         return None
 
-    def laid_out(self, call: Call, arrays: Arrays, seconds: float) -> "tuple[list[Workspace], list[Any]]":
-        """The memory that the lanes of a call work in, which says all of it; and what has to stay alive.
+    def prepared(self, call: Call, arrays: Arrays, seconds: float) -> "tuple[list[Workspace], list[Any]]":
+        """The workspaces of a call, with all its words written; and the arrays that must stay alive.
 
-        seconds: after how many the machine code comes back before it is done; 0 for never.
+        seconds: the time after which the machine code returns before it is done; 0 for never.
         """
         weights, other_weights = self.compiled.weights, self.compiled.other_weights
         share = shared_out(call.lengths, weights, other_weights, threads())
@@ -216,15 +222,15 @@ class Runner:
                 space.begin()
                 tables = [arrays.record, lanes.order, lanes.first, lanes.steps]
                 tables += [call.starts, call.lengths, steps, begun]
-                told = [longest, int(seconds * clock().per_second), int(call.last_only)]
-                space.words[:, self.places] = [*told, *map(pointer, tables), *pointers]
+                numbers = [longest, int(seconds * clock().per_second), int(call.last_only)]
+                space.words[:, self.places] = [*numbers, *map(pointer, tables), *pointers]
                 spaces.append(space)
         return spaces, [share, arrays.record, call.starts, call.lengths, steps, begun]
 
     # ---- arrays and memory
 
     def new_results(self, call: Call) -> Results:
-        """Arrays for the results; outputs are zeroed where there are places that no step fills."""
+        """New arrays for the results; outputs are zeroed where there are places that no step writes."""
         batch = len(call.lengths)
         count, whole = call.total, int(call.lengths.sum()) == call.total
         if call.last_only:
@@ -237,7 +243,7 @@ class Runner:
         )
 
     def arrays(self, call: Call, results: Results) -> Arrays:
-        """All arrays of a call, those that nobody asked for among them."""
+        """All arrays of a call, including those of results that nobody asked for."""
         batch, initial, final = len(call.lengths), list(call.initial), results.final
         for place in self.filled:
             if initial[place] is None:
@@ -255,13 +261,13 @@ class Runner:
         return Arrays(in_order, final, record, batch, kinds)
 
     def made_of(self, arrays: Arrays) -> list[bytes]:
-        """What it is that what each sequence has one of is computed from."""
+        """The bytes of the arrays from which values are computed once per sequence."""
         by_word = dict(zip(self.array_words, arrays.in_order, strict=True))
         read = (by_word[word] for word in self.compiled.sequence_words)
         return [array.tobytes() for array in read if array is not None]
 
     def keep_idle(self, call: Call, arrays: Arrays) -> None:
-        """Gives a sequence of no steps its initial memories as its last ones."""
+        """Copies the initial memories of empty sequences to their last ones."""
         if np.all(call.lengths):
             return
         idle = np.flatnonzero(call.lengths == 0)
@@ -277,7 +283,7 @@ class Runner:
                 final[idle] = 0 if initial is None else initial[idle]
 
     def for_each_sequence(self, function: NativeFunction, arrays: Arrays) -> None:
-        """Computes something for each sequence, some of them at a time, so that an interrupt arrives."""
+        """Computes values once per sequence, a few sequences at a time, so that an interrupt can arrive."""
         status = np.zeros(1, np.int64)
         words = np.zeros(self.word_count, np.int64)
         words[self.array_words] = list(map(pointer, arrays.in_order))
@@ -290,7 +296,7 @@ class Runner:
             raise InputError(OUTSIDE)
 
     def end(self, finish: Finish, call: Call, arrays: Arrays, results: Results) -> None:
-        """What is made of all steps of a sequence, and of all there are."""
+        """Does the work after the loop: values of each sequence, and totals."""
         finish.reduce(call, arrays)
         if self.compiled.ended is not None:
             self.for_each_sequence(self.compiled.ended, arrays)
@@ -303,7 +309,7 @@ class Runner:
         del self.spare[:-SPARE]
 
     def workspace(self, lanes: int, together: int) -> Workspace:
-        """Memory to work in, from an earlier call where there is some."""
+        """A workspace, from an earlier call where one fits."""
         for space in reversed(tuple(self.spare)):
             if space.lanes == lanes and space.together == together and taken_from(self.spare, space):
                 return space
@@ -311,7 +317,7 @@ class Runner:
 
 
 def taken_from(spaces: list[Workspace], space: Workspace) -> bool:
-    """Takes a workspace out of a list; gives whether it was there still: another thread may have taken it."""
+    """Whether a workspace was still in a list, from which it is removed: another thread may have taken it."""
     try:
         spaces.remove(space)
     except ValueError:
@@ -320,7 +326,7 @@ def taken_from(spaces: list[Workspace], space: Workspace) -> bool:
 
 
 class Again:
-    """A call laid out, to be run as often as is wanted; `held` is the memory that the machine code reads."""
+    """A prepared call that can be run many times; `held` is memory that the machine code reads."""
 
     def __init__(self, run: NativeFunction, spaces: list[Workspace], held: list[Any], pauses: bool) -> None:
         self.run, self.held = run, (spaces, held)
@@ -356,10 +362,10 @@ class Again:
 
 
 class Together(Again):
-    """A step that threads share, as far as they are there.
+    """A prepared step that threads share, as far as they are awake.
 
-    A thread that sleeps, or whose processor another process has, takes longer to come than the step does.
-    So a step is shared with those that are awake, and wakes the others if steps follow one another closely.
+    A thread that sleeps, or whose processor another process has, takes longer to come than the step takes. So
+    a step is shared with threads that are awake. It wakes the others if steps follow one another closely.
     """
 
     ended = roused = 0.0
@@ -381,11 +387,11 @@ class Together(Again):
 
 
 class Frozen:
-    """A call laid out for sequences and initial memories that are still to come, into new arrays."""
+    """A prepared call for other sequences and initial memories of the same shapes, into new arrays."""
 
     def __init__(self, runner: Runner, call: Call) -> None:
         results = runner.new_results(call)
-        spaces, held = runner.laid_out(call, runner.arrays(call, results), SLICE)
+        spaces, held = runner.prepared(call, runner.arrays(call, results), SLICE)
         # The runner has the constants. Not the call itself, whose sequences are the caller's.
         held.append(runner)
         self.run = Again(runner.compiled.run, spaces, held, pauses=True)

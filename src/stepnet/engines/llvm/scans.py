@@ -5,7 +5,7 @@ Numbers that do not depend on each other lie beside each other on a register; th
 
 from llvmlite import ir
 
-from stepnet.engines.llvm.code import I64, store_lanes
+from stepnet.engines.llvm.code import I64, store_vector
 from stepnet.engines.llvm.loops import ScanLoop
 from stepnet.engines.llvm.reductions import combine, loaded
 from stepnet.engines.llvm.stage import StageCode
@@ -19,36 +19,36 @@ def emit_scan(stage: StageCode, loop: ScanLoop) -> None:
 
 def of_row(stage: StageCode, loop: ScanLoop, row: ir.Value) -> None:
     """One row's scan."""
-    code, lanes = stage.code, stage.lanes
+    code, width = stage.code, stage.width
     outer, along, inner = loop.shape
-    whole = inner // lanes * lanes
+    whole = inner // width * width
     with code.loop(code.number(0), code.number(outer)) as place:
         first = code.mul(place, code.number(along * inner))
-        with code.loop(code.number(0), code.number(whole), lanes) as beside:
-            scan(stage, loop, row, code.add(first, beside), lanes)
+        with code.loop(code.number(0), code.number(whole), width) as beside:
+            scan(stage, loop, row, code.add(first, beside), width)
         with code.loop(code.number(whole), code.number(inner)) as beside:
             scan(stage, loop, row, code.add(first, beside), 1)
 
 
-def scan(stage: StageCode, loop: ScanLoop, row: ir.Value, first: ir.Value, lanes: int) -> None:
-    """The scan of `lanes` numbers side by side, from number `first` on."""
+def scan(stage: StageCode, loop: ScanLoop, row: ir.Value, first: ir.Value, width: int) -> None:
+    """The scan of `width` numbers side by side, from number `first` on."""
     code = stage.code
     _, along, inner = loop.shape
     size = loop.source.itemsize
     source = code.at(stage.rows.at(code, loop.source.record, row), loop.source.offset + loop.start * size)
-    targets = [code.at(stage.rows.at(code, one.record, row), one.offset) for one in loop.targets]
+    targets = [code.at(stage.rows.at(code, target.record, row), target.offset) for target in loop.targets]
 
     def value(number: ir.Value) -> ir.Value:
-        return loaded(code, loop, code.at(source, code.mul(number, code.number(size))), lanes)
+        return loaded(code, loop, code.at(source, code.mul(number, code.number(size))), width)
 
     def put(result: ir.Value, number: ir.Value) -> None:
         for pointer, target in zip(targets, loop.targets, strict=True):
             place = code.at(pointer, code.mul(number, code.number(target.itemsize)))
-            store_lanes(code, target.dtype, result, place, target.itemsize)
+            store_vector(code, target.dtype, result, place, target.itemsize)
 
     total = value(first)
     put(total, first)
-    before, head, body, after = code.block, *(code.append_basic_block(f"scan.{one}") for one in range(3))
+    before, head, body, after = code.block, *(code.append_basic_block(f"scan.{place}") for place in range(3))
     code.branch(head)
     code.position_at_end(head)
     index, partial = code.phi(I64), code.phi(total.type)

@@ -1,4 +1,6 @@
-"""What the code of a stage's loops is written with: its rows, how threads share them, and its operands."""
+"""The context in which the loops of a stage are written: its rows, its share of each thread, and its
+operands.
+"""
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -6,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 from llvmlite import ir
 
-from stepnet.engines.llvm.code import I32, Code, load_lanes, register_type
+from stepnet.engines.llvm.code import I32, Code, load_vector, register_type
 from stepnet.engines.llvm.loops import Broadcast, Immediate, Load, Operand, Register, Table, Uniform
 from stepnet.net.ir import Net
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Where the rows of a stage lie: per record a pointer to its first row, and the stride."""
+    """The rows of a stage: for each record the pointer to its first row, and the stride."""
 
     pointers: dict[str, ir.Value]
     strides: dict[str, int]
@@ -26,7 +28,7 @@ class Rows:
 
 @dataclass
 class StageCode:
-    """What the loops of a stage are written with."""
+    """The context in which the loops of a stage are written."""
 
     code: Code
     net: Net
@@ -35,16 +37,16 @@ class StageCode:
     status: ir.Value
     thread: ir.Value
     threads: ir.Value
-    lanes: int
+    width: int
 
     # ---- sharing work
 
     def own_rows(self) -> AbstractContextManager[ir.Value]:
-        """A loop over the rows that are this thread's: every so-manieth."""
+        """A loop over this thread's rows: every n-th row for n threads."""
         return self.code.loop(self.thread, self.rows.count, self.threads)
 
     def own_blocks(self, blocks: int, grain: int) -> tuple[ir.Value, ir.Value]:
-        """The first and last unit block that are this thread's, in whole grains."""
+        """The first and the last unit block of this thread, in whole grains."""
         code = self.code
         grains = -(-blocks // grain)
 
@@ -59,30 +61,30 @@ class StageCode:
     def operand(
         self, operand: Operand, row: ir.Value, block: ir.Value, values: dict[int, ir.Value]
     ) -> ir.Value:
-        """An operand on registers, for a row (pointers are found from its number) and a unit block."""
-        code, lanes = self.code, self.lanes
+        """An operand in registers, for a unit block of a row."""
+        code, width = self.code, self.width
         itemsize = np.dtype(operand.dtype).itemsize
         if isinstance(operand, Register):
             return values[operand.number]
         if isinstance(operand, Immediate):
-            return code.splat(register_type(operand.dtype, lanes), operand.value)
-        run = code.mul(block, code.number(lanes * itemsize))
+            return code.splat(register_type(operand.dtype, width), operand.value)
+        run = code.mul(block, code.number(width * itemsize))
         if isinstance(operand, Broadcast):
             pointer = code.at(code.at(self.constants, operand.offset), run)
-            return load_lanes(code, operand.dtype, lanes, pointer, lanes * itemsize)
+            return load_vector(code, operand.dtype, width, pointer, width * itemsize)
         base = code.at(self.rows.at(code, operand.field.record, row), operand.field.offset)
         if isinstance(operand, Load):
-            align = lanes * itemsize if operand.start == 0 else itemsize
+            align = width * itemsize if operand.start == 0 else itemsize
             pointer = code.at(code.at(base, operand.start * itemsize), run)
-            return load_lanes(code, operand.dtype, lanes, pointer, min(align, 64))
+            return load_vector(code, operand.dtype, width, pointer, min(align, 64))
         if isinstance(operand, Uniform):
-            number = load_lanes(code, operand.dtype, 1, code.at(base, operand.start * itemsize), itemsize)
-            return code.spread(number, lanes)
+            number = load_vector(code, operand.dtype, 1, code.at(base, operand.start * itemsize), itemsize)
+            return code.spread(number, width)
         return self.through_table(operand, base, block)
 
     def through_table(self, operand: Table, base: ir.Value, block: ir.Value) -> ir.Value:
-        """An operand whose places stand in a table."""
-        code, lanes = self.code, self.lanes
+        """An operand whose places are in a table."""
+        code, width = self.code, self.width
         itemsize = np.dtype(operand.dtype).itemsize
         table = code.at(self.constants, operand.offset)
 
@@ -90,12 +92,14 @@ class StageCode:
             return code.at(base, code.mul(code.read_number(table, entry), code.number(itemsize)))
 
         if operand.per == "block":
-            return load_lanes(code, operand.dtype, lanes, pointer(block), itemsize)
+            return load_vector(code, operand.dtype, width, pointer(block), itemsize)
         if operand.per == "spread":
-            return code.spread(load_lanes(code, operand.dtype, 1, pointer(block), itemsize), lanes)
-        first = code.mul(block, code.number(lanes))
-        result: ir.Value = ir.Constant(register_type(operand.dtype, lanes), ir.Undefined)
-        for lane in range(lanes):
-            one = load_lanes(code, operand.dtype, 1, pointer(code.add(first, code.number(lane))), itemsize)
-            result = code.insert_element(result, one, ir.Constant(I32, lane)) if lanes > 1 else one
+            return code.spread(load_vector(code, operand.dtype, 1, pointer(block), itemsize), width)
+        first = code.mul(block, code.number(width))
+        result: ir.Value = ir.Constant(register_type(operand.dtype, width), ir.Undefined)
+        for index in range(width):
+            element = load_vector(
+                code, operand.dtype, 1, pointer(code.add(first, code.number(index))), itemsize
+            )
+            result = code.insert_element(result, element, ir.Constant(I32, index)) if width > 1 else element
         return result

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from stepnet.engines.llvm.code import I16, I32, Code, is_single, lanes_of, register_type
+from stepnet.engines.llvm.code import I16, I32, Code, is_single, register_type, width_of
 
 ABSOLUTE, INFINITY = 0x7FFFFFFF, 0x7F800000
 
@@ -26,9 +26,9 @@ class Stored:
 
 
 def like(value: ir.Value, element: ir.Type) -> ir.Type:
-    """The type of as many lanes as a register has."""
-    lanes = lanes_of(value)
-    return element if lanes == 1 else ir.VectorType(element, lanes)
+    """The type of a register with as many elements as `value`."""
+    width = width_of(value)
+    return element if width == 1 else ir.VectorType(element, width)
 
 
 def bits_of(code: Code, value: ir.Value) -> ir.Value:
@@ -37,15 +37,15 @@ def bits_of(code: Code, value: ir.Value) -> ir.Value:
 
 
 def single_of(code: Code, bits: ir.Value) -> ir.Value:
-    """The float32 of these bits."""
-    return code.bitcast(bits, register_type("float32", lanes_of(bits)))
+    """The float32 with these bits."""
+    return code.bitcast(bits, register_type("float32", width_of(bits)))
 
 
 def single(code: Code, value: ir.Value) -> ir.Value:
     """A float as a float32 that is rounded on as the float itself is: a float64 to odd (Boldo, Melquiond)."""
     if is_single(value.type):
         return value
-    near = code.fptrunc(value, register_type("float32", lanes_of(value)))
+    near = code.fptrunc(value, register_type("float32", width_of(value)))
     back, bits = code.fpext(near, value.type), bits_of(code, near)
     one = code.splat(bits.type, 1)
     beyond = code.fcmp_ordered(
@@ -63,7 +63,7 @@ def widened_bfloat16(code: Code, value: ir.Value) -> ir.Value:
 
 
 def rounded_bfloat16(code: Code, value: ir.Value) -> ir.Value:
-    """The upper half of a float32, rounded by the lower; of a NaN the one that NumPy gives."""
+    """The upper half of a float32, rounded by its lower half; for a NaN the NaN that NumPy gives."""
     value = single(code, value)
     bits = bits_of(code, value)
 
@@ -78,10 +78,10 @@ def rounded_bfloat16(code: Code, value: ir.Value) -> ir.Value:
 
 
 def widened_float16(code: Code, value: ir.Value) -> ir.Value:
-    """The float32 of a half."""
+    """The float32 equal to a float16."""
     if code.target.has_half:
         half = code.bitcast(value, like(value, ir.HalfType()))
-        return code.fpext(half, register_type("float32", lanes_of(value)))
+        return code.fpext(half, register_type("float32", width_of(value)))
     half = code.zext(value, like(value, I32))
 
     def number(of: int) -> ir.Constant:
@@ -94,15 +94,15 @@ def widened_float16(code: Code, value: ir.Value) -> ir.Value:
     endless = code.or_(shifted, number(INFINITY))
     loud = code.icmp_unsigned(">", size, number(0x7C00))
     endless = code.select(loud, code.or_(endless, number(0x400000)), endless)
-    count = code.sitofp(size, register_type("float32", lanes_of(value)))
+    count = code.sitofp(size, register_type("float32", width_of(value)))
     small = bits_of(code, code.fmul(count, code.splat(count.type, 2.0**-24)))
-    found = code.select(code.icmp_unsigned("<", size, number(0x0400)), small, normal)
-    found = code.select(code.icmp_unsigned("<", size, number(0x7C00)), found, endless)
-    return single_of(code, code.or_(found, sign))
+    absolute = code.select(code.icmp_unsigned("<", size, number(0x0400)), small, normal)
+    absolute = code.select(code.icmp_unsigned("<", size, number(0x7C00)), absolute, endless)
+    return single_of(code, code.or_(absolute, sign))
 
 
 def rounded_float16(code: Code, value: ir.Value) -> ir.Value:
-    """The half nearest to a float32."""
+    """The float16 nearest to a float32."""
     value = single(code, value)
     if code.target.has_half:
         return code.bitcast(code.fptrunc(value, like(value, ir.HalfType())), like(value, I16))
@@ -123,9 +123,9 @@ def rounded_float16(code: Code, value: ir.Value) -> ir.Value:
     endless = code.select(
         code.icmp_unsigned(">", size, number(INFINITY)), code.or_(payload, number(0x7E00)), number(0x7C00)
     )
-    found = code.select(code.icmp_unsigned("<", size, number((127 - 14) << 23)), small, normal)
-    found = code.select(code.icmp_unsigned("<", size, number((127 + 16) << 23)), found, endless)
-    return code.trunc(code.or_(found, sign), like(value, I16))
+    absolute = code.select(code.icmp_unsigned("<", size, number((127 - 14) << 23)), small, normal)
+    absolute = code.select(code.icmp_unsigned("<", size, number((127 + 16) << 23)), absolute, endless)
+    return code.trunc(code.or_(absolute, sign), like(value, I16))
 
 
 STORED = {

@@ -62,13 +62,13 @@ def available_targets() -> tuple[Target, ...]:
 def targets() -> tuple[Target, ...]:
     """The same, by asking LLVM."""
     features = host_features()
-    found: list[Target] = []
+    usable: list[Target] = []
     if all(features.get(name) for name in AVX512_FEATURES):
         # LLVM uses half the width on these processors unless it is told not to.
         flags = llvm.get_host_cpu_features().flatten() + ",-prefer-256-bit"
-        found.append(Target("avx512", llvm.get_host_cpu_name(), flags, 64, 32))
+        usable.append(Target("avx512", llvm.get_host_cpu_name(), flags, 64, 32))
     if all(features.get(name) for name in AVX2_FEATURES):
-        found.append(Target("avx2", "haswell", "", 32, 16))
+        usable.append(Target("avx2", "haswell", "", 32, 16))
     generic = "x86-64" if llvm.get_process_triple().startswith(("x86_64", "amd64")) else ""
-    found.append(Target("generic", generic, "", 16, 16))
-    return tuple(found)
+    usable.append(Target("generic", generic, "", 16, 16))
+    return tuple(usable)

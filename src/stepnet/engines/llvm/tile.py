@@ -24,7 +24,7 @@ UNROLLED = 4
 
 @dataclass(frozen=True)
 class Tile:
-    """How many rows and unit blocks are computed side by side."""
+    """The numbers of rows and of unit blocks that are computed side by side."""
 
     rows: int
     units: int
@@ -44,13 +44,13 @@ def tiles(target: Target, gates: int, blocks: int, vectors: int = 1) -> tuple[Ti
 
     wide = min(blocks, max(1, 3 // gates))
     many = rows_for(wide * gates)
-    found = [Tile(many, wide)]
+    sizes = [Tile(many, wide)]
     some = 1 << (many - 1).bit_length() - 1 if many > 1 else 1  # the power of two below
     if some > 1:
-        found.append(Tile(some, min(blocks, max(1, budget // (some * gates)))))
+        sizes.append(Tile(some, min(blocks, max(1, budget // (some * gates)))))
     if many > 1:
-        found.append(Tile(1, min(blocks, max(1, budget // 2 // gates))))
-    return tuple(found)
+        sizes.append(Tile(1, min(blocks, max(1, budget // 2 // gates))))
+    return tuple(sizes)
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,11 @@ class Cover:
 
 
 def cover(shapes: tuple[Tile, ...], left: int, after_others: bool) -> Cover:
-    """The cheapest tiles for `left` rows; `after_others`: there is a large tile before that they may replace.
+    """The cheapest tiles for `left` rows; `after_others`: whether there is a large tile before, which they
+    may replace.
 
-    Costs are in rows of a large tile, as measured: a row in a small tile costs a tenth more; one by itself,
-    for which all parameters are read, costs as much as three.
+    Costs are in rows of a large tile, as measured. A row in a small tile costs a tenth more. A row alone, for
+    which all parameters are read, costs as much as three.
     """
     large, small = shapes[0].rows, shapes[1].rows if len(shapes) > 2 else 0
     choices = [
@@ -76,7 +77,9 @@ def cover(shapes: tuple[Tile, ...], left: int, after_others: bool) -> Cover:
         for alone in ((0, 1) if len(shapes) > 1 else (0,))
         if more * large + few * small + alone >= left
     ]
-    return min(choices, key=lambda one: one.large * large + one.small * small * 1.1 + one.single * 3)
+    return min(
+        choices, key=lambda choice: choice.large * large + choice.small * small * 1.1 + choice.single * 3
+    )
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,7 @@ def accumulate(
     inner: int | ir.Value,
     gates: int,
     dtype: str,
-    lanes: int,
+    width: int,
     unit_bytes: int | None = None,
 ) -> Sums:
     """The accumulators [row][unit][gate] of a tile; `packed` points to its first unit block.
@@ -108,7 +111,7 @@ def accumulate(
     inner: how many k there are; one that the code finds out is a multiple of `UNROLLED`, and not 0.
     unit_bytes: from one unit block to the next; None where they follow one another.
     """
-    vector = register_type(dtype, lanes)
+    vector = register_type(dtype, width)
     element = element_type(vector)
     itemsize = np.dtype(dtype).itemsize
     zero = code.splat(vector, 0)
@@ -127,9 +130,9 @@ def accumulate(
         [[code.phi(vector) for _ in range(gates)] for _ in range(tile.units)] for _ in range(tile.rows)
     ]
     sums: Sums = [[[*gates] for gates in units] for units in carried]
-    weights = code.at(packed, code.mul(place, code.number(gates * lanes * itemsize)))
+    weights = code.at(packed, code.mul(place, code.number(gates * width * itemsize)))
     numbers = code.at(left.pointer, code.mul(place, code.number(k_bytes)))
-    vector_bytes = lanes * itemsize
+    vector_bytes = width * itemsize
     if unit_bytes is None:
         assert isinstance(inner, int)
         unit_bytes = inner * gates * vector_bytes
@@ -142,7 +145,7 @@ def accumulate(
         columns = [[parameter(k, unit, gate) for gate in range(gates)] for unit in range(tile.units)]
         for row in range(tile.rows):
             number = code.read(element, code.at(numbers, row * left.stride + k * k_bytes), itemsize)
-            spread = code.spread(number, lanes)
+            spread = code.spread(number, width)
             for unit, gate in product(range(tile.units), range(gates)):
                 before_k = sums[row][unit][gate]
                 sums[row][unit][gate] = multiply_add(code, spread, columns[unit][gate], before_k)

@@ -14,7 +14,7 @@ from math import factorial
 import numpy as np
 from llvmlite import ir
 
-from stepnet.engines.llvm.code import Code, is_single, lanes_of, register_type
+from stepnet.engines.llvm.code import Code, is_single, register_type, width_of
 from stepnet.engines.llvm.maths import (
     economised_even,
     horner,
@@ -54,8 +54,8 @@ def tan(code: Code, x: ir.Value) -> ir.Value:
     odd = has_bit(code, angle.quarter, 1)
     minus = Pair(*(code.fneg(part) for part in cosine))
     above, below = (
-        Pair(*(code.select(odd, a, b) for a, b in zip(one, other, strict=True)))
-        for one, other in ((minus, sine), (sine, cosine))
+        Pair(*(code.select(odd, a, b) for a, b in zip(left, right, strict=True)))
+        for left, right in ((minus, sine), (sine, cosine))
     )
     if single:
         return unless_tiny(code, x, code.fptrunc(code.fdiv(total(code, above), total(code, below)), x.type))
@@ -129,7 +129,7 @@ def arctan(code: Code, x: ir.Value) -> ir.Value:
 
 def widened(code: Code, x: ir.Value) -> ir.Value:
     """x in double precision."""
-    return code.fpext(x, register_type("float64", lanes_of(x))) if is_single(x.type) else x
+    return code.fpext(x, register_type("float64", width_of(x))) if is_single(x.type) else x
 
 
 def total(code: Code, pair: Pair) -> ir.Value:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from llvmlite import ir
 
-from stepnet.engines.llvm.code import I32, Code, lanes_of, store_lanes
+from stepnet.engines.llvm.code import I32, Code, store_vector, width_of
 from stepnet.engines.llvm.loops import Operand, Product, Register, UnitLoop
 from stepnet.engines.llvm.pointwise import pointwise
 from stepnet.engines.llvm.records import Field
@@ -39,8 +39,8 @@ class Cell:
 def joined(code: Code, parts: list[ir.Value]) -> ir.Value:
     """Vectors one after the other as one long vector: a power of two of them."""
     while len(parts) > 1:
-        lanes = 2 * lanes_of(parts[0])
-        order = ir.Constant(ir.VectorType(I32, lanes), list(range(lanes)))
+        width = 2 * width_of(parts[0])
+        order = ir.Constant(ir.VectorType(I32, width), list(range(width)))
         parts = [code.shuffle_vector(a, b, order) for a, b in zip(parts[::2], parts[1::2], strict=True)]
     return parts[0]
 
@@ -49,10 +49,10 @@ def parted(code: Code, value: ir.Value, count: int) -> list[ir.Value]:
     """A long vector as `count` vectors."""
     if count == 1:
         return [value]
-    lanes = lanes_of(value) // count
+    width = width_of(value) // count
     empty = ir.Constant(value.type, ir.Undefined)
-    orders = [list(range(first, first + lanes)) for first in range(0, count * lanes, lanes)]
-    return [code.shuffle_vector(value, empty, ir.Constant(ir.VectorType(I32, lanes), o)) for o in orders]
+    orders = [list(range(first, first + width)) for first in range(0, count * width, width)]
+    return [code.shuffle_vector(value, empty, ir.Constant(ir.VectorType(I32, width), o)) for o in orders]
 
 
 @dataclass
@@ -66,7 +66,7 @@ class UnitCode:
 
     def __post_init__(self) -> None:
         self.code = self.stage.code
-        self.blocks = -(-self.loop.size // self.stage.lanes)
+        self.blocks = -(-self.loop.size // self.stage.width)
 
     def emit(self) -> None:
         """All tiles of all rows, for the unit blocks of this thread."""
@@ -75,7 +75,7 @@ class UnitCode:
         if not gates:
             self.plain()
             return
-        widest = max(p.left.itemsize for p in self.loop.products) * self.stage.lanes
+        widest = max(p.left.itemsize for p in self.loop.products) * self.stage.width
         shapes = tiles(code.target, gates, self.blocks, max(1, widest // code.target.vector_bytes))
         self.grain = shapes[-1].units
         first, last = self.stage.own_blocks(self.blocks, self.grain)
@@ -109,7 +109,7 @@ class UnitCode:
         ]
 
     def plain(self) -> None:
-        """Pointwise work alone: row by row."""
+        """Pointwise work without products: row by row."""
         code = self.code
         with self.stage.own_rows() as row, code.loop(code.number(0), code.number(self.blocks)) as block:
             self.epilogue([Cell(row, block, {})])
@@ -148,17 +148,17 @@ class UnitCode:
         self, product: Product, tile: Tile, row: ir.Value, block: ir.Value
     ) -> list[list[list[ir.Value]]]:
         """The accumulators of one product."""
-        code, lanes = self.code, self.stage.lanes
+        code, width = self.code, self.stage.width
         source = product.left
         gates = len(product.ports)
         record = self.stage.rows.at(code, source.record, row)
         pointer = code.at(record, source.offset + product.start * source.itemsize)
         left = Left(pointer, self.stage.rows.strides[source.record])
-        unit_bytes = product.inner * gates * lanes * source.itemsize
+        unit_bytes = product.inner * gates * width * source.itemsize
         first = code.at(self.stage.constants, product.packed)
         packed = code.at(first, code.mul(block, code.number(unit_bytes)))
         return accumulate(
-            code, tile, left, packed, inner=product.inner, gates=gates, dtype=source.dtype, lanes=lanes
+            code, tile, left, packed, inner=product.inner, gates=gates, dtype=source.dtype, width=width
         )
 
     def epilogue(self, cells: list[Cell]) -> None:
@@ -166,23 +166,23 @@ class UnitCode:
         code = self.code
         values = {number: joined(code, [cell.sums[number] for cell in cells]) for number in cells[0].sums}
         for number, operands in self.loop.nodes:
-            found = [self.abreast(operand, cells, values) for operand in operands]
+            vectors = [self.abreast(operand, cells, values) for operand in operands]
             node = self.stage.net.nodes[number]
-            values[number] = pointwise(code, node, found, [operand.dtype for operand in operands])
+            values[number] = pointwise(code, node, vectors, [operand.dtype for operand in operands])
         for operand, target in self.loop.stores:
             parts = parted(code, self.abreast(operand, cells, values), len(cells))
             for cell, part in zip(cells, parts, strict=True):
                 self.store(part, target, cell.row, cell.block)
 
     def abreast(self, operand: Operand, cells: list[Cell], values: dict[int, ir.Value]) -> ir.Value:
-        """An operand of some cells, side by side in one long vector."""
+        """An operand of several cells, side by side in one long vector."""
         if isinstance(operand, Register):
             return values[operand.number]
         return joined(self.code, [self.stage.operand(operand, cell.row, cell.block, {}) for cell in cells])
 
     def store(self, value: ir.Value, target: Field, row: ir.Value, block: ir.Value) -> None:
-        """A register put into its field."""
-        code, lanes = self.code, self.stage.lanes
+        """Stores a register in its field."""
+        code, width = self.code, self.stage.width
         base = code.at(self.stage.rows.at(code, target.record, row), target.offset)
-        pointer = code.at(base, code.mul(block, code.number(lanes * target.itemsize)))
-        store_lanes(code, target.dtype, value, pointer, min(lanes * target.itemsize, 64))
+        pointer = code.at(base, code.mul(block, code.number(width * target.itemsize)))
+        store_vector(code, target.dtype, value, pointer, min(width * target.itemsize, 64))

@@ -32,6 +32,6 @@ PIPELINE: tuple[Callable[[Net], Net], ...] = (
 
 def optimised(net: Net) -> Net:
     """The net after every pass."""
-    for one in PIPELINE:
-        net = one(net)
+    for rewrite in PIPELINE:
+        net = rewrite(net)
     return net

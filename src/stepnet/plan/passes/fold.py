@@ -1,9 +1,9 @@
-"""Constants and common work folded.
+"""Constant folding and elimination of common subexpressions.
 
-    0.5 * sqrt(2) * x   ->  0.7071 * x        what is known while compiling is computed once, there
-    f(a) + f(a)         ->  b + b, b = f(a)   the same operation on the same operands is one node
-    cast(x, its dtype)  ->  x                 what changes nothing goes
-    x[:, :0] @ W[:0]    ->  0, 0, ...         what has no numbers, or sums none, is not computed
+    0.5 * sqrt(2) * x   ->  0.7071 * x        constants are computed once, while compiling f(a) + f(a)
+        ->  b + b, b = f(a)   the same operation on the same operands is one node cast(x, its dtype)  ->  x
+        operations without effect are removed x[:, :0] @ W[:0]    ->  0, 0, ...         empty values and empty
+        sums are not computed
 
 A net is small and its recurrence runs millions of times: anything removed from it pays at every step.
 """
@@ -19,12 +19,12 @@ LARGEST = 4096
 
 
 def fold(net: Net) -> Net:
-    """The net without what is known, double or idle."""
+    """The net without constant, repeated and ineffective operations."""
     return rewritten(net, folded)
 
 
 def folded(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """The constant that a node is, or the operand that it equals."""
+    """The constant that a node evaluates to, or the operand that it equals."""
     node = net.nodes[number]
     if idle(builder, node, operands):
         return operands[0]
@@ -40,21 +40,21 @@ def folded(builder: Builder, net: Net, number: int, operands: list[int]) -> int 
         return builder.add("expand", zeros, extent=node.type.extent)
     if node.type.extent != CONST or node.type.size > LARGEST:
         return None
-    known = [builder.nodes[one] for one in operands]
-    if any(one.operation != "constant" for one in known):
+    known = [builder.nodes[operand] for operand in operands]
+    if any(constant.operation != "constant" for constant in known):
         return None
     with np.errstate(all="ignore"):
-        return builder.constant(within(node, [one.attributes["value"].value for one in known]))
+        return builder.constant(within(node, [constant.attributes["value"].value for constant in known]))
 
 
 def is_empty(builder: Builder, node: Node, operands: list[int]) -> bool:
-    """Whether a node gives no numbers, or sums of none."""
+    """Whether a node has no elements, or sums over none."""
     sums = node.kind == "matmul" or node.operation == "sum"
     return not node.type.size or (sums and not builder.type_of(operands[0]).size)
 
 
 def idle(builder: Builder, node: Node, operands: list[int]) -> bool:
-    """Whether a node gives its first operand back."""
+    """Whether a node returns its first operand unchanged."""
     if node.operation == "cast":
         return builder.type_of(operands[0]).dtype == node.type.dtype
     if node.operation in ("reshape", "broadcast"):

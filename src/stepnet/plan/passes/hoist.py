@@ -1,13 +1,12 @@
-"""What needs no memory moved out of the loop.
+"""Work that needs no memory moved out of the loop.
 
-    recur(x, h): h' = tanh(x @ W + h @ R)   ->   a = x @ W
-                                                 recur(a, h): h' = tanh(a + h @ R)
+    recur(x, h): h' = tanh(x @ W + h @ R)   ->   a = x @ W recur(a, h): h' = tanh(a + h @ R)
 
-One large product over all steps runs at the machine's peak, where many small ones wait for memory. What
-depends on parameters alone leaves to be done once, on statics alone to be done once per sequence, on inputs
-to be done before the loop. Views of inputs stay: they cost nothing where they are; and so do outer products,
-k[:, None] * v, that are read on registers: they are larger than what they are made of, and would be put into
-memory at every step.
+One large product over all steps runs at the machine's peak, where many small ones wait for memory. Work that
+depends on parameters only is then done once, on statics once per sequence, on inputs before the loop. Views
+of inputs stay: they cost nothing where they are. So do outer products, k[:, None] * v, that pointwise work
+reads from registers: they are larger than their operands, and outside they would be written to memory at
+every step.
 """
 
 from dataclasses import dataclass, replace
@@ -23,12 +22,12 @@ GROWTH = 4
 
 
 def hoist(net: Net) -> Net:
-    """The net with everything that can be done before its loops done there."""
+    """The net in which all work that can be done before a loop is done there."""
     return rewritten(net, hoisted)
 
 
 def hoisted(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """The recurrence with a smaller body, and what left it in front."""
+    """The recurrence with a smaller body, and before it the work that left the body."""
     if net.nodes[number].operation != "recur":
         return None
     return Hoist.of(builder, net.nodes[number], operands).run()
@@ -36,7 +35,7 @@ def hoisted(builder: Builder, net: Net, number: int, operands: list[int]) -> int
 
 @dataclass
 class Hoist:
-    """One recurrence: the nodes of its body that stay, and the way out for the others."""
+    """One recurrence: the nodes that stay in its body, and the move of the others outward."""
 
     recur: Recur
     stays: list[bool]
@@ -44,7 +43,7 @@ class Hoist:
 
     @classmethod
     def of(cls, builder: Builder, node: Node, operands: list[int]) -> "Hoist":
-        """The work on one recurrence, with the operands known outside."""
+        """The move for one recurrence, with its operands known outside."""
         recur = node.recur
         body, known = recur.body, when_inside(recur)
         outside = dict(zip(body.inputs, operands, strict=True))
@@ -52,8 +51,8 @@ class Hoist:
         stays = [time == When.IN for time in known]
         for number in reversed(range(len(body.nodes))):
             stays[number] = stays[number] or is_outer(body, number, stays)
-        for number, one in enumerate(body.nodes):
-            if one.kind == "view" and one.type.extent != CONST and not stays[number]:
+        for number, other in enumerate(body.nodes):
+            if other.kind == "view" and other.type.extent != CONST and not stays[number]:
                 root, _ = view_chain(body, number)
                 stays[number] = body.nodes[root].operation == "input" and all(
                     stays[user] or number in body.results for user in body.users()[number]
@@ -62,11 +61,11 @@ class Hoist:
 
     @property
     def body(self) -> Net:
-        """The body as it was."""
+        """The body before the pass."""
         return self.recur.body
 
     def run(self) -> int:
-        """The number of the new recurrence."""
+        """Makes the new recurrence and returns its number."""
         inner = Builder()
         needed = self.needed()
         place: dict[int, int] = {}
@@ -88,12 +87,12 @@ class Hoist:
 
     def needed(self) -> list[int]:
         """The nodes outside that the new body reads, in order."""
-        found: set[int] = set()
+        operands: set[int] = set()
         for number, node in enumerate(self.body.nodes):
             if node.operation != "input" and self.is_inside(number):
-                found.update(operand for operand in node.inputs if not self.is_inside(operand))
-        found.update(result for result in self.body.results if not self.is_inside(result))
-        return sorted(found - set(self.recur.memories))
+                operands.update(operand for operand in node.inputs if not self.is_inside(operand))
+        operands.update(result for result in self.body.results if not self.is_inside(result))
+        return sorted(operands - set(self.recur.memories))
 
 
 def is_outer(body: Net, number: int, stays: list[bool]) -> bool:
@@ -101,7 +100,9 @@ def is_outer(body: Net, number: int, stays: list[bool]) -> bool:
     node = body.nodes[number]
     if node.kind != "pointwise" or node.type.extent == CONST or number in body.results:
         return False
-    given = sum(body.type_of(one).size for one in node.inputs if body.type_of(one).extent != CONST)
+    given = sum(
+        body.type_of(operand).size for operand in node.inputs if body.type_of(operand).extent != CONST
+    )
     users = body.users()[number]
     return node.type.size > GROWTH * given and all(
         stays[user] and body.nodes[user].kind == "pointwise" for user in users

@@ -12,7 +12,7 @@ from stepnet.plan.passes.when import known_once
 
 
 def join(net: Net) -> Net:
-    """The net with products of one left side and one width as one node each."""
+    """The net in which products with the same left side and width are one node."""
     groups: dict[tuple[int, int], list[int]] = {}
     parameters = known_once(net)
     for number, node in enumerate(net.nodes):
@@ -30,9 +30,9 @@ def join(net: Net) -> Net:
         key = shared(node, parameters)
         group = [] if key is None else groups[key]
         if len(group) > 1:
-            rights = [place[net.nodes[one].inputs[1]] for one in group]
+            rights = [place[net.nodes[number].inputs[1]] for number in group]
             joint = builder.add("products", place[node.inputs[0]], *rights, source=node.source)
-            place |= {one: builder.add("result", joint, of=port) for port, one in enumerate(group)}
+            place |= {number: builder.add("result", joint, of=port) for port, number in enumerate(group)}
             continue
         changed = {"body": join(node.attributes["body"])} if "body" in node.attributes else {}
         place[number] = builder.copy(node, [place[operand] for operand in node.inputs], **changed)
@@ -40,9 +40,9 @@ def join(net: Net) -> Net:
 
 
 def shared(node: Node, parameters: set[int]) -> tuple[int, int] | None:
-    """What products to join have in common, left side and width; None for a node that is no such product.
+    """The left side and width by which products are joined; None for a node that is no such product.
 
-    A right side that is known late is no parameter, and comes in its own time.
+    A right side that is only known late is no parameter, and its product is not joined.
     """
     if node.operation != "matmul" or node.type.extent == CONST or node.inputs[1] not in parameters:
         return None

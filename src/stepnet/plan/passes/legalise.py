@@ -20,7 +20,7 @@ def legalise(net: Net) -> Net:
 
 
 def legal(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """The plain form of one node."""
+    """One node in the forms that engines run."""
     node = net.nodes[number]
     if node.operation == "matmul" and node.type.extent != CONST:
         return product(builder, operands[0], operands[1], node.type.dtype, node.source)
@@ -62,8 +62,8 @@ def reduction(builder: Builder, number: int, operation: str, axes: tuple[int, ..
     count, size = 1, 1
     for axis in over:
         count *= shape[axis]
-    for one in kept:
-        size *= one
+    for axis_size in kept:
+        size *= axis_size
     leading = over == list(range(len(over))) and bool(rest)
     if not leading and rest + over != list(range(rank)):
         number = builder.add("transpose", number, order=tuple(rest + over))

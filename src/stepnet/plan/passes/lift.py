@@ -1,11 +1,10 @@
-"""What an outer memory does not enter taken out of a nested recurrence.
+"""Inner recurrences that do not depend on the outer memory moved out of a nested recurrence.
 
-    recur(words, h):                      ->   final = recur(words, c): c' = g(words, c)
-        final = recur(words, c): c' = g(words, c)
-        h' = f(final, h)                       recur(final, h): h' = f(final, h)
+    recur(words, h):                      ->   final = recur(words, c): c' = g(words, c) final = recur(words,
+        c): c' = g(words, c) h' = f(final, h)                       recur(final, h): h' = f(final, h)
 
-Inside, the inner recurrence runs for the few rows that are at one outer step; outside it runs over the inner
-sequences of all steps of all rows at once, which fills the vectors. What is left is a flat recurrence.
+Inside, the inner recurrence runs for the few rows of one outer step. Outside it runs over the inner sequences
+of all steps of all rows at once, which fills the vectors. A flat recurrence is left.
 """
 
 from dataclasses import dataclass, field, replace
@@ -23,12 +22,12 @@ Results = dict[int, list[tuple[bool, int]]]
 
 
 def lift(net: Net) -> Net:
-    """The net with every inner recurrence outside of those whose memory it does not need."""
+    """The net in which every inner recurrence is outside of those whose memory it does not need."""
     return rewritten(net, partial(lifted, {}))
 
 
 def lifted(results: Results, builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """A recurrence without what could leave it, its inner recurrences first; None where nothing can."""
+    """A recurrence without the nodes that can leave it, its inner recurrences first; None where none can."""
     node = net.nodes[number]
     if node.operation == "result" and node.inputs[0] in results:
         of: int = node.attributes["of"]
@@ -42,13 +41,15 @@ def lifted(results: Results, builder: Builder, net: Net, number: int, operands: 
     fixed = {n for n, time in enumerate(known) if time <= When.PER_SEQUENCE}
     leaving = {n for n, time in enumerate(known) if time < When.IN}
     # A sequence of a row, with what changes from step to step, would be there as often as there are steps.
-    leaving -= free_of(body, leaving, {one for one in leaving - fixed if is_row_sequence(body.nodes[one])})
-    roots = {one for one in leaving if is_inner(body.nodes[one])}
+    leaving -= free_of(
+        body, leaving, {number for number in leaving - fixed if is_row_sequence(body.nodes[number])}
+    )
+    roots = {number for number in leaving if is_inner(body.nodes[number])}
     if not roots:
         return None if body == node.attributes["body"] else builder.copy(node, operands, body=body)
     leaving = ancestors(body.nodes, roots)
     leaving |= {
-        n for n, one in enumerate(body.nodes) if one.operation == "result" and one.inputs[0] in leaving
+        n for n, node in enumerate(body.nodes) if node.operation == "result" and node.inputs[0] in leaving
     }
     outside = dict(zip(body.inputs, operands, strict=True))
     deep = recur_extent([builder.type_of(operands[0])], {"body": body})
@@ -59,7 +60,7 @@ def lifted(results: Results, builder: Builder, net: Net, number: int, operands: 
 
 
 def is_inner(node: Node) -> bool:
-    """Whether a node is about inner sequences: a recurrence over them, or what is made of their values."""
+    """Whether a node is about inner sequences: a recurrence over them, or computed from their values."""
     if node.operation in ("input", "result"):
         return False
     deep = any(len(type_.extent) > 1 for type_ in node.types)
@@ -67,17 +68,17 @@ def is_inner(node: Node) -> bool:
 
 
 def is_row_sequence(node: Node) -> bool:
-    """Whether a node's values are of a sequence that each row has besides."""
+    """Whether a node has the values of a static that is a sequence."""
     return any(is_beside(type_.extent) for type_ in node.types)
 
 
 def free_of(body: Net, among: set[int], roots: set[int]) -> set[int]:
     """Those nodes that are among the roots, or need one of them."""
-    found = set(roots)
+    reached = set(roots)
     for number, node in enumerate(body.nodes):
-        if found & set(node.inputs):
-            found.add(number)
-    return found & among
+        if reached & set(node.inputs):
+            reached.add(number)
+    return reached & among
 
 
 @dataclass
@@ -91,11 +92,11 @@ class Lift:
 
     @property
     def body(self) -> Net:
-        """The body as it was."""
+        """The body before the pass."""
         return self.recur.body
 
     def run(self) -> int:
-        """The number of the new recurrence."""
+        """Makes the new recurrence and returns its number."""
         body, fixed = self.body, self.outward.fixed
         stays = [n for n in range(len(body.nodes)) if n not in self.leaving]
         stays = [n for n in stays if body.nodes[n].operation != "input"]
@@ -111,9 +112,9 @@ class Lift:
         place: dict[int, int] = {}
         for n in (*kept, *memory, *still, *others):
             place[n] = inner.input(body.type_of(n), body.nodes[n].name or f"lifted{n}")
-        for n, one in enumerate(body.nodes):
-            if n not in place and one.operation != "input" and (n in stays or is_constant(one)):
-                place[n] = inner.copy(one, [place[operand] for operand in one.inputs])
+        for n, node in enumerate(body.nodes):
+            if n not in place and node.operation != "input" and (n in stays or is_constant(node)):
+                place[n] = inner.copy(node, [place[operand] for operand in node.inputs])
         new = inner.net(place[result] for result in (*within, *following))
         outer = [self.outward.number(n) for n in (*kept, *memory, *still, *others)]
         for n in outputs:
@@ -122,6 +123,6 @@ class Lift:
         return replace(self.recur, body=new, sequence_count=len(kept)).add(self.outward.builder, outer)
 
     def is_made(self, number: int) -> bool:
-        """Whether a node that leaves is a value of its own outside: neither an input nor a constant."""
+        """Whether a node that leaves is a new value outside: no input, no recurrence and no constant."""
         node = self.body.nodes[number]
         return node.operation not in ("input", "recur") and not is_constant(node)

@@ -29,7 +29,7 @@ class Outward:
     outside: dict[int, int]
 
     def extent(self, number: int) -> Extent:
-        """How many there are outside of a value that the body has one of, or one of per row."""
+        """The extent outside of a value with one entry, or one per row, in the body."""
         if number in self.outside:
             return self.builder.type_of(self.outside[number]).extent
         if is_constant(self.body.nodes[number]):
@@ -37,7 +37,7 @@ class Outward:
         return self.deep[:-1] if number in self.fixed else self.deep
 
     def number(self, number: int) -> int:
-        """The node outside that a node of the body becomes."""
+        """The number outside of a node of the body."""
         if number not in self.outside:
             node = self.body.nodes[number]
             if number in self.fixed or is_constant(node):
@@ -51,7 +51,7 @@ class Outward:
         return self.outside[number]
 
     def at_steps(self, number: int) -> int:
-        """The node outside, at every step where there is one per row."""
+        """The number outside of a node of the body, expanded to every step where it has one value per row."""
         node = self.body.nodes[number]
         if node.operation == "expand" and is_constant(self.body.nodes[node.inputs[0]]):
             extent = deeper(self.deep, node.attributes["extent"])

@@ -1,9 +1,9 @@
-"""Products of features laid side by side taken apart.
+"""Products of concatenated features taken apart.
 
     concatenate(x, h) @ W   ->   x @ W[:k] + h @ W[k:]
 
-Many write one matrix for input and memory. Apart, the product over the input no longer waits for the memory,
-and can leave the loop.
+Many implementations have one matrix for input and memory. Taken apart, the product of the input no longer
+waits for the memory, and can leave the loop.
 """
 
 from stepnet.net.ir import Builder, Net
@@ -16,7 +16,7 @@ def part(net: Net) -> Net:
 
 
 def parted(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """The sum of products that a node is, if it is the product of a concatenation."""
+    """The sum of products that equals a node, if it is the product of a concatenation."""
     node = net.nodes[number]
     if node.operation != "matmul" or builder.nodes[operands[0]].operation != "concatenate":
         return None

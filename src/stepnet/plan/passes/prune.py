@@ -1,9 +1,9 @@
-"""What nobody asks for taken out of recurrences.
+"""Unused results and memories removed from recurrences (dead code elimination).
 
     recur(x, h): h' = f(x, h); y = h' @ V   ->   recur(x, h): h' = f(x, h)      only the last h is read
 
-The results that are wanted decide what is computed: an output that nobody reads would be computed at every
-step and put into an array, and a memory that only remembers itself would be carried along.
+An output that nobody reads would be computed at every step and stored, and a memory that only feeds itself
+would be carried along.
 """
 
 from dataclasses import replace
@@ -17,12 +17,12 @@ Places = dict[int, list[int]]
 
 
 def prune(net: Net) -> Net:
-    """The net with recurrences that give what is read, and remember what they need for that."""
+    """The net in which recurrences compute only results that are read, and the memories these need."""
     return rewritten(net, partial(pruned, {}))
 
 
 def pruned(kept: Places, builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """A recurrence without what nobody reads, and its results where they are then."""
+    """A recurrence without results that nobody reads, and the new places of its results."""
     node = net.nodes[number]
     if node.operation == "result" and node.inputs[0] in kept:
         return builder.add("result", operands[0], of=kept[node.inputs[0]].index(node.attributes["of"]))
@@ -42,7 +42,7 @@ def pruned(kept: Places, builder: Builder, net: Net, number: int, operands: list
 
 
 def remembered(recur: Recur, outputs: list[int], wanted: list[bool]) -> list[int]:
-    """The places of the memories that are wanted, or that an output or a memory which stays needs."""
+    """The places of the memories that are wanted, or that a remaining output or memory needs."""
     results, needed = [recur.body.results[place] for place in outputs], list(wanted)
     while True:
         following = [number for number, need in zip(recur.following, needed, strict=True) if need]
@@ -60,7 +60,7 @@ def left(recur: Recur, memories: list[int]) -> list[int]:
 
 
 def without(recur: Recur, outputs: list[int], memories: list[int]) -> Recur:
-    """A recurrence with these outputs and memories alone."""
+    """A recurrence with only these outputs and memories."""
     body = recur.body
     inputs = {body.inputs[place] for place in left(recur, memories)}
     results = [*(recur.outputs[place] for place in outputs), *(recur.following[place] for place in memories)]

@@ -1,9 +1,9 @@
-"""Sums put in the order in which their terms are known.
+"""Sums reordered by when their terms are known.
 
     ((x @ W + b) + h @ R) + d   ->   ((b + d) + x @ W) + h @ R
 
-What is known once is added once, what each sequence has one of is added once for it, and what needs no memory
-is added before the loop, however the sum was written.
+Constants are added once, values of a sequence once for each sequence, and values that need no memory before
+the loop, however the sum was written.
 """
 
 from stepnet.net.ir import Builder, Net, Recur
@@ -24,33 +24,33 @@ def regroup(net: Net) -> Net:
 
 
 def regrouped(recur: Recur) -> Net:
-    """A body with every sum's terms in the order in which they are known."""
+    """A body in which the terms of every sum are in the order in which they are known."""
     body, known = recur.body, when_inside(recur)
     users = body.users()
     builder = Builder()
     place: list[int] = []
     for number, node in enumerate(body.nodes):
-        found = terms(body, number, users) if node.operation == "add" and node.type.is_float else []
-        if len(found) < 3 or any(body.type_of(one).dtype != node.type.dtype for one in found):
+        addends = terms(body, number, users) if node.operation == "add" and node.type.is_float else []
+        if len(addends) < 3 or any(body.type_of(addend).dtype != node.type.dtype for addend in addends):
             place.append(builder.copy(node, [place[operand] for operand in node.inputs]))
             continue
-        first, *rest = sorted(found, key=lambda one: known[one])
+        first, *rest = sorted(addends, key=lambda addend: known[addend])
         total = place[first]
-        for one in rest:
-            total = builder.add("add", total, place[one], source=node.source)
+        for addend in rest:
+            total = builder.add("add", total, place[addend], source=node.source)
         place.append(total)
     return builder.net(place[result] for result in body.results)
 
 
 def terms(body: Net, number: int, users: list[list[int]]) -> list[int]:
-    """The terms of a sum, through sums that are read nowhere else and have its shape and dtype."""
+    """The terms of a sum, and of inner sums of its shape and dtype that are read only here."""
     node = body.nodes[number]
-    found: list[int] = []
+    addends: list[int] = []
     for operand in node.inputs:
         inner = body.nodes[operand]
         lone = len(users[operand]) == 1 and operand not in body.results
         if inner.operation == "add" and lone and inner.types == node.types:
-            found += terms(body, operand, users)
+            addends += terms(body, operand, users)
         else:
-            found.append(operand)
-    return found
+            addends.append(operand)
+    return addends

@@ -1,4 +1,4 @@
-"""A net made anew node by node: what the passes share."""
+"""Nets rebuilt node by node: the functions that passes share."""
 
 from collections.abc import Callable
 
@@ -8,10 +8,10 @@ Rule = Callable[[Builder, Net, int, list[int]], "int | None"]
 
 
 def rewritten(net: Net, rule: Rule) -> Net:
-    """The net with `rule` asked at every node, bodies first.
+    """The net with `rule` applied to every node, bodies first.
 
-    The rule gets the new net's builder, the old net, the old number and the new operands; it gives the number
-    to use instead, or None to copy the node.
+    The rule takes the new net's builder, the old net, the old number and the new operands. It returns the
+    number to use instead, or None to copy the node.
     """
     builder = Builder()
     place: list[int] = []

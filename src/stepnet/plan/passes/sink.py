@@ -1,11 +1,10 @@
-"""What feeds no memory moved behind the loop.
+"""Work that no memory needs moved behind the loop.
 
-    recur(x, h): h' = f(x, h); y = h' @ V   ->   recur(x, h): h' = f(x, h); output h'
-                                                 y = h' @ V
+    recur(x, h): h' = f(x, h); y = h' @ V   ->   recur(x, h): h' = f(x, h); output h' y = h' @ V
 
-An output projection is again one large product over all steps. Only work that holds a product, a reduction
-or a scan moves: anything smaller is cheaper on registers, inside. An output that is an input as it came is
-taken from there.
+An output projection is then one large product over all steps. Only work with a product, a reduction or a scan
+moves: anything smaller is cheaper inside, on registers. An output that is an unchanged input is taken from
+the input.
 """
 
 from dataclasses import replace
@@ -19,7 +18,7 @@ MUCH_LARGER, LARGE = 8, 1024
 
 
 def sink(net: Net) -> Net:
-    """The net with what can wait done after its loops."""
+    """The net in which work that can be done after a loop is done there."""
     builder = Builder()
     place: list[int] = []
     results: dict[int, list[int]] = {}
@@ -42,28 +41,34 @@ def sunk(builder: Builder, net: Net, number: int, operands: list[int]) -> list[i
     recur = node.recur
     body, outputs = recur.body, recur.outputs
     late = leaving(body, outputs, recur.following)
-    frontier = [one for one in edge(body, late, outputs) if one not in recur.sequences]
+    frontier = [value for value in edge(body, late, outputs) if value not in recur.sequences]
     inner = Builder()
     places: dict[int, int] = {}
-    for one, each in enumerate(body.nodes):
-        if one not in late:
-            places[one] = inner.copy(each, [places[operand] for operand in each.inputs])
-    new_body = inner.net([*(places[one] for one in frontier), *(places[one] for one in recur.following)])
+    for value, body_node in enumerate(body.nodes):
+        if value not in late:
+            places[value] = inner.copy(body_node, [places[operand] for operand in body_node.inputs])
+    new_body = inner.net(
+        [*(places[value] for value in frontier), *(places[value] for value in recur.following)]
+    )
     gives = replace(recur, body=new_body).add_results(builder, operands)
     outside = dict(zip((*body.inputs, *frontier), (*operands, *gives.outputs), strict=True))
     outward = Outward(builder, body, STEPS, set(), outside)
-    return [outward.number(one) for one in outputs] + gives.memories
+    return [outward.number(output) for output in outputs] + gives.memories
 
 
 def leaving(body: Net, outputs: list[int], following: list[int]) -> set[int]:
-    """The nodes that leave: those that outputs alone need, where they hold a product or a reduction."""
+    """The nodes that leave: those that only outputs need, where they include a product or a reduction."""
     needed = ancestors(body.nodes, following)
     late: set[int] = set()
     for output in outputs:
-        only = {one for one in ancestors(body.nodes, (output,)) - needed if body.type_of(one).extent != CONST}
+        only = {
+            number
+            for number in ancestors(body.nodes, (output,)) - needed
+            if body.type_of(number).extent != CONST
+        }
         only -= set(body.inputs)
-        if any(body.nodes[one].kind in ("matmul", "reduce", "scan") for one in only) and not any(
-            body.nodes[one].operation == "index" for one in only
+        if any(body.nodes[number].kind in ("matmul", "reduce", "scan") for number in only) and not any(
+            body.nodes[number].operation == "index" for number in only
         ):
             late |= set() if is_read_out(body, only, output) else only
     # What stays for another output's sake stays whole.
@@ -72,19 +77,19 @@ def leaving(body: Net, outputs: list[int], following: list[int]) -> set[int]:
 
 
 def is_read_out(body: Net, numbers: set[int], output: int) -> bool:
-    """Whether nodes make a small result of a large memory, without a parameter: q @ memory.
+    """Whether nodes compute a small result from a large memory without a parameter: q @ memory.
 
-    Behind the loop they would read the memory of every step, which would have to be kept.
+    Behind the loop they would read the memory of every step, which would have to be stored.
     """
-    if any(body.nodes[one].kind == "matmul" for one in numbers):
+    if any(body.nodes[number].kind == "matmul" for number in numbers):
         return False
-    read = {operand for one in numbers for operand in body.nodes[one].inputs} - numbers
-    size = sum(body.type_of(one).size for one in read if body.type_of(one).extent != CONST)
+    read = {operand for number in numbers for operand in body.nodes[number].inputs} - numbers
+    size = sum(body.type_of(operand).size for operand in read if body.type_of(operand).extent != CONST)
     return size > MUCH_LARGER * body.type_of(output).size and size > LARGE
 
 
 def edge(body: Net, late: set[int], outputs: list[int]) -> list[int]:
     """The nodes that stay and are read outside: operands of what leaves, and outputs that stay."""
-    found = {operand for one in late for operand in body.nodes[one].inputs if operand not in late}
-    found |= {output for output in outputs if output not in late}
-    return sorted(one for one in found if body.type_of(one).extent != CONST)
+    values = {operand for number in late for operand in body.nodes[number].inputs if operand not in late}
+    values |= {output for output in outputs if output not in late}
+    return sorted(number for number in values if body.type_of(number).extent != CONST)

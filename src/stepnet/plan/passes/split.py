@@ -16,7 +16,7 @@ from stepnet.plan.passes.rewrite import rewritten, view_chain
 
 
 def split(net: Net) -> Net:
-    """The net in which nothing is computed whole and read in parts only."""
+    """The net in which no value is computed whole that is only read in parts."""
     while True:
         after = rewritten(net, pushed)
         if after == net:
@@ -25,7 +25,7 @@ def split(net: Net) -> Net:
 
 
 def pushed(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """The value of a view, computed from views of its source's operands."""
+    """The value of a view, computed from views of the operands of its source."""
     node = net.nodes[number]
     if node.kind != "view" or len(node.inputs) != 1 or node.type.extent == CONST:
         return None
@@ -47,7 +47,7 @@ def pushed(builder: Builder, net: Net, number: int, operands: list[int]) -> int 
         product = builder.add("matmul", left, flat, source=origin.source)
         return builder.add("reshape", product, rank=1, shape=node.type.shape)
     if origin.kind == "pointwise":
-        parts = [applied(builder, as_wide(builder, one, origin), chain) for one in origin.inputs]
+        parts = [applied(builder, as_wide(builder, piece, origin), chain) for piece in origin.inputs]
         return builder.copy(origin, parts)
     return None
 
@@ -60,18 +60,18 @@ def read_in_parts(net: Net, root: int) -> bool:
     users = net.users()
     total, open_ends, seen = 0, [root], 0
     while open_ends:
-        one = open_ends.pop()
-        ends = one in net.results or any(
-            net.nodes[user].kind != "view" or len(net.nodes[user].inputs) != 1 for user in users[one]
+        end = open_ends.pop()
+        ends = end in net.results or any(
+            net.nodes[user].kind != "view" or len(net.nodes[user].inputs) != 1 for user in users[end]
         )
-        if ends and one == root:
+        if ends and end == root:
             return False
         if ends:
-            total += net.type_of(one).size
+            total += net.type_of(end).size
             seen += 1
         open_ends += [
             user
-            for user in set(users[one])
+            for user in set(users[end])
             if net.nodes[user].kind == "view" and len(net.nodes[user].inputs) == 1
         ]
     return seen > 0 and total <= node.type.size
@@ -93,12 +93,12 @@ def applied(builder: Builder, number: int, chain: list[Node], lead: int = 0) -> 
     for node in chain:
         shape = builder.type_of(number).shape
         ahead = shape[:lead]
-        told = dict(node.attributes)
+        attributes = dict(node.attributes)
         if node.operation == "slice":
-            told["slices"] = tuple((0, size, 1) for size in ahead) + told["slices"]
+            attributes["slices"] = tuple((0, size, 1) for size in ahead) + attributes["slices"]
         elif node.operation in ("reshape", "broadcast"):
-            told |= {"rank": told["rank"] + lead, "shape": ahead + told["shape"]}
+            attributes |= {"rank": attributes["rank"] + lead, "shape": ahead + attributes["shape"]}
         elif node.operation == "transpose":
-            told["order"] = tuple(range(lead)) + tuple(axis + lead for axis in told["order"])
-        number = builder.add(node.operation, number, **told)
+            attributes["order"] = tuple(range(lead)) + tuple(axis + lead for axis in attributes["order"])
+        number = builder.add(node.operation, number, **attributes)
     return number

@@ -1,14 +1,14 @@
-"""When each value of a net is known: apart from how many there are of it, which its extent says.
+"""When each value of a net is known. Its extent says how many there are of it, which is another fact.
 
-    ONCE           when parameters are bound     a parameter, and what is made of parameters alone
-    PER_SEQUENCE   when a sequence is there      a static, an initial memory
-    BEFORE         ahead of the loop             an input, and what needs no memory
-    IN             in the loop                   what needs a memory, or the count of steps
-    AFTER          behind the loop               what needs a result of it, or every step of a sequence
-    TOTAL          behind all steps of all rows  a contract, a reduce to one, and what is made of these
+    ONCE           when parameters are bound     a parameter, and values of parameters only PER_SEQUENCE
+        when a sequence begins        a static, an initial memory BEFORE         before the loop
+        an input, and values that need no memory IN             in the loop                   values that need
+        a memory, or the count of steps AFTER          after the loop                values that need a result
+        of it, or every step of a sequence TOTAL          after all steps of all rows   a contract, a reduce
+        to one, and values of these
 
-A constant may be known ONCE or only in TOTAL; zeros that each row has one of are known ONCE. Who moves work,
-groups it or plans it asks here.
+A constant may be known ONCE or only in TOTAL; zeros with one entry per row are known ONCE. Passes and the
+planner read this analysis before they move, group or plan work.
 """
 
 from enum import IntEnum
@@ -19,7 +19,7 @@ from stepnet.net.types import CONST, ROWS, is_beside
 
 
 class When(IntEnum):
-    """When a value is known; of two that a third is made of, the later one counts."""
+    """When a value is known. A value of two operands is known when the later of them is."""
 
     ONCE = 0
     PER_SEQUENCE = 1
@@ -54,13 +54,13 @@ def when_inside(recur: Recur) -> list[When]:
 
 
 def known_once(net: Net) -> set[int]:
-    """The constants that are known when parameters are bound: parameters, and what is made of them alone."""
+    """The constants that are known when parameters are bound: parameters, and values of parameters only."""
     pairs = enumerate(zip(net.nodes, when(net), strict=True))
     return {number for number, (node, time) in pairs if time == When.ONCE and is_constant(node)}
 
 
 def is_constant(node: Node) -> bool:
-    """Whether there is one of a node's values for all rows."""
+    """Whether a node has one value for all rows."""
     return all(type_.extent == CONST for type_ in node.types)
 
 
@@ -71,13 +71,13 @@ def of_input(node: Node) -> When:
 
 
 def behind(node: Node) -> When:
-    """When an operation around the loop is known at the earliest: behind it, if it needs all of its steps."""
+    """When an operation around the loop is known at the earliest: after it, if it needs all of its steps."""
     ends = node.operation == "recur" or (node.operation == "reduce" and node.type.extent == ROWS)
     return When.AFTER if ends else When.ONCE
 
 
 def known(net: Net, earliest: list[When]) -> list[When]:
-    """When each node is known, which is when its operands are, and no earlier than is said."""
+    """When each node is known: when its operands are, and not before its own earliest time."""
     times: list[When] = []
     for node, first in zip(net.nodes, earliest, strict=True):
         operands = (times[operand] for operand in node.inputs)
@@ -86,7 +86,7 @@ def known(net: Net, earliest: list[When]) -> list[When]:
 
 
 def by_extent(node: Node, earliest: When) -> When:
-    """When a node may be known, by how many there are of it."""
+    """When a node may be known, by its extent."""
     if is_constant(node):
         return When.TOTAL if node.operation in TOTALS else When.ONCE
     if node.operation == "index":
