@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from stepnet.engines.llvm.memory import aligned
+from stepnet.engines.llvm.pack import pack
 from stepnet.engines.llvm.records import LINE
+from stepnet.engines.llvm.target import Target
 from stepnet.net.types import Type
 
 Array = np.ndarray
@@ -54,10 +56,10 @@ class Places:
         """The nodes it is made of."""
         return (self.constant,)
 
-    def array(self, values: Sequence[Array]) -> Array:
-        """The numbers, from the values of the sources."""
+    def fill(self, memory: Array, values: Sequence[Array], target: Target) -> None:
+        """Puts the numbers into memory, from the values of the sources."""
         flat = values[0].ravel()
-        return flat if self.places is None else flat[self.places]
+        put(memory, flat if self.places is None else flat[self.places])
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,16 +81,10 @@ class Packed:
         inner, size = type_.shape
         return -(-size // self.width) * self.width * inner * len(self.sources) * type_.itemsize
 
-    def array(self, values: Sequence[Array]) -> Array:
-        """The packed numbers, from the values of the parameters."""
-        inner, size = values[0].shape
-        blocks = -(-size // self.width)
-        packed = np.zeros((blocks, inner, len(values), self.width), values[0].dtype)
+    def fill(self, memory: Array, values: Sequence[Array], target: Target) -> None:
+        """Puts the packed numbers into memory, which is zeros, from the values of the parameters."""
         for gate, value in enumerate(values):
-            padded = np.zeros((inner, blocks * self.width), value.dtype)
-            padded[:, :size] = value
-            packed[:, :, gate] = padded.reshape(inner, blocks, self.width).transpose(1, 0, 2)
-        return packed
+            pack(value, gate, len(values), self.width, memory, target)
 
 
 @dataclass
@@ -123,12 +119,19 @@ class Constants:
             self.size += -(-size // LINE) * LINE + LINE
         return self.known[key]
 
-    def filled(self, values: Values) -> Array:
+    def filled(self, values: Values, target: Target) -> Array:
         """The memory, filled from the values of the constants."""
         memory = aligned(self.size)
         for offset, entry in self.entries:
-            if not isinstance(entry, np.ndarray):
-                entry = entry.array([values[source.inside, source.number] for source in entry.sources])
-            data = np.ascontiguousarray(entry).reshape(-1).view(np.uint8)
-            memory[offset : offset + data.size] = data
+            if isinstance(entry, np.ndarray):
+                put(memory[offset:], entry)
+            else:
+                sources = [values[source.inside, source.number] for source in entry.sources]
+                entry.fill(memory[offset:], sources, target)
         return memory
+
+
+def put(memory: Array, numbers: Array) -> None:
+    """Puts numbers at the beginning of memory, one after the other."""
+    data = np.ascontiguousarray(numbers).reshape(-1).view(np.uint8)
+    memory[: data.size] = data

@@ -82,6 +82,6 @@ class LlvmKernel:
     def bind(self, parameters: Sequence[Array]) -> Runner:
         """What runs a call with these parameters, which are packed now."""
         values = constant_values(self.plan, parameters)
-        constants = self.compiled.constants.filled(values)
+        constants = self.compiled.constants.filled(values, self.target)
         finish = Finish.of(self.plan, self.compiled.needs, values, self.target)
         return Runner(self.plan, self.compiled, constants, finish)

@@ -1,0 +1,117 @@
+"""Parameters of products packed in machine code, for the microkernel to read from front to back.
+
+    W [k, n], of any strides   ->   [unit block][k][gate][element], a gate's numbers at its place in each
+
+A matrix is read where it lies: rows of it side by side, or, where it is a transposed one, each number by its
+stride. In NumPy this takes several passes over memory.
+"""
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+from llvmlite import ir
+
+from stepnet.engines.llvm.build import MachineCode, NativeFunction
+from stepnet.engines.llvm.code import I64, POINTER, Code
+from stepnet.engines.llvm.memory import pointer
+from stepnet.engines.llvm.target import Target
+
+Array = np.ndarray
+Move = Callable[[ir.Value, ir.Value], None]
+WORDS = ("source", "row_bytes", "column_bytes", "inner", "size", "packed", "step_bytes", "block_bytes")
+"""What describes one matrix, 64 bits each. step_bytes, block_bytes: from one k, and from one unit block, to
+the next in the packed form.
+"""
+WORD = {name: place for place, name in enumerate(WORDS)}
+
+
+def pack(value: Array, gate: int, gates: int, width: int, packed: Array, target: Target) -> None:
+    """Packs a matrix [k, n] as one of several gates; what is beyond n in the last unit block stays as it is.
+
+    width: elements of a unit block. packed: the bytes of all gates' numbers.
+    """
+    inner, size = value.shape
+    if not value.size:
+        return
+    step_bytes = gates * width * value.itemsize
+    numbers = {
+        "source": value.__array_interface__["data"][0],
+        "row_bytes": value.strides[0],
+        "column_bytes": value.strides[1],
+        "inner": inner,
+        "size": size,
+        "packed": pointer(packed) + gate * width * value.itemsize,
+        "step_bytes": step_bytes,
+        "block_bytes": inner * step_bytes,
+    }
+    words = np.array([numbers[name] for name in WORDS], np.int64)
+    kernel(target, value.itemsize, width).call(pointer(words))
+
+
+@cache
+def kernel(target: Target, itemsize: int, width: int) -> NativeFunction:
+    """The machine code for numbers of a size: one for all shapes, dtypes and strides."""
+    module = ir.Module("pack")
+    module.triple = ""
+    function = ir.Function(module, ir.FunctionType(I64, [POINTER]), "pack")
+    PackCode(Code(function.append_basic_block("entry"), target), itemsize, width, function.args[0]).write()
+    return MachineCode(module, target).function("pack", ctypes.c_int64)
+
+
+class PackCode:
+    """The code that packs one matrix."""
+
+    def __init__(self, code: Code, itemsize: int, width: int, words: ir.Value) -> None:
+        self.code, self.itemsize, self.width = code, itemsize, width
+        self.element = ir.IntType(8 * itemsize)
+        self.words = {name: code.read(I64, code.at(words, 8 * place), 8) for name, place in WORD.items()}
+
+    def write(self) -> None:
+        """All unit blocks: those that are full, and the one that is not."""
+        code = self.code
+        full, rest = (
+            divide(self.words["size"], code.number(self.width)) for divide in (code.sdiv, code.srem)
+        )
+        beside = code.icmp_signed("==", self.words["column_bytes"], code.number(self.itemsize))
+        with code.when(beside):
+            self.blocks(full, self.copy)
+        with code.when(code.not_(beside)):
+            self.blocks(full, self.gather)
+        with code.loop(code.number(0), self.words["inner"]) as k, code.loop(code.number(0), rest) as place:
+            source, packed = self.line(full, k)
+            there = code.at(packed, code.mul(place, code.number(self.itemsize)))
+            number = code.read(self.element, code.at(source, code.mul(place, self.words["column_bytes"])), 1)
+            code.write(number, there, self.itemsize)
+        code.ret(code.number(0))
+
+    def line(self, block: ir.Value, k: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """Where the numbers of one k of a unit block lie, and where they are packed."""
+        code, words = self.code, self.words
+        column = code.mul(code.mul(block, code.number(self.width)), words["column_bytes"])
+        source = code.at(
+            code.inttoptr(words["source"], POINTER), code.add(code.mul(k, words["row_bytes"]), column)
+        )
+        place = code.add(code.mul(block, words["block_bytes"]), code.mul(k, words["step_bytes"]))
+        return source, code.at(code.inttoptr(words["packed"], POINTER), place)
+
+    def blocks(self, full: ir.Value, move: Move) -> None:
+        """All full unit blocks, each k of them moved in one way."""
+        code = self.code
+        with code.loop(code.number(0), full) as block, code.loop(code.number(0), self.words["inner"]) as k:
+            move(*self.line(block, k))
+
+    def copy(self, source: ir.Value, packed: ir.Value) -> None:
+        """Numbers that lie side by side."""
+        vector = ir.VectorType(self.element, self.width)
+        self.code.write(self.code.read(vector, source, 1), packed, self.itemsize)
+
+    def gather(self, source: ir.Value, packed: ir.Value) -> None:
+        """Numbers that lie a stride apart."""
+        code = self.code
+        for place in range(self.width):
+            code.write(
+                code.read(self.element, source, 1), code.at(packed, place * self.itemsize), self.itemsize
+            )
+            source = code.at(source, self.words["column_bytes"])

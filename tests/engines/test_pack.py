@@ -1,0 +1,64 @@
+"""Packing in machine code: each number of a matrix at its place, wherever the matrix lies."""
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from stepnet.engines.llvm.memory import aligned
+from stepnet.engines.llvm.pack import pack
+from stepnet.engines.llvm.target import Target, available_targets
+
+Array = np.ndarray
+DTYPES = ("float32", "float64", "float16", "int32", "int64", "bool")
+VIEWS = {
+    "as it lies": lambda matrix: matrix,
+    "transposed": lambda matrix: np.ascontiguousarray(matrix.T).T,
+    "every second column": lambda matrix: np.repeat(matrix, 2, axis=1)[:, ::2],
+    "from the last": lambda matrix: matrix[::-1, ::-1].copy()[::-1, ::-1],
+    "a part": lambda matrix: np.pad(matrix, 3)[3:-3, 3:-3],
+    "one row for all": lambda matrix: np.broadcast_to(matrix[:1], matrix.shape),
+    "read-only": lambda matrix: np.frombuffer(matrix.tobytes(), matrix.dtype).reshape(matrix.shape),
+}
+
+
+def unpacked(memory: Array, shape: tuple[int, int], gates: int, width: int, dtype: str) -> list[Array]:
+    """The matrices that packed memory holds, with what stands behind their columns."""
+    inner, size = shape
+    blocks = -(-size // width)
+    numbers = memory[: blocks * inner * gates * width * np.dtype(dtype).itemsize].view(dtype)
+    whole = numbers.reshape(blocks, inner, gates, width)
+    return [whole[:, :, gate].transpose(1, 0, 2).reshape(inner, blocks * width) for gate in range(gates)]
+
+
+@pytest.mark.parametrize("target", available_targets(), ids=lambda target: target.name)
+@pytest.mark.parametrize("view", VIEWS)
+@settings(max_examples=25, deadline=None)
+@given(
+    inner=st.integers(1, 9),
+    size=st.integers(1, 40),
+    gates=st.integers(1, 4),
+    dtype=st.sampled_from(DTYPES),
+    seed=st.integers(0, 99),
+)
+def test_every_number_is_at_its_place(
+    target: Target, view: str, inner: int, size: int, gates: int, dtype: str, seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    width = target.vector_bytes // 4
+    values = [VIEWS[view](random.integers(0, 2, (inner, size)).astype(dtype)) for _ in range(gates)]
+    if dtype != "bool":
+        values = [value + value.dtype.type(number) for number, value in enumerate(values)]
+    memory = aligned(4096 * 16)
+    for gate, value in enumerate(values):
+        pack(value, gate, gates, width, memory, target)
+    for value, whole in zip(values, unpacked(memory, (inner, size), gates, width, dtype), strict=True):
+        np.testing.assert_array_equal(whole[:, :size], value, strict=True)
+        assert not whole[:, size:].any()
+
+
+def test_a_matrix_without_numbers_is_nothing_to_pack() -> None:
+    memory = aligned(64)
+    for shape in ((0, 5), (5, 0)):
+        pack(np.ones(shape, "float32"), 0, 1, 16, memory, available_targets()[0])
+    assert not memory.any()
