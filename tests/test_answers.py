@@ -15,6 +15,7 @@ import pyarrow.parquet as parquet
 import pytest
 import torch
 import typer
+from safetensors.torch import save_file
 from test_cli import stepnet
 from torch import nn
 
@@ -112,6 +113,7 @@ FILES: dict[str, Callable[[Path], None]] = {
     "gru.pt": state(nn.GRU(IN, H)),
     "rnn.pt": state(nn.RNN(IN, H)),
     "two.pt": state(TWO),
+    "two.safetensors": lambda path: save_file(TWO.state_dict(), path),
     "one.pt": state(TWO.one),
     "both.npz": numbers(
         **{
@@ -181,6 +183,13 @@ ASKED = (
     Asked("two.pt", RUN, "stack", ROW, "--stack"),
     Asked("two.pt", EXPLAIN, "stack", ROW, "--stack"),
     Asked("two.pt", EXPLAIN, "module", ROW, "--module one"),
+    Asked(
+        "two.safetensors",
+        f"{CONVERT}.onnx --to onnx --stack",
+        "order",
+        "does not keep the order",
+        "--module one --module two",
+    ),
     # what is left over
     *(
         Asked("headed.pt", command, "drop", "besides what torch.gru has", HEAD)

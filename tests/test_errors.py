@@ -700,7 +700,7 @@ NETS: dict[str, tuple[str, Callable[[], Any]]] = {
         lambda: build("reduce", Type(STEPS, (3,), "int32"), how="mean"),
     ),
     "contract": (
-        r"contract takes two vectors of one extent, not rows f32\[4\] and const",
+        r"contract takes two values of one extent, vector by vector, not rows f32\[4\] and const",
         lambda: build("contract", ROW, TABLE),
     ),
     "recur over nothing": ("a recurrence runs over at least one sequence", lambda: recur(ROW, 0, 1)),

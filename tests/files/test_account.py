@@ -114,6 +114,19 @@ def test_what_other_frameworks_call_alike_is_told_by_all_its_names(tmp_path: Pat
     assert read(tmp_path / "keras.npz").modules[0].layout == "keras.gru_reset_before"
 
 
+def test_an_lstm_that_two_frameworks_call_alike_is_asked_about(tmp_path: Path):
+    """haste and Keras have the same names and shapes, and the gates in another order."""
+    arrays = {"kernel": np.ones((INPUTS, 4 * HIDDEN)), "recurrent_kernel": np.ones((HIDDEN, 4 * HIDDEN))}
+    savez(tmp_path / "lstm.npz", **arrays, bias=np.ones(4 * HIDDEN))
+    said = refusal("convert", tmp_path / "lstm.npz", "--to", "torch", "-o", tmp_path / "out.pt")
+    assert "keras.lstm" in said
+    assert "haste.lstm" in said
+    assert "--from" in said
+    for layout in ("keras", "haste"):
+        (module,) = interchange.Choice(layout).modules(read(tmp_path / "lstm.npz", layout))
+        assert module.layout == f"{layout}.lstm"
+
+
 def test_dense_layers_are_no_recurrent_ones(tmp_path: Path):
     dense = {"dense/kernel": np.ones((7, 3)), "dense/bias": np.ones(3)}
     savez(tmp_path / "dense.npz", **dense)

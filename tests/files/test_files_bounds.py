@@ -248,7 +248,7 @@ def test_what_would_fill_the_memory_is_refused(
 ):
     path = make(tmp_path)
     count, said = reading.taken(path)
-    assert said.endswith("far more than the file has; --most BYTES allows more")
+    assert said.endswith("far more than the file has; --most BYTES (Python: most=BYTES) allows more")
     assert count < 2 * SPARE + 2 * TIMES * path.stat().st_size
 
 

@@ -23,7 +23,7 @@ torch = pytest.importorskip("torch")
 helper, numpy_helper, Tensor = onnx.helper, onnx.numpy_helper, onnx.TensorProto
 
 ORDER = {"RNN": (0,), "GRU": (1, 0, 2), "LSTM": (0, 3, 1, 2)}  # torch's gates, in the order of ONNX's
-ALLOWED = "far more than the file has; --most BYTES allows more"
+ALLOWED = "far more than the file has; --most BYTES (Python: most=BYTES) allows more"
 CELLS = [("RNN", "tanh"), ("RNN", "relu"), ("GRU", ""), ("LSTM", "")]
 
 

@@ -427,7 +427,9 @@ def test_weights_that_are_used_often_fill_no_memory(path: Path):
 
     shapes: dict[int, Any] = {1: (512, 512), 2: (512, 512), 3: (512,)}
     data = composed(35, shapes, change=change, outputs=range(5, 105))
-    assert raised(path, data).endswith("of memory, far more than the file has; --most BYTES allows more")
+    assert raised(path, data).endswith(
+        "of memory, far more than the file has; --most BYTES (Python: most=BYTES) allows more"
+    )
 
 
 def chained(path: Path, *operators: tuple[int, list[int], list[int], int, Fields]) -> tuple[TfliteNode, ...]:

@@ -146,7 +146,7 @@ FORMATS = (
         "NumPy",
         (".npz",),
         "npz",
-        ("stepnet", "torch", "keras", "chainer"),
+        ("stepnet", "torch", "keras", "haste", "chainer"),
         "/",
         dtypes=("float32", "float16", "float64"),
     ),

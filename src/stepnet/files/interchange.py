@@ -283,7 +283,8 @@ def overruled(model: Model, module: Module) -> Iterator[str]:
     for one in model.modules:
         for name, value in one.semantics.items() if one.name in module.parts else ():
             if module.semantics.get(name) != value:
-                yield f"the file says {name}={value!r}, and --semantics {module.semantics.get(name)!r}"
+                said = module.semantics.get(name)
+                yield f"the file says {name}={value!r}, and {OPTIONS['semantics'].name} {said!r}"
 
 
 def not_finite(module: Module) -> tuple[str, ...]:

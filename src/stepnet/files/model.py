@@ -146,11 +146,13 @@ class Model:
         places = numbered([bare(one.name) for one in modules])
         if places:
             return tuple(modules[place] for place in places)
-        names = ", ".join(bare(one.name) for one in modules)
-        example = " ".join(f"--module {bare(one.name)}" for one in modules[::-1])
+        names = [bare(module.name) for module in modules]
+        example = names[::-1]
+        modules_said = " ".join(f"{OPTIONS['module'].name} {name}" for name in example)
         raise LayoutError(
-            f"such a file does not keep the order of its layers, which are {names} by their names: say which "
-            f"is over which, the first one first, as in --stack {example}"
+            f"such a file does not keep the order of its layers, which are {', '.join(names)} by their "
+            "names: say which is over which, the first one first, as in "
+            f"{option('order', modules=modules_said, names=str(example))}"
         )
 
     def chosen(self, name: str | None = None) -> Module:

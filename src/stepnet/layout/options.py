@@ -32,6 +32,7 @@ OPTIONS = {
     "sizes": Option("--size", "inputs=N --size hidden=N", "sizes={{'inputs': N, 'hidden': N}}"),
     "semantics": Option("--semantics", "{field}={value}", "semantics={{{field!r}: {choice}}}"),
     "stack": Option("--stack", "", "stack=True"),
+    "order": Option("--stack", "{modules}", "stack=True, order={names}"),
     "drop": Option("--drop", "NAME", "drop=[NAME]"),
     "rest": Option("--rest", "{rest}", "rest={rest!r}"),
     "dtype": Option("--dtype", "{dtype}", "dtype={dtype!r}"),
