@@ -126,11 +126,15 @@ class Backward:
         """
         made = self.results
         pairs = [*zip(("outputs", "final"), (outputs, final), made, strict=True)]
-        found = [one for what, value, like in pairs for one in cotangents(what, value, like)]
+        flat_cotangents = [
+            cotangent for what, value, like in pairs for cotangent in cotangents(what, value, like)
+        ]
         types = [self.given.net.type_of(number) for number in self.given.net.results]
         arrays = [
-            (np.zeros_like(flat) if one is None else one.reshape(flat.shape)).astype(type_.computed.dtype)
-            for one, flat, type_ in zip(found, self.made, types, strict=True)
+            (np.zeros_like(flat) if cotangent is None else cotangent.reshape(flat.shape)).astype(
+                type_.computed.dtype
+            )
+            for cotangent, flat, type_ in zip(flat_cotangents, self.made, types, strict=True)
             if type_.is_float
         ]
         inputs = [*self.given.arrays, *arrays, *self.saved]
@@ -146,11 +150,11 @@ def cotangents(what: str, value: Any, like: Any) -> list[Array | None]:
     parts = leaves_as(value, like)
     if parts is None:
         raise InputError(f"the cotangents of {what} are {skeleton(value)}; {what} are {skeleton(like)}")
-    found: list[Array | None] = []
+    arrays: list[Array | None] = []
     for (name, right), leaf in zip(expected, parts, strict=True):
         title = f"the cotangent of {what} {name}".strip()
         if leaf is None:
-            found.append(None)
+            arrays.append(None)
             continue
         if isinstance(right, Ragged) != isinstance(leaf, Ragged):
             kind = "a Ragged" if isinstance(right, Ragged) else f"an array {list(right.shape)}"
@@ -162,8 +166,8 @@ def cotangents(what: str, value: Any, like: Any) -> list[Array | None]:
             and any(not np.array_equal(a, b) for a, b in zip(leaf.offsets, right.offsets, strict=False))
         ):
             raise InputError(f"{title} is {shape_text(leaf)}; it should be {shape_text(right)}")
-        found.append(array)
-    return found
+        arrays.append(array)
+    return arrays
 
 
 def shape_text(value: Any) -> str:

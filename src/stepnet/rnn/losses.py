@@ -140,18 +140,18 @@ def with_loss(
     extras = {"final": rebuild(program.memory, results[count:])} if takes_final(loss) else {}
     outputs = rebuild(program.output, results[:count])
     with NamingLine(loss):
-        found = loss(outputs, rebuild(targets, [Traced(builder, number) for number in inputs]), **extras)
+        value = loss(outputs, rebuild(targets, [Traced(builder, number) for number in inputs]), **extras)
     with NamingLine(loss), written_at(defined_at(loss)):
-        if not isinstance(found, Traced) or found.type.shape or not found.type.is_float:
-            text = found.type if isinstance(found, Traced) else f"a {type(found).__name__}"
+        if not isinstance(value, Traced) or value.type.shape or not value.type.is_float:
+            text = value.type if isinstance(value, Traced) else f"a {type(value).__name__}"
             raise refuse(f"a loss gives one floating-point number for each step or sequence, not {text}")
-        if found.type.extent not in (ROWS, STEPS):
-            raise refuse(f"a loss gives a number for each step or sequence, not {found.type}")
-    total = found.number
+        if value.type.extent not in (ROWS, STEPS):
+            raise refuse(f"a loss gives a number for each step or sequence, not {value.type}")
+    total = value.number
     while builder.type_of(total).extent != CONST:
         total = builder.add("reduce", total, how="sum")
     order = [*(place[number] for number in net.inputs), *inputs]
-    return with_inputs(builder, order, [total]), found.type.extent == STEPS
+    return with_inputs(builder, order, [total]), value.type.extent == STEPS
 
 
 def takes_final(loss: Callable[..., Any]) -> bool:
