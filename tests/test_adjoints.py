@@ -8,7 +8,8 @@ import pytest
 from gradcheck import assert_gradient, segments_of
 
 from stepnet.grad.adjoints import ADJOINTS
-from stepnet.net.ir import Builder
+from stepnet.grad.gradient import vjp
+from stepnet.net.ir import Builder, Net
 from stepnet.net.ops import OPERATIONS
 from stepnet.net.types import CONST, ROWS, STEPS, Extent, Type
 
@@ -164,3 +165,40 @@ def test_every_operation_with_an_adjoint_is_tried():
         make(values)
         tried |= {node.operation for node in values.builder.nodes}
     assert {name for name, row in ADJOINTS.items() if not isinstance(row, str)} <= tried
+
+
+# ---- parts of one value ------------------------------------------------------------------------------------
+
+APART = {
+    "in order": [(0, 2), (2, 5), (5, 6)],
+    "in another order": [(5, 6), (0, 2), (2, 5)],
+    "with gaps": [(1, 2), (4, 5)],
+    "one in the zeros of another": [(0, 1), (5, 6), (2, 4)],
+}
+TOGETHER = {"they overlap": [(0, 3), (2, 6)], "one is read twice": [(0, 6), (0, 6), (1, 3)]}
+
+
+def read_in_parts(extent: Extent, cuts: list[tuple[int, int]]) -> Net:
+    """A value read in parts, each of which becomes something else."""
+    v = Values()
+    x = v.x(3, 6, extent=extent)
+    parts = [v.slice(x, slices=((0, 3, 1), (start, stop, 1))) for start, stop in cuts]
+    return v.builder.net([v.multiply(part, v.number(place + 2.0)) for place, part in enumerate(parts)])
+
+
+@pytest.mark.parametrize("extent", [STEPS, CONST], ids=str)
+@pytest.mark.parametrize("cuts", APART)
+def test_cotangents_of_parts_are_put_side_by_side(cuts: str, extent: Extent) -> None:
+    net = read_in_parts(extent, APART[cuts])
+    assert_gradient(net, SEGMENTS)
+    operations = [node.operation for node in vjp(net).nodes]
+    assert operations.count("concatenate") == 1
+    assert "add" not in operations
+
+
+@pytest.mark.parametrize("extent", [STEPS, CONST], ids=str)
+@pytest.mark.parametrize("cuts", TOGETHER)
+def test_cotangents_of_parts_that_overlap_are_added(cuts: str, extent: Extent) -> None:
+    net = read_in_parts(extent, TOGETHER[cuts])
+    assert_gradient(net, SEGMENTS)
+    assert "add" in [node.operation for node in vjp(net).nodes]

@@ -12,6 +12,7 @@ import numpy as np
 from stepnet.grad.adjoints import ADJOINTS
 from stepnet.grad.extents import Total
 from stepnet.grad.forward import Forward
+from stepnet.grad.stretches import added
 from stepnet.grad.value import Value
 from stepnet.net.ir import Builder, Net, Node
 from stepnet.net.types import CONST, ROWS, is_beside
@@ -75,7 +76,7 @@ class Sweep:
                 return
             cotangent = fitted(cotangent.made, type_.shape).cast(type_.dtype)
         known = self.cotangents.get(number)
-        self.cotangents[number] = cotangent if known is None else known + cotangent
+        self.cotangents[number] = cotangent if known is None else added(known, cotangent)
 
     def of_input(self, number: int) -> Value:
         """The cotangent of an input, in its own dtype; zeros where no result needs it."""

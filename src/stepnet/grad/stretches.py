@@ -1,0 +1,93 @@
+"""Cotangents of parts of one value, put side by side.
+
+    d_a = [da | 0  | 0 ]      what each part of a value is given, zeros around it
+    d_b = [0  | db | 0 ]
+    d_a + d_b                 ->   [da | db | 0]
+
+A value that is read in parts, as the joined gates of a cell, would else get a sum of as many padded values.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from stepnet.grad.value import Value, joined
+from stepnet.net.ir import Builder
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Features side by side along one axis: those of a node, or zeros where `number` is None."""
+
+    number: int | None
+    size: int
+
+
+def added(one: Value, other: Value) -> Value:
+    """The sum of two cotangents of one value: side by side where each has zeros for what the other has."""
+    builder = one.builder
+    axes = [axis_of(builder, value.number) for value in (one, other)]
+    if axes[0] is None or axes[0] != axes[1] or one.type != other.type:
+        return one + other
+    merged = alternating(stretches(builder, one.number, axes[0]), stretches(builder, other.number, axes[0]))
+    if merged is None:
+        return one + other
+    shape = list(one.type.shape)
+
+    def made(stretch: Stretch) -> Value:
+        shape[axes[0] or 0] = stretch.size
+        return one.zeros(*shape) if stretch.number is None else Value(builder, stretch.number)
+
+    return joined(axes[0] - one.rank, *map(made, merged))
+
+
+def axis_of(builder: Builder, number: int) -> int | None:
+    """The axis along which a node puts values side by side; None where it does something else."""
+    node = builder.nodes[number]
+    return node.attributes["axis"] % len(node.type.shape) if node.operation == "concatenate" else None
+
+
+def stretches(builder: Builder, number: int, axis: int) -> list[Stretch]:
+    """What a node puts side by side."""
+    parts = builder.nodes[number].inputs
+    return [
+        Stretch(None if is_zeros(builder, part) else part, builder.type_of(part).shape[axis])
+        for part in parts
+    ]
+
+
+def is_zeros(builder: Builder, number: int) -> bool:
+    """Whether a node is zeros, at every entry of its extent."""
+    node = builder.nodes[number]
+    if node.operation == "expand":
+        return is_zeros(builder, node.inputs[0])
+    return node.operation == "constant" and not node.attributes["value"].value.any()
+
+
+def alternating(one: list[Stretch], other: list[Stretch]) -> list[Stretch] | None:
+    """The stretches of a sum where each side has zeros for what the other has; None where both have numbers.
+
+    >>> alternating([Stretch(7, 2), Stretch(None, 3)], [Stretch(None, 2), Stretch(8, 1), Stretch(None, 2)])
+    [Stretch(number=7, size=2), Stretch(number=8, size=1), Stretch(number=None, size=2)]
+    """
+    merged: list[Stretch] = []
+    for stretch in pieces(one, other):
+        if stretch is None:
+            return None
+        if merged and merged[-1].number is None and stretch.number is None:
+            merged[-1] = Stretch(None, merged[-1].size + stretch.size)
+        else:
+            merged.append(stretch)
+    return merged
+
+
+def pieces(one: list[Stretch], other: list[Stretch]) -> Iterator[Stretch | None]:
+    """The stretches of the sum from left to right; None where both have numbers, or a node would be cut."""
+    left, right = one[::-1], other[::-1]
+    while left and right:
+        a, b = left.pop(), right.pop()
+        size = min(a.size, b.size)
+        whole = next((stretch for stretch in (a, b) if stretch.number is not None), Stretch(None, size))
+        cut = whole.number is not None and whole.size > size
+        yield None if cut or (a.number is not None and b.number is not None) else whole
+        left += [Stretch(None, a.size - size)] if a.size > size else []
+        right += [Stretch(None, b.size - size)] if b.size > size else []
