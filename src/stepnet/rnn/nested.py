@@ -67,7 +67,10 @@ def in_step(rnn: Declared, sequences: Any, initial: Any, statics: Any, last_only
     operands = [leaf.number for _, leaf in named]
     operands += [value.number for value in memory_values(builder, initial, traced)]
     operands += [leaf.number for leaf in leaves(statics)]
-    operands += [lifted(builder, parameter, ()) for parameter in leaves(rnn.params)]
+    operands += [
+        lifted(builder, value, ()) if isinstance(value, Traced) else builder.constant(value)
+        for value in leaves(rnn.params)
+    ]
     gives = traced.recur(rnn.reverse, rnn.unroll).add_results(builder, operands)
     outputs = output_of(rebuild(traced.output, [Traced(builder, number) for number in gives.outputs]))
     if last_only:
