@@ -48,13 +48,10 @@ def bits_of(tensor: Any) -> Any:
 
 
 class Bound:
-    """What runs a module without gradients. A copy of a module begins with none."""
+    """What runs a module without gradients."""
 
     def __init__(self) -> None:
         self.latest: Parameters | None = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Bound, ()
 
     def parameters(self, sizes: Sizes, tensors: list[Any]) -> Parameters:
         """The parameters, bound anew if they have changed."""

@@ -1,8 +1,8 @@
 """A net as a function of tensors that has gradients, of any order.
 
-    y, h = net(x, h0, W)        the forward half of the net's gradient, and what it saves
-    dx, dW of dy, dh            the backward half; or, where that is to have a gradient itself,
-                                the net of both as such a function of x, h0, W, dy, dh
+y, h = net(x, h0, W)        the forward half of the net's gradient, and what it saves
+dx, dW of dy, dh            the backward half; or, where that is to have a gradient itself,
+                            the net of both as such a function of x, h0, W, dy, dh
 """
 
 from collections.abc import Sequence
@@ -99,7 +99,8 @@ class NetFunction(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
         """The gradients of the inputs; None for those that are not wanted."""
         made, wanted = ctx.made, ctx.wanted
-        tensors, saved = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+        every = ctx.saved_tensors  # read once, as activation checkpointing needs it
+        tensors, saved = every[: ctx.count], every[ctx.count :]
         known = [
             torch.zeros(shape, dtype=dtype) if one is None else one
             for one, (shape, dtype) in zip(cotangents, ctx.like, strict=False)
@@ -160,7 +161,7 @@ def run(program: NetProgram, batch: Batch, tensors: Sequence[Any]) -> tuple[Any,
 def owner(array: Array) -> Any:
     """What holds the memory of an array."""
     held: Any = array
-    while isinstance(held, np.ndarray) and held.base is not None:
+    while getattr(held, "base", None) is not None:
         held = held.base
     return held
 

@@ -4,10 +4,11 @@ They are subclasses of these: constructors, parameters, state_dicts and messages
 `forward` is not. It runs in machine code on the CPU, with gradients of any order.
 """
 
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from typing import Any, cast
 
 import numpy as np
 
@@ -21,6 +22,9 @@ from stepnet.torch.pytorch import pytorch
 
 torch: Any = pytorch("torch")
 PackedSequence: Any = torch.nn.utils.rnn.PackedSequence
+BOUND = "_bound"
+"""Where a module keeps what runs it without gradients."""
+
 DTYPES = {torch.float32: "float32", torch.float64: "float64"}
 
 
@@ -42,21 +46,41 @@ class Layer:
 
     def forward(self: Any, input: Any, hx: Any = None) -> Any:  # noqa: A002 - PyTorch's names
         """The outputs and the last states. See the class in torch.nn."""
-        data = input.data if isinstance(input, PackedSequence) else input
-        if data.device.type != "cpu" or torch.compiler.is_compiling():
-            return super().forward(input, hx)  # type: ignore[misc]
-        self._update_flat_weights()
-        states = [] if hx is None else list(hx) if self.mode == "LSTM" else [hx]
-        if isinstance(input, PackedSequence):
-            given = packed(self, input, states)
-        elif data.is_nested:
-            given = nested(self, input, states)
-        elif data.dim() not in (2, 3) or any(state.dim() != data.dim() for state in states):
-            return super().forward(input, hx)  # type: ignore[misc] - which says what is wrong
-        else:
-            given = dense(self, input, states)
-        check_tensors(self, given)
-        return given.back(*run_layers(self, given))
+        theirs = cast("Callable[..., Any]", super().forward)  # type: ignore[misc]
+        device = (input.data if isinstance(input, PackedSequence) else input).device
+        if device.type != "cpu" or torch.compiler.is_compiling():
+            return theirs(input, hx)
+        run = uncompiled() if "torch._dynamo" in sys.modules else answer
+        return run(self, theirs, input, hx)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but what runs it, which a copy makes anew."""
+        state: dict[str, Any] = super().__getstate__()  # type: ignore[misc]
+        state.pop(BOUND, None)
+        return state
+
+
+def answer(module: Any, theirs: Callable[..., Any], sequences: Any, hx: Any) -> Any:
+    """What a module gives. theirs: the forward of torch.nn, which says what is wrong with axes."""
+    module._update_flat_weights()
+    states = [] if hx is None else list(hx) if module.mode == "LSTM" else [hx]
+    if isinstance(sequences, PackedSequence):
+        given = packed(module, sequences, states)
+    elif sequences.is_nested:
+        given = nested(module, sequences, states)
+    elif sequences.dim() not in (2, 3) or any(state.dim() != sequences.dim() for state in states):
+        return theirs(sequences, hx)
+    else:
+        given = dense(module, sequences, states)
+    given = as_cast(module, given)
+    check_tensors(module, given)
+    return given.back(*run_layers(module, given))
+
+
+@cache
+def uncompiled() -> Callable[..., Any]:
+    """`answer`, which torch.compile leaves as it is. Asking for that imports all of its machinery."""
+    return torch.compiler.disable(answer)
 
 
 def packed(module: Any, sequences: Any, states: list[Any]) -> Given:
@@ -66,12 +90,12 @@ def packed(module: Any, sequences: Any, states: list[Any]) -> Given:
     if order is not None:
         states = [state.index_select(1, order) for state in states]
 
-    def answer(outputs: Any, last: list[Any]) -> Any:
+    def laid_out(outputs: Any, last: list[Any]) -> Any:
         if back is not None:
             last = [state.index_select(1, back) for state in last]
         return PackedSequence(outputs, sizes, order, back), in_form(module, last)
 
-    return Given(data, packed_batch(array_of(sizes), len(data)), states, answer)
+    return Given(data, packed_batch(array_of(sizes), len(data)), states, laid_out)
 
 
 def packed_batch(sizes: Any, total: int) -> Batch:
@@ -103,11 +127,11 @@ def nested(module: Any, sequences: Any, states: list[Any]) -> Given:
             f"the nested tensor is damaged: its lengths or offsets go beyond its {len(data)} values"
         )
 
-    def answer(outputs: Any, last: list[Any]) -> Any:
+    def laid_out(outputs: Any, last: list[Any]) -> Any:
         made = torch.nested.nested_tensor_from_jagged(outputs, offsets, lengths)
         return made, in_form(module, last)
 
-    return Given(data, batch, states, answer)
+    return Given(data, batch, states, laid_out)
 
 
 def dense(module: Any, data: Any, states: list[Any]) -> Given:
@@ -117,12 +141,12 @@ def dense(module: Any, data: Any, states: list[Any]) -> Given:
         data, states = data.unsqueeze(axis), [state.unsqueeze(1) for state in states]
     check(module, data, states, None)
 
-    def answer(outputs: Any, last: list[Any]) -> Any:
+    def laid_out(outputs: Any, last: list[Any]) -> Any:
         if single:
             outputs, last = outputs.squeeze(axis), [state.squeeze(1) for state in last]
         return outputs, in_form(module, last)
 
-    return Given(data, dense_batch(*data.shape[:2], not module.batch_first), states, answer)
+    return Given(data, dense_batch(*data.shape[:2], not module.batch_first), states, laid_out)
 
 
 @lru_cache(MOST_KEPT)
@@ -163,6 +187,14 @@ def check_tensors(module: Any, given: Given) -> None:
                 f"{name} of {title} is {tensor.dtype} on {tensor.device}, and {names[0]} is {dtype} on cpu; "
                 "all tensors must be of one dtype on one device"
             )
+
+
+def as_cast(module: Any, given: Given) -> Given:
+    """The same in the dtype of the parameters, under autocast."""
+    if not torch.is_autocast_enabled("cpu"):
+        return given
+    dtype = module._flat_weights[0].dtype
+    return replace(given, data=given.data.to(dtype), states=[state.to(dtype) for state in given.states])
 
 
 # ---- running it --------------------------------------------------------------------------------------------
@@ -229,18 +261,56 @@ def run_net(
         outputs, *last = differentiable(sizes)(batch, wanted, inputs)
         outputs = outputs.reshape(*data.shape[:-1], outputs.shape[-1])
     else:
-        bound = module.__dict__.setdefault("_bound", Bound())
+        bound = module.__dict__.setdefault(BOUND, Bound())
         outputs, *last = bound(sizes, batch, data, memories, tensors)
     return outputs, [torch.stack(last[kind::kinds]) for kind in range(kinds)]
 
 
 class GRU(Layer, torch.nn.GRU):
-    """`torch.nn.GRU`, run by stepnet."""
+    """`torch.nn.GRU`, run by stepnet: the same arguments, parameters, state_dict and results.
+
+    Sequences are a tensor `[time, batch, features]`, with batch_first `[batch, time, features]`, or without a
+    batch `[time, features]`; a `PackedSequence`; or a nested tensor of layout torch.jagged, which comes back
+    as one. They are read where they lie. Tensors are float32 or float64.
+
+    Gradients are of any order. Dropout between layers is PyTorch's own, and draws the same numbers. On other
+    devices than the CPU, and where torch.compile or torch.export traces it, torch.nn's own forward runs:
+    cuDNN on CUDA. Under autocast it runs in the dtype of the parameters.
+
+    Raises:
+        InputError: For other dtypes, under torch.vmap, and for forward-mode derivatives. Errors of shapes are
+            PyTorch's own.
+
+    >>> import torch, stepnet.torch
+    >>> theirs, ours = torch.nn.GRU(3, 4, batch_first=True), stepnet.torch.GRU(3, 4, batch_first=True)
+    >>> ours.load_state_dict(theirs.state_dict())
+    <All keys matched successfully>
+    >>> x = torch.ones(2, 5, 3)
+    >>> outputs, h = ours(x)
+    >>> torch.allclose(outputs, theirs(x)[0], atol=1e-6)
+    True
+    >>> outputs.sum().backward()
+    >>> ours.weight_hh_l0.grad.shape
+    torch.Size([12, 4])
+    """
 
 
 class LSTM(Layer, torch.nn.LSTM):
-    """`torch.nn.LSTM`, run by stepnet."""
+    """`torch.nn.LSTM`, run by stepnet, with projections (proj_size) too. See `GRU`.
+
+    >>> import torch, stepnet.torch
+    >>> outputs, (h, c) = stepnet.torch.LSTM(3, 4, num_layers=2, proj_size=2)(torch.ones(5, 1, 3))
+    >>> outputs.shape, h.shape, c.shape
+    (torch.Size([5, 1, 2]), torch.Size([2, 1, 2]), torch.Size([2, 1, 4]))
+    """
 
 
 class RNN(Layer, torch.nn.RNN):
-    """`torch.nn.RNN`, run by stepnet."""
+    """`torch.nn.RNN`, run by stepnet: tanh or, with nonlinearity="relu", relu. See `GRU`.
+
+    >>> import torch, stepnet.torch
+    >>> packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2, 3), torch.ones(1, 3)])
+    >>> outputs, h = stepnet.torch.RNN(3, 4, bidirectional=True)(packed)
+    >>> outputs.data.shape, h.shape
+    (torch.Size([3, 8]), torch.Size([2, 2, 4]))
+    """
