@@ -7,7 +7,7 @@ Every way to run one, a call, a stream, generation or a search, runs what `Progr
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -99,6 +99,13 @@ class Program(NetProgram):
             self._bound[asked] = self.kernel(asked).bind(self.params)
         return self._bound[asked]
 
+    def with_params(self, params: Any) -> Self:
+        """The same with other parameters of the same shapes and dtypes: plans and machine code stay."""
+        made = object.__new__(type(self))
+        made.__dict__.update(vars(self))
+        made.params, made._bound = leaves(params), {}
+        return made
+
 
 class StepProgram(Program):
     """The program of one step, traced. controlled: those of the same step under control, by their masks."""
@@ -110,11 +117,9 @@ class StepProgram(Program):
         self.traced, self.reverse, self.unroll = traced, reverse, unroll
         self.controlled = dict[str | None, StepProgram]()
 
-    def with_params(self, params: Any) -> "StepProgram":
+    def with_params(self, params: Any) -> Self:
         """The same with other parameters of the same shapes and dtypes: plans and machine code stay."""
-        made = object.__new__(type(self))
-        made.__dict__.update(vars(self))
-        made.traced, made.params = replace(self.traced, params=params), leaves(params)
+        made = super().with_params(params)
+        made.traced = replace(self.traced, params=params)
         made.controlled = {name: program.with_params(params) for name, program in self.controlled.items()}
-        made._bound = {}
         return made

@@ -1,0 +1,114 @@
+"""The recurrent layers of torch.nn as nets, whose parameters are laid out as PyTorch has them.
+
+    torch.nn.GRU(8, 16, num_layers=2, bidirectional=True)
+        ->   Stack([Bidirectional(gru, gru), Bidirectional(gru, gru)])   ->   one net
+
+    weight_ih [gates x hidden, inputs]    weight_hh [gates x hidden, output]    weight_hr [projected, hidden]
+
+So nothing is converted between a module's tensors and a net, and gradients are laid out as the tensors are.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from stepnet.rnn.cells import CELLS, Cell
+from stepnet.rnn.compose import Bidirectional, Stack
+from stepnet.rnn.layers import Layer, LayerPrograms, LayersProgram
+from stepnet.rnn.recurrence import RNN
+
+NAMES = {"W": "weight_ih", "R": "weight_hh", "b": "bias_ih", "d": "bias_hh", "P": "weight_hr"}
+"""PyTorch's names of a cell's parameters, in the order in which its modules have them."""
+
+MODES = {"GRU": "gru", "LSTM": "lstm", "RNN_TANH": "simple_rnn", "RNN_RELU": "simple_rnn_relu"}
+"""The cell that a `mode` of torch.nn.RNNBase is: the gates stand in the same order."""
+
+MOST_KEPT = 64
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the net of a module depends on. projected: 0 for no projection.
+
+    >>> Sizes("LSTM", 3, 4, projected=2).shapes
+    {'weight_ih': (16, 3), 'weight_hh': (16, 2), 'bias_ih': (16,), 'bias_hh': (16,), 'weight_hr': (2, 4)}
+    """
+
+    mode: str
+    inputs: int
+    hidden: int
+    layers: int = 1
+    bias: bool = True
+    bidirectional: bool = False
+    projected: int = 0
+    dtype: str = "float32"
+
+    @property
+    def cell(self) -> Cell:
+        """The cell."""
+        return CELLS["lstm_projection" if self.projected else MODES[self.mode]]
+
+    @property
+    def directions(self) -> int:
+        """How many directions there are."""
+        return 2 if self.bidirectional else 1
+
+    @property
+    def output(self) -> int:
+        """The features of each direction's output."""
+        return self.projected or self.hidden
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each parameter of the first layer, by PyTorch's name."""
+        known = self.cell.shapes(self.inputs, self.hidden, self.projected or None)
+        return {
+            theirs: known[ours][::-1]
+            for ours, theirs in NAMES.items()
+            if ours in known and (self.bias or ours not in "bd")
+        }
+
+    def alone(self, layer: int) -> "Sizes":
+        """One layer of these, by itself."""
+        inputs = self.output * self.directions if layer else self.inputs
+        return replace(self, inputs=inputs, layers=1)
+
+    @property
+    def recurrences(self) -> Layer:
+        """The layers, with zeros for parameters."""
+        return Stack([self.alone(layer).directed for layer in range(self.layers)])
+
+    @property
+    def directed(self) -> Layer:
+        """One layer in its directions."""
+        if not self.bidirectional:
+            return self.recurrence(False)
+        return Bidirectional(self.recurrence(False), self.recurrence(True))
+
+    def recurrence(self, reverse: bool) -> RNN:
+        """One layer in one direction."""
+        params = {name: np.zeros(shape, self.dtype) for name, shape in self.shapes.items()}
+        memory = self.cell.memory(self.hidden, self.projected or None)
+        return RNN(in_their_layout(self.cell), params, memory=memory, inputs=self.inputs, reverse=reverse)
+
+
+def in_their_layout(cell: Cell) -> Callable[[Any, Any, Any], Any]:
+    """The step of a cell for parameters as PyTorch has them: matrices are transposed."""
+
+    def step(x: Any, memory: Any, params: Any) -> Any:
+        own = {ours: params[theirs] for ours, theirs in NAMES.items() if theirs in params}
+        return cell.step(x, memory, {name: p.T if p.ndim == 2 else p for name, p in own.items()})
+
+    return step
+
+
+@lru_cache(MOST_KEPT)
+def program_of(sizes: Sizes) -> LayersProgram:
+    """The program of such layers. Its inputs are the sequences, h (and c) of each recurrence, and the
+    parameters of each; its results the outputs, and the last h (and c) of each.
+    """
+    nothing = np.zeros((0, 0, sizes.inputs), sizes.dtype)
+    return LayerPrograms(sizes.recurrences).read(nothing, None, None, None, False).program
