@@ -1,82 +1,149 @@
-"""A module's net with its parameters bound, for calls without gradients.
+"""What a module runs: with gradients as a function that PyTorch knows, without them with parameters bound.
 
 Parameters change in ways that PyTorch does not count: `p.data.add_`, NumPy's writes, `p.data = other`. So the
-bytes are compared at each call; that takes a hundredth of the time that packing them takes.
+bytes are compared at each call; that takes a small part of the time that packing them takes.
 """
 
 from dataclasses import dataclass, replace
 from typing import Any
 
+from stepnet.errors import InputError
+from stepnet.net.types import ROWS, STEPS
 from stepnet.rnn.batch import Batch, initial_arrays
 from stepnet.rnn.frozen import FrozenCalls
 from stepnet.rnn.layers import LayersProgram
 from stepnet.rnn.reading import Reading, call_of
-from stepnet.torch.cells import Sizes, program_of
-from stepnet.torch.function import AUTO, array_of, tensor_of
+from stepnet.torch.function import AUTO, Differentiable, array_of, is_transformed, tensor_of, wanted_of
 from stepnet.torch.pytorch import pytorch
 from stepnet.values.structure import leaves, rebuild
 
 torch: Any = pytorch("torch")
+BOUND = "_bound"
+"""Where a module keeps what runs it without gradients."""
+
+
+class Runnable:
+    """The net of layers, with and without gradients. Its inputs are the sequences, memories, statics and
+    parameters, its results the outputs and the last memories.
+    """
+
+    def __init__(self, program: LayersProgram) -> None:
+        self.program, self.differentiable = program, Differentiable(program.net)
+
+    def __call__(
+        self,
+        module: Any,
+        batch: Batch,
+        data: Any,
+        memories: list[Any],
+        parameters: list[Any],
+        statics: list[Any] | None = None,
+    ) -> list[Any]:
+        """The results; outputs lie as the data do. memories: none for zeros."""
+        still, transformed = statics or [], is_transformed()
+        self.check(batch, data, memories, still, parameters)
+        if not transformed and not (
+            torch.is_grad_enabled() and wanted_of([data, *memories, *still, *parameters])
+        ):
+            return module.__dict__.setdefault(BOUND, Bound())(self, batch, data, memories, parameters, still)
+        lead = 2 if batch.structure is not None else 1
+        flat = data.reshape(batch.total, *data.shape[lead:])
+        inputs = [flat, *(memories or [None] * self.program.memories), *still, *parameters]
+        wanted = wanted_of(inputs)
+        if transformed:  # what requires a gradient is known to each transform alone
+            wanted = tuple(
+                place for place, one in enumerate(inputs) if one is not None and one.is_floating_point()
+            )
+        results = list(self.differentiable(batch, wanted, inputs))
+        outputs = len(self.program.levels)
+        whole = [one.reshape(*data.shape[:lead], *one.shape[1:]) for one in results[:outputs]]
+        return [*whole, *results[outputs:]]
+
+    def check(
+        self, batch: Batch, data: Any, memories: list[Any], statics: list[Any], parameters: list[Any]
+    ) -> None:
+        """Raises `InputError` for tensors unlike what the net says: machine code takes them as they are."""
+        net, count = self.program.net, self.program.memories
+        lead = data.shape[: 1 if batch.structure is None else 2]
+        inputs = [data, *(memories or [None] * count), *statics, *parameters]
+        for number, tensor in zip(net.inputs, inputs, strict=True):
+            type_ = net.type_of(number)
+            rows = {STEPS: lead, ROWS: (batch.count,)}.get(type_.extent, ())
+            shape, dtype = (*rows, *type_.shape), getattr(torch, type_.dtype)
+            if tensor is None or (tensor.shape == shape and tensor.dtype == dtype):
+                continue
+            raise InputError(
+                f"{net.nodes[number].name} is {tensor.dtype}{list(tensor.shape)}; it should be "
+                f"{dtype}{list(shape)}"
+            )
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """A program with parameters, and the calls that it has laid out. bits: what they were."""
+    """A program with parameters, and the calls that it has laid out. bits: what the parameters were."""
 
-    sizes: Sizes
+    runnable: Runnable
     bits: list[Any]
     program: LayersProgram
     frozen: FrozenCalls[LayersProgram]
 
     @classmethod
-    def of(cls, sizes: Sizes, tensors: list[Any]) -> "Parameters":
+    def of(cls, runnable: Runnable, tensors: list[Any]) -> "Parameters":
         """Copies of the parameters, bound."""
         copies = [one.detach().clone(memory_format=torch.contiguous_format) for one in tensors]
-        program = program_of(sizes).with_params([array_of(one) for one in copies])
-        return cls(sizes, [bits_of(one) for one in copies], program, FrozenCalls())
+        program = runnable.program.with_params([array_of(one) for one in copies])
+        return cls(runnable, [bits_of(one) for one in copies], program, FrozenCalls())
 
-    def are(self, sizes: Sizes, tensors: list[Any]) -> bool:
+    def are(self, runnable: Runnable, tensors: list[Any]) -> bool:
         """Whether they still are these, bit by bit."""
-        return self.sizes == sizes and all(
+        return self.runnable is runnable and all(
             torch.equal(bits_of(one), known) for one, known in zip(tensors, self.bits, strict=True)
         )
 
 
 def bits_of(tensor: Any) -> Any:
     """The bits of numbers: a NaN is equal to itself, and zeros with different signs are not."""
-    return tensor.detach().view(torch.int32 if tensor.dtype == torch.float32 else torch.int64)
+    wide = {torch.float32: torch.int32, torch.float64: torch.int64}
+    return tensor.detach().view(wide.get(tensor.dtype, tensor.dtype))
 
 
 class Bound:
-    """What runs a module without gradients."""
+    """What runs a module without gradients, with the parameters that it had last."""
 
     def __init__(self) -> None:
         self.latest: Parameters | None = None
 
-    def parameters(self, sizes: Sizes, tensors: list[Any]) -> Parameters:
+    def parameters(self, runnable: Runnable, tensors: list[Any]) -> Parameters:
         """The parameters, bound anew if they have changed."""
         latest = self.latest
-        if latest is None or not latest.are(sizes, tensors):
-            latest = self.latest = Parameters.of(sizes, tensors)
+        if latest is None or not latest.are(runnable, tensors):
+            latest = self.latest = Parameters.of(runnable, tensors)
         return latest
 
     def __call__(
-        self, sizes: Sizes, batch: Batch, data: Any, states: list[Any], tensors: list[Any]
-    ) -> tuple[Any, ...]:
-        """The outputs, laid out as the data are, and the last memories. states: none for zeros."""
-        kept = self.parameters(sizes, tensors)
+        self,
+        runnable: Runnable,
+        batch: Batch,
+        data: Any,
+        states: list[Any],
+        tensors: list[Any],
+        statics: list[Any],
+    ) -> list[Any]:
+        """The results of a `Runnable`."""
+        kept = self.parameters(runnable, tensors)
         array, program = array_of(data), kept.program
         initial = rebuild(program.memory, [array_of(one) for one in states]) if states else None
-        key = None
-        if array.ndim == 3:
+        key, results = None, None
+        if batch.structure is not None and not statics:
             key = kept.frozen.key(array, False, "auto", "repeat", batch.steps is not None)
-        done = None if key is None else kept.frozen.run(key, array, initial)
-        if done is None:
-            memories = initial_arrays(initial, program.memory, batch.count)
-            flat = array.reshape(batch.total, array.shape[-1])
-            whole = replace(batch, arrays=[flat], structure=flat)
-            reading = Reading(whole, program, program, call_of(whole, memories, [], False, None, None), False)
-            results = reading.run(AUTO, kept.frozen, key)
-        else:
+        if key is not None and (done := kept.frozen.run(key, array, initial)) is not None:
             results = done[1]
-        return tuple(tensor_of(one) for one in (results[0], *leaves(results[1])))
+        if results is None:
+            memories = initial_arrays(initial, program.memory, batch.count)
+            lead = 2 if batch.structure is not None else 1
+            flat = array.reshape(batch.total, *array.shape[lead:])
+            whole = replace(batch, arrays=[flat], structure=flat)
+            call = call_of(whole, memories, [], False, None, None)
+            call = replace(call, statics=[array_of(one) for one in statics])
+            results = Reading(whole, program, program, call, False).run(AUTO, kept.frozen, key)
+        return [tensor_of(one) for one in (*leaves(results[0]), *leaves(results[1]))]

@@ -6,39 +6,17 @@ They are subclasses of these: constructors, parameters, state_dicts and messages
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any, cast
 
-import numpy as np
-
 from stepnet.errors import InputError
-from stepnet.ragged.offsets import offsets_of
-from stepnet.rnn.batch import Batch
-from stepnet.torch.bound import Bound
-from stepnet.torch.cells import MOST_KEPT, Sizes, program_of
-from stepnet.torch.function import Differentiable, array_of, is_transformed, wanted_of
+from stepnet.torch.bound import BOUND, Runnable
+from stepnet.torch.cells import Sizes, program_of
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.sequences import MOST_KEPT, PackedSequence, Sequences, dense_batch
 
 torch: Any = pytorch("torch")
-PackedSequence: Any = torch.nn.utils.rnn.PackedSequence
-BOUND = "_bound"
-"""Where a module keeps what runs it without gradients."""
-
 DTYPES = {torch.float32: "float32", torch.float64: "float64"}
-
-
-@dataclass(frozen=True)
-class Given:
-    """What a module is given. data: [total, features], or the two first axes of the batch. batch: where each
-    sequence lies in it. states: h (and c), [layers x directions, sequences, features]; none for zeros.
-    back: makes the module's answer of outputs and last states.
-    """
-
-    data: Any
-    batch: Batch
-    states: list[Any]
-    back: Callable[[Any, list[Any]], Any]
 
 
 class Layer:
@@ -60,21 +38,29 @@ class Layer:
         return state
 
 
-def answer(module: Any, theirs: Callable[..., Any], sequences: Any, hx: Any) -> Any:
+def answer(module: Any, theirs: Callable[..., Any], value: Any, hx: Any) -> Any:
     """What a module gives. theirs: the forward of torch.nn, which says what is wrong with axes."""
     module._update_flat_weights()
     states = [] if hx is None else list(hx) if module.mode == "LSTM" else [hx]
-    if isinstance(sequences, PackedSequence):
-        given = packed(module, sequences, states)
-    elif sequences.is_nested:
-        given = nested(module, sequences, states)
-    elif sequences.dim() not in (2, 3) or any(state.dim() != sequences.dim() for state in states):
-        return theirs(sequences, hx)
-    else:
-        given = dense(module, sequences, states)
-    given = as_cast(module, given)
-    check_tensors(module, given)
-    return given.back(*run_layers(module, given))
+    plain = not isinstance(value, PackedSequence) and not value.is_nested
+    if plain and (value.dim() not in (2, 3) or any(state.dim() != value.dim() for state in states)):
+        return theirs(value, hx)
+    axis = 0 if module.batch_first else 1
+    alone = plain and value.dim() == 2
+    if alone:
+        value, states = value.unsqueeze(axis), [state.unsqueeze(1) for state in states]
+    given = Sequences.of(value, module.batch_first)
+    check(module, given, states)
+    data, states = as_cast(module, given.data, states)
+    check_tensors(module, data, states)
+    if given.order is not None:
+        states = [state.index_select(1, given.order) for state in states]
+    outputs, last = run_layers(module, data, given.batch, states)
+    if given.back is not None:
+        last = [state.index_select(1, given.back) for state in last]
+    if alone:
+        return outputs.squeeze(axis), in_form(module, [state.squeeze(1) for state in last])
+    return given.form(outputs), in_form(module, last)
 
 
 @cache
@@ -83,87 +69,16 @@ def uncompiled() -> Callable[..., Any]:
     return torch.compiler.disable(answer)
 
 
-def packed(module: Any, sequences: Any, states: list[Any]) -> Given:
-    """What a module is given with a `PackedSequence`, which is read where it lies."""
-    data, sizes, order, back = sequences
-    check(module, data, states, sizes)
-    if order is not None:
-        states = [state.index_select(1, order) for state in states]
-
-    def laid_out(outputs: Any, last: list[Any]) -> Any:
-        if back is not None:
-            last = [state.index_select(1, back) for state in last]
-        return PackedSequence(outputs, sizes, order, back), in_form(module, last)
-
-    return Given(data, packed_batch(array_of(sizes), len(data)), states, laid_out)
-
-
-def packed_batch(sizes: Any, total: int) -> Batch:
-    """Where the sequences of a `PackedSequence` lie, the longest first."""
-    if (sizes < 1).any() or (sizes[1:] > sizes[:-1]).any() or sizes.sum() != total:
-        raise InputError(
-            "the PackedSequence is damaged: batch_sizes must be positive, never rise, and add up to its data"
-        )
-    count = int(sizes[0]) if len(sizes) else 0
-    lengths = len(sizes) - np.searchsorted(sizes[::-1], np.arange(count), side="right")
-    starts = np.arange(count, dtype=np.int64)
-    return Batch(None, [], [1], starts, lengths, total, (total,), offsets_of(sizes)[:-1])
-
-
-def nested(module: Any, sequences: Any, states: list[Any]) -> Given:
-    """What a module is given with a jagged nested tensor, which is read where it lies."""
-    if sequences.layout != torch.jagged or sequences.dim() != 3 or isinstance(sequences.shape[1], int):
-        raise InputError(
-            "a nested tensor of sequences is made with layout=torch.jagged, and is [batch, steps, features]"
-        )
-    data, offsets, lengths = sequences.values(), sequences.offsets(), sequences.lengths()
-    check(module, data, states, torch.tensor([len(offsets) - 1]))
-    starts = array_of(offsets).astype(np.int64)[:-1]
-    counts = np.diff(array_of(offsets)) if lengths is None else array_of(lengths)
-    batch = Batch(None, [], [1], starts, counts.astype(np.int64), len(data), (len(data),))
-    ends = starts + batch.lengths
-    if (starts < 0).any() or (batch.lengths < 0).any() or (ends > len(data)).any():
-        raise InputError(
-            f"the nested tensor is damaged: its lengths or offsets go beyond its {len(data)} values"
-        )
-
-    def laid_out(outputs: Any, last: list[Any]) -> Any:
-        made = torch.nested.nested_tensor_from_jagged(outputs, offsets, lengths)
-        return made, in_form(module, last)
-
-    return Given(data, batch, states, laid_out)
-
-
-def dense(module: Any, data: Any, states: list[Any]) -> Given:
-    """What a module is given with sequences of one length, or with a single one."""
-    single, axis = data.dim() == 2, 0 if module.batch_first else 1
-    if single:
-        data, states = data.unsqueeze(axis), [state.unsqueeze(1) for state in states]
-    check(module, data, states, None)
-
-    def laid_out(outputs: Any, last: list[Any]) -> Any:
-        if single:
-            outputs, last = outputs.squeeze(axis), [state.squeeze(1) for state in last]
-        return outputs, in_form(module, last)
-
-    return Given(data, dense_batch(*data.shape[:2], not module.batch_first), states, laid_out)
-
-
-@lru_cache(MOST_KEPT)
-def dense_batch(first: int, second: int, time_major: bool) -> Batch:
-    """Where sequences of one length lie."""
-    return Batch.of(np.empty((first, second, 0), np.float32), None, time_major)
-
-
 # ---- what is checked ---------------------------------------------------------------------------------------
 
 
-def check(module: Any, data: Any, states: list[Any], sizes: Any) -> None:
+def check(module: Any, given: Sequences, states: list[Any]) -> None:
     """Raises PyTorch's own errors for data and states that do not fit the module."""
+    sizes = None if given.data.dim() == 3 else torch.tensor([given.batch.count])
     if states:
-        module.check_forward_args(data, in_form(module, states), sizes)
+        module.check_forward_args(given.data, in_form(module, states), sizes)
     else:
-        module.check_input(data, sizes)
+        module.check_input(given.data, sizes)
 
 
 def in_form(module: Any, states: list[Any]) -> Any:
@@ -171,7 +86,15 @@ def in_form(module: Any, states: list[Any]) -> Any:
     return tuple(states) if module.mode == "LSTM" else states[0]
 
 
-def check_tensors(module: Any, given: Given) -> None:
+def as_cast(module: Any, data: Any, states: list[Any]) -> tuple[Any, list[Any]]:
+    """The same in the dtype of the parameters, under autocast."""
+    if not torch.is_autocast_enabled("cpu"):
+        return data, states
+    dtype = module._flat_weights[0].dtype
+    return data.to(dtype), [state.to(dtype) for state in states]
+
+
+def check_tensors(module: Any, data: Any, states: list[Any]) -> None:
     """Raises `InputError` unless all tensors are of one dtype that there is machine code for, on the CPU."""
     title, dtype = type(module).__name__, module._flat_weights[0].dtype
     if dtype not in DTYPES:
@@ -179,9 +102,8 @@ def check_tensors(module: Any, given: Given) -> None:
             f"{title} runs in float32 and float64 on the CPU, and its parameters are {dtype}: make them "
             f"float32 with .float(), or use torch.nn.{title}"
         )
-    names = (*module._flat_weights_names, "the input", "hx[0]" if len(given.states) > 1 else "hx", "hx[1]")
-    tensors = (*module._flat_weights, given.data, *given.states)
-    for name, tensor in zip(names, tensors, strict=False):
+    names = (*module._flat_weights_names, "the input", "hx[0]" if len(states) > 1 else "hx", "hx[1]")
+    for name, tensor in zip(names, (*module._flat_weights, data, *states), strict=False):
         if tensor.dtype != dtype or tensor.device.type != "cpu":
             raise InputError(
                 f"{name} of {title} is {tensor.dtype} on {tensor.device}, and {names[0]} is {dtype} on cpu; "
@@ -189,44 +111,36 @@ def check_tensors(module: Any, given: Given) -> None:
             )
 
 
-def as_cast(module: Any, given: Given) -> Given:
-    """The same in the dtype of the parameters, under autocast."""
-    if not torch.is_autocast_enabled("cpu"):
-        return given
-    dtype = module._flat_weights[0].dtype
-    return replace(given, data=given.data.to(dtype), states=[state.to(dtype) for state in given.states])
-
-
 # ---- running it --------------------------------------------------------------------------------------------
 
 
 @lru_cache(MOST_KEPT)
-def differentiable(sizes: Sizes) -> Differentiable:
-    """The net of such layers, with gradients."""
-    return Differentiable(program_of(sizes).net)
+def runnable(sizes: Sizes) -> Runnable:
+    """The net of such layers."""
+    return Runnable(program_of(sizes))
 
 
-def run_layers(module: Any, given: Given) -> tuple[Any, list[Any]]:
-    """The outputs, laid out as the data are, and the last states: of one net, or layer by layer where there
+def run_layers(module: Any, data: Any, batch: Any, states: list[Any]) -> tuple[Any, list[Any]]:
+    """The outputs, which lie as the data do, and the last states: of one net, or layer by layer where there
     is dropout in between, which is PyTorch's own.
     """
     sizes = sizes_of(module)
     if not (module.training and module.dropout and sizes.layers > 1):
-        return run_net(module, sizes, given.batch, given.data, given.states, module._flat_weights)
-    data, batch, swapped = given.data, given.batch, False
-    if data.dim() == 3 and batch.steps is None:  # PyTorch draws the numbers step by step
-        data, swapped = data.transpose(0, 1), True
+        return run_one(module, sizes, data, batch, states, module._flat_weights)
+    swapped = data.dim() == 3 and batch.steps is None
+    if swapped:  # PyTorch draws the numbers step by step
+        data = data.transpose(0, 1)
         batch = dense_batch(*data.shape[:2], True)
     each, final = sizes.directions, list[list[Any]]()
     weights = len(module._flat_weights) // sizes.layers
     for layer in range(sizes.layers):
-        states = [state[layer * each : (layer + 1) * each] for state in given.states]
+        own = [state[layer * each : (layer + 1) * each] for state in states]
         tensors = module._flat_weights[layer * weights : (layer + 1) * weights]
         if layer:
             data = torch.nn.functional.dropout(data, module.dropout, True)
-        data, last = run_net(module, sizes.alone(layer), batch, data, states, tensors)
+        data, last = run_one(module, sizes.alone(layer), data, batch, own, tensors)
         final.append(last)
-    last = [torch.cat(states) for states in zip(*final, strict=True)]
+    last = [torch.cat(kind) for kind in zip(*final, strict=True)]
     return data.transpose(0, 1) if swapped else data, last
 
 
@@ -244,25 +158,13 @@ def sizes_of(module: Any) -> Sizes:
     )
 
 
-def run_net(
-    module: Any, sizes: Sizes, batch: Batch, data: Any, states: list[Any], tensors: list[Any]
+def run_one(
+    module: Any, sizes: Sizes, data: Any, batch: Any, states: list[Any], tensors: list[Any]
 ) -> tuple[Any, list[Any]]:
     """The outputs and the last states of layers as one net."""
-    kinds, count = len(sizes.cell.memories), sizes.layers * sizes.directions
+    kinds = len(sizes.cell.memories)
     memories = [one for each in zip(*(state.unbind(0) for state in states), strict=True) for one in each]
-    all_tensors = [data, *memories, *tensors]
-    transformed = is_transformed()
-    if transformed or (torch.is_grad_enabled() and wanted_of(all_tensors)):
-        flat = data.reshape(batch.total, data.shape[-1])
-        inputs = [flat, *(memories or [None] * (kinds * count)), *tensors]
-        wanted = wanted_of(inputs)
-        if transformed:  # what requires a gradient is known to each transform alone
-            wanted = tuple(place for place, one in enumerate(inputs) if one is not None)
-        outputs, *last = differentiable(sizes)(batch, wanted, inputs)
-        outputs = outputs.reshape(*data.shape[:-1], outputs.shape[-1])
-    else:
-        bound = module.__dict__.setdefault(BOUND, Bound())
-        outputs, *last = bound(sizes, batch, data, memories, tensors)
+    outputs, *last = runnable(sizes)(module, batch, data, memories, tensors)
     return outputs, [torch.stack(last[kind::kinds]) for kind in range(kinds)]
 
 

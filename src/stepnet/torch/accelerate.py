@@ -1,0 +1,90 @@
+"""`accelerate`: the recurrent layers of a model run by stepnet, where they lie."""
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+from stepnet.errors import InputError
+from stepnet.torch.layers import DTYPES, GRU, LSTM, RNN
+from stepnet.torch.pytorch import pytorch
+from stepnet.torch.trace import described
+
+torch: Any = pytorch("torch")
+
+OURS: dict[Any, Any] = {torch.nn.GRU: GRU, torch.nn.LSTM: LSTM, torch.nn.RNN: RNN}
+
+
+@dataclass(frozen=True)
+class Accelerated:
+    """What `accelerate` did. replaced: the layers that stepnet runs now, by their names in the model. left:
+    those that it does not run, and why.
+    """
+
+    replaced: dict[str, Any]
+    left: dict[str, str]
+
+    def undo(self) -> None:
+        """Makes the layers torch.nn's again."""
+        theirs = {ours: theirs for theirs, ours in OURS.items()}
+        for module in self.replaced.values():
+            module.__class__ = theirs.get(type(module), type(module))
+
+    def __str__(self) -> str:
+        lines = [f"{name or 'the model'}: {type(one).__name__}" for name, one in self.replaced.items()]
+        return "\n".join(
+            [*lines, *(f"{name or 'the model'}: left, {why}" for name, why in self.left.items())]
+        )
+
+
+def accelerate(model: Any) -> Accelerated:
+    """Makes the layers torch.nn.GRU, LSTM and RNN of a model stepnet's, in place, and says which these are.
+
+    The layers stay the objects that they are, with their parameters, hooks and names: optimisers and
+    state_dicts go on. What cannot be replaced is left as it is, with the reason.
+
+    Args:
+        model: A torch.nn.Module.
+
+    Raises:
+        InputError: For what is no module.
+
+    >>> import torch, stepnet.torch
+    >>> model = torch.nn.Sequential(torch.nn.Embedding(10, 3), torch.nn.GRU(3, 4), torch.nn.GRUCell(3, 4))
+    >>> done = stepnet.torch.accelerate(model)
+    >>> print(done)
+    1: GRU
+    2: left, it runs single steps: stepnet.torch.Recurrence runs a cell over sequences
+    >>> isinstance(model[1], stepnet.torch.GRU)
+    True
+    >>> done.undo()
+    >>> isinstance(model[1], stepnet.torch.GRU)
+    False
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise InputError(f"accelerate takes a torch.nn.Module, not {described(model)}")
+    modules: list[tuple[str, Any]] = list(model.named_modules())
+    replaced, left = dict[str, Any](), dict[str, str]()
+    for name, module in modules:
+        if not isinstance(module, torch.nn.RNNBase | torch.nn.RNNCellBase):
+            continue
+        why = refusal(module)
+        if why is None:
+            module.__class__ = OURS[type(module)]
+            replaced[name] = module
+        else:
+            left[name] = why
+    return Accelerated(replaced, left)
+
+
+def refusal(module: Any) -> str | None:
+    """Why a layer is left as it is; None for one that is replaced."""
+    kind = cast("Any", type(module))
+    if kind in OURS.values():
+        return "it is stepnet's already"
+    if isinstance(module, torch.nn.RNNCellBase):
+        return "it runs single steps: stepnet.torch.Recurrence runs a cell over sequences"
+    if kind not in OURS:
+        return f"{kind.__name__} is a class of its own, whose forward may be another"
+    dtypes = {str(one.dtype) for one in module.parameters() if one.dtype not in DTYPES}
+    if dtypes:
+        return f"its parameters are {', '.join(sorted(dtypes))}: float32 and float64 are run"
+    return None
