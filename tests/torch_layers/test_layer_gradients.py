@@ -65,7 +65,7 @@ def test_a_third_derivative_is_that_of_torch():
     found = []
     for module in Case("GRU").modules():
         x = numbers(2, 1, INPUTS).requires_grad_()
-        value = module(x)[0].sum()
+        value, gradient = module(x)[0].sum(), x
         for _ in range(3):
             (gradient,) = torch.autograd.grad(value, x, create_graph=True)
             value = (gradient * numbers(*gradient.shape)).sum()
@@ -128,7 +128,7 @@ def test_cotangents_that_are_none_expanded_or_not_contiguous():
 
 def test_nan_in_gradients_is_passed_on():
     _, ours = Case("GRU").modules()
-    x = numbers(STEPS, BATCH, INPUTS).requires_grad_()
+    x: Any = numbers(STEPS, BATCH, INPUTS).requires_grad_()
     outputs, _ = ours(x)
     outputs.backward(torch.full_like(outputs, float("nan")))
     assert x.grad.isnan().all()
@@ -181,7 +181,7 @@ def test_results_that_are_changed_change_no_gradient(name: str):
 
 def test_gradients_share_no_memory():
     _, ours = Case("LSTM", {"num_layers": 2}).modules()
-    x = numbers(STEPS, BATCH, INPUTS).requires_grad_()
+    x: Any = numbers(STEPS, BATCH, INPUTS).requires_grad_()
     ours(x)[0].sum().backward()
     ours.bias_ih_l0.grad.zero_()
     assert ours.bias_hh_l0.grad.any()

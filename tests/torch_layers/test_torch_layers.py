@@ -119,7 +119,8 @@ def test_sequences_of_no_steps_and_batches_of_none(name: str):
                 assert one.data_ptr() != state.data_ptr()
     outputs, last = ours(numbers(0, BATCH, INPUTS), in_form(states))
     sum(one.sum() for one in tensors(last)).backward()  # type: ignore[union-attr]
-    assert all(torch.equal(state.grad, torch.ones_like(state)) for state in states)
+    of_states: list[Any] = [state.grad for state in states]
+    assert all(torch.equal(gradient, torch.ones_like(gradient)) for gradient in of_states)
     assert all(not one.grad.any() for one in ours.parameters())
     outputs, last = ours(numbers(STEPS, 0, INPUTS).requires_grad_())
     ours.zero_grad()
@@ -134,6 +135,7 @@ def test_state_passed_on_is_the_whole_sequence(name: str):
     found = []
     for module in case.modules():
         x, states, losses = numbers(STEPS, BATCH, INPUTS), None, []
+        outputs: Any = None
         for piece in x.split(2):
             outputs, states = module(piece, states)
             states = tuple(one.detach() for one in states) if name == "LSTM" else states.detach()

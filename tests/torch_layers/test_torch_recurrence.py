@@ -66,16 +66,16 @@ def gradients(results: list[torch.Tensor], x: Any, state: Any, statics: Any, cel
 @pytest.mark.parametrize("batch_first", [False, True])
 def test_a_cell_gives_what_it_gives_in_a_loop(batch_first: bool):
     module = normed(batch_first=batch_first)
-    x, *others = given()
-    right = gradients(tensors(looped(module.cell, x, *others)), x, *others, module.cell)
-    x, *others = given()
-    outputs, last = module(x.transpose(0, 1) if batch_first else x, *others)
+    x, states, statics = given()
+    right = gradients(tensors(looped(module.cell, x, states, statics)), x, states, statics, module.cell)
+    x, states, statics = given()
+    outputs, last = module(x.transpose(0, 1) if batch_first else x, states, statics)
     outputs = outputs.transpose(0, 1) if batch_first else outputs
-    assert_same(gradients([outputs, *last], x, *others, module.cell), right)
+    assert_same(gradients([outputs, *last], x, states, statics, module.cell), right)
     with torch.no_grad():
         for _ in range(3):
-            plain, _ = module(x.transpose(0, 1) if batch_first else x, *others)
-        assert_same({"": plain.transpose(0, 1) if batch_first else plain}, {"": right["result 0"]})
+            plain, _ = module(x.transpose(0, 1) if batch_first else x, states, statics)
+            assert_same({"": plain.transpose(0, 1) if batch_first else plain}, {"": right["result 0"]})
 
 
 def test_packed_sequences_have_states_and_statics_in_the_order_of_the_caller():
@@ -102,9 +102,9 @@ def function(reverse: bool = False) -> stepnet.torch.Recurrence:
 
 
 def test_a_function_has_parameters_of_its_own():
-    module = function(reverse=True)
+    module: Any = function(reverse=True)
     assert list(module.state_dict()) == ["params.R", "params.W"]
-    theirs = torch.nn.RNN(INPUTS, HIDDEN, bias=False, bidirectional=True, dtype=torch.float64)
+    theirs: Any = torch.nn.RNN(INPUTS, HIDDEN, bias=False, bidirectional=True, dtype=torch.float64)
     with torch.no_grad():
         theirs.weight_ih_l0_reverse.copy_(module.params["W"].T)
         theirs.weight_hh_l0_reverse.copy_(module.params["R"].T)

@@ -22,6 +22,9 @@ DTYPES = {torch.float32: "float32", torch.float64: "float64"}
 class Layer:
     """The forward of a module of torch.nn, whose subclass comes behind this one."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+
     def forward(self: Any, input: Any, hx: Any = None) -> Any:  # noqa: A002 - PyTorch's names
         """The outputs and the last states. See the class in torch.nn."""
         theirs = cast("Callable[..., Any]", super().forward)  # type: ignore[misc]
