@@ -18,6 +18,7 @@ CASES = [
     ("fork_while_running.py", ["30"], ["400"]),
     ("pool.py", ["40"], ["2000"]),
     ("data_loader.py", ["30"], ["2000"]),
+    ("data_parallel.py", ["3"], ["100"]),
     ("interrupts.py", ["300", "2"], ["5000", "2"]),
     ("interrupts.py", ["200", "3"], ["5000", "3"]),
     ("interrupts.py", ["200", "4"], ["5000", "4"]),
