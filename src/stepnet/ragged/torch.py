@@ -28,11 +28,8 @@ def from_packed(packed: Any) -> Parts:
     if not isinstance(packed, torch.nn.utils.rnn.PackedSequence):
         raise InputError(f"from_packed takes a torch PackedSequence, not a {type(packed).__name__}")
     data, sizes = _to_numpy(packed.data), _to_numpy(packed.batch_sizes)
-    if (sizes < 1).any() or (sizes[1:] > sizes[:-1]).any() or sizes.sum() != len(data):
-        raise InputError(
-            "the PackedSequence is damaged: batch_sizes must be positive, never rise, and add up to its data"
-        )
-    batch = int(sizes[0]) if len(sizes) else 0
+    lengths = packed_lengths(sizes, len(data))
+    batch = len(lengths)
     places = np.arange(batch)  # where each sequence stands among those sorted by length
     if packed.unsorted_indices is not None:
         places = _to_numpy(packed.unsorted_indices)
@@ -40,9 +37,22 @@ def from_packed(packed: Any) -> Parts:
             raise InputError(
                 f"the PackedSequence is damaged: unsorted_indices is no order of its {batch} sequences"
             )
-    lengths = (len(sizes) - np.searchsorted(sizes[::-1], np.arange(batch), side="right"))[places]
+    lengths = lengths[places]
     steps = positions_of(np.zeros_like(lengths), lengths)
     return data[offsets_of(sizes)[steps] + np.repeat(places, lengths)], (offsets_of(lengths),)
+
+
+def packed_lengths(sizes: Array, total: int) -> NDArray[np.int64]:
+    """The lengths of the sequences of a `PackedSequence`, the longest first, from its batch_sizes.
+
+    total: how many steps its data have. Raises `InputError` for sizes that are none.
+    """
+    if (sizes < 1).any() or (sizes[1:] > sizes[:-1]).any() or sizes.sum() != total:
+        raise InputError(
+            "the PackedSequence is damaged: batch_sizes must be positive, never rise, and add up to its data"
+        )
+    rows = np.arange(int(sizes[0]) if len(sizes) else 0)
+    return len(sizes) - np.searchsorted(sizes[::-1], rows, side="right")
 
 
 def to_packed(values: Array, offsets: NDArray[np.int64], enforce_sorted: bool) -> Any:

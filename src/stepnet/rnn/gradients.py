@@ -9,7 +9,6 @@ import numpy as np
 
 from stepnet.engines import Call, Order
 from stepnet.errors import InputError
-from stepnet.net.ends import Ends
 from stepnet.net.interpret import within_steps
 from stepnet.net.ir import Net
 from stepnet.net.types import is_beside
@@ -143,7 +142,7 @@ class Given:
     @classmethod
     def of(
         cls,
-        run: LayerPrograms,
+        run: LayerPrograms[Layer],
         sequences: Any,
         params: Any,
         initial: Any,
@@ -162,7 +161,7 @@ class Given:
         reading = run.read(sequences, initial, statics, lengths, last_only, **told)
         own = parameters_of(run.layer)
         held = own if params is None else same_parameters(params, own)
-        call, ends = reading.call, Ends.of(reading.program.net)
+        call, ends = reading.call, reading.program.ends
         values = (*call.sequences, *call.initial, *call.statics, *leaves(held))
         places = (*ends.sequences, *ends.memories, *ends.statics, *ends.parameters)
         by_place = dict(zip(places, values, strict=True))
@@ -171,7 +170,7 @@ class Given:
 
     def places(self, kinds: Sequence[str]) -> list[int]:
         """The places of the inputs whose gradients are asked for, those that have one."""
-        ends, count = Ends.of(self.net), len(self.batch.arrays)
+        ends, count = self.reading.program.ends, len(self.batch.arrays)
         by_kind = {
             "inputs": ends.sequences[:count],
             "initial": ends.memories,
@@ -183,8 +182,8 @@ class Given:
 
     def gradients(self, kinds: Sequence[str], places: Sequence[int], arrays: Sequence[Array]) -> Gradients:
         """Gradients in the structures of what they are of."""
-        made, ends, batch = dict(zip(places, arrays, strict=True)), Ends.of(self.net), self.batch
-        program = self.reading.program
+        made, batch, program = dict(zip(places, arrays, strict=True)), self.batch, self.reading.program
+        ends = program.ends
 
         def like_input(place: int, levels: int) -> Any:
             if place not in made:
@@ -214,7 +213,7 @@ class Given:
 
 def run_net(program: NetProgram, arrays: Sequence[Array | None], call: Call, engine: Order) -> list[Array]:
     """The results of a net, for the arrays of its inputs. None is a memory of zeros."""
-    ends, net = Ends.of(program.net), program.net
+    ends, net = program.ends, program.net
 
     def array(place: int) -> Array:
         given, type_ = arrays[place], net.type_of(net.inputs[place])

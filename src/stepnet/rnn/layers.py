@@ -9,7 +9,7 @@ So one program runs them: their parts run one after the other, and nothing is ch
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Unpack
+from typing import Any, Generic, Protocol, TypeVar, Unpack
 
 import numpy as np
 
@@ -96,6 +96,7 @@ class Combined(Protocol):
 
 
 Layer = RNN | Combined
+Kind = TypeVar("Kind", bound=Layer)
 
 
 @dataclass(frozen=True)
@@ -146,10 +147,10 @@ class LayersProgram(Program):
         self.memories_of = [part.memory for part in parts]
 
 
-class LayerPrograms:
+class LayerPrograms(Generic[Kind]):
     """The programs of a layer as one net, for the kinds of calls so far."""
 
-    def __init__(self, layer: "Layer") -> None:
+    def __init__(self, layer: Kind) -> None:
         self.layer = layer
         self.programs = OrderedDict[Any, LayersProgram]()
 
@@ -190,7 +191,7 @@ class LayerPrograms:
         return program
 
 
-class LayersRun(LayerPrograms):
+class LayersRun(LayerPrograms[Combined]):
     """What runs layers as one net.
 
     ends: whether sequences may end early: how long those of the next layer are is then known too late.
@@ -198,12 +199,12 @@ class LayersRun(LayerPrograms):
 
     def __init__(self, layer: Combined, ends: bool) -> None:
         super().__init__(layer)
-        self.combined, self.ends = layer, ends
+        self.ends = ends
         self.frozen = FrozenCalls[LayersProgram]()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The layers alone: a copy, or one in another process, makes its programs anew."""
-        return LayersRun, (self.combined, self.ends)
+        return LayersRun, (self.layer, self.ends)
 
     def __call__(
         self,
@@ -227,7 +228,7 @@ class LayersRun(LayerPrograms):
         control: Controls = {"mask": mask, "masked": masked, "begun": begun, "time_major": time_major}
         if self.ends or is_traced(sequences):
             return part_by_part(
-                self.combined, sequences, initial, statics, lengths, last_only, engine, **control
+                self.layer, sequences, initial, statics, lengths, last_only, engine, **control
             )
         asked, last_only = checked_engine(engine), flag(last_only, "last_only")
         reading = self.read(sequences, initial, statics, lengths, last_only, **control)

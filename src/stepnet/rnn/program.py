@@ -13,6 +13,7 @@ import numpy as np
 
 from stepnet.engines import Bound, Kernel, Order, Results, choose
 from stepnet.errors import InputError
+from stepnet.net.ends import Ends
 from stepnet.net.ir import Net
 from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Schedule, schedule
@@ -35,6 +36,11 @@ class NetProgram:
     def schedule(self) -> Schedule:
         """What runs, part by part."""
         return schedule(self.net)
+
+    @computed_once
+    def ends(self) -> Ends:
+        """The inputs and results of the net by kind."""
+        return Ends.of(self.net)
 
     def kernel(self, asked: Order) -> Kernel:
         """The schedule made ready to run by the engine asked for."""

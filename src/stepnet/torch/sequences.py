@@ -9,6 +9,7 @@ import numpy as np
 
 from stepnet.errors import InputError
 from stepnet.ragged.offsets import offsets_of
+from stepnet.ragged.torch import packed_lengths
 from stepnet.rnn.batch import Batch
 from stepnet.torch.function import array_of
 from stepnet.torch.pytorch import pytorch
@@ -56,12 +57,8 @@ def packed(value: Any) -> Sequences:
     """The sequences of a `PackedSequence`, the longest first."""
     data, sizes, order, back = value
     counts, total = array_of(sizes), len(data)
-    if (counts < 1).any() or (counts[1:] > counts[:-1]).any() or counts.sum() != total:
-        raise InputError(
-            "the PackedSequence is damaged: batch_sizes must be positive, never rise, and add up to its data"
-        )
-    rows = np.arange(int(counts[0]) if len(counts) else 0, dtype=np.int64)
-    lengths = len(counts) - np.searchsorted(counts[::-1], rows, side="right")
+    lengths = packed_lengths(counts, total)
+    rows = np.arange(len(lengths), dtype=np.int64)
     batch = Batch(None, [], [1], rows, lengths, total, (total,), offsets_of(counts)[:-1])
     return Sequences(
         data, batch, lambda outputs: PackedSequence(outputs, sizes, order, back), order=order, back=back
