@@ -46,6 +46,12 @@ class Node:
         return Recur.of(self.attributes)
 
     @property
+    def sides(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The left and the right sides of a product, or of sums of products."""
+        lefts: int = self.attributes.get("lefts", 1)
+        return self.inputs[:lefts], self.inputs[lefts:]
+
+    @property
     def row(self) -> Operation:
         """The operation's row of the table."""
         return OPERATIONS[self.operation]

@@ -107,9 +107,14 @@ def matmul(left: Array, right: Array) -> Array:
     return np.matmul(left[..., None, :], right)[..., 0, :]
 
 
-def products(left: Array, *rights: Array) -> tuple[Array, ...]:
-    """The products of one left side with several parameters."""
-    return tuple(matmul(left, right) for right in rights)
+def products(*operands: Array, lefts: int) -> tuple[Array, ...]:
+    """Sums of products: the first operands are the left sides, then each sum has a parameter for each of them."""
+    sides, rights = operands[:lefts], operands[lefts:]
+    starts = range(0, len(rights), lefts)
+    return tuple(
+        sum(map(matmul, sides[1:], rights[at + 1 : at + lefts]), matmul(sides[0], rights[at]))
+        for at in starts
+    )
 
 
 def gather(table: Array, index: Array) -> Array:

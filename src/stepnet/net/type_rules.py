@@ -116,8 +116,16 @@ def matmul_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type
 
 
 def products_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """What `matmul` gives, for each of the right sides."""
-    return tuple(matmul_types((operands[0], right), attributes)[0] for right in operands[1:])
+    """For each sum of products what every `matmul` in it gives; `lefts` says how many left sides there are."""
+    lefts: int = attributes["lefts"]
+    sides, rights = operands[:lefts], operands[lefts:]
+    if not sides or not rights or len(rights) % lefts:
+        raise NetError(f"{len(rights)} right sides are not some for each of {lefts} left sides")
+    given = [matmul_types((sides[at % lefts], right), attributes)[0] for at, right in enumerate(rights)]
+    sums = [given[at : at + lefts] for at in range(0, len(given), lefts)]
+    if any(len(set(terms)) > 1 for terms in sums):
+        raise NetError("products that are added have one type")
+    return tuple(terms[0] for terms in sums)
 
 
 def gather_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:

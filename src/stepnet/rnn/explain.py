@@ -239,8 +239,11 @@ def flops(net: Net, number: int) -> int:
     """The number of floating-point operations of a node; a multiply-add is two."""
     node = net.nodes[number]
     if node.kind == "matmul":
-        left = net.type_of(node.inputs[0]).size
-        return sum(2 * left * net.type_of(right).shape[1] for right in node.inputs[1:])
+        lefts, rights = node.sides
+        sizes = [net.type_of(left).size for left in lefts]
+        return sum(
+            2 * sizes[at % len(sizes)] * net.type_of(right).shape[1] for at, right in enumerate(rights)
+        )
     if node.operation == "contract":
         left = net.type_of(node.inputs[0])
         return 2 * node.type.size * (left.size // max(1, left.shape[-1]))

@@ -40,7 +40,11 @@ def expression(node: Node, operands: Sequence[str]) -> str:
         case "cast":
             return f"{DTYPES[attributes['dtype']].text}({operands[0]})"
         case "products":
-            return f"{operands[0]} @ [{' | '.join(operands[1:])}]"
+            lefts: int = attributes["lefts"]
+            return " + ".join(
+                f"{left} @ [{' | '.join(operands[lefts + place :: lefts])}]"
+                for place, left in enumerate(operands[:lefts])
+            )
         case "concatenate":
             return f"[{' | '.join(operands)}]"
         case "gather":

@@ -68,14 +68,26 @@ Operand = Immediate | Register | Broadcast | Load | Uniform | Table
 
 
 @dataclass(frozen=True)
-class Product:
-    """Vectors in a record with several packed parameters: `ports` are the nodes that each gives."""
+class Side:
+    """A left side of products: `inner` numbers in a record from `start` on, and its packed parameters."""
 
     left: Field
     start: int
     inner: int
-    ports: tuple[int, ...]
     packed: int
+
+
+@dataclass(frozen=True)
+class Product:
+    """Sums of products over all sides, in their order: `ports` are the nodes that each sum gives."""
+
+    sides: tuple[Side, ...]
+    ports: tuple[int, ...]
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the sums."""
+        return self.sides[0].left.dtype
 
 
 @dataclass(frozen=True)

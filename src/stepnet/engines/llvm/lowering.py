@@ -25,6 +25,7 @@ from stepnet.engines.llvm.loops import (
     ReduceLoop,
     Register,
     ScanLoop,
+    Side,
     Table,
     Uniform,
     UnitLoop,
@@ -151,17 +152,21 @@ class Stage:
         return UnitLoop(size, tuple(products), tuple(nodes), tuple(stores))
 
     def product(self, number: int, members: list[int]) -> Product:
-        """One left side with its parameters, packed."""
+        """The left sides, each with its parameters, packed."""
         node = self.net.nodes[number]
-        left, start = self.run_of(node.inputs[0])
-        rights = node.inputs[1:]
         ports = [number]
         if node.operation == "products":
-            ports = [self.port(number, place, members) for place in range(len(rights))]
-        inner, size = self.net.type_of(rights[0]).shape
-        packed = self.constants.add(Packed(tuple(map(self.constant, rights)), self.width))
-        assert size == node.types[0].size
-        return Product(left, start, inner, tuple(ports), packed)
+            ports = [self.port(number, place, members) for place in range(len(node.types))]
+        lefts, rights = node.sides
+        sides: list[Side] = []
+        for place, operand in enumerate(lefts):
+            left, start = self.run_of(operand)
+            own = rights[place :: len(lefts)]
+            inner, size = self.net.type_of(own[0]).shape
+            assert size == node.types[0].size
+            packed = self.constants.add(Packed(tuple(map(self.constant, own)), self.width))
+            sides.append(Side(left, start, inner, packed))
+        return Product(tuple(sides), tuple(ports))
 
     def port(self, number: int, place: int, members: list[int]) -> int:
         """The result node of one of the products; -1 if nobody reads it."""

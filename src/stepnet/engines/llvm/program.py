@@ -319,7 +319,7 @@ def is_zeros(net: Net, number: int) -> bool:
 
 def read_by(net: Net) -> int:
     """Bytes of parameters that products read each time a net is run."""
-    rights = [right for node in net.nodes if node.kind == "matmul" for right in node.inputs[1:]]
+    rights = [right for node in net.nodes if node.kind == "matmul" for right in node.sides[1]]
     return sum(net.type_of(right).size * net.type_of(right).itemsize for right in rights)
 
 

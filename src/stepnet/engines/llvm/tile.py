@@ -105,11 +105,13 @@ def accumulate(
     dtype: str,
     width: int,
     unit_bytes: int | None = None,
+    begun: Sums | None = None,
 ) -> Sums:
     """The accumulators [row][unit][gate] of a tile; `packed` points to its first unit block.
 
     inner: how many k there are; one that the code finds out is a multiple of `UNROLLED`, and not 0.
-    unit_bytes: from one unit block to the next; None where they follow one another.
+    unit_bytes: from one unit block to the next; None where they follow one another. begun: accumulators to
+    go on with; None for zeros.
     """
     vector = register_type(dtype, width)
     element = element_type(vector)
@@ -117,7 +119,7 @@ def accumulate(
     zero = code.splat(vector, 0)
     k_bytes = itemsize if left.step is None else left.step
     if isinstance(inner, int) and inner == 0:
-        return [[[zero] * gates for _ in range(tile.units)] for _ in range(tile.rows)]
+        return begun or [[[zero] * gates for _ in range(tile.units)] for _ in range(tile.rows)]
     step = UNROLLED
     if isinstance(inner, int):
         step = next(size for size in (UNROLLED, 2, 1) if inner % size == 0)
@@ -152,7 +154,8 @@ def accumulate(
     following = code.add(place, code.number(step))
     place.add_incoming(following, code.block)
     for row, unit, gate in product(range(tile.rows), range(tile.units), range(gates)):
-        carried[row][unit][gate].add_incoming(zero, before)
+        first = zero if begun is None else begun[row][unit][gate]
+        carried[row][unit][gate].add_incoming(first, before)
         carried[row][unit][gate].add_incoming(sums[row][unit][gate], code.block)
     end = code.number(inner) if isinstance(inner, int) else inner
     code.cbranch(code.icmp_signed("<", following, end), body, after)

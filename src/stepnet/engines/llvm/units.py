@@ -7,6 +7,7 @@ costs one tile.
 
 from dataclasses import dataclass, field
 
+import numpy as np
 from llvmlite import ir
 
 from stepnet.engines.llvm.code import I32, Code, store_vector, width_of
@@ -14,7 +15,7 @@ from stepnet.engines.llvm.loops import Operand, Product, Register, UnitLoop
 from stepnet.engines.llvm.pointwise import pointwise
 from stepnet.engines.llvm.records import Field
 from stepnet.engines.llvm.stage import StageCode
-from stepnet.engines.llvm.tile import Left, Tile, accumulate, cover, tiles
+from stepnet.engines.llvm.tile import Left, Sums, Tile, accumulate, cover, tiles
 
 # Cells of a tile whose pointwise work is done at the same time, as one long vector that LLVM takes apart
 # again. A cell's own chain of operations is long, and the processor looks ahead too little to find the next
@@ -75,7 +76,7 @@ class UnitCode:
         if not gates:
             self.plain()
             return
-        widest = max(p.left.itemsize for p in self.loop.products) * self.stage.width
+        widest = max(np.dtype(p.dtype).itemsize for p in self.loop.products) * self.stage.width
         shapes = tiles(code.target, gates, self.blocks, max(1, widest // code.target.vector_bytes))
         self.grain = shapes[-1].units
         first, last = self.stage.own_blocks(self.blocks, self.grain)
@@ -144,22 +145,32 @@ class UnitCode:
             self.epilogue(cells[:abreast])
             cells = cells[abreast:]
 
-    def products(
-        self, product: Product, tile: Tile, row: ir.Value, block: ir.Value
-    ) -> list[list[list[ir.Value]]]:
-        """The accumulators of one product."""
+    def products(self, product: Product, tile: Tile, row: ir.Value, block: ir.Value) -> Sums:
+        """The accumulators of sums of products: each side goes on with those of the sides before it."""
         code, width = self.code, self.stage.width
-        source = product.left
         gates = len(product.ports)
-        record = self.stage.rows.at(code, source.record, row)
-        pointer = code.at(record, source.offset + product.start * source.itemsize)
-        left = Left(pointer, self.stage.rows.strides[source.record])
-        unit_bytes = product.inner * gates * width * source.itemsize
-        first = code.at(self.stage.constants, product.packed)
-        packed = code.at(first, code.mul(block, code.number(unit_bytes)))
-        return accumulate(
-            code, tile, left, packed, inner=product.inner, gates=gates, dtype=source.dtype, width=width
-        )
+        sums: Sums | None = None
+        for side in product.sides:
+            source = side.left
+            record = self.stage.rows.at(code, source.record, row)
+            pointer = code.at(record, source.offset + side.start * source.itemsize)
+            left = Left(pointer, self.stage.rows.strides[source.record])
+            unit_bytes = side.inner * gates * width * source.itemsize
+            first = code.at(self.stage.constants, side.packed)
+            packed = code.at(first, code.mul(block, code.number(unit_bytes)))
+            sums = accumulate(
+                code,
+                tile,
+                left,
+                packed,
+                inner=side.inner,
+                gates=gates,
+                dtype=source.dtype,
+                width=width,
+                begun=sums,
+            )
+        assert sums is not None
+        return sums
 
     def epilogue(self, cells: list[Cell]) -> None:
         """The pointwise nodes of some cells abreast, and the stores."""

@@ -10,6 +10,7 @@ from stepnet.plan.passes.fold import fold
 from stepnet.plan.passes.hoist import hoist
 from stepnet.plan.passes.join import join
 from stepnet.plan.passes.legalise import legalise
+from stepnet.plan.passes.merge import merge
 from stepnet.plan.passes.part import part
 from stepnet.plan.passes.prune import prune
 from stepnet.plan.passes.regroup import regroup
@@ -26,6 +27,7 @@ PIPELINE: tuple[Callable[[Net], Net], ...] = (
     hoist,
     sink,
     fold,
+    merge,
     join,
 )
 
