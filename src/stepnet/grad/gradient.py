@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from stepnet.grad.constants import constants_outside
 from stepnet.grad.forward import Forward
+from stepnet.grad.handover import handed_over
 from stepnet.grad.recurrence import transpose
 from stepnet.grad.sweep import Sweep
 from stepnet.grad.value import Value
@@ -45,7 +46,7 @@ def vjp(net: Net, wanted: Sequence[int] | None = None) -> Net:
       %6 = contract x d_0 : const f32[2, 3]
       return %3, %5, %6
     """
-    for one in (prune, fold, part, split, constants_outside):
+    for one in (prune, fold, part, constants_outside):
         net = one(net)
     types = [net.type_of(number) for number in net.inputs]
     if wanted is None:
@@ -62,4 +63,7 @@ def vjp(net: Net, wanted: Sequence[int] | None = None) -> Net:
         sweep.add(net.results[result], seed)
     sweep.run()
     found = [sweep.of_input(net.inputs[one]).number for one in wanted]
-    return prune(builder.net([*(sweep.forward.place[number] for number in net.results), *found]))
+    joint = builder.net([*(sweep.forward.place[number] for number in net.results), *found])
+    for one in (prune, split, handed_over, prune):
+        joint = one(joint)
+    return joint

@@ -6,11 +6,9 @@ All that costs more to compute than to read. What lies between, sums and product
 again from these, with the same bits; and of what is saved a pass takes away what nobody reads.
 """
 
+from stepnet.net.cut import is_dear
 from stepnet.net.ir import Node, Recur
 from stepnet.net.types import ROWS
-
-DEAR = 10
-"""How many operations a function takes at least for each number to be worth an array of its values."""
 
 
 def saved_values(recur: Recur) -> list[int]:
@@ -21,11 +19,10 @@ def saved_values(recur: Recur) -> list[int]:
     """
     body = recur.body
     memories = [number for number in recur.memories if body.type_of(number).extent == ROWS]
-    return [*memories, *(number for number, node in enumerate(body.nodes) if is_dear(node))]
+    return [*memories, *(number for number, node in enumerate(body.nodes) if is_saved(node))]
 
 
-def is_dear(node: Node) -> bool:
-    """Whether a value of each row is saved: the count of steps, products, reductions and dear functions."""
-    if len(node.types) != 1 or node.type.extent != ROWS:
-        return False
-    return node.operation == "index" or node.kind in ("matmul", "reduce", "scan") or node.row.flops >= DEAR
+def is_saved(node: Node) -> bool:
+    """Whether a node has a value of each row that is not computed again: the count of steps, and dear ones."""
+    flat = len(node.types) == 1 and node.type.extent == ROWS and node.kind not in ("gather", "extent")
+    return flat and (node.operation == "index" or is_dear(node))

@@ -38,6 +38,9 @@ from stepnet.plan.passes.rewrite import view_chain
 from stepnet.plan.plan import reads_along, view_places
 from stepnet.values.dtypes import DTYPES
 
+STORED = ("pointwise", "matmul", "extent")
+"""Kinds of nodes that unit loops compute, and store in whole vectors."""
+
 
 @dataclass
 class Stage:
@@ -91,20 +94,41 @@ class Stage:
             if root in self.phase_of and root != number:
                 needed.add(root)
         fields: dict[int, list[Field]] = {}
-        for number in self.phase_of:
-            wanted = list(self.wanted.get(number, []))
+        for number in reversed(self.phase_of):  # users first: their operands may lie within them
+            wanted = [*self.wanted.get(number, []), *fields.get(number, [])]
             if not wanted and number in needed:
                 wanted = [self.records.field(self.scratch, self.net.type_of(number))]
             if wanted:
                 fields[number] = wanted
+            for piece, start in self.pieces_inside(number):
+                within = [whole.part(start, self.net.type_of(piece).size) for whole in wanted]
+                fields[piece] = [*fields.get(piece, []), *within]
         return fields
+
+    def pieces_inside(self, number: int) -> list[tuple[int, int]]:
+        """The operands of a concatenation that are stored where it lies, and the place of each: whole vectors
+        that loops of this stage compute.
+        """
+        node = self.net.nodes[number]
+        if node.operation != "concatenate" or len(node.type.shape) != 1:
+            return []
+        inside: list[tuple[int, int]] = []
+        start = 0
+        for operand in node.inputs:
+            size = self.net.type_of(operand).size
+            last = start + size == node.type.size
+            stored = operand in self.phase_of and self.net.nodes[operand].kind in STORED
+            if stored and size and start % self.width == 0 and (last or size % self.width == 0):
+                inside.append((operand, start))
+            start += size
+        return inside
 
     def in_loop(self, operand: int, root: int, user: int) -> bool:
         """Whether `user` reads `root` from registers, in the same loop."""
         node, source = self.net.nodes[user], self.net.nodes[root]
         if node.operation == "result":
             return True
-        if node.kind != "pointwise" or source.kind not in ("pointwise", "matmul", "extent"):
+        if node.kind != "pointwise" or source.kind not in STORED:
             return False
         return self.phase_of[root] == self.phase_of[user] and reads_along(self.net, operand, node)
 
@@ -206,18 +230,19 @@ class Stage:
         )
 
     def concatenation(self, number: int) -> list[CopyLoop]:
-        """A copy per run of neighbours."""
-        node = self.net.nodes[number]
+        """A copy per run of neighbours, for the operands that are not there already."""
+        node, inside = self.net.nodes[number], self.pieces_inside(number)
         axis: int = node.attributes["axis"] % len(node.type.shape)
         places = np.arange(node.type.size).reshape(node.type.shape)
         loops: list[CopyLoop] = []
         begin = 0
         for operand in node.inputs:
-            type_ = self.net.type_of(operand)
+            size = self.net.type_of(operand).shape[axis]
             index = [slice(None)] * len(node.type.shape)
-            index[axis] = slice(begin, begin + type_.shape[axis])
-            begin += type_.shape[axis]
-            loops += self.part_copies(operand, places[tuple(index)], number)
+            index[axis] = slice(begin, begin + size)
+            if (operand, begin) not in inside:
+                loops += self.part_copies(operand, places[tuple(index)], number)
+            begin += size
         return loops
 
     def part_copies(self, operand: int, places: np.ndarray, user: int) -> list[CopyLoop]:

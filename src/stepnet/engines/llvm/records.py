@@ -38,6 +38,10 @@ class Field:
         """The bytes of the elements, without padding."""
         return self.size * self.itemsize
 
+    def part(self, start: int, size: int) -> "Field":
+        """Some of the elements, as a field."""
+        return Field(self.record, self.offset + start * self.itemsize, size, self.dtype)
+
 
 @dataclass
 class Records:

@@ -1,24 +1,25 @@
 """Work that needs no memory moved out of the loop.
 
-    recur(x, h): h' = tanh(x @ W + h @ R)   ->   a = x @ W recur(a, h): h' = tanh(a + h @ R)
+    recur(x, h): h' = tanh(x @ W + h @ R)   ->   a = x @ W
+                                                 recur(a, h): h' = tanh(a + h @ R)
 
 One large product over all steps runs at the machine's peak, where many small ones wait for memory. Work that
-depends on parameters only is then done once, on statics once per sequence, on inputs before the loop. Views
-of inputs stay: they cost nothing where they are. So do outer products, k[:, None] * v, that pointwise work
-reads from registers: they are larger than their operands, and outside they would be written to memory at
-every step.
+depends on parameters only is then done once, on statics once per sequence, on inputs before the loop.
+
+What the loop reads of all this is a stream: written to memory, and read at every step. So of the work before
+the loop all dear functions and products leave it, and cheap functions only where that makes the streams no
+wider. `1 - z * z` and `z` are one stream, not two; an outer product k[:, None] * v is made of k and v in the
+loop; a view costs nothing where it is.
 """
 
 from dataclasses import dataclass, replace
 
+from stepnet.net.cut import is_dear, smallest_cut
 from stepnet.net.ir import Builder, Net, Node, Recur
 from stepnet.net.types import CONST, STEPS
 from stepnet.plan.passes.outward import Outward
 from stepnet.plan.passes.rewrite import rewritten, view_chain
 from stepnet.plan.passes.when import When, when_inside
-
-GROWTH = 4
-"""How many times as large as its operands a product is at least to count as an outer one."""
 
 
 def hoist(net: Net) -> Net:
@@ -48,15 +49,7 @@ class Hoist:
         body, known = recur.body, when_inside(recur)
         outside = dict(zip(body.inputs, operands, strict=True))
         fixed = {number for number, time in enumerate(known) if time <= When.PER_SEQUENCE}
-        stays = [time == When.IN for time in known]
-        for number in reversed(range(len(body.nodes))):
-            stays[number] = stays[number] or is_outer(body, number, stays)
-        for number, other in enumerate(body.nodes):
-            if other.kind == "view" and other.type.extent != CONST and not stays[number]:
-                root, _ = view_chain(body, number)
-                stays[number] = body.nodes[root].operation == "input" and all(
-                    stays[user] or number in body.results for user in body.users()[number]
-                )
+        stays = staying(recur, known)
         return cls(recur, stays, Outward(builder, body, STEPS, fixed, outside))
 
     @property
@@ -95,15 +88,35 @@ class Hoist:
         return sorted(operands - set(self.recur.memories))
 
 
-def is_outer(body: Net, number: int, stays: list[bool]) -> bool:
-    """Whether a node is an outer product that only pointwise work in the loop reads."""
-    node = body.nodes[number]
-    if node.kind != "pointwise" or node.type.extent == CONST or number in body.results:
-        return False
-    given = sum(
-        body.type_of(operand).size for operand in node.inputs if body.type_of(operand).extent != CONST
-    )
-    users = body.users()[number]
-    return node.type.size > GROWTH * given and all(
-        stays[user] and body.nodes[user].kind == "pointwise" for user in users
-    )
+def staying(recur: Recur, known: list[When]) -> list[bool]:
+    """For each node of a body whether it is computed in the loop."""
+    body = recur.body
+    early = {
+        n for n, time in enumerate(known) if time == When.BEFORE and body.nodes[n].types[0].extent != CONST
+    }
+    inside = [n for n, time in enumerate(known) if time == When.IN]
+    read = {operand for number in inside for operand in body.nodes[number].inputs}
+    sinks = early & (read | set(recur.following))
+    first = {n for n in early if n in recur.sequences or is_dear(body.nodes[n]) or n in recur.outputs}
+    operands = {n: [operand for operand in body.nodes[n].inputs if operand in early] for n in early}
+    weights = {n: weight(body, n, recur) for n in early}
+    cut = smallest_cut(operands, {n: size for n, size in weights.items() if size}, first, sinks)
+    stays = [time == When.IN for time in known]
+    waiting = list(sinks - cut)
+    while waiting:
+        number = waiting.pop()
+        if not stays[number]:
+            stays[number] = True
+            waiting += [operand for operand in operands[number] if operand not in cut]
+    return stays
+
+
+def weight(body: Net, number: int, recur: Recur) -> int:
+    """The bytes per step of a stream of a value: read, and, if it is no input, written before. 0 for a view
+    of an input, which is read where that lies.
+    """
+    root, chain = view_chain(body, number)
+    type_ = body.type_of(number)
+    if root in recur.sequences:
+        return 0 if chain else max(1, type_.size * type_.itemsize)
+    return max(1, 2 * type_.size * type_.itemsize)

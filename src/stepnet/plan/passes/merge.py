@@ -10,8 +10,8 @@ memory comes from every gate.
 from stepnet.net.ir import Builder, Net
 from stepnet.net.types import CONST
 from stepnet.plan.passes.regroup import terms
-from stepnet.plan.passes.rewrite import rewritten
-from stepnet.plan.passes.when import known_once
+from stepnet.plan.passes.rewrite import at_every_level
+from stepnet.plan.passes.when import When, known_once
 
 ACROSS = ("matmul", "reduce", "scan")
 """Kinds of operations whose results are there only when all of their operands are, in another phase."""
@@ -19,17 +19,10 @@ ACROSS = ("matmul", "reduce", "scan")
 
 def merge(net: Net) -> Net:
     """The net in which products that are added are one node, if their left sides are known at one time."""
-
-    def rule(builder: Builder, outer: Net, number: int, operands: list[int]) -> int | None:
-        node = outer.nodes[number]
-        if node.operation != "recur":
-            return None
-        return builder.copy(node, operands, body=merged(rewritten(node.recur.body, rule)))
-
-    return merged(rewritten(net, rule))
+    return at_every_level(net, merged)
 
 
-def merged(net: Net) -> Net:
+def merged(net: Net, known: list[When]) -> Net:
     """The net with its own sums merged, those in bodies as they are."""
     users, parameters, phase = net.users(), known_once(net), phases(net)
     builder = Builder()

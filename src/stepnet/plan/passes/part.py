@@ -3,25 +3,29 @@
     concatenate(x, h) @ W   ->   x @ W[:k] + h @ W[k:]
 
 Many implementations have one matrix for input and memory. Taken apart, the product of the input no longer
-waits for the memory, and can leave the loop.
+waits for the memory, and can leave the loop. A concatenation stays whole where it is a result of the net, and
+its pieces are known at one time: nothing would be gained.
 """
 
+from functools import partial
+
 from stepnet.net.ir import Builder, Net
-from stepnet.plan.passes.rewrite import rewritten
+from stepnet.plan.passes.rewrite import at_every_level, rewritten
+from stepnet.plan.passes.when import When
 
 
 def part(net: Net) -> Net:
-    """The net with every product of a concatenation written as a sum of products."""
-    return rewritten(net, parted)
+    """The net with products of concatenations written as sums of products."""
+    return at_every_level(net, lambda inner, known: rewritten(inner, partial(parted, known), inside=False))
 
 
-def parted(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
+def parted(known: list[When], builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
     """The sum of products that equals a node, if it is the product of a concatenation."""
     node = net.nodes[number]
     if node.operation != "matmul" or builder.nodes[operands[0]].operation != "concatenate":
         return None
     joined, weight = builder.nodes[operands[0]], operands[1]
-    if joined.attributes["axis"] != -1:
+    if joined.attributes["axis"] != -1 or stays_whole(known, net, node.inputs[0]):
         return None
     width = builder.type_of(weight).shape[1]
     total, start = None, 0
@@ -33,3 +37,9 @@ def parted(builder: Builder, net: Net, number: int, operands: list[int]) -> int 
             total = product if total is None else builder.add("add", total, product)
         start = stop
     return total
+
+
+def stays_whole(known: list[When], net: Net, number: int) -> bool:
+    """Whether a concatenation is a result, and its pieces are known at one time."""
+    pieces = net.nodes[number].inputs
+    return number in net.results and len({known[piece] for piece in pieces}) == 1

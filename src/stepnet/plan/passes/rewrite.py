@@ -1,14 +1,17 @@
 """Nets rebuilt node by node: the functions that passes share."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from stepnet.net.ir import Builder, Net, Node
+from stepnet.plan.passes.when import When, when, when_inside
 
 Rule = Callable[[Builder, Net, int, list[int]], "int | None"]
+Change = Callable[[Net, list[When]], Net]
 
 
-def rewritten(net: Net, rule: Rule) -> Net:
-    """The net with `rule` applied to every node, bodies first.
+def rewritten(net: Net, rule: Rule, inside: bool = True) -> Net:
+    """The net with `rule` applied to every node, bodies first; `inside`: to those of bodies too.
 
     The rule takes the new net's builder, the old net, the old number and the new operands. It returns the
     number to use instead, or None to copy the node.
@@ -18,7 +21,9 @@ def rewritten(net: Net, rule: Rule) -> Net:
     for number, node in enumerate(net.nodes):
         operands = [place[operand] for operand in node.inputs]
         replacement = rule(builder, net, number, operands)
-        place.append(copied(builder, node, operands, rule) if replacement is None else replacement)
+        if replacement is None:
+            replacement = copied(builder, node, operands, rule) if inside else builder.copy(node, operands)
+        place.append(replacement)
     return builder.net(place[result] for result in net.results)
 
 
@@ -28,6 +33,24 @@ def copied(builder: Builder, node: Node, operands: list[int], rule: Rule) -> int
     if not isinstance(body, Net):
         return builder.copy(node, operands)
     return builder.copy(node, operands, body=rewritten(body, rule))
+
+
+def at_every_level(net: Net, change: Change) -> Net:
+    """The net with `change` made to each body, inner ones first, and to the net itself.
+
+    change: takes a net, and when each of its values is known.
+    """
+
+    def rule(builder: Builder, outer: Net, number: int, operands: list[int]) -> int | None:
+        node = outer.nodes[number]
+        if node.operation != "recur":
+            return None
+        body = rewritten(node.recur.body, rule)
+        recur = replace(node.recur, body=body)
+        return builder.copy(node, operands, body=change(body, when_inside(recur)))
+
+    whole = rewritten(net, rule)
+    return change(whole, when(whole))
 
 
 def view_chain(net: Net | Builder, number: int) -> tuple[int, list[Node]]:

@@ -1,0 +1,150 @@
+"""What a forward recurrence hands over to the backward one, in the fewest bytes.
+
+    forward gives  a = x @ W, all of it          forward gives  b = a[512:]
+    backward       b = a[512:]; d * b      ->    backward       d * b
+
+The transposed step begins with cheap functions of saved values. They may be computed on either side, so what
+is saved is the lightest set of values between those that must be saved and those that the rest of the
+transposed step reads.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from stepnet.net.cut import is_dear, smallest_cut
+from stepnet.net.ir import Builder, Net, Recur
+from stepnet.net.types import ROWS
+
+
+@dataclass(frozen=True)
+class Handover:
+    """What one recurrence of a net saves for another.
+
+    saved: for inputs of the body of the later recurrence the place of the output of the earlier one that each
+    is. moved: nodes of that body which the earlier recurrence gives instead, computed from these.
+    """
+
+    saved: dict[int, int]
+    moved: tuple[int, ...]
+
+
+def handed_over(net: Net) -> Net:
+    """The net whose recurrences save what is lightest for later ones."""
+    found = {(by, to): handover for by, to, handover in handovers(net)}
+    builder = Builder()
+    place: dict[int, int] = {}
+    gives: dict[int, list[int]] = {}
+    extra: dict[tuple[int, int], list[int]] = {}
+    for number, node in enumerate(net.nodes):
+        operands = [place[operand] for operand in node.inputs if operand in place]
+        if node.operation == "result" and node.inputs[0] in gives:
+            place[number] = gives[node.inputs[0]][node.attributes["of"]]
+        elif node.operation != "recur":
+            place[number] = builder.copy(node, operands)
+        else:
+            recur = node.recur
+            for (by, to), handover in found.items():
+                if to == number:
+                    recur, operands = receiving(recur, operands, handover.moved, extra[by, to])
+            # The recurrence may save for several others: each has values of its own.
+            own = len(recur.outputs)
+            for (by, to), handover in found.items():
+                if by == number:
+                    recur = giving(recur, net.nodes[to].recur.body, handover)
+            results = recur.add_results(builder, operands)
+            more = results.outputs[own:]
+            for (by, to), handover in found.items():
+                if by == number:
+                    extra[by, to], more = more[: len(handover.moved)], more[len(handover.moved) :]
+            gives[number] = [*results.outputs[:own], *results.memories]
+    return builder.net(place[result] for result in net.results)
+
+
+def handovers(net: Net) -> Iterator[tuple[int, int, Handover]]:
+    """The pairs of recurrences where something else is saved than is now."""
+    for number, node in enumerate(net.nodes):
+        if node.operation != "recur":
+            continue
+        by: dict[int, dict[int, int]] = {}
+        for inner, operand in zip(node.recur.sequences, node.inputs, strict=False):
+            source = net.nodes[operand]
+            if source.operation == "result" and net.nodes[source.inputs[0]].operation == "recur":
+                by.setdefault(source.inputs[0], {})[inner] = source.attributes["of"]
+        for earlier, saved in by.items():
+            if moved := lightest(net, number, saved):
+                yield earlier, number, Handover(saved, moved)
+
+
+def lightest(net: Net, number: int, saved: dict[int, int]) -> tuple[int, ...]:
+    """The nodes of a recurrence's body that are saved in place of those that are now."""
+    node = net.nodes[number]
+    body, users = node.recur.body, net.users()
+    cheap: set[int] = set()
+    for inner, one in enumerate(body.nodes):
+        read = [operand for operand in one.inputs if body.nodes[operand].operation != "constant"]
+        easy = one.kind in ("pointwise", "view") and len(one.types) == 1 and not is_dear(one)
+        if easy and one.type.extent == ROWS and read and all(n in saved or n in cheap for n in read):
+            cheap.add(inner)
+    early = cheap | saved.keys()
+    others = [one for inner, one in enumerate(body.nodes) if inner not in cheap]
+    sinks = early & {*body.results, *(operand for one in others for operand in one.inputs)}
+    weights = {inner: max(1, body.type_of(inner).size * body.type_of(inner).itemsize) for inner in early}
+    for inner, operand in zip(node.recur.sequences, node.inputs, strict=False):
+        if inner in saved and (len(users[operand]) > 1 or operand in net.results):
+            weights[inner] = 1  # it is saved in any case
+    operands = {inner: [n for n in body.nodes[inner].inputs if n in early] for inner in cheap}
+    cut = smallest_cut(operands, weights, saved, sinks, latest=False)
+    return tuple(sorted(cut & cheap))
+
+
+def giving(recur: Recur, later: Net, handover: Handover) -> Recur:
+    """The earlier recurrence with outputs for what moves to it, behind its own."""
+    builder = Builder()
+    place = [0] * len(recur.body.nodes)
+    for number, node in enumerate(recur.body.nodes):
+        place[number] = builder.copy(node, [place[operand] for operand in node.inputs])
+    there = {inner: place[recur.outputs[of]] for inner, of in handover.saved.items()}
+
+    def made(number: int) -> int:
+        if number not in there:
+            node = later.nodes[number]
+            there[number] = builder.copy(node, [made(operand) for operand in node.inputs])
+        return there[number]
+
+    outputs = [*(place[number] for number in recur.outputs), *map(made, handover.moved)]
+    return replace(recur, body=builder.net([*outputs, *(place[number] for number in recur.following)]))
+
+
+def receiving(
+    recur: Recur, operands: list[int], moved: tuple[int, ...], values: list[int]
+) -> tuple[Recur, list[int]]:
+    """The later recurrence with sequences for what has moved, and its operands."""
+    body, given = recur.body, recur.given(operands)
+    outside = {
+        **dict(zip(recur.sequences, given.sequences, strict=True)),
+        **dict(zip(moved, values, strict=True)),
+    }
+    read = still_read(body, moved)
+    sequences = [number for number in outside if number in read]
+    builder = Builder()
+    place: dict[int, int] = {}
+    for number in (*sequences, *recur.memories, *recur.others):
+        place[number] = builder.input(body.type_of(number), body.nodes[number].name or f"saved{number}")
+    for number, node in enumerate(body.nodes):
+        if number in read and number not in place:
+            place[number] = builder.copy(node, [place[operand] for operand in node.inputs])
+    whole = builder.net(place[result] for result in body.results)
+    changed = replace(recur, body=whole, sequence_count=len(sequences))
+    return changed, [*(outside[number] for number in sequences), *given.memories, *given.others]
+
+
+def still_read(body: Net, moved: tuple[int, ...]) -> set[int]:
+    """The nodes that the results of a body are computed from, where those that have moved are given."""
+    read: set[int] = set()
+    waiting = list(body.results)
+    while waiting:
+        number = waiting.pop()
+        if number not in read:
+            read.add(number)
+            waiting += [] if number in moved else body.nodes[number].inputs
+    return read
