@@ -67,9 +67,14 @@ def segment_sum(values: Array, offsets: Array) -> Array:
 
 def segment_mean(values: Array, offsets: Array) -> Array:
     """The mean over each sequence; zeros for an empty one."""
+    return mean_of(segment_sum(values, offsets), offsets)
+
+
+def mean_of(sums: Array, offsets: Array) -> Array:
+    """The mean over each sequence, from the sum over it; zeros for an empty one."""
     lengths = np.maximum(np.diff(offsets), 1)
-    lengths = lengths.astype(values.dtype) if kind_of_dtype(values.dtype) == "float" else lengths
-    return segment_sum(values, offsets) / lengths.reshape(-1, *[1] * (values.ndim - 1))
+    lengths = lengths.astype(sums.dtype) if kind_of_dtype(sums.dtype) == "float" else lengths
+    return sums / lengths.reshape(-1, *[1] * (sums.ndim - 1))
 
 
 def segment_max(values: Array, offsets: Array) -> Array:

@@ -1,6 +1,6 @@
 """The work after the loop of a call: reductions over each sequence, and totals over all rows.
 
-Contracts have a kernel of their own (`contract.py`); NumPy does the rest. The rows of steps are always taken
+Contracts and sums have kernels of their own (`contract.py`, `sums.py`); NumPy does the rest. The rows of steps are always taken
 in the same order, sequence by sequence and step by step, whatever the layout of the call, its lanes and its
 threads.
 """
@@ -15,9 +15,10 @@ from stepnet.engines.base import Array, Call, Results
 from stepnet.engines.llvm.constants import Values
 from stepnet.engines.llvm.contract import contract
 from stepnet.engines.llvm.needs import Needs
+from stepnet.engines.llvm.sums import sums
 from stepnet.engines.llvm.target import Target
 from stepnet.net.ir import Node
-from stepnet.net.totals import REDUCTIONS, total_of
+from stepnet.net.totals import REDUCTIONS, mean_of, total_of
 from stepnet.net.types import STEPS, Type
 from stepnet.plan.plan import Plan
 from stepnet.ragged.offsets import offsets_of
@@ -122,16 +123,26 @@ class Finish:
         for number, array in zip(self.needs.reduced, arrays.kinds["reduced"], strict=True):
             node = self.plan.net.nodes[number]
             if array is not None:
-                array[...] = REDUCTIONS[node.attributes["how"]](values[node.inputs[0]].packed, offsets)
+                array[...] = reduced(node.attributes["how"], values[node.inputs[0]], offsets, self.target)
 
     def total(self, call: Call, arrays: Arrays, results: Results) -> None:
         """Computes the totals and puts those that are asked for into the results."""
+        if not self.plan.ends.totals:
+            return
         values = self.values(call, arrays)
         for number in self.plan.total:
             node = self.plan.net.nodes[number]
             values[number] = Rows(total(node, [values[operand] for operand in node.inputs], self.target))
         for number, array in zip(self.plan.results(self.plan.ends.totals), results.totals, strict=True):
             array[...] = values[number].array
+
+
+def reduced(how: str, values: Rows, offsets: Array, target: Target) -> Array:
+    """One value from the steps of each sequence."""
+    if how not in ("sum", "mean") or values.places is None:
+        return REDUCTIONS[how](values.packed, offsets)
+    added = sums(values.array, values.places, offsets, target)
+    return added if how == "sum" else mean_of(added, offsets)
 
 
 def total(node: Node, operands: Sequence[Rows], target: Target) -> Array:

@@ -1,9 +1,11 @@
-"""Constant folding and elimination of common subexpressions.
+"""Constants and common work folded.
 
-    0.5 * sqrt(2) * x   ->  0.7071 * x        constants are computed once, while compiling f(a) + f(a)
-        ->  b + b, b = f(a)   the same operation on the same operands is one node cast(x, its dtype)  ->  x
-        operations without effect are removed x[:, :0] @ W[:0]    ->  0, 0, ...         empty values and empty
-        sums are not computed
+    0.5 * sqrt(2) * x   ->  0.7071 * x        constants are computed once, while compiling
+    f(a) + f(a)         ->  b + b, b = f(a)   the same operation on the same operands is one node
+    cast(x, its dtype)  ->  x                 operations without effect are removed
+    W.T.T               ->  W                 views of views are one view
+    contract(a, b).T    ->  contract(b, a)    and so are those of a total
+    x[:, :0] @ W[:0]    ->  0, 0, ...         empty values and empty sums are not computed
 
 A net is small and its recurrence runs millions of times: anything removed from it pays at every step.
 """
@@ -28,11 +30,8 @@ def folded(builder: Builder, net: Net, number: int, operands: list[int]) -> int 
     node = net.nodes[number]
     if idle(builder, node, operands):
         return operands[0]
-    if node.operation == "reshape" and builder.nodes[operands[0]].operation == "reshape":
-        inner = builder.nodes[operands[0]].inputs[0]
-        rank = len(builder.type_of(inner).shape)
-        same = builder.type_of(inner).shape == node.type.shape
-        return inner if same else builder.add("reshape", inner, rank=rank, shape=node.attributes["shape"])
+    if (viewed := of_view(builder, node, operands)) is not None:
+        return viewed
     if node.kind in ("source", "extent", "total") or len(node.types) != 1:
         return None
     if node.type.extent != CONST and is_empty(builder, node, operands):
@@ -45,6 +44,26 @@ def folded(builder: Builder, net: Net, number: int, operands: list[int]) -> int 
         return None
     with np.errstate(all="ignore"):
         return builder.constant(within(node, [constant.attributes["value"].value for constant in known]))
+
+
+def of_view(builder: Builder, node: Node, operands: list[int]) -> int | None:
+    """A view of a view, or of a contract, as one operation."""
+    if node.operation not in ("reshape", "transpose"):
+        return None
+    source = builder.nodes[operands[0]]
+    if node.operation == "reshape" and source.operation == "reshape":
+        inner = source.inputs[0]
+        rank = len(builder.type_of(inner).shape)
+        same = builder.type_of(inner).shape == node.type.shape
+        return inner if same else builder.add("reshape", inner, rank=rank, shape=node.type.shape)
+    if node.operation == "transpose" and source.operation == "transpose":
+        order = tuple(source.attributes["order"][axis] for axis in node.attributes["order"])
+        same = order == tuple(range(len(order)))
+        return source.inputs[0] if same else builder.add("transpose", source.inputs[0], order=order)
+    if node.operation == "transpose" and source.operation == "contract":
+        left, right = source.inputs
+        return builder.add("contract", right, left) if node.attributes["order"] == (1, 0) else None
+    return None
 
 
 def is_empty(builder: Builder, node: Node, operands: list[int]) -> bool:
