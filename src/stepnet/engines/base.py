@@ -28,7 +28,8 @@ class Call:
 
     last_only: whether outputs are the last of each sequence, [batch, features...], or of every step, [total,
     features...]. begun: the number of steps of each sequence that were run before this call, int64; None for
-    zeros.
+    zeros. apart: how many of the outputs, the first ones, have memory of their own; the others live equally
+    long, and may lie in one piece. None for all.
     """
 
     sequences: Sequence[Array]
@@ -42,6 +43,7 @@ class Call:
     steps: Array | None = None
     inner: tuple[Array, ...] = ()
     beside: Mapping[str, Array] = field(default_factory=dict[str, Array])
+    apart: int | None = None
 
     @property
     def rows(self) -> int:
@@ -108,6 +110,10 @@ FrozenCall = Callable[[Sequence[Array], Sequence[Array | None]], Results]
 
 class Bound(Protocol):
     """A kernel with its parameters."""
+
+    def release(self) -> None:
+        """Gives back its memory: it is not called any more, and nothing that it has laid out is."""
+        ...
 
     def __call__(self, call: Call) -> Results:
         """The results of a call, in new arrays."""

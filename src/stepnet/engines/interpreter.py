@@ -57,6 +57,9 @@ class BoundNet:
         made = interpret(self.net, [values[number] for number in self.net.inputs], packed.segments)
         return packed.results(self.form, made)
 
+    def release(self) -> None:
+        """Nothing: it has no memory of its own."""
+
     def again(self, call: Call, results: Results, whole: bool = False) -> Callable[[], None]:
         """A function that runs this call on the present contents of its arrays."""
         return called_again(self, call, results)

@@ -126,6 +126,12 @@ class BoundParts:
         made = self.results(values, Frame(packed.segments, packed.gaps))
         return packed.results(self.traced_form, made, self.clean)
 
+    def release(self) -> None:
+        """Gives back the memory of all parts."""
+        for bound in self.bound:
+            if bound is not None:
+                bound.release()
+
     def again(self, call: Call, results: Results, whole: bool = False) -> Callable[[], None]:
         """What runs this call whenever it is called."""
         return called_again(self, call, results)
@@ -146,6 +152,8 @@ class BoundParts:
             runs: Any = bound_part(part, kernel, values) if part.late else bound
             runs = self.kernel.total if part.kind == "total" else runs
             values.update(KINDS[part.kind](self.net, part, runs, values, frame))
+            if part.late and runs is not None:
+                runs.release()
         return [values[result] for result in self.net.results]
 
 

@@ -87,7 +87,8 @@ class Vjp:
         forward, backward, saved = self.programs.get(
             (given.reading.program, tuple(places)), lambda: two_programs(given.net, places)
         )
-        results = run_net(forward, given.arrays, given.call, asked)
+        apart = len(given.reading.program.levels)
+        results = run_net(forward, given.arrays, given.call, asked, apart)
         own = len(given.net.results)
         assert len(results) == own + saved
         finish = Backward(given, kinds, places, backward, asked, results[:own], results[own:])

@@ -211,8 +211,17 @@ class Given:
         return Gradients(**{kind: found[kind] for kind in kinds})
 
 
-def run_net(program: NetProgram, arrays: Sequence[Array | None], call: Call, engine: Order) -> list[Array]:
-    """The results of a net, for the arrays of its inputs. None is a memory of zeros."""
+def run_net(
+    program: NetProgram,
+    arrays: Sequence[Array | None],
+    call: Call,
+    engine: Order,
+    apart: int | None = None,
+) -> list[Array]:
+    """The results of a net, for the arrays of its inputs. None is a memory of zeros.
+
+    apart: how many of the outputs have memory of their own; the others live equally long.
+    """
     ends, net = program.ends, program.net
 
     def array(place: int) -> Array:
@@ -226,8 +235,10 @@ def run_net(program: NetProgram, arrays: Sequence[Array | None], call: Call, eng
             sequences=[array(place) for place in ends.sequences],
             initial=[arrays[place] for place in ends.memories],
             statics=[array(place) for place in ends.statics],
+            apart=apart,
         )
     )
+    bound.release()
     places = (*ends.steps, *ends.rows, *ends.totals)
     by_place = dict(zip(places, results.arrays, strict=True))
     return [by_place[place] for place in range(len(by_place))]

@@ -16,6 +16,7 @@ from stepnet.errors import InputError
 from stepnet.grad.gradient import vjp
 from stepnet.grad.halves import halves
 from stepnet.net.ir import Net
+from stepnet.net.types import STEPS
 from stepnet.plan.passes.prune import prune
 from stepnet.rnn.batch import Batch
 from stepnet.rnn.gradients import Programs, run_net
@@ -82,7 +83,8 @@ class NetFunction(torch.autograd.Function):
     @staticmethod
     def forward(made: Differentiable, batch: Batch, wanted: tuple[int, ...], *tensors: Any) -> Any:
         """The results, and behind them what is saved."""
-        return run(made.halves(wanted).forward, batch, tensors)
+        steps = sum(made.net.type_of(number).extent == STEPS for number in made.net.results)
+        return run(made.halves(wanted).forward, batch, tensors, apart=steps)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
@@ -146,24 +148,22 @@ def is_transformed() -> bool:
 # ---- tensors and arrays ------------------------------------------------------------------------------------
 
 
-def run(program: NetProgram, batch: Batch, tensors: Sequence[Any]) -> tuple[Any, ...]:
-    """The results of a net as tensors, each with memory of its own."""
+def run(
+    program: NetProgram, batch: Batch, tensors: Sequence[Any], apart: int | None = None
+) -> tuple[Any, ...]:
+    """The results of a net as tensors, of which no two share numbers.
+
+    apart: how many of the outputs have memory of their own; the others live equally long.
+    """
     arrays = [None if one is None else array_of(one) for one in tensors]
-    results = run_net(program, arrays, call_of(batch, [], [], False, None, None), AUTO)
-    taken = {id(owner(one)) for one in arrays if one is not None}
+    results = run_net(program, arrays, call_of(batch, [], [], False, None, None), AUTO, apart)
+    taken = [one for one in arrays if one is not None]
     tensors = list[Any]()
     for array in results:
-        tensors.append(tensor_of(array.copy() if id(owner(array)) in taken else array))
-        taken.add(id(owner(array)))
+        shared = any(np.may_share_memory(array, one) for one in taken)
+        tensors.append(tensor_of(array.copy() if shared else array))
+        taken.append(array)
     return tuple(tensors)
-
-
-def owner(array: Array) -> Any:
-    """What holds the memory of an array."""
-    held: Any = array
-    while getattr(held, "base", None) is not None:
-        held = held.base
-    return held
 
 
 def array_of(tensor: Any) -> Array:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stepnet.engines.llvm.memory import aligned
+from stepnet.engines.llvm.memory import POOL
 from stepnet.engines.llvm.pack import pack
 from stepnet.engines.llvm.records import LINE
 from stepnet.engines.llvm.target import Target
@@ -121,7 +121,7 @@ class Constants:
 
     def filled(self, values: Values, target: Target) -> Array:
         """The memory, filled from the values of the constants."""
-        memory = aligned(self.size)
+        memory = POOL.take(self.size)
         for offset, entry in self.entries:
             if isinstance(entry, np.ndarray):
                 put(memory[offset:], entry)

@@ -21,7 +21,7 @@ from llvmlite import ir
 
 from stepnet.engines.llvm.build import MachineCode, NativeFunction
 from stepnet.engines.llvm.code import I64, POINTER, Code, load_vector, store_vector
-from stepnet.engines.llvm.memory import aligned, pointer
+from stepnet.engines.llvm.memory import POOL, pointer
 from stepnet.engines.llvm.records import LINE
 from stepnet.engines.llvm.target import Target
 from stepnet.engines.llvm.tile import UNROLLED, Left, Tile, accumulate, tiles
@@ -269,8 +269,8 @@ class Contract:
         """The words of a thread that has these groups and units."""
         (left, right), sizes = self.arrays, self.sizes
         packed = [
-            aligned((groups[1] - groups[0]) * sizes.group_bytes),
-            aligned((units[1] - units[0]) * sizes.unit_bytes),
+            POOL.take((groups[1] - groups[0]) * sizes.group_bytes, zeroed=False),
+            POOL.take((units[1] - units[0]) * sizes.unit_bytes, zeroed=False),
         ]
         self.held += packed
         words = np.zeros(len(WORDS), np.int64)
@@ -307,6 +307,7 @@ class Contract:
                 function.call(tasks[0])
             else:
                 CREW.run(orders)
+        POOL.give_back(*self.held)
         return np.ascontiguousarray(self.total[: self.columns[0], : self.columns[1]])
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from stepnet.engines.base import Array, Call, Results
 from stepnet.engines.llvm.constants import Values
 from stepnet.engines.llvm.contract import contract
+from stepnet.engines.llvm.memory import Shape, together
 from stepnet.engines.llvm.needs import Needs
 from stepnet.engines.llvm.sums import sums
 from stepnet.engines.llvm.target import Target
@@ -42,7 +43,8 @@ class Arrays(NamedTuple):
     """The arrays of a call in the order of their words, including those of the last memories.
 
     Also the memory for values computed once per sequence (None where there are none), the number of
-    sequences, and all arrays by kind where there is work after the loop.
+    sequences, all arrays by kind where there is work after the loop, and the memory of those that are for
+    that work alone.
     """
 
     in_order: list[Array | None]
@@ -50,6 +52,7 @@ class Arrays(NamedTuple):
     record: Array | None
     batch: int
     kinds: Kinds
+    kept: Array | None
 
 
 @dataclass(frozen=True)
@@ -78,9 +81,16 @@ class Finish:
         constants = {n: values[False, n].copy() for n in read if (False, n) in values}
         return cls(plan, needs, constants, target)
 
-    def arrays(self, call: Call, results: Results) -> dict[str, list[Array]]:
+    def kept(self, call: Call) -> list[Shape]:
+        """The shapes of values of all steps that the work after the loop needs."""
+        types = [self.plan.net.type_of(number) for number in self.needs.kept]
+        return [((call.total, *type_.shape), type_.dtype) for type_ in types]
+
+    def arrays(self, call: Call, results: Results, memory: Array) -> dict[str, list[Array]]:
         """The arrays that the work after the loop needs: those of results where these are asked for, else new
         ones.
+
+        memory: for the values of all steps.
         """
         batch = len(call.lengths)
 
@@ -89,7 +99,7 @@ class Finish:
 
         return {
             "final": [of_rows(slot.number, slot.place) for slot in self.needs.finals if slot is not None],
-            "kept": [empty(call.total, self.plan.net.type_of(number)) for number in self.needs.kept],
+            "kept": together(self.kept(call), memory),
             "reduced": [of_rows(number) for number in self.needs.reduced],
             "ended": [of_rows(slot.number, slot.place) for slot in self.needs.ended],
         }

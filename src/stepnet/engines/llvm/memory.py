@@ -3,11 +3,17 @@
 Parameters are read from front to back at every step. In pages of 4 KB a processor loses its way at each
 page's end: it looks the next one up and begins to prefetch anew. In pages of 2 MB it does not.
 
+A page that a process has not used yet costs a visit to the system, and in pages of 4 KB that may take longer
+than the work on what they hold. So large results begin in huge pages too, and memory that calls work in goes
+from one to the next (`Pool`).
+
 The memory is private to the process: after a fork, parent and child each have their own.
 """
 
 import ctypes
 import mmap
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, cast
 
 import numpy as np
@@ -17,6 +23,13 @@ Array = np.ndarray
 PAGE = 4096
 HUGE = 2 * 1024 * 1024
 WORTH_HUGE = 128 * 1024
+MOSTLY_FULL = 3 * 2**19
+"""From so many bytes on an array has huge pages to itself: it fills three quarters of them at least."""
+LINE = 64
+APART = 9 * LINE
+POOLED = 64 * 2**20
+Shape = tuple[tuple[int, ...], Any]
+"""The shape of an array, and its dtype."""
 
 
 def aligned(size: int) -> Array:
@@ -30,6 +43,95 @@ def aligned(size: int) -> Array:
     memory = np.frombuffer(pages, np.uint8)
     start = -memory.ctypes.data % HUGE
     return memory[start : start + size]
+
+
+def empty(shape: tuple[int, ...], dtype: Any) -> Array:
+    """A new array with any numbers, in huge pages where it is large."""
+    size = bytes_of((shape, dtype))
+    return together([(shape, dtype)])[0] if size >= MOSTLY_FULL else np.empty(shape, dtype)
+
+
+def together(shapes: Sequence[Shape], memory: Array | None = None) -> list[Array]:
+    """New arrays in one piece of memory, which is kept as long as one of them is.
+
+    memory: as much as there is `room` for; new by default.
+    """
+    memory = aligned(room(shapes)) if memory is None else memory
+    return [
+        memory[start : start + bytes_of((shape, dtype))].view(dtype).reshape(shape)
+        for start, (shape, dtype) in zip(starts(shapes), shapes, strict=False)
+    ]
+
+
+def room(shapes: Sequence[Shape]) -> int:
+    """How many bytes arrays take together."""
+    return starts(shapes)[-1]
+
+
+def starts(shapes: Sequence[Shape]) -> list[int]:
+    """Where each of some arrays begins in one piece of memory, and where the last ends.
+
+    They are some lines apart: the same row of each would lie at the same place of the cache.
+    """
+    ends = accumulate(-(-bytes_of(shape) // LINE) * LINE + APART for shape in shapes)
+    return [0, *ends]
+
+
+def bytes_of(shape: Shape) -> int:
+    """The bytes of an array."""
+    sizes, dtype = shape
+    return int(np.prod(sizes, dtype=np.int64)) * np.dtype(dtype).itemsize
+
+
+class Pool:
+    """Memory that is not used now, for the next that needs as much.
+
+    most: how many bytes are kept. Where more would be, what was kept so far is freed.
+
+    >>> pool = Pool(2**20)
+    >>> first = pool.take(1000)
+    >>> pool.give_back(first)
+    >>> pool.take(1001) is first
+    True
+    """
+
+    # Each change of a list or a dictionary is done at once, whatever other threads do, and needs no lock.
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.free: dict[int, list[Array]] = {}
+
+    def take(self, size: int, zeroed: bool = True) -> Array:
+        """So many bytes at least; with `zeroed` they are zeros, else they are any."""
+        size = size_class(size)
+        try:
+            memory = self.free.get(size, []).pop()
+        except IndexError:
+            return aligned(size)
+        if zeroed:
+            memory[...] = 0
+        return memory
+
+    def give_back(self, *memory: Array) -> None:
+        """Keeps memory that nobody uses any more."""
+        for one in memory:
+            if one.nbytes + sum(size * len(kept) for size, kept in tuple(self.free.items())) > self.most:
+                self.free = {}
+            if one.nbytes <= self.most:
+                self.free.setdefault(one.nbytes, []).append(one)
+
+
+def size_class(size: int) -> int:
+    """A number of bytes rounded up, so that a little more or less is the same: by an eighth at most.
+
+    >>> size_class(1000), size_class(2**20 + 1)
+    (4096, 1179648)
+    """
+    step = max(PAGE, 1 << max(0, size.bit_length() - 4))
+    return -(-size // step) * step
+
+
+POOL = Pool(POOLED)
 
 
 def pointer(array: Array | None) -> int:

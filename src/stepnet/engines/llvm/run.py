@@ -12,7 +12,7 @@ from stepnet.engines.lanes import Lanes, lanes_for
 from stepnet.engines.llvm.build import NativeFunction
 from stepnet.engines.llvm.compiled import Compiled
 from stepnet.engines.llvm.finish import Arrays, Finish, Kinds
-from stepnet.engines.llvm.memory import aligned, pointer, view
+from stepnet.engines.llvm.memory import POOL, empty, pointer, room, together, view
 from stepnet.engines.llvm.records import LINE
 from stepnet.engines.llvm.system import clock, rest_address
 from stepnet.engines.llvm.words import ARRAYS, PROGRESS, WORDS
@@ -109,7 +109,7 @@ class Workspace:
         parts |= {"barrier": LINE, "status": LINE, "progress": LINE}
         sizes = [-(-size // LINE) * LINE for size in parts.values()]
         begins = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-        self.memory = aligned(sum(sizes))
+        self.memory = POOL.take(sum(sizes))
         self.status, self.progress = (
             self.memory[begin : begin + LINE].view(np.int64) for begin in begins[-2:]
         )
@@ -156,7 +156,13 @@ class Runner:
         if self.finish is not None:
             self.end(self.finish, call, arrays, results)
         self.give_back(spaces)
+        POOL.give_back(*(memory for memory in (arrays.record, arrays.kept) if memory is not None))
         return results
+
+    def release(self) -> None:
+        """Gives back its memory: it is not called any more."""
+        POOL.give_back(self.constants, *(space.memory for space in self.spare))
+        self.spare = []
 
     def again(self, call: Call, results: Results, whole: bool = False) -> Callable[[], None]:
         """A function that runs this call on the present contents of its arrays, prepared once."""
@@ -235,9 +241,14 @@ class Runner:
         count, whole = call.total, int(call.lengths.sum()) == call.total
         if call.last_only:
             count, whole = batch, bool(np.all(call.lengths))
-        make = np.empty if whole else np.zeros
+        shapes = [((count, *type_.shape), type_.dtype) for type_ in self.outputs]
+        apart = len(shapes) if call.apart is None else call.apart
+        outputs = [*(empty(*shape) for shape in shapes[:apart]), *together(shapes[apart:])]
+        if not whole:
+            for output in outputs:
+                output[...] = 0
         return Results(
-            [make((count, *type_.shape), type_.dtype) for type_ in self.outputs],
+            outputs,
             [np.empty((batch, *type_.shape), type_.dtype) for type_ in self.rows],
             [np.empty(type_.shape, type_.dtype) for type_ in self.totals],
         )
@@ -250,15 +261,17 @@ class Runner:
                 initial[place] = np.zeros((batch, *self.given[place].shape), self.given[place].dtype)
         kinds: Kinds = {}
         others: list[Array] = []
+        kept = None
         if self.finish is not None:
-            own = self.finish.arrays(call, results)
+            kept = POOL.take(room(self.finish.kept(call)), zeroed=False)
+            own = self.finish.arrays(call, results, kept)
             kinds = {**own, "inputs": call.sequences, "initial": initial, "statics": call.statics}
             final, others = own["final"], [*own["kept"], *own["reduced"], *own["ended"]]
         record = None
         if self.compiled.sequences is not None or self.compiled.ended is not None:
-            record = aligned((batch + SLACK) * self.compiled.strides["sequence"])
+            record = POOL.take((batch + SLACK) * self.compiled.strides["sequence"])
         in_order = [*call.sequences, *initial, *final, *call.statics, *results.outputs, *others]
-        return Arrays(in_order, final, record, batch, kinds)
+        return Arrays(in_order, final, record, batch, kinds, kept)
 
     def made_of(self, arrays: Arrays) -> list[bytes]:
         """The bytes of the arrays from which values are computed once per sequence."""
