@@ -104,12 +104,26 @@ class Results:
         return [*self.outputs, *self.final, *self.totals]
 
 
-FrozenCall = Callable[[Sequence[Array], Sequence[Array | None]], Results]
-"""What runs a call that is laid out, for other sequences and initial memories of the same shapes."""
+class FrozenCall(Protocol):
+    """What runs a call that is laid out, for other arrays of the same shapes."""
+
+    def __call__(
+        self,
+        sequences: Sequence[Array],
+        initial: Sequence[Array | None],
+        statics: Sequence[Array] = (),
+        /,
+    ) -> Results:
+        """The results for these sequences, initial memories and statics."""
+        ...
 
 
 class Bound(Protocol):
     """A kernel with its parameters."""
+
+    def rebind(self, parameters: Sequence[Array]) -> bool:
+        """Takes other parameters in place of its own, for what it has laid out too; False where it cannot."""
+        ...
 
     def release(self) -> None:
         """Gives back its memory: it is not called any more, and nothing that it has laid out is."""
@@ -127,10 +141,9 @@ class Bound(Protocol):
         ...
 
     def frozen(self, call: Call) -> FrozenCall | None:
-        """A function that runs calls like this one with other sequences and initial memories, one thread at a
-        time.
+        """A function that runs calls like this one with other arrays, one thread at a time.
 
-        None where it would not be faster than a call. The lengths stay as they are, and there are no statics.
+        None where it would not be faster than a call. The lengths stay as they are.
         """
         ...
 

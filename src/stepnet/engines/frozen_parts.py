@@ -35,8 +35,13 @@ class FrozenParts:
     steps: tuple[Step, ...]
     kinds: tuple[tuple[int, ...], ...]
 
-    def __call__(self, sequences: Sequence[Array], initial: Sequence[Array | None]) -> Results:
-        """The results."""
+    def __call__(
+        self,
+        sequences: Sequence[Array],
+        initial: Sequence[Array | None],
+        statics: Sequence[Array] = (),
+    ) -> Results:
+        """The results; such calls have no statics."""
         values = dict(self.constants)
         values.update(zip(varying_of(self.net), (*sequences, *initial), strict=True))
         for step in self.steps:

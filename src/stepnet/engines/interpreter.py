@@ -57,6 +57,10 @@ class BoundNet:
         made = interpret(self.net, [values[number] for number in self.net.inputs], packed.segments)
         return packed.results(self.form, made)
 
+    def rebind(self, parameters: Sequence[Array]) -> bool:
+        """False: it is made anew as easily."""
+        return False
+
     def release(self) -> None:
         """Nothing: it has no memory of its own."""
 

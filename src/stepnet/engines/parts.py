@@ -126,6 +126,10 @@ class BoundParts:
         made = self.results(values, Frame(packed.segments, packed.gaps))
         return packed.results(self.traced_form, made, self.clean)
 
+    def rebind(self, parameters: Sequence[Array]) -> bool:
+        """False: its parts are bound anew."""
+        return False
+
     def release(self) -> None:
         """Gives back the memory of all parts."""
         for bound in self.bound:

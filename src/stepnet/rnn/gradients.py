@@ -228,17 +228,16 @@ def run_net(
         given, type_ = arrays[place], net.type_of(net.inputs[place])
         return np.zeros((call.rows, *type_.shape), type_.dtype) if given is None else given
 
-    bound = program.kernel(engine).bind([array(place) for place in ends.parameters])
-    results = bound(
+    results = program.runs(engine)(
+        [array(place) for place in ends.parameters],
         replace(
             call,
             sequences=[array(place) for place in ends.sequences],
             initial=[arrays[place] for place in ends.memories],
             statics=[array(place) for place in ends.statics],
             apart=apart,
-        )
+        ),
     )
-    bound.release()
     places = (*ends.steps, *ends.rows, *ends.totals)
     by_place = dict(zip(places, results.arrays, strict=True))
     return [by_place[place] for place in range(len(by_place))]

@@ -17,6 +17,7 @@ from stepnet.net.ends import Ends
 from stepnet.net.ir import Net
 from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Schedule, schedule
+from stepnet.rnn.runs import Runs
 from stepnet.trace.step import Spec, TracedStep
 from stepnet.values.once import computed_once
 from stepnet.values.structure import leaves, rebuild
@@ -31,6 +32,7 @@ class NetProgram:
     def __init__(self, net: Net) -> None:
         self.net = net
         self.kernels = dict[Order, Kernel]()
+        self._runs = dict[Order, Runs]()
 
     @computed_once
     def schedule(self) -> Schedule:
@@ -48,6 +50,12 @@ class NetProgram:
             engine, _ = choose(self.schedule, asked)
             self.kernels[asked] = engine.compile(self.schedule)
         return self.kernels[asked]
+
+    def runs(self, asked: Order) -> Runs:
+        """What runs it with other parameters at every call, by the engine asked for."""
+        if asked not in self._runs:
+            self._runs[asked] = Runs(self.kernel(asked))
+        return self._runs[asked]
 
 
 class Program(NetProgram):

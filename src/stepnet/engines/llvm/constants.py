@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from stepnet.engines.llvm.memory import POOL
-from stepnet.engines.llvm.pack import pack
+from stepnet.engines.llvm.pack import Packing
 from stepnet.engines.llvm.records import LINE
 from stepnet.engines.llvm.target import Target
 from stepnet.net.types import Type
@@ -83,8 +83,13 @@ class Packed:
 
     def fill(self, memory: Array, values: Sequence[Array], target: Target) -> None:
         """Puts the packed numbers into memory, which is zeros, from the values of the parameters."""
-        for gate, value in enumerate(values):
-            pack(value, gate, len(values), self.width, memory, target)
+        for packing, value in zip(self.packings(memory, values, target), values, strict=True):
+            packing(address_of(value))
+
+    def packings(self, memory: Array, like: Sequence[Array], target: Target) -> list[Packing]:
+        """What packs each of such parameters into memory."""
+        gates = len(like)
+        return [Packing(value, gate, gates, self.width, memory, target) for gate, value in enumerate(like)]
 
 
 @dataclass
@@ -129,6 +134,11 @@ class Constants:
                 sources = [values[source.inside, source.number] for source in entry.sources]
                 entry.fill(memory[offset:], sources, target)
         return memory
+
+
+def address_of(array: Array) -> int:
+    """Where an array's first number lies."""
+    return array.__array_interface__["data"][0]
 
 
 def put(memory: Array, numbers: Array) -> None:

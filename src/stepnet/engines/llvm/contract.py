@@ -247,27 +247,40 @@ def contract(left: Array, right: Array, places: Array | None, target: Target) ->
     left, right = (np.ascontiguousarray(array.reshape(-1, array.shape[-1])) for array in (left, right))
     if places is None:
         places = np.arange(len(left))
-    return Contract(left, right, places.astype(np.int64, copy=False), target).run()
+    prepared = Contract(left.shape[1], right.shape[1], left.dtype.name, places, target)
+    total = prepared(left, right)
+    prepared.release()
+    return total
+
+
+def can_be_kept(left: Array, right: Array) -> bool:
+    """Whether contracts of such sides have a form that can be kept: flat ones of one dtype."""
+    same = left.dtype == right.dtype and left.dtype.name in DTYPES
+    flat = left.ndim == right.ndim == 2 and left.shape[1] > 0 and right.shape[1] > 0
+    return same and flat and left.flags.c_contiguous and right.flags.c_contiguous
 
 
 class Contract:
-    """One contract on its way: the arrays, and the words of each thread."""
+    """What runs contracts of one form: memory, and the words of each thread.
 
-    def __init__(self, left: Array, right: Array, places: Array, target: Target) -> None:
-        self.arrays, self.places, self.target = (left, right), places, target
-        self.sizes = Sizes(target, left.dtype.name)
-        self.columns = left.shape[1], right.shape[1]
-        groups, units = -(-self.columns[0] // self.sizes.group), -(-self.columns[1] // self.sizes.width)
-        self.total = np.zeros((groups * self.sizes.group, units * self.sizes.width), left.dtype)
-        work = len(places) * self.columns[0] * self.columns[1]
+    left, right: columns of the sides. places: the rows that count, in their order.
+    """
+
+    def __init__(self, left: int, right: int, dtype: str, places: Array, target: Target) -> None:
+        self.columns, self.dtype = (left, right), dtype
+        self.places = np.ascontiguousarray(places, np.int64)
+        self.sizes, self.run = Sizes(target, dtype), kernel(target, dtype)
+        groups, units = -(-left // self.sizes.group), -(-right // self.sizes.width)
+        self.total = np.zeros((groups * self.sizes.group, units * self.sizes.width), dtype)
+        count = threads() if len(places) * left * right >= SHARED else 1
         self.held: list[Array] = []
-        self.words = np.stack(
-            [self.share(*part) for part in parts(groups, units, threads() if work >= SHARED else 1)]
-        )
+        self.words = np.stack([self.share(*part) for part in parts(groups, units, count)])
+        tasks = [pointer(words) for words in self.words]
+        self.orders = Orders(CREW, self.run, tasks) if len(tasks) > 1 else None
 
     def share(self, groups: tuple[int, int], units: tuple[int, int]) -> Array:
         """The words of a thread that has these groups and units."""
-        (left, right), sizes = self.arrays, self.sizes
+        sizes = self.sizes
         packed = [
             POOL.take((groups[1] - groups[0]) * sizes.group_bytes, zeroed=False),
             POOL.take((units[1] - units[0]) * sizes.unit_bytes, zeroed=False),
@@ -275,10 +288,6 @@ class Contract:
         self.held += packed
         words = np.zeros(len(WORDS), np.int64)
         described = {
-            "left": pointer(left),
-            "left_stride": left.strides[0],
-            "right": pointer(right),
-            "right_stride": right.strides[0],
             "places": pointer(self.places),
             "left_columns": self.columns[0],
             "right_columns": self.columns[1],
@@ -295,20 +304,26 @@ class Contract:
             words[WORD[name]] = value
         return words
 
-    def run(self) -> Array:
-        """The sum."""
-        function = kernel(self.target, self.sizes.dtype)
-        tasks = [pointer(words) for words in self.words]
-        orders = Orders(CREW, function, tasks) if len(tasks) > 1 else None
+    def __call__(self, left: Array, right: Array) -> Array:
+        """The sum for these sides, [rows, columns], C-contiguous."""
+        numbers = {"left": pointer(left), "left_stride": left.strides[0]}
+        numbers |= {"right": pointer(right), "right_stride": right.strides[0]}
+        for name, value in numbers.items():
+            self.words[:, WORD[name]] = value
+        self.total[...] = 0
         for first in range(0, len(self.places), ROWS_AT_ONCE):
             self.words[:, WORD["first_row"]] = first
             self.words[:, WORD["last_row"]] = min(len(self.places), first + ROWS_AT_ONCE)
-            if orders is None:
-                function.call(tasks[0])
+            if self.orders is None:
+                self.run.call(pointer(self.words))
             else:
-                CREW.run(orders)
+                CREW.run(self.orders)
+        return self.total[: self.columns[0], : self.columns[1]].copy()
+
+    def release(self) -> None:
+        """Gives back its memory: it is not called any more."""
         POOL.give_back(*self.held)
-        return np.ascontiguousarray(self.total[: self.columns[0], : self.columns[1]])
+        self.held = []
 
 
 def parts(groups: int, units: int, count: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:

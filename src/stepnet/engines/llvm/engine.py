@@ -84,4 +84,4 @@ class LlvmKernel:
         values = constant_values(self.plan, parameters)
         constants = self.compiled.constants.filled(values, self.target)
         finish = Finish.of(self.plan, self.compiled.needs, values, self.target)
-        return Runner(self.plan, self.compiled, constants, finish)
+        return Runner(self.plan, self.compiled, constants, finish, self.target)

@@ -13,8 +13,8 @@ import numpy as np
 
 from stepnet.engines.base import Array, Call, Results
 from stepnet.engines.llvm.constants import Values
-from stepnet.engines.llvm.contract import contract
-from stepnet.engines.llvm.memory import Shape, together
+from stepnet.engines.llvm.contract import Contract, can_be_kept, contract
+from stepnet.engines.llvm.memory import Shape, Together
 from stepnet.engines.llvm.needs import Needs
 from stepnet.engines.llvm.sums import sums
 from stepnet.engines.llvm.target import Target
@@ -37,22 +37,6 @@ class Rows(NamedTuple):
     def packed(self) -> Array:
         """The rows that count, one after the other."""
         return self.array if self.places is None else self.array[self.places]
-
-
-class Arrays(NamedTuple):
-    """The arrays of a call in the order of their words, including those of the last memories.
-
-    Also the memory for values computed once per sequence (None where there are none), the number of
-    sequences, all arrays by kind where there is work after the loop, and the memory of those that are for
-    that work alone.
-    """
-
-    in_order: list[Array | None]
-    final: Sequence[Array]
-    record: Array | None
-    batch: int
-    kinds: Kinds
-    kept: Array | None
 
 
 @dataclass(frozen=True)
@@ -81,70 +65,111 @@ class Finish:
         constants = {n: values[False, n].copy() for n in read if (False, n) in values}
         return cls(plan, needs, constants, target)
 
-    def kept(self, call: Call) -> list[Shape]:
-        """The shapes of values of all steps that the work after the loop needs."""
-        types = [self.plan.net.type_of(number) for number in self.needs.kept]
-        return [((call.total, *type_.shape), type_.dtype) for type_ in types]
+    @property
+    def read(self) -> set[int]:
+        """The values that reductions and totals read."""
+        nodes = self.plan.net.nodes
+        return {n for made in (*self.plan.reduced, *self.plan.total) for n in nodes[made].inputs}
 
-    def arrays(self, call: Call, results: Results, memory: Array) -> dict[str, list[Array]]:
-        """The arrays that the work after the loop needs: those of results where these are asked for, else new
-        ones.
+
+class FinishCall:
+    """The work after the loop of calls of one form: where their steps lie."""
+
+    def __init__(self, finish: Finish, call: Call) -> None:
+        self.finish, self.plan = finish, finish.plan
+        self.places, self.offsets = call.all_places.astype(np.int64), offsets_of(call.lengths)
+        self.contracts: dict[int, Contract] = {}
+        net, needs, batch = self.plan.net, finish.needs, call.rows
+        read = finish.read
+        numbers = {
+            "inputs": [net.inputs[place] for place in self.plan.ends.sequences],
+            "initial": [net.inputs[place] for place in self.plan.ends.memories],
+            "statics": [net.inputs[place] for place in self.plan.ends.statics],
+            "final": [slot.number for slot in needs.finals if slot is not None],
+            "kept": needs.kept,
+            "reduced": needs.reduced,
+            "ended": [slot.number for slot in needs.ended],
+        }
+        self.reads = [
+            (kind, place, number, net.type_of(number).extent == STEPS)
+            for kind, members in numbers.items()
+            for place, number in enumerate(members)
+            if number in read
+        ]
+
+        def of_rows(number: int) -> Shape:
+            return (batch, *net.type_of(number).shape), net.type_of(number).dtype
+
+        types = [net.type_of(number) for number in needs.kept]
+        self.kept = Together([((call.total, *type_.shape), type_.dtype) for type_ in types])
+        self.finals = [(slot.place, of_rows(slot.number)) for slot in needs.finals if slot is not None]
+        self.reduced = [(-1, of_rows(number)) for number in needs.reduced]
+        self.ended = [(slot.place, of_rows(slot.number)) for slot in needs.ended]
+
+    def arrays(self, results: Results, memory: Array) -> dict[str, list[Array]]:
+        """The arrays that the work needs: those of results where these are asked for, else new ones.
 
         memory: for the values of all steps.
         """
-        batch = len(call.lengths)
 
-        def of_rows(number: int, place: int = -1) -> Array:
-            return results.final[place] if place >= 0 else empty(batch, self.plan.net.type_of(number))
+        def made(places: list[tuple[int, Shape]]) -> list[Array]:
+            return [results.final[place] if place >= 0 else np.empty(*shape) for place, shape in places]
 
         return {
-            "final": [of_rows(slot.number, slot.place) for slot in self.needs.finals if slot is not None],
-            "kept": together(self.kept(call), memory),
-            "reduced": [of_rows(number) for number in self.needs.reduced],
-            "ended": [of_rows(slot.number, slot.place) for slot in self.needs.ended],
+            "final": made(self.finals),
+            "kept": self.kept.arrays(memory),
+            "reduced": made(self.reduced),
+            "ended": made(self.ended),
         }
 
-    def values(self, call: Call, arrays: Arrays) -> dict[int, Rows]:
+    def values(self, kinds: Kinds) -> dict[int, Rows]:
         """The values that reductions and totals read, by number."""
-        ends, net, kinds = self.plan.ends, self.plan.net, arrays.kinds
-        places = call.all_places
-        numbers = {
-            "inputs": [net.inputs[place] for place in ends.sequences],
-            "initial": [net.inputs[place] for place in ends.memories],
-            "statics": [net.inputs[place] for place in ends.statics],
-            "final": [slot.number for slot in self.needs.finals if slot is not None],
-            "kept": self.needs.kept,
-            "reduced": self.needs.reduced,
-            "ended": [slot.number for slot in self.needs.ended],
-        }
-        read = {n for made in (*self.plan.reduced, *self.plan.total) for n in net.nodes[made].inputs}
-        values = {number: Rows(array) for number, array in self.constants.items()}
-        for kind, members in numbers.items():
-            for number, array in zip(members, kinds[kind], strict=True):
-                if number in read and array is not None:
-                    values[number] = Rows(array, places if net.type_of(number).extent == STEPS else None)
+        values = {number: Rows(array) for number, array in self.finish.constants.items()}
+        for kind, place, number, steps in self.reads:
+            array = kinds[kind][place]
+            if array is not None:
+                values[number] = Rows(array, self.places if steps else None)
         return values
 
-    def reduce(self, call: Call, arrays: Arrays) -> None:
+    def reduce(self, kinds: Kinds) -> None:
         """Computes one value from the steps of each sequence."""
-        if not self.needs.reduced:
+        if not self.finish.needs.reduced:
             return
-        values, offsets = self.values(call, arrays), offsets_of(call.lengths)
-        for number, array in zip(self.needs.reduced, arrays.kinds["reduced"], strict=True):
+        values = self.values(kinds)
+        for number, array in zip(self.finish.needs.reduced, kinds["reduced"], strict=True):
             node = self.plan.net.nodes[number]
             if array is not None:
-                array[...] = reduced(node.attributes["how"], values[node.inputs[0]], offsets, self.target)
+                array[...] = reduced(
+                    node.attributes["how"], values[node.inputs[0]], self.offsets, self.finish.target
+                )
 
-    def total(self, call: Call, arrays: Arrays, results: Results) -> None:
+    def total(self, kinds: Kinds, results: Results) -> None:
         """Computes the totals and puts those that are asked for into the results."""
         if not self.plan.ends.totals:
             return
-        values = self.values(call, arrays)
+        values = self.values(kinds)
         for number in self.plan.total:
             node = self.plan.net.nodes[number]
-            values[number] = Rows(total(node, [values[operand] for operand in node.inputs], self.target))
+            values[number] = Rows(self.made(number, node, [values[operand] for operand in node.inputs]))
         for number, array in zip(self.plan.results(self.plan.ends.totals), results.totals, strict=True):
             array[...] = values[number].array
+
+    def made(self, number: int, node: Node, operands: Sequence[Rows]) -> Array:
+        """A value over all rows. What contracts work with is kept for the next call."""
+        if node.operation != "contract" or any(side.places is not self.places for side in operands):
+            return total(node, operands, self.finish.target)
+        left, right = (operand.array for operand in operands)
+        if number not in self.contracts and can_be_kept(left, right):
+            columns = left.shape[1], right.shape[1]
+            made = Contract(*columns, left.dtype.name, self.places, self.finish.target)
+            self.contracts[number] = made
+        known = self.contracts.get(number)
+        return total(node, operands, self.finish.target) if known is None else known(left, right)
+
+    def release(self) -> None:
+        """Gives back its memory."""
+        for contract in self.contracts.values():
+            contract.release()
 
 
 def reduced(how: str, values: Rows, offsets: Array, target: Target) -> Array:

@@ -47,34 +47,32 @@ def aligned(size: int) -> Array:
 
 def empty(shape: tuple[int, ...], dtype: Any) -> Array:
     """A new array with any numbers, in huge pages where it is large."""
-    size = bytes_of((shape, dtype))
-    return together([(shape, dtype)])[0] if size >= MOSTLY_FULL else np.empty(shape, dtype)
+    return (
+        Together([(shape, dtype)]).new()[0]
+        if bytes_of((shape, dtype)) >= MOSTLY_FULL
+        else np.empty(shape, dtype)
+    )
 
 
-def together(shapes: Sequence[Shape], memory: Array | None = None) -> list[Array]:
-    """New arrays in one piece of memory, which is kept as long as one of them is.
-
-    memory: as much as there is `room` for; new by default.
-    """
-    memory = aligned(room(shapes)) if memory is None else memory
-    return [
-        memory[start : start + bytes_of((shape, dtype))].view(dtype).reshape(shape)
-        for start, (shape, dtype) in zip(starts(shapes), shapes, strict=False)
-    ]
-
-
-def room(shapes: Sequence[Shape]) -> int:
-    """How many bytes arrays take together."""
-    return starts(shapes)[-1]
-
-
-def starts(shapes: Sequence[Shape]) -> list[int]:
-    """Where each of some arrays begins in one piece of memory, and where the last ends.
+class Together:
+    """Arrays of these shapes and dtypes in one piece of memory, which is kept as long as one of them is.
 
     They are some lines apart: the same row of each would lie at the same place of the cache.
     """
-    ends = accumulate(-(-bytes_of(shape) // LINE) * LINE + APART for shape in shapes)
-    return [0, *ends]
+
+    def __init__(self, shapes: Sequence[Shape]) -> None:
+        ends = accumulate(-(-bytes_of(shape) // LINE) * LINE + APART for shape in shapes)
+        *starts, self.bytes = [0, *ends]
+        self.parts = [(*shape, start) for shape, start in zip(shapes, starts, strict=True)]
+
+    def arrays(self, memory: Array) -> list[Array]:
+        """The arrays in memory of `bytes` at least."""
+        return [np.ndarray(shape, dtype, memory, start) for shape, dtype, start in self.parts]
+
+    def new(self) -> list[Array]:
+        """The arrays in new memory, with any numbers."""
+        large = self.bytes >= MOSTLY_FULL
+        return self.arrays(aligned(self.bytes) if large else np.empty(self.bytes, np.uint8))
 
 
 def bytes_of(shape: Shape) -> int:

@@ -27,27 +27,35 @@ the next in the packed form.
 WORD = {name: place for place, name in enumerate(WORDS)}
 
 
-def pack(value: Array, gate: int, gates: int, width: int, packed: Array, target: Target) -> None:
-    """Packs a matrix [k, n] as one of several gates; what is beyond n in the last unit block stays as it is.
+class Packing:
+    """The packing of a matrix [k, n] as one of several gates, for matrices of one shape and one layout.
 
-    width: elements of a unit block. packed: the bytes of all gates' numbers.
+    like: such a matrix. width: elements of a unit block. packed: the bytes of all gates' numbers. What is
+    beyond n in the last unit block stays as it is.
     """
-    inner, size = value.shape
-    if not value.size:
-        return
-    step_bytes = gates * width * value.itemsize
-    numbers = {
-        "source": value.__array_interface__["data"][0],
-        "row_bytes": value.strides[0],
-        "column_bytes": value.strides[1],
-        "inner": inner,
-        "size": size,
-        "packed": pointer(packed) + gate * width * value.itemsize,
-        "step_bytes": step_bytes,
-        "block_bytes": inner * step_bytes,
-    }
-    words = np.array([numbers[name] for name in WORDS], np.int64)
-    kernel(target, value.itemsize, width).call(pointer(words))
+
+    def __init__(self, like: Array, gate: int, gates: int, width: int, packed: Array, target: Target) -> None:
+        inner, size = like.shape
+        step_bytes = gates * width * like.itemsize
+        numbers = {
+            "source": 0,
+            "row_bytes": like.strides[0],
+            "column_bytes": like.strides[1],
+            "inner": inner,
+            "size": size,
+            "packed": pointer(packed) + gate * width * like.itemsize,
+            "step_bytes": step_bytes,
+            "block_bytes": inner * step_bytes,
+        }
+        self.words = np.array([numbers[name] for name in WORDS], np.int64)
+        self.address = pointer(self.words)
+        self.run = kernel(target, like.itemsize, width) if like.size else None
+
+    def __call__(self, source: int) -> None:
+        """Packs the matrix that begins at an address."""
+        if self.run is not None:
+            self.words[WORD["source"]] = source
+            self.run.call(self.address)
 
 
 @cache

@@ -11,10 +11,14 @@ from stepnet.engines.base import Array, Call, Results
 from stepnet.engines.lanes import Lanes, lanes_for
 from stepnet.engines.llvm.build import NativeFunction
 from stepnet.engines.llvm.compiled import Compiled
-from stepnet.engines.llvm.finish import Arrays, Finish, Kinds
-from stepnet.engines.llvm.memory import POOL, empty, pointer, room, together, view
+from stepnet.engines.llvm.finish import Finish
+from stepnet.engines.llvm.form import Arrays, Form
+from stepnet.engines.llvm.memory import POOL, pointer, view
+from stepnet.engines.llvm.program import constant_values
 from stepnet.engines.llvm.records import LINE
+from stepnet.engines.llvm.refill import Refill
 from stepnet.engines.llvm.system import clock, rest_address
+from stepnet.engines.llvm.target import Target
 from stepnet.engines.llvm.words import ARRAYS, PROGRESS, WORDS
 from stepnet.engines.llvm.workers import CREW, Orders
 from stepnet.engines.threads import threads
@@ -130,8 +134,11 @@ class Workspace:
 class Runner:
     """A kernel with its parameters: runs calls, from any number of threads at once."""
 
-    def __init__(self, plan: Plan, compiled: Compiled, constants: Array, finish: Finish | None) -> None:
-        self.compiled, self.finish = compiled, finish
+    def __init__(
+        self, plan: Plan, compiled: Compiled, constants: Array, finish: Finish | None, target: Target
+    ) -> None:
+        self.plan, self.compiled, self.finish, self.target = plan, compiled, finish, target
+        self.refill: Refill | None = None
         self.constants = constants
         self.spare: list[Workspace] = []
         words = compiled.words
@@ -144,20 +151,34 @@ class Runner:
             for places in (plan.ends.steps, plan.ends.rows, plan.ends.totals)
         )
         wanted = [finish is not None or word in compiled.wanted for word in words["initial"]]
-        self.filled = [place for place, want in enumerate(wanted) if want]
-        self.given = [plan.net.type_of(plan.net.inputs[place]) for place in plan.ends.memories]
+        memories = [plan.net.type_of(plan.net.inputs[place]) for place in plan.ends.memories]
+        self.filled = {place: memories[place] for place, want in enumerate(wanted) if want}
 
     def __call__(self, call: Call) -> Results:
         """The results of a call; raises `InputError` where an integer does not fit a table."""
-        results = self.new_results(call)
-        arrays = self.arrays(call, results)
+        form = self.form(call)
+        arrays = form.arrays(call.sequences, call.initial, call.statics, form.results())
         spaces, held = self.prepared(call, arrays, SLICE)
         Again(self.compiled.run, spaces, held, pauses=True)()
-        if self.finish is not None:
-            self.end(self.finish, call, arrays, results)
+        self.end(form, arrays)
         self.give_back(spaces)
-        POOL.give_back(*(memory for memory in (arrays.record, arrays.kept) if memory is not None))
-        return results
+        arrays.give_back()
+        form.release()
+        return arrays.results
+
+    def rebind(self, parameters: Sequence[Array]) -> bool:
+        """Takes other parameters in place of its own; False where they do not lie as C-contiguous arrays."""
+        if not all(array.flags.c_contiguous for array in parameters):
+            return False
+        if self.refill is None:
+            values = constant_values(self.plan, parameters)
+            wanted = () if self.finish is None else tuple(self.finish.constants)
+            entries = self.compiled.constants
+            self.refill = Refill(self.plan, entries, self.constants, parameters, values, wanted, self.target)
+        known = self.refill(parameters)
+        if self.finish is not None:
+            self.finish.constants.update({number: array.copy() for number, array in known.items()})
+        return True
 
     def release(self) -> None:
         """Gives back its memory: it is not called any more."""
@@ -166,13 +187,14 @@ class Runner:
 
     def again(self, call: Call, results: Results, whole: bool = False) -> Callable[[], None]:
         """A function that runs this call on the present contents of its arrays, prepared once."""
-        arrays, finish = self.arrays(call, results), self.finish
+        form = self.form(call)
+        arrays = form.arrays(call.sequences, call.initial, call.statics, results)
         spaces, held = self.prepared(call, arrays, 0 if whole else SLICE)
         step = call.lengths.max(initial=0) <= 1
         together = step and bool(spaces) and spaces[0].together > 1
         kind = Together if together else Again
         run = kind(self.compiled.run, spaces, [call, results, arrays, held], pauses=not whole)
-        if finish is None and self.compiled.sequences is None and np.all(call.lengths):
+        if form.finish is None and self.compiled.sequences is None and np.all(call.lengths):
             return run
         seen = self.made_of(arrays)
 
@@ -184,22 +206,22 @@ class Runner:
             seen = now
             self.keep_idle(call, arrays)
             run()
-            if finish is not None:
-                self.end(finish, call, arrays, results)
+            self.end(form, arrays)
 
         return run_whole
 
     def frozen(self, call: Call) -> "Frozen | None":
         """A function that runs calls like this one; None where a call cannot be frozen.
 
-        That is so where values are computed once per sequence or over all steps, where a sequence is empty,
-        and where much memory would be kept: such a call takes so long that preparing it costs little.
+        That is so where values are computed once per sequence, where a sequence is empty, and where much
+        memory would be kept: such a call takes so long that preparing it costs little.
         """
-        idle = self.compiled.sequences is not None or call.statics or not np.all(call.lengths)
-        if idle or self.finish is not None or self.filled or not len(call.lengths):
+        by_sequence = self.compiled.sequences is not None or self.compiled.ended is not None
+        if by_sequence or not len(call.lengths) or not np.all(call.lengths):
             return None
-        frozen = Frozen(self, call)
-        if frozen.bytes <= FROZEN_BYTES:
+        form = self.form(call)
+        frozen = Frozen(self, call, form) if form.bytes <= FROZEN_BYTES else None
+        if frozen is None or frozen.bytes <= FROZEN_BYTES:
             return frozen
         self.give_back(frozen.spaces)
         return None
@@ -235,43 +257,11 @@ class Runner:
 
     # ---- arrays and memory
 
-    def new_results(self, call: Call) -> Results:
-        """New arrays for the results; outputs are zeroed where there are places that no step writes."""
-        batch = len(call.lengths)
-        count, whole = call.total, int(call.lengths.sum()) == call.total
-        if call.last_only:
-            count, whole = batch, bool(np.all(call.lengths))
-        shapes = [((count, *type_.shape), type_.dtype) for type_ in self.outputs]
-        apart = len(shapes) if call.apart is None else call.apart
-        outputs = [*(empty(*shape) for shape in shapes[:apart]), *together(shapes[apart:])]
-        if not whole:
-            for output in outputs:
-                output[...] = 0
-        return Results(
-            outputs,
-            [np.empty((batch, *type_.shape), type_.dtype) for type_ in self.rows],
-            [np.empty(type_.shape, type_.dtype) for type_ in self.totals],
-        )
-
-    def arrays(self, call: Call, results: Results) -> Arrays:
-        """All arrays of a call, including those of results that nobody asked for."""
-        batch, initial, final = len(call.lengths), list(call.initial), results.final
-        for place in self.filled:
-            if initial[place] is None:
-                initial[place] = np.zeros((batch, *self.given[place].shape), self.given[place].dtype)
-        kinds: Kinds = {}
-        others: list[Array] = []
-        kept = None
-        if self.finish is not None:
-            kept = POOL.take(room(self.finish.kept(call)), zeroed=False)
-            own = self.finish.arrays(call, results, kept)
-            kinds = {**own, "inputs": call.sequences, "initial": initial, "statics": call.statics}
-            final, others = own["final"], [*own["kept"], *own["reduced"], *own["ended"]]
-        record = None
-        if self.compiled.sequences is not None or self.compiled.ended is not None:
-            record = POOL.take((batch + SLACK) * self.compiled.strides["sequence"])
-        in_order = [*call.sequences, *initial, *final, *call.statics, *results.outputs, *others]
-        return Arrays(in_order, final, record, batch, kinds, kept)
+    def form(self, call: Call) -> Form:
+        """What makes the arrays of calls like this one."""
+        by_sequence = self.compiled.sequences is not None or self.compiled.ended is not None
+        record = (call.rows + SLACK) * self.compiled.strides["sequence"] if by_sequence else 0
+        return Form(call, self.outputs, self.rows, self.totals, self.filled, self.finish, record)
 
     def made_of(self, arrays: Arrays) -> list[bytes]:
         """The bytes of the arrays from which values are computed once per sequence."""
@@ -308,12 +298,14 @@ class Runner:
         if status[0]:
             raise InputError(OUTSIDE)
 
-    def end(self, finish: Finish, call: Call, arrays: Arrays, results: Results) -> None:
+    def end(self, form: Form, arrays: Arrays) -> None:
         """Does the work after the loop: values of each sequence, and totals."""
-        finish.reduce(call, arrays)
+        if form.finish is None:
+            return
+        form.finish.reduce(arrays.kinds)
         if self.compiled.ended is not None:
             self.for_each_sequence(self.compiled.ended, arrays)
-        finish.total(call, arrays, results)
+        form.finish.total(arrays.kinds, arrays.results)
 
     def give_back(self, spaces: list[Workspace]) -> None:
         """Keeps memory for a later call."""
@@ -400,28 +392,35 @@ class Together(Again):
 
 
 class Frozen:
-    """A prepared call for other sequences and initial memories of the same shapes, into new arrays."""
+    """A prepared call for other sequences, initial memories and statics of the same shapes, into new arrays."""
 
-    def __init__(self, runner: Runner, call: Call) -> None:
-        results = runner.new_results(call)
-        spaces, held = runner.prepared(call, runner.arrays(call, results), SLICE)
+    def __init__(self, runner: Runner, call: Call, form: Form) -> None:
+        self.runner, self.form = runner, form
+        arrays = form.arrays(call.sequences, call.initial, call.statics, form.results())
+        spaces, held = runner.prepared(call, arrays, SLICE)
+        arrays.give_back()
         # The runner has the constants. Not the call itself, whose sequences are the caller's.
         held.append(runner)
         self.run = Again(runner.compiled.run, spaces, held, pauses=True)
         self.spaces = spaces
-        self.bytes = sum(space.memory.nbytes for space in spaces)
-        self.shapes = [(array.shape, array.dtype) for array in (*results.final, *results.outputs)]
-        self.finals = len(results.final)
+        self.bytes = form.bytes + sum(space.memory.nbytes for space in spaces)
         self.places = runner.array_words
         self.words = [(view(space.words), range(space.together)) for space in spaces]
 
-    def __call__(self, sequences: Sequence[Array], initial: Sequence[Array | None]) -> Results:
+    def __call__(
+        self,
+        sequences: Sequence[Array],
+        initial: Sequence[Array | None],
+        statics: Sequence[Array] = (),
+    ) -> Results:
         """The results."""
-        made = [np.empty(*shape) for shape in self.shapes]
-        for place, array in zip(self.places, (*sequences, *initial, *made), strict=True):
+        arrays = self.form.arrays(sequences, initial, statics, self.form.results())
+        for place, array in zip(self.places, arrays.in_order, strict=True):
             address = pointer(array)
             for words, threads_ in self.words:
                 for thread in threads_:
                     words[thread, place] = address
         self.run()
-        return Results(made[self.finals :], made[: self.finals])
+        self.runner.end(self.form, arrays)
+        arrays.give_back()
+        return arrays.results
