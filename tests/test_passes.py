@@ -14,8 +14,10 @@ import stepnet as sn
 from stepnet.engines.base import Call
 from stepnet.engines.interpreter import BoundNet
 from stepnet.net.interpret import widened
-from stepnet.net.ir import Net
+from stepnet.net.ir import Builder, Net
+from stepnet.net.types import CONST, STEPS, Type
 from stepnet.plan.passes import PIPELINE, optimised
+from stepnet.plan.passes.fold import fold
 from stepnet.values.structure import leaves
 
 Array = np.ndarray
@@ -239,3 +241,47 @@ def test_an_integer_product_of_floats_is_cast_first() -> None:
     assert [plan.net.type_of(node.inputs[0]).dtype for node in plan.net.nodes if node.kind == "matmul"] == [
         "float32"
     ]
+
+
+# ---- what gradients need ---------------------------------------------------------------------------
+
+
+def of_steps(builder: Builder, size: int, name: str) -> int:
+    return builder.input(Type(STEPS, (size,), "float32"), name)
+
+
+def test_views_of_views_are_one_view_and_a_transposed_contract_is_a_contract() -> None:
+    builder = Builder()
+    x, y = of_steps(builder, 3, "x"), of_steps(builder, 2, "y")
+    W = builder.input(Type(CONST, (3, 2), "float32"), "W")
+    turned = builder.add("transpose", builder.add("transpose", W, order=(1, 0)), order=(1, 0))
+    product = builder.add("matmul", x, turned)
+    net = fold(builder.net([product, builder.add("transpose", builder.add("contract", x, y), order=(1, 0))]))
+    assert [node.operation for node in net.nodes].count("transpose") == 0
+    (contract,) = [node for node in net.nodes if node.operation == "contract"]
+    assert [net.nodes[operand].name for operand in contract.inputs] == ["y", "x"]
+
+
+def test_hoist_makes_no_stream_wider() -> None:
+    """1 - z z is computed in the loop from z, which is there; tanh(z) and a product leave it."""
+
+    def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+        h = h * (1 - x * x) * x + np.tanh(x) * (x @ p["W"])
+        return h, h
+
+    plan = sn.RNN(step, {"W": np.ones((3, 3), "float32")}, memory=3, inputs=3).plan
+    assert len(plan.recurrence.recur.sequences) == 2  # x, and the product with tanh(x)
+    before = [plan.net.nodes[number].operation for phase in plan.before for number in phase]
+    assert sorted(before) == ["matmul", "multiply", "tanh"]
+
+
+def test_only_products_known_at_one_time_are_added_up_in_one() -> None:
+    def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+        first = np.tanh(h["a"] @ p["A"] + h["b"] @ p["B"] + x)
+        after = np.tanh(first @ p["A"] + h["a"] @ p["B"])
+        return after, {"a": first, "b": after}
+
+    params = {name: np.ones((4, 4), "float32") for name in "AB"}
+    plan = sn.RNN(step, params, memory={"a": 4, "b": 4}, inputs=4).plan
+    sides = [len(node.sides[0]) for node in plan.body.nodes if node.kind == "matmul"]
+    assert sorted(sides) == [1, 1, 2]

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from stepnet.engines.llvm.constants import address_of
 from stepnet.engines.llvm.memory import aligned
-from stepnet.engines.llvm.pack import pack
+from stepnet.engines.llvm.pack import Packing
 from stepnet.engines.llvm.target import Target, available_targets
 
 Array = np.ndarray
@@ -50,7 +51,7 @@ def test_every_number_is_at_its_place(
     values = [VIEWS[view](random.integers(0, most, (inner, size)).astype(dtype)) for _ in range(gates)]
     memory = aligned(4096 * 16)
     for gate, value in enumerate(values):
-        pack(value, gate, gates, width, memory, target)
+        Packing(value, gate, gates, width, memory, target)(address_of(value))
     for value, whole in zip(values, unpacked(memory, (inner, size), gates, width, dtype), strict=True):
         np.testing.assert_array_equal(whole[:, :size], value, strict=True)
         assert not whole[:, size:].any()
@@ -59,5 +60,5 @@ def test_every_number_is_at_its_place(
 def test_a_matrix_without_numbers_is_nothing_to_pack() -> None:
     memory = aligned(64)
     for shape in ((0, 5), (5, 0)):
-        pack(np.ones(shape, "float32"), 0, 1, 16, memory, available_targets()[0])
+        Packing(np.ones(shape, "float32"), 0, 1, 16, memory, available_targets()[0])(0)
     assert not memory.any()

@@ -2,9 +2,9 @@
 
 import pytest
 
-from stepnet.engines.llvm.run import SLACK
 from stepnet.engines.llvm.target import Target, available_targets
 from stepnet.engines.llvm.tile import cover, tiles
+from stepnet.engines.llvm.workspace import SLACK
 
 TARGETS = pytest.mark.parametrize("target", available_targets(), ids=lambda target: target.name)
 

@@ -11,10 +11,10 @@ import numpy.testing  # before there are threads: it brings hooks for forks with
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.engines.llvm import run
+from stepnet.engines.llvm import workspace
 
 faulthandler.enable()
-run.HANDOVER_BYTES = run.SHARED_BYTES = 0
+workspace.HANDOVER_BYTES = workspace.SHARED_BYTES = 0
 COUNT = int(sys.argv[1])
 
 PARAMS = cells.CELLS["gru"].parameters(24, 48, seed=3)

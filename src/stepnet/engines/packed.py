@@ -1,7 +1,8 @@
 """Calls in the form that nets take: sequences end to end, memories that begin at zeros filled in.
 
-    [a a a . .]          a a a b b c   with offsets 0 3 5 6   ->   results end to end [b b . . .]    ->
-        -> in the places of the caller's steps [c . . . .]
+    [a a a . .]          a a a b b c   with offsets 0 3 5 6   ->   results end to end
+    [b b . . .]    ->                                              -> in the places of the caller's steps
+    [c . . . .]
 
 The interpreter, and schedules of several parts, take calls in this form. Machine code reads sequences in
 place.

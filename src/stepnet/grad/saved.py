@@ -23,6 +23,6 @@ def saved_values(recur: Recur) -> list[int]:
 
 
 def is_saved(node: Node) -> bool:
-    """Whether a node has a value of each row that is not computed again: the count of steps, and dear ones."""
+    """Whether a node's value is not computed again: the count of steps, and dear values of each row."""
     flat = len(node.types) == 1 and node.type.extent == ROWS and node.kind not in ("gather", "extent")
     return flat and (node.operation == "index" or is_dear(node))

@@ -108,7 +108,7 @@ def matmul(left: Array, right: Array) -> Array:
 
 
 def products(*operands: Array, lefts: int) -> tuple[Array, ...]:
-    """Sums of products: the first operands are the left sides, then each sum has a parameter for each of them."""
+    """Sums of products: the first operands are the left sides; each sum has a parameter for each of them."""
     sides, rights = operands[:lefts], operands[lefts:]
     starts = range(0, len(rights), lefts)
     return tuple(

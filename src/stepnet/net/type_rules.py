@@ -116,7 +116,7 @@ def matmul_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type
 
 
 def products_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """For each sum of products what every `matmul` in it gives; `lefts` says how many left sides there are."""
+    """For each sum of products what every `matmul` in it gives. lefts: how many left sides there are."""
     lefts: int = attributes["lefts"]
     sides, rights = operands[:lefts], operands[lefts:]
     if not sides or not rights or len(rights) % lefts:

@@ -1,10 +1,10 @@
 """A net of nested recurrences as parts that run one after the other: a schedule.
 
-    recurrence    a flat one, over the sequences at some depth: run by an engine, all rows at once plain
-        nodes without a recurrence: run by an engine as a recurrence without memory across        a value
-        expanded to, or reduced from, a deeper extent: NumPy total         a value over all rows, and values
-        computed from such: NumPy loop          a recurrence whose memory an inner one needs: step by step,
-        each step a schedule of its own
+    recurrence    a flat one, over the sequences at some depth: run by an engine, all rows at once
+    plain         nodes without a recurrence: run by an engine as a recurrence without memory
+    across        a value expanded to, or reduced from, a deeper extent: NumPy
+    total         a value over all rows, and values computed from such: NumPy
+    loop          a recurrence whose memory an inner one needs: step by step, each step a schedule of its own
 
 Nothing here knows an engine. Each part has a plan, which an engine runs.
 """

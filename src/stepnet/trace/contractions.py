@@ -1,7 +1,7 @@
 """Products summed over labelled axes: the common form of `@`, np.einsum and np.tensordot in a step.
 
-    values of the rows      ->  multiply, then sum      q[h, k], m[h, k, n]  ->  sum over k of q m a value and
-        a parameter ->  matmul, head by head    x[h, k] @ P[h]       ->  x[0] @ P[0], x[1] @ P[1], ...
+    values of the rows      ->  multiply, then sum      q[h, k], m[h, k, n]  ->  sum over k of q m
+    a value and a parameter ->  matmul, head by head    x[h, k] @ P[h]       ->  x[0] @ P[0], x[1] @ P[1], ...
 
 A letter labels an axis of features. Additions are those of a `sum` or a `matmul`, so no batch changes their
 order.

@@ -1,8 +1,8 @@
 """The work after the loop of a call: reductions over each sequence, and totals over all rows.
 
-Contracts and sums have kernels of their own (`contract.py`, `sums.py`); NumPy does the rest. The rows of steps are always taken
-in the same order, sequence by sequence and step by step, whatever the layout of the call, its lanes and its
-threads.
+Contracts and sums have kernels of their own (`contract.py`, `sums.py`); NumPy does the rest. The rows of
+steps are always taken in the same order, sequence by sequence and step by step, whatever the layout of the
+call, its lanes and its threads.
 """
 
 from collections.abc import Mapping, Sequence
@@ -168,8 +168,8 @@ class FinishCall:
 
     def release(self) -> None:
         """Gives back its memory."""
-        for contract in self.contracts.values():
-            contract.release()
+        for kept in self.contracts.values():
+            kept.release()
 
 
 def reduced(how: str, values: Rows, offsets: Array, target: Target) -> Array:

@@ -1,8 +1,9 @@
 """The arrays that the work after the loop needs, besides those of the results asked for.
 
-    final    the last value of each memory that is read, or asked for kept     outputs of all steps, for
-        values that are computed from them reduced  one value from the steps of each sequence ended    values
-        computed for each sequence at the end
+    final    the last value of each memory that is read, or asked for
+    kept     outputs of all steps, for values that are computed from them
+    reduced  one value from the steps of each sequence
+    ended    values computed for each sequence at the end
 
 A value that is asked for is written to the caller's array, and read there.
 """

@@ -4,10 +4,10 @@ A record has all values of a stage for one row, field beside field. Rows are one
 padded to whole vectors: code reads and writes whole vectors everywhere, and only the copies from and to the
 user's arrays know exact sizes.
 
-    now, next    per lane: the memories before and after a step, exchanged at every step lane         per
-        lane: statics, and scratch values of a step block        per step of a block of steps: inputs, values
-        computed before the loop, outputs sequence     per sequence: values computed from statics, and at the
-        end
+    now, next    per lane: the memories before and after a step, exchanged at every step
+    lane         per lane: statics, and scratch values of a step
+    block        per step of a block of steps: inputs, values computed before the loop, outputs
+    sequence     per sequence: values computed from statics, and at the end
 """
 
 from dataclasses import dataclass, field

@@ -2,39 +2,28 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stepnet.engines.base import Array, Call, Results
-from stepnet.engines.lanes import Lanes, lanes_for
 from stepnet.engines.llvm.build import NativeFunction
 from stepnet.engines.llvm.compiled import Compiled
 from stepnet.engines.llvm.finish import Finish
 from stepnet.engines.llvm.form import Arrays, Form
 from stepnet.engines.llvm.memory import POOL, pointer, view
 from stepnet.engines.llvm.program import constant_values
-from stepnet.engines.llvm.records import LINE
 from stepnet.engines.llvm.refill import Refill
-from stepnet.engines.llvm.system import clock, rest_address
+from stepnet.engines.llvm.system import clock
 from stepnet.engines.llvm.target import Target
-from stepnet.engines.llvm.words import ARRAYS, PROGRESS, WORDS
+from stepnet.engines.llvm.words import ARRAYS, WORDS
 from stepnet.engines.llvm.workers import CREW, Orders
+from stepnet.engines.llvm.workspace import SLACK, WORD, Workspace, shared_out
 from stepnet.engines.threads import threads
 from stepnet.errors import InputError
 from stepnet.plan.plan import Plan
 
-SLACK = 16
 SPARE = 8
-LANES = 64
-BLOCK_BYTES = 384 * 1024
-BLOCK_ROWS = 256
-# Threads share a step only if the parameters it reads are worth a barrier, or do not fit one core's cache.
-SHARED_BYTES = 384 * 1024
-CACHE_BYTES = 1536 * 1024
-# And only if a call reads more than what could be read while a thread is handed its part, some microseconds.
-HANDOVER_BYTES = 768 * 1024
 # Steps that follow one another within so many seconds are worth waking a thread for; but to wake one costs
 # about as much as several steps, so it is not tried again at once.
 CLOSELY, SELDOM = 100e-6, 2e-3
@@ -42,11 +31,7 @@ CLOSELY, SELDOM = 100e-6, 2e-3
 SLICE, SEQUENCES = 0.05, 256
 # The most memory that a frozen call keeps to work in.
 FROZEN_BYTES = 2 * 2**20
-# A block, between whose ends it does not pause, reads no more than so many bytes of parameters.
-PAUSE_BYTES = 600 * 2**20
 OUTSIDE = "an integer is outside the rows of the parameter that it indexes"
-WORD = {name: place for place, name in enumerate(WORDS)}
-START = np.array([name == "threads" for name in PROGRESS], np.int64)
 # What a call changes of the words, besides the pointers of the user's arrays.
 CALL_WORDS = (
     "steps",
@@ -61,74 +46,6 @@ CALL_WORDS = (
     "step_offsets",
     "begun",
 )
-
-
-@dataclass(frozen=True)
-class Share:
-    """The split of a call between threads: the lanes of each thread, or one set of lanes for all threads."""
-
-    lanes: tuple[Lanes, ...]
-    together: int
-
-
-def shared_out(lengths: Array, weights: int, other_weights: int, most: int) -> Share:
-    """The split of a call between threads.
-
-    Each thread has lanes of its own where there are enough sequences. All threads share one set of lanes
-    where reading the parameters takes most of the time.
-    """
-    filled = int(np.count_nonzero(lengths))
-    if most == 1 or filled == 0:
-        return Share((lanes_for(lengths, LANES),), 1)
-    few = filled < 8 * most
-    worth = weights * int(lengths.max()) + other_weights >= HANDOVER_BYTES
-    if worth and (weights >= CACHE_BYTES or (few and weights >= SHARED_BYTES)):
-        return Share((lanes_for(lengths, LANES),), most)
-    if filled == 1:
-        return Share((lanes_for(lengths, LANES),), 1)
-    all_lanes = lanes_for(lengths, LANES * most)
-    count = min(most, all_lanes.count)
-    return Share(tuple(all_lanes.part(thread, count) for thread in range(count)), 1)
-
-
-class Workspace:
-    """The memory that one set of lanes works in, and a row of words for each thread that works there."""
-
-    def __init__(self, runner: "Runner", lanes: int, together: int) -> None:
-        strides = runner.compiled.strides
-        rows = max(min(BLOCK_ROWS, BLOCK_BYTES // strides["block"]), 32)
-        self.lanes, self.together = lanes, together
-        slowest = PAUSE_BYTES // max(1, runner.compiled.weights)
-        block_steps = max(1, min(rows // lanes, slowest))
-        rows, slots = block_steps * lanes + SLACK, lanes + SLACK
-        parts = {
-            "now": slots * strides["now"],
-            "next": slots * strides["now"],
-            "lane": slots * strides["lane"],
-            "block": rows * strides["block"],
-        }
-        parts |= dict.fromkeys(("cursor", "left", "current", "count"), 8 * slots)
-        parts |= dict.fromkeys(("where", "owner", "fresh", "done"), 8 * rows)
-        parts |= dict.fromkeys(("step_base", "step_rows", "step_fresh"), 8 * block_steps)
-        parts |= {"barrier": LINE, "status": LINE, "progress": LINE}
-        sizes = [-(-size // LINE) * LINE for size in parts.values()]
-        begins = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-        self.memory = POOL.take(sum(sizes))
-        self.status, self.progress = (
-            self.memory[begin : begin + LINE].view(np.int64) for begin in begins[-2:]
-        )
-        self.words = np.zeros((together, runner.word_count), np.int64)
-        self.words[:, [WORD[name] for name in parts]] = begins + pointer(self.memory)
-        self.words[:, WORD["thread"]] = range(together)
-        fixed = {"rest": rest_address(), "clock": clock().address, "constants": pointer(runner.constants)}
-        for name, value in (fixed | {"lanes": lanes, "block_steps": block_steps}).items():
-            self.words[:, WORD[name]] = value
-        self.addresses = [pointer(row) for row in self.words]
-        self._begun = self.progress[: len(PROGRESS)]
-
-    def begin(self) -> None:
-        """Resets the progress of the call; it is for one thread until more are there."""
-        self._begun[...] = START
 
 
 class Runner:
@@ -392,7 +309,7 @@ class Together(Again):
 
 
 class Frozen:
-    """A prepared call for other sequences, initial memories and statics of the same shapes, into new arrays."""
+    """A prepared call for other arrays of the same shapes, into new arrays."""
 
     def __init__(self, runner: Runner, call: Call, form: Form) -> None:
         self.runner, self.form = runner, form

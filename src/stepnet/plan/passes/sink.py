@@ -1,6 +1,7 @@
 """Work that no memory needs moved behind the loop.
 
-    recur(x, h): h' = f(x, h); y = h' @ V   ->   recur(x, h): h' = f(x, h); output h' y = h' @ V
+    recur(x, h): h' = f(x, h); y = h' @ V   ->   recur(x, h): h' = f(x, h); output h'
+                                                 y = h' @ V
 
 An output projection is then one large product over all steps. Only work with a product, a reduction or a scan
 moves: anything smaller is cheaper inside, on registers. An output that is an unchanged input is taken from

@@ -1,11 +1,11 @@
 """When each value of a net is known. Its extent says how many there are of it, which is another fact.
 
-    ONCE           when parameters are bound     a parameter, and values of parameters only PER_SEQUENCE
-        when a sequence begins        a static, an initial memory BEFORE         before the loop
-        an input, and values that need no memory IN             in the loop                   values that need
-        a memory, or the count of steps AFTER          after the loop                values that need a result
-        of it, or every step of a sequence TOTAL          after all steps of all rows   a contract, a reduce
-        to one, and values of these
+    ONCE           when parameters are bound        a parameter, and values of parameters only
+    PER_SEQUENCE   when a sequence begins           a static, an initial memory
+    BEFORE         before the loop                  an input, and values that need no memory
+    IN             in the loop                      values that need a memory, or the count of steps
+    AFTER          after the loop                   values that need its results, or every step of a sequence
+    TOTAL          after all steps of all rows      a contract, a reduce to one, and values of these
 
 A constant may be known ONCE or only in TOTAL; zeros with one entry per row are known ONCE. Passes and the
 planner read this analysis before they move, group or plan work.

@@ -1,0 +1,55 @@
+"""Memory for machine code: zeroed where it is promised, apart, and used again."""
+
+from stepnet.engines.llvm.memory import MOSTLY_FULL, Pool, Together, aligned, empty
+
+
+def test_what_is_given_back_is_taken_again_and_zeroed() -> None:
+    pool = Pool(2**20)
+    first = pool.take(5000)
+    assert not first.any()
+    first[...] = 7
+    pool.give_back(first)
+    again = pool.take(5001, zeroed=False)
+    assert again is first
+    assert again.all()
+    pool.give_back(again)
+    assert not pool.take(4999).any()
+
+
+def test_memory_that_is_in_use_is_not_given_twice() -> None:
+    pool = Pool(2**20)
+    pool.give_back(pool.take(100))
+    assert pool.take(100) is not pool.take(100)
+
+
+def test_no_more_is_kept_than_it_may() -> None:
+    pool = Pool(2**16)
+    small, large, larger = pool.take(2**12), pool.take(2**16), pool.take(2**17)
+    pool.give_back(small)
+    pool.give_back(large)  # the small one goes
+    assert pool.take(2**12) is not small
+    assert pool.take(2**16) is large
+    pool.give_back(larger)
+    assert pool.take(2**17) is not larger
+
+
+def test_arrays_together_have_their_shapes_and_share_no_numbers() -> None:
+    layout = Together([((3, 5), "float32"), ((0, 2), "float64"), ((7,), "int64")])
+    arrays = layout.new()
+    assert [(array.shape, array.dtype.name) for array in arrays] == [
+        ((3, 5), "float32"),
+        ((0, 2), "float64"),
+        ((7,), "int64"),
+    ]
+    for number, array in enumerate(arrays):
+        array[...] = number
+    assert [set(array.ravel().tolist()) for array in arrays] == [{0}, set(), {2}]
+    again = layout.arrays(aligned(layout.bytes))
+    assert not any(array.any() for array in again)
+
+
+def test_large_and_small_arrays_can_be_written() -> None:
+    for count in (3, MOSTLY_FULL):
+        array = empty((count, 1), "float32")
+        array[...] = 1
+        assert (array.sum(), array.flags.c_contiguous) == (count, True)

@@ -1,0 +1,95 @@
+"""Products of several left sides, and values that lie within a concatenation, on every target."""
+
+import numpy as np
+import pytest
+from tolerance import assert_close
+
+from stepnet.engines.base import Call
+from stepnet.engines.interpreter import BoundNet
+from stepnet.engines.llvm.engine import LlvmEngine
+from stepnet.engines.llvm.target import Target, available_targets
+from stepnet.net.interpret import widened
+from stepnet.net.ir import Builder, Net, Recur
+from stepnet.net.types import CONST, ROWS, STEPS, Type
+from stepnet.plan.schedule import schedule
+
+Array = np.ndarray
+RANDOM = np.random.default_rng(3)
+LENGTHS = np.array([3, 1, 0, 6, 2, 2, 9, 1, 1, 4, 5])
+TARGETS = pytest.mark.parametrize("target", available_targets(), ids=lambda target: target.name)
+
+
+def net_of(sizes: tuple[int, ...], width: int, joined: bool, dtype: str) -> Net:
+    """h' = h / 2 + the sum of the products of some cotangent-like values of h, each with a parameter.
+
+    joined: whether they are also an output, side by side.
+    """
+    outer, inner = Builder(), Builder()
+    x = inner.input(Type(ROWS, (width,), dtype), "x")
+    h = inner.input(Type(ROWS, (width,), dtype), "h")
+    rights = [inner.input(Type(CONST, (size, width), dtype), f"W{place}") for place, size in enumerate(sizes)]
+    base = inner.add("tanh", inner.add("add", x, h))
+    pieces: list[int] = []
+    for place, size in enumerate(sizes):
+        cut = inner.add("slice", base, slices=((0, size, 1),))
+        scale = inner.constant(np.asarray(place + 1, dtype))
+        pieces.append(inner.add("multiply", cut, scale))
+    total = inner.add("multiply", h, inner.constant(np.asarray(0.5, dtype)))
+    if joined:
+        whole = inner.add("concatenate", *pieces, pieces[0], axis=-1)
+        right = inner.add("concatenate", *rights, rights[0], axis=-2)
+        total = inner.add("add", total, inner.add("matmul", whole, right))
+    else:
+        for piece, right in zip(pieces, rights, strict=True):
+            total = inner.add("add", total, inner.add("matmul", piece, right))
+    after = inner.add("tanh", total)
+    outputs = [after, whole] if joined else [after]
+    body = inner.net([*outputs, after])
+    given = [outer.input(Type(STEPS, (width,), dtype), "x"), outer.input(Type(ROWS, (width,), dtype), "h")]
+    given += [outer.input(Type(CONST, (size, width), dtype), f"W{place}") for place, size in enumerate(sizes)]
+    gives = Recur(body, 1, 1).add_results(outer, given)
+    return outer.net([*gives.outputs, *gives.memories])
+
+
+def call_of(width: int, dtype: str) -> Call:
+    """A call of sequences of several lengths."""
+    total = int(LENGTHS.sum())
+    starts = np.r_[0, np.cumsum(LENGTHS)[:-1]]
+    x = RANDOM.uniform(-1, 1, (total, width)).astype(dtype)
+    return Call([x], starts, LENGTHS, total, [RANDOM.uniform(-1, 1, (len(LENGTHS), width)).astype(dtype)])
+
+
+@TARGETS
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("joined", [False, True])
+@pytest.mark.parametrize(("sizes", "width"), [((16, 16), 16), ((3, 5, 2), 7), ((64, 32, 48), 64), ((1,), 1)])
+def test_sums_of_products_are_right(
+    target: Target, dtype: str, joined: bool, sizes: tuple[int, ...], width: int
+) -> None:
+    net, call = net_of(sizes, width, joined, dtype), call_of(width, dtype)
+    params = [RANDOM.uniform(-0.2, 0.2, (size, width)).astype(dtype) for size in sizes]
+    found = LlvmEngine(target).compile(schedule(net)).bind(params)(call)
+    wide = Call(
+        [call.sequences[0].astype("float64")],
+        call.starts,
+        LENGTHS,
+        call.total,
+        [call.initial[0].astype("float64")],
+    )  # type: ignore[union-attr]
+    right = BoundNet(widened(net), tuple(one.astype("float64") for one in params))(wide)
+    for actual, expected in zip(found.arrays, right.arrays, strict=True):
+        assert_close(actual, expected, 9, sum(sizes) + width)
+
+
+def test_products_that_are_added_are_one_node() -> None:
+    plan = schedule(net_of((16, 8, 4), 16, joined=False, dtype="float32")).whole
+    assert plan is not None
+    products = [node for node in plan.body.nodes if node.kind == "matmul"]
+    assert [len(node.sides[0]) for node in products] == [3]
+
+
+def test_a_concatenation_that_is_an_output_is_multiplied_whole_and_never_copied() -> None:
+    plan = schedule(net_of((16, 16), 16, joined=True, dtype="float32")).whole
+    assert plan is not None
+    (product,) = [node for node in plan.body.nodes if node.kind == "matmul"]
+    assert plan.body.nodes[product.inputs[0]].operation == "concatenate"

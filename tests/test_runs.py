@@ -1,0 +1,140 @@
+"""Runs whose parameters change: what is prepared gives the bits of what is not."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from same_bits import assert_same_bits
+
+import stepnet as sn
+from stepnet.engines import Call, checked_engine
+from stepnet.errors import InputError
+from stepnet.grad.gradient import vjp
+from stepnet.grad.halves import halves
+from stepnet.net.ir import Net
+from stepnet.rnn.cells import CELLS
+from stepnet.rnn.program import NetProgram
+from stepnet.rnn.runs import MOST, Runs, form_of
+
+Array = np.ndarray
+AUTO = checked_engine("auto")
+RANDOM = np.random.default_rng(7)
+
+
+def numbers(*shape: int) -> Array:
+    return RANDOM.uniform(-1, 1, shape).astype("float32")
+
+
+def forward(name: str = "lstm") -> Net:
+    """The forward half of a cell's gradient: its results, and what it saves."""
+    net = sn.cells.rnn(name, CELLS[name].parameters(3, 5)).net
+    return halves(vjp(net), len(net.inputs), len(net.results)).forward
+
+
+def backward(name: str = "lstm") -> Net:
+    """The backward half: sums over sequences and over all rows."""
+    net = sn.cells.rnn(name, CELLS[name].parameters(3, 5)).net
+    return halves(vjp(net), len(net.inputs), len(net.results)).backward
+
+
+def call_of(program: NetProgram, lengths: tuple[int, ...]) -> Call:
+    """A call of sequences with random numbers for all inputs."""
+    net, ends, total = program.net, program.ends, sum(lengths)
+
+    def array(place: int, *lead: int) -> Array:
+        return numbers(*lead, *net.type_of(net.inputs[place]).shape)
+
+    return Call(
+        [array(place, total) for place in ends.sequences],
+        np.r_[0, np.cumsum(lengths)[:-1]].astype(np.int64),
+        np.array(lengths),
+        total,
+        [array(place, len(lengths)) for place in ends.memories],
+        [array(place, len(lengths)) for place in ends.statics],
+    )
+
+
+def parameters(program: NetProgram) -> list[Array]:
+    return [
+        numbers(*program.net.type_of(program.net.inputs[place]).shape) for place in program.ends.parameters
+    ]
+
+
+def answers(runs: Runs, params: list[Array], call: Call) -> Any:
+    return runs(params, call).arrays
+
+
+@pytest.mark.parametrize("make", [forward, backward])
+@pytest.mark.parametrize("name", ["gru", "lstm", "gru_reset_before"])
+@pytest.mark.parametrize("lengths", [(4, 4), (3, 1, 5), (1,)])
+def test_prepared_runs_give_the_bits_of_others(make: Any, name: str, lengths: tuple[int, ...]) -> None:
+    program = NetProgram(make(name))
+    runs = program.runs(AUTO)
+    for turn in range(4):
+        params, call = parameters(program), call_of(program, lengths)
+        expected = runs.once(params, call).arrays
+        assert_same_bits(answers(runs, params, call), expected)
+        assert bool(next(iter(runs.idle.values()))) == (turn > 0)
+
+
+def test_parameters_are_read_at_every_run_however_they_were_changed() -> None:
+    program = NetProgram(forward())
+    runs, params, call = program.runs(AUTO), parameters(program), call_of(program, (3, 2))
+    for _ in range(3):
+        before = answers(runs, params, call)
+    params[0] *= 2
+    changed = answers(runs, params, call)
+    assert_same_bits(changed, runs.once(params, call).arrays)
+    assert before[0].tobytes() != changed[0].tobytes()
+    replaced = [params[0][::-1], *params[1:]]  # not C-contiguous: it is bound anew
+    assert_same_bits(answers(runs, replaced, call), runs.once(replaced, call).arrays)
+    assert_same_bits(answers(runs, params, call), changed)
+
+
+def test_forms_take_turns_and_no_more_than_some_are_kept() -> None:
+    program = NetProgram(backward())
+    runs = program.runs(AUTO)
+    for turn in range(3):
+        for count in range(1, MOST + 3):
+            params, call = parameters(program), call_of(program, (count, turn + 1))
+            assert_same_bits(answers(runs, params, call), runs.once(params, call).arrays)
+    assert len(runs.idle) <= MOST
+
+
+def test_threads_share_what_is_prepared() -> None:
+    program = NetProgram(backward("gru"))
+    runs = program.runs(AUTO)
+    cases = [(parameters(program), call_of(program, (4, 3))) for _ in range(8)]
+    expected = [runs.once(*case).arrays for case in cases]
+
+    def work(_: int) -> None:
+        for case, right in zip(cases, expected, strict=True):
+            assert_same_bits(answers(runs, *case), right)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(8)))
+
+
+def test_a_run_that_fails_leaves_the_next_as_it_was() -> None:
+    params = {"E": numbers(4, 3), "R": numbers(3, 3)}
+    rnn = sn.RNN(lambda x, h, p: (np.tanh(p["E"][x] + h @ p["R"]),) * 2, params, memory=3)
+    x = sn.Ragged.from_list([np.array([0, 3, 1])])
+    run = sn.vjp(rnn)
+    for _ in range(3):
+        (y, _), back = run(x)
+        gradients = back(sn.Ragged.from_list([numbers(3, 3)]))
+    with pytest.raises(InputError, match="outside the rows"):
+        run(sn.Ragged.from_list([np.array([0, 4, 1])]))
+    (again, _), _ = run(x)
+    assert_same_bits(again, y)
+    assert gradients.params["E"].shape == (4, 3)
+
+
+def test_calls_that_are_not_known_by_their_form() -> None:
+    program = NetProgram(forward())
+    call = call_of(program, (3, 2))
+    assert form_of(call) is not None
+    long = np.ones(2**14, np.int64)
+    assert form_of(Call([], np.arange(2**14), long, 2**14, [])) is None
+    assert form_of(Call([], call.starts, call.lengths, 5, [], last_only=True)) is None
