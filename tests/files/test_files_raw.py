@@ -216,8 +216,8 @@ def test_sizes_that_cannot_be_are_refused_where_they_are_used(
 ):
     path.with_suffix(".bin").write_bytes(bytes(256))
     path.write_text(said(shape=[63], sizes=sizes))
+    (module,) = read(path).modules
     with pytest.raises(LayoutError, match=f"^{problem}"):
-        (module,) = read(path).modules
         module.told()
 
 

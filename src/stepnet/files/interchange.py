@@ -171,8 +171,8 @@ def check_function(modules: Sequence[Module]) -> None:
         if len(names) > 1:
             about = {"field": name, "value": "VALUE", "choice": "VALUE"}
             raise LayoutError(
-                f"the arrays of {listed(names)} do not tell {name}: say {option('semantics', **about)} for all"
-                f" of them, or {option('semantics of', module=names[0], **about)} for each"
+                f"the arrays of {listed(names)} do not tell {name}: say {option('semantics', **about)} for "
+                f"all of them, or {option('semantics of', module=names[0], **about)} for each"
             )
 
 
