@@ -143,6 +143,27 @@ def test_no_name_is_read_as_the_place_of_a_layer(
     )
 
 
+@pytest.mark.parametrize(("to", "file"), [("keras", "new.npz"), ("flax", "new.msgpack")])
+@pytest.mark.parametrize(("last", "written"), [("2", "rnns_2"), ("my_forward", "rnns.my_forward_layer")])
+def test_layers_have_names_by_one_rule_however_deep_they_are(
+    tmp_path: Path, to: str, file: str, last: str, written: str
+):
+    layers = {
+        "0": nn.LSTM(HIDDEN, HIDDEN),
+        "1": nn.LSTM(HIDDEN, HIDDEN, 2),
+        last: nn.LSTM(HIDDEN, HIDDEN, bidirectional=True),
+    }
+    state = {f"rnns.{name}.{own}": one for name, layer in layers.items()
+             for own, one in layer.state_dict().items()}  # fmt: skip
+    torch.save(state, tmp_path / "x.pt")
+    command = ("convert", tmp_path / "x.pt", "--to", to, "-o", tmp_path / file, "--verify")
+    code, text, errors = stepnet(*command)
+    assert (code, errors, text.count("verified: ")) == (0, "", 3)
+    found = read(tmp_path / file, to).modules
+    assert {one.name[:-1]: one.told().layers for one in found} == {"rnns_0": 1, "rnns_1": 2, written: 1}
+    assert [one.told().directions for one in found if one.name[:-1] == written] == [2]
+
+
 def test_layers_of_the_same_names_are_compared(sorted_by_names: tuple[Path, nn.ModuleDict], tmp_path: Path):
     source, model = sorted_by_names
     torch.save(model.state_dict(), tmp_path / "x.pt")
