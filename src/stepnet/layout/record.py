@@ -7,7 +7,7 @@ them gets both in front where there are several: `0/forward/kernel`. A ? at the 
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from string import digits
 from typing import Any
