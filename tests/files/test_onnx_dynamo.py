@@ -1,4 +1,4 @@
-"""ONNX models of torch.onnx.export(dynamo=True): layers are nodes, or are refused as written out step by step."""
+"""ONNX models of torch.onnx.export(dynamo=True): layers are nodes, or refused as written out step by step."""
 
 import warnings
 from pathlib import Path

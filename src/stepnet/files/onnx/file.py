@@ -60,8 +60,8 @@ def whole(path: str | Path) -> OnnxFile:
 
     Weights may be initializers, constants, or files in the model's folder, and nodes may have moved them
     about. A layer that an exporter wrote out as products, unrolled or in a loop, is not among the recurrent
-    nodes; PyTorch's says which these are. Raises `FileError` for a file that is no whole model, and for weights that are quantized or no
-    constants.
+    nodes; PyTorch's says which these are. Raises `FileError` for a file that is no whole model, and for
+    weights that are quantized or no constants.
 
     >>> whole("model.onnx")
     Traceback (most recent call last):

@@ -3,8 +3,8 @@
     pkg.torch.onnx.class_hierarchy   ['Model', 'torch.nn.modules.rnn.RNN', 'aten.linear.default']
     pkg.torch.onnx.name_scopes       ['', 'encoder.rnn', 'linear']
 
-torch.onnx.export(dynamo=True) makes a node of an LSTM and of a GRU. Of an RNN, and of cells in a loop, it makes
-products, whose weights have no names any more, and of the first step it keeps the result alone.
+torch.onnx.export(dynamo=True) makes a node of an LSTM and of a GRU. Of an RNN, and of cells in a loop, it
+makes products, whose weights have no names any more, and of the first step it keeps the result alone.
 
 Source: torch/onnx/_internal/exporter/_core.py of PyTorch 2.13.
 """
@@ -21,7 +21,7 @@ QUOTED = re.compile(r"'([^']*)'")
 
 
 def layer_of(node: Proto) -> tuple[str, str] | None:
-    """The name and the class of the recurrent layer of PyTorch that a node was made of; None for any other."""
+    """The name and the class of the recurrent layer of PyTorch that a node is of; None for any other."""
     said = {text(entry.key): text(entry.value) for entry in node.metadata_props}
     classes, names = (QUOTED.findall(said.get(key, "")) for key in (CLASSES, NAMES))
     known = (
