@@ -108,11 +108,20 @@ def two_columns(path: Path) -> None:
     parquet.write_table(pa.table({"a": steps, "b": steps}), path)
 
 
+class Activated(nn.Module):
+    """Two layers of one class, each of which may have another activation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.RNN(IN, H, nonlinearity="relu"), nn.RNN(H, H)
+
+
 TWO = Two()
 FILES: dict[str, Callable[[Path], None]] = {
     "gru.pt": state(nn.GRU(IN, H)),
     "rnn.pt": state(nn.RNN(IN, H)),
     "two.pt": state(TWO),
+    "activated.pt": state(Activated()),
     "two.safetensors": lambda path: save_file(TWO.state_dict(), path),
     "one.pt": state(TWO.one),
     "both.npz": numbers(
@@ -139,6 +148,7 @@ KERAS = f"{CONVERT}.npz --to keras"
 RUN = "run SOURCE --input {folder}/x.parquet -o {folder}/y.parquet"
 EXPLAIN, ITSELF = "explain SOURCE", "verify SOURCE SOURCE"
 COLUMNS, OVER = RUN.replace("x.parquet", "columns.parquet"), RUN.replace("y.parquet", "rnn.pt")
+EACH = "--semantics one:activation=relu --semantics two:activation=tanh"
 CLIPPED = "verify onnx.gru torch.gru --semantics reset=after --semantics clip=1"
 ROW = "the file does not say that it takes them"
 ASKED = (
@@ -170,6 +180,17 @@ ASKED = (
             ITSELF,
             "show SOURCE --to keras",
         )
+    ),
+    *(
+        Asked("activated.pt", f"{command}", "semantics of", "do not tell candidate_act", EACH)
+        for command in (KERAS, f"{EXPLAIN} --stack", f"{RUN} --stack", ITSELF)
+    ),
+    Asked(
+        "activated.pt",
+        f"{KERAS} --semantics three:activation=relu",
+        "semantics of",
+        "no recurrent module is called 'three'",
+        EACH,
     ),
     Asked(
         "",
@@ -262,7 +283,7 @@ def test_the_option_that_a_question_names_answers_it(folder: Path, one: Asked):
         assert f"(Python: {option.argument.partition('=')[0]}=" in said
     assert option.name in options_of(words[0])
     answer = one.answer.split()
-    if one.row in ("module", "rest") and answer and answer[0] in words:
+    if one.row in ("module", "rest", "semantics of") and answer and answer[0] in words:
         at = words.index(answer[0])
         del words[at : at + 2]
     if not answer:

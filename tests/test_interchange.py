@@ -101,7 +101,7 @@ def test_every_kind_of_arrays_by_name_gives_them_back(tmp_path: Path, ending: st
     speech = saved(tmp_path / "speech.pt", "lstm")
     out = tmp_path / f"copy{ending}"
     assert stepnet("convert", tmp_path / "speech.pt", "--to", target, "-o", out, "--verify")[0] == 0
-    module = read(out).chosen()
+    (module,) = read(out).modules
     assert module.layout == {"paddle": "paddle.lstm"}.get(target, f"{target}.lstm")
     if target != "flax":  # which has one bias
         assert stepnet("convert", out, "--to", "torch", "-o", tmp_path / "back.pt")[0] == 0

@@ -52,7 +52,8 @@ def in_onnxruntime(path: Path, x: Array) -> Array:
 
 def ours(path: Path, x: Array, semantics: Mapping[str, Any], name: str | None = None) -> Array:
     """What stepnet makes of a module of a file."""
-    module = read(path).chosen(name)
+    model = read(path)
+    (module,) = model.modules if name is None else [model.chosen(name)]
     side = weights(replace(module, layouts=module.layouts[:1], semantics={**module.semantics, **semantics}))
     return side.layers()(x)[0]
 

@@ -119,27 +119,40 @@ def test_a_cell_of_a_program_that_computes_as_keras_does(loops: Path):
     assert_close(found, numbers["own:outputs"], length=5, width=6, dtype=np.float32)
 
 
-@pytest.mark.parametrize(
-    ("file", "name", "layout"),
-    [
-        ("other", "while", "keras.lstm"),
-        ("before", "sequential_1_1/before_1/gru_cell_1", "keras.gru_reset_before"),
-        ("before_loops", "sequential_1_1/before_1/gru_cell_1", "keras.gru_reset_before"),
-    ],
-)
-def test_what_the_graph_does_not_make_clear_is_asked_for(
-    loops: Path, tmp_path: Path, file: str, name: str, layout: str
+GRUS = {
+    "before": {"before": "keras.gru_reset_before"},
+    "no_bias": {"no_bias": "keras.gru_reset_before"},
+    "functions": {"relu": "keras.gru_reset_before", "after": "keras.gru"},
+}
+
+
+@pytest.mark.parametrize("lowered", ["", "_loops"])
+@pytest.mark.parametrize("version", ["", "legacy_"])
+@pytest.mark.parametrize("graph", GRUS)
+def test_a_gru_is_known_by_where_it_resets(
+    loops: Path, tmp_path: Path, version: str, graph: str, lowered: str
 ):
+    """In Keras 3, and in tf_keras, which writes the same in other operators."""
+    numbers, title = np.load(loops / "outputs.npz"), f"{version}{graph}"
+    source = loops / f"{title}{lowered}.pb"
+    known = {module.name.split("/")[1].removesuffix("_1"): module for module in read(source).modules}
+    assert {name: module.layout for name, module in known.items()} == GRUS[graph]
+    y = numbers[f"{title}:inputs"]
+    for name in GRUS[graph]:  # in a row
+        y, _ = weights(known[name]).layers()(y)
+    assert_close(y, numbers[f"{title}:outputs"], length=5, width=6, dtype=np.float32)
+    out = tmp_path / "x.npz"
+    assert stepnet("convert", source, "--to", "keras", "-o", out, "--verify")[0] == 0
+
+
+def test_what_the_graph_does_not_make_clear_is_asked_for(loops: Path, tmp_path: Path):
     """The gates of `other` are in no order of Keras'."""
-    source, out = loops / f"{file}.pb", tmp_path / "x.npz"
+    source, out = loops / "other.pb", tmp_path / "x.npz"
     said = refusal("convert", source, "--to", "keras", "-o", out)
-    assert f"which one is not clear from its graph: say --from {name}=LAYOUT" in said
-    (module,) = read(source, None, {name: layout}).modules
-    assert stepnet("convert", source, "--to", "keras", "-o", out, "--from", f"{name}={layout}")[0] == 0
-    if file != "other":
-        numbers = np.load(loops / "outputs.npz")
-        found = weights(module).layers()(numbers["before:inputs"])[0]
-        assert_close(found, numbers["before:outputs"], length=5, width=6, dtype=np.float32)
+    assert "which one is not clear from its graph: say --from while=LAYOUT" in said
+    (module,) = read(source, None, {"while": "keras.lstm"}).modules
+    assert module.layout == "keras.lstm"
+    assert stepnet("convert", source, "--to", "keras", "-o", out, "--from", "while=keras.lstm")[0] == 0
 
 
 def test_loops_that_are_cut_off(loops: Path, tmp_path: Path):

@@ -69,6 +69,20 @@ def shared_model(x: Any) -> Any:
     return inner(inner(x))
 
 
+def test_a_state_that_is_kept_between_calls_is_told_and_not_written(tmp_path: Path):
+    """Keras wants a batch of one size for it, which the caller of the new file may not have."""
+    entrance = keras.Input(batch_shape=(2, TIME, INPUTS))
+    model: Any = keras.Model(entrance, lstm("kept", stateful=True)(entrance))
+    model.save(tmp_path / "model.keras")
+    expected = keras.ops.convert_to_numpy(model(X))
+    out = tmp_path / "new.keras"
+    said = converted(tmp_path / "model.keras", "--to", "keras", "-o", out, "--verify")
+    kept = "it keeps its state from one call to the next (stateful): here every call starts from zeros"
+    assert said["notes"] == {"kept": [kept]}
+    for _ in range(2):
+        assert_close(outputs_of(out, X), expected, length=TIME, width=INPUTS + HIDDEN)
+
+
 SHARED = {
     "over itself": (shared, "shared"),
     "with a layer between": (shared_around, "shared"),

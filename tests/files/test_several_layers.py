@@ -143,6 +143,27 @@ def test_no_name_is_read_as_the_place_of_a_layer(
     )
 
 
+@pytest.mark.parametrize(("to", "file"), [("keras", "new.npz"), ("flax", "new.msgpack")])
+@pytest.mark.parametrize(("last", "written"), [("2", "rnns_2"), ("my_forward", "rnns.my_forward_layer")])
+def test_layers_have_names_by_one_rule_however_deep_they_are(
+    tmp_path: Path, to: str, file: str, last: str, written: str
+):
+    layers = {
+        "0": nn.LSTM(HIDDEN, HIDDEN),
+        "1": nn.LSTM(HIDDEN, HIDDEN, 2),
+        last: nn.LSTM(HIDDEN, HIDDEN, bidirectional=True),
+    }
+    state = {f"rnns.{name}.{own}": one for name, layer in layers.items()
+             for own, one in layer.state_dict().items()}  # fmt: skip
+    torch.save(state, tmp_path / "x.pt")
+    command = ("convert", tmp_path / "x.pt", "--to", to, "-o", tmp_path / file, "--verify")
+    code, text, errors = stepnet(*command)
+    assert (code, errors, text.count("verified: ")) == (0, "", 3)
+    found = read(tmp_path / file, to).modules
+    assert {one.name[:-1]: one.told().layers for one in found} == {"rnns_0": 1, "rnns_1": 2, written: 1}
+    assert [one.told().directions for one in found if one.name[:-1] == written] == [2]
+
+
 def test_layers_of_the_same_names_are_compared(sorted_by_names: tuple[Path, nn.ModuleDict], tmp_path: Path):
     source, model = sorted_by_names
     torch.save(model.state_dict(), tmp_path / "x.pt")
@@ -222,6 +243,75 @@ def test_an_activation_is_said_of_the_layers_that_leave_it_open(tmp_path: Path):
         "set there: activation='relu'",
         "set there: recurrent_activation='sigmoid', activation='tanh'",
     ]
+
+
+ONE_EACH = ("--semantics", "a:activation=relu", "--semantics", "b:nonlinearity=tanh")
+
+
+def of_two_activations(path: Path) -> nn.ModuleDict:
+    """Two layers of one class, which the file does not tell apart."""
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"a": nn.RNN(HIDDEN, HIDDEN, nonlinearity="relu", batch_first=True),
+                           "b": nn.RNN(HIDDEN, HIDDEN, batch_first=True)})  # fmt: skip
+    torch.save({"state_dict": model.state_dict(prefix="module.")}, path)
+    return model
+
+
+def test_each_module_has_the_activation_that_is_said_of_it(tmp_path: Path):
+    model = of_two_activations(tmp_path / "x.pt")
+    out = tmp_path / "out.onnx"
+    command = ("convert", tmp_path / "x.pt", "--to", "onnx", "-o", out, "--stack", "--verify")
+    said = refusal(*command)
+    assert "the arrays of state_dict.module.a, state_dict.module.b do not tell candidate_activation" in said
+    assert "--semantics state_dict.module.a:candidate_activation=VALUE (Python: semantics={'state_di" in said
+    assert stepnet(*command, *ONE_EACH)[0] == 0
+    assert_close(run_onnx(out), in_a_row(model.values(), X), length=TIME, width=HIDDEN)
+
+
+def test_what_is_said_of_a_module_goes_before_what_is_said_of_all(tmp_path: Path):
+    model = of_two_activations(tmp_path / "x.pt")
+    fields = {"candidate_activation": "tanh", "a:candidate_activation": "relu"}
+    choice = Choice(stack=True, semantics=fields)
+    convert_file(tmp_path / "x.pt", "onnx", tmp_path / "out.onnx", choice=choice)
+    assert_close(run_onnx(tmp_path / "out.onnx"), in_a_row(model.values(), X), length=TIME, width=HIDDEN)
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        (
+            "c:activation=relu",
+            "no recurrent module is called 'c'; there are 'state_dict.module.a.', 'state_dict.module.b.': "
+            "say --semantics MODULE:candidate_activation=VALUE",
+        ),
+        (":activation=relu", "no recurrent module is called ''; there are 'state_dict.module.a.', "),
+        ("a:reset=after", "a rnn has no 'reset'; it has candidate_activation, clip"),
+        ("a:activation=soft", "candidate_activation is one of 'sigmoid', "),
+    ],
+)
+def test_what_cannot_be_said_of_a_module(tmp_path: Path, said: str, problem: str):
+    of_two_activations(tmp_path / "x.pt")
+    words = ("--semantics", "activation=tanh", "--semantics", said)
+    for command in (
+        ("convert", tmp_path / "x.pt", "--to", "keras", "-o", tmp_path / "out.npz"),
+        ("explain", tmp_path / "x.pt", "--stack"),
+        ("verify", tmp_path / "x.pt", tmp_path / "x.pt"),
+    ):
+        assert problem in refusal(*command, *words)
+
+
+def test_what_is_said_of_a_module_of_one_of_two_files(tmp_path: Path):
+    of_two_activations(tmp_path / "x.pt")
+    assert stepnet("convert", tmp_path / "x.pt", "--to", "keras", "-o", tmp_path / "x.npz", *ONE_EACH)[0] == 0
+    with np.load(tmp_path / "x.npz") as held:
+        names = {name: name.replace("state_dict.module.a", "first").replace("state_dict.module.b", "second")
+                 for name in held.files}  # fmt: skip
+        np.savez(tmp_path / "y.npz", **{new: held[name] for name, new in names.items()})
+    words = [word.replace("a:", "first:") for word in ONE_EACH]
+    code, _, errors = stepnet("verify", tmp_path / "x.pt", tmp_path / "y.npz", *ONE_EACH, *words)
+    assert (code, errors) == (0, "")
+    code, _, _ = stepnet("verify", tmp_path / "x.pt", tmp_path / "y.npz", *ONE_EACH)
+    assert code == 1  # the layers of Keras are of tanh where nobody says anything else
 
 
 def test_who_contradicts_a_file_is_told(tmp_path: Path):

@@ -6,7 +6,7 @@ writes one JSON object to stdout, and nothing else.
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -73,7 +73,11 @@ SizeOptions = Annotated[
 ]
 SemanticsOptions = Annotated[
     list[str] | None,
-    typer.Option("--semantics", metavar="FIELD=VALUE", help="What the layout leaves open: reset=after."),
+    typer.Option(
+        "--semantics",
+        metavar="[MODULE:]FIELD=VALUE",
+        help="What the layout leaves open, of all modules or of one: reset=after, encoder:reset=after.",
+    ),
 ]
 StackOption = Annotated[
     bool,
@@ -421,17 +425,9 @@ def choice(
         raise typer.BadParameter(f"--from says two layouts of the whole file: {' and '.join(whole)}")
     layouts = dict(pairs([text for text in layout or [] if "=" in text], "--from"))
     from stepnet.files.interchange import Choice
-    from stepnet.layout.semantics import VALUES
-    from stepnet.rnn.merge import MERGES
 
-    values = {**VALUES, "merge": tuple(MERGES)}
     sizes = {name: number(name, value, int) for name, value in pairs(size or [], "--size")}
-    fields = {
-        name: {str(known): known for known in values[name]}.get(value, value)
-        if name in values
-        else number(name, value, float)
-        for name, value in pairs(semantics or [], "--semantics", FIELDS_AS_CALLED)
-    }
+    fields = dict(meaning(name, value) for name, value in pairs(semantics or [], "--semantics"))
     one, several = (module[0], ()) if module and len(module) == 1 else (None, module or ())
     return Choice(whole[0] if whole else None, one, sizes, fields, stack, layouts, drop or (), several)
 
@@ -444,13 +440,25 @@ FIELDS_AS_CALLED = {
 }
 
 
-def pairs(given: list[str], option: str, names: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
-    """NAME=VALUE, taken apart; names: other names for some."""
-    for text in given:
+def meaning(name: str, text: str) -> tuple[str, Any]:
+    """A field of `Semantics`, of a module if its name is before it, and the value that a text says."""
+    from stepnet.layout.semantics import VALUES
+    from stepnet.rnn.merge import MERGES
+
+    module, sign, called = name.rpartition(":")
+    field = FIELDS_AS_CALLED.get(called, called)
+    values = {**VALUES, "merge": tuple(MERGES)}.get(field)
+    value = {str(known): known for known in values}.get(text, text) if values else number(field, text, float)
+    return f"{module}{sign}{field}", value
+
+
+def pairs(texts: list[str], option: str) -> list[tuple[str, str]]:
+    """NAME=VALUE, taken apart at the last sign: a module may have one in its name."""
+    for text in texts:
         if "=" not in text:
             raise typer.BadParameter(f"{option} is NAME=VALUE, not {text!r}")
-    taken = ((name.strip(), value.strip()) for name, _, value in (text.partition("=") for text in given))
-    return [((names or {}).get(name, name), value) for name, value in taken]
+    taken = (text.rpartition("=") for text in texts)
+    return [(name.strip(), value.strip()) for name, _, value in taken]
 
 
 def number(name: str, value: str, kind: type[int] | type[float]) -> Any:

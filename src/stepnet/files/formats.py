@@ -103,12 +103,13 @@ class Format:
     def front(self, module: Module) -> str:
         """What stands before the names of a module's arrays, if anything does: its name and a sign.
 
-        A last part that would be read as the place of a layer or direction is made part of a name: cells/0 is
-        cells_0, 0 is layer_0, and both/forward is both/forward_layer, as Keras calls it.
+        A last part that the layout may read as the place of a layer or direction is made part of a name, of
+        however many layers and directions this one is: cells/0 is cells_0, 0 is layer_0, and both/forward is
+        both/forward_layer, as Keras calls it.
         """
         sign = "." if any("." in name for name in module.arrays) else self.prefix
         name = WAY.sub(r"\1_layer", PLACE.sub(r"_\1", "_".join(module.bare)))
-        if name and module.record.takes_for_place(name + sign, module.arrays):
+        if name and module.record.takes_for_place(name + sign):
             *before, last = re.split("[./]", name)
             number = f"{name[: -len(last) - 1] if before else 'layer'}_{last}"
             name = number if last.isdigit() else f"{name}_layer"

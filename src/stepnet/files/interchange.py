@@ -26,7 +26,7 @@ from stepnet.files.parametrized import plain
 from stepnet.files.verified import again, verify_file, weights
 from stepnet.layout.convert import Conversion, RangeError, convert, refused
 from stepnet.layout.find import nearest
-from stepnet.layout.options import OPTIONS
+from stepnet.layout.options import OPTIONS, option
 from stepnet.layout.record import Record
 from stepnet.layout.registry import record, records
 from stepnet.layout.report import Report
@@ -43,7 +43,8 @@ class Choice:
     """What a person says of a file that the file does not: which layout it has, or which framework wrote it,
     which module is meant, or which in which order, sizes and semantics, that each layer follows the one
     before it, the layouts of modules by their names, and the names of arrays of a layer that may be left
-    behind. Among semantics "merge" says what becomes of the outputs of both directions.
+    behind. Semantics are by field, or by MODULE:FIELD for one module. Among them "merge" says what becomes of
+    the outputs of both directions.
     """
 
     layout: str | None = None
@@ -70,11 +71,12 @@ class Choice:
             )
         with named(model.path):
             check_drop(self.drop, [model])
-            meant = self.modules(model)
+            meant = self.modules(model, beside)
             check_nothing_is_lost(model, meant, self.drop, copied)
+            check_function(meant)
         return meant
 
-    def modules(self, model: Model) -> tuple[Module, ...]:
+    def modules(self, model: Model, beside: Sequence[Model] = ()) -> tuple[Module, ...]:
         """The modules meant, with what is said of them; raises `LayoutError` where there is none."""
         asked = [self.module] if self.module is not None else self.order
         meant = tuple(model.chosen(name) for name in asked) if asked else model.modules
@@ -89,9 +91,29 @@ class Choice:
             raise self.nearest(model)
         known = {name for module in model.modules for name in fields_of(module)}
         left_open = {name for module in model.modules for name in open_of(module)}
+        by_module = self.semantics_by_module(model, beside)
         return tuple(
-            self.said(module, (known - fields_of(module)) | (left_open - open_of(module))) for module in meant
+            self.said(
+                module,
+                (known - fields_of(module)) | (left_open - open_of(module)),
+                by_module.get(module.name, {}),
+            )
+            for module in meant
         )
+
+    def semantics_by_module(self, model: Model, beside: Sequence[Model]) -> dict[str, dict[str, Any]]:
+        """What is said of single modules of a file, by their names; raises `LayoutError` for a name that no
+        module has, here or beside.
+        """
+        said: dict[str, dict[str, Any]] = {}
+        for text, value in self.semantics.items():
+            name, sign, field_name = text.rpartition(":")
+            elsewhere = not model.called(name) and any(one.called(name) for one in beside)
+            if sign and not elsewhere:
+                about = {"module": "MODULE", "field": field_name, "value": "VALUE", "choice": "VALUE"}
+                module = model.chosen(name, "semantics of", **about)
+                said.setdefault(module.name, {})[field_name] = value
+        return said
 
     def is_of(self, module: Module) -> bool:
         """Whether a module may have the layout that is said of the file."""
@@ -103,13 +125,17 @@ class Choice:
         arrays = plain(model.rest).arrays
         return nearest({name: array.shape for name, array in arrays.items()}, among)
 
-    def said(self, module: Module, of_others: Collection[str] = ()) -> Module:
-        """A module with what is said of it, and not what means something for other modules alone."""
+    def said(self, module: Module, of_others: Collection[str], own: Mapping[str, Any]) -> Module:
+        """A module with what is said of it by itself and with all, and not what of that means something for
+        other modules alone.
+        """
         layout = self.layouts.get(module.name, self.layouts.get(bare(module.name), self.layout))
         known = [one.name for one in family(layout)] if layout else []
         layouts = tuple(one for one in module.layouts if one in known) or module.layouts
-        semantics = {name: value for name, value in self.semantics.items() if name not in of_others}
-        sizes, semantics = {**module.sizes, **self.sizes}, {**module.semantics, **semantics}
+        of_all = {
+            name: value for name, value in self.semantics.items() if ":" not in name and name not in of_others
+        }
+        sizes, semantics = {**module.sizes, **self.sizes}, {**module.semantics, **of_all, **own}
         merge = semantics.pop("merge", None)
         whole = replace(module, layouts=layouts, sizes=sizes, semantics=semantics)
         if merge is None or checked_merge(merge) == module.merge:
@@ -130,6 +156,24 @@ def fields_of(module: Module) -> set[str]:
 def open_of(module: Module) -> set[str]:
     """What of them is to be said of a module: its layout leaves it open, and so does its file."""
     return {name for layout in module.layouts for name in record(layout).settings()} - {*module.semantics}
+
+
+def check_function(modules: Sequence[Module]) -> None:
+    """Raises `LayoutError` where several modules leave open what function they are, for it may be another for
+    each; of one alone it is asked where it is needed.
+    """
+    asking: dict[str, list[str]] = {}
+    for module in modules:
+        for name, setting in record(module.layouts[0]).settings().items() if len(module.layouts) == 1 else ():
+            if setting.usual is None and name not in module.semantics:
+                asking.setdefault(name, []).append(bare(module.name))
+    for name, names in asking.items():
+        if len(names) > 1:
+            about = {"field": name, "value": "VALUE", "choice": "VALUE"}
+            raise LayoutError(
+                f"the arrays of {listed(names)} do not tell {name}: say {option('semantics', **about)} for "
+                f"all of them, or {option('semantics of', module=names[0], **about)} for each"
+            )
 
 
 @dataclass(frozen=True)

@@ -155,30 +155,33 @@ class Model:
             f"{option('order', modules=modules_said, names=str(example))}"
         )
 
-    def chosen(self, name: str | None = None) -> Module:
-        """The module of that name, or the only one; raises `LayoutError` where that is not clear.
+    def called(self, name: str) -> list[Module]:
+        """The modules that a name may mean: the one that has it, or those that have it in something.
 
         Where none has the name, what wraps a model on its way to a file does not count: `rnn` is what
-        state_dict.model.rnn is called, if there is no other, such as ema_model.rnn.
+        state_dict.model.rnn is called, and ema_model.rnn.
         """
-        names = ", ".join(repr(module.name) for module in self.modules) or "none"
-        if name is None and len(self.modules) != 1:
-            raise LayoutError(
-                f"there are {len(self.modules)} recurrent modules, {names}: say {option('module')} for one"
-            )
         for module in self.modules:
-            if name in (None, module.name, *([module.name[:-1]] if module.name.endswith((".", "/")) else [])):
-                return module
-        alike = [module for module in self.modules if unwrapped(module.name) == unwrapped(name or "")]
-        if len(alike) == 1:
-            return alike[0]
-        if alike:
-            several = ", ".join(repr(module.name) for module in alike)
-            raise LayoutError(f"{name!r} may be any of {several}: say {option('module')} for one of these")
+            if name in (module.name, *([module.name[:-1]] if module.name.endswith((".", "/")) else [])):
+                return [module]
+        return [module for module in self.modules if unwrapped(module.name) == unwrapped(name)]
+
+    def chosen(self, name: str, question: str = "module", **about: str) -> Module:
+        """The module of that name; raises `LayoutError` where that is not clear. question, about: the option
+        that has the name.
+        """
+        meant = self.called(name)
+        if len(meant) == 1:
+            return meant[0]
+        say = f"say {option(question, **about)} for one of these"
+        names = ", ".join(repr(module.name) for module in meant or self.modules) or "none"
+        if meant:
+            raise LayoutError(f"{name!r} may be any of {names}: {say}")
         problems = [text for prefix, text in self.problems.items() if name == bare(prefix)]
-        which = f"there are {names}: say {option('module')} for one of these"
+        which = f"there are {names}: {say}"
         if [module.name for module in self.modules] == [""]:
-            which = f"the only one has no name, leave {OPTIONS['module'].name} away"
+            away = OPTIONS["module"].name if question == "module" else f"{name}:"
+            which = f"the only one has no name, leave {away} away"
         raise LayoutError("".join(problems) or f"no recurrent module is called {name!r}; {which}")
 
 

@@ -31,6 +31,9 @@ OPTIONS = {
     "module": Option("--module", "NAME", "module=NAME"),
     "sizes": Option("--size", "inputs=N --size hidden=N", "sizes={{'inputs': N, 'hidden': N}}"),
     "semantics": Option("--semantics", "{field}={value}", "semantics={{{field!r}: {choice}}}"),
+    "semantics of": Option(
+        "--semantics", "{module}:{field}={value}", "semantics={{'{module}:{field}': {choice}}}"
+    ),
     "stack": Option("--stack", "", "stack=True"),
     "order": Option("--stack", "{modules}", "stack=True, order={names}"),
     "drop": Option("--drop", "NAME", "drop=[NAME]"),

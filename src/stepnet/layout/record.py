@@ -7,7 +7,7 @@ them gets both in front where there are several: `0/forward/kernel`. A ? at the 
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from string import digits
 from typing import Any
@@ -284,15 +284,17 @@ class Record:
         texts = {name: re.sub(r"\?P<[LDC]>", "?:", one.pattern) for name, one in self.spellings.items()}
         return {name: f"((?:.*?[^A-Za-z0-9])??)(?:{text})" for name, text in texts.items()}
 
-    def takes_for_place(self, front: str, names: Iterable[str]) -> bool:
-        """Whether it would read what stands before its names as the place of a layer or a direction.
+    def takes_for_place(self, front: str) -> bool:
+        """Whether it would read what stands before its names as the place of a layer or a direction, where
+        there is just one.
 
         >>> gru = Record("mine.gru", "gru", {"w": "W[(g:rzn h) x]", "r_w": "R[(g:rzn h) k]"})
-        >>> [gru.takes_for_place(front, ["w", "r_w"]) for front in ("rnns.0/", "rnns_0/", "my_backward/")]
+        >>> [gru.takes_for_place(front) for front in ("rnns.0/", "rnns_0/", "my_backward/")]
         [True, False, True]
         """
         texts = [re.compile(text) for text in self.behind_prefix.values()]
-        whole = [match for name in names for text in texts if (match := text.fullmatch(front + name))]
+        names = [front + entry.name for entry in self.entries(Sizes(1, 1))]
+        whole = [match for name in names for text in texts if (match := text.fullmatch(name))]
         return any(len(match[1]) < len(front) for match in whole)
 
     def tails(self, template: str) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Makes frozen_loops.tar.xz: frozen graphs of TensorFlow 2, whose constants are called after what reads them.
 
-`python make_frozen_loops.py` needs tensorflow with Keras 3, the tests neither. outputs.npz has under
-`<graph>:inputs` what a graph was given, under `<graph>:outputs` what it made of that, and under
+`python make_frozen_loops.py` needs tensorflow with Keras 3 and tf_keras, the tests none of them. outputs.npz
+has under `<graph>:inputs` what a graph was given, under `<graph>:outputs` what it made of that, and under
 `<graph>:<layer>/<name>` the weights that a layer was given.
 """
 
@@ -17,20 +17,31 @@ from packing import pack
 os.environ.update(CUDA_VISIBLE_DEVICES="", TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="0")
 tf: Any = import_module("tensorflow")
 keras: Any = import_module("keras")
+tf_keras: Any = import_module("tf_keras")
 convert: Any = import_module("tensorflow.python.framework.convert_to_constants")
-L = keras.layers
 SIZE, TIME, ROWS = 3, 5, 2  # as many inputs as units: shapes do not tell the matrices apart
 ALL: dict[str, Any] = {"return_sequences": True}
 
 
-def models() -> dict[str, list[Any]]:
-    return {
+def models() -> dict[str, tuple[Any, list[Any]]]:
+    """By name of a graph: which Keras makes it, and its layers."""
+    return {**dict(of_keras(keras, "")), **dict(of_keras(tf_keras, "legacy_"))}
+
+
+def of_keras(version: Any, front: str) -> Any:
+    L = version.layers
+    made: dict[str, list[Any]] = {
         "keras": [L.LSTM(SIZE, name="lstm", **ALL), L.GRU(SIZE, name="gru", **ALL),
                   L.Dense(SIZE, name="dense"),
                   L.SimpleRNN(SIZE, activation="relu", use_bias=False, name="rnn", **ALL)],
         "before": [L.GRU(SIZE, reset_after=False, name="before", **ALL)],
+        "no_bias": [L.GRU(SIZE, reset_after=False, use_bias=False, name="no_bias", **ALL)],
+        "functions": [L.GRU(SIZE, reset_after=False, activation="relu", name="relu",
+                            recurrent_activation="softsign", **ALL),
+                      L.GRU(SIZE, activation="elu", name="after", **ALL)],
         "backward": [L.LSTM(SIZE, go_backwards=True, name="last", **ALL)],
     }  # fmt: skip
+    return {f"{front}{name}": (version, layers) for name, layers in made.items()}
 
 
 class Own(tf.Module):
@@ -75,8 +86,8 @@ def frozen(name: str, model: Any, folder: Path, found: dict[str, Any], lowered: 
 
 with TemporaryDirectory() as name:
     folder, found = Path(name), dict[str, Any]()
-    for title, layers in models().items():
-        model = keras.Sequential([keras.Input((TIME, SIZE)), *layers])
+    for title, (version, layers) in models().items():
+        model = version.Sequential([version.Input((TIME, SIZE)), *layers])
         draw = np.random.default_rng(list(title.encode()))
         model.set_weights([draw.normal(0, 0.5, array.shape).astype("f4") for array in model.get_weights()])
         for layer in layers:

@@ -26,7 +26,7 @@ def twin(layer):
     """A recurrent layer with the same weights that gives every step."""
     config = layer.get_config()
     own = config["layer"]["config"] if isinstance(layer, layers.Bidirectional) else config
-    own["return_sequences"] = True
+    own |= {"return_sequences": True, "return_state": False}
     made = type(layer).from_config(config)
     made.build((None, None, layer.input.shape[-1]))
     made.set_weights(layer.get_weights())
@@ -94,6 +94,13 @@ def merges():
     return keras.Model(x, made)
 
 
+def states():
+    """A row whose last layer's last states are outputs of the model, too."""
+    x = keras.Input((None, INPUTS))
+    y = layers.GRU(HIDDEN, **EVERY, name="lower")(x)
+    return keras.Model(x, layers.LSTM(HIDDEN, **EVERY, return_state=True, name="upper")(y))
+
+
 def apart():
     """Both directions, which are not put together."""
     x = keras.Input((None, INPUTS))
@@ -133,11 +140,12 @@ def save(made, folder):
         "merges": "GRU in both directions, put together in every way",
         "backwards": "LSTM and GRU that go backwards",
         "functions": "GRU that resets before, hard sigmoid, relu, no bias",
+        "states": "GRU, LSTM whose last states the model gives",
     }
     for name, what in kinds.items():
         model = filled(globals()[name]())
         model.save(folder / f"{name}.keras")
-        made.add(f"{name}.keras", what, numbers(model, row=name == "row"))
+        made.add(f"{name}.keras", what, numbers(model, row=name in ("row", "states")))
     filled(apart()).save(folder / "apart.keras")
     made.add("apart.keras", "GRU in both directions, which stay apart", {})
     for name, model in keras_cells.models(keras):

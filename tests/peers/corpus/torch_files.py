@@ -153,6 +153,35 @@ def of_every_kind(made, folder):
     made.add("cells.pt", "cells", numbers(cells), "--semantics", "activation=tanh")
 
 
+def row(layers):
+    """What layers make of inputs by themselves, by their names, and one after the other."""
+    known = numbers(layers)
+    x = random(ROWS, STEPS, INPUTS)
+    y = torch.from_numpy(x)
+    for layer in layers.values() if isinstance(layers, nn.ModuleDict) else layers:
+        y, _ = layer(y)
+    return {**known, "*": (x, y.numpy())}
+
+
+def of_several(made, folder):
+    """Layers in a row, which a file does not say: of a list, and of two activations."""
+    sizes = ((INPUTS, 1, False), (HIDDEN, 2, True), (2 * HIDDEN, 1, False))
+    listed = nn.ModuleList(
+        [nn.LSTM(inputs, HIDDEN, count, bidirectional=both, **EVERY) for inputs, count, both in sizes]
+    )
+    model = nn.ModuleDict({"rnns": listed})
+    known = {"rnns." + name if name != "*" else name: pair for name, pair in row(listed).items()}
+    save_file(model.state_dict(), folder / "list.safetensors")
+    made.add(
+        "list.safetensors", "LSTMs of a list: one, of 2 layers and both directions, one", known, "--stack"
+    )
+    model = nn.ModuleDict({"first": nn.RNN(INPUTS, HIDDEN, nonlinearity="relu", **EVERY),
+                           "second": nn.RNN(HIDDEN, HIDDEN, **EVERY)})  # fmt: skip
+    torch.save(model.state_dict(), folder / "activations.pt")
+    said = ("--semantics", "first:activation=relu", "--semantics", "second:activation=tanh", "--stack")
+    made.add("activations.pt", "RNN with relu, RNN with tanh", row(model), *said)
+
+
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
@@ -161,4 +190,5 @@ if __name__ == "__main__":
     with TemporaryDirectory() as name:
         of_one_model(made, Path(name))
         of_every_kind(made, Path(name))
+        of_several(made, Path(name))
         pack("torch", Path(name), made)

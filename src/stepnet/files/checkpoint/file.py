@@ -27,6 +27,7 @@ import ml_dtypes
 import numpy as np
 
 from stepnet.errors import FileError
+from stepnet.files import checksums
 from stepnet.files.checkpoint.protobuf import Message, message
 from stepnet.files.checkpoint.sstable import FOOTER, is_table, table
 from stepnet.files.paths import existing
@@ -128,6 +129,7 @@ def native(array: Array) -> Array:
 # Where variables and their pieces are
 
 
+ENTRY_CHECKSUM = 6  # the field of a BundleEntryProto: of its bytes in the file of numbers
 Piece = tuple[
     tuple[int, int | None], ...
 ]  # along every axis, where it starts and how long it is; None is to the end
@@ -250,7 +252,14 @@ class Shards:
                 raise FileError("variables share bytes of it")
             count = math.prod(what.shape)
             array = np.fromfile(file, what.kind.newbyteorder(self.order), count, offset=start)
+            if not has_its_checksum(said, array.view(np.uint8).data):
+                raise FileError(f"{name!a} is damaged: its checksum is wrong")
             return array.reshape(what.shape)
+
+
+def has_its_checksum(said: Message, data: memoryview | bytes) -> bool:
+    """Whether bytes have the checksum that a BundleEntryProto says, if it says one."""
+    return ENTRY_CHECKSUM not in said.fields or checksums.is_whole(data, said.number(ENTRY_CHECKSUM))
 
 
 def piece_key(name: bytes, piece: Piece) -> bytes:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from stepnet.errors import FileError
-from stepnet.files.checkpoint.file import Array, named
+from stepnet.files.checkpoint.file import Array, has_its_checksum, named
 from stepnet.files.checkpoint.protobuf import Message, message
 from stepnet.files.checkpoint.sstable import table, varint
 from stepnet.files.paths import existing
@@ -25,6 +25,7 @@ from stepnet.files.store import Store
 GRAPH = b"_CHECKPOINTABLE_OBJECT_GRAPH"
 LARGEST = 1 << 28  # bytes of the graph
 CHECKSUM = 4  # bytes, between the length of a text and the text
+LENGTH = 4  # bytes of a text's length, as the checksum of all takes it in
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,8 @@ def text_of(prefix: str, count: int, said: Message) -> bytes:
     many, at = varint(data, 0)
     if at + CHECKSUM + many != size:
         raise FileError("its graph of objects is not as long as it says")
+    if not has_its_checksum(said, many.to_bytes(LENGTH, "little") + bytes(data[at:])):
+        raise FileError("its graph of objects is damaged: its checksum is wrong")
     return bytes(data[at + CHECKSUM :])
 
 

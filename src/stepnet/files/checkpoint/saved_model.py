@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from stepnet.errors import FileError
 from stepnet.files.checkpoint import file, frozen
 from stepnet.files.checkpoint.modules import VALUE, by_names, model_of, version_of
 from stepnet.files.checkpoint.objects import Node, at, objects, program_names, renamed
@@ -138,5 +139,8 @@ def with_variables(
 ) -> Part:
     """A part with the variables that attributes lead to, in it or in its own cell."""
     places = [(own, at(nodes, (*way, own))) for way in ways for own in KERNELS]
-    found = {own: called.get(node.key, node.key) for own, node in places if node is not None and node.key}
-    return replace(part, arrays=tuple(found.items()))
+    keys = {own: node.key for own, node in places if node is not None and node.key}
+    missing = [f"{own} is {key!a}" for own, key in keys.items() if key not in called]
+    if missing:
+        raise FileError(f"its {missing[0]}, of which the checkpoint has no numbers")
+    return replace(part, arrays=tuple((own, called[key]) for own, key in keys.items()))

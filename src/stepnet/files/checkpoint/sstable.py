@@ -12,45 +12,13 @@ import struct
 from collections.abc import Iterator
 
 from stepnet.errors import FileError
+from stepnet.files import checksums
 from stepnet.files.store import OBJECT, Store
 
 MAGIC = 0xDB4775248B80FB57
 FOOTER = 48
 ENTRY = 2 * OBJECT + 184  # bytes of a key and of the view of its value in a dictionary, about
 STORED, SNAPPY = 0, 1
-POLYNOMIAL = 0x82F63B78  # of CRC-32C, its bits from the lowest
-MASK = 0xA282EAD8  # what checksums are kept under, so that one of data with checksums in it is no weak one
-CHECKED = 1 << 19  # bytes of the largest block whose checksum is looked at; larger ones hold one array each
-
-
-def crc_table() -> tuple[int, ...]:
-    """What every byte does to a CRC-32C."""
-    found: list[int] = []
-    for byte in range(256):
-        for _ in range(8):
-            byte = byte >> 1 ^ (POLYNOMIAL if byte & 1 else 0)
-        found.append(byte)
-    return tuple(found)
-
-
-CRC = crc_table()
-
-
-def crc32c(data: bytes | memoryview) -> int:
-    """The CRC-32C of bytes (RFC 3720, appendix B.4).
-
-    >>> hex(crc32c(b"123456789"))
-    '0xe3069283'
-    """
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = CRC[(crc ^ byte) & 0xFF] ^ crc >> 8
-    return crc ^ 0xFFFFFFFF
-
-
-def masked(crc: int) -> int:
-    """A checksum as tables keep it (tsl/lib/hash/crc32c.h)."""
-    return ((crc >> 15 | crc << 17) + MASK) & 0xFFFFFFFF
 
 
 def is_table(end: bytes) -> bool:
@@ -94,7 +62,7 @@ def block(data: memoryview, start: int, size: int, store: Store) -> memoryview:
     if start + size + 5 > len(data):
         raise FileError(f"it is cut off: {size} bytes at {start} are not in its {len(data)}")
     kind, checksum = struct.unpack_from("<BI", data, start + size)
-    if size < CHECKED and masked(crc32c(data[start : start + size + 1])) != checksum:
+    if not checksums.is_whole(data[start : start + size + 1], checksum):
         raise FileError(f"{size} bytes of it at {start} are damaged: their checksum is wrong")
     content = data[start : start + size]
     if kind not in (STORED, SNAPPY):

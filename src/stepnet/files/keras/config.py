@@ -129,79 +129,131 @@ def layers_of(model: Config, store: Store) -> list[Told]:
     lstm LSTM () layers/lstm
     dense Dense ('lstm',) layers/dense
     """
-    found, exits = inside(model, Around(), store)
+    layers, exits = inside(model, Around(), store)
     ends = union(exits)
     several = {*ends} if len(ends) > 1 else set[str]()
-    entrances = {told.name for told in found if told.class_name == "InputLayer"}
-    given = tensors(table(model.get("config")).get("output_layers"))
-    states = {name for name, _, place in given if place}  # what a layer gives behind its outputs
+    entrances = {layer.name for layer in layers if layer.class_name == "InputLayer"}
+    outputs = tensors(table(model.get("config")).get("output_layers"))
+    states = {name for name, _, place in outputs if place}  # what a layer gives behind its outputs
 
     def complete(use: Use, name: str) -> Use:
-        besides = tuple(one for one in use.besides if one not in entrances)
-        outputs = len(ends) if name in several else 0
-        return replace(use, besides=besides, outputs=outputs, states=name in states)
+        besides = tuple(feed for feed in use.besides if feed not in entrances)
+        count = len(ends) if name in several else 0
+        return replace(use, besides=besides, outputs=count, states=name in states)
 
-    return [replace(told, use=complete(told.use, told.name)) for told in found]
+    return [replace(layer, use=complete(layer.use, layer.name)) for layer in layers]
+
+
+@dataclass
+class Wiring:
+    """What feeds the layers of one model, as far as it was walked over.
+
+    given: what is behind each call of what gives back what it gets, and each of its outputs; "" is what feeds
+    the first layer of a chain.
+    """
+
+    around: Around
+    store: Store
+    given: dict[str, list[list[Names]]]
+
+    def resolved(self, tensor: Tensor) -> Names:
+        """The names of the layers that give a tensor."""
+        name, call, place = tensor
+        self.store.take(OBJECT + len(self.around.prefix), "what feeds its layers")
+        if name not in self.given:
+            return (self.around.prefix + name,)
+        calls = self.given[name]
+        meant = calls[call : call + 1] or calls  # Keras 2 counts calls elsewhere, too
+        return union(places[place] for places in meant if place < len(places))
+
+    def fed(self, calls: Sequence[Call]) -> list[tuple[Names, ...]]:
+        """What feeds a layer in each of its calls."""
+        return [tuple(map(self.resolved, call.tensors)) for call in calls]
 
 
 def inside(model: Config, around: Around, store: Store) -> tuple[list[Told], list[Names]]:
     """The layers of a model, and the names of what gives each of its outputs."""
     if around.depth > DEEPEST:
         raise FileError(f"its configuration has models in models more than {DEEPEST} deep")
-    whole, nodes, counts = table(model.get("config")), nodes_of(model), dict[str, int]()
+    whole, counts, layers = table(model.get("config")), dict[str, int](), list[Told]()
     chained = "input_layers" not in whole
     entrances = {name: place for place, (name, *_) in enumerate(tensors(whole.get("input_layers")))}
-    found: list[Told] = []
-    # What is behind each call of what gives back what it gets, and each of its outputs.
-    given: dict[str, list[list[Names]]] = {"": [[around.feeds[0] if around.feeds else ()]]}
-
-    def resolved(tensor: Tensor) -> Names:
-        name, call, place = tensor
-        store.take(OBJECT + len(around.prefix), "what feeds its layers")
-        if name not in given:
-            return (around.prefix + name,)
-        meant = given[name][call : call + 1] or given[name]  # Keras 2 counts calls elsewhere, too
-        return union(places[place] for places in meant if place < len(places))
-
+    wiring = Wiring(around, store, {"": [[around.feeds[0] if around.feeds else ()]]})
     before = ""
-    for node in nodes:
+    for node in nodes_of(model):
         own, class_name = name_of(node), str(node.get("class_name"))
+        is_timed = class_name == TIMED
         calls = [Call(((before, 0, 0),))] if chained else list(map(call_of, rows(node.get("inbound_nodes"))))
-        fed = [tuple(map(resolved, call.tensors)) for call in calls]
-        feeds = positions(fed)
-        inputs = union(feeds)
-        use = replace(use_of(calls, around), besides=union(names for feed in fed for names in feed[1:]))
+        fed = wiring.fed(calls)
         group = around.group or f"layers/{numbered(snake(class_name), counts)}"
-        place = f"{around.place}{group}"
-        outermost = around.outermost or own
-        names = 2 * len(around.prefix) + len(own) + len(place)
-        store.take(4 * OBJECT + names + 8 * len(inputs), "its layers")
-        if len(inputs) > MOST_INPUTS:
-            raise FileError(f"its configuration has a layer that {len(inputs)} others feed")
-        name, deeper = around.prefix + own, Around(f"{around.prefix}{own}/", f"{place}/", outermost)
-        deeper = replace(deeper, depth=around.depth + 1, timed=around.timed)
-        deeper = replace(deeper, calls=use.calls, training=use.training)
-        if class_name == TIMED:  # which gives each step of its input to what it holds
-            held: Config = {"config": {"layers": [table(node.get("config")).get("layer")]}}
-            steps = replace(deeper, feeds=((name,),), timed=around.timed or name, group="layer")
-            found.extend(inside(held, steps, store)[0])
-        elif nodes_of(node):
-            layers, exits = inside(node, replace(deeper, feeds=feeds), store)
-            given[own] = [exits]  # of all calls together
-            found.extend(layers)
+        layer = layer_of(node, around, group, calls, fed, store)
+        if is_timed or nodes_of(node):
+            held, exits = within(layer, is_timed, around, positions(fed), store)
+            layers += held
+            wiring.given |= {} if is_timed else {own: [exits]}  # of all calls together
         elif class_name == "InputLayer" and around.depth:
             entrance = entrances.get(own, 0)
-            given[own] = [list(around.feeds[entrance : entrance + 1])]
+            wiring.given[own] = [list(around.feeds[entrance : entrance + 1])]
         else:
-            passes = class_name in LOOKED_THROUGH and bool(inputs) and not use.training
-            passes = passes and all(len(union(feed)) == 1 for feed in fed)
-            config = table(node.get("config"))
-            told = Told(name, own, outermost, class_of(node), config, inputs, place, around.timed, passes)
-            found.append(replace(told, use=use))
-            given |= {own: [[union(feed)] for feed in fed]} if passes else {}
+            layers.append(layer)
+            wiring.given |= {own: [[union(feed)] for feed in fed]} if layer.passes else {}
         before = own
     ends: Iterable[Tensor] = [(before, 0, 0)] if chained else tensors(whole.get("output_layers"))
-    return found, [resolved(tensor) for tensor in ends]
+    return layers, [wiring.resolved(tensor) for tensor in ends]
+
+
+def layer_of(
+    node: Config,
+    around: Around,
+    group: str,
+    calls: Sequence[Call],
+    fed: Sequence[tuple[Names, ...]],
+    store: Store,
+) -> Told:
+    """A layer of a model, by its calls and what feeds each of them; group: where files of Keras 3 have it in
+    the model's.
+    """
+    own, place, inputs = name_of(node), f"{around.place}{group}", union(positions(fed))
+    store.take(4 * OBJECT + 2 * len(around.prefix) + len(own) + len(place) + 8 * len(inputs), "its layers")
+    if len(inputs) > MOST_INPUTS:
+        raise FileError(f"its configuration has a layer that {len(inputs)} others feed")
+    use = replace(use_of(calls, around), besides=union(names for feed in fed for names in feed[1:]))
+    known = str(node.get("class_name")) in LOOKED_THROUGH and bool(inputs) and not use.training
+    return Told(
+        around.prefix + own,
+        own,
+        around.outermost or own,
+        class_of(node),
+        table(node.get("config")),
+        inputs,
+        place,
+        around.timed,
+        passes=known and all(len(union(feed)) == 1 for feed in fed),
+        use=use,
+    )
+
+
+def within(
+    layer: Told, is_timed: bool, around: Around, feeds: tuple[Names, ...], store: Store
+) -> tuple[list[Told], list[Names]]:
+    """As `inside`, of the layers in a layer that is a model, or is_timed: a TimeDistributed, which gives each
+    step of its input to what it holds.
+    """
+    deeper = Around(
+        f"{layer.name}/",
+        f"{layer.place}/",
+        layer.outermost,
+        feeds,
+        around.depth + 1,
+        around.timed,
+        calls=layer.use.calls,
+        training=layer.use.training,
+    )
+    if not is_timed:
+        return inside(layer.node, deeper, store)
+    held: Config = {"config": {"layers": [layer.config.get("layer")]}}
+    timed = replace(deeper, feeds=((layer.name,),), timed=around.timed or layer.name, group="layer")
+    return inside(held, timed, store)
 
 
 def use_of(calls: Sequence[Call], around: Around) -> Use:

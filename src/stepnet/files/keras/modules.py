@@ -31,7 +31,7 @@ HDF5 = ("chainer",)  # whose layouts such files have
 DROPOUTS = ("dropout", "recurrent_dropout", "dropout_W", "dropout_U")
 # What a configuration may say of a layer that no layout has.
 UNSAID = {
-    "stateful": "it keeps its state from one call to the next (stateful)",
+    "stateful": "it keeps its state from one call to the next (stateful): here every call starts from zeros",
     "time_major": "it takes time before batch (time_major)",
     "zero_output_for_mask": "it gives zeros at masked steps (zero_output_for_mask)",
 }

@@ -26,6 +26,7 @@ from stepnet.files.onnx.graph import (
 from stepnet.files.onnx.node import GATES, INPUTS, LIMIT, OUTPUTS, STATES, OnnxNode, filled, misfit
 from stepnet.files.onnx.states import Beginning, lengths, state
 from stepnet.files.onnx.tensor import Array, Proto, array_of
+from stepnet.files.onnx.unrolled import unrolled
 from stepnet.files.paths import existing, library
 from stepnet.files.store import Store
 
@@ -42,7 +43,7 @@ QUANTIZED = ("DequantizeLinear", "DynamicQuantizeLinear")
 class OnnxFile:
     """What a model holds: its recurrent nodes in its order, those in bodies and functions among them; the
     arrays that are no weights of these, which are initializers and what constants recurrent nodes start from;
-    and what its other nodes are called.
+    what its other nodes are called; and why layers that it says it was made of are no nodes, by their names.
 
     Not among the others are those that make constants which recurrent nodes take, and those that only move
     the numbers of one recurrent node into the next.
@@ -51,6 +52,7 @@ class OnnxFile:
     nodes: tuple[OnnxNode, ...]
     rest: Mapping[str, Array]
     others: tuple[str, ...]
+    unrolled: Mapping[str, str]
 
 
 def whole(path: str | Path) -> OnnxFile:
@@ -58,8 +60,8 @@ def whole(path: str | Path) -> OnnxFile:
 
     Weights may be initializers, constants, or files in the model's folder, and nodes may have moved them
     about. A layer that an exporter wrote out as products, unrolled or in a loop, is not among the recurrent
-    nodes. Raises `FileError` for a file that is no whole model, and for weights that are quantized or no
-    constants.
+    nodes; PyTorch's says which these are. Raises `FileError` for a file that is no whole model, and for
+    weights that are quantized or no constants.
 
     >>> whole("model.onnx")
     Traceback (most recent call last):
@@ -75,7 +77,7 @@ def whole(path: str | Path) -> OnnxFile:
     constants = {name: array for node in nodes for name, array in node.constants.items()}
     plain = [node for node in walk.nodes if not is_recurrent(node) and node not in folder.nodes]
     others = tuple(f"{node.name or 'a node'} ({node.op})" for node in plain)
-    return OnnxFile(nodes, initializers | constants, others)
+    return OnnxFile(nodes, initializers | constants, others, unrolled(walk.nodes, is_recurrent))
 
 
 def read(path: str | Path) -> tuple[OnnxNode, ...]:

@@ -52,6 +52,7 @@ class Node:
     outputs: tuple[str, ...]
     attributes: dict[str, Proto]
     scope: Scope
+    proto: Proto
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +167,8 @@ def node_of(proto: Proto, scope: Scope, path: str) -> Node:
             attributes[text(attribute.name)] = found
     inputs, outputs = (tuple(map(text, names)) for names in (proto.input, proto.output))
     name = text(proto.name) or next(filter(None, outputs), "")
-    return Node(text(proto.op_type), text(proto.domain), path + name, inputs, outputs, attributes, scope)
+    op, domain = text(proto.op_type), text(proto.domain)
+    return Node(op, domain, path + name, inputs, outputs, attributes, scope, proto)
 
 
 def find(scope: Scope, name: str) -> tuple[Scope, str, Source]:

@@ -26,7 +26,8 @@ BEGINS = {
 def read(path: Path) -> Model:
     """The recurrent nodes of a model, each a module."""
     held = file.whole(path)
-    return Model(str(path), tuple(module(path, node) for node in held.nodes), held.rest, held.others)
+    modules = tuple(module(path, node) for node in held.nodes)
+    return Model(str(path), modules, held.rest, held.others, problems=held.unrolled)
 
 
 def module(path: Path, node: OnnxNode) -> Module:

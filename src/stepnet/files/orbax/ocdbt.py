@@ -16,7 +16,8 @@ from pathlib import Path
 
 from stepnet.errors import FileError
 from stepnet.files import jsons
-from stepnet.files.checkpoint.sstable import crc32c, varint
+from stepnet.files.checkpoint.sstable import varint
+from stepnet.files.checksums import crc32c
 from stepnet.files.orbax.packed import unpacked
 from stepnet.files.store import OBJECT, Store
 

@@ -1,0 +1,323 @@
+"""What the nodes of a TensorFlow graph compute, as expressions: equal ones are one number.
+
+    AddV2(MatMul(item, A), MatMul(h, B)), BiasAdd(.., C)  ->  sum of two products and the constant C
+
+The graph is not run: what each node computes is written as an expression of constants, of the item that a
+loop takes and of the memories that it carries. cells.py compares these with what Keras' cells compute.
+
+Source: while_v2.py of TensorFlow 2.21.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import permutations
+
+from stepnet.files.checkpoint.protobuf import Message
+from stepnet.files.checkpoint.tensors import tensor
+from stepnet.files.model import Array
+
+NAME, OP, INPUTS, ATTRIBUTES = 1, 2, 3, 5  # of a node
+FUNCTIONS, SIGNATURE, ARGUMENTS, NODES, RETURNS = 1, 1, 2, 3, 4  # of a library, and of a function
+RESULTS = 3  # of a signature
+KEY, VALUE, FUNCTION = 1, 2, 10  # of an attribute
+INTEGER, FLAG, TENSOR = 3, 5, 8  # of an attribute
+MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
+TURNS = ("transpose_a", "transpose_b", "adj_x", "adj_y")
+SAME = {"Identity", "ReadVariableOp", "Enter", "Switch", "NextIteration", "Exit", "Cast"}
+CALLS = {"While": "body", "StatelessWhile": "body", "PartitionedCall": "f", "StatefulPartitionedCall": "f"}
+ITEMS = {"TensorListGetItem", "TensorArrayReadV3"}
+DEEPEST = 200  # operators behind one another that an expression is made of
+MOST_TERMS = 8
+MOST_EXPRESSIONS = 500  # of which a cell is made
+AXES: Mapping[tuple[int, ...], str] = {
+    (0,): "rows",
+    (1,): "columns",
+    (-1,): "columns",
+}  # that a matrix is split along
+# From where on what stands in an expression are numbers of others.
+PLAIN = {
+    "sum": 0,
+    "Mul": 0,
+    "columns": 2,
+    "Split": 2,
+    "constant": 3,
+    "other": 3,
+    "memory": 2,
+    "item": 1,
+    "one": 0,
+}
+
+Value = tuple[str, str, int]  # the function, "" for the graph itself; the node in it; which of its outputs
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A node: what it does, what it takes, and what it says: of a constant the few whole numbers that it is,
+    of a slice its masks.
+    """
+
+    op: str
+    inputs: tuple[Value, ...] = ()
+    numbers: tuple[int, ...] = ()
+    masks: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+def operators(graph: Message) -> dict[tuple[str, str], Operator]:
+    """The nodes of a graph and of its functions, by function and name.
+
+    An argument of a function is what its caller gives; one that a loop gives itself anew is its memory.
+    """
+    found = dict(nodes_in("", graph.messages(1)))
+    functions = {one.one(SIGNATURE).text(1): one for library in graph.messages(2)
+                 for one in library.messages(FUNCTIONS)}  # fmt: skip
+    for name, one in functions.items():
+        found.update(nodes_in(name, one.messages(NODES)))
+    callers: dict[str, list[Operator]] = {}
+    for scope, nodes in (
+        ("", graph.messages(1)),
+        *((name, one.messages(NODES)) for name, one in functions.items()),
+    ):
+        for node in nodes:
+            for attribute in node.messages(ATTRIBUTES) if node.text(OP) in CALLS else ():
+                if attribute.text(KEY) == CALLS[node.text(OP)]:
+                    called = attribute.one(VALUE).one(FUNCTION).text(1)
+                    callers.setdefault(called, []).append(found[scope, node.text(NAME)])
+    for name, own in callers.items():
+        if name in functions and len(own) == 1:  # what several callers give is not one thing
+            found.update(arguments(name, functions[name], own[0]))
+    return found
+
+
+def arguments(name: str, function: Message, caller: Operator) -> Iterator[tuple[tuple[str, str], Operator]]:
+    """The arguments of a function as what its caller gives, and what a loop then gives itself."""
+    returned = {entry.text(1): entry.text(2) for entry in function.messages(RETURNS)}
+    results = [returned.get(said.text(1), "") for said in function.one(SIGNATURE).messages(RESULTS)]
+    names = [said.text(1) for said in function.one(SIGNATURE).messages(ARGUMENTS)]
+    again = results if caller.op.endswith("While") else [""] * len(names)
+    for argument, given, text in zip(names, caller.inputs, again, strict=False):
+        inputs = (given, value_of(name, text)) if text else (given,)
+        yield (name, argument), Operator("Merge" if text else "Identity", inputs)
+
+
+def nodes_in(scope: str, nodes: Sequence[Message]) -> Iterator[tuple[tuple[str, str], Operator]]:
+    """The nodes of a graph or function by its name and theirs."""
+    for node in nodes:
+        texts = [bytes(piece).decode(errors="replace") for piece in node.pieces(INPUTS)]
+        inputs = tuple(value_of(scope, text) for text in texts if not text.startswith("^"))
+        op, said = node.text(OP), {one.text(KEY): one.one(VALUE) for one in node.messages(ATTRIBUTES)}
+        masks = {name: said[name].number(INTEGER) for name in MASKS if op == "StridedSlice" and name in said}
+        if any(said[name].number(FLAG) for name in TURNS if name in said):
+            op = f"{op} of what is transposed"
+        numbers: tuple[int, ...] = ()
+        if op == "Const" and "value" in said:
+            constant = said["value"].one(TENSOR)
+            whole, real = (tensor(node.text(NAME), constant, whole=whole) for whole in (True, False))
+            numbers = tuple(map(int, whole.reshape(-1))) if whole is not None else ()
+            op = "one" if real is not None and real.shape == () and real == 1 else op
+        yield (scope, node.text(NAME)), Operator(op, inputs, numbers, masks)
+
+
+def value_of(scope: str, text: str) -> Value:
+    """An output of a node: `split:1` in a graph, and `split:output:1` in a function.
+
+    >>> value_of("", "cell/split:1"), value_of("body", "cell/split:output:1"), value_of("body", "x")
+    (('', 'cell/split', 1), ('body', 'cell/split', 1), ('body', 'x', 0))
+    """
+    name, *places = text.split(":")
+    last = places[-1] if places else ""
+    return scope, name, int(last) if last.isdecimal() and len(last) < 4 else 0
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product with a constant matrix: its number, that of what is multiplied, the name of the constant, and
+    whether what is multiplied is an item.
+    """
+
+    number: int
+    left: int
+    name: str
+    of_item: bool
+
+
+@dataclass(frozen=True)
+class Loop:
+    """What a memory becomes in a loop, two products that it is made of, that of an item and that of something
+    else, and the names of the constants that may be their bias.
+    """
+
+    becomes: int
+    item: Product
+    recurrent: Product
+    biases: tuple[str, ...]
+
+
+Expression = tuple[str | int, ...]  # what is done, and the numbers of the expressions to which
+
+
+@dataclass
+class Graph:
+    """The expressions of a graph by their numbers, equal ones under one."""
+
+    operators: Mapping[tuple[str, str], Operator]
+    arrays: Mapping[str, Array]
+    expressions: list[Expression] = field(default_factory=list[Expression])
+    numbers: dict[Expression, int] = field(default_factory=dict[Expression, int])
+    values: dict[Value, int] = field(default_factory=dict[Value, int])
+    memories: dict[int, Value] = field(default_factory=dict[int, Value])  # with what each becomes
+
+    def number(self, *expression: str | int) -> int:
+        """The number of an expression."""
+        found = self.numbers.setdefault(expression, len(self.expressions))
+        if found == len(self.expressions):
+            self.expressions.append(expression)
+        return found
+
+    def sum(self, *terms: int) -> int:
+        """The number of a sum or, by the sums in it, of all their terms, in whatever order."""
+        parts = sorted(part for term in terms for part in self.terms(term))
+        return self.number("sum", *parts) if len(parts) > 1 else parts[0]
+
+    def terms(self, number: int) -> list[int]:
+        """The terms of a sum, if it is one of not too many."""
+        what, *parts = self.expressions[number]
+        return [int(part) for part in parts] if what == "sum" and len(parts) < MOST_TERMS else [number]
+
+    def times(self, one: int, other: int) -> int:
+        """The number of a product."""
+        return self.number("Mul", *sorted((one, other)))
+
+    def of(self, value: Value, depth: int = 0) -> int:
+        """The number of what a value is."""
+        if value not in self.values:
+            self.values[value] = self.made(value, depth)
+        return self.values[value]
+
+    def made(self, value: Value, depth: int) -> int:
+        """As `of`, of a value that was not asked for yet."""
+        scope, name, place = value
+        node = self.operators.get((scope, name))
+        if node is None or depth > DEEPEST or not node.inputs:
+            if node is not None and node.op == "one":
+                return self.number("one")
+            constant = not scope and name in self.arrays and node is not None and node.op == "Const"
+            return self.number("constant" if constant else "other", scope, name, place)
+        if node.op == "Merge":
+            first, *again = node.inputs
+            same = all(self.origin(one) in (value, self.origin(first)) for one in again)
+            if same:
+                return self.of(first, depth + 1)
+            memory = self.number("memory", scope, name)
+            self.memories[memory] = again[0]
+            return memory
+        if node.op in SAME:
+            return self.of(node.inputs[0], depth + 1)
+        if node.op in ITEMS:
+            return self.number("item", self.is_turned(node.inputs[0]))
+        inputs = [self.of(one, depth + 1) for one in node.inputs]
+        if node.op in ("AddV2", "Add", "BiasAdd"):
+            return self.sum(*inputs)
+        if node.op == "Mul" and len(inputs) == 2:
+            return self.times(*inputs)
+        if node.op == "Split" and len(inputs) == 2:
+            axis = self.operators[node.inputs[0][:2]].numbers if node.inputs[0][:2] in self.operators else ()
+            return self.number("Split", place, str(AXES.get(axis, "?")), inputs[1])
+        cuts = {"StridedSlice": self.columns, "SplitV": partial(self.piece, place)}
+        if node.op in cuts and (ends := cuts[node.op](node)) is not None:
+            return self.number("columns", *ends, inputs[0])
+        return self.number(node.op, place, *inputs)
+
+    def columns(self, node: Operator) -> tuple[int, int] | None:
+        """Where a slice of columns of a matrix begins and ends, -1 for the last; None for any other slice."""
+        ends = [self.operators.get(one[:2]) for one in node.inputs[1:]]
+        if len(ends) != 3 or not all(one is not None and len(one.numbers) == 2 for one in ends):
+            return None
+        begin, end, step = (one.numbers for one in ends if one is not None)
+        first, last, dots, *others = (node.masks.get(name, 0) for name in MASKS)
+        if step != (1, 1) or any(others) or not (dots == 1 or (not dots and first & last & 1)):
+            return None
+        return 0 if first & 2 else begin[1], -1 if last & 2 else end[1]
+
+    def piece(self, place: int, node: Operator) -> tuple[int, int] | None:
+        """As `columns`, of a piece of a matrix that is split in pieces of some widths."""
+        widths, axis = (self.operators.get(one[:2], Operator("")).numbers for one in node.inputs[1:3])
+        if AXES.get(axis) != "columns" or place >= len(widths) or -1 in widths[:-1]:
+            return None
+        begin = sum(widths[:place])
+        return begin, -1 if place == len(widths) - 1 else begin + widths[place]
+
+    def origin(self, value: Value) -> Value:
+        """The value that another one is, whatever it passes through."""
+        for _ in range(DEEPEST):
+            node = self.operators.get(value[:2])
+            if node is None or node.op not in SAME or not node.inputs:
+                break
+            value = node.inputs[0]
+        return (*value[:2], 0)
+
+    def is_turned(self, items: Value) -> int:
+        """1 if a list is of the steps from the last on, 0 if it is of steps as they are."""
+        for _ in range(DEEPEST):
+            node = self.operators.get(self.origin(items)[:2])
+            if node is None or node.op in ("ReverseV2", "Reverse", "ReverseSequence"):
+                return int(node is not None)
+            if not node.inputs or node.op not in (
+                "Merge",
+                "TensorListFromTensor",
+                "Transpose",
+                "TensorArrayScatterV3",
+            ):
+                return 0
+            items = node.inputs[2 if node.op == "TensorArrayScatterV3" else 0]
+        return 0
+
+    # ---- cells
+
+    def constant(self, number: int) -> str:
+        """The name of a constant, "" for what is none; a slice or a part of one is of it."""
+        for _ in range(4):
+            what, *parts = self.expressions[number]
+            if what == "constant":
+                return str(parts[1])
+            if what not in ("columns", "Unpack", "Split"):
+                return ""
+            number = int(parts[-1])
+        return ""
+
+    def inside(self, number: int) -> list[int]:
+        """All expressions that one is made of, itself among them; none where they are too many for a cell."""
+        found, pending = {number}, [number]
+        while pending and len(found) < MOST_EXPRESSIONS:
+            what, *parts = self.expressions[pending.pop()]
+            new = {int(part) for part in parts[PLAIN.get(str(what), 1) :]} - found
+            found |= new
+            pending += new
+        return [] if pending else sorted(found)
+
+    def loops(self) -> Iterator[Loop]:
+        """The loops that may be those of a cell: each product of an item with each one of something else
+        whose matrices fit one another.
+        """
+        for again in list(self.memories.values()):
+            becomes = self.of(again)
+            parts = self.inside(becomes)
+            products = [product for part in parts if (product := self.product(part)) is not None]
+            names = dict.fromkeys(name for part in parts if (name := self.constant(part)))
+            for item, recurrent in permutations(products, 2):
+                wide = self.arrays[item.name].shape[1]
+                hidden, gates = self.arrays[recurrent.name].shape
+                fits = wide == gates and gates in (hidden, 3 * hidden, 4 * hidden)
+                if item.of_item and not recurrent.of_item and fits:
+                    shapes = (gates,), (2, gates)
+                    biases = tuple(name for name in names if self.arrays[name].shape in shapes)
+                    yield Loop(becomes, item, recurrent, biases)
+
+    def product(self, number: int) -> Product | None:
+        """A product with a constant matrix; None for any other expression."""
+        what, *parts = self.expressions[number]
+        if what != "MatMul" or len(parts) != 3:
+            return None
+        left, name = int(parts[1]), self.constant(int(parts[2]))
+        of_item = self.expressions[left][0] == "item"
+        return Product(number, left, name, of_item) if name and self.arrays[name].ndim == 2 else None
