@@ -81,8 +81,9 @@ def test_prepared_runs_give_the_bits_of_others(make: Any, name: str, lengths: tu
 def test_parameters_are_read_at_every_run_however_they_were_changed() -> None:
     program = NetProgram(forward())
     runs, params, call = program.runs(AUTO), parameters(program), call_of(program, (3, 2))
-    for _ in range(3):
-        before = answers(runs, params, call)
+    for _ in range(2):
+        answers(runs, params, call)
+    before = answers(runs, params, call)
     params[0] *= 2
     changed = answers(runs, params, call)
     assert_same_bits(changed, runs.once(params, call).arrays)
@@ -121,9 +122,10 @@ def test_a_run_that_fails_leaves_the_next_as_it_was() -> None:
     rnn = sn.RNN(lambda x, h, p: (np.tanh(p["E"][x] + h @ p["R"]),) * 2, params, memory=3)
     x = sn.Ragged.from_list([np.array([0, 3, 1])])
     run = sn.vjp(rnn)
-    for _ in range(3):
-        (y, _), back = run(x)
-        gradients = back(sn.Ragged.from_list([numbers(3, 3)]))
+    for _ in range(2):
+        run(x)
+    (y, _), back = run(x)
+    gradients = back(sn.Ragged.from_list([numbers(3, 3)]))
     with pytest.raises(InputError, match="outside the rows"):
         run(sn.Ragged.from_list([np.array([0, 4, 1])]))
     (again, _), _ = run(x)

@@ -1,5 +1,7 @@
 """Products of several left sides, and values that lie within a concatenation, on every target."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tolerance import assert_close
@@ -35,16 +37,17 @@ def net_of(sizes: tuple[int, ...], width: int, joined: bool, dtype: str) -> Net:
         scale = inner.constant(np.asarray(place + 1, dtype))
         pieces.append(inner.add("multiply", cut, scale))
     total = inner.add("multiply", h, inner.constant(np.asarray(0.5, dtype)))
+    outputs: list[int] = []
     if joined:
         whole = inner.add("concatenate", *pieces, pieces[0], axis=-1)
         right = inner.add("concatenate", *rights, rights[0], axis=-2)
         total = inner.add("add", total, inner.add("matmul", whole, right))
+        outputs.append(whole)
     else:
         for piece, right in zip(pieces, rights, strict=True):
             total = inner.add("add", total, inner.add("matmul", piece, right))
     after = inner.add("tanh", total)
-    outputs = [after, whole] if joined else [after]
-    body = inner.net([*outputs, after])
+    body = inner.net([*outputs, after, after])
     given = [outer.input(Type(STEPS, (width,), dtype), "x"), outer.input(Type(ROWS, (width,), dtype), "h")]
     given += [outer.input(Type(CONST, (size, width), dtype), f"W{place}") for place, size in enumerate(sizes)]
     gives = Recur(body, 1, 1).add_results(outer, given)
@@ -69,13 +72,8 @@ def test_sums_of_products_are_right(
     net, call = net_of(sizes, width, joined, dtype), call_of(width, dtype)
     params = [RANDOM.uniform(-0.2, 0.2, (size, width)).astype(dtype) for size in sizes]
     found = LlvmEngine(target).compile(schedule(net)).bind(params)(call)
-    wide = Call(
-        [call.sequences[0].astype("float64")],
-        call.starts,
-        LENGTHS,
-        call.total,
-        [call.initial[0].astype("float64")],
-    )  # type: ignore[union-attr]
+    arrays = [array.astype("float64") for array in (*call.sequences, *call.initial) if array is not None]
+    wide = replace(call, sequences=arrays[:1], initial=arrays[1:])
     right = BoundNet(widened(net), tuple(one.astype("float64") for one in params))(wide)
     for actual, expected in zip(found.arrays, right.arrays, strict=True):
         assert_close(actual, expected, 9, sum(sizes) + width)

@@ -7,7 +7,7 @@ packed where they lie. So what is a view, and of which parameter, is found once;
 other constants, and packs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -85,7 +85,7 @@ class Refill:
             else:
                 self.views[key] = View.found(value, parameters)
         self.packings: list[tuple[Packing, Key]] = []
-        self.others = []
+        self.others: list[tuple[Callable[..., None], list[Key]]] = []
         for offset, entry in constants.entries:
             if isinstance(entry, np.ndarray):
                 continue
