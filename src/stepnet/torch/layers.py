@@ -10,7 +10,7 @@ from typing import Any, cast
 from stepnet.torch.bound import BOUND
 from stepnet.torch.cells import Sizes
 from stepnet.torch.checks import DTYPES, as_cast, check_tensors
-from stepnet.torch.operator import run_sizes
+from stepnet.torch.operator import as_called, run_sizes
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.sequences import PackedSequence, Place, Sequences
 
@@ -27,7 +27,7 @@ class Layer:
         """The outputs and the last states. See the class in torch.nn."""
         theirs = cast("Callable[..., Any]", super().forward)  # type: ignore[misc]
         device = (input.data if isinstance(input, PackedSequence) else input).device
-        return theirs(input, hx) if device.type != "cpu" else answer(self, theirs, input, hx)
+        return theirs(input, hx) if device.type != "cpu" else as_called(answer)(self, theirs, input, hx)
 
     def __getstate__(self) -> dict[str, Any]:
         """All but what runs it, which a copy makes anew."""
@@ -70,7 +70,8 @@ def answer(module: Any, theirs: Callable[..., Any], value: Any, hx: Any) -> Any:
 def check(module: Any, given: Sequences, states: list[Any]) -> None:
     """Raises PyTorch's own errors for data and states that do not fit the module."""
     sizes = None if given.data.dim() == 3 else [given.rows]
-    if states:
+    known = given.place.form != "packed" or not torch.compiler.is_compiling()
+    if states and known:  # else the operator checks them when the graph runs
         module.check_forward_args(given.data, in_form(module, states), sizes)
     else:
         module.check_input(given.data, sizes)

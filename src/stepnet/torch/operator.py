@@ -10,8 +10,9 @@ elsewhere finds none, and says so.
 Without a graph, the operator is not used: it takes longer to call.
 """
 
-from collections.abc import Sequence
-from functools import lru_cache
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
 from math import prod
 from typing import Any
 from weakref import WeakValueDictionary
@@ -57,6 +58,20 @@ def runnable_of(key: str) -> Runnable:
     return MODULES[name].runnable_in(mode == "train")
 
 
+def as_called(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that is traced where a graph is made; and where none is, is not traced either.
+
+    torch.compile goes on behind what it could not trace, and would trace the insides of what runs a net.
+    """
+    return function if torch.compiler.is_compiling() or "torch._dynamo" not in sys.modules else apart(function)
+
+
+@cache
+def apart(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that is never traced. Asking for that imports all of PyTorch's compiler."""
+    return torch.compiler.disable(function)
+
+
 def run_sizes(
     module: Any, sizes: Sizes, place: Place, data: Any, memories: list[Any], parameters: list[Any]
 ) -> list[Any]:
@@ -76,14 +91,22 @@ def in_graph(
     outputs: int,
 ) -> list[Any]:
     """The results by the operator. outputs: how many of them there is one of per step."""
-    if torch._C._functorch.maybe_current_level() is not None:
+    # Under a transform the compiler stops at the next line, which its message quotes; torch.export goes on.
+    if torch._C._functorch.maybe_current_level() is not None:  # no transform of torch.func in a graph
         raise InputError(NO_TRANSFORM)
     inputs = [data, *memories, *statics, *parameters]
-    wanted = list(wanted_of(inputs)) if torch.is_grad_enabled() else []
+    wanted = wanted_in_graph(inputs) if torch.is_grad_enabled() else []
     results = torch.ops.stepnet.recurrence(key, place.form, list(place.tensors), wanted, inputs)
     lead = data.shape[: place.lead]
     whole = [one.reshape(*lead, *one.shape[1:]) for one in results[:outputs]]
     return [*whole, *results[outputs : outputs + len(memories)]]
+
+
+def wanted_in_graph(inputs: list[Any]) -> list[int]:
+    """The places of inputs that a graph gives gradients of: a program that is exported may be asked for all."""
+    if torch.compiler.is_exporting():
+        return [place for place, one in enumerate(inputs) if one.is_floating_point()]
+    return list(wanted_of(inputs))
 
 
 # ---- the operator ------------------------------------------------------------------------------------------
@@ -132,7 +155,7 @@ def backward_shapes(key: str, form: str, place: Any, wanted: Sequence[int], inpu
 def save(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Any]) -> None:
     """Saves what the gradients of a recurrence are made of."""
     ctx.key, ctx.form, place, ctx.wanted, tensors = inputs
-    if not ctx.wanted:
+    if not set(wanted_of(tensors)) <= set(ctx.wanted):
         raise InputError(
             "a graph that was made without gradients is asked for them: make it where gradients are enabled, "
             "from a module whose parameters require them"

@@ -11,7 +11,7 @@ from stepnet.errors import InputError
 from stepnet.rnn.declared import keep
 from stepnet.rnn.layers import LayerPrograms
 from stepnet.torch.bound import BOUND, Runnable
-from stepnet.torch.operator import MODULES, in_graph
+from stepnet.torch.operator import MODULES, as_called, in_graph
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.sequences import Sequences
 from stepnet.torch.trace import described, tensors_of, trace
@@ -75,7 +75,11 @@ class Recurrence(torch.nn.Module):
 
     def forward(self, input: Any, state: Any = None, statics: Any = None) -> Any:  # noqa: A002 - PyTorch's
         """The outputs in the form of the sequences, and the last state."""
-        given = Sequences.of(input, self.batch_first)
+        return as_called(Recurrence.answer)(self, input, state, statics)
+
+    def answer(self, value: Any, state: Any, statics: Any) -> Any:
+        """What a call gives."""
+        given = Sequences.of(value, self.batch_first)
         _, memory, still = self._example
         states = [] if state is None else parts(state, memory, "state")
         fixed = parts(statics, still, "statics")
@@ -94,13 +98,17 @@ class Recurrence(torch.nn.Module):
         if not torch.compiler.is_compiling():
             return self.runnable(tensors)(self, given.place, given.data, states, tensors, statics)
         if not states:
-            states = [
-                given.data.new_zeros(given.rows, *one.shape[1:], dtype=one.dtype if one.dtype == torch.bool else None)
-                for one in leaves(self._example[1])
-            ]
+            states = self.zeros(given)
         key = f"{self._name}:{'train' if self.training else 'eval'}"
         outputs = len(leaves(self._output))
         return in_graph(key, given.place, given.data, states, statics, tensors, outputs)
+
+    def zeros(self, given: Sequences) -> list[Any]:
+        """The states that sequences begin with where none are handed in."""
+        memories = leaves(self._example[1])
+        kinds = [given.data.dtype if one.is_floating_point() else one.dtype for one in memories]
+        pairs = zip(memories, kinds, strict=True)
+        return [given.data.new_zeros(given.rows, *one.shape[1:], dtype=kind) for one, kind in pairs]
 
     @property
     def tensors(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, cast
 from stepnet.torch.bound import BOUND
 from stepnet.torch.cells import MODES, Sizes
 from stepnet.torch.checks import DTYPES, as_cast, check_tensors
-from stepnet.torch.operator import run_sizes
+from stepnet.torch.operator import as_called, run_sizes
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.sequences import Place
 
@@ -30,7 +30,7 @@ class Step:
         states = states_of(self, mode, input, hx)
         if input.device.type != "cpu" or not fits(self, mode, input, states):
             return theirs(input, hx)  # which says what is wrong
-        last = following(self, mode, input, states)
+        last = as_called(following)(self, mode, input, states)
         return tuple(last) if mode == "LSTM" else last[0]
 
     def __getstate__(self) -> dict[str, Any]:
