@@ -27,6 +27,13 @@ from stepnet.torch.pytorch import pytorch
 torch: Any = pytorch("torch")
 Array = np.ndarray
 AUTO = checked_engine("auto")
+NO_FORWARD_MODE = (
+    "recurrences have no forward-mode derivatives: use reverse mode (backward, torch.func.grad or vjp), or "
+    "the layers of torch.nn"
+)
+NO_VMAP = (
+    "recurrences cannot run under torch.vmap: give all sequences as one batch, or use the layers of torch.nn"
+)
 
 
 @dataclass(frozen=True)
@@ -118,18 +125,12 @@ class NetFunction(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
         """Refused."""
-        raise InputError(
-            "recurrences have no forward-mode derivatives: use reverse mode (backward, torch.func.grad or "
-            "vjp), or the layers of torch.nn"
-        )
+        raise InputError(NO_FORWARD_MODE)
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
         """Refused."""
-        raise InputError(
-            "recurrences cannot run under torch.vmap: give all sequences as one batch, or use the layers of "
-            "torch.nn"
-        )
+        raise InputError(NO_VMAP)
 
 
 def wanted_of(tensors: Sequence[Any]) -> tuple[int, ...]:
@@ -155,7 +156,7 @@ def run(
 
     apart: how many of the outputs have memory of their own; the others live equally long.
     """
-    arrays = [None if one is None else array_of(one) for one in tensors]
+    arrays = [None if one is None else view_of(one) for one in tensors]
     results = run_net(program, arrays, call_of(batch, [], [], False, None, None), AUTO, apart)
     taken = [one for one in arrays if one is not None]
     tensors = list[Any]()
@@ -169,6 +170,14 @@ def run(
 def array_of(tensor: Any) -> Array:
     """The numbers of a tensor, C-contiguous; where it is that, they are not copied."""
     return tensor.detach().contiguous().numpy()
+
+
+def view_of(tensor: Any) -> Array:
+    """As `array_of`, for memory that PyTorch may free afterwards, as FSDP does with whole parameters.
+
+    A tensor whose `numpy()` was asked for once can never be freed so.
+    """
+    return np.from_dlpack(tensor.detach().contiguous())
 
 
 def tensor_of(array: Array) -> Any:
