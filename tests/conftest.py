@@ -2,6 +2,7 @@
 is seen again, and processes that run tests beside one another, but for those that are to be alone.
 """
 
+import gc
 import os
 from collections.abc import Generator
 from contextlib import ExitStack
@@ -11,6 +12,8 @@ os.environ["KERAS_BACKEND"] = "torch"  # read when keras is first imported
 
 import pytest
 from hypothesis import settings
+
+gc.set_threshold(20_000, 20, 20)  # to compile and to import makes much, and little of it is garbage
 
 settings.register_profile("same every time", derandomize=True, deadline=None, max_examples=50)
 settings.load_profile("same every time")
@@ -44,6 +47,14 @@ def pytest_report_header(config: pytest.Config) -> str | None:
         f"random steps: seed {config.option.seed}, as in make test-long ARGS='--seed {config.option.seed}'"
     )
     return again if config.option.long else None
+
+
+def pytest_collection_finish() -> None:
+    """Garbage is looked for among what tests made alone: what modules and frameworks hold stays to the end, and
+    to go through that takes a hundred milliseconds each time.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
