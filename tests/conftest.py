@@ -80,8 +80,8 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_collection_finish() -> None:
-    """Garbage is looked for among what tests made alone: what modules and frameworks hold stays to the end, and
-    to go through that takes a hundred milliseconds each time.
+    """Garbage is looked for among what tests made alone: what modules and frameworks hold stays to the end,
+    and to go through that takes a hundred milliseconds each time.
     """
     gc.collect()
     gc.freeze()

@@ -111,8 +111,8 @@ def faults(
     rows: Values = ROWS,
     params: Values = PARAMETERS,
 ) -> list[str]:
-    """What is not as in NumPy, on any engine: what is refused that NumPy can do, but for `refused` (patterns of names, with
-    the reasons); what is not refused that NumPy raises for; and values and dtypes that differ.
+    """What is not as in NumPy, on any engine: what is refused that NumPy can do, but for `refused` (patterns
+    of names, with the reasons); what is not refused that NumPy raises for; values and dtypes that differ.
     """
     found: list[str] = []
     wanted: dict[str, list[Array]] = {}

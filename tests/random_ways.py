@@ -5,6 +5,7 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from itertools import product
 from typing import Any
 
 import hypothesis.strategies as st
@@ -342,10 +343,17 @@ def dtype_of(array: Array, dtype: str) -> str | None:
 
 
 def stored(data: st.DataObject) -> None:
-    """Numbers of two bytes are computed with in float32, and results rounded once."""
-    step, engine, reverse = data.draw(random_steps()), data.draw(ENGINES), data.draw(st.booleans())
-    dtype = data.draw(st.sampled_from(["float16", "bfloat16"]))
+    """Numbers of two bytes are computed with in float32, and results rounded once: of both dtypes, on each
+    engine.
+    """
+    step, reverse = data.draw(random_steps()), data.draw(st.booleans())
     batch = data.draw(sequences_for(step, "float32"))
+    for dtype, engine in product(("float16", "bfloat16"), ("interpret", "llvm")):
+        assert_rounded_once(step, batch, reverse, dtype, engine)
+
+
+def assert_rounded_once(step: RandomStep, batch: Sequences, reverse: bool, dtype: str, engine: str) -> None:
+    """Asserts that results are those of the widened numbers, rounded."""
 
     def of_two_bytes(leaf: Any) -> Any:
         values = leaf.values if isinstance(leaf, sn.Ragged) else leaf

@@ -27,7 +27,7 @@ FEW = {
     "generated": 10,
     "layered": 8,
     "totalled": 8,
-    "stored": 8,
+    "stored": 4,
     "differentiated": 6,
 }
 BATCH = 50

@@ -68,8 +68,8 @@ Share = Callable[[Case, list[Record], int], list[Record]]
 
 @pytest.fixture
 def share(request: pytest.FixtureRequest) -> Share:
-    """What gives a third of the targets of a case, all with --long: over the cases of a cell each has its turn,
-    and the three turns together are all.
+    """What gives a third of the targets of a case, all with --long: the three turns together are all of
+    them, and case by case another third begins.
     """
 
     def share(case: Case, targets: list[Record], turn: int) -> list[Record]:

@@ -16,7 +16,6 @@ from stepnet.net.ops import OPERATIONS, Operation
 from stepnet.net.recur import Given, Gives, Order
 from stepnet.net.types import Literal, Type
 
-
 Pairs = tuple[tuple[str, Any], ...]
 """What an operation is told besides its operands, by name and in the order of the names."""
 
@@ -72,7 +71,7 @@ class Net:
         check(self)
 
     def __hash__(self) -> int:
-        # Of a few numbers: nets that are alike are rare, and a body is looked up whenever a node with it is made.
+        # Of a few numbers: a body is looked up whenever a node with it is made, and few nets are alike.
         return hash((len(self.nodes), self.inputs, self.results))
 
     def __str__(self) -> str:

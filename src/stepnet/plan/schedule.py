@@ -69,7 +69,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The parts of a net in the order they run: made when they are first asked for, as an engine may need none.
+    """The parts of a net in the order they run, made when they are first asked for: an engine may need none.
 
     traced: the net as traced. moved: the same after inner recurrences were moved out of those whose memory
     they do not need, where that is done already.

@@ -27,7 +27,7 @@ REGISTER_TYPES = {
 MEMORY_TYPES = {**REGISTER_TYPES, "bool": I8}
 
 
-# Constants are the same objects wherever they are equal, so that their text is written once: a vector's is long.
+# Constants that are equal are one object, so that their text, which is long for a vector, is written once.
 
 
 @lru_cache(maxsize=4096)
