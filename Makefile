@@ -26,8 +26,8 @@ demo: $(VENV)/demo.stamp ## a speaker classifier trained in PyTorch, run by step
 test: $(VENV)/test.stamp ## all tests, doctests and the examples in README and docs, on all processors
 	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
-test-long: $(VENV)/test.stamp ## what has a full length, at that: processes, and 10,000 random steps, new each time
-	$(BIN)/python -m pytest $(PARALLEL) --long tests/test_processes.py tests/test_random_steps.py $(ARGS)
+test-long: $(VENV)/test.stamp ## what has a full length, at that: processes, whole tables, and 10,000 random steps, new each time
+	$(BIN)/python -m pytest $(PARALLEL) --long -m long tests $(ARGS)
 
 test-fuzz: $(VENV)/test.stamp ## files spoilt in a hundred thousand ways, against every reader
 	$(BIN)/python tests/fuzz/hunt.py --count 100000 --keep build/mutants $(ARGS)

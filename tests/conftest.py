@@ -2,6 +2,7 @@
 is seen again, and processes that run tests beside one another, but for those that are to be alone.
 """
 
+import gc
 import os
 from collections.abc import Generator
 from contextlib import ExitStack
@@ -11,6 +12,8 @@ os.environ["KERAS_BACKEND"] = "torch"  # read when keras is first imported
 
 import pytest
 from hypothesis import settings
+
+gc.set_threshold(20_000, 20, 20)  # to compile and to import makes much, and little of it is garbage
 
 settings.register_profile("same every time", derandomize=True, deadline=None, max_examples=50)
 settings.load_profile("same every time")
@@ -24,7 +27,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`make test-peers ARGS=--save` keeps what frameworks gave, `make pictures` what the browser showed;
-    `make test-long` runs some tests at their full length, and other random steps each time.
+    `make test-long` runs tests marked `long` at their full length, and other random steps each time.
     """
     parser.addoption("--long", action="store_true", help="run what has a full length at that")
     parser.addoption("--save", action="store_true", help="keep what frameworks gave and browsers showed")
@@ -38,12 +41,50 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.seed = int.from_bytes(os.urandom(3), "big")
 
 
+LEFT = pytest.StashKey[dict[str, tuple[int, int]]]()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without --long each n-th case alone of a test marked `long(every=n)`."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if (mark := item.get_closest_marker("long")) and "every" in mark.kwargs:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    if config.option.long or not cases:
+        return
+    left = {
+        item
+        for every in cases.values()
+        for place, item in enumerate(every)
+        if place % every[0].get_closest_marker("long").kwargs["every"]  # type: ignore[union-attr]
+    }
+    config.stash[LEFT] = {
+        name: (sum(one in left for one in every), len(every)) for name, every in cases.items()
+    }
+    config.hook.pytest_deselected(items=list(left))
+    items[:] = [item for item in items if item not in left]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """What was left to `make test-long`."""
+    for name, (left, all_) in config.stash.get(LEFT, {}).items():
+        terminalreporter.write_line(f"left to make test-long: {left} of {all_} cases of {name}")
+
+
 def pytest_report_header(config: pytest.Config) -> str | None:
     """With --long the seed of the random steps."""
     again = (
         f"random steps: seed {config.option.seed}, as in make test-long ARGS='--seed {config.option.seed}'"
     )
     return again if config.option.long else None
+
+
+def pytest_collection_finish() -> None:
+    """Garbage is looked for among what tests made alone: what modules and frameworks hold stays to the end,
+    and to go through that takes a hundred milliseconds each time.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -19,6 +19,7 @@ from stepnet.errors import StepnetError
 from stepnet.trace.step import trace_step
 from stepnet.values.dtypes import COMPUTED
 
+ENGINES = ("interpret", "llvm")
 Array = np.ndarray
 Function = Callable[[Any], Any]
 Values = dict[str, Array]
@@ -106,13 +107,12 @@ def leaves(value: Any) -> list[Array]:
 
 def faults(
     cases: Mapping[str, Case],
-    engine: str,
     refused: Mapping[str, str],
     rows: Values = ROWS,
     params: Values = PARAMETERS,
 ) -> list[str]:
-    """What is not as in NumPy: what is refused that NumPy can do, but for `refused` (patterns of names, with
-    the reasons); what is not refused that NumPy raises for; and values and dtypes that differ.
+    """What is not as in NumPy, on any engine: what is refused that NumPy can do, but for `refused` (patterns
+    of names, with the reasons); what is not refused that NumPy raises for; values and dtypes that differ.
     """
     found: list[str] = []
     wanted: dict[str, list[Array]] = {}
@@ -124,14 +124,16 @@ def faults(
             wanted[name] = right
         elif all(one.dtype.name in COMPUTED for one in right) and not is_listed(name, refused):
             found.append(f"{name} is refused: {refusal}")
-    results = by_engine({name: cases[name].function for name in wanted}, rows, params, engine)
-    for name, right in wanted.items():
-        found += differences(name, cases[name], results[name], right, rows | params)
+    for engine in ENGINES:
+        results = by_engine({name: cases[name].function for name in wanted}, rows, params, engine)
+        for name, right in wanted.items():
+            said = differences(name, cases[name], results[name], right, rows | params)
+            found += [f"{engine}: {one}" for one in said]
     return found
 
 
-def check(cases: Mapping[str, Case], engine: str, refused: Mapping[str, str], *values: Values) -> None:
-    found = faults(cases, engine, refused, *values)
+def check(cases: Mapping[str, Case], refused: Mapping[str, str], *values: Values) -> None:
+    found = faults(cases, refused, *values)
     assert not found, "\n".join(found)
 
 

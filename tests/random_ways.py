@@ -5,6 +5,7 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from itertools import product
 from typing import Any
 
 import hypothesis.strategies as st
@@ -287,7 +288,8 @@ def layered(data: st.DataObject) -> None:
     ways = [data.draw(st.sampled_from(DIRECTIONS)) for _ in steps]
     dtype, engine, width = data.draw(DTYPES), data.draw(ENGINES), data.draw(st.sampled_from([1, 3, 17]))
     stack = stack_of(steps, ways, width, dtype)
-    lengths = data.draw(st.lists(st.sampled_from([0, 1, 2, LONGEST]), max_size=4))
+    some = st.lists(st.sampled_from([LONGEST, 2, 1, 0]), min_size=2, max_size=4)
+    lengths = data.draw(st.one_of(some, some, some, st.just([])))
     random = np.random.default_rng(data.draw(st.integers(0, 99)))
     statics, initial = (
         [
@@ -299,18 +301,17 @@ def layered(data: st.DataObject) -> None:
     initial = [one if data.draw(st.booleans()) else None for one in initial]
     offsets = (np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]),)
     x = sn.Ragged(random.uniform(-1, 1, (sum(lengths), width)).astype(dtype), offsets)
-    last_only = data.draw(st.booleans())
-    below, finals = x, []
+    ahead, below, finals = x, x, []
     for place, layer in enumerate(stack.layers):
-        top = place == len(steps) - 1
-        below, final = layer(
-            below, initial[place], statics=statics[place], engine=engine, last_only=last_only and top
-        )
+        ahead = below
+        below, final = layer(below, initial[place], statics=statics[place], engine=engine)
         finals.append(final)
+    last, _ = stack.layers[-1](ahead, initial[-1], statics=statics[-1], engine=engine, last_only=True)
     with threads(data.draw(st.sampled_from([1, 2]))):
-        found = stack(x, tuple(initial), statics=tuple(statics), engine=engine, last_only=last_only)
-    assert_same_bits(found, (below, tuple(finals)))
-    if set(ways) == {"forward"} and lengths and not last_only:
+        for last_only, outputs in ((False, below), (True, last)):
+            found = stack(x, tuple(initial), statics=tuple(statics), engine=engine, last_only=last_only)
+            assert_same_bits(found, (outputs, tuple(finals)))
+    if set(ways) == {"forward"} and lengths:
         stream = stack.stream(len(lengths), tuple(initial), tuple(statics), engine)
         for at in range(max(lengths)):
             shown = stream.step(at_step(x, at))
@@ -342,10 +343,17 @@ def dtype_of(array: Array, dtype: str) -> str | None:
 
 
 def stored(data: st.DataObject) -> None:
-    """Numbers of two bytes are computed with in float32, and results rounded once."""
-    step, engine, reverse = data.draw(random_steps()), data.draw(ENGINES), data.draw(st.booleans())
-    dtype = data.draw(st.sampled_from(["float16", "bfloat16"]))
+    """Numbers of two bytes are computed with in float32, and results rounded once: of both dtypes, on each
+    engine.
+    """
+    step, reverse = data.draw(random_steps()), data.draw(st.booleans())
     batch = data.draw(sequences_for(step, "float32"))
+    for dtype, engine in product(("float16", "bfloat16"), ("interpret", "llvm")):
+        assert_rounded_once(step, batch, reverse, dtype, engine)
+
+
+def assert_rounded_once(step: RandomStep, batch: Sequences, reverse: bool, dtype: str, engine: str) -> None:
+    """Asserts that results are those of the widened numbers, rounded."""
 
     def of_two_bytes(leaf: Any) -> Any:
         values = leaf.values if isinstance(leaf, sn.Ragged) else leaf

@@ -21,6 +21,8 @@ FRAMES, INPUTS, HIDDEN = 29, 12, 64  # the longest utterance's
 @pytest.fixture(autouse=True)
 def short_race(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "ROUNDS", (2, 3))
+    monkeypatch.setattr(demo, "WARM", 0)
+    monkeypatch.setattr(demo, "COUNTED", 2)
     monkeypatch.setattr(demo, "RACE_SECONDS", 0.0)
 
 

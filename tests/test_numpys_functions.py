@@ -424,10 +424,10 @@ TABLES = {
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("table", TABLES)
-def test_functions(table: str, dtype: str, engine: str) -> None:
+def test_functions(table: str, dtype: str) -> None:
     zeros = table != "einsums"  # of two zeros NumPy's einsum gives either, as its code goes
     cases = {f"{name}: {dtype}": Case(one, zeros=zeros) for name, one in TABLES[table].items()}
-    check(cases, engine, REFUSED, *values(dtype))
+    check(cases, REFUSED, *values(dtype))
 
 
 def edge_cases() -> Iterator[tuple[str, Case]]:
@@ -456,8 +456,8 @@ def edge_cases() -> Iterator[tuple[str, Case]]:
         yield f"clip {name}", Case(lambda o, f=of: np.clip(f(o), f(o)[..., ::-1], 3), zeros=False)
 
 
-def test_edges(engine: str) -> None:
-    check(dict(edge_cases()), engine, REFUSED)
+def test_edges() -> None:
+    check(dict(edge_cases()), REFUSED)
 
 
 def test_every_function_is_here() -> None:

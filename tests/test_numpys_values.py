@@ -83,8 +83,8 @@ def sigmoid(x: Any) -> Any:
 EXACT: dict[str, Function] = {"sigmoid": sigmoid}
 
 
-def test_unary(engine: str) -> None:
-    check(dict(unary_cases()), engine, REFUSED)
+def test_unary() -> None:
+    check(dict(unary_cases()), REFUSED)
 
 
 def outer(o: Any, left: str, right: str) -> tuple[Any, Any]:
@@ -113,8 +113,8 @@ def binary_cases(name: str) -> Iterator[tuple[str, Case]]:
 
 
 @pytest.mark.parametrize("name", names(2))
-def test_binary(name: str, engine: str) -> None:
-    check(dict(binary_cases(name)), engine, REFUSED)
+def test_binary(name: str) -> None:
+    check(dict(binary_cases(name)), REFUSED)
 
 
 # ---- powers ------------------------------------------------------------------------------------------------
@@ -157,8 +157,8 @@ def power(operand: str, exponent: Any) -> Case:
     return Case(lambda o: getattr(o, operand) ** exponent, 2, exact)
 
 
-def test_powers(engine: str) -> None:
-    check(dict(power_cases()), engine, REFUSED)
+def test_powers() -> None:
+    check(dict(power_cases()), REFUSED)
 
 
 def test_what_is_listed_is_refused() -> None:

@@ -37,6 +37,7 @@ CASES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux is missing, whose processes these are about")
 @pytest.mark.parametrize(("script", "short", "full"), CASES, ids=lambda value: str(value))
 def test_processes(script: str, short: list[str], full: list[str], request: pytest.FixtureRequest):

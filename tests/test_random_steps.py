@@ -27,7 +27,7 @@ FEW = {
     "generated": 10,
     "layered": 8,
     "totalled": 8,
-    "stored": 8,
+    "stored": 4,
     "differentiated": 6,
 }
 BATCH = 50
@@ -42,6 +42,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize(("way", "batch"), names, ids=[f"{way}-{batch:03}" for way, batch in names])
 
 
+@pytest.mark.long
 def test_random_steps(way: str, batch: int, pytestconfig: pytest.Config) -> None:
     options, ran = pytestconfig.option, list[int]()
     count, beginning = (BATCH, options.seed) if options.long else (FEW[way], 0)

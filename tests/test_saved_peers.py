@@ -48,6 +48,12 @@ def check(case: dict[str, Any], engine: str = "auto") -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_weights_give_what_they_gave_in_the_framework(case: dict[str, Any]):
+    check(case, engine="interpret")  # what a layout means is the same on every engine
+
+
+@pytest.mark.long(every=5)
+@pytest.mark.parametrize("case", CASES)
+def test_and_so_they_do_as_machine_code(case: dict[str, Any]):
     check(case)
 
 

@@ -24,7 +24,7 @@ from stepnet.net.ir import Builder, Net, Recur, ancestors
 from stepnet.net.types import CONST, ROWS, STEPS, Extent, Type
 from stepnet.plan.passes.lift import lift
 from stepnet.plan.plan import plan
-from stepnet.plan.schedule import schedule, scheduled
+from stepnet.plan.schedule import Schedule, schedule
 from stepnet.ragged.offsets import offsets_of
 
 Array = np.ndarray
@@ -325,7 +325,7 @@ def test_a_schedule_gives_what_is_right(make: Callable[[Parts], list[int]], engi
     p = parts(a_product)
     net = p.builder.net(make(p))
     call = call_of(net, LENGTHS)
-    for made in (schedule(net), scheduled(net, lift(net))):
+    for made in (schedule(net), Schedule(net, lift(net))):
         bound = engine_named(engine).compile(made).bind(PARAMETERS)
         assert_right(bound(call), right(net, call), call)
 

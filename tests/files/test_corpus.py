@@ -12,7 +12,7 @@ from peers.corpus import results
 from peers.corpus.conversions import TARGETS, Conversion, conversions, judged, ours
 from peers.corpus.specimens import unpack
 
-EVERY = 7
+EVERY = 17
 SAVED = results.load()
 FILES = [f"{framework}/{file}" for framework, files in SAVED["files"].items() for file in files]
 Found = dict[str, list[tuple[Conversion, str]]]

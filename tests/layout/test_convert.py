@@ -62,10 +62,33 @@ def alike(cell: str) -> tuple[Record, ...]:
 # ---- every two ---------------------------------------------------------------------------------------------
 
 
+THIRDS = 3
+Share = Callable[[Case, list[Record], int], list[Record]]
+
+
+@pytest.fixture
+def share(request: pytest.FixtureRequest) -> Share:
+    """What gives a third of the targets of a case, all with --long: the three turns together are all of
+    them, and case by case another third begins.
+    """
+
+    def share(case: Case, targets: list[Record], turn: int) -> list[Record]:
+        long = request.config.getoption("--long")
+        first = 0 if long else (CASES.index(case) + turn) % THIRDS
+        return targets[first :: 1 if long else THIRDS]
+
+    return share
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_every_pair(case: Case):
-    """From a record to all others: what is made is the same function and comes back; what can be is made."""
-    for directions, targets in by_directions(case).items():
+def test_every_pair(case: Case, share: Share):
+    """From a record to others: what is made is the same function and comes back; what can be is made.
+
+    To a third of the others, and to all of them in `make test-long`.
+    """
+    for directions, every in by_directions(case).items():
+        targets = share(case, every, 0)
         sizes, square = (case.sizes(replace(each, directions=directions)) for each in (SIZES, SQUARE))
         refused = pairs(case, sizes, weights(case.record, sizes), targets)
         left = pairs(case, square, tame(case.record, square), refused)
@@ -86,11 +109,16 @@ ONE = Sizes(inputs=1, hidden=1, projected=1)
 ZEROS = {"nothing": "", "biases and peepholes": "bdpq", "all": "WRbdpPq"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("zero", ZEROS)
-def test_every_pair_of_one_unit_and_of_zeros(case: Case, zero: str):
-    """What is made is the same function, and each reason of what is refused is true of these very numbers."""
-    for directions, targets in by_directions(case).items():
+def test_every_pair_of_one_unit_and_of_zeros(case: Case, zero: str, share: Share):
+    """What is made is the same function, and each reason of what is refused is true of these very numbers.
+
+    Every pair has its turn with one kind of zeros, and with each kind in `make test-long`.
+    """
+    for directions, every in by_directions(case).items():
+        targets = share(case, every, [*ZEROS].index(zero))
         sizes = case.sizes(replace(ONE, directions=directions))
         arrays = weights(case.record, sizes)
         for block, view in views(case.record, sizes, arrays).items():

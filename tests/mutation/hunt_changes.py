@@ -49,9 +49,13 @@ TESTS: dict[str, Sequence[str]] = {
     "plan/passes/lift.py": ("tests/test_nested.py", "tests/test_builder_nested.py"),
     "plan/plan.py": PASSES,
     "plan/schedule.py": ("tests/test_nested.py", "tests/test_builder_nested.py"),
+    "grad/*.py": ("tests/test_adjoints.py", "tests/test_gradients.py"),
     **{
         f"engines/llvm/{name}.py": GENERATED
-        for name in ("code", "stage", "units", "lowering", "loops", "pointwise", "tile", "program", "records")
+        for name in (
+            *("build", "code", "emit", "engine", "loops", "lowering", "pointwise", "program", "records"),
+            *("stage", "target", "tile", "units", "words"),
+        )
     },
     **{
         f"engines/llvm/{name}.py": ("tests/engines/test_step_places.py", *GENERATED)
@@ -59,7 +63,7 @@ TESTS: dict[str, Sequence[str]] = {
     },
     **{
         f"engines/llvm/{name}.py": ("tests/engines/test_maths.py", "tests/engines/test_llvm_unusual.py")
-        for name in ("hyperbolic", "maths", "powers", "quarters", "trigonometry")
+        for name in ("elementary", "hyperbolic", "maths", "powers", "quarters", "trigonometry")
     },
     **{
         f"engines/llvm/{name}.py": ("tests/test_totals.py", "tests/engines/test_parts.py", *GENERATED)
@@ -67,7 +71,14 @@ TESTS: dict[str, Sequence[str]] = {
     },
     **{
         f"engines/llvm/{name}.py": ("tests/engines/test_workers.py", "tests/test_frozen.py", *GENERATED)
-        for name in ("call_code", "compiled", "handover", "run", "waiting", "workers")
+        for name in ("call_code", "compiled", "handover", "run", "system", "waiting", "workers")
+    },
+    **{
+        f"engines/llvm/{name}.py": (
+            *("tests/engines/test_contract.py", "tests/engines/test_pack.py"),
+            *("tests/test_with_params.py", "tests/test_totals.py"),
+        )
+        for name in ("contract", "memory", "pack")
     },
     "engines/llvm/scans.py": ("tests/engines/test_scans.py",),
     "engines/llvm/stored.py": ("tests/engines/test_stored_code.py",),

@@ -11,6 +11,8 @@ import pytest
 import torch
 
 CODE = """
+import sys
+sys.modules["torch"] = sys.modules["keras"] = None  # nobody is asked who takes seconds to import
 from stepnet.cli.report import progress
 progress.PATIENCE = 0.0
 from stepnet.cli.commands import main

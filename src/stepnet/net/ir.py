@@ -16,6 +16,9 @@ from stepnet.net.ops import OPERATIONS, Operation
 from stepnet.net.recur import Given, Gives, Order
 from stepnet.net.types import Literal, Type
 
+Pairs = tuple[tuple[str, Any], ...]
+"""What an operation is told besides its operands, by name and in the order of the names."""
+
 
 @dataclass(frozen=True)
 class Node:
@@ -24,7 +27,7 @@ class Node:
     operation: str
     inputs: tuple[int, ...]
     types: tuple[Type, ...]
-    pairs: tuple[tuple[str, Any], ...] = ()
+    pairs: Pairs = ()
     name: str = ""
     source: str = field(default="", compare=False)
 
@@ -73,6 +76,10 @@ class Net:
     def __post_init__(self) -> None:
         check(self)
 
+    def __hash__(self) -> int:
+        # Of a few numbers: a body is looked up whenever a node with it is made, and few nets are alike.
+        return hash((len(self.nodes), self.inputs, self.results))
+
     def __str__(self) -> str:
         return "\n".join(net_lines(self))
 
@@ -96,7 +103,7 @@ def check(net: Net) -> None:
             raise NetError(f"%{number}: no operation is called {node.operation!r}")
         if any(not 0 <= operand < number for operand in node.inputs):
             raise NetError(f"%{number} = {node.operation} reads a node that does not come before it")
-        if node.types != types_of(net.nodes, node.operation, node.inputs, node.attributes):
+        if node.types != types_of(net.nodes, node.operation, node.inputs, dict(node.pairs)):
             raise NetError(f"%{number} = {node.operation} does not give {', '.join(map(str, node.types))}")
     declared = tuple(number for number, node in enumerate(net.nodes) if node.operation == "input")
     if sorted(net.inputs) != sorted(declared):
@@ -128,18 +135,21 @@ class Builder:
     def __init__(self) -> None:
         self.around: Builder | None = None
         self.nodes: list[Node] = []
-        self._known: dict[Node, int] = {}
+        self._known: dict[tuple[str, tuple[int, ...], tuple[Type, ...], Pairs], int] = {}
 
     def add(self, operation: str, *inputs: int, name: str = "", source: str = "", **attributes: Any) -> int:
         """The number of the node that applies `operation`."""
-        types = types_of(self.nodes, operation, inputs, attributes)
-        pairs = tuple(sorted(attributes.items()))
-        key = Node(operation, inputs, types, pairs)
-        if operation != "input" and key in self._known:
-            return self._known[key]
-        self.nodes.append(Node(operation, inputs, types, pairs, name, source))
-        self._known[key] = len(self.nodes) - 1
-        return len(self.nodes) - 1
+        return self._put(operation, inputs, tuple(sorted(attributes.items())), name, source)
+
+    def _put(self, operation: str, inputs: tuple[int, ...], pairs: Pairs, name: str, source: str) -> int:
+        """The number of a node of these parts."""
+        types = types_of(self.nodes, operation, inputs, dict(pairs))
+        key = operation, inputs, types, pairs
+        number = None if operation == "input" else self._known.get(key)
+        if number is None:
+            number = self._known[key] = len(self.nodes)
+            self.nodes.append(Node(*key, name, source))
+        return number
 
     def input(self, type_: Type, name: str) -> int:
         """The number of a new input."""
@@ -151,8 +161,8 @@ class Builder:
 
     def copy(self, node: Node, inputs: Iterable[int], **changed: Any) -> int:
         """The number of the same operation on other operands, with some attributes changed."""
-        attributes = {**node.attributes, **changed}
-        return self.add(node.operation, *inputs, name=node.name, source=node.source, **attributes)
+        pairs = tuple(sorted({**dict(node.pairs), **changed}.items())) if changed else node.pairs
+        return self._put(node.operation, tuple(inputs), pairs, node.name, node.source)
 
     def type_of(self, number: int) -> Type:
         """The type of a node made so far."""
@@ -176,10 +186,12 @@ def without_unused(nodes: tuple[Node, ...], results: tuple[int, ...]) -> Net:
     inputs = {number for number, node in enumerate(nodes) if node.operation == "input"}
     needed = ancestors(nodes, results) | inputs
     place = {old: new for new, old in enumerate(sorted(needed))}
-    kept = tuple(
-        Node(n.operation, tuple(place[i] for i in n.inputs), n.types, n.pairs, n.name, n.source)
-        for n in (nodes[number] for number in sorted(needed))
-    )
+    kept = nodes
+    if len(needed) < len(nodes):
+        kept = tuple(
+            Node(n.operation, tuple(place[i] for i in n.inputs), n.types, n.pairs, n.name, n.source)
+            for n in (nodes[number] for number in sorted(needed))
+        )
     return Net(kept, tuple(place[one] for one in sorted(inputs)), tuple(place[one] for one in results))
 
 

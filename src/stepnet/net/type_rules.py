@@ -221,7 +221,7 @@ def recur_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type,
         outside = CONST if inside.extent == CONST else deep[:-1] + inside.extent[1:]
         if position < sequences:
             outside = deeper(deep, inside.extent)
-        if inside.at(outside) != operand:
+        if (outside, inside.shape, inside.dtype) != (operand.extent, operand.shape, operand.dtype):
             raise NetError(f"operand {position} of the recurrence is {operand}, its body expects {inside}")
     for memory, after in zip(order.given(operands).memories, following, strict=True):
         if memory.element != after.element:

@@ -43,7 +43,7 @@ class Type:
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise NetError(f"dtype {self.dtype} is none of {', '.join(DTYPES)}")
-        if any(size < 0 for size in self.shape):
+        if self.shape and min(self.shape) < 0:
             raise NetError(f"a shape has no negative size: {self.shape}")
 
     def __str__(self) -> str:

@@ -21,6 +21,7 @@ from stepnet.net.types import CONST, ROWS, STEPS, Extent, Type
 from stepnet.plan.passes.lift import is_inner, lift
 from stepnet.plan.passes.when import is_constant, known_once
 from stepnet.plan.plan import Plan, plan
+from stepnet.values.once import computed_once
 
 Array = np.ndarray
 
@@ -68,15 +69,33 @@ class Part:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The parts of a net in the order they run.
+    """The parts of a net in the order they run, made when they are first asked for: an engine may need none.
 
-    traced: the net as traced. net: the net after inner recurrences were moved out of those whose memory they
-    do not need. Its inputs and results are in the same order, and parts refer to its nodes.
+    traced: the net as traced. moved: the same after inner recurrences were moved out of those whose memory
+    they do not need, where that is done already.
     """
 
     traced: Net
-    net: Net
-    parts: tuple[Part, ...]
+    moved: Net | None = None
+
+    @computed_once
+    def cut(self) -> tuple[Net, tuple[Part, ...]]:
+        """The net of which there are parts, and the parts."""
+        single = plan_of_all(self.traced) if self.moved is None else None
+        if single is not None:
+            return self.traced, (whole_part(single),)
+        net = lift(self.traced) if self.moved is None else self.moved
+        return net, parts_of(net)
+
+    @property
+    def net(self) -> Net:
+        """The net to whose nodes parts refer; inputs and results are in the order of the traced one's."""
+        return self.cut[0]
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts, in the order they run."""
+        return self.cut[1]
 
     @property
     def whole(self) -> Plan | None:
@@ -96,16 +115,13 @@ class Schedule:
 
 def schedule(net: Net) -> Schedule:
     """The schedule of a net: one plan where that is enough, else several parts."""
-    loops = [node.recur for node in net.nodes if node.operation == "recur"]
-    if len(loops) == 1 and not is_nested(net):
-        single = plan_of_all(net)
-        if single is not None:
-            return Schedule(net, net, (whole_part(single),))
-    return scheduled(net, lift(net))
+    return Schedule(net)
 
 
 def plan_of_all(net: Net) -> Plan | None:
     """The plan of a net with one recurrence; None where it needs more than one pass over the steps."""
+    if is_nested(net) or [node.operation for node in net.nodes].count("recur") != 1:
+        return None
     try:
         return plan(net)
     except NetError:
@@ -121,7 +137,7 @@ def whole_part(single: Plan) -> Part:
     return Part("recurrence", reads, net.results, STEPS, single, *counts, tuple(sorted(parameters)))
 
 
-def scheduled(traced: Net, net: Net) -> Schedule:
+def parts_of(net: Net) -> tuple[Part, ...]:
     """The parts of a net as it is."""
     once, through, sums, ends = known_once(net), repeated(net), summed(net), ended(net)
     levels = waves(net, once)
@@ -135,8 +151,7 @@ def scheduled(traced: Net, net: Net) -> Schedule:
         extent = node.types[0].extent if together else CONST
         groups.setdefault((levels[number], alone, extent), []).append(number)
     parts = [part_of(net, numbers, through, sums, ends) for _, numbers in sorted(groups.items())]
-    parts = [replace(part, late=bool(late_reads(net, part) - once)) for part in parts]
-    return Schedule(traced, net, tuple(parts))
+    return tuple(replace(part, late=bool(late_reads(net, part) - once)) for part in parts)
 
 
 def late_reads(net: Net, part: Part) -> set[int]:
@@ -401,4 +416,4 @@ def loop(net: Net, number: int) -> Part:
     node = net.nodes[number]
     extent = recur_extent([net.type_of(node.inputs[0])], node.attributes)
     body: Net = node.attributes["body"]
-    return Part("loop", node.inputs, gives_of(net, number), extent, node=node, inner=scheduled(body, body))
+    return Part("loop", node.inputs, gives_of(net, number), extent, node=node, inner=Schedule(body, body))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 
 from llvmlite import ir
 
@@ -26,6 +27,33 @@ REGISTER_TYPES = {
 MEMORY_TYPES = {**REGISTER_TYPES, "bool": I8}
 
 
+# Constants that are equal are one object, so that their text, which is long for a vector, is written once.
+
+
+@lru_cache(maxsize=4096)
+def integer(value: int) -> ir.Constant:
+    """A 64-bit integer."""
+    return ir.Constant(I64, value)
+
+
+@lru_cache(maxsize=1024)
+def repeated(type_: ir.VectorType, number: ir.Constant) -> ir.Constant:
+    """A vector with a number in every element."""
+    return ir.Constant(type_, [number] * type_.count)
+
+
+@lru_cache(maxsize=1024)
+def places(first: int, count: int) -> ir.Constant:
+    """The integers from `first` on as a vector: which elements of vectors are taken."""
+    return ir.Constant(ir.VectorType(I32, count), list(range(first, first + count)))
+
+
+@lru_cache(maxsize=1024)
+def undefined(type_: ir.Type) -> ir.Constant:
+    """A register in which nothing is put yet."""
+    return ir.Constant(type_, ir.Undefined)
+
+
 class Code(ir.IRBuilder):
     """An LLVM builder that knows its target and can write loops.
 
@@ -40,22 +68,25 @@ class Code(ir.IRBuilder):
 
     def number(self, value: int) -> ir.Constant:
         """A 64-bit integer constant."""
-        return ir.Constant(I64, value)
+        return integer(value)
 
     def splat(self, type_: ir.Type, value: float) -> ir.Constant:
         """`value` in every element of a vector of `type_`, or the scalar where `type_` is one."""
         if isinstance(type_, ir.VectorType):
-            return ir.Constant(type_, [ir.Constant(type_.element, value)] * type_.count)
+            return repeated(type_, ir.Constant(type_.element, value))
         return ir.Constant(type_, value)
 
     def spread(self, value: ir.Value, width: int) -> ir.Value:
         """A scalar in every element of a vector."""
         if width == 1:
             return value
-        type_ = ir.VectorType(value.type, width)
-        first = self.insert_element(ir.Constant(type_, ir.Undefined), value, ir.Constant(I32, 0))
-        zeros = ir.Constant(ir.VectorType(I32, width), [0] * width)
-        return self.shuffle_vector(first, ir.Constant(type_, ir.Undefined), zeros)
+        nothing = undefined(ir.VectorType(value.type, width))
+        first = self.insert_element(nothing, value, ir.Constant(I32, 0))
+        return self.shuffle_vector(first, nothing, self.splat(ir.VectorType(I32, width), 0))
+
+    def part(self, value: ir.Value, first: int, count: int) -> ir.Value:
+        """`count` elements of a vector, from the element `first` on."""
+        return self.shuffle_vector(value, undefined(value.type), places(first, count))
 
     def smaller(self, a: ir.Value, b: ir.Value) -> ir.Value:
         """The smaller of two integers."""

@@ -11,7 +11,17 @@ from typing import Literal
 import numpy as np
 from llvmlite import ir
 
-from stepnet.engines.llvm.code import I1, I32, I64, Code, element_type, is_float, register_type, width_of
+from stepnet.engines.llvm.code import (
+    I1,
+    I32,
+    I64,
+    Code,
+    element_type,
+    is_float,
+    register_type,
+    undefined,
+    width_of,
+)
 from stepnet.engines.llvm.elementary import ELEMENTARY
 from stepnet.engines.llvm.powers import power
 from stepnet.engines.llvm.stored import STORED
@@ -191,7 +201,7 @@ def fmod(code: Code, a: ir.Value, b: ir.Value) -> ir.Value:
     name = "fmod" if isinstance(element, ir.DoubleType) else "fmodf"
     if width == 1:
         return code.function_call(name, a.type, [a, b])
-    result: ir.Value = ir.Constant(a.type, ir.Undefined)
+    result: ir.Value = undefined(a.type)
     for element_place in range(width):
         place = ir.Constant(I32, element_place)
         elements = [code.extract_element(a, place), code.extract_element(b, place)]

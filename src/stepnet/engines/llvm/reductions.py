@@ -116,15 +116,9 @@ def folded(code: Code, loop: ReduceLoop, value: ir.Value) -> ir.Value:
     """The elements of a vector reduced to one number: halves onto halves."""
     while isinstance(value.type, ir.VectorType):
         half = value.type.count // 2
-        undefined = ir.Constant(value.type, ir.Undefined)
         if half == 0:
             return code.extract_element(value, ir.Constant(I32, 0))
-        low, high = (
-            code.shuffle_vector(
-                value, undefined, ir.Constant(ir.VectorType(I32, half), list(range(first, first + half)))
-            )
-            for first in (0, half)
-        )
+        low, high = code.part(value, 0, half), code.part(value, half, half)
         value = combine(code, loop, low, high)
         if half == 1:
             return code.extract_element(value, ir.Constant(I32, 0))

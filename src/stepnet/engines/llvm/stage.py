@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from llvmlite import ir
 
-from stepnet.engines.llvm.code import I32, Code, load_vector, register_type
+from stepnet.engines.llvm.code import I32, Code, load_vector, register_type, undefined
 from stepnet.engines.llvm.loops import Broadcast, Immediate, Load, Operand, Register, Table, Uniform
 from stepnet.net.ir import Net
 
@@ -96,7 +96,7 @@ class StageCode:
         if operand.per == "spread":
             return code.spread(load_vector(code, operand.dtype, 1, pointer(block), itemsize), width)
         first = code.mul(block, code.number(width))
-        result: ir.Value = ir.Constant(register_type(operand.dtype, width), ir.Undefined)
+        result: ir.Value = undefined(register_type(operand.dtype, width))
         for index in range(width):
             element = load_vector(
                 code, operand.dtype, 1, pointer(code.add(first, code.number(index))), itemsize

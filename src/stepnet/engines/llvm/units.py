@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from llvmlite import ir
 
-from stepnet.engines.llvm.code import I32, Code, store_vector, width_of
+from stepnet.engines.llvm.code import Code, places, store_vector, width_of
 from stepnet.engines.llvm.loops import Operand, Product, Register, UnitLoop
 from stepnet.engines.llvm.pointwise import pointwise
 from stepnet.engines.llvm.records import Field
@@ -41,7 +41,7 @@ def joined(code: Code, parts: list[ir.Value]) -> ir.Value:
     """Vectors one after the other as one long vector: a power of two of them."""
     while len(parts) > 1:
         width = 2 * width_of(parts[0])
-        order = ir.Constant(ir.VectorType(I32, width), list(range(width)))
+        order = places(0, width)
         parts = [code.shuffle_vector(a, b, order) for a, b in zip(parts[::2], parts[1::2], strict=True)]
     return parts[0]
 
@@ -51,9 +51,7 @@ def parted(code: Code, value: ir.Value, count: int) -> list[ir.Value]:
     if count == 1:
         return [value]
     width = width_of(value) // count
-    empty = ir.Constant(value.type, ir.Undefined)
-    orders = [list(range(first, first + width)) for first in range(0, count * width, width)]
-    return [code.shuffle_vector(value, empty, ir.Constant(ir.VectorType(I32, width), o)) for o in orders]
+    return [code.part(value, first, width) for first in range(0, count * width, width)]
 
 
 @dataclass

@@ -29,10 +29,9 @@ def rewritten(net: Net, rule: Rule, inside: bool = True) -> Net:
 
 def copied(builder: Builder, node: Node, operands: list[int], rule: Rule) -> int:
     """The same node on new operands, its body rewritten too."""
-    body = node.attributes.get("body")
-    if not isinstance(body, Net):
+    if node.operation != "recur":
         return builder.copy(node, operands)
-    return builder.copy(node, operands, body=rewritten(body, rule))
+    return builder.copy(node, operands, body=rewritten(node.recur.body, rule))
 
 
 def at_every_level(net: Net, change: Change) -> Net:
