@@ -49,7 +49,12 @@ TESTS: dict[str, Sequence[str]] = {
     "plan/passes/lift.py": ("tests/test_nested.py", "tests/test_builder_nested.py"),
     "plan/plan.py": PASSES,
     "plan/schedule.py": ("tests/test_nested.py", "tests/test_builder_nested.py"),
+    "plan/passes/merge.py": ("tests/engines/test_products.py", *PASSES),
+    "plan/passes/part.py": ("tests/engines/test_products.py", *PASSES),
     "grad/*.py": ("tests/test_adjoints.py", "tests/test_gradients.py"),
+    "grad/handover.py": ("tests/test_handover.py", "tests/test_gradients.py"),
+    "engines/llvm/sums.py": ("tests/engines/test_sums.py",),
+    "engines/llvm/refill.py": ("tests/test_runs.py",),
     **{
         f"engines/llvm/{name}.py": GENERATED
         for name in (
@@ -67,11 +72,13 @@ TESTS: dict[str, Sequence[str]] = {
     },
     **{
         f"engines/llvm/{name}.py": ("tests/test_totals.py", "tests/engines/test_parts.py", *GENERATED)
-        for name in ("finish", "needs")
+        for name in ("finish", "form", "needs")
     },
     **{
         f"engines/llvm/{name}.py": ("tests/engines/test_workers.py", "tests/test_frozen.py", *GENERATED)
-        for name in ("call_code", "compiled", "handover", "run", "system", "waiting", "workers")
+        for name in (
+            *("call_code", "compiled", "handover", "run", "system", "waiting", "workers", "workspace"),
+        )
     },
     **{
         f"engines/llvm/{name}.py": (

@@ -20,7 +20,6 @@ from stepnet.torch.function import (
     Differentiable,
     array_of,
     is_transformed,
-    run,
     tensor_of,
     wanted_of,
 )
@@ -84,7 +83,8 @@ class Runnable:
         self.check(batch, data, *parts)
         if wanted:
             flat = data.flatten(0, place.lead - 1)
-            return list(run(self.differentiable.halves(wanted).forward, batch, [flat, *inputs[1:]]))
+            half = self.differentiable.halves(wanted)
+            return list(half.run_forward(batch, [flat, *inputs[1:]]))
         memories, statics, parameters = parts
         results = self.bound_to(parameters)(self, batch, data, memories, parameters, statics)
         outputs = len(self.program.levels)

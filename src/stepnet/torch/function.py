@@ -38,13 +38,21 @@ NO_VMAP = (
 
 @dataclass(frozen=True)
 class Half:
-    """The programs of a gradient. saved: for each value that the backward one reads of the forward one, the
-    place of the forward one's result.
+    """The programs of a gradient.
+
+    saved: for each value that the backward one reads of the forward one, the place of the forward one's
+    result. apart: how many results of each step are the net's own; those that are only saved live equally
+    long.
     """
 
     forward: NetProgram
     backward: NetProgram
     saved: tuple[int, ...]
+    apart: int
+
+    def run_forward(self, batch: Batch, tensors: Sequence[Any]) -> tuple[Any, ...]:
+        """The results, and behind them what is saved."""
+        return run(self.forward, batch, tensors, self.apart)
 
 
 class Differentiable:
@@ -81,7 +89,8 @@ def two_programs(net: Net, wanted: tuple[int, ...]) -> Half:
             results.append(number)
         saved.append(results.index(number))
     forward = replace(parts.forward, results=tuple(results))
-    return Half(NetProgram(forward), NetProgram(parts.backward), tuple(saved))
+    apart = sum(net.type_of(number).extent == STEPS for number in net.results)
+    return Half(NetProgram(forward), NetProgram(parts.backward), tuple(saved), apart)
 
 
 class NetFunction(torch.autograd.Function):
@@ -90,8 +99,7 @@ class NetFunction(torch.autograd.Function):
     @staticmethod
     def forward(made: Differentiable, batch: Batch, wanted: tuple[int, ...], *tensors: Any) -> Any:
         """The results, and behind them what is saved."""
-        steps = sum(made.net.type_of(number).extent == STEPS for number in made.net.results)
-        return run(made.halves(wanted).forward, batch, tensors, apart=steps)
+        return made.halves(wanted).run_forward(batch, tensors)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
