@@ -93,6 +93,17 @@ def test_parameters_are_read_at_every_run_however_they_were_changed() -> None:
     assert_same_bits(answers(runs, params, call), changed)
 
 
+def test_parameters_that_were_one_array_and_are_two_now() -> None:
+    net = sn.cells.rnn("gru", CELLS["gru"].parameters(5, 5)).net
+    program = NetProgram(halves(vjp(net), len(net.inputs), len(net.results)).forward)
+    runs, call = program.runs(AUTO), call_of(program, (3, 2))
+    W, R, b, d = parameters(program)
+    for _ in range(3):
+        answers(runs, [W, W, b, b], call)
+    for params in ([W, R, b, d], [R, W, d, b], [W, W, b, b]):
+        assert_same_bits(answers(runs, params, call), runs.once(params, call).arrays)
+
+
 def test_forms_take_turns_and_no_more_than_some_are_kept() -> None:
     program = NetProgram(backward())
     runs = program.runs(AUTO)

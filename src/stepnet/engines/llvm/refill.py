@@ -16,7 +16,6 @@ import numpy as np
 from stepnet.engines.llvm.constants import Constants, Packed, Values, address_of
 from stepnet.engines.llvm.pack import Packing
 from stepnet.engines.llvm.target import Target
-from stepnet.engines.packed import parameters_of
 from stepnet.net.interpret import within
 from stepnet.net.types import CONST
 from stepnet.plan.plan import Plan
@@ -44,19 +43,17 @@ class View(NamedTuple):
     def found(cls, array: Array, parameters: Sequence[Array]) -> "View | None":
         """The view that an array is of one of these; None where it is of none."""
         for place, parameter in enumerate(parameters):
-            if array.base is not None and np.may_share_memory(array, parameter):
+            if array is parameter or np.may_share_memory(array, parameter):
                 offset = address_of(array) - address_of(parameter)
                 return cls(place, offset, array.shape, array.dtype, array.strides)
-            if array is parameter:
-                return cls(place, 0, array.shape, array.dtype, array.strides)
         return None
 
 
 class Refill:
-    """What fills the memory of a bound kernel. It is made of the parameters that it was bound to.
+    """What fills the memory of a bound kernel with other parameters, C-contiguous ones.
 
-    values: the constants for these parameters. wanted: numbers of the net's constants that are asked for
-    besides, as `values` of a refill.
+    like: such parameters, of which no two share numbers. values: the constants for these. wanted: numbers of
+    the net's constants that a refill gives back.
     """
 
     def __init__(
@@ -64,13 +61,12 @@ class Refill:
         plan: Plan,
         constants: Constants,
         memory: Array,
-        parameters: Sequence[Array],
+        like: Sequence[Array],
         values: Values,
         wanted: Sequence[int],
         target: Target,
     ) -> None:
         self.plan, self.wanted = plan, wanted
-        self.parameters = dict(zip(parameters_of(plan.net), range(len(parameters)), strict=True))
         self.outside = {
             (True, inner): (False, outer)
             for inner, outer in zip(plan.body.inputs, plan.recurrence.inputs, strict=True)
@@ -83,7 +79,7 @@ class Refill:
             if node.operation == "constant":
                 self.fixed[key] = value
             else:
-                self.views[key] = View.found(value, parameters)
+                self.views[key] = View.found(value, like)
         self.packings: list[tuple[Packing, Key]] = []
         self.others: list[tuple[Callable[..., None], list[Key]]] = []
         for offset, entry in constants.entries:

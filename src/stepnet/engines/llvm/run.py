@@ -88,10 +88,11 @@ class Runner:
         if not all(array.flags.c_contiguous for array in parameters):
             return False
         if self.refill is None:
-            values = constant_values(self.plan, parameters)
+            like = [array.copy() for array in parameters]  # those of tied weights are one array
+            values = constant_values(self.plan, like)
             wanted = () if self.finish is None else tuple(self.finish.constants)
             entries = self.compiled.constants
-            self.refill = Refill(self.plan, entries, self.constants, parameters, values, wanted, self.target)
+            self.refill = Refill(self.plan, entries, self.constants, like, values, wanted, self.target)
         known = self.refill(parameters)
         if self.finish is not None:
             self.finish.constants.update({number: array.copy() for number, array in known.items()})
