@@ -64,6 +64,6 @@ def vjp(net: Net, wanted: Sequence[int] | None = None) -> Net:
     sweep.run()
     found = [sweep.of_input(net.inputs[one]).number for one in wanted]
     joint = builder.net([*(sweep.forward.place[number] for number in net.results), *found])
-    for one in (prune, split, handed_over, prune):
+    for one in (prune, split, handed_over, prune, fold):
         joint = one(joint)
     return joint
