@@ -263,7 +263,7 @@ def test_core_ml_has_the_weights_that_it_was_given(made: Callable[[str], Path], 
         ]
         for module, name in zip(model.modules, ("encoder", "both"), strict=True):
             front = f"{name}/"
-            expected = {key.removeprefix(front): given[key] for key in given.files if key.startswith(front)}
+            expected = {key.removeprefix(front): given[key] for key in given if key.startswith(front)}
             assert_same({key: module.arrays[key] for key in expected}, expected)
             assert len(module.arrays) == len(expected)
     options = ("--to", "torch", "-o", tmp_path / "out.pt", "--verify")
