@@ -28,7 +28,7 @@ from stepnet.layout import layers, records
 
 DATA = Path(__file__).parent / "data"
 SEEN = saved_arrays(DATA / "tflite_outputs.npz")
-MODELS = sorted({name.partition("/")[0] for name in SEEN.files})
+MODELS = sorted({name.partition("/")[0] for name in SEEN})
 ROWS = [name for name in MODELS if name != "keras_joined"]  # whose second layer takes x beside the first
 Array = np.ndarray
 
