@@ -63,7 +63,7 @@ bench-peers: $(PEERS)/openvino/peer.stamp ## an environment for each peer of the
 peers: $(PEER_NAMES:%=$(PEERS)/%/peer.stamp) ## an environment for each framework that layouts are compared with
 
 pictures: $(VENV)/test.stamp ## the pictures of the documentation, taken by Chromium
-	$(BIN)/python -m pytest tests/report/test_browser.py -k screenshots --save
+	$(BIN)/python -m pytest tests/report/test_browser.py -k screenshots --save --long
 
 layouts: $(VENV)/test.stamp ## docs/layouts.md, from the records
 	$(BIN)/python docs/layouts_page.py

@@ -422,6 +422,7 @@ TABLES = {
 }
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("table", TABLES)
 def test_functions(table: str, dtype: str) -> None:

@@ -20,15 +20,15 @@ SLOW = [
 ]
 FEW = {
     "flat": 10,
-    "unrolled": 8,
+    "unrolled": 4,
     "streamed": 25,
     "controlled": 25,
-    "nested": 10,
+    "nested": 6,
     "generated": 10,
     "layered": 8,
     "totalled": 8,
     "stored": 4,
-    "differentiated": 6,
+    "differentiated": 4,
 }
 BATCH = 50
 assert FEW.keys() == WAYS.keys()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from saved_arrays import saved_arrays
 
 from stepnet.errors import FileError
 from stepnet.files import checksums
@@ -18,7 +19,7 @@ from stepnet.files.checksums import crc32c, masked
 from stepnet.files.store import Store
 
 DATA = Path(__file__).parent / "data"
-NUMBERS = np.load(DATA / "checkpoints.npz")
+NUMBERS = saved_arrays(DATA / "checkpoints.npz")
 FILES = ("basic_lstm", "basic_lstm_v1", "lstm", "lstm_v1", "gru", "gru_2", "kinds", "kinds_v1")
 TABLES = ("basic_lstm.index", "lstm.index", "gru.index", "gru_2.index", "kinds.index", "lstm_v1", "kinds_v1")
 

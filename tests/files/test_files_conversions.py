@@ -10,6 +10,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from saved_arrays import saved_arrays
 from test_cli import refusal, stepnet
 from test_files_checkpoint import entry, floats, save
 from tolerance import assert_close
@@ -19,7 +20,7 @@ from stepnet.files.formats import read
 from stepnet.files.verified import weights
 
 DATA = Path(__file__).parent / "data"
-TENSORFLOW, KERAS = np.load(DATA / "checkpoints.npz"), np.load(DATA / "keras.npz")
+TENSORFLOW, KERAS = saved_arrays(DATA / "checkpoints.npz"), saved_arrays(DATA / "keras.npz")
 HIDDEN, INPUTS, TIME = 3, 2, 5
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from containers import Array, assert_same, savez, words_of
 from safetensors.numpy import load_file, save_file
+from saved_arrays import saved_arrays
 from test_cli import refusal, stepnet
 
 from stepnet.errors import FileError
@@ -234,7 +235,7 @@ def test_modules_and_the_rest_are_told_apart_by_name(tmp_path: Path, ending: str
     layouts = ("--from", found.modules[0].layouts[0]) if ending == ".msgpack" else ()
     assert stepnet("convert", out, "--to", "torch", "-o", back, *layouts, *options)[0] == 0
     renamed = {name.replace("c.", "c/"): array for name, array in given.items()}
-    assert_same(dict(np.load(back)), renamed)
+    assert_same(saved_arrays(back), renamed)
 
 
 def test_one_module_alone_has_no_prefix(tmp_path: Path):
@@ -479,7 +480,7 @@ def test_what_a_torch_file_wants_to_run_is_passed_over(
     source, out, mark = tmp_path / f"a{ending}", tmp_path / "out.npz", tmp_path / "ran"
     save({"rnn": GRU, "x": Runs(mark)}, source)
     assert stepnet("convert", source, "--to", "torch", "-o", out)[0] == 0
-    assert_same(dict(np.load(out)), GRU)
+    assert_same(saved_arrays(out), GRU)
     assert not mark.exists()
 
 
@@ -546,7 +547,7 @@ def test_nan_weights_are_verified_as_such(tmp_path: Path):
     code, text, errors = stepnet(*arguments, "--verify")
     assert (code, errors) == (0, "")
     assert "verified: largest difference 0 (outputs up to nan" in text
-    kernel = np.load(tmp_path / "out.npz")["kernel"]
+    kernel = saved_arrays(tmp_path / "out.npz")["kernel"]
     given = with_nans(np.float32)["weight_ih_l0"]
     assert sorted(words_of(kernel).reshape(-1)) == sorted(words_of(given).reshape(-1))
     save_file(GRU, tmp_path / "other.safetensors")

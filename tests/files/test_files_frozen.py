@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from saved_arrays import saved_arrays
 from test_cli import refusal, stepnet
 from tolerance import assert_close
 
@@ -40,7 +41,7 @@ MADE: dict[tuple[str, str], tuple[str, str, dict[str, Any], bool]] = {
 def test_cells_compute_what_the_graph_did(frozen: Path, graph: str, output: str):
     name, layout, semantics, reverse = MADE[graph, output]
     (module,) = (one for one in read(frozen / f"{graph}.pb", layout).modules if one.name == name)
-    numbers = np.load(frozen / "outputs.npz")
+    numbers = saved_arrays(frozen / "outputs.npz")
     found = weights(replace(module, semantics=semantics, reverse=reverse)).layers()(
         numbers[f"{graph}:inputs"]
     )
@@ -64,7 +65,7 @@ def test_what_the_graph_computes_is_listed_and_asked_for(frozen: Path, tmp_path:
 
 def test_where_names_tell_nothing_the_graph_does(frozen: Path):
     """TensorFlow 2 calls the constants after the operators that read the variables."""
-    numbers = np.load(frozen / "outputs.npz")
+    numbers = saved_arrays(frozen / "outputs.npz")
     lstm, gru = read(frozen / "keras.pb").modules
     assert (lstm.name, lstm.layout, gru.name, gru.layout) == (
         *("sequential/lstm", "keras.lstm"),
@@ -86,7 +87,7 @@ def loops(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("lowered", [True, False])
 def test_each_matrix_is_known_by_what_is_done_with_it(loops: Path, lowered: bool):
     """As many inputs as units: only the graph tells the kernel from the recurrent one."""
-    numbers = np.load(loops / "outputs.npz")
+    numbers = saved_arrays(loops / "outputs.npz")
     found = {module.name: module for module in read(loops / f"keras{'' if lowered else '_loops'}.pb").modules}
     assert {name.split("/")[1] for name in found} == {"lstm_1", "gru_1", "rnn_1"}
     for name, module in found.items():
@@ -104,7 +105,7 @@ def module_of(found: dict[str, Any], layer: str) -> Any:
 
 @pytest.mark.parametrize("file", ["backward", "backward_loops"])
 def test_a_loop_over_reversed_items_runs_backward(loops: Path, file: str, tmp_path: Path):
-    numbers = np.load(loops / "outputs.npz")
+    numbers = saved_arrays(loops / "outputs.npz")
     (module,) = read(loops / f"{file}.pb").modules
     found = weights(module).layers()(numbers["backward:inputs"])[0]
     assert_close(found[:, ::-1], numbers["backward:outputs"], length=5, width=6, dtype=np.float32)
@@ -113,7 +114,7 @@ def test_a_loop_over_reversed_items_runs_backward(loops: Path, file: str, tmp_pa
 
 
 def test_a_cell_of_a_program_that_computes_as_keras_does(loops: Path):
-    numbers = np.load(loops / "outputs.npz")
+    numbers = saved_arrays(loops / "outputs.npz")
     (module,) = read(loops / "own.pb").modules
     found = weights(module).layers()(numbers["own:inputs"])[0]
     assert_close(found, numbers["own:outputs"], length=5, width=6, dtype=np.float32)
@@ -133,7 +134,7 @@ def test_a_gru_is_known_by_where_it_resets(
     loops: Path, tmp_path: Path, version: str, graph: str, lowered: str
 ):
     """In Keras 3, and in tf_keras, which writes the same in other operators."""
-    numbers, title = np.load(loops / "outputs.npz"), f"{version}{graph}"
+    numbers, title = saved_arrays(loops / "outputs.npz"), f"{version}{graph}"
     source = loops / f"{title}{lowered}.pb"
     known = {module.name.split("/")[1].removesuffix("_1"): module for module in read(source).modules}
     assert {name: module.layout for name, module in known.items()} == GRUS[graph]

@@ -14,6 +14,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from saved_arrays import saved_arrays
 
 from stepnet.errors import FileError
 from stepnet.files.keras import hdf5
@@ -390,7 +391,7 @@ def joined(cell: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
 
 @pytest.mark.parametrize("name", [name for name in ONE_LAYER if "cudnn" not in name])
 def test_the_arrays_are_what_their_names_say(name: str):
-    file, numbers = read(DATA / f"{name}.h5"), np.load(DATA / "keras.npz")
+    file, numbers = read(DATA / f"{name}.h5"), saved_arrays(DATA / "keras.npz")
     inputs, outputs = numbers[f"{name}:inputs"], numbers[f"{name}:outputs"]
     arrays = {own: file.arrays[place] for own, place in file.layers[0].arrays}
     cell = "LSTM" if name in ("keras1_lstm", "keras2_lstm", "keras2_bidirectional") else "GRU"

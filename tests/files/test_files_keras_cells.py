@@ -14,6 +14,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from saved_arrays import saved_arrays
 from test_cli import refusal, stepnet
 from tolerance import assert_close
 
@@ -48,7 +49,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 def numbers(folder: Path) -> Mapping[str, Array]:
-    return np.load(folder / "outputs.npz")
+    return saved_arrays(folder / "outputs.npz")
 
 
 def run(module: Module, x: Array) -> Array:

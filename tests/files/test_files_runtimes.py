@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from containers import Array, assert_same, changed, cut, unpacked
+from saved_arrays import saved_arrays
 from test_cli import refusal, stepnet
 from tolerance import assert_close
 
@@ -111,7 +112,7 @@ def test_bytes_that_were_changed_at_random(made: Callable[[str], Path], name: st
 
 def test_openvino_in_torch(made: Callable[[str], Path], tmp_path: Path):
     folder = made("openvino")
-    given = np.load(folder / "outputs.npz")
+    given = saved_arrays(folder / "outputs.npz")
     model = read(folder / "layers.xml")
     assert [(one.name, one.layouts, one.follows, one.reverse) for one in model.modules] == [
         ("encoder", ("openvino.gru",), "", False),
@@ -212,7 +213,7 @@ def test_layers_that_are_no_row_are_none_whatever_is_said(
 
 def test_openvinos_cells(made: Callable[[str], Path]):
     folder = made("openvino")
-    given = np.load(folder / "outputs.npz")
+    given = saved_arrays(folder / "outputs.npz")
     for module in read(folder / "cells.xml").modules:
         from stepnet.files.verified import weights
 
@@ -252,7 +253,7 @@ def test_broken_openvino_models(made: Callable[[str], Path]):
 
 def test_core_ml_has_the_weights_that_it_was_given(made: Callable[[str], Path], tmp_path: Path):
     folder = made("coreml")
-    given = np.load(folder / "weights.npz")
+    given = saved_arrays(folder / "weights.npz")
     package = folder / "layers.mlpackage"
     for source in (package, package / "Data" / "com.apple.CoreML" / "model.mlmodel"):
         model = read(source)
@@ -262,7 +263,7 @@ def test_core_ml_has_the_weights_that_it_was_given(made: Callable[[str], Path], 
         ]
         for module, name in zip(model.modules, ("encoder", "both"), strict=True):
             front = f"{name}/"
-            expected = {key.removeprefix(front): given[key] for key in given.files if key.startswith(front)}
+            expected = {key.removeprefix(front): given[key] for key in given if key.startswith(front)}
             assert_same({key: module.arrays[key] for key in expected}, expected)
             assert len(module.arrays) == len(expected)
     options = ("--to", "torch", "-o", tmp_path / "out.pt", "--verify")
@@ -296,7 +297,7 @@ FLAX = {"gru/": ("flax.gru", gru()), "lstm/": ("flax.optimized_lstm", (torch.nn.
 @pytest.mark.parametrize("form", ["ocdbt", "ocdbt_zarr3", "zarr2", "zarr3", "manager/3"])
 def test_orbax_in_torch(made: Callable[[str], Path], tmp_path: Path, form: str):
     folder = made("orbax")
-    given = np.load(folder / "outputs.npz")
+    given = saved_arrays(folder / "outputs.npz")
     model = read(folder / form)
     front = "params/" if form == "manager/3" else ""
     assert [module.name for module in model.modules] == [f"{front}gru/", f"{front}lstm/"]
@@ -310,7 +311,7 @@ def test_orbax_in_torch(made: Callable[[str], Path], tmp_path: Path, form: str):
 
 
 def test_arrays_in_many_chunks(made: Callable[[str], Path]):
-    given = np.load(made("orbax") / "outputs.npz")
+    given = saved_arrays(made("orbax") / "outputs.npz")
     assert_same(dict(read(made("orbax") / "chunks").rest), {"wide": given["wide"]})
 
 
@@ -417,7 +418,7 @@ def test_hostile_arrays_of_zarr(tmp_path: Path, name: str):
 @pytest.mark.parametrize("form", ["exported", "saved", "saved/saved_model.pb"])
 def test_a_saved_model_in_torch(made: Callable[[str], Path], tmp_path: Path, form: str):
     folder = made("saved_model")
-    given = np.load(folder / "outputs.npz")
+    given = saved_arrays(folder / "outputs.npz")
     model = read(folder / form)
     found = {module.name: (module.layout, module.merge) for module in model.modules}
     assert found == {"encoder": ("keras.gru", "concat"), "both": ("keras.lstm", None)}

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from saved_arrays import saved_arrays
 from tolerance import assert_close
 
 from stepnet.errors import FileError, InputError, LayoutError
@@ -26,8 +27,8 @@ from stepnet.files.tflite.write import write
 from stepnet.layout import layers, records
 
 DATA = Path(__file__).parent / "data"
-SEEN = np.load(DATA / "tflite_outputs.npz")
-MODELS = sorted({name.partition("/")[0] for name in SEEN.files})
+SEEN = saved_arrays(DATA / "tflite_outputs.npz")
+MODELS = sorted({name.partition("/")[0] for name in SEEN})
 ROWS = [name for name in MODELS if name != "keras_joined"]  # whose second layer takes x beside the first
 Array = np.ndarray
 

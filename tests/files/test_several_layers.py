@@ -10,6 +10,7 @@ import onnxruntime
 import pytest
 import torch
 from safetensors.torch import save_file
+from saved_arrays import saved_arrays
 from test_cli import refusal, stepnet
 from tolerance import assert_close
 from torch import nn
@@ -210,7 +211,7 @@ def test_what_is_said_of_a_file_takes_no_other_cell_apart(cells: Path):
         "gru_cell": "tf1.gru",
         "basic_lstm_cell": "tf1.basic_lstm",
     }
-    numbers = np.load(cells / "outputs.npz")
+    numbers = saved_arrays(cells / "outputs.npz")
     y = numbers["stack:inputs"]
     for module in sorted(modules, key=lambda one: one.name):
         y, _ = weights(module).layers()(y)

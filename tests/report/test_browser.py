@@ -222,6 +222,7 @@ def test_modules_are_tied_each_to_its_own(browser: Any, tmp_path: Path):
     assert one(browser, "header").text.count("candidate") == 2, "n of the GRU and g of the LSTM"
 
 
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 def test_screenshots(browser: Any, tmp_path: Path, cell: str, scheme: str, request: pytest.FixtureRequest):

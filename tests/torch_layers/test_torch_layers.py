@@ -37,6 +37,7 @@ def title(options: dict[str, Any]) -> str:
     return " ".join(str(one) for one in options.values())
 
 
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("options", list(pairwise(OPTIONS)), ids=title)
 def test_results_and_gradients_are_those_of_torch(options: dict[str, Any], form: str):
