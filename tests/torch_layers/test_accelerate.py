@@ -18,12 +18,16 @@ class Model(torch.nn.Module):
         self.first = torch.nn.LSTM(INPUTS, HIDDEN, bidirectional=True, dtype=torch.float64)
         self.second = torch.nn.ModuleList([torch.nn.GRU(2 * HIDDEN, HIDDEN, dtype=torch.float64)])
         self.own = Own(INPUTS, HIDDEN)
-        self.cell = torch.nn.LSTMCell(INPUTS, HIDDEN)
+        self.cell = torch.nn.LSTMCell(HIDDEN, HIDDEN, dtype=torch.float64)
         self.half = torch.nn.RNN(INPUTS, HIDDEN, dtype=torch.float16)
         self.done = stepnet.torch.RNN(INPUTS, HIDDEN)
+        self.small = torch.nn.GRUCell(INPUTS, HIDDEN, dtype=torch.float16)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.second[0](self.first(x)[0])[0]
+        outputs, state = self.second[0](self.first(x)[0])[0], None
+        for one in outputs:
+            state = self.cell(one, state)
+        return outputs if state is None else outputs + state[0]
 
 
 def test_layers_are_replaced_in_place_and_back():
@@ -36,9 +40,10 @@ def test_layers_are_replaced_in_place_and_back():
         outputs.append({"y": model(x)})
         outputs[-1]["y"].square().sum().backward()
         outputs[-1] |= {n: p.grad for n, p in model.named_parameters()}
+        assert outputs[-1]["cell.weight_ih"].any()
         if not run:
             done = stepnet.torch.accelerate(model)
-            assert list(done.replaced) == ["first", "second.0"]
+            assert list(done.replaced) == ["first", "second.0", "cell"]
             assert isinstance(model.second[0], stepnet.torch.GRU)
             assert list(map(id, model.parameters())) == parameters
         elif done is not None:
@@ -47,10 +52,11 @@ def test_layers_are_replaced_in_place_and_back():
     assert_same(outputs[1], outputs[0])
     assert done is not None
     assert str(done).splitlines()[2:] == [
+        "cell: LSTMCell",
         "own: left, Own is a class of its own, whose forward may be another",
-        "cell: left, it runs single steps: stepnet.torch.Recurrence runs a cell over sequences",
         "half: left, its parameters are torch.float16: float32 and float64 are run",
         "done: left, it is stepnet's already",
+        "small: left, its parameters are torch.float16: float32 and float64 are run",
     ]
 
 

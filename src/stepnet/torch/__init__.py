@@ -1,6 +1,7 @@
 """PyTorch: its recurrent layers, run by stepnet, and steps written with it.
 
-`GRU`, `LSTM` and `RNN` stand in the place of those of torch.nn, and `accelerate` puts them there in a model.
+`GRU`, `LSTM` and `RNN`, and the cells of each, stand in the place of those of torch.nn, and `accelerate` puts
+them there in a model.
 `Recurrence` is the module of any other cell. `trace` makes a recurrence of a cell module, or of a function on
 tensors. Importing this imports PyTorch, which importing stepnet alone does not.
 """
@@ -8,9 +9,20 @@ tensors. Importing this imports PyTorch, which importing stepnet alone does not.
 from stepnet.torch.accelerate import accelerate
 from stepnet.torch.layers import GRU, LSTM, RNN
 from stepnet.torch.recurrence import Recurrence
+from stepnet.torch.steps import GRUCell, LSTMCell, RNNCell
 from stepnet.torch.trace import trace
 
-__all__ = ["GRU", "LSTM", "RNN", "Recurrence", "accelerate", "trace"]
+__all__ = [
+    "GRU",
+    "LSTM",
+    "RNN",
+    "GRUCell",
+    "LSTMCell",
+    "RNNCell",
+    "Recurrence",
+    "accelerate",
+    "trace",
+]
 
 
 def __dir__() -> list[str]:

@@ -4,13 +4,17 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from stepnet.errors import InputError
-from stepnet.torch.layers import DTYPES, GRU, LSTM, RNN
+from stepnet.torch.checks import DTYPES
+from stepnet.torch.layers import GRU, LSTM, RNN
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.steps import GRUCell, LSTMCell, RNNCell
 from stepnet.torch.trace import described
 
 torch: Any = pytorch("torch")
 
-OURS: dict[Any, Any] = {torch.nn.GRU: GRU, torch.nn.LSTM: LSTM, torch.nn.RNN: RNN}
+OURS: dict[Any, Any] = {
+    getattr(torch.nn, ours.__name__): ours for ours in (GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell)
+}
 
 
 @dataclass(frozen=True)
@@ -36,9 +40,10 @@ class Accelerated:
 
 
 def accelerate(model: Any) -> Accelerated:
-    """Makes the layers torch.nn.GRU, LSTM and RNN of a model stepnet's, in place, and says which these are.
+    """Makes the layers torch.nn.GRU, LSTM and RNN of a model, and the cells GRUCell, LSTMCell and RNNCell,
+    stepnet's, in place, and says which these are. A cell still runs a step at each call.
 
-    The layers stay the objects that they are, with their parameters, hooks and names: optimisers and
+    They stay the objects that they are, with their parameters, hooks and names: optimisers and
     state_dicts go on. What cannot be replaced is left as it is, with the reason.
 
     Args:
@@ -48,11 +53,11 @@ def accelerate(model: Any) -> Accelerated:
         InputError: For what is no module.
 
     >>> import torch, stepnet.torch
-    >>> model = torch.nn.Sequential(torch.nn.Embedding(10, 3), torch.nn.GRU(3, 4), torch.nn.GRUCell(3, 4))
+    >>> model = torch.nn.Sequential(torch.nn.Embedding(10, 3), torch.nn.GRU(3, 4), torch.nn.GRUCell(3, 4).half())
     >>> done = stepnet.torch.accelerate(model)
     >>> print(done)
     1: GRU
-    2: left, it runs single steps: stepnet.torch.Recurrence runs a cell over sequences
+    2: left, its parameters are torch.float16: float32 and float64 are run
     >>> isinstance(model[1], stepnet.torch.GRU)
     True
     >>> done.undo()
@@ -80,8 +85,6 @@ def refusal(module: Any) -> str | None:
     kind = cast("Any", type(module))
     if kind in OURS.values():
         return "it is stepnet's already"
-    if isinstance(module, torch.nn.RNNCellBase):
-        return "it runs single steps: stepnet.torch.Recurrence runs a cell over sequences"
     if kind not in OURS:
         return f"{kind.__name__} is a class of its own, whose forward may be another"
     dtypes = {str(one.dtype) for one in module.parameters() if one.dtype not in DTYPES}

@@ -4,17 +4,28 @@ Parameters change in ways that PyTorch does not count: `p.data.add_`, NumPy's wr
 bytes are compared at each call; that takes a small part of the time that packing them takes.
 """
 
+from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import Any
 
 from stepnet.errors import InputError
 from stepnet.net.types import ROWS, STEPS
 from stepnet.rnn.batch import Batch, initial_arrays
+from stepnet.rnn.declared import keep
 from stepnet.rnn.frozen import FrozenCalls
 from stepnet.rnn.layers import LayersProgram
 from stepnet.rnn.reading import Reading, call_of
-from stepnet.torch.function import AUTO, Differentiable, array_of, is_transformed, tensor_of, wanted_of
+from stepnet.torch.function import (
+    AUTO,
+    Differentiable,
+    array_of,
+    is_transformed,
+    run,
+    tensor_of,
+    wanted_of,
+)
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.sequences import Place
 from stepnet.values.structure import leaves, rebuild
 
 torch: Any = pytorch("torch")
@@ -29,35 +40,62 @@ class Runnable:
 
     def __init__(self, program: LayersProgram) -> None:
         self.program, self.differentiable = program, Differentiable(program.net)
+        self.bounds = OrderedDict[Any, Bound]()
 
     def __call__(
         self,
         module: Any,
-        batch: Batch,
+        place: Place,
         data: Any,
         memories: list[Any],
         parameters: list[Any],
         statics: list[Any] | None = None,
     ) -> list[Any]:
         """The results; outputs lie as the data do. memories: none for zeros."""
-        still, transformed = statics or [], is_transformed()
+        still, transformed, batch = statics or [], is_transformed(), place.batch(data)
         self.check(batch, data, memories, still, parameters)
         if not transformed and not (
             torch.is_grad_enabled() and wanted_of([data, *memories, *still, *parameters])
         ):
             return module.__dict__.setdefault(BOUND, Bound())(self, batch, data, memories, parameters, still)
-        lead = 2 if batch.structure is not None else 1
-        flat = data.reshape(batch.total, *data.shape[lead:])
-        inputs = [flat, *(memories or [None] * self.program.memories), *still, *parameters]
+        inputs = [
+            data.flatten(0, place.lead - 1),
+            *(memories or [None] * self.program.memories),
+            *still,
+            *parameters,
+        ]
         wanted = wanted_of(inputs)
         if transformed:  # what requires a gradient is known to each transform alone
             wanted = tuple(
                 place for place, one in enumerate(inputs) if one is not None and one.is_floating_point()
             )
         results = list(self.differentiable(batch, wanted, inputs))
-        outputs = len(self.program.levels)
-        whole = [one.reshape(*data.shape[:lead], *one.shape[1:]) for one in results[:outputs]]
+        outputs, lead = len(self.program.levels), data.shape[: place.lead]
+        whole = [one.reshape(*lead, *one.shape[1:]) for one in results[:outputs]]
         return [*whole, *results[outputs:]]
+
+    def in_order(self, place: Place, inputs: list[Any], wanted: tuple[int, ...]) -> list[Any]:
+        """The results for the net's inputs in their order, each of [total, ...] where there is one per step;
+        behind them what is saved for the gradients of the wanted ones.
+        """
+        count, own = self.program.memories, len(inputs) - len(self.program.params)
+        data, batch = inputs[0], place.batch(inputs[0])
+        parts = inputs[1 : 1 + count], inputs[1 + count : own], inputs[own:]
+        self.check(batch, data, *parts)
+        if wanted:
+            flat = data.flatten(0, place.lead - 1)
+            return list(run(self.differentiable.halves(wanted).forward, batch, [flat, *inputs[1:]]))
+        memories, statics, parameters = parts
+        results = self.bound_to(parameters)(self, batch, data, memories, parameters, statics)
+        outputs = len(self.program.levels)
+        return [*(one.flatten(0, place.lead - 1) for one in results[:outputs]), *results[outputs:]]
+
+    def bound_to(self, parameters: list[Any]) -> "Bound":
+        """What runs it without gradients, kept by where the parameters lie."""
+        key = tuple(one.data_ptr() for one in parameters)
+        if key not in self.bounds:
+            keep(self.bounds, key, Bound())
+        return self.bounds[key]
 
     def check(
         self, batch: Batch, data: Any, memories: list[Any], statics: list[Any], parameters: list[Any]

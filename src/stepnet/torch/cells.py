@@ -47,6 +47,27 @@ class Sizes:
     dtype: str = "float32"
 
     @property
+    def key(self) -> str:
+        """These sizes as text.
+
+        >>> Sizes("GRU", 3, 4, bias=False).key
+        'GRU 3 4 1 0 0 0 float32'
+        """
+        numbers = f"{self.inputs} {self.hidden} {self.layers} {int(self.bias)} {int(self.bidirectional)}"
+        return f"{self.mode} {numbers} {self.projected} {self.dtype}"
+
+    @classmethod
+    def of_key(cls, key: str) -> "Sizes":
+        """The sizes that a key says.
+
+        >>> Sizes.of_key("GRU 3 4 1 0 0 0 float32") == Sizes("GRU", 3, 4, bias=False)
+        True
+        """
+        mode, *numbers, dtype = key.split()
+        inputs, hidden, layers, bias, bidirectional, projected = map(int, numbers)
+        return cls(mode, inputs, hidden, layers, bool(bias), bool(bidirectional), projected, dtype)
+
+    @property
     def cell(self) -> Cell:
         """The cell."""
         return CELLS["lstm_projection" if self.projected else MODES[self.mode]]

@@ -26,6 +26,13 @@ from stepnet.torch.pytorch import pytorch
 torch: Any = pytorch("torch")
 Array = np.ndarray
 AUTO = checked_engine("auto")
+NO_FORWARD_MODE = (
+    "recurrences have no forward-mode derivatives: use reverse mode (backward, torch.func.grad or vjp), or the "
+    "layers of torch.nn"
+)
+NO_VMAP = (
+    "recurrences cannot run under torch.vmap: give all sequences as one batch, or use the layers of torch.nn"
+)
 
 
 @dataclass(frozen=True)
@@ -116,18 +123,12 @@ class NetFunction(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
         """Refused."""
-        raise InputError(
-            "recurrences have no forward-mode derivatives: use reverse mode (backward, torch.func.grad or "
-            "vjp), or the layers of torch.nn"
-        )
+        raise InputError(NO_FORWARD_MODE)
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
         """Refused."""
-        raise InputError(
-            "recurrences cannot run under torch.vmap: give all sequences as one batch, or use the layers of "
-            "torch.nn"
-        )
+        raise InputError(NO_VMAP)
 
 
 def wanted_of(tensors: Sequence[Any]) -> tuple[int, ...]:

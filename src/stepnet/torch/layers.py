@@ -4,19 +4,17 @@ They are subclasses of these: constructors, parameters, state_dicts and messages
 `forward` is not. It runs in machine code on the CPU, with gradients of any order.
 """
 
-import sys
 from collections.abc import Callable
-from functools import cache, lru_cache
 from typing import Any, cast
 
-from stepnet.errors import InputError
-from stepnet.torch.bound import BOUND, Runnable
-from stepnet.torch.cells import Sizes, program_of
+from stepnet.torch.bound import BOUND
+from stepnet.torch.cells import Sizes
+from stepnet.torch.checks import DTYPES, as_cast, check_tensors
+from stepnet.torch.operator import as_called, run_sizes
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.sequences import MOST_KEPT, PackedSequence, Sequences, dense_batch
+from stepnet.torch.sequences import PackedSequence, Place, Sequences
 
 torch: Any = pytorch("torch")
-DTYPES = {torch.float32: "float32", torch.float64: "float64"}
 
 
 class Layer:
@@ -29,10 +27,7 @@ class Layer:
         """The outputs and the last states. See the class in torch.nn."""
         theirs = cast("Callable[..., Any]", super().forward)  # type: ignore[misc]
         device = (input.data if isinstance(input, PackedSequence) else input).device
-        if device.type != "cpu" or torch.compiler.is_compiling():
-            return theirs(input, hx)
-        run = uncompiled() if "torch._dynamo" in sys.modules else answer
-        return run(self, theirs, input, hx)
+        return theirs(input, hx) if device.type != "cpu" else as_called(answer)(self, theirs, input, hx)
 
     def __getstate__(self) -> dict[str, Any]:
         """All but what runs it, which a copy makes anew."""
@@ -54,11 +49,14 @@ def answer(module: Any, theirs: Callable[..., Any], value: Any, hx: Any) -> Any:
         value, states = value.unsqueeze(axis), [state.unsqueeze(1) for state in states]
     given = Sequences.of(value, module.batch_first)
     check(module, given, states)
-    data, states = as_cast(module, given.data, states)
-    check_tensors(module, data, states)
+    weights = [getattr(module, name) for name in module._flat_weights_names]
+    data, *states = as_cast(weights[0].dtype, given.data, *states)
+    check_tensors(type(module).__name__, module._flat_weights_names, weights, data, states)
     if given.order is not None:
         states = [state.index_select(1, given.order) for state in states]
-    outputs, last = run_layers(module, data, given.batch, states)
+    if not states and torch.compiler.is_compiling():
+        states = zeros(module, given, data)
+    outputs, last = run_layers(module, weights, data, given.place, states)
     if given.back is not None:
         last = [state.index_select(1, given.back) for state in last]
     if alone:
@@ -66,19 +64,14 @@ def answer(module: Any, theirs: Callable[..., Any], value: Any, hx: Any) -> Any:
     return given.form(outputs), in_form(module, last)
 
 
-@cache
-def uncompiled() -> Callable[..., Any]:
-    """`answer`, which torch.compile leaves as it is. Asking for that imports all of its machinery."""
-    return torch.compiler.disable(answer)
-
-
 # ---- what is checked ---------------------------------------------------------------------------------------
 
 
 def check(module: Any, given: Sequences, states: list[Any]) -> None:
     """Raises PyTorch's own errors for data and states that do not fit the module."""
-    sizes = None if given.data.dim() == 3 else torch.tensor([given.batch.count])
-    if states:
+    sizes = None if given.data.dim() == 3 else [given.rows]
+    known = given.place.form != "packed" or not torch.compiler.is_compiling()
+    if states and known:  # else the operator checks them when the graph runs
         module.check_forward_args(given.data, in_form(module, states), sizes)
     else:
         module.check_input(given.data, sizes)
@@ -89,65 +82,44 @@ def in_form(module: Any, states: list[Any]) -> Any:
     return tuple(states) if module.mode == "LSTM" else states[0]
 
 
-def as_cast(module: Any, data: Any, states: list[Any]) -> tuple[Any, list[Any]]:
-    """The same in the dtype of the parameters, under autocast."""
-    if not torch.is_autocast_enabled("cpu"):
-        return data, states
-    dtype = module._flat_weights[0].dtype
-    return data.to(dtype), [state.to(dtype) for state in states]
-
-
-def check_tensors(module: Any, data: Any, states: list[Any]) -> None:
-    """Raises `InputError` unless all tensors are of one dtype that there is machine code for, on the CPU."""
-    title, dtype = type(module).__name__, module._flat_weights[0].dtype
-    if dtype not in DTYPES:
-        raise InputError(
-            f"{title} runs in float32 and float64 on the CPU, and its parameters are {dtype}: make them "
-            f"float32 with .float(), or use torch.nn.{title}"
-        )
-    names = (*module._flat_weights_names, "the input", "hx[0]" if len(states) > 1 else "hx", "hx[1]")
-    for name, tensor in zip(names, (*module._flat_weights, data, *states), strict=False):
-        if tensor.dtype != dtype or tensor.device.type != "cpu":
-            raise InputError(
-                f"{name} of {title} is {tensor.dtype} on {tensor.device}, and {names[0]} is {dtype} on cpu; "
-                "all tensors must be of one dtype on one device"
-            )
-
-
 # ---- running it --------------------------------------------------------------------------------------------
 
 
-@lru_cache(MOST_KEPT)
-def runnable(sizes: Sizes) -> Runnable:
-    """The net of such layers."""
-    return Runnable(program_of(sizes))
+def zeros(module: Any, given: Sequences, data: Any) -> list[Any]:
+    """The states that a module begins with where none are handed in."""
+    count = module.num_layers * (2 if module.bidirectional else 1)
+    features = [module.proj_size or module.hidden_size, module.hidden_size]
+    kinds = features if module.mode == "LSTM" else features[:1]
+    return [data.new_zeros(count, given.rows, size) for size in kinds]
 
 
-def run_layers(module: Any, data: Any, batch: Any, states: list[Any]) -> tuple[Any, list[Any]]:
+def run_layers(
+    module: Any, tensors: list[Any], data: Any, place: Place, states: list[Any]
+) -> tuple[Any, list[Any]]:
     """The outputs, which lie as the data do, and the last states: of one net, or layer by layer where there
     is dropout in between, which is PyTorch's own.
     """
-    sizes = sizes_of(module)
+    sizes = sizes_of(module, tensors[0].dtype)
     if not (module.training and module.dropout and sizes.layers > 1):
-        return run_one(module, sizes, data, batch, states, module._flat_weights)
-    swapped = data.dim() == 3 and batch.steps is None
+        return run_one(module, sizes, data, place, states, tensors)
+    swapped = place.form == "batch"
     if swapped:  # PyTorch draws the numbers step by step
-        data = data.transpose(0, 1)
-        batch = dense_batch(*data.shape[:2], True)
-    each, final = sizes.directions, list[list[Any]]()
-    weights = len(module._flat_weights) // sizes.layers
+        data, place = data.transpose(0, 1), Place("time")
+    each = sizes.directions
+    final: list[list[Any]] = []
+    weights = len(tensors) // sizes.layers
     for layer in range(sizes.layers):
         own = [state[layer * each : (layer + 1) * each] for state in states]
-        tensors = module._flat_weights[layer * weights : (layer + 1) * weights]
         if layer:
             data = torch.nn.functional.dropout(data, module.dropout, True)
-        data, last = run_one(module, sizes.alone(layer), data, batch, own, tensors)
+        of_layer = tensors[layer * weights : (layer + 1) * weights]
+        data, last = run_one(module, sizes.alone(layer), data, place, own, of_layer)
         final.append(last)
     last = [torch.cat(kind) for kind in zip(*final, strict=True)]
     return data.transpose(0, 1) if swapped else data, last
 
 
-def sizes_of(module: Any) -> Sizes:
+def sizes_of(module: Any, dtype: Any) -> Sizes:
     """The sizes of a module."""
     return Sizes(
         module.mode,
@@ -157,17 +129,17 @@ def sizes_of(module: Any) -> Sizes:
         module.bias,
         module.bidirectional,
         module.proj_size,
-        DTYPES[module._flat_weights[0].dtype],
+        DTYPES[dtype],
     )
 
 
 def run_one(
-    module: Any, sizes: Sizes, data: Any, batch: Any, states: list[Any], tensors: list[Any]
+    module: Any, sizes: Sizes, data: Any, place: Place, states: list[Any], tensors: list[Any]
 ) -> tuple[Any, list[Any]]:
     """The outputs and the last states of layers as one net."""
-    kinds = len(sizes.cell.memories)
+    kinds = 2 if sizes.mode == "LSTM" else 1
     memories = [one for each in zip(*(state.unbind(0) for state in states), strict=True) for one in each]
-    outputs, *last = runnable(sizes)(module, batch, data, memories, tensors)
+    outputs, *last = run_sizes(module, sizes, place, data, memories, tensors)
     return outputs, [torch.stack(last[kind::kinds]) for kind in range(kinds)]
 
 

@@ -1,13 +1,17 @@
 """`Recurrence`: any step written with PyTorch as a module that runs over sequences, and is trained."""
 
 import inspect
+from collections import OrderedDict
 from typing import Any, cast
+from uuid import uuid4
 
 import numpy as np
 
 from stepnet.errors import InputError
+from stepnet.rnn.declared import keep
 from stepnet.rnn.layers import LayerPrograms
 from stepnet.torch.bound import BOUND, Runnable
+from stepnet.torch.operator import MODULES, as_called, in_graph
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.sequences import Sequences
 from stepnet.torch.trace import described, tensors_of, trace
@@ -67,37 +71,77 @@ class Recurrence(torch.nn.Module):
             self.cell, self.step = None, step
         self.params = torch.nn.ParameterDict(example[2] if len(example) == 3 and example[2] else {})
         self._example = transform(lambda one: one.detach().clone(), (*example[:2], statics))
+        self._output = self.enter().program.output
 
     def forward(self, input: Any, state: Any = None, statics: Any = None) -> Any:  # noqa: A002 - PyTorch's
         """The outputs in the form of the sequences, and the last state."""
-        params = self.tensors
-        tensors = leaves(params)
-        runnable = self.runnable(tensors)
-        given = Sequences.of(input, self.batch_first)
+        return as_called(Recurrence.answer)(self, input, state, statics)
+
+    def answer(self, value: Any, state: Any, statics: Any) -> Any:
+        """What a call gives."""
+        given = Sequences.of(value, self.batch_first)
         _, memory, still = self._example
         states = [] if state is None else parts(state, memory, "state")
         fixed = parts(statics, still, "statics")
         if given.order is not None:
             states, fixed = ([one.index_select(0, given.order) for one in all_] for all_ in (states, fixed))
-        results = runnable(self, given.batch, given.data, states, tensors, fixed)
-        outputs, last = results[: len(runnable.program.levels)], results[len(runnable.program.levels) :]
+        results = self.results(given, states, fixed)
+        count = len(results) - len(leaves(memory))
+        outputs, last = results[:count], results[count:]
         if given.back is not None:
             last = [one.index_select(0, given.back) for one in last]
-        whole = rebuild(runnable.program.output, [given.form(one) for one in outputs])
-        return whole, rebuild(memory, last)
+        return rebuild(self._output, [given.form(one) for one in outputs]), rebuild(memory, last)
+
+    def results(self, given: Sequences, states: list[Any], statics: list[Any]) -> list[Any]:
+        """The outputs and the last states: by the operator where a graph is made."""
+        tensors = list(self.tensors.values())
+        if not torch.compiler.is_compiling():
+            return self.runnable(tensors)(self, given.place, given.data, states, tensors, statics)
+        if not states:
+            states = self.zeros(given)
+        key = f"{self._name}:{'train' if self.training else 'eval'}"
+        outputs = len(leaves(self._output))
+        return in_graph(key, given.place, given.data, states, statics, tensors, outputs)
+
+    def zeros(self, given: Sequences) -> list[Any]:
+        """The states that sequences begin with where none are handed in."""
+        memories = leaves(self._example[1])
+        kinds = [given.data.dtype if one.is_floating_point() else one.dtype for one in memories]
+        pairs = zip(memories, kinds, strict=True)
+        return [given.data.new_zeros(given.rows, *one.shape[1:], dtype=kind) for one, kind in pairs]
 
     @property
     def tensors(self) -> dict[str, Any]:
         """The parameters and buffers by name."""
         return dict(self.params if self.cell is None else tensors_of(self.cell))
 
+    # ---- what runs it --------------------------------------------------------------------------------------
+
+    def enter(self) -> Runnable:
+        """What runs it as it now is. Graphs then know it by its name: one may be made where no step is traced."""
+        if "_name" not in self.__dict__:
+            self._name = uuid4().hex
+            MODULES[self._name] = self
+        return self.runnable(list(self.tensors.values()))
+
     def runnable(self, tensors: list[Any]) -> Runnable:
-        """What runs the step in the dtypes of its parameters: traced again where these are others."""
+        """What runs the step in this mode and in the dtypes of its parameters: traced once for each."""
         key = self.training, *((one.shape, one.dtype) for one in tensors)
-        kept = self.__dict__.get(RUNNABLE)
-        if kept is None or kept[0] != key:
-            kept = self.__dict__[RUNNABLE] = key, self.traced(tensors)
-        return kept[1]
+        kept = self.__dict__.setdefault(RUNNABLE, OrderedDict[Any, Runnable]())
+        if key not in kept:
+            keep(kept, key, self.traced(tensors))
+        return kept[key]
+
+    def runnable_in(self, training: bool) -> Runnable:
+        """What runs the step in a mode, for a graph that was made in it."""
+        if training == self.training:
+            return self.enter()
+        before = [(one, one.training) for one in self.modules()]
+        try:
+            return self.train(training).enter()
+        finally:
+            for one, mode in before:
+                one.training = mode
 
     def traced(self, tensors: list[Any]) -> Runnable:
         """The net of the step."""
@@ -115,9 +159,29 @@ class Recurrence(torch.nn.Module):
         empty = transform(lambda one: np.zeros((0, *one.shape), one.dtype), rnn.statics)
         return Runnable(LayerPrograms(rnn).read(nothing, None, empty, None, False).program)
 
+    # ---- what changes what runs it -------------------------------------------------------------------------
+
+    def train(self, mode: bool = True) -> Any:
+        """The module in this mode, as of every module."""
+        super().train(mode)  # type: ignore[misc]
+        self.enter()
+        return self
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """The module with other tensors, as of every module."""
+        super()._apply(fn, recurse)  # type: ignore[misc]
+        if all(one.device.type == "cpu" for one in self.tensors.values()):
+            self.enter()
+        return self
+
     def __getstate__(self) -> dict[str, Any]:
         """All but what runs it, which a copy makes anew."""
-        return {name: one for name, one in self.__dict__.items() if name not in (BOUND, RUNNABLE)}
+        return {name: one for name, one in self.__dict__.items() if name not in (BOUND, RUNNABLE, "_name")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy, which has a name of its own."""
+        super().__setstate__(state)  # type: ignore[misc]
+        self.enter()
 
 
 def parts(value: Any, example: Any, what: str) -> list[Any]:

@@ -17,29 +17,59 @@ from stepnet.torch.pytorch import pytorch
 torch: Any = pytorch("torch")
 PackedSequence: Any = torch.nn.utils.rnn.PackedSequence
 MOST_KEPT = 64
+Array = np.ndarray
+
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where sequences lie in their data, as tensors say it, which a graph of PyTorch can hold.
+
+    form: "time" for data [time, batch, features...], "batch" for [batch, time, features...], "packed" and
+    "jagged" for [total, features...]. tensors: the batch sizes of a `PackedSequence`; the offsets, and where
+    there are holes the lengths, of a jagged nested tensor.
+    """
+
+    form: str
+    tensors: tuple[Any, ...] = ()
+
+    @property
+    def lead(self) -> int:
+        """How many axes of the data say which step of which sequence it is."""
+        return 1 if self.tensors else 2
+
+    def batch(self, data: Any) -> Batch:
+        """The batch of the data; raises `InputError` for damaged tensors."""
+        if not self.tensors:
+            return dense_batch(*data.shape[:2], self.form == "time")
+        rows = packed_batch if self.form == "packed" else jagged_batch
+        return rows(len(data), *map(array_of, self.tensors))
 
 
 @dataclass(frozen=True)
 class Sequences:
-    """What a module is given. data: [total, features...], or [time, batch, features...] and the like. batch:
-    where each sequence lies in it. form: outputs that lie as the data do, in the form of the sequences.
-    order, back: in which order the rows of a state stand in the data, and the way back; None for as they are.
+    """What a module is given. data: [total, features...], or [time, batch, features...] and the like. place:
+    where each sequence lies in it. rows: how many there are. form: outputs that lie as the data do, in the
+    form of the sequences. order, back: in which order the rows of a state stand in the data, and the way back;
+    None for as they are.
     """
 
     data: Any
-    batch: Batch
+    place: Place
+    rows: int
     form: Callable[[Any], Any]
     order: Any = None
     back: Any = None
 
     @classmethod
     def of(cls, value: Any, batch_first: bool) -> "Sequences":
-        """A tensor, a `PackedSequence` or a jagged nested tensor; raises `InputError` for damaged ones."""
+        """A tensor, a `PackedSequence` or a jagged nested tensor; raises `InputError` for other nested ones."""
         if isinstance(value, PackedSequence):
             return packed(value)
         if value.is_nested:
             return nested(value)
-        return cls(value, dense_batch(*value.shape[:2], not batch_first), same)
+        rows = value.shape[0 if batch_first else 1]
+        return cls(value, Place("batch" if batch_first else "time"), rows, same)
 
 
 def same(outputs: Any) -> Any:
@@ -56,29 +86,40 @@ def dense_batch(first: int, second: int, time_major: bool) -> Batch:
 def packed(value: Any) -> Sequences:
     """The sequences of a `PackedSequence`, the longest first."""
     data, sizes, order, back = value
-    counts, total = array_of(sizes), len(data)
+    rows = int(sizes[0]) if order is None and len(sizes) else 0 if order is None else len(order)
+
+    def form(outputs: Any) -> Any:
+        return PackedSequence(outputs, sizes, order, back)
+
+    return Sequences(data, Place("packed", (sizes,)), rows, form, order, back)
+
+
+def packed_batch(total: int, counts: Array) -> Batch:
+    """Where the sequences of a `PackedSequence` lie, by its batch sizes."""
     lengths = packed_lengths(counts, total)
     rows = np.arange(len(lengths), dtype=np.int64)
-    batch = Batch(None, [], [1], rows, lengths, total, (total,), offsets_of(counts)[:-1])
-    return Sequences(
-        data, batch, lambda outputs: PackedSequence(outputs, sizes, order, back), order=order, back=back
-    )
+    return Batch(None, [], [1], rows, lengths, total, (total,), offsets_of(counts)[:-1])
 
 
 def nested(value: Any) -> Sequences:
     """The sequences of a jagged nested tensor [batch, steps, features...]."""
-    if value.layout != torch.jagged or value.dim() < 2 or isinstance(value.shape[1], int):
+    if value.layout != torch.jagged or value.dim() < 2 or value._ragged_idx != 1:
         raise InputError(
             "a nested tensor of sequences is made with layout=torch.jagged, and is [batch, steps, features]"
         )
-    data, offsets, lengths = value.values(), value.offsets(), value.lengths()
-    starts = array_of(offsets).astype(np.int64)[:-1]
-    counts = (np.diff(array_of(offsets)) if lengths is None else array_of(lengths)).astype(np.int64)
-    if (starts < 0).any() or (counts < 0).any() or (starts + counts > len(data)).any():
-        raise InputError(
-            f"the nested tensor is damaged: its lengths or offsets go beyond its {len(data)} values"
-        )
-    batch = Batch(None, [], [1], starts, counts, len(data), (len(data),))
-    return Sequences(
-        data, batch, lambda outputs: torch.nested.nested_tensor_from_jagged(outputs, offsets, lengths)
-    )
+    offsets, lengths = value.offsets(), value.lengths()
+    place = Place("jagged", (offsets,) if lengths is None else (offsets, lengths))
+
+    def form(outputs: Any) -> Any:
+        return torch.nested.nested_tensor_from_jagged(outputs, offsets, lengths)
+
+    return Sequences(value.values(), place, len(offsets) - 1, form)
+
+
+def jagged_batch(total: int, offsets: Array, lengths: Array | None = None) -> Batch:
+    """Where the sequences of a jagged nested tensor lie; raises `InputError` for damaged offsets."""
+    starts = offsets.astype(np.int64)[:-1]
+    counts = (np.diff(offsets) if lengths is None else lengths).astype(np.int64)
+    if (starts < 0).any() or (counts < 0).any() or (starts + counts > total).any():
+        raise InputError(f"the nested tensor is damaged: its lengths or offsets go beyond its {total} values")
+    return Batch(None, [], [1], starts, counts, total, (total,))

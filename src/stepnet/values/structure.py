@@ -150,6 +150,7 @@ def _children(structure: Structure, depth: int = 0) -> list[tuple[Any, Any]] | N
         return list(cast("Mapping[Any, Any]", structure).items())
     if isinstance(structure, tuple | list):
         items = cast("Sequence[Any]", structure)
-        fields = cast("Sequence[str]", getattr(items, "_fields", range(len(items))))
-        return list(zip(fields, items, strict=True))
+        if not hasattr(items, "_fields"):
+            return list(enumerate(items))
+        return list(zip(cast("Any", items)._fields, items, strict=True))
     return None

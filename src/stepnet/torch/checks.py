@@ -1,0 +1,40 @@
+"""The tensors that modules take: of one dtype that there is machine code for, on the CPU."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from stepnet.errors import InputError
+from stepnet.torch.pytorch import pytorch
+
+torch: Any = pytorch("torch")
+DTYPES = {torch.float32: "float32", torch.float64: "float64"}
+
+
+def as_cast(dtype: Any, *tensors: Any) -> Sequence[Any]:
+    """The same tensors; under autocast in this dtype, which is that of the parameters."""
+    if not torch.is_autocast_enabled("cpu"):
+        return tensors
+    return [one.to(dtype) for one in tensors]
+
+
+def check_tensors(
+    title: str, names: Sequence[str], parameters: Sequence[Any], data: Any, states: Sequence[Any]
+) -> None:
+    """Raises `InputError` unless all tensors are of one dtype that there is machine code for, on the CPU.
+
+    title: the module's name. names: those of its parameters.
+    """
+    dtype = parameters[0].dtype
+    if dtype not in DTYPES:
+        raise InputError(
+            f"{title} runs in float32 and float64 on the CPU, and its parameters are {dtype}: make them "
+            f"float32 with .float(), or use torch.nn.{title}"
+        )
+    of_states = ("hx[0]", "hx[1]") if len(states) > 1 else ("hx",)
+    whole = zip((*names, "the input", *of_states), (*parameters, data, *states), strict=False)
+    for name, tensor in whole:
+        if tensor.dtype != dtype or tensor.device.type != "cpu":
+            raise InputError(
+                f"{name} of {title} is {tensor.dtype} on {tensor.device}, and {names[0]} is {dtype} on cpu; "
+                "all tensors must be of one dtype on one device"
+            )

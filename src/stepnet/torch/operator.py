@@ -1,0 +1,208 @@
+"""Recurrences as an operator of PyTorch: what a graph of torch.compile or torch.export holds of one.
+
+    outputs, h  =  torch.ops.stepnet.recurrence("GRU 3 4 ...", "time", [], [0, 1, 2], [x, h0, W, ...])
+
+A graph holds tensors, numbers and text, and no nets. So the operator is given the name of what it runs. That of
+a layer or cell of torch.nn says its sizes, and any process that imports stepnet.torch runs it. That of a
+`Recurrence` is drawn at random, and known as long as the module lives: a program that was saved and is loaded
+elsewhere finds none, and says so.
+
+Without a graph, the operator is not used: it takes longer to call.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
+from math import prod
+from typing import Any
+from weakref import WeakValueDictionary
+
+from stepnet.errors import InputError
+from stepnet.net.ir import Net
+from stepnet.net.types import ROWS, STEPS
+from stepnet.torch.bound import Runnable
+from stepnet.torch.cells import Sizes, program_of
+from stepnet.torch.function import NO_VMAP, run, wanted_of
+from stepnet.torch.pytorch import pytorch
+from stepnet.torch.sequences import MOST_KEPT, Place
+
+torch: Any = pytorch("torch")
+library: Any = pytorch("torch.library")
+MODULES = WeakValueDictionary[str, Any]()
+"""The modules that a graph may name, each with `runnable_in(training)`."""
+
+NO_TRANSFORM = (
+    "inside torch.compile, recurrences cannot run under the transforms of torch.func: differentiate with "
+    "backward or torch.autograd.grad, or compile what does not hold the transform"
+)
+OPERANDS = "str key, str form, Tensor[] place, int[] wanted, Tensor[] inputs"
+
+
+@lru_cache(MOST_KEPT)
+def runnable_of_sizes(sizes: Sizes) -> Runnable:
+    """The net of layers or cells of torch.nn."""
+    return Runnable(program_of(sizes))
+
+
+def runnable_of(key: str) -> Runnable:
+    """What a key names; raises `InputError` for a module that this process does not have."""
+    name, _, mode = key.partition(":")
+    if not mode:
+        return runnable_of_sizes(Sizes.of_key(key))
+    if name not in MODULES:
+        raise InputError(
+            "a compiled or exported graph runs a stepnet.torch.Recurrence that is not in this process: keep "
+            "the module as long as its graph, and export in the process that runs the program; the layers and "
+            "cells GRU, LSTM and RNN run anywhere"
+        )
+    return MODULES[name].runnable_in(mode == "train")
+
+
+def as_called(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that is traced where a graph is made; and where none is, is not traced either.
+
+    torch.compile goes on behind what it could not trace, and would trace the insides of what runs a net.
+    """
+    return function if torch.compiler.is_compiling() or "torch._dynamo" not in sys.modules else apart(function)
+
+
+@cache
+def apart(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that is never traced. Asking for that imports all of PyTorch's compiler."""
+    return torch.compiler.disable(function)
+
+
+def run_sizes(
+    module: Any, sizes: Sizes, place: Place, data: Any, memories: list[Any], parameters: list[Any]
+) -> list[Any]:
+    """The results of layers or a cell of torch.nn: as an operator where a graph is made."""
+    if torch.compiler.is_compiling():
+        return in_graph(sizes.key, place, data, memories, [], parameters, 1)
+    return runnable_of_sizes(sizes)(module, place, data, memories, parameters)
+
+
+def in_graph(
+    key: str,
+    place: Place,
+    data: Any,
+    memories: list[Any],
+    statics: list[Any],
+    parameters: list[Any],
+    outputs: int,
+) -> list[Any]:
+    """The results by the operator. outputs: how many of them there is one of per step."""
+    # Under a transform the compiler stops at the next line, which its message quotes; torch.export goes on.
+    if torch._C._functorch.maybe_current_level() is not None:  # no transform of torch.func in a graph
+        raise InputError(NO_TRANSFORM)
+    inputs = [data, *memories, *statics, *parameters]
+    wanted = wanted_in_graph(inputs) if torch.is_grad_enabled() else []
+    results = torch.ops.stepnet.recurrence(key, place.form, list(place.tensors), wanted, inputs)
+    lead = data.shape[: place.lead]
+    whole = [one.reshape(*lead, *one.shape[1:]) for one in results[:outputs]]
+    return [*whole, *results[outputs : outputs + len(memories)]]
+
+
+def wanted_in_graph(inputs: list[Any]) -> list[int]:
+    """The places of inputs that a graph gives gradients of: a program that is exported may be asked for all."""
+    if torch.compiler.is_exporting():
+        return [place for place, one in enumerate(inputs) if one.is_floating_point()]
+    return list(wanted_of(inputs))
+
+
+# ---- the operator ------------------------------------------------------------------------------------------
+
+
+def recurrence(key: str, form: str, place: Sequence[Any], wanted: Sequence[int], inputs: Sequence[Any]) -> Any:
+    """The results, and behind them what is saved for the gradients of the inputs at the wanted places."""
+    runnable, where = runnable_of(key), Place(form, tuple(place))
+    return list(runnable.in_order(where, list(inputs), tuple(wanted)))
+
+
+def recurrence_backward(
+    key: str, form: str, place: Sequence[Any], wanted: Sequence[int], inputs: Sequence[Any]
+) -> Any:
+    """The gradients of the wanted inputs, of all inputs, cotangents, and what was saved."""
+    half, where = runnable_of(key).differentiable.halves(tuple(wanted)), Place(form, tuple(place))
+    data, *others = inputs
+    return list(run(half.backward, where.batch(data), [data.flatten(0, where.lead - 1), *others]))
+
+
+def shapes_of(net: Net, form: str, inputs: Sequence[Any]) -> list[Any]:
+    """Empty tensors like the results of a net."""
+    types = [net.type_of(number) for number in net.inputs]
+    rows = [one.shape[0] for type_, one in zip(types, inputs, strict=True) if type_.extent == ROWS]
+    total = prod(inputs[0].shape[: 2 if form in ("time", "batch") else 1])
+    lead = {STEPS: (total,), ROWS: tuple(rows[:1])}
+    results = [net.type_of(number) for number in net.results]
+    return [
+        inputs[0].new_empty((*lead.get(one.extent, ()), *one.shape), dtype=getattr(torch, one.dtype))
+        for one in results
+    ]
+
+
+def recurrence_shapes(key: str, form: str, place: Any, wanted: Sequence[int], inputs: Sequence[Any]) -> Any:
+    """What `recurrence` gives, without numbers."""
+    runnable = runnable_of(key)
+    half = runnable.differentiable.halves(tuple(wanted)) if wanted else None
+    return shapes_of(half.forward.net if half else runnable.program.net, form, inputs)
+
+
+def backward_shapes(key: str, form: str, place: Any, wanted: Sequence[int], inputs: Sequence[Any]) -> Any:
+    """What `recurrence_backward` gives, without numbers."""
+    return shapes_of(runnable_of(key).differentiable.halves(tuple(wanted)).backward.net, form, inputs)
+
+
+def save(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Any]) -> None:
+    """Saves what the gradients of a recurrence are made of."""
+    ctx.key, ctx.form, place, ctx.wanted, tensors = inputs
+    if not set(wanted_of(tensors)) <= set(ctx.wanted):
+        raise InputError(
+            "a graph that was made without gradients is asked for them: make it where gradients are enabled, "
+            "from a module whose parameters require them"
+        )
+    saved = runnable_of(ctx.key).differentiable.halves(tuple(ctx.wanted)).saved
+    ctx.counts = len(place), len(tensors)
+    ctx.save_for_backward(*place, *tensors, *output, *(output[number] for number in saved))
+    ctx.results = len(output)
+
+
+def gradients(ctx: Any, cotangents: Sequence[Any]) -> tuple[Any, ...]:
+    """The gradients of what `recurrence` was given."""
+    places, count = ctx.counts
+    every = ctx.saved_tensors
+    place, tensors, behind = every[:places], every[places : places + count], every[places + count :]
+    results, saved = behind[: ctx.results], behind[ctx.results :]
+    own = len(runnable_of(ctx.key).program.net.results)
+    pairs = list(zip(cotangents, results, strict=True))[:own]
+    known = [torch.zeros_like(like) if one is None else one for one, like in pairs]
+    inputs = [*tensors, *known, *saved]
+    found = torch.ops.stepnet.recurrence_backward(ctx.key, ctx.form, list(place), ctx.wanted, inputs)
+    by_place = dict(zip(ctx.wanted, found, strict=True))
+    if 0 in by_place:
+        by_place[0] = by_place[0].reshape(tensors[0].shape)
+    return None, None, [None] * places, None, [by_place.get(number) for number in range(count)]
+
+
+def no_second(ctx: Any, *cotangents: Any) -> Any:
+    """Refused."""
+    raise InputError("a compiled or exported recurrence has first derivatives alone: run the module as it is")
+
+
+def no_vmap(*arguments: Any) -> Any:
+    """Refused."""
+    raise InputError(NO_VMAP)
+
+
+def define() -> None:
+    """Makes the operators known to PyTorch."""
+    for function, shapes in ((recurrence, recurrence_shapes), (recurrence_backward, backward_shapes)):
+        name = f"stepnet::{function.__name__}"
+        library.custom_op(
+            name, function, mutates_args=(), schema=f"({OPERANDS}) -> Tensor[]", device_types="cpu"
+        ).register_fake(shapes)
+        library.register_vmap(name, no_vmap)
+    library.register_autograd("stepnet::recurrence", gradients, setup_context=save)
+    library.register_autograd("stepnet::recurrence_backward", no_second)
+
+
+define()

@@ -1,0 +1,115 @@
+"""`GRUCell`, `LSTMCell` and `RNNCell` in the place of those of torch.nn: one call runs one step.
+
+    h = GRUCell(3, 4)(x, h)    ->    the layer's net, over sequences of one step each that begin at h
+"""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from stepnet.torch.bound import BOUND
+from stepnet.torch.cells import MODES, Sizes
+from stepnet.torch.checks import DTYPES, as_cast, check_tensors
+from stepnet.torch.operator import as_called, run_sizes
+from stepnet.torch.pytorch import pytorch
+from stepnet.torch.sequences import Place
+
+torch: Any = pytorch("torch")
+NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+
+
+class Step:
+    """The forward of a cell of torch.nn, whose subclass comes behind this one."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+
+    def forward(self: Any, input: Any, hx: Any = None) -> Any:  # noqa: A002 - PyTorch's names
+        """The next state. See the class in torch.nn."""
+        theirs = cast("Callable[..., Any]", super().forward)  # type: ignore[misc]
+        mode = mode_of(self)
+        states = states_of(self, mode, input, hx)
+        if input.device.type != "cpu" or not fits(self, mode, input, states):
+            return theirs(input, hx)  # which says what is wrong
+        last = as_called(following)(self, mode, input, states)
+        return tuple(last) if mode == "LSTM" else last[0]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but what runs it, which a copy makes anew."""
+        state: dict[str, Any] = super().__getstate__()  # type: ignore[misc]
+        state.pop(BOUND, None)
+        return state
+
+
+def mode_of(module: Any) -> str:
+    """The `mode` of the layer that runs such a cell."""
+    if isinstance(module, torch.nn.RNNCell):
+        return f"RNN_{module.nonlinearity.upper()}"
+    return "LSTM" if isinstance(module, torch.nn.LSTMCell) else "GRU"
+
+
+def states_of(module: Any, mode: str, value: Any, hx: Any) -> list[Any]:
+    """h, and c of an LSTM, as they are handed in; or zeros."""
+    if hx is None:
+        zeros = value.new_zeros(*value.shape[:-1], module.hidden_size)
+        return [zeros, zeros] if mode == "LSTM" else [zeros]
+    return list(hx) if mode == "LSTM" else [hx]
+
+
+def fits(module: Any, mode: str, value: Any, states: list[Any]) -> bool:
+    """Whether the shapes are those of a step."""
+    if value.dim() not in (1, 2) or mode not in MODES or len(states) != (2 if mode == "LSTM" else 1):
+        return False
+    wanted = (*value.shape[:-1], module.hidden_size)
+    return value.shape[-1] == module.input_size and all(state.shape == wanted for state in states)
+
+
+def following(module: Any, mode: str, value: Any, states: list[Any]) -> list[Any]:
+    """The states after one step."""
+    names = NAMES if module.bias else NAMES[:2]
+    weights = [getattr(module, name) for name in names]
+    value, *states = as_cast(weights[0].dtype, value, *states)
+    check_tensors(type(module).__name__, names, weights, value, states)
+    features, hidden = module.input_size, module.hidden_size
+    sizes = Sizes(mode, features, hidden, bias=module.bias, dtype=DTYPES[weights[0].dtype])
+    data, memories = value.reshape(1, -1, features), [state.reshape(-1, hidden) for state in states]
+    _, *last = run_sizes(module, sizes, Place("time"), data, memories, weights)
+    return [state.reshape(*value.shape[:-1], hidden) for state in last]
+
+
+class GRUCell(Step, torch.nn.GRUCell):
+    """`torch.nn.GRUCell`, run by stepnet: the same arguments, parameters, state_dict and results.
+
+    One call runs one step, of `[batch, features]` or `[features]`. Whole sequences are run faster by `GRU`.
+    What is said of `GRU` holds for dtypes, gradients, devices and autocast too.
+
+    Raises:
+        InputError: For other dtypes, under torch.vmap, and for forward-mode derivatives. Errors of shapes are
+            PyTorch's own.
+
+    >>> import torch, stepnet.torch
+    >>> theirs, ours = torch.nn.GRUCell(3, 4), stepnet.torch.GRUCell(3, 4)
+    >>> ours.load_state_dict(theirs.state_dict())
+    <All keys matched successfully>
+    >>> x, h = torch.ones(2, 3), torch.zeros(2, 4)
+    >>> torch.allclose(ours(x, h), theirs(x, h), atol=1e-6)
+    True
+    """
+
+
+class LSTMCell(Step, torch.nn.LSTMCell):
+    """`torch.nn.LSTMCell`, run by stepnet. See `GRUCell`.
+
+    >>> import torch, stepnet.torch
+    >>> h, c = stepnet.torch.LSTMCell(3, 4)(torch.ones(3))
+    >>> h.shape, c.shape
+    (torch.Size([4]), torch.Size([4]))
+    """
+
+
+class RNNCell(Step, torch.nn.RNNCell):
+    """`torch.nn.RNNCell`, run by stepnet: tanh or, with nonlinearity="relu", relu. See `GRUCell`.
+
+    >>> import torch, stepnet.torch
+    >>> stepnet.torch.RNNCell(3, 4)(torch.ones(5, 3)).shape
+    torch.Size([5, 4])
+    """
