@@ -19,6 +19,8 @@ CASES = [
     ("pool.py", ["40"], ["2000"]),
     ("data_loader.py", ["30"], ["2000"]),
     ("data_parallel.py", ["3"], ["100"]),
+    ("sharded.py", ["3"], ["100"]),
+    ("layers_in_workers.py", ["6"], ["200"]),
     ("interrupts.py", ["300", "2"], ["5000", "2"]),
     ("interrupts.py", ["200", "3"], ["5000", "3"]),
     ("interrupts.py", ["200", "4"], ["5000", "4"]),

@@ -149,7 +149,7 @@ def is_transformed() -> bool:
 
 def run(program: NetProgram, batch: Batch, tensors: Sequence[Any]) -> tuple[Any, ...]:
     """The results of a net as tensors, each with memory of its own."""
-    arrays = [None if one is None else array_of(one) for one in tensors]
+    arrays = [None if one is None else view_of(one) for one in tensors]
     results = run_net(program, arrays, call_of(batch, [], [], False, None, None), AUTO)
     taken = {id(owner(one)) for one in arrays if one is not None}
     tensors = list[Any]()
@@ -170,6 +170,14 @@ def owner(array: Array) -> Any:
 def array_of(tensor: Any) -> Array:
     """The numbers of a tensor, C-contiguous; where it is that, they are not copied."""
     return tensor.detach().contiguous().numpy()
+
+
+def view_of(tensor: Any) -> Array:
+    """As `array_of`, for memory that PyTorch may free afterwards, as FSDP does with whole parameters.
+
+    A tensor whose `numpy()` was asked for once can never be freed so.
+    """
+    return np.from_dlpack(tensor.detach().contiguous())
 
 
 def tensor_of(array: Array) -> Any:

@@ -1,0 +1,250 @@
+"""Recurrences from papers, each a cell of a few lines that is run by `Recurrence`.
+
+    rnn = LayerNormLSTM(inputs, hidden, batch_first=True)        outputs, (h, c) = rnn(x)
+
+They are called as every `Recurrence` is, with tensors, `PackedSequence`s or jagged nested tensors. What is
+random is drawn with PyTorch's generator ahead of the steps, in training mode alone.
+"""
+
+from typing import Any
+
+from stepnet.errors import InputError
+from stepnet.torch.pytorch import pytorch
+from stepnet.torch.recurrence import Recurrence
+from stepnet.torch.sequences import Sequences
+
+torch: Any = pytorch("torch")
+nn: Any = torch.nn
+sigmoid, tanh = torch.sigmoid, torch.tanh
+
+
+class Ready(Recurrence):
+    """A recurrence of a cell of this module. extra: how many features the cell is given beside the inputs."""
+
+    def __init__(
+        self,
+        cell: Any,
+        inputs: int,
+        hidden: int,
+        *,
+        paired: bool,
+        extra: int = 0,
+        statics: Any = None,
+        batch_first: bool = False,
+        reverse: bool = False,
+    ) -> None:
+        state = torch.zeros(1, hidden)
+        example = torch.zeros(1, inputs + extra), (state, state) if paired else state
+        super().__init__(cell, example, statics=statics, batch_first=batch_first, reverse=reverse)
+        self.inputs, self.hidden = inputs, hidden
+
+
+def share(value: float, name: str) -> float:
+    """A probability below 1; raises `InputError` for what is none."""
+    if not 0 <= value < 1:
+        raise InputError(f"{name} is a probability from 0, below 1, not {value}")
+    return value
+
+
+# ---- layer normalisation -----------------------------------------------------------------------------------
+
+
+class LayerNormLSTMCell(nn.Module):
+    """One step of `LayerNormLSTM`."""
+
+    def __init__(self, inputs: int, hidden: int, eps: float) -> None:
+        super().__init__()
+        self.from_x = nn.Linear(inputs, 4 * hidden, bias=False)
+        self.from_h = nn.Linear(hidden, 4 * hidden, bias=False)
+        self.norm_x, self.norm_h = (nn.LayerNorm(4 * hidden, eps) for _ in range(2))
+        self.norm_c, self.bias = nn.LayerNorm(hidden, eps), nn.Parameter(torch.zeros(4 * hidden))
+
+    def forward(self, x: Any, state: Any) -> Any:
+        """The next h and c."""
+        h, c = state
+        gates = self.norm_h(self.from_h(h)) + self.norm_x(self.from_x(x)) + self.bias
+        f, i, o, g = gates.chunk(4, -1)
+        c = sigmoid(f) * c + sigmoid(i) * tanh(g)
+        return sigmoid(o) * tanh(self.norm_c(c)), c
+
+
+class LayerNormLSTM(Ready):
+    """The LSTM with layer normalisation of both products and of the cell.
+
+    J. L. Ba, J. R. Kiros and G. E. Hinton, "Layer normalization", 2016 (arXiv 1607.06450), equations 20 to 22:
+    f, i, o, g = LN(R h) + LN(W x) + b;  c' = sigmoid(f) c + sigmoid(i) tanh(g);
+    h' = sigmoid(o) tanh(LN(c')).
+
+    The state is (h, c). eps: what is added to a variance.
+
+    >>> import torch, stepnet.torch.ready
+    >>> outputs, (h, c) = stepnet.torch.ready.LayerNormLSTM(3, 4)(torch.ones(5, 2, 3))
+    >>> outputs.shape, c.shape
+    (torch.Size([5, 2, 4]), torch.Size([2, 4]))
+    """
+
+    def __init__(self, inputs: int, hidden: int, eps: float = 1e-5, **options: Any) -> None:
+        super().__init__(LayerNormLSTMCell(inputs, hidden, eps), inputs, hidden, paired=True, **options)
+
+
+# ---- zoneout -----------------------------------------------------------------------------------------------
+
+
+class ZoneoutGRUCell(nn.Module):
+    """One step of `ZoneoutGRU`. When it is trained, it is given what is kept behind the inputs."""
+
+    def __init__(self, inputs: int, hidden: int, zoneout: float) -> None:
+        super().__init__()
+        self.inputs, self.zoneout = inputs, zoneout
+        self.cell = nn.GRUCell(inputs, hidden)
+
+    def forward(self, x: Any, h: Any) -> Any:
+        """The next h."""
+        kept = x[..., self.inputs :] if self.training else self.zoneout
+        return kept * h + (1 - kept) * self.cell(x[..., : self.inputs], h)
+
+
+class ZoneoutGRU(Ready):
+    """The GRU some of whose memories keep their value at each step, at random.
+
+    D. Krueger and others, "Zoneout: regularizing RNNs by randomly preserving hidden activations", ICLR 2017
+    (arXiv 1606.01305, 2016): h' = d h + (1 - d) GRU(x, h), where each d is 1 with probability `zoneout`, anew
+    at each step, and when it is not trained d = `zoneout`.
+
+    The state is h.
+
+    >>> import torch, stepnet.torch.ready
+    >>> outputs, h = stepnet.torch.ready.ZoneoutGRU(3, 4, zoneout=0.1)(torch.ones(5, 2, 3))
+    >>> outputs.shape
+    torch.Size([5, 2, 4])
+    """
+
+    def __init__(self, inputs: int, hidden: int, zoneout: float = 0.1, **options: Any) -> None:
+        cell = ZoneoutGRUCell(inputs, hidden, share(zoneout, "zoneout"))
+        super().__init__(cell, inputs, hidden, paired=False, extra=hidden, **options)
+        self.zoneout = zoneout
+
+    def forward(self, input: Any, state: Any = None) -> Any:  # noqa: A002 - PyTorch's names
+        """The outputs in the form of the sequences, and the last h."""
+        given = Sequences.of(input, self.batch_first)
+        kept = given.data.new_zeros(*given.data.shape[:-1], self.hidden)
+        if self.training:
+            kept.bernoulli_(self.zoneout)
+        return super().forward(given.form(torch.cat([given.data, kept], -1)), state)
+
+
+# ---- variational dropout -----------------------------------------------------------------------------------
+
+
+class VariationalLSTMCell(nn.Module):
+    """One step of `VariationalLSTM`, whose statics are the masks of x and h."""
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__()
+        self.cell = nn.LSTMCell(inputs, hidden)
+
+    def forward(self, x: Any, state: Any, statics: Any) -> Any:
+        """The next h and c."""
+        (h, c), (of_x, of_h) = state, statics
+        return self.cell(x * of_x, (h * of_h, c))
+
+
+class VariationalLSTM(Ready):
+    """The LSTM with dropout of its inputs and of its h, by masks that are the same at all steps of a sequence.
+
+    Y. Gal and Z. Ghahramani, "A theoretically grounded application of dropout in recurrent neural networks",
+    NIPS 2016 (arXiv 1512.05287): h', c' = LSTM(x m_x, (h m_h, c)), where each number of m_x and m_h is 0 with
+    probability `dropout`, and 1 / (1 - dropout) otherwise; when it is not trained all are 1. The four gates
+    share their masks ("tied weights" in the paper).
+
+    The state is (h, c).
+
+    >>> import torch, stepnet.torch.ready
+    >>> outputs, (h, c) = stepnet.torch.ready.VariationalLSTM(3, 4, dropout=0.25)(torch.ones(5, 2, 3))
+    >>> outputs.shape
+    torch.Size([5, 2, 4])
+    """
+
+    def __init__(self, inputs: int, hidden: int, dropout: float = 0.25, **options: Any) -> None:
+        masks = torch.ones(1, inputs), torch.ones(1, hidden)
+        cell, known = VariationalLSTMCell(inputs, hidden), share(dropout, "dropout")
+        super().__init__(cell, inputs, hidden, paired=True, statics=masks, **options)
+        self.dropout = known
+
+    def forward(self, input: Any, state: Any = None) -> Any:  # noqa: A002 - PyTorch's names
+        """The outputs in the form of the sequences, and the last h and c."""
+        given = Sequences.of(input, self.batch_first)
+        ones = [given.data.new_ones(given.rows, size) for size in (self.inputs, self.hidden)]
+        masks = tuple(nn.functional.dropout(one, self.dropout, self.training) for one in ones)
+        return super().forward(input, state, masks)
+
+
+# ---- other gates -------------------------------------------------------------------------------------------
+
+
+class MinimalGatedUnitCell(nn.Module):
+    """One step of `MinimalGatedUnit`."""
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__()
+        self.gate, self.candidate = (nn.Linear(inputs + hidden, hidden) for _ in range(2))
+
+    def forward(self, x: Any, h: Any) -> Any:
+        """The next h."""
+        f = sigmoid(self.gate(torch.cat([h, x], -1)))
+        return (1 - f) * h + f * tanh(self.candidate(torch.cat([f * h, x], -1)))
+
+
+class MinimalGatedUnit(Ready):
+    """The GRU with one gate for both of its purposes.
+
+    G.-B. Zhou and others, "Minimal gated unit for recurrent neural networks", International Journal of
+    Automation and Computing 13 (2016): f = sigmoid(W_f [h, x] + b_f);  n = tanh(W_n [f h, x] + b_n);
+    h' = (1 - f) h + f n.
+
+    The state is h.
+
+    >>> import torch, stepnet.torch.ready
+    >>> outputs, h = stepnet.torch.ready.MinimalGatedUnit(3, 4, batch_first=True)(torch.ones(2, 5, 3))
+    >>> outputs.shape
+    torch.Size([2, 5, 4])
+    """
+
+    def __init__(self, inputs: int, hidden: int, **options: Any) -> None:
+        super().__init__(MinimalGatedUnitCell(inputs, hidden), inputs, hidden, paired=False, **options)
+
+
+class PeepholeLSTMCell(nn.Module):
+    """One step of `PeepholeLSTM`."""
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__()
+        self.from_x, self.from_h = nn.Linear(inputs, 4 * hidden), nn.Linear(hidden, 4 * hidden, bias=False)
+        self.peephole = nn.Parameter(torch.empty(3, hidden).uniform_(-(hidden**-0.5), hidden**-0.5))
+
+    def forward(self, x: Any, state: Any) -> Any:
+        """The next h and c."""
+        h, c = state
+        i, f, g, o = (self.from_x(x) + self.from_h(h)).chunk(4, -1)
+        p_i, p_f, p_o = self.peephole.unbind(0)
+        c = sigmoid(f + p_f * c) * c + sigmoid(i + p_i * c) * tanh(g)
+        return sigmoid(o + p_o * c) * tanh(c), c
+
+
+class PeepholeLSTM(Ready):
+    """The LSTM whose gates see its cell.
+
+    F. A. Gers and J. Schmidhuber, "Recurrent nets that time and count", IJCNN 2000:
+    i, f, g, o = W x + R h + b;  c' = sigmoid(f + p_f c) c + sigmoid(i + p_i c) tanh(g);
+    h' = sigmoid(o + p_o c') tanh(c').
+
+    The state is (h, c).
+
+    >>> import torch, stepnet.torch.ready
+    >>> outputs, (h, c) = stepnet.torch.ready.PeepholeLSTM(3, 4, reverse=True)(torch.ones(5, 2, 3))
+    >>> outputs.shape
+    torch.Size([5, 2, 4])
+    """
+
+    def __init__(self, inputs: int, hidden: int, **options: Any) -> None:
+        super().__init__(PeepholeLSTMCell(inputs, hidden), inputs, hidden, paired=True, **options)
