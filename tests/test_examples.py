@@ -1,0 +1,146 @@
+"""The examples of training: each runs in a short form, learns, and learns what it does with torch's own layers."""
+
+import re
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tolerance import assert_close
+
+FOLDER = Path(__file__).resolve().parents[1] / "examples"
+
+
+def example(name: str) -> Any:
+    """An example as a module."""
+    spec = spec_from_file_location(name, FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def in_doubles() -> Any:
+    """Everything in float64, in which two ways to the same number stay near over many steps."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def assert_same_curve(found: list[float], right: list[float], length: int, width: int) -> None:
+    """Loss curves agree: each number is a sum over all steps of all trainings so far."""
+    assert_close(np.array(found), np.array(right), length * len(right), width)
+
+
+# ---- from the same seed, ours and theirs ------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("in_doubles")
+def test_the_classifier_learns_as_with_torchs_layer(monkeypatch: pytest.MonkeyPatch):
+    module = example("speaker_classifier")
+    read = module.read
+    monkeypatch.setattr(module, "read", lambda split: ([one.double() for one in read(split)[0]], read(split)[1]))
+    (_, losses, right), (_, others, theirs) = module.train(epochs=2), module.train(torch.nn, epochs=2)
+    assert_same_curve(losses, others, 29 * 30, module.HIDDEN)
+    assert right == theirs
+    assert losses[1] < losses[0]
+
+
+@pytest.mark.usefixtures("in_doubles")
+def test_the_character_model_learns_as_with_torchs_layer():
+    module = example("character_model")
+    (_, _, losses), (_, _, others) = module.train(steps=8), module.train(torch.nn, steps=8)
+    assert_same_curve(losses, others, module.PIECE * module.ROWS, module.HIDDEN)
+    assert losses[-1] < losses[0] - 1
+
+
+@pytest.mark.usefixtures("in_doubles")
+def test_the_tagger_learns_as_with_torchs_layer():
+    module = example("tagger")
+    (_, losses), (_, others) = module.train(steps=4), module.train(torch.nn, steps=4)
+    assert_same_curve(losses, others, 150 * module.ROWS, module.HIDDEN)
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.usefixtures("in_doubles")
+def test_the_custom_cell_learns_as_in_a_loop():
+    module = example("custom_cell")
+    losses, others = module.train(count=4), module.train(looped=True, count=4)
+    assert_same_curve(losses, others, module.TIME * module.ROWS, module.HIDDEN)
+    assert losses[-1] < losses[0]
+
+
+# ---- what they print ---------------------------------------------------------------------------------------
+
+
+def printed(name: str, capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    """What an example prints behind its progress bar."""
+    example(name).main(list(arguments))
+    return [line for line in capsys.readouterr().out.splitlines() if "━" not in line]
+
+
+def test_the_classifier_tells_speakers(capsys: pytest.CaptureFixture[str]):
+    (line,) = printed("speaker_classifier", capsys, "--epochs", "12")
+    share, said = line.split("%", 1)
+    assert float(share) >= 95
+    assert said == " of 370 test utterances right after 12 epochs"
+
+
+def test_the_learning_curve_is_drawn(tmp_path: Path):
+    pytest.importorskip("matplotlib", reason="matplotlib is missing, which draws the learning curve")
+    example("speaker_classifier").plot([2.0, 1.0], [0.5, 0.75], tmp_path / "curve.svg")
+    assert "<svg" in (tmp_path / "curve.svg").read_text("utf-8")
+
+
+def test_the_character_model_writes(capsys: pytest.CaptureFixture[str]):
+    lines = printed("character_model", capsys, "--steps", "30", "--write", "50")
+    first, last = (float(one.split()[0]) for one in lines[0].split(" at first, "))
+    assert last < first - 1.5
+    assert "\n".join(lines[2:]).startswith("The ")
+    assert len("\n".join(lines[2:])) >= 50
+
+
+def test_the_cell_of_the_character_model_is_its_layer():
+    """What writes goes on as the model itself would."""
+    module = example("character_model")
+    torch.manual_seed(0)
+    letters = "".join(sorted(set(module.text())))
+    model = module.CharacterModel(len(letters))
+    written = module.write(model, letters, "The ", 12)
+    torch.manual_seed(0)
+    again = "The "
+    for _ in range(12):
+        with torch.inference_mode():
+            logits, _ = model(torch.tensor([[letters.index(one)] for one in again]), None)
+            again += letters[torch.multinomial((logits[-1, 0] / 0.6).softmax(-1), 1).item()]
+    assert written == again
+
+
+def test_the_custom_cell_adds(capsys: pytest.CaptureFixture[str]):
+    (line,) = printed("custom_cell", capsys, "--steps", "40")
+    first, last = (float(one) for one in line.removeprefix("wrong by ").split(" at last")[0].split(" at first, "))
+    assert last < first / 2
+
+
+def test_the_tagger_tells_capitals(capsys: pytest.CaptureFixture[str]):
+    lines = printed("tagger", capsys, "--steps", "60")
+    assert re.fullmatch(r"\d+ other sentences: [\d.]+% of the capitals told are ones, [\d.]+% are told", lines[0])
+    assert any(letter.isupper() for line in lines[2:] for letter in line)
+
+
+def test_capitals_are_counted():
+    module = example("tagger")
+    assert module.scores(["Ab C"], ["Ab c"]) == (0.5, 1.0)
+    assert module.scores(["ab c"], ["Ab C"]) == (0.0, 0.0)
+
+
+def test_nothing_is_padded():
+    module = example("tagger")
+    batch = ["One. ", "A longer one"]
+    characters, capital = module.packed(batch)
+    assert len(characters.data) == len(capital) == sum(map(len, batch))
+    assert capital.sum() == 2
