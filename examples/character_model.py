@@ -41,8 +41,8 @@ class CharacterModel(nn.Module):
 
     def forward(self, characters: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
         """Logits of the next characters [time, rows, letters], and the last state."""
-        outputs, state = self.gru(self.embedding(characters), state)
-        return self.head(outputs), state
+        outputs, last = self.gru(self.embedding(characters), state)
+        return self.head(outputs), last
 
 
 def train(layers: Any = stepnet.torch, steps: int = STEPS) -> tuple[CharacterModel, str, list[float]]:
@@ -81,7 +81,7 @@ def write(model: CharacterModel, letters: str, begin: str, count: int, heat: flo
     last, h, written = logits[-1, 0], state[0, 0], begin
     for _ in range(count):
         number = torch.multinomial((last / heat).softmax(-1), 1)
-        written += letters[number.item()]
+        written += letters[int(number)]
         h = cell(model.embedding(number)[0], h)
         last = model.head(h)
     return written
@@ -94,7 +94,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--write", type=int, default=400, help="how many characters")
     options = parser.parse_args(arguments)
     model, letters, losses = train(steps=options.steps)
-    print(f"{losses[0]:.2f} bits per character at first, {sum(losses[-10:]) / len(losses[-10:]):.2f} at last\n")
+    print(
+        f"{losses[0]:.2f} bits per character at first, {sum(losses[-10:]) / len(losses[-10:]):.2f} at last\n"
+    )
     print(write(model, letters, "The ", options.write))
 
 

@@ -63,7 +63,9 @@ def accuracy(model: SpeakerClassifier, utterances: list[Tensor], speakers: Tenso
     return float((model.eval()(utterances).argmax(dim=1) == speakers).float().mean())
 
 
-def train(layers: Any = stepnet.torch, epochs: int = EPOCHS) -> tuple[SpeakerClassifier, list[float], list[float]]:
+def train(
+    layers: Any = stepnet.torch, epochs: int = EPOCHS
+) -> tuple[SpeakerClassifier, list[float], list[float]]:
     """A trained classifier, the mean loss of each epoch, and the accuracy on the test utterances after it."""
     (utterances, speakers), test = read("train"), read("test")
     torch.manual_seed(0)

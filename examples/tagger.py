@@ -98,7 +98,9 @@ def main(arguments: list[str] | None = None) -> None:
     _, test = sentences()
     found = capitals(model, test)
     precision, recall = scores(found, test)
-    print(f"{len(test)} other sentences: {precision:.1%} of the capitals told are ones, {recall:.1%} are told\n")
+    print(
+        f"{len(test)} other sentences: {precision:.1%} of the capitals told are ones, {recall:.1%} are told\n"
+    )
     print("\n".join(found[:4]))
 
 

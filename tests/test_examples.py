@@ -1,4 +1,4 @@
-"""The examples of training: each runs in a short form, learns, and learns what it does with torch's own layers."""
+"""The examples of training: each runs in a short form, and learns as it does with torch's own layers."""
 
 import re
 from importlib.util import module_from_spec, spec_from_file_location
@@ -43,7 +43,9 @@ def assert_same_curve(found: list[float], right: list[float], length: int, width
 def test_the_classifier_learns_as_with_torchs_layer(monkeypatch: pytest.MonkeyPatch):
     module = example("speaker_classifier")
     read = module.read
-    monkeypatch.setattr(module, "read", lambda split: ([one.double() for one in read(split)[0]], read(split)[1]))
+    monkeypatch.setattr(
+        module, "read", lambda split: ([one.double() for one in read(split)[0]], read(split)[1])
+    )
     (_, losses, right), (_, others, theirs) = module.train(epochs=2), module.train(torch.nn, epochs=2)
     assert_same_curve(losses, others, 29 * 30, module.HIDDEN)
     assert right == theirs
@@ -116,19 +118,23 @@ def test_the_cell_of_the_character_model_is_its_layer():
     for _ in range(12):
         with torch.inference_mode():
             logits, _ = model(torch.tensor([[letters.index(one)] for one in again]), None)
-            again += letters[torch.multinomial((logits[-1, 0] / 0.6).softmax(-1), 1).item()]
+            again += letters[int(torch.multinomial((logits[-1, 0] / 0.6).softmax(-1), 1))]
     assert written == again
 
 
 def test_the_custom_cell_adds(capsys: pytest.CaptureFixture[str]):
     (line,) = printed("custom_cell", capsys, "--steps", "40")
-    first, last = (float(one) for one in line.removeprefix("wrong by ").split(" at last")[0].split(" at first, "))
+    first, last = (
+        float(one) for one in line.removeprefix("wrong by ").split(" at last")[0].split(" at first, ")
+    )
     assert last < first / 2
 
 
 def test_the_tagger_tells_capitals(capsys: pytest.CaptureFixture[str]):
     lines = printed("tagger", capsys, "--steps", "60")
-    assert re.fullmatch(r"\d+ other sentences: [\d.]+% of the capitals told are ones, [\d.]+% are told", lines[0])
+    assert re.fullmatch(
+        r"\d+ other sentences: [\d.]+% of the capitals told are ones, [\d.]+% are told", lines[0]
+    )
     assert any(letter.isupper() for line in lines[2:] for letter in line)
 
 

@@ -1,4 +1,4 @@
-"""FSDP (fully_shard): two processes that hold half of each parameter train a layer as torch.nn trains its own."""
+"""FSDP (fully_shard): two processes that hold half of each parameter train as one that holds all."""
 
 import sys
 import tempfile

@@ -5,6 +5,7 @@ gradients, for sequences of any lengths, in training and not.
 import copy
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -67,9 +68,13 @@ def peephole_lstm(p: dict[str, Tensor], x: Tensor, state: Any, drawn: Any) -> An
 
 Step = Callable[[dict[str, Tensor], Tensor, Any, Any], Any]
 CASES: dict[str, tuple[Callable[..., Any], Step, int]] = {
-    "layer norm": (lambda *sizes, **given: ready.LayerNormLSTM(*sizes, EPS, **given), layer_norm_lstm, 2),
-    "zoneout": (lambda *sizes, **given: ready.ZoneoutGRU(*sizes, SHARE, **given), zoneout_gru, 1),
-    "variational": (lambda *sizes, **given: ready.VariationalLSTM(*sizes, SHARE, **given), variational_lstm, 2),
+    "layer norm": (partial(ready.LayerNormLSTM, eps=EPS), layer_norm_lstm, 2),
+    "zoneout": (partial(ready.ZoneoutGRU, zoneout=SHARE), zoneout_gru, 1),
+    "variational": (
+        partial(ready.VariationalLSTM, dropout=SHARE),
+        variational_lstm,
+        2,
+    ),
     "minimal": (ready.MinimalGatedUnit, minimal_gated_unit, 1),
     "peephole": (ready.PeepholeLSTM, peephole_lstm, 2),
 }
@@ -107,7 +112,9 @@ def gradients(module: Any, outputs: Tensor, last: Any, x: Tensor, states: list[T
 
 def given(case: str, dtype: torch.dtype) -> tuple[Tensor, list[Tensor]]:
     states = [numbers(BATCH, HIDDEN, dtype=dtype) * (k + 1) for k in range(CASES[case][2])]
-    return numbers(STEPS, BATCH, INPUTS, dtype=dtype).requires_grad_(), [one.requires_grad_() for one in states]
+    return numbers(STEPS, BATCH, INPUTS, dtype=dtype).requires_grad_(), [
+        one.requires_grad_() for one in states
+    ]
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -1,4 +1,4 @@
-"""`stepnet.torch.GRUCell`, `LSTMCell` and `RNNCell` give what those of torch.nn give, and the same gradients."""
+"""`GRUCell`, `LSTMCell` and `RNNCell` give what those of torch.nn give, and the same gradients."""
 
 import copy
 import pickle
@@ -25,7 +25,8 @@ def cells(kind: str, dtype: torch.dtype = torch.float64) -> tuple[Any, Any]:
     name, options = KINDS[kind]
     torch.manual_seed(5)
     theirs, ours = (
-        getattr(package, name)(INPUTS, HIDDEN, dtype=dtype, **options) for package in (torch.nn, stepnet.torch)
+        getattr(package, name)(INPUTS, HIDDEN, dtype=dtype, **options)
+        for package in (torch.nn, stepnet.torch)
     )
     ours.load_state_dict(theirs.state_dict())
     return theirs, ours
@@ -63,9 +64,10 @@ def test_results_and_gradients_are_those_of_torch(
         with context():
             plain = tensors(ours(x, in_form(states)))
         assert not any(one.requires_grad for one in plain)
-        assert_same({f"result {place}": one for place, one in enumerate(plain)}, {
-            name: one for name, one in right.items() if name.startswith("result")
-        })
+        assert_same(
+            {f"result {place}": one for place, one in enumerate(plain)},
+            {name: one for name, one in right.items() if name.startswith("result")},
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -89,7 +91,9 @@ def test_a_loop_of_steps_is_the_layer(kind: str):
         return
     _, cell = cells(kind)
     options = {"nonlinearity": "relu"} if kind == "relu" else {}
-    layer = getattr(stepnet.torch, KINDS[kind][0].removesuffix("Cell"))(INPUTS, HIDDEN, dtype=torch.float64, **options)
+    layer = getattr(stepnet.torch, KINDS[kind][0].removesuffix("Cell"))(
+        INPUTS, HIDDEN, dtype=torch.float64, **options
+    )
     layer.load_state_dict({f"{name}_l0": one for name, one in cell.state_dict().items()})
     x, state, outputs = numbers(STEPS, BATCH, INPUTS), None, list[torch.Tensor]()
     with torch.no_grad():

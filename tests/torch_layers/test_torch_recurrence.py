@@ -10,7 +10,7 @@ from layer_cases import BATCH, FORMS, HIDDEN, INPUTS, LENGTHS, STEPS, assert_sam
 from torch.nn.utils.rnn import pad_packed_sequence
 
 import stepnet.torch
-from stepnet.errors import InputError
+from stepnet.errors import InputError, StepError
 
 
 class Normed(torch.nn.Module):
@@ -188,3 +188,91 @@ def test_wrong_tensors_are_refused(arguments: Any, said: str):
 def test_wrong_examples_are_refused(example: Any, said: str):
     with pytest.raises(InputError, match=said):
         stepnet.torch.Recurrence(lambda x, h, p: (h, h), example)
+
+
+class Branching(torch.nn.Module):
+    """A cell whose Python asks for a number that is not there when it is traced."""
+
+    def forward(self, x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            return h + x
+        return h
+
+
+def test_a_branch_on_numbers_is_refused_with_its_line():
+    with pytest.raises(StepError, match=r"test_torch_recurrence\.py:\d+") as caught:
+        stepnet.torch.Recurrence(Branching(), (torch.zeros(1, HIDDEN), torch.zeros(1, HIDDEN)))
+    assert "if x.sum() > 0:" in str(caught.value)
+
+
+def test_parameters_of_mixed_dtypes_are_refused_by_name():
+    module: Any = function()
+    module.params["R"].data = module.params["R"].data.float()
+    with pytest.raises((InputError, StepError), match=r"float32"):
+        module(numbers(STEPS, BATCH, INPUTS))
+
+
+def test_a_state_dict_of_another_size_is_refused_in_the_words_of_torch():
+    other = {"params.W": torch.zeros(INPUTS, HIDDEN + 1), "params.R": torch.zeros(HIDDEN, HIDDEN)}
+    with pytest.raises(RuntimeError, match=r"size mismatch for params\.W: copying a param with shape"):
+        function().load_state_dict(other)
+
+
+@pytest.mark.parametrize("place", ["W", "x"])
+def test_what_is_saved_and_changed_is_refused(place: str):
+    module: Any = function()
+    x = numbers(STEPS, BATCH, INPUTS).requires_grad_()
+    outputs, _ = module(x)
+    with torch.no_grad():
+        (x if place == "x" else module.params["W"]).add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        outputs.sum().backward()
+
+
+def test_a_freed_graph_is_refused_and_nan_is_passed_on():
+    module: Any = function()
+    outputs, _ = module(numbers(STEPS, BATCH, INPUTS))
+    outputs.backward(torch.full_like(outputs, float("nan")))
+    assert module.params["W"].grad.isnan().all()
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        outputs.backward(torch.ones_like(outputs))
+
+
+def test_cotangents_that_are_none_expanded_or_not_contiguous():
+    state = numbers(BATCH, HIDDEN), numbers(BATCH, HIDDEN) * 2
+    for loss in (
+        lambda y, last: last[1].sum(),
+        lambda y, last: y.sum(),
+        lambda y, last: (y.transpose(0, 2) * numbers(HIDDEN, BATCH, STEPS)).sum() + last[0][:, ::2].sum(),
+    ):
+        module, found = normed(), []
+        for run in (module, lambda *given: looped(module.cell, *given)):  # noqa: B023 - called in this round
+            module.zero_grad()
+            loss(*run(numbers(STEPS, BATCH, INPUTS), state, numbers(BATCH, HIDDEN))).backward()
+            found.append({n: p.grad for n, p in module.named_parameters() if p.grad is not None})
+        for name, one in found[1].items():
+            assert_same({name: found[0][name]}, {name: one})
+
+
+def test_batches_of_none_and_sequences_of_no_steps():
+    module: Any = function()
+    state = numbers(BATCH, HIDDEN).requires_grad_()
+    outputs, last = module(numbers(0, BATCH, INPUTS), state)
+    assert outputs.shape == (0, BATCH, HIDDEN)
+    assert torch.equal(last, state)
+    last.sum().backward()
+    assert state.grad is not None
+    assert (state.grad == 1).all()
+    assert not module.params["W"].grad.any()
+    outputs, last = module(numbers(STEPS, 0, INPUTS))
+    assert outputs.shape == (STEPS, 0, HIDDEN)
+    assert last.shape == (0, HIDDEN)
+
+
+def test_modes_are_traced_once_each():
+    """Going from training to testing and back makes nothing anew."""
+    module = normed()
+    ready = {mode: module.train(mode).enter() for mode in (True, False)}
+    for mode in (True, False, True):
+        assert module.train(mode).enter() is ready[mode]
+    assert ready[True] is not ready[False]

@@ -53,7 +53,8 @@ def accelerate(model: Any) -> Accelerated:
         InputError: For what is no module.
 
     >>> import torch, stepnet.torch
-    >>> model = torch.nn.Sequential(torch.nn.Embedding(10, 3), torch.nn.GRU(3, 4), torch.nn.GRUCell(3, 4).half())
+    >>> half = torch.nn.LSTM(4, 4, dtype=torch.float16)
+    >>> model = torch.nn.Sequential(torch.nn.Embedding(10, 3), torch.nn.GRU(3, 4), half)
     >>> done = stepnet.torch.accelerate(model)
     >>> print(done)
     1: GRU

@@ -40,7 +40,7 @@ class Runnable:
 
     def __init__(self, program: LayersProgram) -> None:
         self.program, self.differentiable = program, Differentiable(program.net)
-        self.bounds = OrderedDict[Any, Bound]()
+        self.bounds = OrderedDict[Any, Any]()
 
     def __call__(
         self,

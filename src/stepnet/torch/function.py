@@ -27,8 +27,8 @@ torch: Any = pytorch("torch")
 Array = np.ndarray
 AUTO = checked_engine("auto")
 NO_FORWARD_MODE = (
-    "recurrences have no forward-mode derivatives: use reverse mode (backward, torch.func.grad or vjp), or the "
-    "layers of torch.nn"
+    "recurrences have no forward-mode derivatives: use reverse mode (backward, torch.func.grad or vjp), or "
+    "the layers of torch.nn"
 )
 NO_VMAP = (
     "recurrences cannot run under torch.vmap: give all sequences as one batch, or use the layers of torch.nn"

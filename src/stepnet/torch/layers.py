@@ -10,7 +10,7 @@ from typing import Any, cast
 from stepnet.torch.bound import BOUND
 from stepnet.torch.cells import Sizes
 from stepnet.torch.checks import DTYPES, as_cast, check_tensors
-from stepnet.torch.operator import as_called, run_sizes
+from stepnet.torch.operator import run_sizes, untraced
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.sequences import PackedSequence, Place, Sequences
 
@@ -27,7 +27,10 @@ class Layer:
         """The outputs and the last states. See the class in torch.nn."""
         theirs = cast("Callable[..., Any]", super().forward)  # type: ignore[misc]
         device = (input.data if isinstance(input, PackedSequence) else input).device
-        return theirs(input, hx) if device.type != "cpu" else as_called(answer)(self, theirs, input, hx)
+        if device.type != "cpu":
+            return theirs(input, hx)
+        run = answer if torch.compiler.is_compiling() else untraced(answer)
+        return run(self, theirs, input, hx)
 
     def __getstate__(self) -> dict[str, Any]:
         """All but what runs it, which a copy makes anew."""

@@ -2,8 +2,8 @@
 
     outputs, h  =  torch.ops.stepnet.recurrence("GRU 3 4 ...", "time", [], [0, 1, 2], [x, h0, W, ...])
 
-A graph holds tensors, numbers and text, and no nets. So the operator is given the name of what it runs. That of
-a layer or cell of torch.nn says its sizes, and any process that imports stepnet.torch runs it. That of a
+A graph holds tensors, numbers and text, and no nets. So the operator is given the name of what it runs. That
+of a layer or cell of torch.nn says its sizes, and any process that imports stepnet.torch runs it. That of a
 `Recurrence` is drawn at random, and known as long as the module lives: a program that was saved and is loaded
 elsewhere finds none, and says so.
 
@@ -52,23 +52,23 @@ def runnable_of(key: str) -> Runnable:
     if name not in MODULES:
         raise InputError(
             "a compiled or exported graph runs a stepnet.torch.Recurrence that is not in this process: keep "
-            "the module as long as its graph, and export in the process that runs the program; the layers and "
-            "cells GRU, LSTM and RNN run anywhere"
+            "the module as long as its graph, and export in the process that runs the program; the layers "
+            "and cells GRU, LSTM and RNN run anywhere"
         )
     return MODULES[name].runnable_in(mode == "train")
 
 
-def as_called(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that is traced where a graph is made; and where none is, is not traced either.
+def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function for a call that makes no graph: where torch.compile is in use, one that is never traced.
 
-    torch.compile goes on behind what it could not trace, and would trace the insides of what runs a net.
+    It goes on behind what it could not trace, and would trace the insides of what runs a net.
     """
-    return function if torch.compiler.is_compiling() or "torch._dynamo" not in sys.modules else apart(function)
+    return apart(function) if "torch._dynamo" in sys.modules else function
 
 
 @cache
 def apart(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that is never traced. Asking for that imports all of PyTorch's compiler."""
+    """A function that is never traced. Asking for that imports PyTorch's compiler."""
     return torch.compiler.disable(function)
 
 
@@ -103,7 +103,7 @@ def in_graph(
 
 
 def wanted_in_graph(inputs: list[Any]) -> list[int]:
-    """The places of inputs that a graph gives gradients of: a program that is exported may be asked for all."""
+    """The places of inputs that a graph gives gradients of: an exported program may be asked for all."""
     if torch.compiler.is_exporting():
         return [place for place, one in enumerate(inputs) if one.is_floating_point()]
     return list(wanted_of(inputs))
@@ -112,7 +112,9 @@ def wanted_in_graph(inputs: list[Any]) -> list[int]:
 # ---- the operator ------------------------------------------------------------------------------------------
 
 
-def recurrence(key: str, form: str, place: Sequence[Any], wanted: Sequence[int], inputs: Sequence[Any]) -> Any:
+def recurrence(
+    key: str, form: str, place: Sequence[Any], wanted: Sequence[int], inputs: Sequence[Any]
+) -> Any:
     """The results, and behind them what is saved for the gradients of the inputs at the wanted places."""
     runnable, where = runnable_of(key), Place(form, tuple(place))
     return list(runnable.in_order(where, list(inputs), tuple(wanted)))

@@ -53,7 +53,7 @@ class LayerNormLSTMCell(nn.Module):
     """One step of `LayerNormLSTM`."""
 
     def __init__(self, inputs: int, hidden: int, eps: float) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[misc]
         self.from_x = nn.Linear(inputs, 4 * hidden, bias=False)
         self.from_h = nn.Linear(hidden, 4 * hidden, bias=False)
         self.norm_x, self.norm_h = (nn.LayerNorm(4 * hidden, eps) for _ in range(2))
@@ -71,8 +71,8 @@ class LayerNormLSTMCell(nn.Module):
 class LayerNormLSTM(Ready):
     """The LSTM with layer normalisation of both products and of the cell.
 
-    J. L. Ba, J. R. Kiros and G. E. Hinton, "Layer normalization", 2016 (arXiv 1607.06450), equations 20 to 22:
-    f, i, o, g = LN(R h) + LN(W x) + b;  c' = sigmoid(f) c + sigmoid(i) tanh(g);
+    J. L. Ba, J. R. Kiros and G. E. Hinton, "Layer normalization", 2016 (arXiv 1607.06450), equations 20 to
+    22: f, i, o, g = LN(R h) + LN(W x) + b;  c' = sigmoid(f) c + sigmoid(i) tanh(g);
     h' = sigmoid(o) tanh(LN(c')).
 
     The state is (h, c). eps: what is added to a variance.
@@ -94,7 +94,7 @@ class ZoneoutGRUCell(nn.Module):
     """One step of `ZoneoutGRU`. When it is trained, it is given what is kept behind the inputs."""
 
     def __init__(self, inputs: int, hidden: int, zoneout: float) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[misc]
         self.inputs, self.zoneout = inputs, zoneout
         self.cell = nn.GRUCell(inputs, hidden)
 
@@ -124,7 +124,7 @@ class ZoneoutGRU(Ready):
         super().__init__(cell, inputs, hidden, paired=False, extra=hidden, **options)
         self.zoneout = zoneout
 
-    def forward(self, input: Any, state: Any = None) -> Any:  # noqa: A002 - PyTorch's names
+    def forward(self, input: Any, state: Any = None) -> Any:  # type: ignore[override]  # noqa: A002
         """The outputs in the form of the sequences, and the last h."""
         given = Sequences.of(input, self.batch_first)
         kept = given.data.new_zeros(*given.data.shape[:-1], self.hidden)
@@ -140,7 +140,7 @@ class VariationalLSTMCell(nn.Module):
     """One step of `VariationalLSTM`, whose statics are the masks of x and h."""
 
     def __init__(self, inputs: int, hidden: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[misc]
         self.cell = nn.LSTMCell(inputs, hidden)
 
     def forward(self, x: Any, state: Any, statics: Any) -> Any:
@@ -150,7 +150,7 @@ class VariationalLSTMCell(nn.Module):
 
 
 class VariationalLSTM(Ready):
-    """The LSTM with dropout of its inputs and of its h, by masks that are the same at all steps of a sequence.
+    """The LSTM with dropout of its inputs and of its h, by one mask for all steps of a sequence.
 
     Y. Gal and Z. Ghahramani, "A theoretically grounded application of dropout in recurrent neural networks",
     NIPS 2016 (arXiv 1512.05287): h', c' = LSTM(x m_x, (h m_h, c)), where each number of m_x and m_h is 0 with
@@ -167,11 +167,12 @@ class VariationalLSTM(Ready):
 
     def __init__(self, inputs: int, hidden: int, dropout: float = 0.25, **options: Any) -> None:
         masks = torch.ones(1, inputs), torch.ones(1, hidden)
-        cell, known = VariationalLSTMCell(inputs, hidden), share(dropout, "dropout")
+        known = share(dropout, "dropout")
+        cell = VariationalLSTMCell(inputs, hidden)
         super().__init__(cell, inputs, hidden, paired=True, statics=masks, **options)
         self.dropout = known
 
-    def forward(self, input: Any, state: Any = None) -> Any:  # noqa: A002 - PyTorch's names
+    def forward(self, input: Any, state: Any = None) -> Any:  # type: ignore[override]  # noqa: A002
         """The outputs in the form of the sequences, and the last h and c."""
         given = Sequences.of(input, self.batch_first)
         ones = [given.data.new_ones(given.rows, size) for size in (self.inputs, self.hidden)]
@@ -186,7 +187,7 @@ class MinimalGatedUnitCell(nn.Module):
     """One step of `MinimalGatedUnit`."""
 
     def __init__(self, inputs: int, hidden: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[misc]
         self.gate, self.candidate = (nn.Linear(inputs + hidden, hidden) for _ in range(2))
 
     def forward(self, x: Any, h: Any) -> Any:
@@ -218,7 +219,7 @@ class PeepholeLSTMCell(nn.Module):
     """One step of `PeepholeLSTM`."""
 
     def __init__(self, inputs: int, hidden: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[misc]
         self.from_x, self.from_h = nn.Linear(inputs, 4 * hidden), nn.Linear(hidden, 4 * hidden, bias=False)
         self.peephole = nn.Parameter(torch.empty(3, hidden).uniform_(-(hidden**-0.5), hidden**-0.5))
 

@@ -11,7 +11,7 @@ from stepnet.errors import InputError
 from stepnet.rnn.declared import keep
 from stepnet.rnn.layers import LayerPrograms
 from stepnet.torch.bound import BOUND, Runnable
-from stepnet.torch.operator import MODULES, as_called, in_graph
+from stepnet.torch.operator import MODULES, in_graph, untraced
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.sequences import Sequences
 from stepnet.torch.trace import described, tensors_of, trace
@@ -75,7 +75,9 @@ class Recurrence(torch.nn.Module):
 
     def forward(self, input: Any, state: Any = None, statics: Any = None) -> Any:  # noqa: A002 - PyTorch's
         """The outputs in the form of the sequences, and the last state."""
-        return as_called(Recurrence.answer)(self, input, state, statics)
+        answer = Recurrence.answer
+        run = answer if torch.compiler.is_compiling() else untraced(answer)
+        return run(self, input, state, statics)
 
     def answer(self, value: Any, state: Any, statics: Any) -> Any:
         """What a call gives."""
@@ -118,7 +120,7 @@ class Recurrence(torch.nn.Module):
     # ---- what runs it --------------------------------------------------------------------------------------
 
     def enter(self) -> Runnable:
-        """What runs it as it now is. Graphs then know it by its name: one may be made where no step is traced."""
+        """What runs it as it now is, known to graphs by a name: where they are made, no step is traced."""
         if "_name" not in self.__dict__:
             self._name = uuid4().hex
             MODULES[self._name] = self
@@ -127,7 +129,7 @@ class Recurrence(torch.nn.Module):
     def runnable(self, tensors: list[Any]) -> Runnable:
         """What runs the step in this mode and in the dtypes of its parameters: traced once for each."""
         key = self.training, *((one.shape, one.dtype) for one in tensors)
-        kept = self.__dict__.setdefault(RUNNABLE, OrderedDict[Any, Runnable]())
+        kept = self.__dict__.setdefault(RUNNABLE, OrderedDict[Any, Any]())
         if key not in kept:
             keep(kept, key, self.traced(tensors))
         return kept[key]

@@ -20,7 +20,6 @@ MOST_KEPT = 64
 Array = np.ndarray
 
 
-
 @dataclass(frozen=True)
 class Place:
     """Where sequences lie in their data, as tensors say it, which a graph of PyTorch can hold.
@@ -50,8 +49,8 @@ class Place:
 class Sequences:
     """What a module is given. data: [total, features...], or [time, batch, features...] and the like. place:
     where each sequence lies in it. rows: how many there are. form: outputs that lie as the data do, in the
-    form of the sequences. order, back: in which order the rows of a state stand in the data, and the way back;
-    None for as they are.
+    form of the sequences. order, back: in which order the rows of a state stand in the data, and the way
+    back; None for as they are.
     """
 
     data: Any
@@ -63,7 +62,7 @@ class Sequences:
 
     @classmethod
     def of(cls, value: Any, batch_first: bool) -> "Sequences":
-        """A tensor, a `PackedSequence` or a jagged nested tensor; raises `InputError` for other nested ones."""
+        """A tensor, a `PackedSequence` or a jagged nested tensor; raises `InputError` for others."""
         if isinstance(value, PackedSequence):
             return packed(value)
         if value.is_nested:

@@ -1,6 +1,6 @@
 """`GRUCell`, `LSTMCell` and `RNNCell` in the place of those of torch.nn: one call runs one step.
 
-    h = GRUCell(3, 4)(x, h)    ->    the layer's net, over sequences of one step each that begin at h
+h = GRUCell(3, 4)(x, h)    ->    the layer's net, over sequences of one step each that begin at h
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import Any, cast
 from stepnet.torch.bound import BOUND
 from stepnet.torch.cells import MODES, Sizes
 from stepnet.torch.checks import DTYPES, as_cast, check_tensors
-from stepnet.torch.operator import as_called, run_sizes
+from stepnet.torch.operator import run_sizes, untraced
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.sequences import Place
 
@@ -30,7 +30,8 @@ class Step:
         states = states_of(self, mode, input, hx)
         if input.device.type != "cpu" or not fits(self, mode, input, states):
             return theirs(input, hx)  # which says what is wrong
-        last = as_called(following)(self, mode, input, states)
+        run = following if torch.compiler.is_compiling() else untraced(following)
+        last = run(self, mode, input, states)
         return tuple(last) if mode == "LSTM" else last[0]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -56,7 +57,9 @@ def states_of(module: Any, mode: str, value: Any, hx: Any) -> list[Any]:
 
 
 def fits(module: Any, mode: str, value: Any, states: list[Any]) -> bool:
-    """Whether the shapes are those of a step."""
+    """Whether the shapes are those of a step, and there is something to run."""
+    if not (module.input_size and module.hidden_size):
+        return False
     if value.dim() not in (1, 2) or mode not in MODES or len(states) != (2 if mode == "LSTM" else 1):
         return False
     wanted = (*value.shape[:-1], module.hidden_size)
