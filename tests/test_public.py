@@ -25,7 +25,7 @@ NAMES = {
         Conversion Record Semantics Sizes Weights convert find from_torch layers record records verify
     """,
     "stepnet.rnn.masks": "dropout uniform",
-    "stepnet.torch": "GRU LSTM RNN Recurrence accelerate trace",
+    "stepnet.torch": "GRU GRUCell LSTM LSTMCell RNN RNNCell Recurrence accelerate ready trace",
 }
 
 # What is imported where it is used: by the command line, pages and tables, files, engines, frameworks.

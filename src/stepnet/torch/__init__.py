@@ -1,11 +1,12 @@
 """PyTorch: its recurrent layers, run by stepnet, and steps written with it.
 
 `GRU`, `LSTM` and `RNN`, and the cells of each, stand in the place of those of torch.nn, and `accelerate` puts
-them there in a model.
-`Recurrence` is the module of any other cell. `trace` makes a recurrence of a cell module, or of a function on
-tensors. Importing this imports PyTorch, which importing stepnet alone does not.
+them there in a model. `Recurrence` is the module of any other cell, and `ready` has some from papers. `trace`
+makes a recurrence of a cell module, or of a function on tensors. Importing this imports PyTorch, which
+importing stepnet alone does not.
 """
 
+from stepnet.torch import ready
 from stepnet.torch.accelerate import accelerate
 from stepnet.torch.layers import GRU, LSTM, RNN
 from stepnet.torch.recurrence import Recurrence
@@ -21,6 +22,7 @@ __all__ = [
     "RNNCell",
     "Recurrence",
     "accelerate",
+    "ready",
     "trace",
 ]
 

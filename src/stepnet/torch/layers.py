@@ -154,8 +154,9 @@ class GRU(Layer, torch.nn.GRU):
     as one. They are read where they lie. Tensors are float32 or float64.
 
     Gradients are of any order. Dropout between layers is PyTorch's own, and draws the same numbers. On other
-    devices than the CPU, and where torch.compile or torch.export traces it, torch.nn's own forward runs:
-    cuDNN on CUDA. Under autocast it runs in the dtype of the parameters.
+    devices than the CPU torch.nn's own forward runs: cuDNN on CUDA. Under autocast it runs in the dtype of
+    the parameters. In graphs of torch.compile (with `torch._dynamo.config.allow_rnn`) and torch.export it is
+    one operator, with first derivatives.
 
     Raises:
         InputError: For other dtypes, under torch.vmap, and for forward-mode derivatives. Errors of shapes are
