@@ -276,3 +276,16 @@ def test_modes_are_traced_once_each():
     for mode in (True, False, True):
         assert module.train(mode).enter() is ready[mode]
     assert ready[True] is not ready[False]
+
+
+def test_a_module_goes_through_dtypes_and_devices_that_it_does_not_run_with():
+    module: Any = function()
+    x = numbers(STEPS, BATCH, INPUTS)
+    before = module(x)[0]
+    saved = copy.deepcopy(module.state_dict())
+    module.half().train()
+    with pytest.raises((InputError, StepError), match="float16"):
+        module(x.half())
+    module.to("meta").eval()
+    module.to_empty(device="cpu").double().load_state_dict(saved)
+    assert_same({"": module(x)[0]}, {"": before})

@@ -11,6 +11,7 @@ from stepnet.errors import InputError
 from stepnet.rnn.declared import keep
 from stepnet.rnn.layers import LayerPrograms
 from stepnet.torch.bound import BOUND, Runnable
+from stepnet.torch.checks import DTYPES
 from stepnet.torch.operator import MODULES, in_graph, untraced
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.sequences import Sequences
@@ -161,19 +162,26 @@ class Recurrence(torch.nn.Module):
         empty = transform(lambda one: np.zeros((0, *one.shape), one.dtype), rnn.statics)
         return Runnable(LayerPrograms(rnn).read(nothing, None, empty, None, False).program)
 
+    def prepare(self) -> None:
+        """Traces the step as it now is, unless its parameters are such as it cannot run with."""
+        tensors = self.tensors.values()
+        if all(one.device.type == "cpu" for one in tensors) and all(
+            one.dtype in DTYPES for one in tensors if one.is_floating_point()
+        ):
+            self.enter()
+
     # ---- what changes what runs it -------------------------------------------------------------------------
 
     def train(self, mode: bool = True) -> Any:
         """The module in this mode, as of every module."""
         super().train(mode)  # type: ignore[misc]
-        self.enter()
+        self.prepare()
         return self
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """The module with other tensors, as of every module."""
         super()._apply(fn, recurse)  # type: ignore[misc]
-        if all(one.device.type == "cpu" for one in self.tensors.values()):
-            self.enter()
+        self.prepare()
         return self
 
     def __getstate__(self) -> dict[str, Any]:
@@ -183,7 +191,7 @@ class Recurrence(torch.nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A copy, which has a name of its own."""
         super().__setstate__(state)  # type: ignore[misc]
-        self.enter()
+        self.prepare()
 
 
 def parts(value: Any, example: Any, what: str) -> list[Any]:
