@@ -24,7 +24,7 @@ from same_bits import assert_same_bits
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.engines.llvm import run as llvm_run
+from stepnet.engines.llvm import workspace
 from stepnet.rnn import control
 from stepnet.values.structure import leaves, transform
 
@@ -54,8 +54,8 @@ def every_step_shared(shared: bool) -> Generator[None]:
     """Inside it threads share each step, however small, if that is asked for."""
     with pytest.MonkeyPatch.context() as patch:
         if shared:
-            patch.setattr(llvm_run, "HANDOVER_BYTES", 0)
-            patch.setattr(llvm_run, "SHARED_BYTES", 0)
+            patch.setattr(workspace, "HANDOVER_BYTES", 0)
+            patch.setattr(workspace, "SHARED_BYTES", 0)
         yield
 
 

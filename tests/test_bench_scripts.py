@@ -272,13 +272,13 @@ THERE = pytest.mark.skipif(not length.ANEW.exists(), reason="a process's peak do
 
 @THERE
 def test_last_only_takes_no_memory_for_its_steps():
-    # in processes of their own; all outputs are 12.8 MB
+    # in processes of their own; all outputs are 12.8 MB, in pages of 2 MB
     found = json.loads(ran(length, "--rows", "1", "--steps", "50000", "--json"))
     (one,) = found["found"]
     memory = one["memory"]
     assert (one["rows"], one["steps"], one["inputs"]) == (1, 50_000, 1_600_000)
     assert memory["last only"] < 1_000_000
-    assert 12_700_000 < memory["all outputs"] < 14_000_000  # less some pages that were there before
+    assert 12_700_000 < memory["all outputs"] < 15_500_000  # less some pages that were there before
     assert memory["torch"] > 12_700_000
     assert 1_000 < one["code"] < 1_000_000
     assert found["kept"]

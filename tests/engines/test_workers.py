@@ -15,6 +15,7 @@ import stepnet as sn
 from stepnet import cells
 from stepnet.engines.llvm import driver, engine, waiting, workers
 from stepnet.engines.llvm import run as llvm_run
+from stepnet.engines.llvm import workspace
 from stepnet.engines.llvm.compiled import Kept
 from stepnet.engines.llvm.handover import NOTHING, THERE, signals
 from stepnet.engines.llvm.run import Together
@@ -250,8 +251,8 @@ def test_late_threads_are_left_out_for_a_while_and_longer_if_they_are_late_again
 @pytest.fixture(params=[2, 3])
 def shared(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Generator[sn.RNN]:
     """A recurrence whose steps so many threads share, though it is small."""
-    monkeypatch.setattr(llvm_run, "HANDOVER_BYTES", 0)
-    monkeypatch.setattr(llvm_run, "SHARED_BYTES", 0)
+    monkeypatch.setattr(workspace, "HANDOVER_BYTES", 0)
+    monkeypatch.setattr(workspace, "SHARED_BYTES", 0)
     before = threads()
     sn.set_threads(request.param)
     yield cells.rnn("gru", cells.CELLS["gru"].parameters(24, 48, seed=3))
@@ -374,8 +375,8 @@ def test_streams_of_several_threads_do_not_disturb_one_another(shared: sn.RNN):
 
 
 def test_an_index_outside_a_table_in_a_shared_step(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(llvm_run, "HANDOVER_BYTES", 0)
-    monkeypatch.setattr(llvm_run, "SHARED_BYTES", 0)
+    monkeypatch.setattr(workspace, "HANDOVER_BYTES", 0)
+    monkeypatch.setattr(workspace, "SHARED_BYTES", 0)
 
     def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
         h = np.tanh(p["E"][x] + h @ p["R"])
