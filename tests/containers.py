@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from memory import memory
 
 from stepnet.errors import FileError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Reader = Callable[[Path], Any]
+Writer = Callable[[Path, Mapping[str, Array]], None]
 
 
 def savez(path: Path, arrays: Mapping[str, Any], **more: Any) -> None:
@@ -75,6 +77,20 @@ def refusal(read: Reader, path: Path) -> str:
     assert message.isprintable()
     assert len(message) < len(str(path)) + 500
     return message.removeprefix(f"{path}: ")
+
+
+def assert_refused(read: Reader, path: Path, data: bytes, expected: str) -> None:
+    """Asserts that a file of these bytes is refused with these words, and before it takes a MiB of memory."""
+    path.write_bytes(data)
+    with memory() as peak:
+        assert expected in refusal(read, path)
+        assert peak() < 1 << 20
+
+
+def assert_not_written(write: Writer, path: Path, arrays: Mapping[str, Array], expected: str) -> None:
+    """Asserts that arrays are refused with these words, and that nothing is left in the folder."""
+    assert refusal(lambda path: write(path, arrays), path) == expected
+    assert not list(path.parent.iterdir())
 
 
 def cut(whole: bytes, most: int = 400) -> Iterator[bytes]:

@@ -120,6 +120,7 @@ TWO = Two()
 FILES: dict[str, Callable[[Path], None]] = {
     "gru.pt": state(nn.GRU(IN, H)),
     "rnn.pt": state(nn.RNN(IN, H)),
+    "lstm.pt": state(nn.LSTM(IN, 5)),  # its biases are no whole multiples of one power of two
     "two.pt": state(TWO),
     "activated.pt": state(Activated()),
     "two.safetensors": lambda path: save_file(TWO.state_dict(), path),
@@ -228,6 +229,7 @@ ASKED = (
         for to in (".onnx --to onnx", ".keras --to keras", ".json --to cudnn.gru")
     ),
     # numbers and files
+    Asked("lstm.pt", f"{KERAS} --exact", "exact", "rounded once", ""),
     Asked("wide.pt", KERAS, "dtype", "these weights are bfloat16", "--dtype float32"),
     *(
         Asked("large.pt", command, "dtype", "would be beyond the largest float16", "--dtype float32")

@@ -13,9 +13,8 @@ import pytest
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.engines.llvm import driver, engine, waiting, workers
+from stepnet.engines.llvm import driver, engine, waiting, workers, workspace
 from stepnet.engines.llvm import run as llvm_run
-from stepnet.engines.llvm import workspace
 from stepnet.engines.llvm.compiled import Kept
 from stepnet.engines.llvm.handover import NOTHING, THERE, signals
 from stepnet.engines.llvm.run import Together

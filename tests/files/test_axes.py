@@ -1,10 +1,10 @@
 """What lies between layers of OpenVINO and Core ML is seen through by what it does to the axes."""
 
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from containers import unpacked
 from test_cli import refusal, stepnet
 
 from stepnet.files.axes import Axes
@@ -20,8 +20,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
     def opened(name: str) -> Path:
         if not (folder / name).exists():
-            with tarfile.open(DATA / f"{name}_axes.tar.xz") as archive:
-                archive.extractall(folder / name, filter="data")
+            unpacked(DATA / f"{name}_axes.tar.xz", folder / name)
         return folder / name
 
     return opened

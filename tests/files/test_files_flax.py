@@ -9,7 +9,16 @@ import ml_dtypes
 import msgpack
 import numpy as np
 import pytest
-from containers import assert_same, changed, cut, refusal, refused, samples
+from containers import (
+    assert_not_written,
+    assert_refused,
+    assert_same,
+    changed,
+    cut,
+    refusal,
+    refused,
+    samples,
+)
 from memory import memory
 
 from stepnet.files import flax
@@ -164,9 +173,7 @@ NOT_WRITTEN = {
 
 @pytest.mark.parametrize("name", NOT_WRITTEN)
 def test_what_the_format_lacks_is_not_written(path: Path, name: str):
-    arrays, expected = NOT_WRITTEN[name]
-    assert refusal(lambda path: write(path, arrays), path) == expected
-    assert not list(path.parent.iterdir())
+    assert_not_written(write, path, *NOT_WRITTEN[name])
 
 
 # ---- what is no such file ----------------------------------------------------------------------------------
@@ -257,11 +264,7 @@ FOREIGN = {
 
 @pytest.mark.parametrize("name", FOREIGN)
 def test_what_is_no_whole_file_is_refused_in_one_sentence(path: Path, name: str):
-    data, expected = FOREIGN[name]
-    path.write_bytes(data)
-    with memory() as peak:
-        assert expected in refusal(read, path)
-        assert peak() < 1 << 20
+    assert_refused(read, path, *FOREIGN[name])
 
 
 def test_lists_take_no_memory_before_they_are_there(path: Path):

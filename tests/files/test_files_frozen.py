@@ -1,6 +1,5 @@
 """Graphs of TensorFlow whose variables were made constants (make_frozen.py and make_frozen_loops.py)."""
 
-import tarfile
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from containers import unpacked
 from saved_arrays import saved_arrays
 from test_cli import refusal, stepnet
 from tolerance import assert_close
@@ -22,10 +22,7 @@ CELL = "bidirectional_rnn/{}/gru_cell/"
 
 @pytest.fixture(scope="module")
 def frozen(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("frozen")
-    with tarfile.open(DATA / "frozen.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
-    return folder
+    return unpacked(DATA / "frozen.tar.xz", tmp_path_factory.mktemp("frozen"))
 
 
 # By graph and output: the layer, what it was made with, and whether it runs from the end.
@@ -78,10 +75,7 @@ def test_where_names_tell_nothing_the_graph_does(frozen: Path):
 
 @pytest.fixture(scope="module")
 def loops(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("loops")
-    with tarfile.open(DATA / "frozen_loops.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
-    return folder
+    return unpacked(DATA / "frozen_loops.tar.xz", tmp_path_factory.mktemp("loops"))
 
 
 @pytest.mark.parametrize("lowered", [True, False])

@@ -14,6 +14,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from containers import refusal
 from saved_arrays import saved_arrays
 
 from stepnet.errors import FileError
@@ -38,16 +39,6 @@ def h5py() -> Any:
 def keras() -> Any:
     os.environ.setdefault("KERAS_BACKEND", "torch")
     return pytest.importorskip("keras")
-
-
-def refusal(reader: Callable[[Path], object], path: Path) -> str:
-    """What is wrong with a file, in one sentence that begins with its path."""
-    with pytest.raises(FileError) as caught:
-        reader(path)
-    message = str(caught.value)
-    assert message.startswith(f"{path}: ")
-    assert message.isprintable()
-    return message.removeprefix(f"{path}: ")
 
 
 def said(file: KerasFile) -> list[tuple[str, str | None, tuple[str, ...], list[str]]]:

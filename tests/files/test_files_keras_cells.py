@@ -5,7 +5,6 @@ What is found computes what Keras did, and what the files do not tell is asked f
 
 import json
 import os
-import tarfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from containers import unpacked
 from saved_arrays import saved_arrays
 from test_cli import refusal, stepnet
 from tolerance import assert_close
@@ -43,8 +43,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The folder of what a version of Keras saved."""
     folder = tmp_path_factory.mktemp("cells")
     for version in "23":
-        with tarfile.open(DATA / f"keras_cells_{version}.tar.xz") as archive:
-            archive.extractall(folder / version, filter="data")
+        unpacked(DATA / f"keras_cells_{version}.tar.xz", folder / version)
     return lambda version: folder / version
 
 

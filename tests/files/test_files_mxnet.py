@@ -8,8 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from containers import assert_same, changed, cut, refusal, refused, samples
-from memory import memory
+from containers import assert_not_written, assert_refused, assert_same, changed, cut, refused, samples
 
 from stepnet.files.mxnet import read, write
 
@@ -124,9 +123,7 @@ NOT_WRITTEN = {
 
 @pytest.mark.parametrize("name", NOT_WRITTEN)
 def test_what_the_format_lacks_is_not_written(path: Path, name: str):
-    arrays, expected = NOT_WRITTEN[name]
-    assert refusal(lambda path: write(path, arrays), path) == expected
-    assert not list(path.parent.iterdir())
+    assert_not_written(write, path, *NOT_WRITTEN[name])
 
 
 # ---- what is no such file ----------------------------------------------------------------------------------
@@ -186,11 +183,7 @@ FOREIGN = {
 
 @pytest.mark.parametrize("name", FOREIGN)
 def test_what_is_no_whole_file_is_refused_in_one_sentence(path: Path, name: str):
-    content, expected = FOREIGN[name]
-    path.write_bytes(content)
-    with memory() as peak:
-        assert expected in refusal(read, path)
-        assert peak() < 1 << 20
+    assert_refused(read, path, *FOREIGN[name])
 
 
 def test_files_cut_anywhere_are_refused(path: Path):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from containers import refusal
 from tolerance import assert_close
 
 from stepnet.errors import FileError, InputError
@@ -444,41 +445,32 @@ def test_external_data_is_checked_before_it_is_read(path: Path):
 # ---- refusals
 
 
-def raised(path: Path) -> str:
-    with pytest.raises(FileError) as caught:
-        read(path)
-    message = str(caught.value)
-    assert message.startswith(f"{path}: ")
-    assert "\n" not in message
-    return message.removeprefix(f"{path}: ")
-
-
 def test_quantized_weights_are_refused_by_name(path: Path):
     quantized = helper.make_node("DynamicQuantizeLSTM", ["x"], ["y"], "lstm", domain="com.microsoft")
-    assert raised(saved(path, [quantized])) == (
+    assert refusal(read, saved(path, [quantized])) == (
         "DynamicQuantizeLSTM 'lstm' is not read: its weights are quantized; read the model it was quantized"
         " from"
     )
     nodes = [node("DequantizeLinear", "q s", "v"), node("Identity", "v", "w"), gru("x", "w", "r")]
     constants = {"q": np.ones((1, 12, 3), np.int8), "s": np.float32(1).reshape(()), "r": R}
-    assert raised(saved(path, nodes, constants)) == (
+    assert refusal(read, saved(path, nodes, constants)) == (
         "GRU 'gru': its W is quantized; read the model it was quantized from"
     )
 
 
 def test_weights_that_are_no_constants_are_refused(path: Path):
-    assert raised(saved(path, [gru("x", "x", "r")], {"r": R})) == (
+    assert refusal(read, saved(path, [gru("x", "x", "r")], {"r": R})) == (
         "GRU 'gru': its W is an input of the model; save it as a constant"
     )
     moved = [helper.make_node("Add", ["v", "v"], ["w"], "sum"), gru("x", "w", "r")]
-    assert raised(saved(path, moved, {"v": W, "r": R})) == (
+    assert refusal(read, saved(path, moved, {"v": W, "r": R})) == (
         "GRU 'gru': its W comes from Add 'sum', which is not computed here; simplify the model"
     )
 
 
 def test_nodes_that_are_none_of_onnx_are_refused(path: Path):
     def reason(constants: dict[str, Any], *inputs: str, **attributes: Any) -> str:
-        found = raised(saved(path, [gru("x", *inputs, **attributes)], constants))
+        found = refusal(read, saved(path, [gru("x", *inputs, **attributes)], constants))
         return found.removeprefix("GRU 'gru' is no such node: ")
 
     weights = {"w": W, "r": R, "b": B}
@@ -527,12 +519,12 @@ def test_tensors_that_are_none_are_refused_before_memory_is_taken(path: Path, ma
     whole = model([gru("x", "w", "r")], {"r": R})
     whole.graph.initializer.append(made)
     path.write_bytes(whole.SerializeToString())
-    assert raised(path).removeprefix("with ") == f"tensor 'w' {reason}"
+    assert refusal(read, path).removeprefix("with ") == f"tensor 'w' {reason}"
 
 
 def test_constants_never_grow_far_beyond_the_file(path: Path):
     def grown(*nodes: Any, **constants: Any) -> str:
-        return raised(saved(path, [*nodes, gru("x", "w", "r")], {"r": R, **constants}))
+        return refusal(read, saved(path, [*nodes, gru("x", "w", "r")], {"r": R, **constants}))
 
     doubled = [node("Concat", f"w{i} w{i}", f"w{i + 1}", axis=0) for i in range(60)]
     large, one = np.array([1 << 40]), W[0, 0, :1]
@@ -551,15 +543,15 @@ def test_graphs_without_an_end_end(path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(onnx_graph, "NODES", 10_000)
     start = time.process_time()
     circle = [node("Identity", "w", "v"), node("Concat", "v v", "w", axis=0), gru("w", "w", "r")]
-    assert "its W" in raised(saved(path, circle, {"r": R}))
+    assert "its W" in refusal(read, saved(path, circle, {"r": R}))
     long = [node("Identity", f"w{i}", f"w{i + 1}") for i in range(5000)]
-    assert "its W" in raised(saved(path, [*long, gru("x", "w5000", "r")], {"w0": W, "r": R}))
+    assert "its W" in refusal(read, saved(path, [*long, gru("x", "w5000", "r")], {"w0": W, "r": R}))
     through = helper.make_function("f", "F", ["a"], ["a"], [], [helper.make_opsetid("", 17)])
     call = helper.make_node("F", ["w"], ["w"], domain="f")
-    assert "its W" in raised(saved(path, [call, gru("x", "w", "r")], {"r": R}, functions=[through]))
+    assert "its W" in refusal(read, saved(path, [call, gru("x", "w", "r")], {"r": R}, functions=[through]))
     again = helper.make_node("F", ["a"], ["b"], domain="f")
     itself = helper.make_function("f", "F", ["a"], ["b"], [again], [helper.make_opsetid("", 17)])
-    assert "100 deep" in raised(saved(path, [call], functions=[itself]))
+    assert "100 deep" in refusal(read, saved(path, [call], functions=[itself]))
     twice = [
         helper.make_function(
             "f",
@@ -572,7 +564,7 @@ def test_graphs_without_an_end_end(path: Path, monkeypatch: pytest.MonkeyPatch):
         for i in range(40)
     ]
     first = helper.make_node("F0", ["w"], ["v"], domain="f")
-    assert "more than 10000 nodes" in raised(saved(path, [first], functions=twice))
+    assert "more than 10000 nodes" in refusal(read, saved(path, [first], functions=twice))
     assert time.process_time() - start < 60
 
 
@@ -590,7 +582,7 @@ WHOLE = model(
 )
 def test_what_is_no_model_is_refused(path: Path, data: bytes):
     path.write_bytes(data)
-    assert raised(path).startswith("this is no whole ONNX model (")
+    assert refusal(read, path).startswith("this is no whole ONNX model (")
 
 
 def test_paths_that_are_no_files(tmp_path: Path):

@@ -102,7 +102,7 @@ def test_the_report_names_what_was_moved_and_what_was_not(tmp_path: Path, model:
         f"copied as they are: {', '.join(AS_THEY_ARE[:8])} and 1 more; not converted to keras's convention"
     )
     assert copied in lines
-    assert lines[-1].endswith("1 recurrent layers, and 11 other arrays")
+    assert lines[-1].endswith("1 recurrent layer, and 11 other arrays")
 
 
 def test_in_its_own_framework_all_is_copied_as_it_is(tmp_path: Path, model: tuple[Path, Model]):

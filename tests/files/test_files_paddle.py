@@ -12,6 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from containers import refusal
 from memory import memory
 
 from stepnet.errors import FileError
@@ -55,16 +56,6 @@ def check(path: Path, expected: dict[str, Any]) -> dict[str, Any]:
         assert found[name].shape == array.shape
         assert found[name].tobytes() == array.tobytes()
     return found
-
-
-def refusal(path: Path) -> str:
-    """What is wrong with a file, in one sentence that begins with its path."""
-    with pytest.raises(FileError) as caught:
-        read(path)
-    message = str(caught.value)
-    assert message.startswith(f"{path}: ")
-    assert message.isprintable()
-    return message.removeprefix(f"{path}: ")
 
 
 def saved(path: Path, value: object, protocol: int = 4) -> Path:
@@ -177,7 +168,7 @@ def test_arrays_that_hold_no_numbers(path: Path):
         (np.zeros(2, np.uint32), "dtype 'u4'"),
         (np.zeros(2, [("a", "f4")]), "dtype 'V4'"),
     ]:
-        message = refusal(saved(path, {"layer": {"w": array}}))
+        message = refusal(read, saved(path, {"layer": {"w": array}}))
         assert message == f"'layer.w' holds {kind}, which stepnet does not read; save an array of numbers"
 
 
@@ -244,7 +235,7 @@ def test_hostile_arrays(path: Path, message: str):
     for value in HOSTILE[message]:
         path.write_bytes(pickled(Pairs([("x", value)])))
         with memory() as peak:
-            assert message in refusal(path)
+            assert message in refusal(read, path)
             assert peak() < 1 << 20
 
 
@@ -256,7 +247,7 @@ def test_bytes_that_many_arrays_share(path: Path):
     path.write_bytes(b"\x80\x04(" + data + b"}" + names[0] + array + b"st.")
     check(path, {"1.a": np.zeros(10_000)})
     path.write_bytes(b"\x80\x04(" + data + b"}(" + b"".join(name + array for name in names) + b"ut.")
-    assert refusal(path) == "its arrays have more bytes than itself"
+    assert refusal(read, path) == "its arrays have more bytes than itself"
 
 
 BROKEN_SLICES = {
@@ -279,12 +270,16 @@ BROKEN_SLICES = {
 def test_slices_that_do_not_fit(path: Path, message: str):
     slices = {"a": np.arange(4.0), "b": np.arange(4.0)}
     for info in BROKEN_SLICES[message]:
-        assert refusal(saved(path, {**slices, "UnpackBigParamInfor@@": {"w": info}})) == message
+        assert refusal(read, saved(path, {**slices, "UnpackBigParamInfor@@": {"w": info}})) == message
     none = "'w' is cut into slices that the file does not hold"
     info = {"OriginShape": (8,), "slices": ["a", "b"]}
     for other in [np.zeros((2, 2)), np.zeros(4, np.float32)]:
-        assert refusal(saved(path, {**slices, "b": other, "UnpackBigParamInfor@@": {"w": info}})) == none
-    assert refusal(saved(path, {**slices, "w": slices["a"], "UnpackBigParamInfor@@": {"w": info}})) == none
+        assert (
+            refusal(read, saved(path, {**slices, "b": other, "UnpackBigParamInfor@@": {"w": info}})) == none
+        )
+    assert (
+        refusal(read, saved(path, {**slices, "w": slices["a"], "UnpackBigParamInfor@@": {"w": info}})) == none
+    )
     check(saved(path, {**slices, "UnpackBigParamInfor@@": 7}), slices)
 
 
@@ -308,7 +303,7 @@ def test_nothing_is_run(path: Path, protocol: int):
         "posix.mkdir": Runs(os.mkdir, str(mark)),
     }.items():
         for whole in [value, state_dict({"x": np.zeros(2), "y": value}), {"model": {"w": ("name", value)}}]:
-            assert refusal(saved(path, whole, protocol)) == (
+            assert refusal(read, saved(path, whole, protocol)) == (
                 f"the file asks to run {name}, which stepnet never does; "
                 "save layer.state_dict() on its own, which holds arrays only"
             )
@@ -321,9 +316,9 @@ def test_files_that_are_none_of_paddle_save(path: Path):
     none = "this is no file of paddle.save, which writes pickles of protocol 2 and later"
     for data in [b"", b"abc", bytes(100), pickle.dumps({"a": 1}, 0)]:
         path.write_bytes(data)
-        assert refusal(path) == none
+        assert refusal(read, path) == none
     path.write_bytes(b"\x80\x04")
-    assert refusal(path) == "its pickle is cut off at byte 2"
+    assert refusal(read, path) == "its pickle is cut off at byte 2"
     with pytest.raises(FileError, match=r"nowhere: there is no such file$"):
         read(path.with_name("nowhere"))
     with pytest.raises(FileError, match=r"this is no file but a folder$"):
@@ -335,7 +330,7 @@ def test_files_that_are_cut_off(path: Path, protocol: int):
     data = pickle.dumps(sliced(state_dict(ARRAYS), 20), protocol)
     for end in [*range(0, len(data), 29), *range(len(data) - 30, len(data))]:
         path.write_bytes(data[:end])
-        refusal(path)
+        refusal(read, path)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

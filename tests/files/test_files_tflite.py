@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from containers import refusal
 from saved_arrays import saved_arrays
 from tolerance import assert_close
 
@@ -265,12 +266,7 @@ def path(tmp_path: Path) -> Path:
 
 def raised(path: Path, data: bytes) -> str:
     path.write_bytes(data)
-    with pytest.raises(FileError) as caught:
-        read(path)
-    message = str(caught.value)
-    assert message.startswith(f"{path}: ")
-    assert "\n" not in message
-    return message.removeprefix(f"{path}: ")
+    return refusal(read, path)
 
 
 def test_options_left_out_are_the_defaults_of_the_schema(path: Path):
@@ -603,7 +599,7 @@ def test_operators_that_are_not_converted_are_in_the_account(tmp_path: Path):
         "(FULLY_CONNECTED)",
         "(SOFTMAX)",
     ]
-    with pytest.raises(LayoutError, match=r"it takes .*dense_1.*, and what lies between would be lost"):
+    with pytest.raises(LayoutError, match=r"it takes .*dense_1.* instead: "):
         convert_file(source, "tflite", out, choice=Choice(stack=True))
     done = convert_file(source, "keras", tmp_path / "out.npz", choice=Choice(semantics={"cell_clip": 0}))
     assert [name for name in done.account.layers if "SOFTMAX" in name] == [

@@ -20,6 +20,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from containers import refusal
 from memory import memory
 
 from stepnet.errors import FileError
@@ -48,16 +49,6 @@ def check(path: Path, expected: Mapping[str, torch.Tensor]) -> dict[str, np.ndar
     for name, tensor in expected.items():
         same(found[name], tensor)
     return found
-
-
-def refusal(path: Path) -> str:
-    """What is wrong with a file, in one sentence that begins with its path."""
-    with pytest.raises(FileError) as caught:
-        read(path)
-    message = str(caught.value)
-    assert message.startswith(f"{path}: ")
-    assert message.isprintable()
-    return message.removeprefix(f"{path}: ")
 
 
 def numbers(dtype: torch.dtype) -> torch.Tensor:
@@ -211,7 +202,8 @@ def test_files_of_machines_that_begin_with_the_highest_byte(tmp_path: Path, name
              torch.load(tmp_path / "big.pt")["x"])  # fmt: skip
     parts["x/byteorder"] = b"middle"
     assert (
-        refusal(packed(tmp_path / "x.pt", parts)) == "its byte order is b'middle' in place of little or big"
+        refusal(read, packed(tmp_path / "x.pt", parts))
+        == "its byte order is b'middle' in place of little or big"
     )
     del parts["x/byteorder"]
     parts["x/data/0"] = bits(tensor)
@@ -273,7 +265,7 @@ def test_views_in_the_stream_format(tmp_path: Path):
         same(read(tmp_path / "y.pt")["x"], torch.load(tmp_path / "y.pt")["x"])
     part = parts[3].replace(b"K\nNt", b"K\n(U\x01vK\x06K\x05tt")
     (tmp_path / "y.pt").write_bytes(b"".join([*parts[:3], part, parts[4], rest]))
-    assert "is a view that reaches beyond it" in refusal(tmp_path / "y.pt")
+    assert "is a view that reaches beyond it" in refusal(read, tmp_path / "y.pt")
 
 
 def tar(path: Path, storages: bytes, tensors: bytes, value: bytes) -> Path:
@@ -329,15 +321,15 @@ def test_the_tar_format(tmp_path: Path):
         "its pickle is cut off": (endless, tensors, value),
     }
     for message, parts in broken.items():
-        assert refusal(tar(tmp_path / "broken.pt", *parts)).startswith(message)
+        assert refusal(read, tar(tmp_path / "broken.pt", *parts)).startswith(message)
     data = path.read_bytes()
     for end in range(257 + 5, data.rindex(b"storages"), 511):
         path.write_bytes(data[:end])
-        refusal(path)
+        refusal(read, path)
     path.write_bytes(data.replace(b"storages", b"../../..", 1))
-    assert refusal(path) == "this tar is none of torch.save's: it holds no storages"
+    assert refusal(read, path) == "this tar is none of torch.save's: it holds no storages"
     path.write_bytes(data.replace(b"tensors\0", b"tensors\0"[:7] + b"\0", 1)[:124] + b"9" * 12 + data[136:])
-    refusal(path)
+    refusal(read, path)
 
 
 class Model(torch.nn.Module):
@@ -425,7 +417,7 @@ def test_tensors_that_are_refused_by_name(tmp_path: Path, form: str):
         if (name, form) == ("half complex", "stream"):
             continue
         torch.save({"a": torch.ones(1), "layer": {name: tensor}}, tmp_path / "x.pt", **FORMATS[form])
-        assert refusal(tmp_path / "x.pt") == f"'layer.{name}' {message}"
+        assert refusal(read, tmp_path / "x.pt") == f"'layer.{name}' {message}"
 
 
 def tensor(
@@ -518,18 +510,18 @@ def test_hostile_tensors(tmp_path: Path, message: str):
     for value in PARTS[message]:
         path = zipped(tmp_path / "x.pt", Pairs([("x", value)]))
         with memory() as peak:
-            assert message in refusal(path)
+            assert message in refusal(read, path)
             assert peak() < 1 << 20
 
 
 def test_tensors_within_thousands_of_parameters(tmp_path: Path):
-    assert "in a form that stepnet knows" in refusal(zipped(tmp_path / "x.pt", wrapped(tensor(), 50)))
+    assert "in a form that stepnet knows" in refusal(read, zipped(tmp_path / "x.pt", wrapped(tensor(), 50)))
 
 
 def test_truth_values_are_0_or_1(tmp_path: Path):
     value = tensor(stored(Name("torch.BoolStorage"), "b"), 0, (2,), (1,))
     path = zipped(tmp_path / "x.pt", Pairs([("x", value)]), **{"x/data/b": bytes([0, 2, 1, 1, 0, 0])})
-    assert refusal(path) == "'x' holds truth values other than 0 and 1"
+    assert refusal(read, path) == "'x' holds truth values other than 0 and 1"
 
 
 def test_nothing_is_run(tmp_path: Path):
@@ -545,7 +537,7 @@ def test_nothing_is_run(tmp_path: Path):
         call = Call(name, (f"echo > {mark}",))
         assert read(zipped(tmp_path / "x.pt", call)) == {}
         check(zipped(tmp_path / "x.pt", Pairs([("x", tensor()), ("y", call)])), {"x": torch.zeros(2, 3)})
-        message = refusal(zipped(tmp_path / "x.pt", Pairs([("x", tensor(stored(call)))])))
+        message = refusal(read, zipped(tmp_path / "x.pt", Pairs([("x", tensor(stored(call)))])))
         assert message == "its pickle asks for values outside it, in a way that torch.save does not"
         path = tmp_path / "stream.pt"
         torch.save({}, path, **LEGACY)
@@ -555,7 +547,7 @@ def test_nothing_is_run(tmp_path: Path):
             changed[index] = pickled(call)
             path.write_bytes(b"".join(changed) + rest)
             if index in (0, 1, 4):
-                refusal(path)
+                refusal(read, path)
             else:
                 assert read(path) == {}
     assert not mark.exists()
@@ -566,8 +558,8 @@ def test_nothing_is_run(tmp_path: Path):
 def test_zips_that_are_none_of_torch_save(tmp_path: Path):
     path, none = tmp_path / "x.pt", "this zip is none of torch.save's: it holds no data.pkl in one folder"
     for name in ["data.pkl", "../data.pkl/x", "../../data.pkl", "a/b/data.pkl", "x/data.pkl2"]:
-        assert refusal(packed(path, {name: pickled(None)})) == none
-    assert refusal(packed(path, {"a/data.pkl": pickled(None), "b/data.pkl": pickled(None)})) == none
+        assert refusal(read, packed(path, {name: pickled(None)})) == none
+    assert refusal(read, packed(path, {"a/data.pkl": pickled(None), "b/data.pkl": pickled(None)})) == none
     folder = packed(path, {"../data.pkl": pickled(Pairs([("x", tensor())])), "../data/0": bytes(24)})
     check(folder, {"x": torch.zeros(2, 3)})  # a name is no more than one
     assert sorted(os.listdir(tmp_path)) == ["x.pt"]
@@ -582,12 +574,12 @@ def test_compressed_and_encrypted_members_are_refused(tmp_path: Path):
         for method in (zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
             path = packed(tmp_path / "x.pt", one, method)
             with memory() as peak:
-                assert "'x/data.pkl' is compressed or encrypted" in refusal(path)
+                assert "'x/data.pkl' is compressed or encrypted" in refusal(read, path)
                 assert peak() < 1 << 20
     data = bytearray(packed(tmp_path / "x.pt", parts).read_bytes())
     data[data.index(b"PK\1\2") + 8] |= 1
     (tmp_path / "x.pt").write_bytes(data)
-    assert "'x/data.pkl' is compressed or encrypted" in refusal(tmp_path / "x.pt")
+    assert "'x/data.pkl' is compressed or encrypted" in refusal(read, tmp_path / "x.pt")
 
 
 def changed(data: bytes, field: int, form: str, *values: int, entry: bytes = b"x/data/0") -> bytes:
@@ -619,7 +611,7 @@ def test_zips_with_wrong_lists(tmp_path: Path):
     broken["two members of the name 'x/data.pk'"] = packed(path, double).read_bytes().replace(b"y/", b"x/")
     for message, data in broken.items():
         path.write_bytes(data)
-        assert message.strip() in refusal(path)
+        assert message.strip() in refusal(read, path)
 
 
 def test_members_that_share_bytes_are_refused(tmp_path: Path):
@@ -636,7 +628,7 @@ def test_members_that_share_bytes_are_refused(tmp_path: Path):
     count, length = 11, struct.unpack_from("<I", end, 12)[0] + len(many)
     struct.pack_into("<2HI", end, 8, count, count, length)
     (tmp_path / "x.pt").write_bytes(data[: data.rindex(b"PK\5\6")] + many + bytes(end))
-    assert refusal(tmp_path / "x.pt") == "its zip lists more bytes than it has"
+    assert refusal(read, tmp_path / "x.pt") == "its zip lists more bytes than it has"
 
 
 def test_zips_with_numbers_of_64_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -651,7 +643,7 @@ def test_zips_with_numbers_of_64_bits(tmp_path: Path, monkeypatch: pytest.Monkey
     check(tmp_path / "y.pt", {"x": tensor})
     assert (torch.load(tmp_path / "y.pt")["x"] == tensor).all()
     (tmp_path / "y.pt").write_bytes(data.replace(b"PK\6\6", b"PK\6\5"))
-    assert refusal(tmp_path / "y.pt") == "its zip has no end where it says that it has one"
+    assert refusal(read, tmp_path / "y.pt") == "its zip has no end where it says that it has one"
 
 
 def test_files_that_are_none_of_torch_save(tmp_path: Path):
@@ -665,7 +657,7 @@ def test_files_that_are_none_of_torch_save(tmp_path: Path):
         b"PK\5\6" + bytes(18),
     ]:
         path.write_bytes(data)
-        assert refusal(path) == none
+        assert refusal(read, path) == none
     with pytest.raises(FileError, match=r"nowhere\.pt: there is no such file$"):
         read(tmp_path / "nowhere.pt")
     with pytest.raises(FileError, match=r"this is no file but a folder$"):
@@ -684,7 +676,7 @@ def test_files_that_are_cut_off(tmp_path: Path, form: str):
     data = small(path, form)
     for end in [*range(0, len(data), 37), *range(len(data) - 30, len(data))]:
         path.write_bytes(data[:end])
-        refusal(path)
+        refusal(read, path)
 
 
 @pytest.mark.parametrize("form", FORMATS)

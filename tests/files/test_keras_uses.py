@@ -176,7 +176,7 @@ DROPPED = {
 def test_a_dropout_that_is_active_is_not_looked_through(tmp_path: Path, name: str):
     source = saved(tmp_path, DROPPED[name])
     said = refusal("convert", source, "--to", "onnx", "-o", tmp_path / "out.onnx", "--stack")
-    assert f"it takes {name}, and what lies between would be lost" in said
+    assert f"it takes {name} instead: " in said
     assert converted(source, "--to", "torch", "-o", tmp_path / "o.npz")["account"]["layers"][-1].endswith(
         "drop (Dropout)"
     )

@@ -5,6 +5,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from containers import unpacked
 
 from stepnet.files.formats import FORMATS, kind, read
 from stepnet.files.interchange import Choice, convert_file
@@ -64,8 +65,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     names = {file.partition("/")[0] for row in ROWS.values() for file in row}
     for name in names - {"data", "made"}:
         path = next(each / f"{name}.tar.xz" for each in (CORPUS, DATA) if (each / f"{name}.tar.xz").exists())
-        with tarfile.open(path) as archive:
-            archive.extractall(folder / name, filter="data")
+        unpacked(path, folder / name)
     (folder / "data").symlink_to(DATA)
     (folder / "made").mkdir()
     with tarfile.open(folder / "made" / "model.nemo", "w") as archive:

@@ -2,12 +2,12 @@
 
 import random
 import shutil
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from containers import unpacked
 
 from stepnet.errors import FileError
 from stepnet.files import checksums
@@ -23,8 +23,7 @@ METADATA = "keras_metadata.pb"
 def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Two models that Keras 2 saved."""
     folder = tmp_path_factory.mktemp("saved")
-    with tarfile.open(SAVED) as archive:
-        archive.extractall(folder, filter="data")
+    unpacked(SAVED, folder)
     return folder / "saved", folder / "lite"
 
 

@@ -1,7 +1,6 @@
 """Which of several layers is which: their order, their names, and for which of them something is said."""
 
 import os
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from containers import unpacked
 from safetensors.torch import save_file
 from saved_arrays import saved_arrays
 from test_cli import refusal, stepnet
@@ -183,23 +183,18 @@ def test_a_layout_is_said_of_the_side_that_leaves_it_open(tmp_path: Path):
     assert "fit equinox.lstm and coreml.lstm" in refusal("verify", *sides)
     assert stepnet("verify", *sides, "--from", "equinox")[0] == 0
     said = refusal("verify", *sides, "--from", "equinox.gru")
-    assert (
-        "no layer may be equinox.gru, as --from says: there are the layer (torch.lstm), the layer (" in said
-    )
+    assert "--from says equinox.gru, which no layer can be: the layer is torch.lstm, the layer is " in said
 
 
 def test_a_layout_that_no_layer_has_is_refused(tmp_path: Path):
     torch.save(nn.GRU(2, HIDDEN).state_dict(), tmp_path / "x.pt")
     said = refusal("convert", tmp_path / "x.pt", "--to", "torch", "-o", tmp_path / "y.pt", "--from", "haiku")
-    assert "no layer may be haiku, as --from says: there are the layer (torch.gru)" in said
+    assert "x.pt: --from says haiku, which no layer can be: the layer is torch.gru" in said
 
 
 @pytest.fixture(scope="module")
 def cells(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cells")
-    with tarfile.open(DATA / "tf1_cells.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
-    return folder
+    return unpacked(DATA / "tf1_cells.tar.xz", tmp_path_factory.mktemp("cells"))
 
 
 def test_what_is_said_of_a_file_takes_no_other_cell_apart(cells: Path):
@@ -286,7 +281,7 @@ def test_what_is_said_of_a_module_goes_before_what_is_said_of_all(tmp_path: Path
             "say --semantics MODULE:candidate_activation=VALUE",
         ),
         (":activation=relu", "no recurrent module is called ''; there are 'state_dict.module.a.', "),
-        ("a:reset=after", "a rnn has no 'reset'; it has candidate_activation, clip"),
+        ("a:reset=after", "the cell rnn has no 'reset'; it has candidate_activation, clip"),
         ("a:activation=soft", "candidate_activation is one of 'sigmoid', "),
     ],
 )
@@ -324,6 +319,5 @@ def test_who_contradicts_a_file_is_told(tmp_path: Path):
 
 def test_the_moments_of_an_optimiser_are_no_layers(tmp_path: Path):
     pytest.importorskip("pyarrow")
-    with tarfile.open(DATA / "orbax_training.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpacked(DATA / "orbax_training.tar.xz", tmp_path)
     assert [one.name for one in read(tmp_path / "training").modules] == ["weights/cell/"]

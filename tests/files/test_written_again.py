@@ -62,4 +62,4 @@ def test_what_is_said_of_lstms_is_not_said_of_a_gru_beside_them(made: Path, tmp_
     assert (code, errors) == (0, "")
     alone = made / "jax" / "haiku_gru.npz"
     said = refusal("convert", alone, "--from", "haiku.gru", "--to", "onnx", "-o", tmp_path / "o.onnx", *LSTM)
-    assert "a gru has no 'output_activation'" in said
+    assert "the cell gru has no 'output_activation'" in said

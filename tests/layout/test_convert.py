@@ -383,7 +383,7 @@ def test_cells_are_not_one_another(cell: str):
     for other in first.values():
         name = other.record.name
         with pytest.raises(
-            ConversionError, match=f"cannot become {name}: {case.record.name} is a {cell} and"
+            ConversionError, match=f"cannot become {name}: the cell of {case.record.name} is {cell}, and"
         ):
             there(case, other.record, sizes, weights(case.record, sizes))
 

@@ -193,7 +193,10 @@ def test_two_biases_become_one_and_exact_refuses():
     assert_same_function(done, arrays, "torch.lstm", np.float32)
     with pytest.raises(ConversionError) as caught:
         convert(arrays, "torch.lstm", "keras.lstm", exact=True)
-    assert str(caught.value) == f"torch.lstm cannot become keras.lstm: {step}, and exact=True"
+    assert (
+        str(caught.value)
+        == f"torch.lstm cannot become keras.lstm: {step}, which --exact (Python: exact=True) refuses"
+    )
 
 
 def test_exact_takes_sums_that_happen_to_be():
@@ -248,7 +251,7 @@ def test_another_dtype_is_rounded_to_once(source: str, target: str):
     assert done.report.rounding == rounding
     assert done.report.exact == (rounding == 0)
     if rounding:
-        with pytest.raises(ConversionError, match="exact=True"):
+        with pytest.raises(ConversionError, match="Python: exact=True"):
             convert(arrays, "torch.gru", "keras.gru", dtype=target, exact=True)
 
 
@@ -708,7 +711,7 @@ LINES: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: convert(ONNX, "onnx.gru", "keras.gru", semantics={"resets": "after"}),
-        "onnx.gru: a gru has no 'resets'; it has reset, update, gate_activation",
+        "onnx.gru: the cell gru has no 'resets'; it has reset, update, gate_activation",
     ),
     (
         lambda: convert(ONNX, "onnx.gru", "keras.gru", semantics={**BEFORE, "gate_activation": "gelu"}),
@@ -724,7 +727,7 @@ LINES: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: convert(GRU, "torch.gru", "keras.gru", semantics={"target": {"updates": "write"}}),
-        "keras.gru: a gru has no 'updates'; it has reset, update",
+        "keras.gru: the cell gru has no 'updates'; it has reset, update",
     ),
     (
         lambda: convert(DEEP, "torch.gru", "onednn.lbr_gru"),
@@ -733,7 +736,7 @@ LINES: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: convert(GRU, "torch.gru", "keras.lstm"),
-        "torch.gru cannot become keras.lstm: torch.gru is a gru and keras.lstm a lstm",
+        "torch.gru cannot become keras.lstm: the cell of torch.gru is gru, and that of keras.lstm is lstm",
     ),
 ]
 

@@ -158,6 +158,11 @@ KERAS = shapes_of("keras.gru", Sizes(2, 3), "gru/")
             "no name is one of a layout; there are head.weight (5, 3), head.bias (5,), steps ()",
         ),
         (
+            {"0.weight": (12, 7), "0.bias": (12,)},  # as most layers have a bias, it is near none
+            None,
+            "no name is one of a layout; there are 0.weight (12, 7), 0.bias (12,)",
+        ),
+        (
             without(GRU, "weight_hh_l0"),
             ["torch.gru", "torch.lstm"],
             "torch.gru comes nearest, but weight_hh_l0 is missing",

@@ -187,7 +187,7 @@ GRU = {"w": "W[(g:rzn h) x]", "u": "R[(g:rzn h) k]"}
         ("gru", {"w": "W[L (g:rzn h) L x]"}, "mine.gru: W[L (g:rzn h) L x] has an axis twice"),
         ("gru", {"w": "W[g:rz g:n h x]"}, "mine.gru: W[g:rz g:n h x] has an axis twice"),
         ("gru", {"w": "W[x (g:rzn h) ~ x h]"}, "mine.gru: W[x (g:rzn h) ~ x h]: a raw buffer is of hx"),
-        ("gru", {"w": "W[(g:rfn h) x]"}, "mine.gru: W[(g:rfn h) x]: a gru has no gate f"),
+        ("gru", {"w": "W[(g:rfn h) x]"}, "mine.gru: W[(g:rfn h) x]: the cell gru has no gate f"),
         ("lstm", {"p": "P[(g:ifgo y) h]"}, "mine.gru: P[(g:ifgo y) h]: P has no gates"),
         ("lstm", {"p": "q_i[y]"}, "mine.gru: q_i[y]: q has no gates"),
     ],
@@ -216,12 +216,12 @@ CLIPPED = Record("mine.gru", "gru", GRU, {"clip": Setting("clip"), "reset": "bef
     [
         (
             lambda: Semantics("gru", forget_bias=1.0),
-            "semantics: a gru has no 'forget_bias'; it has reset, update, gate_activation, "
+            "semantics: the cell gru has no 'forget_bias'; it has reset, update, gate_activation, "
             "candidate_activation, clip",
         ),
         (
             lambda: OPEN.settled({"resets": "after"}),
-            "mine.gru: a gru has no 'resets'; it has reset, update, gate_activation, "
+            "mine.gru: the cell gru has no 'resets'; it has reset, update, gate_activation, "
             "candidate_activation, clip",
         ),
         (

@@ -1,5 +1,6 @@
 """Which script asks which framework, and in which environment: .venv, or one of its own in .peers."""
 
+import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -20,9 +21,9 @@ SCRIPTS = {
 }
 
 
-def python(script: str) -> Path:
-    """The interpreter that a script runs in."""
-    return ROOT / SCRIPTS[script] / "bin" / "python"
+def python(environment: str) -> Path:
+    """The interpreter of an environment; that of .venv is the one that runs the tests."""
+    return Path(sys.executable) if environment == ".venv" else ROOT / environment / "bin" / "python"
 
 
 def saved(script: str) -> Path:

@@ -11,7 +11,7 @@ from test_saved_peers import check
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_framework_gives_what_its_layouts_say(script: str, tmp_path: Path, request: pytest.FixtureRequest):
-    interpreter = python(script)
+    interpreter = python(SCRIPTS[script])
     if not interpreter.exists():
         pytest.skip(f"{SCRIPTS[script]} is missing: make peers")
     out = tmp_path / "cases.npz"

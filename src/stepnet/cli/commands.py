@@ -56,7 +56,7 @@ Part = Annotated[
         "--module",
         "--prefix",
         metavar="NAME",
-        help="The recurrent layer meant, by its name in the file; or several, in this order.",
+        help="A recurrent layer to take, by its name; several are taken in this order.",
     ),
 ]
 From = Annotated[
@@ -64,35 +64,35 @@ From = Annotated[
     typer.Option(
         "--from",
         metavar="[MODULE=]LAYOUT",
-        help="The layout of FILE or of one of its modules, or the framework that wrote it.",
+        help="The layout of FILE or of one module, or the framework that wrote it.",
     ),
 ]
 SizeOptions = Annotated[
     list[str] | None,
-    typer.Option("--size", metavar="NAME=N", help="A size that shapes leave open: hidden=3."),
+    typer.Option("--size", metavar="NAME=N", help="A size that the shapes leave open, such as hidden=3."),
 ]
 SemanticsOptions = Annotated[
     list[str] | None,
     typer.Option(
         "--semantics",
         metavar="[MODULE:]FIELD=VALUE",
-        help="What the layout leaves open, of all modules or of one: reset=after, encoder:reset=after.",
+        help="A setting that the arrays leave open: reset=after, or encoder:reset=after.",
     ),
 ]
 StackOption = Annotated[
     bool,
-    typer.Option("--stack", help="Each layer takes the outputs of the one before, where FILE does not tell."),
+    typer.Option("--stack", help="Each layer takes the outputs of the layer before it."),
 ]
 DropOption = Annotated[
     list[str] | None,
-    typer.Option("--drop", metavar="NAME", help="An array of a recurrent layer that may be left behind."),
+    typer.Option("--drop", metavar="NAME", help="An array of a recurrent layer that may be left out."),
 ]
 DtypeOption = Annotated[
     str | None,
-    typer.Option("--dtype", help="Of what is converted: float64, float32, float16 or bfloat16."),
+    typer.Option("--dtype", help="The new dtype: float64, float32, float16 or bfloat16."),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace the output if it is there already.")]
-Engine = Annotated[str, typer.Option(help="The engine to run on, by name; auto is the fastest that can.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace the output file if it exists.")]
+Engine = Annotated[str, typer.Option(help="The engine, by name; auto takes the fastest one that can run.")]
 
 
 def main() -> None:
@@ -119,7 +119,7 @@ def options(
             "--most",
             metavar="BYTES",
             min=1,
-            help="Memory that a file may take; without it 64 MiB and 8 times its size.",
+            help="Memory that reading a file may take; 64 MiB and 8 times its size by default.",
         ),
     ] = None,
 ) -> None:
@@ -147,11 +147,11 @@ def show(
     size: SizeOptions = None,
     semantics: SemanticsOptions = None,
     stack: StackOption = False,
-    target: Annotated[
-        str | None, typer.Option("--to", help="Show where its numbers go in this layout.")
-    ] = None,
+    target: Annotated[str | None, typer.Option("--to", help="The layout to show its numbers in.")] = None,
     dtype: DtypeOption = None,
-    html: Annotated[Path | None, typer.Option("--html", help="Write a page with the picture.")] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write a web page with the picture to this file.")
+    ] = None,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -168,26 +168,28 @@ def show(
 def convert(
     file: Model,
     target: Annotated[str, typer.Option("--to", help="A layout, such as keras.gru, or a framework.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The new file; its ending says its kind.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The new file; its ending decides its kind.")
+    ],
     layout: From = None,
     module: Part = None,
     size: SizeOptions = None,
     semantics: SemanticsOptions = None,
     stack: StackOption = False,
     dtype: DtypeOption = None,
-    exact: Annotated[bool, typer.Option("--exact", help="Refuse what is not bit-exact.")] = False,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Refuse a conversion that is not bit-exact.")
+    ] = False,
     rest: Annotated[
         str,
-        typer.Option(
-            help="What becomes of the other arrays: drop; or copy, with dense layers that are certain moved."
-        ),
+        typer.Option(help="What happens to the other arrays: drop or copy."),
     ] = "drop",
     drop: DropOption = None,
     strip: Annotated[
-        str, typer.Option(metavar="PREFIX", help="What the new names begin without: state_dict.model.")
+        str, typer.Option(metavar="PREFIX", help="A prefix to remove from the names: state_dict.model.")
     ] = "",
     verify: Annotated[
-        bool, typer.Option("--verify", help="Run the new file and compare what both compute.")
+        bool, typer.Option("--verify", help="Run the new file and compare the outputs with those of FILE.")
     ] = False,
     force: Force = False,
     as_json: Json = False,
@@ -195,6 +197,7 @@ def convert(
     """Write the recurrent layers of FILE in another framework's layout and kind of file."""
     from stepnet.cli.report.progress import progress
     from stepnet.files.interchange import convert_file
+    from stepnet.files.model import bare
 
     chosen = choice(layout, module, size, semantics, stack, drop)
     with progress("modules", None, shown=not as_json) as advance:
@@ -219,7 +222,7 @@ def convert(
     else:
         said_before: set[str] = set()
         for name, report in done.reports.items():
-            typer.echo(f"{name}: {report.text(said_before)}" if name else report.text(said_before))
+            typer.echo(f"{bare(name)}: {report.text(said_before)}" if name else report.text(said_before))
             said_before.update(report.notes)
             for note in done.notes.get(name, ()):
                 typer.echo(f"  note: {note}")
@@ -230,8 +233,8 @@ def convert(
         if "" in done.verdicts and "" not in done.reports:
             tell("verified: ", done.verdicts[""])
         passed_on = len(done.account.copied) + len(done.account.moved)
-        copied = f", and {passed_on} other arrays" if passed_on else ""
-        typer.echo(f"{done.path}: {len(done.reports)} recurrent layers{copied}")
+        copied = f", and {counted(passed_on, 'other array')}" if passed_on else ""
+        typer.echo(f"{done.path}: {counted(len(done.reports), 'recurrent layer')}{copied}")
     fail_where_different(done.verdicts)
 
 
@@ -239,7 +242,7 @@ def convert(
 def verify(
     one: Annotated[str, typer.Argument(metavar="A", help="A file, or a layout.")],
     other: Annotated[str, typer.Argument(metavar="B", help="A file, or a layout.")],
-    seed: Annotated[int, typer.Option(help="Of the random sequences.")] = 0,
+    seed: Annotated[int, typer.Option(help="The seed of the random sequences.")] = 0,
     layout: From = None,
     module: Annotated[
         list[str] | None,
@@ -247,7 +250,7 @@ def verify(
             "--module",
             "--prefix",
             metavar="NAME",
-            help="The recurrent layer meant, of each file with several; or several, in this order.",
+            help="A recurrent layer to compare, by its name, where a file has several.",
         ),
     ] = None,
     semantics: SemanticsOptions = None,
@@ -375,11 +378,19 @@ def doctor(as_json: Json = False) -> None:
 
 
 def tell(title: str, verdict: Any) -> None:
-    """Prints a verdict, and below it what frameworks themselves gave."""
+    """Prints a verdict, and below it what frameworks themselves gave, once where both sides gave the same."""
     typer.echo(f"{title}{verdict}")
-    for own in verdict.own:
-        if own.asked:
-            typer.echo(f"    {own}")
+    for line in dict.fromkeys(str(own) for own in verdict.own if own.asked):
+        typer.echo(f"    {line}")
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "recurrent layer"), counted(2, "other array")
+    ('1 recurrent layer', '2 other arrays')
+    """
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def fail_where_different(verdicts: Any) -> None:

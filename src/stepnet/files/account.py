@@ -206,5 +206,5 @@ def check_row(modules: tuple[Module, ...], output: Path | str, assumed: bool) ->
         elif not module.follows:
             what = "the file says that it takes something else, or more, which would be lost:"
         else:
-            what = f"it takes {module.follows}, and what lies between would be lost:"
+            what = f"it takes {module.follows} instead:"
         raise LayoutError(f"{output} would run {names[1]} over the outputs of {names[0]}; {what} {BY_ITSELF}")

@@ -53,6 +53,11 @@ class Format:
         return import_module(f"stepnet.files.{self.module}")
 
     @property
+    def is_written(self) -> bool:
+        """Whether there are new files of this kind."""
+        return hasattr(self.code, "write")
+
+    @property
     def of_arrays(self) -> bool:
         """Whether it says nothing of a module but what its arrays are called."""
         return bool(self.frameworks) or self.module == "raw"
@@ -177,8 +182,8 @@ def kind(path: Path) -> Format:
     return BY_TITLE[title] if title else by_ending(path)
 
 
-def by_ending(path: Path) -> Format:
-    """The kind of a file by its name; raises `FileError` for an ending that is none."""
+def by_ending(path: Path, new: bool = False) -> Format:
+    """The kind of a file by its name; raises `FileError` for an ending that no kind has, or no new file."""
     name = path.name.lower()
     if name.endswith(".bin") and path.with_suffix(".json").exists():
         return BY_TITLE["raw buffers"]
@@ -189,8 +194,9 @@ def by_ending(path: Path) -> Format:
             return form
     if ".ckpt" in name or is_checkpoint(path):
         return BY_TITLE["TensorFlow checkpoint"]
-    known = ", ".join(ending for form in FORMATS for ending in form.endings)
-    raise FileError(f"{path}: what kind of file this is tells its ending, which is one of {known}")
+    forms = [form for form in FORMATS if not new or form.is_written]
+    known = ", ".join(ending for form in forms for ending in form.endings)
+    raise FileError(f"{path}: no kind of {'new file' if new else 'file'} has this ending; there are {known}")
 
 
 def read(
@@ -232,8 +238,8 @@ def write(
 
 def writable(path: str | Path, force: bool = False) -> Format:
     """The kind of a file that is to be written; raises `FileError` where that cannot be."""
-    one = by_ending(free(path, force))
-    if not hasattr(one.code, "write"):
+    one = by_ending(free(path, force), new=True)
+    if not one.is_written:
         raise FileError(f"{path}: a {one.title} is read, and not written")
     return one
 

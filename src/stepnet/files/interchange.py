@@ -65,9 +65,10 @@ class Choice:
         """
         modules = [module for each in (model, *beside) for module in each.modules]
         if modules and self.layout is not None and not any(map(self.is_of, modules)):
-            they = [f"{bare(one.name) or 'the layer'} ({' or '.join(one.layouts)})" for one in modules]
+            they = [f"{bare(one.name) or 'the layer'} is {' or '.join(one.layouts)}" for one in modules]
             raise LayoutError(
-                f"no layer may be {self.layout}, as {OPTIONS['layout'].name} says: there are {listed(they)}"
+                f"{model.path}: {OPTIONS['layout'].name} says {self.layout}, which no layer can be: "
+                f"{listed(they)}"
             )
         with named(model.path):
             check_drop(self.drop, [model])
@@ -380,7 +381,8 @@ def converted(module: Module, target: str, exact: bool, dtype: str | None = None
             continue
         computed = [made for made in module.made if not made.exact]
         if exact and computed:
-            raise refused(module.record, one, "weights", [f"{made}, and exact=True" for made in computed])
+            reasons = [f"{made}, which {option('exact')} refuses" for made in computed]
+            raise refused(module.record, one, "weights", reasons)
         if exact and not found.report.exact:
             return convert(module.arrays, module.record, one, **options, exact=True)
         return found

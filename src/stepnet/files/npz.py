@@ -129,9 +129,14 @@ def read_into(stream: IO[bytes], array: Array) -> int:
 def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) -> None:
     """Writes arrays by name as an uncompressed .npz file, which numpy.load reads.
 
-    Raises `FileError`, with the path, where the file is there already and `force` is not given.
+    Raises `FileError`, with the path, where the file is there already and `force` is not given, and for a
+    name that leads out of the folder where the file is unpacked.
     """
     for name, array in arrays.items():
+        if ".." in re.split(r"[/\\]", name):
+            raise FileError(
+                f"{path}: {name!r} would lead out of the folder in which the .npz file is unpacked"
+            )
         own = issubclass(array.dtype.type, np.number | np.bool_)  # unlike bfloat16, which has no name there
         if array.dtype.kind not in NUMBERS or not own:
             raise FileError(f"{path}: {name!r} holds {array.dtype.name}, which .npz files do not have")

@@ -16,6 +16,7 @@ from stepnet.layout import registry
 from stepnet.layout.filling import done, overflow
 from stepnet.layout.given import FLOATS, given_arrays, given_semantics, one_dtype, size_mapping
 from stepnet.layout.moves import KINDS, differences, target_sizes
+from stepnet.layout.options import option
 from stepnet.layout.places import Array, Block, Region, regions
 from stepnet.layout.record import Entry, Record
 from stepnet.layout.report import Report, steps
@@ -127,7 +128,7 @@ def convert(
         source.name, target.name, found, *functions, kind, steps(roundings), target, assumed=assumed
     )
     if exact and not report.exact:
-        rounded = [f"{step}, and exact=True" for step in report.steps if not step.exact]
+        rounded = [f"{step}, which {option('exact')} refuses" for step in report.steps if not step.exact]
         raise refused(source, target, kind, rounded)
     return Conversion(made, report)
 

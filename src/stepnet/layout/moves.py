@@ -121,7 +121,9 @@ def target_semantics(
 ) -> tuple[Semantics, list[str]]:
     """What the target's numbers are to parametrise, and the reasons why they cannot."""
     if source.cell != target.cell:
-        return given, [f"{source.name} is a {source.cell} and {target.name} a {target.cell}"]
+        return given, [
+            f"the cell of {source.name} is {source.cell}, and that of {target.name} is {target.cell}"
+        ]
     fixed = Semantics(target.cell)
     found: dict[str, Any] = dict(asked)
     refusals: list[str] = []

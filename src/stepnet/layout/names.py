@@ -107,8 +107,8 @@ class Spelled:
                 yield least, (at, place), group
 
     def parts(self, most: int) -> Iterator[tuple[tuple[int, int], int, int, str]]:
-        """Every record with so many of the first prefixes behind which the same of its arrays are, with the
-        least misfit that they can be.
+        """Every record with so many of the first prefixes behind which the same of its arrays are, at least
+        half of those that it has to have, with the least misfit that they can be.
         """
         marks = {record.mark for record in self.index.records if record.mark}
         alike: Counter[Any] = Counter()
@@ -121,10 +121,12 @@ class Spelled:
             if alike[kind] > most:
                 continue
             for at in {at for place in held for at in self.index.spellings[place].users}:
+                own, needed = self.index.own[at] & held.keys(), self.index.needed[at]
+                if 2 * len(own & needed) < len(needed):  # most layers have a bias, and so are near none
+                    continue
                 if self.is_meant(at, prefix):
-                    own = self.index.own[at] & held.keys()
                     there, begins = sum(counts[place] for place in own), min(held[place][0] for place in own)
-                    missing = len(self.index.needed[at] - own)
+                    missing = len(needed - own)
                     yield (min(missing - there, there), -there), at, begins, prefix
 
     def by_spelling(self, entries: Iterable[int]) -> dict[int, list[int]]:

@@ -39,6 +39,7 @@ OPTIONS = {
     "drop": Option("--drop", "NAME", "drop=[NAME]"),
     "rest": Option("--rest", "{rest}", "rest={rest!r}"),
     "dtype": Option("--dtype", "{dtype}", "dtype={dtype!r}"),
+    "exact": Option("--exact", "", "exact=True"),
     "force": Option("--force", "", "force=True"),
     "column": Option("--column", "NAME", "column=NAME"),
     "most": Option("--most", "BYTES", "most=BYTES"),

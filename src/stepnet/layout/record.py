@@ -123,7 +123,7 @@ class Record:
             return ("",)
         unknown = [gate for gate in term.gates if gate not in GATES[self.cell]]
         if unknown:
-            raise LayoutError(f"{self.name}: {term}: a {self.cell} has no gate {unknown[0]}")
+            raise LayoutError(f"{self.name}: {term}: the cell {self.cell} has no gate {unknown[0]}")
         return term.gates
 
     @property

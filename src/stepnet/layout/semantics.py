@@ -197,7 +197,7 @@ def check_semantics(name: str, cell: str, values: Mapping[str, Any]) -> None:
         raise LayoutError(f"{name}: cell is one of {', '.join(GATES)}, not {shown(cell)}")
     for field, value in values.items():
         if field not in FIELDS[cell]:
-            raise LayoutError(f"{name}: a {cell} has no {field!r}; it has {', '.join(FIELDS[cell])}")
+            raise LayoutError(f"{name}: the cell {cell} has no {field!r}; it has {', '.join(FIELDS[cell])}")
         if isinstance(value, Setting):
             continue
         allowed = VALUES.get(field)

@@ -5,7 +5,6 @@ specimen --convert_file--> written file --judge--> outputs, next to those of who
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 from peers.corpus.judge import Job, Part, save
 from peers.corpus.specimens import INPUTS, STEPS, Specimen
-from peers.environments import HERE, ROOT
+from peers.environments import HERE, python
 from tolerance import distance
 
 from stepnet.cli.commands import choice
@@ -44,8 +43,7 @@ class Judge:
 
     @property
     def python(self) -> Path:
-        here = self.environment == ".venv"
-        return Path(sys.executable) if here else ROOT / self.environment / "bin" / "python"
+        return python(self.environment)
 
     def outputs(self, jobs: list[Job], folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
         """What it gives for jobs, by the place of the job and of the part; and its versions."""

@@ -114,10 +114,12 @@ KINDS = {"flax": of_linen, "nnx": of_nnx, "haiku": of_haiku, "equinox": of_equin
 
 def judged(job):
     arrays = arrays_of(job.path)
-    for part, x in zip(job.parts, job.inputs, strict=True):
-        make = KINDS[part.layout.partition(".")[0]]
-        run = part.over_cells(arrays, lambda held, inputs, part=part, make=make: make(part, held, inputs))
-        yield part.through(run, x)
+
+    def load(part):
+        cell = KINDS[part.layout.partition(".")[0]]
+        return part.over_cells(arrays, lambda held, inputs: cell(part, held, inputs))
+
+    return job.outputs(load)
 
 
 if __name__ == "__main__":

@@ -79,6 +79,11 @@ class Job:
     parts: list[Part]
     inputs: list[Any] = field(default_factory=list)
 
+    def outputs(self, load: Any) -> Any:
+        """What each of its parts makes of its inputs. load: what runs a part, as `Part.through` takes it."""
+        for part, x in zip(self.parts, self.inputs, strict=True):
+            yield part.through(load(part), x)
+
 
 def save(path: Any, jobs: list[Job]) -> None:
     """Writes jobs for a judge."""

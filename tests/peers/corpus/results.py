@@ -34,7 +34,7 @@ REFUSALS = {
         "gives: `--stack` does",
     ),
     "b": Refusal(
-        "what lies between would be lost|takes something else, or more, which would be lost",
+        "it takes .* instead: |takes something else, or more, which would be lost",
         "a model runs its layers in a row, and something lies between them",
     ),
     "c": Refusal("a raw buffer is of one recurrent module", "a raw buffer is of one layer alone"),
@@ -59,7 +59,8 @@ REFUSALS = {
         "merges its directions by", "the target has no other way to merge directions than side by side"
     ),
     "l": Refusal(
-        r"is a (gru|lstm|rnn) and \S+ a (gru|lstm|rnn)", "one layout is asked for of layers of several kinds"
+        r"the cell of \S+ is (gru|lstm|rnn), and that of",
+        "one layout is asked for of layers of several kinds",
     ),
     "m": Refusal("as many inputs", "layers of one array have as many inputs as each other"),
     "o": Refusal(

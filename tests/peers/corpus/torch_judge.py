@@ -58,10 +58,11 @@ def layer_of(part, state):
 
 def judged(job):
     state = arrays_of(job.path)
-    for part, x in zip(job.parts, job.inputs, strict=True):
-        cells = part.layout in CELLS
-        run = part.over_cells(state, cell_of(part)) if cells else layer_of(part, state)
-        yield part.through(run, x)
+
+    def load(part):
+        return part.over_cells(state, cell_of(part)) if part.layout in CELLS else layer_of(part, state)
+
+    return job.outputs(load)
 
 
 if __name__ == "__main__":

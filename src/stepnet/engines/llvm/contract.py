@@ -304,8 +304,8 @@ class Contract:
             words[WORD[name]] = value
         return words
 
-    def __call__(self, left: Array, right: Array) -> Array:
-        """The sum for these sides, [rows, columns], C-contiguous."""
+    def __call__(self, left: Array, right: Array, out: Array | None = None) -> Array:
+        """The sum for these sides, [rows, columns], C-contiguous; put into `out` where that is given."""
         numbers = {"left": pointer(left), "left_stride": left.strides[0]}
         numbers |= {"right": pointer(right), "right_stride": right.strides[0]}
         for name, value in numbers.items():
@@ -318,7 +318,11 @@ class Contract:
                 self.run.call(pointer(self.words))
             else:
                 CREW.run(self.orders)
-        return self.total[: self.columns[0], : self.columns[1]].copy()
+        total = self.total[: self.columns[0], : self.columns[1]]
+        if out is None:
+            return total.copy()
+        out[...] = total
+        return out
 
     def release(self) -> None:
         """Gives back its memory: it is not called any more."""

@@ -148,14 +148,20 @@ class FinishCall:
         if not self.plan.ends.totals:
             return
         values = self.values(kinds)
+        wanted = list(zip(self.plan.results(self.plan.ends.totals), results.totals, strict=True))
+        places = dict(wanted)
         for number in self.plan.total:
             node = self.plan.net.nodes[number]
-            values[number] = Rows(self.made(number, node, [values[operand] for operand in node.inputs]))
-        for number, array in zip(self.plan.results(self.plan.ends.totals), results.totals, strict=True):
-            array[...] = values[number].array
+            operands = [values[operand] for operand in node.inputs]
+            values[number] = Rows(self.made(number, node, operands, places.get(number)))
+        for number, array in wanted:
+            if values[number].array is not array:
+                array[...] = values[number].array
 
-    def made(self, number: int, node: Node, operands: Sequence[Rows]) -> Array:
-        """A value over all rows. What contracts work with is kept for the next call."""
+    def made(self, number: int, node: Node, operands: Sequence[Rows], out: Array | None) -> Array:
+        """A value over all rows. What contracts work with is kept for the next call, and they may be put into
+        `out` at once.
+        """
         if node.operation != "contract" or any(side.places is not self.places for side in operands):
             return total(node, operands, self.finish.target)
         left, right = (operand.array for operand in operands)
@@ -164,7 +170,7 @@ class FinishCall:
             made = Contract(*columns, left.dtype.name, self.places, self.finish.target)
             self.contracts[number] = made
         known = self.contracts.get(number)
-        return total(node, operands, self.finish.target) if known is None else known(left, right)
+        return total(node, operands, self.finish.target) if known is None else known(left, right, out)
 
     def release(self) -> None:
         """Gives back its memory."""

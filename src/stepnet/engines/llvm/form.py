@@ -59,7 +59,7 @@ class Form:
         self.batch, self.whole, self.record = call.rows, whole, record
         self.outputs, self.others = shapes[:apart], Together(shapes[apart:])
         self.rows: list[Shape] = [((call.rows, *type_.shape), type_.dtype) for type_ in rows]
-        self.totals: list[Shape] = [(type_.shape, type_.dtype) for type_ in totals]
+        self.totals = Together([(type_.shape, type_.dtype) for type_ in totals])
         self.filled = {
             place: np.zeros((call.rows, *type_.shape), type_.dtype) for place, type_ in filled.items()
         }
@@ -81,8 +81,7 @@ class Form:
         if not self.whole:
             for output in outputs:
                 output[...] = 0
-        rows, totals = ([np.empty(*shape) for shape in shapes] for shapes in (self.rows, self.totals))
-        return Results(outputs, rows, totals)
+        return Results(outputs, [np.empty(*shape) for shape in self.rows], self.totals.new())
 
     def arrays(self, sequences: Given, initial: Given, statics: Given, results: Results) -> Arrays:
         """All arrays of a call, including those of results that nobody asked for."""

@@ -12,6 +12,7 @@ The memory is private to the process: after a fork, parent and child each have t
 
 import ctypes
 import mmap
+import weakref
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, cast
@@ -27,7 +28,7 @@ MOSTLY_FULL = 3 * 2**19
 """From so many bytes on an array has huge pages to itself: it fills three quarters of them at least."""
 LINE = 64
 APART = 9 * LINE
-POOLED = 64 * 2**20
+POOLED = 256 * 2**20
 Shape = tuple[tuple[int, ...], Any]
 """The shape of an array, and its dtype."""
 
@@ -70,9 +71,13 @@ class Together:
         return [np.ndarray(shape, dtype, memory, start) for shape, dtype, start in self.parts]
 
     def new(self) -> list[Array]:
-        """The arrays in new memory, with any numbers."""
-        large = self.bytes >= MOSTLY_FULL
-        return self.arrays(aligned(self.bytes) if large else np.empty(self.bytes, np.uint8))
+        """The arrays, with any numbers. Large memory is given back when the last of them is gone."""
+        if self.bytes < MOSTLY_FULL:
+            return self.arrays(np.empty(self.bytes, np.uint8))
+        memory = POOL.take(self.bytes, zeroed=False)
+        held = memory[:]  # what the arrays keep alive
+        weakref.finalize(held, POOL.give_back, memory).atexit = False
+        return self.arrays(held)
 
 
 def bytes_of(shape: Shape) -> int:

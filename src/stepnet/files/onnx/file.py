@@ -193,6 +193,8 @@ def no_constant(node: Node, slot: str, value: str, folder: Folder) -> str:
     names, source = origin(node.scope, value, folder)
     if isinstance(source, Output) and source.node.op in QUANTIZED:
         return f"its {slot} is quantized; read the model it was quantized from"
+    if isinstance(source, Output) and source.node.op == "Constant":
+        return f"its {slot} is {names[-1]!r}, and that Constant holds no array of numbers"
     if isinstance(source, Output) and source.node.op not in FOLDS:
         made = f"{source.node.op} {source.node.name!r}"
         return f"its {slot} comes from {made}, which is not computed here; simplify the model"
