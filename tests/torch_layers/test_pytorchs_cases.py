@@ -489,7 +489,10 @@ ELSEWHERE = {
 }
 
 
-@pytest.mark.parametrize("package", [torch.nn, stepnet.torch], ids=["torch.nn", "stepnet.torch"])
+THEIRS = pytest.param(torch.nn, id="torch.nn", marks=pytest.mark.long(every=20))
+
+
+@pytest.mark.parametrize("package", [THEIRS, pytest.param(stepnet.torch, id="stepnet.torch")])
 @pytest.mark.parametrize("case", CASES)
 def test_a_case_of_pytorch(case: str, package: Package):
     torch.manual_seed(0)
