@@ -53,3 +53,22 @@ def test_large_and_small_arrays_can_be_written() -> None:
         array = empty((count, 1), "float32")
         array[...] = 1
         assert (array.sum(), array.flags.c_contiguous) == (count, True)
+
+
+def test_large_results_have_their_memory_as_long_as_one_of_them_is_there() -> None:
+    layout = Together([((MOSTLY_FULL,), "uint8"), ((3, 5), "float32")])
+    first = layout.new()
+    view = first[1].reshape(5, 3)[1:]
+    begin = first[0].ctypes.data
+    del first
+    view[...] = 1
+    for _ in range(3):
+        others = layout.new()
+        assert others[0].ctypes.data != begin
+        for array in others:
+            array[...] = 0
+    assert (view == 1).all()
+    del view, others
+    assert begin in [layout.new()[0].ctypes.data for _ in range(1)] + [
+        array[0].ctypes.data for array in [layout.new() for _ in range(2)]
+    ]

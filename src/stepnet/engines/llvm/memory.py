@@ -55,6 +55,16 @@ def empty(shape: tuple[int, ...], dtype: Any) -> Array:
     )
 
 
+class Held:
+    """The owner of memory that arrays share: it goes when the last of them does.
+
+    An array cannot be the owner: a view of a view refers to the first array of all.
+    """
+
+    def __init__(self, memory: Array) -> None:
+        self.memory, self.__array_interface__ = memory, memory.__array_interface__
+
+
 class Together:
     """Arrays of these shapes and dtypes in one piece of memory, which is kept as long as one of them is.
 
@@ -75,9 +85,9 @@ class Together:
         if self.bytes < MOSTLY_FULL:
             return self.arrays(np.empty(self.bytes, np.uint8))
         memory = POOL.take(self.bytes, zeroed=False)
-        held = memory[:]  # what the arrays keep alive
+        held = Held(memory)
         weakref.finalize(held, POOL.give_back, memory).atexit = False
-        return self.arrays(held)
+        return self.arrays(np.asarray(held))
 
 
 def bytes_of(shape: Shape) -> int:
