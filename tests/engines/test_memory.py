@@ -62,13 +62,11 @@ def test_large_results_have_their_memory_as_long_as_one_of_them_is_there() -> No
     begin = first[0].ctypes.data
     del first
     view[...] = 1
-    for _ in range(3):
-        others = layout.new()
-        assert others[0].ctypes.data != begin
-        for array in others:
+    others = [layout.new() for _ in range(3)]
+    assert begin not in [arrays[0].ctypes.data for arrays in others]
+    for arrays in others:
+        for array in arrays:
             array[...] = 0
     assert (view == 1).all()
-    del view, others
-    assert begin in [layout.new()[0].ctypes.data for _ in range(1)] + [
-        array[0].ctypes.data for array in [layout.new() for _ in range(2)]
-    ]
+    del view
+    assert layout.new()[0].ctypes.data == begin

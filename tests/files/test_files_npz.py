@@ -125,7 +125,7 @@ def test_names_are_no_more_than_names(path: Path, tmp_path: Path):
     write(path, arrays)
     assert_same(read(path), arrays)
     arrays["../up"] = np.ones(2)  # as NumPy writes it too
-    np.savez(path, **arrays)
+    np.savez(path, **arrays)  # pyright: ignore[reportArgumentType] - the names are no options
     assert_same(read(path), arrays)
     assert [one.name for one in tmp_path.iterdir()] == ["model.npz"]
 
