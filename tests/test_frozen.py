@@ -14,7 +14,7 @@ from stepnet import cells
 from stepnet.engines import Call
 from stepnet.engines.threads import threads
 from stepnet.errors import InputError
-from stepnet.rnn.frozen import MOST
+from stepnet.rnn.idle import MOST
 from stepnet.values.structure import leaves, transform
 
 Array = np.ndarray

@@ -14,8 +14,9 @@ from stepnet.grad.gradient import vjp
 from stepnet.grad.halves import halves
 from stepnet.net.ir import Net
 from stepnet.rnn.cells import CELLS
+from stepnet.rnn.idle import MOST
 from stepnet.rnn.program import NetProgram
-from stepnet.rnn.runs import MOST, Runs, form_of
+from stepnet.rnn.runs import Runs, form_of
 
 Array = np.ndarray
 AUTO = checked_engine("auto")

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from stepnet.engines.llvm.constants import address_of
-from stepnet.engines.llvm.memory import aligned
+from stepnet.engines.llvm.memory import aligned, pointer
 from stepnet.engines.llvm.pack import Packing
 from stepnet.engines.llvm.target import Target, available_targets
 
@@ -51,7 +50,7 @@ def test_every_number_is_at_its_place(
     values = [VIEWS[view](random.integers(0, most, (inner, size)).astype(dtype)) for _ in range(gates)]
     memory = aligned(4096 * 16)
     for gate, value in enumerate(values):
-        Packing(value, gate, gates, width, memory, target)(address_of(value))
+        Packing(value, gate, gates, width, memory, target)(pointer(value))
     for value, whole in zip(values, unpacked(memory, (inner, size), gates, width, dtype), strict=True):
         np.testing.assert_array_equal(whole[:, :size], value, strict=True)
         assert not whole[:, size:].any()

@@ -95,6 +95,11 @@ class Plan:
         places = range(len(self.recurrence.types))
         return [by_place.get(place) for place in self.recurrence.recur.gives(places).memories]
 
+    @property
+    def read_in_the_end(self) -> set[int]:
+        """The nodes that reductions over steps and totals read."""
+        return {n for made in (*self.reduced, *self.total) for n in self.net.nodes[made].inputs}
+
     def results(self, places: tuple[int, ...]) -> list[int]:
         """The nodes of the results at these places."""
         return [self.net.results[place] for place in places]

@@ -87,7 +87,7 @@ class Vjp:
         forward, backward, saved = self.programs.get(
             (given.reading.program, tuple(places)), lambda: two_programs(given.net, places)
         )
-        apart = len(given.reading.program.levels)
+        apart = sum(levels > 0 for levels in given.reading.program.levels)
         results = run_net(forward, given.arrays, given.call, asked, apart)
         own = len(given.net.results)
         assert len(results) == own + saved

@@ -8,7 +8,6 @@ keeps what it prepared, and later calls only set the addresses of their arrays a
 not used.
 """
 
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -16,14 +15,12 @@ import numpy as np
 
 from stepnet.engines import Bound, Call, FrozenCall
 from stepnet.engines.threads import threads
+from stepnet.rnn.idle import Idle, Key
 from stepnet.rnn.program import Program
 from stepnet.values.structure import leaves, leaves_as, rebuild
 
 Array = np.ndarray
-Key = tuple[Any, ...]
 Kind = TypeVar("Kind", bound=Program)
-MOST = 4
-"""How many shapes a recurrence keeps frozen calls of: each has memory of its own to work in."""
 
 
 @dataclass(frozen=True)
@@ -65,15 +62,8 @@ def rebuilt(structure: Any, arrays: list[Array]) -> Any:
     return arrays[0] if isinstance(structure, int) else rebuild(structure, arrays)
 
 
-class FrozenCalls(Generic[Kind]):
-    """The frozen calls of a recurrence, by shape: those that no thread is using.
-
-    The entry of a shape is None after its first call, and an empty list where calls of the shape cannot be
-    frozen.
-    """
-
-    def __init__(self) -> None:
-        self.idle: OrderedDict[Key, list[Frozen[Kind]] | None] = OrderedDict()
+class FrozenCalls(Idle[Frozen[Kind]]):
+    """The frozen calls of a recurrence, by shape."""
 
     def key(self, sequences: Any, last_only: Any, engine: Any, masked: Any, time_major: Any) -> Key | None:
         """The key of a frozen call for these arguments; None for arguments that are never frozen."""
@@ -89,31 +79,17 @@ class FrozenCalls(Generic[Kind]):
 
     def run(self, key: Key, sequences: Array, initial: Any) -> tuple[Kind, tuple[Any, Any]] | None:
         """The program and the results of a frozen call; None if there is none for these arguments."""
-        idle = self.idle.get(key)
-        try:
-            frozen = idle.pop() if idle else None
-        except IndexError:  # another thread has taken it since
-            return None
-        if frozen is None or idle is None:
+        frozen = self.take(key)
+        if frozen is None:
             return None
         try:
             memories = frozen.arrays(initial)
             return None if memories is None else (frozen.program, frozen(sequences, memories))
         finally:
-            idle.append(frozen)
-
-    def is_due(self, key: Key) -> bool:
-        """Whether this is the second call of its shape, which is to be frozen; remembers the first."""
-        if key in self.idle:
-            return self.idle[key] is None
-        self.idle[key] = None
-        while len(self.idle) > MOST:
-            self.idle.popitem(last=False)
-        return False
+            self.put_back(key, frozen)
 
     def freeze(self, key: Key, program: Kind, bound: Bound, call: Call, shape: tuple[int, int]) -> None:
         """Prepares a call for sequences [*shape, features...] and keeps it."""
-        self.idle[key] = kept = list[Frozen[Kind]]()
         run = bound.frozen(call)
         if run is None:
             return
@@ -122,4 +98,4 @@ class FrozenCalls(Generic[Kind]):
         lead = {0: (rows,), 1: (rows,) if call.last_only else shape}
         results = zip(net.results, program.levels, strict=False)
         shapes = tuple((*lead[levels], *net.type_of(number).shape) for number, levels in results)
-        kept.append(Frozen(program, run, memory, shapes))
+        self.put_back(key, Frozen(program, run, memory, shapes))

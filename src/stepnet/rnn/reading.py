@@ -12,7 +12,8 @@ from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
 from stepnet.rnn.batch import Batch, Statics, begun_steps
 from stepnet.rnn.control import mask_array, run_until
-from stepnet.rnn.frozen import FrozenCalls, Key
+from stepnet.rnn.frozen import FrozenCalls
+from stepnet.rnn.idle import Key
 from stepnet.rnn.program import Program
 from stepnet.values.structure import rebuild
 

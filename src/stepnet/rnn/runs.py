@@ -6,52 +6,40 @@ The second call of a form, of as many sequences and steps that lie alike, keeps 
 pack the parameters into the same memory. What another thread is using is not used.
 """
 
-from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from stepnet.engines import Bound, Call, FrozenCall, Kernel, Results
 from stepnet.engines.threads import threads
+from stepnet.rnn.idle import Idle, Key
 
 Array = np.ndarray
-Key = tuple[object, ...]
-MOST = 4
-"""How many forms are kept: each has memory of its own to work in."""
 LARGEST = 2**16
 """The bytes of lengths and places up to which a form is kept: it is known by them."""
 
 
-@dataclass
-class Runs:
-    """What the runs of one kernel have prepared. idle: by form; None after the first call, and an empty list
-    where a form cannot be prepared, or all is being used.
-    """
+class Runs(Idle[tuple[Bound, FrozenCall]]):
+    """What runs one kernel, and what its runs have prepared."""
 
-    kernel: Kernel
-    idle: OrderedDict[Key, list[tuple[Bound, FrozenCall]] | None] = field(
-        default_factory=OrderedDict[Key, "list[tuple[Bound, FrozenCall]] | None"]
-    )
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__()
+        self.kernel = kernel
 
     def __call__(self, parameters: Sequence[Array], call: Call) -> Results:
         """The results of a call with these parameters."""
         key = form_of(call)
-        if key is None:
+        prepared = None if key is None else self.take(key)
+        if key is None or (prepared is None and not self.is_due(key)):
             return self.once(parameters, call)
-        idle = self.idle.get(key)
-        prepared = taken(idle)
-        if prepared is not None and idle is not None:
-            try:
-                bound, run = prepared
-                if bound.rebind(parameters):
-                    return run(call.sequences, call.initial, call.statics)
-            finally:
-                idle.append(prepared)
-        elif key in self.idle and idle is None:
+        if prepared is None:
             return self.prepare(key, parameters, call)
-        else:
-            self.remember(key)
+        try:
+            bound, run = prepared
+            if bound.rebind(parameters):
+                return run(call.sequences, call.initial, call.statics)
+        finally:
+            self.put_back(key, prepared)
         return self.once(parameters, call)
 
     def once(self, parameters: Sequence[Array], call: Call) -> Results:
@@ -63,20 +51,13 @@ class Runs:
 
     def prepare(self, key: Key, parameters: Sequence[Array], call: Call) -> Results:
         """The results of a call that is prepared for more of its form, where it can be."""
-        self.idle[key] = idle = list[tuple[Bound, FrozenCall]]()
         bound = self.kernel.bind(parameters)
         run = bound.frozen(call)
         if run is None or not bound.rebind(parameters):
             return bound(call)
         results = run(call.sequences, call.initial, call.statics)
-        idle.append((bound, run))
+        self.put_back(key, (bound, run))
         return results
-
-    def remember(self, key: Key) -> None:
-        """Remembers the first call of a form."""
-        self.idle.setdefault(key, None)
-        while len(self.idle) > MOST:
-            self.idle.popitem(last=False)
 
 
 def form_of(call: Call) -> Key | None:
@@ -88,11 +69,3 @@ def form_of(call: Call) -> Key | None:
         return None
     zeros = tuple(array is None for array in call.initial)
     return threads(), call.total, call.apart, zeros, *(table.tobytes() for table in tables)
-
-
-def taken(idle: list[tuple[Bound, FrozenCall]] | None) -> tuple[Bound, FrozenCall] | None:
-    """One that no thread is using; None where there is none."""
-    try:
-        return idle.pop() if idle else None
-    except IndexError:  # another thread has taken it since
-        return None

@@ -63,6 +63,11 @@ class Compiled:
         return self.run.code
 
     @property
+    def word_count(self) -> int:
+        """The number of words that describe a call."""
+        return len(WORDS) + sum(map(len, self.words.values()))
+
+    @property
     def bytes(self) -> int:
         """An estimate of the memory that it takes."""
         return OVERHEAD + 2 * self.code.bytes + self.constants.held

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stepnet.engines.llvm.memory import POOL
+from stepnet.engines.llvm.memory import POOL, pointer
 from stepnet.engines.llvm.pack import Packing
 from stepnet.engines.llvm.records import LINE
 from stepnet.engines.llvm.target import Target
@@ -84,7 +84,7 @@ class Packed:
     def fill(self, memory: Array, values: Sequence[Array], target: Target) -> None:
         """Puts the packed numbers into memory, which is zeros, from the values of the parameters."""
         for packing, value in zip(self.packings(memory, values, target), values, strict=True):
-            packing(address_of(value))
+            packing(pointer(value))
 
     def packings(self, memory: Array, like: Sequence[Array], target: Target) -> list[Packing]:
         """What packs each of such parameters into memory."""
@@ -134,11 +134,6 @@ class Constants:
                 sources = [values[source.inside, source.number] for source in entry.sources]
                 entry.fill(memory[offset:], sources, target)
         return memory
-
-
-def address_of(array: Array) -> int:
-    """Where an array's first number lies."""
-    return array.__array_interface__["data"][0]
 
 
 def put(memory: Array, numbers: Array) -> None:

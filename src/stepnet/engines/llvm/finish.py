@@ -20,7 +20,7 @@ from stepnet.engines.llvm.sums import sums
 from stepnet.engines.llvm.target import Target
 from stepnet.net.ir import Node
 from stepnet.net.totals import REDUCTIONS, mean_of, total_of
-from stepnet.net.types import STEPS, Type
+from stepnet.net.types import STEPS
 from stepnet.plan.plan import Plan
 from stepnet.ragged.offsets import offsets_of
 
@@ -65,22 +65,16 @@ class Finish:
         constants = {n: values[False, n].copy() for n in read if (False, n) in values}
         return cls(plan, needs, constants, target)
 
-    @property
-    def read(self) -> set[int]:
-        """The values that reductions and totals read."""
-        nodes = self.plan.net.nodes
-        return {n for made in (*self.plan.reduced, *self.plan.total) for n in nodes[made].inputs}
-
 
 class FinishCall:
     """The work after the loop of calls of one form: where their steps lie."""
 
     def __init__(self, finish: Finish, call: Call) -> None:
         self.finish, self.plan = finish, finish.plan
-        self.places, self.offsets = call.all_places.astype(np.int64), offsets_of(call.lengths)
+        self.places, self.offsets = call.all_places, offsets_of(call.lengths)
         self.contracts: dict[int, Contract] = {}
         net, needs, batch = self.plan.net, finish.needs, call.rows
-        read = finish.read
+        read = self.plan.read_in_the_end
         numbers = {
             "inputs": [net.inputs[place] for place in self.plan.ends.sequences],
             "initial": [net.inputs[place] for place in self.plan.ends.memories],
@@ -131,11 +125,8 @@ class FinishCall:
                 values[number] = Rows(array, self.places if steps else None)
         return values
 
-    def reduce(self, kinds: Kinds) -> None:
+    def reduce(self, values: dict[int, Rows], kinds: Kinds) -> None:
         """Computes one value from the steps of each sequence."""
-        if not self.finish.needs.reduced:
-            return
-        values = self.values(kinds)
         for number, array in zip(self.finish.needs.reduced, kinds["reduced"], strict=True):
             node = self.plan.net.nodes[number]
             if array is not None:
@@ -143,11 +134,10 @@ class FinishCall:
                     node.attributes["how"], values[node.inputs[0]], self.offsets, self.finish.target
                 )
 
-    def total(self, kinds: Kinds, results: Results) -> None:
+    def total(self, values: dict[int, Rows], results: Results) -> None:
         """Computes the totals and puts those that are asked for into the results."""
         if not self.plan.ends.totals:
             return
-        values = self.values(kinds)
         wanted = list(zip(self.plan.results(self.plan.ends.totals), results.totals, strict=True))
         places = dict(wanted)
         for number in self.plan.total:
@@ -194,8 +184,3 @@ def total(node: Node, operands: Sequence[Rows], target: Target) -> Array:
     if left.places is right.places:
         return contract(left.array, right.array, left.places, target)
     return contract(left.packed, right.packed, None, target)
-
-
-def empty(count: int, type_: Type) -> Array:
-    """A new array for so many values of a type."""
-    return np.empty((count, *type_.shape), type_.dtype)

@@ -42,8 +42,7 @@ class Needs:
         )
         taken = {slot.place for slot in finals if slot is not None}
         asked = [Slot(number, place) for place, number in enumerate(rows) if place not in taken]
-        read = {n for made in (*plan.reduced, *plan.total) for n in net.nodes[made].inputs}
-        read = {n for n in read if net.nodes[n].operation != "input"}
+        read = {n for n in plan.read_in_the_end if net.nodes[n].operation != "input"}
         there = {*last, *plan.reduced, *rows}
         hidden = [n for n in sorted(read) if net.type_of(n).extent == ROWS and n not in there]
         return cls(

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepnet.engines.llvm.constants import Constants, Packed, Values, address_of
+from stepnet.engines.llvm.constants import Constants, Packed, Values
+from stepnet.engines.llvm.memory import pointer
 from stepnet.engines.llvm.pack import Packing
 from stepnet.engines.llvm.target import Target
 from stepnet.net.interpret import within
@@ -44,7 +45,7 @@ class View(NamedTuple):
         """The view that an array is of one of these; None where it is of none."""
         for place, parameter in enumerate(parameters):
             if array is parameter or np.may_share_memory(array, parameter):
-                offset = address_of(array) - address_of(parameter)
+                offset = pointer(array) - pointer(parameter)
                 return cls(place, offset, array.shape, array.dtype, array.strides)
         return None
 
@@ -101,14 +102,14 @@ class Refill:
     def __call__(self, parameters: Sequence[Array]) -> dict[int, Array]:
         """Fills the memory; gives the constants that are asked for besides."""
         known: dict[Key, Array] = {}
-        addresses = [address_of(array) for array in parameters]
+        addresses = [pointer(array) for array in parameters]
         with np.errstate(all="ignore"):
             for packing, key in self.packings:
                 view = self.views.get(key)
                 if view is not None:
                     packing(addresses[view.parameter] + view.offset)
                 else:
-                    packing(address_of(self.value(key, parameters, known)))
+                    packing(pointer(self.value(key, parameters, known)))
             for fill, keys in self.others:
                 fill(values=[self.value(key, parameters, known) for key in keys])
             return {n: self.value((False, n), parameters, known) for n in self.wanted}

@@ -16,7 +16,7 @@ from stepnet.engines.llvm.program import constant_values
 from stepnet.engines.llvm.refill import Refill
 from stepnet.engines.llvm.system import clock
 from stepnet.engines.llvm.target import Target
-from stepnet.engines.llvm.words import ARRAYS, WORDS
+from stepnet.engines.llvm.words import ARRAYS
 from stepnet.engines.llvm.workers import CREW, Orders
 from stepnet.engines.llvm.workspace import SLACK, WORD, Workspace, shared_out
 from stepnet.engines.threads import threads
@@ -59,7 +59,6 @@ class Runner:
         self.constants = constants
         self.spare: list[Workspace] = []
         words = compiled.words
-        self.word_count = len(WORDS) + sum(map(len, words.values()))
         self.array_words = [word for kind in ARRAYS for word in words[kind]]
         self.places = [WORD[name] for name in CALL_WORDS] + self.array_words
         types = [plan.net.type_of(result) for result in plan.net.results]
@@ -206,7 +205,7 @@ class Runner:
     def for_each_sequence(self, function: NativeFunction, arrays: Arrays) -> None:
         """Computes values once per sequence, a few sequences at a time, so that an interrupt can arrive."""
         status = np.zeros(1, np.int64)
-        words = np.zeros(self.word_count, np.int64)
+        words = np.zeros(self.compiled.word_count, np.int64)
         words[self.array_words] = list(map(pointer, arrays.in_order))
         for name, array in {"constants": self.constants, "sequence": arrays.record, "status": status}.items():
             words[WORD[name]] = pointer(array)
@@ -220,10 +219,11 @@ class Runner:
         """Does the work after the loop: values of each sequence, and totals."""
         if form.finish is None:
             return
-        form.finish.reduce(arrays.kinds)
+        values = form.finish.values(arrays.kinds)
+        form.finish.reduce(values, arrays.kinds)
         if self.compiled.ended is not None:
             self.for_each_sequence(self.compiled.ended, arrays)
-        form.finish.total(arrays.kinds, arrays.results)
+        form.finish.total(values, arrays.results)
 
     def give_back(self, spaces: list[Workspace]) -> None:
         """Keeps memory for a later call."""
@@ -236,7 +236,7 @@ class Runner:
         for space in reversed(tuple(self.spare)):
             if space.lanes == lanes and space.together == together and taken_from(self.spare, space):
                 return space
-        return Workspace(self, lanes, together)
+        return Workspace(self.compiled, self.constants, lanes, together)
 
 
 def taken_from(spaces: list[Workspace], space: Workspace) -> bool:

@@ -1,7 +1,6 @@
 """How a call is shared out between threads, and the memory that each set of lanes works in."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -26,14 +25,6 @@ HANDOVER_BYTES = 768 * 1024
 PAUSE_BYTES = 600 * 2**20
 WORD = {name: place for place, name in enumerate(WORDS)}
 START = np.array([name == "threads" for name in PROGRESS], np.int64)
-
-
-class Bound(Protocol):
-    """What a workspace is for: a kernel with its parameters."""
-
-    compiled: Compiled
-    constants: Array
-    word_count: int
 
 
 @dataclass(frozen=True)
@@ -67,11 +58,11 @@ def shared_out(lengths: Array, weights: int, other_weights: int, most: int) -> S
 class Workspace:
     """The memory that one set of lanes works in, and a row of words for each thread that works there."""
 
-    def __init__(self, runner: Bound, lanes: int, together: int) -> None:
-        strides = runner.compiled.strides
+    def __init__(self, compiled: Compiled, constants: Array, lanes: int, together: int) -> None:
+        strides = compiled.strides
         rows = max(min(BLOCK_ROWS, BLOCK_BYTES // strides["block"]), 32)
         self.lanes, self.together = lanes, together
-        slowest = PAUSE_BYTES // max(1, runner.compiled.weights)
+        slowest = PAUSE_BYTES // max(1, compiled.weights)
         block_steps = max(1, min(rows // lanes, slowest))
         rows, slots = block_steps * lanes + SLACK, lanes + SLACK
         parts = {
@@ -90,10 +81,10 @@ class Workspace:
         self.status, self.progress = (
             self.memory[begin : begin + LINE].view(np.int64) for begin in begins[-2:]
         )
-        self.words = np.zeros((together, runner.word_count), np.int64)
+        self.words = np.zeros((together, compiled.word_count), np.int64)
         self.words[:, [WORD[name] for name in parts]] = begins + pointer(self.memory)
         self.words[:, WORD["thread"]] = range(together)
-        fixed = {"rest": rest_address(), "clock": clock().address, "constants": pointer(runner.constants)}
+        fixed = {"rest": rest_address(), "clock": clock().address, "constants": pointer(constants)}
         for name, value in (fixed | {"lanes": lanes, "block_steps": block_steps}).items():
             self.words[:, WORD[name]] = value
         self.addresses = [pointer(row) for row in self.words]
