@@ -221,6 +221,20 @@ def test_equal_recurrences_are_compiled_once():
     assert compiled[0] is compiled[1]
 
 
+def test_both_directions_are_compiled_once(engine: str):
+    forward, backward = (sn.RNN(step, weights(), memory=4, inputs=3, reverse=way) for way in (False, True))
+    compiled = [llvm_engine.LlvmEngine().compile_plan(rnn.plan).compiled for rnn in (forward, backward)]
+    assert compiled[0] is compiled[1]
+    for lengths in ([5, 5], [4, 0], [1, 3]):  # each on the code of both
+        x = sn.Ragged.from_list([np.random.default_rng(n).normal(size=(n, 3)) for n in lengths])
+        turned = sn.Ragged.from_list([np.array(row[::-1]) for row in x])
+        outputs, final = backward(x, engine=engine)
+        expected, expected_final = forward(turned, engine=engine)
+        np.testing.assert_array_equal(final, expected_final)
+        for row, other in zip(outputs, expected, strict=True):
+            np.testing.assert_array_equal(row, other[::-1])
+
+
 def test_compiled_plans_are_kept_up_to_so_many_bytes(monkeypatch: pytest.MonkeyPatch):
     def kernel(number: int) -> Any:
         def numbered(x: Any, h: Any, params: Any) -> tuple[Any, Any]:

@@ -98,8 +98,8 @@ def write_loop(module: ir.Module, name: str, target: Target, dtype: str, lanes: 
     code = code_class(function.append_basic_block("entry"), target)
     with code.loop(code.number(0), count, code.number(max(lanes, 1))) as index:
         offset = code.mul(index, code.number(bytes_each))
-        source, result = (code.bitcast(code.gep(p, [offset]), type_.as_pointer()) for p in (source, result))
-        code.store(FUNCTIONS[name](code, code.load(source, align=bytes_each)), result, align=bytes_each)
+        value = code.read(type_, code.at(source, offset), bytes_each)
+        code.write(FUNCTIONS[name](code, value), code.at(result, offset), bytes_each)
     code.ret_void()
 
 

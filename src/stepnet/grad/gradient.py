@@ -21,8 +21,10 @@ from stepnet.plan.passes.fold import fold
 from stepnet.plan.passes.part import part
 from stepnet.plan.passes.prune import prune
 from stepnet.plan.passes.split import split
+from stepnet.values.collector import paused_collector
 
 
+@paused_collector()
 def vjp(net: Net, wanted: Sequence[int] | None = None) -> Net:
     """The net that gives the results of a net, and the cotangents of its inputs for those of its results.
 

@@ -14,7 +14,7 @@ unit block. A new phase starts wherever a result is needed across unit blocks: a
 results, a reduction over features, features in another order.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -69,6 +69,14 @@ class Plan:
     def reverse(self) -> bool:
         """Whether each sequence runs from its own last step."""
         return self.recurrence.recur.reverse
+
+    @property
+    def forward_net(self) -> Net:
+        """The net with its recurrence in the direction of time."""
+        pairs = tuple(pair for pair in self.recurrence.pairs if pair[0] != "reverse")
+        forward = replace(self.recurrence, pairs=pairs)
+        nodes = (*self.net.nodes[: self.recur], forward, *self.net.nodes[self.recur + 1 :])
+        return replace(self.net, nodes=nodes)
 
     @property
     def unroll(self) -> int:

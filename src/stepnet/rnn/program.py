@@ -19,6 +19,7 @@ from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Schedule, schedule
 from stepnet.rnn.runs import Runs
 from stepnet.trace.step import Spec, TracedStep
+from stepnet.values.collector import paused_collector
 from stepnet.values.once import computed_once
 from stepnet.values.structure import leaves, rebuild
 
@@ -47,8 +48,9 @@ class NetProgram:
     def kernel(self, asked: Order) -> Kernel:
         """The schedule made ready to run by the engine asked for."""
         if asked not in self.kernels:
-            engine, _ = choose(self.schedule, asked)
-            self.kernels[asked] = engine.compile(self.schedule)
+            with paused_collector():
+                engine, _ = choose(self.schedule, asked)
+                self.kernels[asked] = engine.compile(self.schedule)
         return self.kernels[asked]
 
     def runs(self, asked: Order) -> Runs:

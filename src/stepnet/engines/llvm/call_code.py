@@ -48,7 +48,6 @@ class Program:
     after: list[list[Loop]]
     strides: dict[str, int]
     width: int
-    reverse: bool
     unroll: int
     inputs: tuple[tuple[int, Field], ...]
     expanded: tuple[tuple[Source, Field], ...]
@@ -81,6 +80,7 @@ class CallCode:
             if word >= 0:
                 self.arrays[word] = code.inttoptr(self.word_at(word), POINTER)
         self.alone = code.icmp_signed("==", self.word["thread"], code.number(0))
+        self.is_reverse = code.icmp_signed("!=", self.word["reverse"], code.number(0))
         self.sliced = code.icmp_signed("!=", self.word["slice"], code.number(0))
         self.threads = self.progress("threads")
         self.shared = code.icmp_signed(">", self.threads, code.number(1))
@@ -135,7 +135,7 @@ class CallCode:
         code = self.code
         code.store(code.number(0), self.time_cell)
         with code.when(code.or_(self.sliced, self.shared)):
-            now = write_ticks(code, self.word["clock"], code.bitcast(self.scratch, POINTER))
+            now = write_ticks(code, self.word["clock"], self.scratch)
             code.store(now, self.time_cell)
         return code.load(self.time_cell)
 

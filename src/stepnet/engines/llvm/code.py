@@ -13,7 +13,7 @@ I8 = ir.IntType(8)
 I16 = ir.IntType(16)
 I32 = ir.IntType(32)
 I64 = ir.IntType(64)
-POINTER = I8.as_pointer()
+POINTER = ir.PointerType()
 
 REGISTER_TYPES = {
     "float32": ir.FloatType(),
@@ -128,16 +128,20 @@ class Code(ir.IRBuilder):
     def at(self, pointer: ir.Value, offset: "ir.Value | int") -> ir.Value:
         """The pointer, `offset` bytes on."""
         if isinstance(offset, int):
-            return pointer if offset == 0 else self.gep(pointer, [self.number(offset)])
-        return self.gep(pointer, [offset])
+            return pointer if offset == 0 else self.at(pointer, self.number(offset))
+        return self.gep(pointer, [offset], source_etype=I8)
 
     def read(self, type_: ir.Type, pointer: ir.Value, align: int | None = None) -> ir.Value:
         """The value of a type at a pointer."""
-        return self.load(self.bitcast(pointer, type_.as_pointer()), align=align)
+        return self.load(pointer, align=align, typ=type_)
 
     def write(self, value: ir.Value, pointer: ir.Value, align: int | None = None) -> None:
         """A value put at a pointer."""
-        self.store(value, self.bitcast(pointer, value.type.as_pointer()), align=align)
+        self.store(value, pointer, align=align)
+
+    def word_pointer(self, pointer: ir.Value) -> ir.Value:
+        """A pointer to a 64-bit word as llvmlite takes it for an atomic store: with the word's type."""
+        return self.inttoptr(self.ptrtoint(pointer, I64), I64.as_pointer())
 
     def read_number(self, pointer: ir.Value, index: ir.Value) -> ir.Value:
         """Element `index` of an array of 64-bit integers."""

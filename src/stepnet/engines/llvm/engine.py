@@ -36,10 +36,10 @@ class LlvmEngine:
         return in_parts(schedule, self.compile_plan, self.total)
 
     def compile_plan(self, plan: Plan) -> "LlvmKernel":
-        """One plan as machine code; equal plans are compiled once."""
+        """One plan as machine code; plans that are equal but for their direction are compiled once."""
         target = self.target or host_target()
         stages = (plan.once, plan.sequence, plan.before, plan.loop, plan.after, plan.ended, plan.total)
-        key = digest(target, plan.net, plan.ends, plan.recur, *stages)
+        key = digest(target, plan.forward_net, plan.ends, plan.recur, *stages)
         return LlvmKernel(plan, KEPT.get(key, lambda: compiled(plan, target)), target)
 
     def total(self, node: Node, operands: Sequence[Array]) -> Array:

@@ -89,14 +89,11 @@ def entered(module: ir.Module, name: str, numbers: int = 0) -> tuple[ir.Function
     return function, Code(function.append_basic_block("entry"), host_target())
 
 
-def word_at(code: Code, pointer: ir.Value) -> ir.Value:
-    """The word there, as what atomic instructions take."""
-    return code.bitcast(pointer, I64.as_pointer())
-
-
 def exchange(code: Code, pointer: ir.Value, old: int, new: int) -> ir.Value:
     """Makes a word `new` if it is `old`; gives whether it was."""
-    swapped = code.cmpxchg(word_at(code, pointer), code.number(old), code.number(new), "acq_rel", "acquire")
+    swapped = code.cmpxchg(
+        code.word_pointer(pointer), code.number(old), code.number(new), "acq_rel", "acquire"
+    )
     return code.extract_value(swapped, 1)
 
 
@@ -118,7 +115,7 @@ def write_say(module: ir.Module) -> ir.Function:
     """say: the word becomes THERE; who sleeps there is woken."""
     function, code = entered(module, "say")
     place = function.args[0]
-    before = code.atomic_rmw("xchg", word_at(code, place), code.number(THERE), "acq_rel")
+    before = code.atomic_rmw("xchg", code.word_pointer(place), code.number(THERE), "acq_rel")
     with code.when(code.icmp_signed("==", before, code.number(ASLEEP))):
         wake(code, place)
     code.ret(before)
@@ -130,7 +127,7 @@ def read_until(code: Code, place: ir.Value, how: Literal["==", "!="], seen: ir.B
 
     Gives the count of reads, whose block begins them anew.
     """
-    word, entry = word_at(code, place), code.block
+    word, entry = code.word_pointer(place), code.block
     look, again, tired = (code.append_basic_block(name) for name in ("look", "again", "tired"))
     code.branch(look)
     code.position_at_end(look)
@@ -159,7 +156,7 @@ def write_look(module: ir.Module) -> ir.Function:
     # A signal may wake it too, while the word is still ASLEEP.
     code.position_at_end(sleep)
     ask_system(code, semaphores().wait, place, -1)
-    woken = code.load_atomic(word_at(code, place), "acquire", 8)
+    woken = code.load_atomic(code.word_pointer(place), "acquire", 8)
     looks.add_incoming(code.number(0), sleep)
     code.cbranch(code.icmp_signed("==", woken, code.number(ASLEEP)), sleep, look)
     # Who said it may take it back.
@@ -253,7 +250,7 @@ class Orders:
     def dismiss(self, place: ir.Value) -> None:
         """The worker of a task is free for others."""
         claimed = self.code.at(self.code.inttoptr(self.worker(place), POINTER), CLAIMED)
-        self.code.store_atomic(self.code.number(0), word_at(self.code, claimed), "release", 8)
+        self.code.store_atomic(self.code.number(0), self.code.word_pointer(claimed), "release", 8)
         self.set_worker(place, self.code.number(0))
 
 
@@ -284,7 +281,7 @@ def write_recruit(module: ir.Module, say: ir.Function) -> ir.Function:
     orders = Orders(code, function.args[0])
     place_cell, worker_cell = code.alloca(I64), code.alloca(I64)
     code.store(code.number(1), place_cell)
-    first = code.load_atomic(word_at(code, code.inttoptr(orders.word("crew"), POINTER)), "acquire", 8)
+    first = code.load_atomic(code.word_pointer(code.inttoptr(orders.word("crew"), POINTER)), "acquire", 8)
     code.store(first, worker_cell)
 
     def wanted() -> ir.Value:
@@ -294,7 +291,7 @@ def write_recruit(module: ir.Module, say: ir.Function) -> ir.Function:
     with code.loop_while(wanted):
         place, address = code.load(place_cell), code.load(worker_cell)
         worker = code.inttoptr(address, POINTER)
-        state = code.load_atomic(word_at(code, code.at(worker, BEGIN)), "acquire", 8)
+        state = code.load_atomic(code.word_pointer(code.at(worker, BEGIN)), "acquire", 8)
         awake = code.icmp_signed("!=", state, code.number(ASLEEP))
         with (
             code.when(code.or_(awake, code.icmp_signed("!=", orders.word("wake"), code.number(0)))),
@@ -350,7 +347,7 @@ def write_settle(module: ir.Module, taken: ir.Function) -> ir.Function:
 
     Tasks(code, orders).each(settle, with_worker=True)
     orders.set_word("came", code.load(cell))
-    gate = word_at(code, code.inttoptr(orders.word("gate"), POINTER))
+    gate = code.word_pointer(code.inttoptr(orders.word("gate"), POINTER))
     code.store_atomic(code.load(cell), gate, "release", 8)
     code.ret(code.number(0))
     return function

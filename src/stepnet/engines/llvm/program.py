@@ -118,7 +118,6 @@ class Lowering:
             after=after,
             strides=strides | {"next": strides["now"]},
             width=self.width,
-            reverse=self.plan.reverse,
             unroll=self.plan.unroll,
             inputs=tuple(inputs),
             expanded=tuple(expanded),

@@ -115,8 +115,7 @@ def slowly(code: Code, x: ir.Value, quick: Turned) -> Turned:
         slots = [code.alloca(value.type) for value in (x, *quick)]
     for value, slot in zip((x, *quick), slots, strict=True):
         code.store(value, slot)
-    pointers = [code.bitcast(slot, POINTER) for slot in slots]
-    code.call(function(code), [*pointers, code.number(width_of(x))])
+    code.call(function(code), [*slots, code.number(width_of(x))])
     return Turned(*(code.load(slot) for slot in slots[1:]))
 
 
@@ -174,7 +173,7 @@ def far(code: Code, x: ir.Value) -> Turned:
 
 def window(code: Code, first: ir.Value) -> list[ir.Value]:
     """192 bits of 2/π from bit `first` of the table on, in three words."""
-    table = code.bitcast(bits_of_two_over_pi(code.module), POINTER)
+    table = bits_of_two_over_pi(code.module)
     word = code.lshr(first, code.number(6))
     shift = code.and_(first, code.number(63))
     words = [code.read_number(table, code.add(word, code.number(place))) for place in range(4)]

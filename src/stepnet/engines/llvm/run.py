@@ -37,6 +37,7 @@ CALL_WORDS = (
     "steps",
     "slice",
     "last_only",
+    "reverse",
     "sequence",
     "order",
     "first",
@@ -167,7 +168,12 @@ class Runner:
                 space.begin()
                 tables = [arrays.record, lanes.order, lanes.first, lanes.steps]
                 tables += [call.starts, call.lengths, steps, begun]
-                numbers = [longest, int(seconds * clock().per_second), int(call.last_only)]
+                numbers = [
+                    longest,
+                    int(seconds * clock().per_second),
+                    int(call.last_only),
+                    int(self.plan.reverse),
+                ]
                 space.words[:, self.places] = [*numbers, *map(pointer, tables), *pointers]
                 spaces.append(space)
         return spaces, [share, arrays.record, call.starts, call.lengths, steps, begun]

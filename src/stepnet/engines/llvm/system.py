@@ -74,12 +74,13 @@ def clock() -> Clock:
 def write_ticks(code: Code, address: ir.Value, scratch: ir.Value) -> ir.Value:
     """Code that reads the clock whose function is at an address; scratch: 16 bytes for its answer."""
     number = clock().number
-    high, low = code.bitcast(scratch, I64.as_pointer()), code.at(scratch, 8)
     if number is None:
         code.call_at(address, ir.VoidType(), [scratch])
-        return code.load(high)
+        return code.read(I64, scratch, 8)
     code.call_at(address, ir.VoidType(), [code.number(number), scratch])
-    return code.add(code.mul(code.load(high), code.number(10**9)), code.read(I64, low, 8))
+    return code.add(
+        code.mul(code.read(I64, scratch, 8), code.number(10**9)), code.read(I64, code.at(scratch, 8), 8)
+    )
 
 
 @cache

@@ -67,7 +67,7 @@ def advance(call: CallCode, lane: ir.Value, row: ir.Value, fresh_cell: ir.Value)
 
 def place(call: CallCode, sequence: ir.Value, left: ir.Value) -> ir.Value:
     """Where the step of a sequence lies behind which `left` of them are left."""
-    code, step = call.code, left
-    if not call.program.reverse:
-        step = code.sub(code.sub(call.read("lengths", sequence), left), code.number(1))
+    code = call.code
+    forward = code.sub(code.sub(call.read("lengths", sequence), left), code.number(1))
+    step = code.select(call.is_reverse, left, forward)
     return code.add(call.read("starts", sequence), call.read("step_offsets", step))

@@ -29,14 +29,15 @@ def barrier(code: Code) -> ir.Function:
         return function
     count, threads, rest, clock = function.args
     turn = here.at(count, 8)
-    turns = here.load_atomic(here.bitcast(turn, I64.as_pointer()), "acquire", 8)
-    before = here.atomic_rmw("add", here.bitcast(count, I64.as_pointer()), here.number(1), "acq_rel")
+    word = here.word_pointer(turn)
+    turns = here.load_atomic(word, "acquire", 8)
+    before = here.atomic_rmw("add", here.word_pointer(count), here.number(1), "acq_rel")
     last, waits = here.append_basic_block("last"), here.append_basic_block("waits")
     here.cbranch(here.icmp_signed("==", here.add(before, here.number(1)), threads), last, waits)
     here.position_at_end(last)
     here.write(here.number(0), count, 8)
     following = here.add(turns, here.number(1))
-    here.store_atomic(following, here.bitcast(turn, I64.as_pointer()), "release", 8)
+    here.store_atomic(following, word, "release", 8)
     here.ret(here.number(0))
     here.position_at_end(waits)
     here.ret(here.call(wait_while(code), [turn, turns, rest, clock]))
@@ -53,7 +54,7 @@ def wait_while(code: Code) -> ir.Function:
     if here is None:
         return function
     pointer, value, rest, clock = function.args
-    word, scratch = here.bitcast(pointer, I64.as_pointer()), here.alloca(I64, here.number(2))
+    word, scratch = here.word_pointer(pointer), here.alloca(I64, here.number(2))
 
     def same() -> ir.Value:
         return here.icmp_signed("==", here.load_atomic(word, "acquire", 8), value)
@@ -66,8 +67,8 @@ def wait_while(code: Code) -> ir.Function:
         here.pause()
         here.store(here.add(here.load(spins), here.number(1)), spins)
     here.return_when(here.icmp_signed("<", here.load(spins), here.number(SPINS)), no)
-    began = write_ticks(here, clock, here.bitcast(scratch, POINTER))
+    began = write_ticks(here, clock, scratch)
     with here.loop_while(same):
         write_rest(here, rest)
-    here.ret(here.sub(write_ticks(here, clock, here.bitcast(scratch, POINTER)), began))
+    here.ret(here.sub(write_ticks(here, clock, scratch), began))
     return function

@@ -37,6 +37,7 @@ WORDS = (
     "step_fresh",
     "begun",
     "last_only",
+    "reverse",
 )
 PROGRESS = ("threads", "pause", "begin", "swapped")
 """The words that say how far a call is, the same for all its threads: how many there are (0 until that is

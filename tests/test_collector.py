@@ -1,0 +1,66 @@
+"""The garbage collector is paused while nets are compiled, and is as it was afterwards."""
+
+import gc
+import os
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import stepnet as sn
+from stepnet.engines.llvm import engine
+from stepnet.values.collector import paused_collector
+
+
+@pytest.fixture(autouse=True)
+def enabled() -> Iterator[None]:
+    assert gc.isenabled()
+    yield
+    gc.enable()
+
+
+def test_it_is_paused_inside_and_enabled_afterwards() -> None:
+    with paused_collector():
+        assert not gc.isenabled()
+        with paused_collector():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_an_exception_ends_the_pause() -> None:
+    with pytest.raises(KeyboardInterrupt), paused_collector():
+        raise KeyboardInterrupt
+    assert gc.isenabled()
+
+
+def test_a_collector_that_the_user_disabled_stays_so() -> None:
+    gc.disable()
+    with paused_collector():
+        pass
+    assert not gc.isenabled()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_it_is_enabled_in_a_child_forked_meanwhile() -> None:
+    with paused_collector():
+        child = os.fork()
+        if not child:
+            os._exit(int(gc.isenabled()))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+
+
+def test_nets_are_compiled_with_it_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = list[bool]()
+    original = engine.compiled
+
+    def compiled(*arguments: object) -> object:
+        seen.append(gc.isenabled())
+        return original(*arguments)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(engine, "compiled", compiled)
+    rnn = sn.RNN(lambda x, h, W: (h + x * W + 0.8125, h - x), np.ones(3, "float32"), memory=3)
+    rnn(np.ones((1, 2, 3), "float32"))
+    assert seen == [False]
+    assert gc.isenabled()
