@@ -1,6 +1,7 @@
 """Runs whose parameters change: what is prepared gives the bits of what is not."""
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,10 @@ from stepnet.grad.halves import halves
 from stepnet.net.ir import Net
 from stepnet.rnn.cells import CELLS
 from stepnet.rnn.idle import MOST
+from stepnet.rnn.layers import LayerPrograms
 from stepnet.rnn.program import NetProgram
 from stepnet.rnn.runs import Runs, form_of
+from stepnet.values.structure import named_leaves
 
 Array = np.ndarray
 AUTO = checked_engine("auto")
@@ -37,6 +40,23 @@ def backward(name: str = "lstm") -> Net:
     """The backward half: sums over sequences and over all rows."""
     net = sn.cells.rnn(name, CELLS[name].parameters(3, 5)).net
     return halves(vjp(net), len(net.inputs), len(net.results)).backward
+
+
+def stacked(name: str = "lstm", half: str = "backward") -> Net:
+    """A half of the gradient of two layers, the first of both directions."""
+
+    def layer(inputs: int, reverse: bool = False) -> sn.RNN:
+        return sn.cells.rnn(name, CELLS[name].parameters(inputs, 5), reverse=reverse)
+
+    layers = sn.Stack([sn.Bidirectional(layer(3), layer(3, reverse=True)), layer(10)])
+    read = LayerPrograms(layers).read(np.zeros((1, 1, 3), "float32"), None, None, None, False)
+    net = read.program.net
+    return getattr(halves(vjp(net), len(net.inputs), len(net.results)), half)
+
+
+def stacked_forward(name: str = "lstm") -> Net:
+    """The forward half of layers' gradient."""
+    return stacked(name, "forward")
 
 
 def call_of(program: NetProgram, lengths: tuple[int, ...]) -> Call:
@@ -66,7 +86,7 @@ def answers(runs: Runs, params: list[Array], call: Call) -> Any:
     return runs(params, call).arrays
 
 
-@pytest.mark.parametrize("make", [forward, backward])
+@pytest.mark.parametrize("make", [forward, backward, stacked_forward, stacked])
 @pytest.mark.parametrize("name", ["gru", "lstm", "gru_reset_before"])
 @pytest.mark.parametrize("lengths", [(4, 4), (3, 1, 5), (1,)])
 def test_prepared_runs_give_the_bits_of_others(make: Any, name: str, lengths: tuple[int, ...]) -> None:
@@ -92,6 +112,30 @@ def test_parameters_are_read_at_every_run_however_they_were_changed() -> None:
     replaced = [params[0][::-1], *params[1:]]  # not C-contiguous: it is bound anew
     assert_same_bits(answers(runs, replaced, call), runs.once(replaced, call).arrays)
     assert_same_bits(answers(runs, params, call), changed)
+
+
+def test_sums_of_layers_are_made_in_the_parts_of_their_recurrences() -> None:
+    kinds = [part.kind for part in NetProgram(stacked()).schedule.parts]
+    assert sorted(kinds) == ["plain", "plain", "recurrence", "recurrence", "recurrence"]
+
+
+@pytest.mark.parametrize("turn", range(3))
+def test_results_of_layers_have_memory_of_their_own(turn: int) -> None:
+    def ignores(x: Any, h: Any, params: Any) -> tuple[Any, Any]:
+        return (h + x * params["used"],) * 2
+
+    def layer() -> sn.RNN:
+        return sn.RNN(ignores, {"used": np.ones(3), "unused": np.ones(3)}, memory=3)
+
+    run, x = sn.vjp(sn.Stack([layer(), layer()])), np.ones((1, 2, 3))
+    for _ in range(turn + 1):
+        (outputs, final), backward = run(x)
+        gradients = backward(outputs, final)
+        for params in gradients.params:
+            assert params["unused"].tolist() == [0, 0, 0]
+            params["unused"] += 1  # it is the caller's
+    arrays = [array for _, array in named_leaves((outputs, final, gradients)) if array is not None]
+    assert not any(np.shares_memory(a, b) for a, b in combinations(arrays, 2))
 
 
 def test_parameters_that_were_one_array_and_are_two_now() -> None:

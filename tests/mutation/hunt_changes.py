@@ -49,6 +49,8 @@ TESTS: dict[str, Sequence[str]] = {
     "plan/passes/lift.py": ("tests/test_nested.py", "tests/test_builder_nested.py"),
     "plan/plan.py": PASSES,
     "plan/schedule.py": ("tests/test_nested.py", "tests/test_builder_nested.py"),
+    "plan/groups.py": ("tests/test_nested.py", "tests/test_builder_nested.py", "tests/test_runs.py"),
+    "plan/totals.py": ("tests/test_runs.py", "tests/test_gradients.py"),
     "plan/passes/merge.py": ("tests/engines/test_products.py", *PASSES),
     "plan/passes/part.py": ("tests/engines/test_products.py", *PASSES),
     "grad/*.py": ("tests/test_adjoints.py", "tests/test_gradients.py"),

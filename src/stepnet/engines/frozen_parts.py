@@ -1,9 +1,9 @@
-"""A frozen schedule: each of its parts is a frozen call, and they run one after the other.
+"""A frozen schedule: its parts are frozen calls, as far as they can be, and run one after the other.
 
     y, h1 = part0(x, None);  y, h2 = part1(y, None)
 
-Nothing is checked, shared out or prepared in between. Only recurrences over the caller's sequences, and the
-work between them, are frozen: nested recurrences have other sequences at every call.
+Nothing is checked or shared out in between. Only calls whose sequences have no gaps and all the same form are
+frozen: nested recurrences have other sequences at every call.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from stepnet.engines.base import Call, FrozenCall, Results
-from stepnet.engines.packed import plain_call, varying_of
-from stepnet.engines.part import ENDS, Frame, Values, sequence_call, takes_gaps
+from stepnet.engines.packed import plain_call
+from stepnet.engines.part import ENDS, Frame, Values, lent_places, own_results, sequence_call, takes_gaps
 from stepnet.net.ends import Ends
 from stepnet.net.interpret import Segments
 from stepnet.net.ir import Net
@@ -24,16 +24,22 @@ from stepnet.ragged.offsets import offsets_of
 
 Array = np.ndarray
 Step = Callable[[Values], None]
+RunPart = Callable[[int, Values, Frame], Values]
+"""What runs the part at a place of a schedule as any call does, and gives its results."""
 
 
 @dataclass(frozen=True)
 class FrozenParts:
-    """The parts of a schedule. Each adds its results to the values so far."""
+    """The parts of a schedule. Each adds its results to the values so far.
+
+    constants: the values known without a call, which may change from call to call. lent: see `own_results`.
+    """
 
     net: Net
+    ends: Ends
     constants: Values
+    lent: tuple[int, ...]
     steps: tuple[Step, ...]
-    kinds: tuple[tuple[int, ...], ...]
 
     def __call__(
         self,
@@ -41,54 +47,82 @@ class FrozenParts:
         initial: Sequence[Array | None],
         statics: Sequence[Array] = (),
     ) -> Results:
-        """The results; such calls have no statics."""
-        values = dict(self.constants)
-        values.update(zip(varying_of(self.net), (*sequences, *initial), strict=True))
+        """The results."""
+        values = self.constants | given_values(self.net, self.ends, (sequences, initial, statics))
         for step in self.steps:
             step(values)
-        made = [values[number] for number in self.net.results]
-        return Results(*([made[place] for place in places] for places in self.kinds))
+        results, ends = own_results(self.net, values, self.lent), self.ends
+        return Results(*([results[place] for place in kind] for kind in (ends.steps, ends.rows, ends.totals)))
+
+
+def given_values(net: Net, ends: Ends, given: tuple[Sequence[Array | None], ...]) -> Values:
+    """The sequences, initial memories and statics of a call by their numbers in a net."""
+    kinds = zip((ends.sequences, ends.memories, ends.statics), given, strict=True)
+    return {
+        net.inputs[place]: array for places, kind in kinds for place, array in zip(places, kind, strict=True)
+    }
 
 
 def frozen_parts(
-    schedule: Schedule, constants: Values, bound: Sequence[Any], call: Call
+    schedule: Schedule, constants: Values, bound: Sequence[Any], run_part: RunPart, call: Call
 ) -> FrozenCall | None:
-    """The frozen schedule for calls like this one; None where a part cannot be frozen.
+    """The frozen schedule for calls like this one; None where that would not be faster.
 
     It is run once on the way, because each part needs the shapes of the values before it.
     """
-    plain = call.begun is None and not call.statics and not call.inner and not call.last_only
+    plain = call.begun is None and not call.inner and not call.beside and not call.last_only
     dense = int(call.lengths.sum()) == call.total and (call.is_packed or takes_gaps(schedule))
     if not plain or not dense or not call.rows or not np.all(call.lengths):
         return None
     frame = Frame(Segments(call.rows, (offsets_of(call.lengths),)), None if call.is_packed else call)
-    values = dict(constants)
-    values.update(zip(varying_of(schedule.net), (*call.sequences, *call.initial), strict=True))
+    net, ends = schedule.net, Ends.of(schedule.net)
+    values = constants | given_values(net, ends, (call.sequences, call.initial, call.statics))
     steps = list[Step]()
-    for part, bound_part in zip(schedule.parts, bound, strict=True):
-        step = frozen_part(part, bound_part, values, frame)
-        if step is None:
+    for place, (part, bound_part) in enumerate(zip(schedule.parts, bound, strict=True)):
+        if part.kind == "loop" or any(values[number] is None for number in filled(part)):
             return None
+        step = frozen_part(part, bound_part, values, frame) or as_ever(place, run_part, frame)
         steps.append(step)
         step(values)
-    ends = Ends.of(schedule.net)
-    return FrozenParts(schedule.net, constants, tuple(steps), (ends.steps, ends.rows, ends.totals))
+    return FrozenParts(net, ends, constants, lent_places(net, constants), tuple(steps))
+
+
+def filled(part: Part) -> tuple[int, ...]:
+    """The values that a part reads, without initial memories, which a call may leave out."""
+    if part.kind != "recurrence":
+        return part.reads
+    first, last = memories_of(part)
+    return (*part.reads[:first], *part.reads[last:])
+
+
+def memories_of(part: Part) -> tuple[int, int]:
+    """Where the initial memories begin and end among the values that a recurrence reads."""
+    last = len(part.reads) - part.statics
+    return last - part.memories, last
+
+
+def as_ever(place: int, run_part: RunPart, frame: Frame) -> Step:
+    """A function that runs a part as any call does."""
+
+    def step(values: Values) -> None:
+        values.update(run_part(place, values, frame))
+
+    return step
 
 
 def frozen_part(part: Part, bound: Any, values: Values, frame: Frame) -> Step | None:
     """A function that runs one part on such values; None where it cannot be frozen."""
-    if part.node is not None and part.node.operation == "reduce":
-        return frozen_end(part, frame) if part.node.attributes["how"] in ENDS else None
-    if part.plan is None or part.extent not in (ROWS, STEPS) or part.statics:
-        return None
-    sequences = part.reads[: len(part.reads) - part.memories] if part.kind == "recurrence" else part.reads
-    memories = part.reads[len(sequences) :]
-    if any(values[number] is None for number in sequences):
+    if part.node is not None and part.node.operation == "reduce" and part.node.attributes["how"] in ENDS:
+        return frozen_end(part, frame)
+    if part.plan is None or part.late or part.extent not in (ROWS, STEPS):
         return None
     if part.kind == "recurrence":
+        first, last = memories_of(part)
         call = sequence_call(part, values, frame)
     else:
-        call = plain_call([values[number] for number in sequences], frame.count(part.extent))
+        first = last = len(part.reads)
+        call = plain_call([values[number] for number in part.reads], frame.count(part.extent))
+    sequences, memories, statics = part.reads[:first], part.reads[first:last], part.reads[last:]
     run = bound.frozen(call)
     if run is None:
         return None
@@ -96,9 +130,10 @@ def frozen_part(part: Part, bound: Any, values: Values, frame: Frame) -> Step | 
 
     def step(values: Values) -> None:
         initial = [None if number < 0 else values[number] for number in memories]
-        results = run([values[number] for number in sequences], [*initial, *none])
-        given = results.outputs if part.kind == "plain" else (*results.outputs, *results.final)
-        values.update(zip(part.gives, given, strict=True))
+        given = [[values[number] for number in numbers] for numbers in (sequences, statics)]
+        results = run(given[0], [*initial, *none], given[1])
+        made = results.outputs if part.kind == "plain" else results.arrays
+        values.update(zip(part.gives, made, strict=True))
 
     return step
 

@@ -1,6 +1,6 @@
 """How each kind of part of a schedule runs: on an engine's kernel, or by NumPy between these."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,6 +49,24 @@ class Frame:
         return self.segments.count(extent)
 
 
+def lent_places(net: Net, constants: Collection[int]) -> tuple[int, ...]:
+    """The places of results that no part computes for them alone: inputs, constants and repeated ones."""
+    results = net.results
+    return tuple(
+        place
+        for place, number in enumerate(results)
+        if number in constants or net.nodes[number].operation == "input" or number in results[:place]
+    )
+
+
+def own_results(net: Net, values: Values, lent: tuple[int, ...]) -> list[Array]:
+    """The results of a net, each with memory of its own. lent: the places of those that are copied."""
+    results = [values[number] for number in net.results]
+    for place in lent:
+        results[place] = np.array(results[place])
+    return results
+
+
 def takes_gaps(schedule: Schedule) -> bool:
     """Whether all parts run on sequences with gaps between them: none of them looks at what lies there."""
 
@@ -82,7 +100,7 @@ def run_recurrence(net: Net, part: Part, bound: Any, values: Values, frame: Fram
         results = kept_results(part, bound, call, frame.segments.into(part.extent), frame.kept)
     if results is None:
         made = bound(call)
-        results = [*made.outputs, *made.final]
+        results = made.arrays
     return {n: array for n, array in zip(part.gives, results, strict=True) if n >= 0}
 
 

@@ -5,7 +5,7 @@ part 1 plain        values 5 3     -> 8          machine code, each value a sequ
 part 2 across       value 8        -> 9          NumPy
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 from stepnet.engines.base import Bound, Call, FrozenCall, Kernel, Results
 from stepnet.engines.frozen_parts import frozen_parts
 from stepnet.engines.packed import Form, Packed, called_again, parameters_of, varying_of
-from stepnet.engines.part import KINDS, Frame, Values, takes_gaps
+from stepnet.engines.part import KINDS, Frame, Values, lent_places, own_results, takes_gaps
 from stepnet.net.interpret import evaluated
 from stepnet.net.ir import Net, Node
 from stepnet.net.types import CONST
@@ -57,11 +57,26 @@ class PartsKernel:
 
     def bind(self, parameters: Sequence[Array]) -> "BoundParts":
         """What runs a call with these parameters."""
-        return self.bound_to(dict(zip(parameters_of(self.schedule.net), parameters, strict=True)))
+        return self.bound_to(dict(zip(self.parameters, parameters, strict=True)))
 
-    def bound_to(self, parameters: Mapping[int, Array]) -> "BoundParts":
+    @computed_once
+    def parameters(self) -> list[int]:
+        """The inputs of the net that are parameters, in order."""
+        return parameters_of(self.schedule.net)
+
+    @computed_once
+    def known(self) -> list[int]:
+        """The constants that are known of the parameters, without these."""
+        net = self.schedule.net
+        return sorted(n for n in known_once(net) if net.nodes[n].operation != "input")
+
+    def constant_values(self, parameters: Values) -> Values:
+        """The values of all constants that are known of these parameters."""
+        return evaluated(self.schedule.net, parameters, self.known)
+
+    def bound_to(self, parameters: Values) -> "BoundParts":
         """The same with parameters by their numbers in the schedule's net."""
-        constants = constant_values(self.schedule.net, parameters)
+        constants = self.constant_values(parameters)
         pairs = zip(self.schedule.parts, self.kernels, strict=True)
         bound = (None if part.late else bound_part(part, kernel, constants) for part, kernel in pairs)
         return BoundParts(self, constants, tuple(bound))
@@ -123,12 +138,19 @@ class BoundParts:
         """The results of a call, in new arrays."""
         packed = Packed.of(call, pack=not self.takes_gaps)
         values = dict(zip(varying_of(self.net), packed.arrays(self.form), strict=True))
-        made = self.results(values, Frame(packed.segments, packed.gaps))
+        values = self.values(values, Frame(packed.segments, packed.gaps))
+        made = own_results(self.net, values, self.lent)
         return packed.results(self.traced_form, made, self.clean)
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
-        """False: its parts are bound anew."""
-        return False
+        """Takes other parameters in place of its own; False where one of its parts cannot."""
+        by_number = dict(zip(self.kernel.parameters, parameters, strict=True))
+        self.constants.update(self.kernel.constant_values(by_number))
+        return all(
+            not isinstance(bound, BoundParts) and bound.rebind([self.constants[n] for n in part.parameters])
+            for part, bound in zip(self.schedule.parts, self.bound, strict=True)
+            if bound is not None
+        )
 
     def release(self) -> None:
         """Gives back the memory of all parts."""
@@ -142,27 +164,35 @@ class BoundParts:
 
     def frozen(self, call: Call) -> FrozenCall | None:
         """What runs calls like this one, where every part can be frozen."""
-        if any(part.late for part in self.schedule.parts):
-            return None
-        return frozen_parts(self.schedule, self.constants, self.bound, call)
+        return frozen_parts(self.schedule, self.constants, self.bound, self.part_results, call)
 
     def results(self, given: Values, frame: Frame) -> list[Array]:
         """The results of the net, for the values of all inputs that are no parameters.
 
         Those of a loop's step hold until the next step.
         """
-        values = {**self.constants, **given}
-        for part, bound, kernel in zip(self.schedule.parts, self.bound, self.kernel.kernels, strict=True):
-            runs: Any = bound_part(part, kernel, values) if part.late else bound
-            runs = self.kernel.total if part.kind == "total" else runs
-            values.update(KINDS[part.kind](self.net, part, runs, values, frame))
-            if part.late and runs is not None:
-                runs.release()
+        values = self.values(given, frame)
         return [values[result] for result in self.net.results]
 
+    def values(self, given: Values, frame: Frame) -> Values:
+        """The values of the net that parts read and give, for those of all inputs that are no parameters."""
+        values = {**self.constants, **given}
+        for place in range(len(self.bound)):
+            values.update(self.part_results(place, values, frame))
+        return values
 
-def constant_values(net: Net, parameters: Mapping[int, Array]) -> Values:
-    """The values of all constants of a net that are known of its parameters."""
-    once = known_once(net)
-    numbers = (n for n, node in enumerate(net.nodes) if node.operation != "input" and n in once)
-    return evaluated(net, parameters, numbers)
+    @computed_once
+    def lent(self) -> tuple[int, ...]:
+        """The places of results that are copied for a caller."""
+        return lent_places(self.net, self.constants)
+
+    def part_results(self, place: int, values: Values, frame: Frame) -> Values:
+        """The results of the part at a place."""
+        part = self.schedule.parts[place]
+        runs: Any = bound_part(part, self.kernel.kernels[place], values) if part.late else self.bound[place]
+        results = KINDS[part.kind](
+            self.net, part, self.kernel.total if part.kind == "total" else runs, values, frame
+        )
+        if part.late and runs is not None:
+            runs.release()
+        return results

@@ -9,16 +9,18 @@
 Nothing here knows an engine. Each part has a plan, which an engine runs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import compress
 
 import numpy as np
 
 from stepnet.errors import NetError
 from stepnet.net.ir import Builder, Net, Node, Recur, without_unused
-from stepnet.net.type_rules import TOTALS, recur_extent
+from stepnet.net.type_rules import recur_extent
 from stepnet.net.types import CONST, ROWS, STEPS, Extent, Type
-from stepnet.plan.passes.lift import is_inner, lift
+from stepnet.plan.groups import Groups, gives_of, has_inner, is_plain, waves
+from stepnet.plan.passes.lift import lift
 from stepnet.plan.passes.when import is_constant, known_once
 from stepnet.plan.plan import Plan, plan
 from stepnet.values.once import computed_once
@@ -36,12 +38,6 @@ def is_nested(net: Net) -> bool:
     types = [type_ for node in net.nodes for type_ in node.types]
     bodies = [node.attributes["body"] for node in net.nodes if node.operation == "recur"]
     return any(type_.extent not in (CONST, ROWS, STEPS) for type_ in types) or any(map(has_inner, bodies))
-
-
-def has_inner(body: Net) -> bool:
-    """Whether a step has to do with sequences: inner ones of its input, or statics that are sequences."""
-    types = [type_ for node in body.nodes for type_ in node.types]
-    return any(type_.extent not in (CONST, ROWS) for type_ in types) or any(map(is_inner, body.nodes))
 
 
 @dataclass(frozen=True)
@@ -139,19 +135,18 @@ def whole_part(single: Plan) -> Part:
 
 def parts_of(net: Net) -> tuple[Part, ...]:
     """The parts of a net as it is."""
-    once, through, sums, ends = known_once(net), repeated(net), summed(net), ended(net)
-    levels = waves(net, once)
-    apart = once | through | sums | {number for pairs in ends.values() for number in pairs.values()}
-    groups: dict[tuple[int, int, Extent], list[int]] = {}
+    groups = Groups.of(net)
+    levels, apart = waves(net, groups), groups.apart
+    together: dict[tuple[int, int, Extent], list[int]] = {}
     for number, node in enumerate(net.nodes):
         if node.operation in ("input", "index", "result") or number in apart:
             continue
-        together = is_plain(node) and not is_constant(node)
-        alone = 0 if together else number + 1
-        extent = node.types[0].extent if together else CONST
-        groups.setdefault((levels[number], alone, extent), []).append(number)
-    parts = [part_of(net, numbers, through, sums, ends) for _, numbers in sorted(groups.items())]
-    return tuple(replace(part, late=bool(late_reads(net, part) - once)) for part in parts)
+        joins = is_plain(node) and not is_constant(node)
+        alone = 0 if joins else number + 1
+        extent = node.types[0].extent if joins else CONST
+        together.setdefault((levels[number], alone, extent), []).append(number)
+    parts = [part_of(net, numbers, groups) for _, numbers in sorted(together.items())]
+    return tuple(replace(part, late=bool(late_reads(net, part) - groups.once)) for part in parts)
 
 
 def late_reads(net: Net, part: Part) -> set[int]:
@@ -163,112 +158,19 @@ def late_reads(net: Net, part: Part) -> set[int]:
     }
 
 
-def is_plain(node: Node) -> bool:
-    """Whether a node works on values of a single extent."""
-    return node.operation not in ("recur", "expand", *TOTALS)
-
-
-def repeated(net: Net) -> set[int]:
-    """Expansions to the steps of each sequence that need no array: operations there read each sequence's
-    value.
-
-    Such an operation has another operand that differs from step to step.
-    """
-    users = net.users()
-
-    def beside(number: int, user: int) -> bool:
-        node = net.nodes[user]
-        others = (net.nodes[operand] for operand in node.inputs if operand != number)
-        deep = any(other.operation != "expand" and not is_constant(other) for other in others)
-        return is_plain(node) and node.operation != "result" and deep
-
-    return {
-        number
-        for number, node in enumerate(net.nodes)
-        if node.operation == "expand"
-        and "how" not in node.attributes
-        and len(node.type.extent) == len(net.type_of(node.inputs[0]).extent) + 1 > 1
-        and net.type_of(node.inputs[0]).extent != CONST
-        and users[number]
-        and number not in net.results
-        and all(beside(number, user) for user in users[number])
-    }
-
-
-def summed(net: Net) -> set[int]:
-    """Sums over the steps of each sequence of values that are computed there; they are added step by step."""
-    return {
-        number
-        for number, node in enumerate(net.nodes)
-        if node.operation == "reduce"
-        and node.attributes["how"] == "sum"
-        and not is_constant(node)
-        and is_plain(operand := net.nodes[node.inputs[0]])
-        and operand.operation not in ("input", "index", "result")
-        and not is_constant(operand)
-    }
-
-
-def ended(net: Net) -> dict[int, dict[int, int]]:
-    """Recurrences whose outputs are only read at their last steps: for each output the node of its last
-    value.
-
-    The last step is the one that the recurrence runs last: the first step of a sequence for one that runs
-    backward.
-    """
-    users = net.users()
-    needed: dict[int, dict[int, int]] = {}
-    for number, node in enumerate(net.nodes):
-        if node.operation != "recur" or has_inner(node.recur.body):
-            continue
-        how = "first" if node.recur.reverse else "last"
-        given: list[int] = node.recur.gives(gives_of(net, number)).outputs
-        outputs = [output for output in given if output >= 0]
-        ends: dict[int, int] = {
-            output: users[output][0]
-            for output in outputs
-            if len(users[output]) == 1
-            and output not in net.results
-            and net.nodes[users[output][0]].operation == "reduce"
-            and net.nodes[users[output][0]].attributes["how"] == how
-        }
-        if outputs and len(ends) == len(outputs):
-            needed[number] = ends
-    return needed
-
-
-def waves(net: Net, once: set[int]) -> list[int]:
-    """For each node when it can run: plain nodes of one extent run together, all others alone."""
-    levels: list[int] = []
-    for node in net.nodes:
-        level = 0
-        for operand in node.inputs:
-            other = net.nodes[operand]
-            if operand in once:
-                continue
-            together = is_plain(node) and is_plain(other) and node.operation != "result"
-            together = together and other.operation not in ("input", "index", "result")
-            same = together and node.types[0].extent == other.types[0].extent
-            level = max(level, levels[operand] + (0 if same or node.operation == "result" else 1))
-        levels.append(level)
-    return levels
-
-
-def part_of(
-    net: Net, numbers: list[int], through: set[int], summed: set[int], ends: dict[int, dict[int, int]]
-) -> Part:
+def part_of(net: Net, numbers: list[int], groups: Groups) -> Part:
     """The part for these nodes."""
     node = net.nodes[numbers[0]]
     if is_constant(node):
         return Part("total", node.inputs, tuple(numbers), node=node)
     if is_plain(node):
-        return plain(net, numbers, through, summed)
+        return plain(net, numbers, groups)
     if node.operation != "recur":
         return Part("across", node.inputs, tuple(numbers), node=node)
     body: Net = node.attributes["body"]
     if has_inner(body):
         return loop(net, numbers[0])
-    return recurrence(net, numbers[0], ends.get(numbers[0], {}))
+    return recurrence(net, numbers[0], groups)
 
 
 # ---- the nets of parts -------------------------------------------------------------------------------------
@@ -301,19 +203,31 @@ class Inside:
             self.place[number] = self.builder.copy(node, [self.of(operand) for operand in node.inputs])
         return self.place[number]
 
+    def add_totals(self, numbers: Iterable[int]) -> list[int]:
+        """Builds totals from values that are here; gives the values of steps that became inputs for them."""
+        more = list[int]()
+        for number in numbers:
+            node = self.net.nodes[number]
+            for operand in node.inputs:
+                if operand not in self.place and self.net.type_of(operand).extent == STEPS:
+                    self.input(operand, self.net.type_of(operand))
+                    more.append(operand)
+            self.place[number] = self.builder.copy(node, [self.of(operand) for operand in node.inputs])
+        return more
 
-def plain(net: Net, numbers: list[int], through: set[int], summed: set[int]) -> Part:
+
+def plain(net: Net, numbers: list[int], groups: Groups) -> Part:
     """Nodes without a recurrence, as the step of a recurrence without memory that takes one step per value.
 
     Where they read values of their sequences, or sums are computed from them, these are statics and memories
-    of a recurrence over the sequences. through, summed: those expansions and sums.
+    of a recurrence over the sequences.
     """
     chosen = set(numbers)
     read = {operand for number in numbers for operand in net.nodes[number].inputs}
     read = {number for number in read - chosen if not is_constant(net.nodes[number])}
-    seen = sorted(read & through)
-    reads, rows = sorted(read - through), sorted({net.nodes[number].inputs[0] for number in seen})
-    sums = sorted(number for number in summed if net.nodes[number].inputs[0] in chosen)
+    seen = sorted(read & groups.through)
+    reads, rows = sorted(read - groups.through), sorted({net.nodes[number].inputs[0] for number in seen})
+    sums = sorted(number for number in groups.sums if net.nodes[number].inputs[0] in chosen)
     others = (node for n, node in enumerate(net.nodes) if n not in chosen and n not in sums)
     used = {operand for node in others for operand in node.inputs}.union(net.results)
     gives = [number for number in numbers if number in used]
@@ -363,18 +277,14 @@ def whole(builder: Builder, operands: list[int], recur: Recur) -> Net:
     return builder.net([*outputs, *final])
 
 
-def recurrence(net: Net, number: int, ends: dict[int, int]) -> Part:
-    """A recurrence over flat sequences, with the outputs that are read.
-
-    ends: for outputs whose last value alone is needed, the node of that value.
-    """
+def recurrence(net: Net, number: int, groups: Groups) -> Part:
+    """A recurrence over flat sequences, with the outputs that are read, and totals of its results."""
     node = net.nodes[number]
+    ends, totals = groups.ends.get(number, {}), groups.totals.get(number, ())
     recur = node.recur
     outputs, final = recur.gives(gives_of(net, number))
     picked = [place for place, output in enumerate(outputs) if output >= 0]
     body = without_unused(recur.body.nodes, (*(recur.outputs[place] for place in picked), *recur.following))
-    given: list[int] = [outputs[place] for place in picked]
-    gives = (*(ends.get(number, number) for number in given), *final)
     extent = recur_extent([net.type_of(node.inputs[0])], node.attributes)
     outer = Inside(net)
     operands: list[int] = []
@@ -387,13 +297,25 @@ def recurrence(net: Net, number: int, ends: dict[int, int]) -> Part:
         reads.append(operand)
         here = STEPS if place < recur.sequence_count else ROWS
         operands.append(outer.builder.input(type_.at(here), f"value{operand}"))
-    made = whole(outer.builder, operands, replace(recur, body=body))
+        if here == STEPS:
+            outer.place[operand] = operands[-1]
+    made = replace(recur, body=body).add_results(outer.builder, operands)
+    given = [outputs[place] for place in picked]
+    gives: list[int] = [*given, *final]
+    there: list[int] = [*made.outputs, *made.memories]
+    outer.place |= dict(zip(gives, there, strict=True))
+    more = outer.add_totals(totals)
+    gives += in_order_of_kinds(net, totals)
+    there += [outer.place[total] for total in gives[len(there) :]]
+    kept = [number < 0 or is_read(net, number, totals) for number in gives]
+    gives, there = (list(compress(numbers, kept)) for numbers in (gives, there))
+    sequences = recur.sequence_count
     return Part(
         "recurrence",
-        tuple(reads),
-        gives,
+        (*reads[:sequences], *more, *reads[sequences:]),
+        tuple(ends.get(number, number) for number in gives),
         extent,
-        plan(made),
+        plan(outer.builder.net(there)),
         recur.memory_count,
         len(reads) - recur.sequence_count - recur.memory_count,
         tuple(outer.parameters),
@@ -402,13 +324,15 @@ def recurrence(net: Net, number: int, ends: dict[int, int]) -> Part:
     )
 
 
-def gives_of(net: Net, number: int) -> tuple[int, ...]:
-    """The nodes that read each result of a recurrence, in order; -1 for one that nobody reads."""
-    pickers = [-1] * len(net.nodes[number].types)
-    for picker, node in enumerate(net.nodes):
-        if node.operation == "result" and node.inputs[0] == number:
-            pickers[node.attributes["of"]] = picker
-    return tuple(pickers)
+def in_order_of_kinds(net: Net, totals: tuple[int, ...]) -> list[int]:
+    """Those that there is one of per row, and behind them those over all rows: the order of results."""
+    return sorted(totals, key=lambda number: net.type_of(number).extent == CONST)
+
+
+def is_read(net: Net, number: int, totals: tuple[int, ...]) -> bool:
+    """Whether a value is a result of a net, or is read by others than these totals."""
+    others = (node.inputs for other, node in enumerate(net.nodes) if other not in totals)
+    return number in net.results or any(number in operands for operands in others)
 
 
 def loop(net: Net, number: int) -> Part:

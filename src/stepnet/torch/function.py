@@ -166,12 +166,13 @@ def run(
     """
     arrays = [None if one is None else view_of(one) for one in tensors]
     results = run_net(program, arrays, call_of(batch, [], [], False, None, None), AUTO, apart)
-    taken = [one for one in arrays if one is not None]
+    taken = {id(one) for one in arrays if one is not None}
     tensors = list[Any]()
     for array in results:
-        shared = any(np.may_share_memory(array, one) for one in taken)
+        # A view has the array that it is of as its base, and all else lies in memory of its own.
+        shared = id(array) in taken or id(array.base) in taken
         tensors.append(tensor_of(array.copy() if shared else array))
-        taken.append(array)
+        taken.add(id(array))
     return tuple(tensors)
 
 

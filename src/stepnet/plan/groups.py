@@ -1,0 +1,161 @@
+"""Which nodes of a net run together, and when: what a schedule is cut by."""
+
+from dataclasses import dataclass
+
+from stepnet.net.ir import Net, Node
+from stepnet.net.type_rules import TOTALS, recur_extent
+from stepnet.net.types import CONST, ROWS, STEPS
+from stepnet.plan.passes.lift import is_inner
+from stepnet.plan.passes.when import is_constant, known_once
+from stepnet.plan.totals import totals_by_recurrence
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The nodes of a net that are computed in the parts of others.
+
+    once: constants that are known when parameters are bound. through: expansions that need no array. sums:
+    those that are added step by step. ends: for recurrences of which last outputs alone are needed, for each
+    output the node of its last value. totals: for recurrences the totals of their results.
+    """
+
+    once: set[int]
+    through: set[int]
+    sums: set[int]
+    ends: dict[int, dict[int, int]]
+    totals: dict[int, tuple[int, ...]]
+
+    @classmethod
+    def of(cls, net: Net) -> "Groups":
+        """The groups of a net."""
+        once, ends = known_once(net), ended(net)
+        totals = totals_by_recurrence(net, once, flat_recurrences(net) - ends.keys())
+        return cls(once, repeated(net), summed(net), ends, totals)
+
+    @property
+    def apart(self) -> set[int]:
+        """The nodes of which there are no parts."""
+        members = {number for numbers in self.totals.values() for number in numbers}
+        members |= {number for pairs in self.ends.values() for number in pairs.values()}
+        return self.once | self.through | self.sums | members
+
+
+def has_inner(body: Net) -> bool:
+    """Whether a step has to do with sequences: inner ones of its input, or statics that are sequences."""
+    types = [type_ for node in body.nodes for type_ in node.types]
+    return any(type_.extent not in (CONST, ROWS) for type_ in types) or any(map(is_inner, body.nodes))
+
+
+def is_plain(node: Node) -> bool:
+    """Whether a node works on values of a single extent."""
+    return node.operation not in ("recur", "expand", *TOTALS)
+
+
+def gives_of(net: Net, number: int) -> tuple[int, ...]:
+    """The nodes that read each result of a recurrence, in order; -1 for one that nobody reads."""
+    pickers = [-1] * len(net.nodes[number].types)
+    for picker, node in enumerate(net.nodes):
+        if node.operation == "result" and node.inputs[0] == number:
+            pickers[node.attributes["of"]] = picker
+    return tuple(pickers)
+
+
+def repeated(net: Net) -> set[int]:
+    """Expansions to the steps of each sequence that need no array: operations there read each sequence's
+    value.
+
+    Such an operation has another operand that differs from step to step.
+    """
+    users = net.users()
+
+    def beside(number: int, user: int) -> bool:
+        node = net.nodes[user]
+        others = (net.nodes[operand] for operand in node.inputs if operand != number)
+        deep = any(other.operation != "expand" and not is_constant(other) for other in others)
+        return is_plain(node) and node.operation != "result" and deep
+
+    return {
+        number
+        for number, node in enumerate(net.nodes)
+        if node.operation == "expand"
+        and "how" not in node.attributes
+        and len(node.type.extent) == len(net.type_of(node.inputs[0]).extent) + 1 > 1
+        and net.type_of(node.inputs[0]).extent != CONST
+        and users[number]
+        and number not in net.results
+        and all(beside(number, user) for user in users[number])
+    }
+
+
+def summed(net: Net) -> set[int]:
+    """Sums over the steps of each sequence of values that are computed there; they are added step by step."""
+    return {
+        number
+        for number, node in enumerate(net.nodes)
+        if node.operation == "reduce"
+        and node.attributes["how"] == "sum"
+        and not is_constant(node)
+        and is_plain(operand := net.nodes[node.inputs[0]])
+        and operand.operation not in ("input", "index", "result")
+        and not is_constant(operand)
+    }
+
+
+def ended(net: Net) -> dict[int, dict[int, int]]:
+    """Recurrences whose outputs are only read at their last steps: for each output the node of its last
+    value.
+
+    The last step is the one that the recurrence runs last: the first step of a sequence for one that runs
+    backward.
+    """
+    users = net.users()
+    needed: dict[int, dict[int, int]] = {}
+    for number, node in enumerate(net.nodes):
+        if node.operation != "recur" or has_inner(node.recur.body):
+            continue
+        how = "first" if node.recur.reverse else "last"
+        given: list[int] = node.recur.gives(gives_of(net, number)).outputs
+        outputs = [output for output in given if output >= 0]
+        ends: dict[int, int] = {
+            output: users[output][0]
+            for output in outputs
+            if len(users[output]) == 1
+            and output not in net.results
+            and net.nodes[users[output][0]].operation == "reduce"
+            and net.nodes[users[output][0]].attributes["how"] == how
+        }
+        if outputs and len(ends) == len(outputs):
+            needed[number] = ends
+    return needed
+
+
+def flat_recurrences(net: Net) -> set[int]:
+    """The recurrences over the steps of a net's own sequences, without others inside."""
+    return {
+        number
+        for number, node in enumerate(net.nodes)
+        if node.operation == "recur"
+        and not has_inner(node.recur.body)
+        and recur_extent([net.type_of(node.inputs[0])], node.attributes) == STEPS
+    }
+
+
+def waves(net: Net, groups: Groups) -> list[int]:
+    """For each node when it can run: plain nodes of one extent run together, all others alone.
+
+    A recurrence whose part computes totals waits for what they read besides.
+    """
+    levels: list[int] = []
+    for number, node in enumerate(net.nodes):
+        level = 0
+        read = {operand for total in groups.totals.get(number, ()) for operand in net.nodes[total].inputs}
+        for operand in (*node.inputs, *(other for other in read if other < number)):
+            other = net.nodes[operand]
+            if operand in groups.once:
+                continue
+            together = is_plain(node) and is_plain(other) and node.operation != "result"
+            together = together and other.operation not in ("input", "index", "result")
+            same = together and node.types[0].extent == other.types[0].extent
+            level = max(level, levels[operand] + (0 if same or node.operation == "result" else 1))
+        levels.append(level)
+    return levels

@@ -1,0 +1,51 @@
+"""Totals that the part of a recurrence computes: those of its own results.
+
+    part 0   da = recur(...)               part 0   da = recur(...)
+    part 1   s  = reduce da                         db = reduce reduce da
+    part 2   db = reduce s          ->              dW = contract x da
+    part 3   dW = contract x da
+
+An engine sums in machine code, over the values of one part. Parts between which NumPy sums are neither
+prepared for later calls nor run where the caller's sequences lie.
+"""
+
+from collections.abc import Collection
+
+from stepnet.net.ir import Net
+from stepnet.net.types import CONST, ROWS, STEPS
+
+
+def totals_by_recurrence(
+    net: Net, once: Collection[int], recurrences: Collection[int]
+) -> dict[int, tuple[int, ...]]:
+    """For recurrences the sums and contracts that their parts compute, in order.
+
+    once: the constants that are known when parameters are bound. recurrences: those over the steps of the
+    net's own sequences of which all outputs are needed.
+    """
+    owner: dict[int, int] = {}
+    for number, node in enumerate(net.nodes):
+        if node.operation == "result" and node.inputs[0] in recurrences:
+            owner[number] = node.inputs[0]
+        elif node.operation in ("reduce", "contract") and node.type.extent in (ROWS, CONST):
+            latest = max((owner.get(operand, -1) for operand in node.inputs), default=-1)
+            if latest >= 0 and all(
+                owner.get(operand) == latest or is_there(net, operand, latest, once)
+                for operand in node.inputs
+            ):
+                owner[number] = latest
+    found: dict[int, tuple[int, ...]] = {}
+    for recurrence in recurrences:
+        own = [n for n in owner if owner[n] == recurrence and net.nodes[n].operation != "result"]
+        needed = set[int]()
+        for number in reversed(own):
+            if net.type_of(number).extent == CONST or number in needed:
+                needed |= {number, *net.nodes[number].inputs}
+        if totals := tuple(number for number in own if number in needed):
+            found[recurrence] = totals
+    return found
+
+
+def is_there(net: Net, number: int, recurrence: int, once: Collection[int]) -> bool:
+    """Whether a value of all steps is computed before a recurrence runs, as far as its place shows."""
+    return number in once or (number < recurrence and net.type_of(number).extent == STEPS)
