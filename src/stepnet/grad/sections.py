@@ -61,7 +61,8 @@ def sections(net: Net) -> tuple[Section, ...]:
     >>> inside = Builder()
     >>> x, h = (inside.input(Type(ROWS, (2,), "float32"), name) for name in "xh")
     >>> body, builder = inside.net([inside.add("add", x, h)] * 2), Builder()
-    >>> y, h0 = builder.input(Type(STEPS, (2,), "float32"), "x"), builder.input(Type(ROWS, (2,), "float32"), "h")
+    >>> y = builder.input(Type(STEPS, (2,), "float32"), "x")
+    >>> h0 = builder.input(Type(ROWS, (2,), "float32"), "h")
     >>> for reverse in (False, True):
     ...     y = Recur(body, 1, 1, reverse).add_results(builder, [y, h0]).outputs[0]
     >>> [(section.reads, section.gives, section.reverse) for section in sections(builder.net([y]))]

@@ -91,8 +91,8 @@ class InPieces:
         return made
 
     def run(self, values: Values, call: Call, size: int, engine: Order) -> list[Array]:
-        """Adds what the section gives to the values. Gives what is kept: of each memory one array, those ahead
-        of all pieces but the first, piece after piece.
+        """Adds what the section gives to the values. Gives what is kept: of each memory one array, that ahead
+        of each piece but the first, piece after piece.
         """
         section, net = self.section, self.section.net
         inputs, memories = [values[number] for number in section.reads], self.begun(values, call)
@@ -112,7 +112,7 @@ class InPieces:
         return [np.concatenate(parts) for parts in kept]
 
     def gradients(
-        self, values: Values, known: Values, kept: Sequence[Array], call: Call, size: int, engine: Order
+        self, values: Values, known: dict[int, Array], kept: Sequence[Array], call: Call, size: int, engine: Order
     ) -> Iterable[tuple[int, Array]]:
         """The cotangents of what the section reads and begins with, each with its value of the whole net.
 
@@ -166,7 +166,7 @@ class AtOnce:
         return [arrays[place] for place in self.halved.saved]
 
     def gradients(
-        self, values: Values, known: Values, kept: Sequence[Array], call: Call, size: int, engine: Order
+        self, values: Values, known: dict[int, Array], kept: Sequence[Array], call: Call, size: int, engine: Order
     ) -> Iterable[tuple[int, Array]]:
         """As of `InPieces`."""
         section, cotangents = self.section, list[Array]()

@@ -12,8 +12,8 @@ from stepnet.grad.gradient import vjp as vjp_net
 from stepnet.net.ir import Builder, Net, with_inputs
 from stepnet.net.types import CONST, ROWS, STEPS, Type
 from stepnet.rnn.batch import Batch, checked_array
-from stepnet.rnn.control import Controls
 from stepnet.rnn.checkpoint import gradient_run
+from stepnet.rnn.control import Controls
 from stepnet.rnn.gradients import Given, Gradients, Programs, checked_layer, wanted_kinds
 from stepnet.rnn.layers import Layer, LayerPrograms
 from stepnet.rnn.nets import Arrays, run_net
@@ -163,7 +163,9 @@ def with_loss(
     """
     net, program, builder = given.net, given.reading.program, Builder()
     if alone:
-        order = made = [builder.input(net.type_of(n), f"result{place}") for place, n in enumerate(net.results)]
+        order = made = [
+            builder.input(net.type_of(n), f"result{place}") for place, n in enumerate(net.results)
+        ]
     else:
         place: list[int] = []
         for node in net.nodes:

@@ -73,9 +73,9 @@ class Piece:
             return self.beside[type_.extent[-1]]
         return self.rows if type_.extent == ROWS else self.places[len(type_.extent) - 2]
 
-    def of(self, whole: Array, type_: Type) -> Array:
+    def of(self, array: Array, type_: Type) -> Array:
         """The values of the piece: of an array of the whole call, of values of this type."""
-        return whole if type_.extent == CONST else np.ascontiguousarray(whole[self.where(type_)])
+        return array if type_.extent == CONST else np.ascontiguousarray(array[self.where(type_)])
 
     def inputs(self, net: Net, arrays: Sequence[Array | None]) -> list[Array | None]:
         """The values of the piece, of the arrays of a net's inputs."""
@@ -84,8 +84,8 @@ class Piece:
 
     def put(self, net: Net, results: Sequence[Array], arrays: Sequence[Array]) -> None:
         """Writes a net's results for the piece to where they lie in arrays of the whole call."""
-        for number, part, whole in zip(net.results, results, arrays, strict=True):
-            whole[self.where(net.type_of(number))] = part
+        for number, part, array in zip(net.results, results, arrays, strict=True):
+            array[self.where(net.type_of(number))] = part
 
 
 def pieces(call: Call, size: int, reverse: bool, counts: bool) -> Iterator[Piece]:

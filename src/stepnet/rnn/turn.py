@@ -1,8 +1,8 @@
 """The gradients of a section while its pieces are taken from the last to the first.
 
-    dh of the last steps  --piece 2-->  dh  --piece 1-->  dh  --piece 0-->  dh0
-    0                     --------->    dW  --------->    dW  --------->    dW      adds up
-                                        dx of piece 2     of piece 1        of piece 0
+dh of the last steps  --piece 2-->  dh  --piece 1-->  dh  --piece 0-->  dh0
+0                     --------->    dW  --------->    dW  --------->    dW      adds up
+                                    dx of piece 2     of piece 1        of piece 0
 """
 
 from collections.abc import Iterable, Sequence
@@ -61,7 +61,9 @@ class Turn:
     def cotangents(self, piece: Piece) -> list[Array]:
         """The cotangents of the results of a piece."""
         return [
-            zeros(type_, piece.call) if array is None else piece.of(array, type_).astype(type_.dtype, copy=False)
+            zeros(type_, piece.call)
+            if array is None
+            else piece.of(array, type_).astype(type_.dtype, copy=False)
             for type_, array in self.seeds
         ]
 
