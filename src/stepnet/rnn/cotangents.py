@@ -1,6 +1,6 @@
 """`vjp`: results of layers, and what takes the cotangents of these to gradients.
 
-The net of both is run in halves: what the second one reads of the first is saved.
+How the gradient is run says what is saved in between: `gradient_runs.py`.
 """
 
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ import numpy as np
 
 from stepnet.engines import Order, checked_engine
 from stepnet.errors import InputError
-from stepnet.grad.gradient import vjp as vjp_net
-from stepnet.grad.halves import halves
-from stepnet.net.ir import Net
 from stepnet.ragged import Ragged
 from stepnet.rnn.batch import checked_array
+from stepnet.rnn.checkpoint import gradient_run
 from stepnet.rnn.control import Controls
-from stepnet.rnn.gradients import KINDS, Given, Gradients, Programs, checked_layer, run_net, wanted_kinds
+from stepnet.rnn.gradient_runs import GradientRun
+from stepnet.rnn.gradients import KINDS, Given, Gradients, Programs, checked_layer, wanted_kinds
 from stepnet.rnn.layers import Layer, LayerPrograms
-from stepnet.rnn.program import Asked, NetProgram
+from stepnet.rnn.pieces import Checkpoint, checked_checkpoint
+from stepnet.rnn.program import Asked
 from stepnet.values.arguments import flag
 from stepnet.values.structure import leaves_as, named_leaves, rebuild, skeleton
 
@@ -63,6 +63,7 @@ class Vjp:
         lengths: Any = None,
         last_only: bool = False,
         wrt: Any = KINDS,
+        checkpoint: Checkpoint = None,
         engine: Asked = "auto",
         **control: Unpack[Controls],
     ) -> "tuple[tuple[Any, Any], Backward]":
@@ -70,8 +71,18 @@ class Vjp:
 
         params: other parameters than the layer's own, in their structure. wrt: what gradients are wanted of,
         some of "params", "inputs", "initial" and "statics". All others are as in a call of the layer.
+
+        checkpoint: what is kept for the gradients. None keeps what they read of every step. A number k keeps
+        the memories ahead of every k steps, and computes those k steps again when their gradients are made;
+        "sqrt" is the root of the most steps, about the k of least memory.
+
+        >>> import stepnet as sn
+        >>> rnn = sn.RNN(lambda x, h, W: (h + x * W, h + x * W), np.array([2.0]), memory=1)
+        >>> _, backward = sn.vjp(rnn)(np.ones((1, 100, 1)), checkpoint="sqrt")
+        >>> backward(None, np.ones((1, 1))).params
+        array([100.])
         """
-        asked, kinds = checked_engine(engine), wanted_kinds(wrt)
+        asked, kinds, kept = checked_engine(engine), wanted_kinds(wrt), checked_checkpoint(checkpoint)
         given = Given.of(
             self.run,
             sequences,
@@ -84,21 +95,11 @@ class Vjp:
             asked,
         )
         places = given.places(kinds)
-        forward, backward, saved = self.programs.get(
-            (given.reading.program, tuple(places)), lambda: two_programs(given.net, places)
-        )
-        apart = sum(levels > 0 for levels in given.reading.program.levels)
-        results = run_net(forward, given.arrays, given.call, asked, apart)
-        own = len(given.net.results)
-        assert len(results) == own + saved
-        finish = Backward(given, kinds, places, backward, asked, results[:own], results[own:])
+        run = gradient_run(self.programs, given.reading.program, given.net, places, kept)
+        made = run.forward(given.arrays, given.call, asked)
+        own, saved = made[: len(given.net.results)], [made[place] for place in run.saved]
+        finish = Backward(given, kinds, places, run, asked, own, saved)
         return finish.results, finish
-
-
-def two_programs(net: Net, places: list[int]) -> tuple[NetProgram, NetProgram, int]:
-    """The programs of both halves of the gradient of a net, and how many values the first saves."""
-    parts = halves(vjp_net(net, places), len(net.inputs), len(net.results))
-    return NetProgram(parts.forward), NetProgram(parts.backward), parts.saved
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class Backward:
     given: Given
     kinds: tuple[str, ...]
     places: list[int]
-    program: NetProgram
+    run: GradientRun
     engine: Order
     made: list[Array]
     saved: list[Array]
@@ -138,8 +139,7 @@ class Backward:
             for cotangent, flat, type_ in zip(flat_cotangents, self.made, types, strict=True)
             if type_.is_float
         ]
-        inputs = [*self.given.arrays, *arrays, *self.saved]
-        results = run_net(self.program, inputs, self.given.call, self.engine)
+        results = self.run.backward(self.given.arrays, arrays, self.saved, self.given.call, self.engine)
         return self.given.gradients(self.kinds, self.places, results)
 
 

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,6 @@ from stepnet.rnn.compose import Bidirectional, Stack, ends_early
 from stepnet.rnn.control import Controls, run_until
 from stepnet.rnn.declared import keep, same_parameters
 from stepnet.rnn.layers import Layer, LayerPrograms, LayersProgram
-from stepnet.rnn.program import NetProgram
 from stepnet.rnn.reading import Reading
 from stepnet.rnn.recurrence import RNN
 from stepnet.values.arguments import choice
@@ -209,38 +208,6 @@ class Given:
             "statics": rebuild(self.statics, [static(place) for place in ends.statics]),
         }
         return Gradients(**{kind: found[kind] for kind in kinds})
-
-
-def run_net(
-    program: NetProgram,
-    arrays: Sequence[Array | None],
-    call: Call,
-    engine: Order,
-    apart: int | None = None,
-) -> list[Array]:
-    """The results of a net, for the arrays of its inputs. None is a memory of zeros.
-
-    apart: how many of the outputs have memory of their own; the others live equally long.
-    """
-    ends, net = program.ends, program.net
-
-    def array(place: int) -> Array:
-        given, type_ = arrays[place], net.type_of(net.inputs[place])
-        return np.zeros((call.rows, *type_.shape), type_.dtype) if given is None else given
-
-    results = program.runs(engine)(
-        [array(place) for place in ends.parameters],
-        replace(
-            call,
-            sequences=[array(place) for place in ends.sequences],
-            initial=[arrays[place] for place in ends.memories],
-            statics=[array(place) for place in ends.statics],
-            apart=apart,
-        ),
-    )
-    places = (*ends.steps, *ends.rows, *ends.totals)
-    by_place = dict(zip(places, results.arrays, strict=True))
-    return [by_place[place] for place in range(len(by_place))]
 
 
 class Programs:

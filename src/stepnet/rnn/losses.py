@@ -12,9 +12,12 @@ from stepnet.grad.gradient import vjp as vjp_net
 from stepnet.net.ir import Builder, Net, with_inputs
 from stepnet.net.types import CONST, ROWS, STEPS, Type
 from stepnet.rnn.batch import Batch, checked_array
+from stepnet.rnn.checkpoint import gradient_run
 from stepnet.rnn.control import Controls
-from stepnet.rnn.gradients import Given, Gradients, Programs, checked_layer, run_net, wanted_kinds
+from stepnet.rnn.gradients import Given, Gradients, Programs, checked_layer, wanted_kinds
 from stepnet.rnn.layers import Layer, LayerPrograms
+from stepnet.rnn.nets import Arrays, run_net
+from stepnet.rnn.pieces import Checkpoint, checked_checkpoint
 from stepnet.rnn.program import Asked, NetProgram
 from stepnet.rnn.recurrence import RNN
 from stepnet.trace.lines import NamingLine, defined_at, refuse, written_at
@@ -70,6 +73,7 @@ class ValueAndGrad:
         lengths: Any = None,
         last_only: bool = False,
         wrt: Any = "params",
+        checkpoint: Checkpoint = None,
         engine: Asked = "auto",
         **control: Unpack[Controls],
     ) -> tuple[Any, Gradients]:
@@ -79,26 +83,55 @@ class ValueAndGrad:
         arrays with an entry for each sequence. All others are those of `vjp`.
         """
         asked, kinds, last_only = checked_engine(engine), wanted_kinds(wrt), flag(last_only, "last_only")
+        kept = checked_checkpoint(checkpoint)
         if isinstance(self.layer, RNN) and self.layer.until is not None:
             raise InputError("where a recurrence with until= ends is known when it has run: take vjp of it")
         given = Given.of(self.run, sequences, params, initial, statics, lengths, last_only, control, asked)
         aimed = target_arrays(targets, given, last_only, lengths, bool(control.get("time_major")))
         places = given.places(kinds)
-        kind = skeleton(targets), *((array.dtype, array.shape[1:]) for array in aimed)
-        program, dtype, at_steps = self.programs.get(
-            (given.reading.program, kind, tuple(places)),
-            lambda: self.program(given, targets, aimed, last_only, places),
-        )
-        count = int(given.call.lengths.sum()) if at_steps else given.call.rows
-        seed = np.asarray(1 / max(count, 1) if self.is_mean else 1, dtype)
-        value, *arrays = run_net(program, [*given.arrays, *aimed, seed], given.call, asked)
-        return (value * seed)[()], given.gradients(kinds, places, arrays)
+
+        def evaluated(arrays: Arrays, of: list[int]) -> tuple[Array, list[Array]]:
+            """The value of the loss, and its gradients for inputs of its net at some places."""
+            kind = skeleton(targets), *((array.dtype, array.shape[1:]) for array in aimed)
+            program, dtype, at_steps = self.programs.get(
+                (given.reading.program, kind, tuple(of), kept is None),
+                lambda: self.program(given, targets, aimed, last_only, of, kept is not None),
+            )
+            count = int(given.call.lengths.sum()) if at_steps else given.call.rows
+            seed = np.asarray(1 / max(count, 1) if self.is_mean else 1, dtype)
+            value, *gradients = run_net(program, [*arrays, *aimed, seed], given.call, asked)
+            return (value * seed)[()], gradients
+
+        if kept is None:
+            value, gradients = evaluated(given.arrays, places)
+            return value, given.gradients(kinds, places, gradients)
+        run = gradient_run(self.programs, given.reading.program, given.net, places, kept)
+        made = run.forward(given.arrays, given.call, asked)
+        types = [given.net.type_of(number) for number in given.net.results]
+        floats = [place for place, type_ in enumerate(types) if type_.is_float]
+        value, cotangents = evaluated(made[: len(types)], floats)
+        computed = [
+            array.astype(types[place].computed.dtype, copy=False)
+            for place, array in zip(floats, cotangents, strict=True)
+        ]
+        saved = [made[place] for place in run.saved]
+        gradients = run.backward(given.arrays, computed, saved, given.call, asked)
+        return value, given.gradients(kinds, places, gradients)
 
     def program(
-        self, given: Given, targets: Any, aimed: list[Array], last_only: bool, places: list[int]
+        self,
+        given: Given,
+        targets: Any,
+        aimed: list[Array],
+        last_only: bool,
+        places: list[int],
+        alone: bool,
     ) -> tuple[NetProgram, str, bool]:
-        """The program of the loss and its gradients; the loss's dtype, and whether it is one of each step."""
-        net, at_steps = with_loss(self.loss, given, targets, aimed, last_only)
+        """The program of the loss and its gradients; the loss's dtype, and whether it is one of each step.
+
+        alone: of the results of the layer, which is not in it.
+        """
+        net, at_steps = with_loss(self.loss, given, targets, aimed, last_only, alone)
         return NetProgram(vjp_net(net, places)), net.type_of(net.results[0]).dtype, at_steps
 
 
@@ -122,20 +155,28 @@ def target_arrays(targets: Any, given: Given, last_only: bool, lengths: Any, tim
 
 
 def with_loss(
-    loss: Callable[..., Any], given: Given, targets: Any, aimed: list[Array], last_only: bool
+    loss: Callable[..., Any], given: Given, targets: Any, aimed: list[Array], last_only: bool, alone: bool
 ) -> tuple[Net, bool]:
-    """The net of a layer that gives the sum of a loss alone, and whether the loss is one of each step."""
-    net, program = given.net, given.reading.program
-    builder = Builder()
-    place: list[int] = []
-    for node in net.nodes:
-        place.append(builder.copy(node, [place[operand] for operand in node.inputs]))
+    """The net of a layer that gives the sum of a loss alone, and whether the loss is one of each step.
+
+    alone: not the layer, but its results are in the net: they are inputs.
+    """
+    net, program, builder = given.net, given.reading.program, Builder()
+    if alone:
+        order = made = [
+            builder.input(net.type_of(n), f"result{place}") for place, n in enumerate(net.results)
+        ]
+    else:
+        place: list[int] = []
+        for node in net.nodes:
+            place.append(builder.copy(node, [place[operand] for operand in node.inputs]))
+        order, made = ([place[number] for number in ends] for ends in (net.inputs, net.results))
     extent = ROWS if last_only else STEPS
     inputs = [
         builder.input(Type(extent, array.shape[1:], array.dtype.name), f"target{number}")
         for number, array in enumerate(aimed)
     ]
-    results = [Traced(builder, place[number]) for number in net.results]
+    results = [Traced(builder, number) for number in made]
     count = len(results) - program.memories
     extras = {"final": rebuild(program.memory, results[count:])} if takes_final(loss) else {}
     outputs = rebuild(program.output, results[:count])
@@ -150,8 +191,7 @@ def with_loss(
     total = value.number
     while builder.type_of(total).extent != CONST:
         total = builder.add("reduce", total, how="sum")
-    order = [*(place[number] for number in net.inputs), *inputs]
-    return with_inputs(builder, order, [total]), value.type.extent == STEPS
+    return with_inputs(builder, [*order, *inputs], [total]), value.type.extent == STEPS
 
 
 def takes_final(loss: Callable[..., Any]) -> bool:

@@ -14,12 +14,14 @@ from stepnet.rnn.batch import Batch, initial_arrays
 from stepnet.rnn.declared import keep
 from stepnet.rnn.frozen import FrozenCalls
 from stepnet.rnn.layers import LayersProgram
+from stepnet.rnn.pieces import Checkpoint
 from stepnet.rnn.reading import Reading, call_of
 from stepnet.torch.function import (
     AUTO,
     Differentiable,
     array_of,
     is_transformed,
+    run_forward,
     tensor_of,
     wanted_of,
 )
@@ -49,6 +51,7 @@ class Runnable:
         memories: list[Any],
         parameters: list[Any],
         statics: list[Any] | None = None,
+        checkpoint: Checkpoint = None,
     ) -> list[Any]:
         """The results; outputs lie as the data do. memories: none for zeros."""
         still, transformed, batch = statics or [], is_transformed(), place.batch(data)
@@ -68,7 +71,7 @@ class Runnable:
             wanted = tuple(
                 place for place, one in enumerate(inputs) if one is not None and one.is_floating_point()
             )
-        results = list(self.differentiable(batch, wanted, inputs))
+        results = list(self.differentiable(batch, wanted, inputs, checkpoint))
         outputs, lead = len(self.program.levels), data.shape[: place.lead]
         whole = [one.reshape(*lead, *one.shape[1:]) for one in results[:outputs]]
         return [*whole, *results[outputs:]]
@@ -83,8 +86,7 @@ class Runnable:
         self.check(batch, data, *parts)
         if wanted:
             flat = data.flatten(0, place.lead - 1)
-            half = self.differentiable.halves(wanted)
-            return list(half.run_forward(batch, [flat, *inputs[1:]]))
+            return list(run_forward(self.differentiable.run(wanted), batch, [flat, *inputs[1:]]))
         memories, statics, parameters = parts
         results = self.bound_to(parameters)(self, batch, data, memories, parameters, statics)
         outputs = len(self.program.levels)

@@ -1,26 +1,26 @@
 """A net as a function of tensors that has gradients, of any order.
 
-y, h = net(x, h0, W)        the forward half of the net's gradient, and what it saves
-dx, dW of dy, dh            the backward half; or, where that is to have a gradient itself,
+y, h = net(x, h0, W)        the forward procedure of a `GradientRun`, and what it saves
+dx, dW of dy, dh            its backward procedure; or, where that is to have a gradient itself,
                             the net of both as such a function of x, h0, W, dy, dh
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 
-from stepnet.engines import checked_engine
+from stepnet.engines import Call, checked_engine
 from stepnet.errors import InputError
 from stepnet.grad.gradient import vjp
-from stepnet.grad.halves import halves
 from stepnet.net.ir import Net
-from stepnet.net.types import STEPS
 from stepnet.plan.passes.prune import prune
 from stepnet.rnn.batch import Batch
-from stepnet.rnn.gradients import Programs, run_net
-from stepnet.rnn.program import NetProgram
+from stepnet.rnn.checkpoint import gradient_run
+from stepnet.rnn.gradient_runs import GradientRun, Halved
+from stepnet.rnn.gradients import Programs
+from stepnet.rnn.pieces import Checkpoint
 from stepnet.rnn.reading import call_of
 from stepnet.torch.pytorch import pytorch
 
@@ -36,34 +36,20 @@ NO_VMAP = (
 )
 
 
-@dataclass(frozen=True)
-class Half:
-    """The programs of a gradient.
-
-    saved: for each value that the backward one reads of the forward one, the place of the forward one's
-    result. apart: how many results of each step are the net's own; those that are only saved live equally
-    long.
-    """
-
-    forward: NetProgram
-    backward: NetProgram
-    saved: tuple[int, ...]
-    apart: int
-
-    def run_forward(self, batch: Batch, tensors: Sequence[Any]) -> tuple[Any, ...]:
-        """The results, and behind them what is saved."""
-        return run(self.forward, batch, tensors, self.apart)
-
-
 class Differentiable:
     """A net whose results have gradients: those of the inputs at these places are wanted at each call."""
 
     def __init__(self, net: Net) -> None:
         self.net, self.kept = net, Programs()
+        self.floats = [place for place, number in enumerate(net.results) if net.type_of(number).is_float]
 
-    def halves(self, wanted: tuple[int, ...]) -> Half:
-        """The programs for gradients of these inputs."""
-        return self.kept.get(wanted, lambda: two_programs(self.net, wanted))
+    def run(self, wanted: tuple[int, ...], checkpoint: Checkpoint = None) -> GradientRun:
+        """What runs it and its gradients of these inputs."""
+        return gradient_run(self.kept, None, self.net, wanted, checkpoint)
+
+    def halves(self, wanted: tuple[int, ...]) -> Halved:
+        """The same where everything is kept, which a graph says the shapes of."""
+        return cast("Halved", self.run(wanted))
 
     def gradient(self, wanted: tuple[int, ...]) -> "Differentiable":
         """The gradients of these inputs, as a function of all inputs and the cotangents of all results."""
@@ -74,43 +60,33 @@ class Differentiable:
 
         return self.kept.get(("gradient", wanted), made)
 
-    def __call__(self, batch: Batch, wanted: tuple[int, ...], tensors: Sequence[Any]) -> tuple[Any, ...]:
+    def __call__(
+        self, batch: Batch, wanted: tuple[int, ...], tensors: Sequence[Any], checkpoint: Checkpoint = None
+    ) -> tuple[Any, ...]:
         """The results. batch: where the sequences lie. tensors: the inputs; None is a memory of zeros."""
-        return NetFunction.apply(self, batch, wanted, *tensors)[: len(self.net.results)]
-
-
-def two_programs(net: Net, wanted: tuple[int, ...]) -> Half:
-    """The programs of both halves. What is saved and a result too is one result of the forward half."""
-    parts = halves(vjp(net, wanted), len(net.inputs), len(net.results))
-    own = len(net.results)
-    results, saved = list(parts.forward.results[:own]), list[int]()
-    for number in parts.forward.results[own:]:
-        if number not in results:
-            results.append(number)
-        saved.append(results.index(number))
-    forward = replace(parts.forward, results=tuple(results))
-    apart = sum(net.type_of(number).extent == STEPS for number in net.results)
-    return Half(NetProgram(forward), NetProgram(parts.backward), tuple(saved), apart)
+        return NetFunction.apply(self, batch, wanted, checkpoint, *tensors)[: len(self.net.results)]
 
 
 class NetFunction(torch.autograd.Function):
     """What PyTorch runs. Everything that it is given or gives, and what is saved, is known to PyTorch."""
 
     @staticmethod
-    def forward(made: Differentiable, batch: Batch, wanted: tuple[int, ...], *tensors: Any) -> Any:
+    def forward(
+        made: Differentiable, batch: Batch, wanted: tuple[int, ...], checkpoint: Checkpoint, *tensors: Any
+    ) -> Any:
         """The results, and behind them what is saved."""
-        return made.halves(wanted).run_forward(batch, tensors)
+        return run_forward(made.run(wanted, checkpoint), batch, tensors)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
         """Saves the inputs, and what the backward half reads."""
-        ctx.made, ctx.batch, ctx.wanted, *tensors = inputs
+        ctx.made, ctx.batch, ctx.wanted, ctx.checkpoint, *tensors = inputs
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*output[len(ctx.made.net.results) :])
         ctx.count = len(tensors)
-        saved = [output[place] for place in ctx.made.halves(ctx.wanted).saved]
+        saved = [output[place] for place in ctx.made.run(ctx.wanted, ctx.checkpoint).saved]
         ctx.save_for_backward(*tensors, *saved)
-        ctx.like = [(one.shape, one.dtype) for one in output[: len(ctx.made.net.results)]]
+        ctx.like = [(output[place].shape, output[place].dtype) for place in ctx.made.floats]
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
@@ -118,17 +94,18 @@ class NetFunction(torch.autograd.Function):
         made, wanted = ctx.made, ctx.wanted
         every = ctx.saved_tensors  # read once, as activation checkpointing needs it
         tensors, saved = every[: ctx.count], every[ctx.count :]
+        given = [cotangents[place] for place in made.floats]
         known = [
             torch.zeros(shape, dtype=dtype) if one is None else one
-            for one, (shape, dtype) in zip(cotangents, ctx.like, strict=False)
+            for one, (shape, dtype) in zip(given, ctx.like, strict=True)
         ]
         if torch.is_grad_enabled():  # they are to have a gradient themselves
             inputs = [*tensors, *known]
             found = made.gradient(wanted)(ctx.batch, wanted_of(inputs), inputs)
         else:
-            found = run(made.halves(wanted).backward, ctx.batch, [*tensors, *known, *saved])
+            found = run_backward(made.run(wanted, ctx.checkpoint), ctx.batch, tensors, known, saved)
         gradients = dict(zip(wanted, found, strict=True))
-        return None, None, None, *(gradients.get(place) for place in range(ctx.count))
+        return None, None, None, None, *(gradients.get(place) for place in range(ctx.count))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
@@ -157,18 +134,35 @@ def is_transformed() -> bool:
 # ---- tensors and arrays ------------------------------------------------------------------------------------
 
 
-def run(
-    program: NetProgram, batch: Batch, tensors: Sequence[Any], apart: int | None = None
-) -> tuple[Any, ...]:
-    """The results of a net as tensors, of which no two share numbers.
+def run_forward(run: GradientRun, batch: Batch, tensors: Sequence[Any]) -> tuple[Any, ...]:
+    """The results of a net as tensors, and behind them what is saved."""
+    arrays = arrays_of(tensors)
+    return as_tensors(run.forward(arrays, call_in(batch), AUTO), arrays)
 
-    apart: how many of the outputs have memory of their own; the others live equally long.
-    """
-    arrays = [None if one is None else view_of(one) for one in tensors]
-    results = run_net(program, arrays, call_of(batch, [], [], False, None, None), AUTO, apart)
-    taken = {id(one) for one in arrays if one is not None}
-    tensors = list[Any]()
-    for array in results:
+
+def run_backward(
+    run: GradientRun, batch: Batch, tensors: Sequence[Any], cotangents: Sequence[Any], saved: Sequence[Any]
+) -> tuple[Any, ...]:
+    """The gradients of a net as tensors."""
+    arrays, known, kept = map(arrays_of, (tensors, cotangents, saved))
+    found = run.backward(arrays, known, kept, call_in(batch), AUTO)
+    return as_tensors(found, [*arrays, *known, *kept])
+
+
+def call_in(batch: Batch) -> Call:
+    """A call on sequences that lie as those of a batch."""
+    return call_of(batch, [], [], False, None, None)
+
+
+def arrays_of(tensors: Sequence[Any]) -> list[Any]:
+    """The arrays of tensors; None stays."""
+    return [None if one is None else view_of(one) for one in tensors]
+
+
+def as_tensors(arrays: Sequence[Array], known: Sequence[Array | None]) -> tuple[Any, ...]:
+    """Arrays as tensors, of which none shares numbers with another, or with known ones."""
+    taken, tensors = {id(array) for array in known if array is not None}, list[Any]()
+    for array in arrays:
         # A view has the array that it is of as its base, and all else lies in memory of its own.
         shared = id(array) in taken or id(array.base) in taken
         tensors.append(tensor_of(array.copy() if shared else array))

@@ -7,6 +7,7 @@ They are subclasses of these: constructors, parameters, state_dicts and messages
 from collections.abc import Callable
 from typing import Any, cast
 
+from stepnet.rnn.pieces import Checkpoint, checked_checkpoint
 from stepnet.torch.bound import BOUND
 from stepnet.torch.cells import Sizes
 from stepnet.torch.checks import DTYPES, as_cast, check_tensors
@@ -18,10 +19,17 @@ torch: Any = pytorch("torch")
 
 
 class Layer:
-    """The forward of a module of torch.nn, whose subclass comes behind this one."""
+    """The forward of a module of torch.nn, whose subclass comes behind this one.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    checkpoint: what is kept for gradients, as of `stepnet.vjp`'s call.
+    """
+
+    checkpoint: Checkpoint = None
+
+    def __init__(self, *args: Any, checkpoint: Checkpoint = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        if checked_checkpoint(checkpoint) is not None:
+            self.checkpoint = checkpoint
 
     def forward(self: Any, input: Any, hx: Any = None) -> Any:  # noqa: A002 - PyTorch's names
         """The outputs and the last states. See the class in torch.nn."""
@@ -142,7 +150,7 @@ def run_one(
     """The outputs and the last states of layers as one net."""
     kinds = 2 if sizes.mode == "LSTM" else 1
     memories = [one for each in zip(*(state.unbind(0) for state in states), strict=True) for one in each]
-    outputs, *last = run_sizes(module, sizes, place, data, memories, tensors)
+    outputs, *last = run_sizes(module, sizes, place, data, memories, tensors, module.checkpoint)
     return outputs, [torch.stack(last[kind::kinds]) for kind in range(kinds)]
 
 
@@ -157,6 +165,10 @@ class GRU(Layer, torch.nn.GRU):
     devices than the CPU torch.nn's own forward runs: cuDNN on CUDA. Under autocast it runs in the dtype of
     the parameters. In graphs of torch.compile (with `torch._dynamo.config.allow_rnn`) and torch.export it is
     one operator, with first derivatives.
+
+    One argument is added, and is an attribute that may be set: `checkpoint=k` keeps for gradients the states
+    ahead of every k steps alone, and runs those k steps again when their gradients are made; "sqrt" is the
+    root of the most steps. Gradients of gradients keep everything.
 
     Raises:
         InputError: For other dtypes, under torch.vmap, and for forward-mode derivatives. Errors of shapes are
@@ -173,6 +185,8 @@ class GRU(Layer, torch.nn.GRU):
     >>> outputs.sum().backward()
     >>> ours.weight_hh_l0.grad.shape
     torch.Size([12, 4])
+    >>> ours.checkpoint = "sqrt"
+    >>> ours(torch.ones(2, 1000, 3))[0].sum().backward()
     """
 
 

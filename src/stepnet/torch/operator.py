@@ -20,9 +20,10 @@ from weakref import WeakValueDictionary
 from stepnet.errors import InputError
 from stepnet.net.ir import Net
 from stepnet.net.types import ROWS, STEPS
+from stepnet.rnn.pieces import Checkpoint, checked_checkpoint
 from stepnet.torch.bound import Runnable
 from stepnet.torch.cells import Sizes, program_of
-from stepnet.torch.function import NO_VMAP, run, wanted_of
+from stepnet.torch.function import NO_VMAP, run_backward, wanted_of
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.sequences import MOST_KEPT, Place
 
@@ -34,6 +35,10 @@ MODULES = WeakValueDictionary[str, Any]()
 NO_TRANSFORM = (
     "inside torch.compile, recurrences cannot run under the transforms of torch.func: differentiate with "
     "backward or torch.autograd.grad, or compile what does not hold the transform"
+)
+NO_CHECKPOINT = (
+    "inside torch.compile and torch.export, recurrences have no checkpoint=, which keeps as much as the "
+    "lengths say: run the module outside the graph, or set its checkpoint to None"
 )
 OPERANDS = "str key, str form, Tensor[] place, int[] wanted, Tensor[] inputs"
 
@@ -73,12 +78,26 @@ def apart(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def run_sizes(
-    module: Any, sizes: Sizes, place: Place, data: Any, memories: list[Any], parameters: list[Any]
+    module: Any,
+    sizes: Sizes,
+    place: Place,
+    data: Any,
+    memories: list[Any],
+    parameters: list[Any],
+    checkpoint: Checkpoint = None,
 ) -> list[Any]:
     """The results of layers or a cell of torch.nn: as an operator where a graph is made."""
     if torch.compiler.is_compiling():
+        check_graph(checkpoint)
         return in_graph(sizes.key, place, data, memories, [], parameters, 1)
-    return runnable_of_sizes(sizes)(module, place, data, memories, parameters)
+    run = runnable_of_sizes(sizes)
+    return run(module, place, data, memories, parameters, checkpoint=checked_checkpoint(checkpoint))
+
+
+def check_graph(checkpoint: Checkpoint) -> None:
+    """Raises `InputError` for a checkpoint in a graph, which holds the shapes of all that is kept."""
+    if checkpoint is not None:
+        raise InputError(NO_CHECKPOINT)
 
 
 def in_graph(
@@ -124,9 +143,11 @@ def recurrence_backward(
     key: str, form: str, place: Sequence[Any], wanted: Sequence[int], inputs: Sequence[Any]
 ) -> Any:
     """The gradients of the wanted inputs, of all inputs, cotangents, and what was saved."""
-    half, where = runnable_of(key).differentiable.halves(tuple(wanted)), Place(form, tuple(place))
-    data, *others = inputs
-    return list(run(half.backward, where.batch(data), [data.flatten(0, where.lead - 1), *others]))
+    made, where = runnable_of(key).differentiable, Place(form, tuple(place))
+    data, count, floats = inputs[0], len(made.net.inputs), len(made.floats)
+    tensors = [data.flatten(0, where.lead - 1), *inputs[1:count]]
+    cotangents, saved = inputs[count : count + floats], inputs[count + floats :]
+    return list(run_backward(made.run(tuple(wanted)), where.batch(data), tensors, cotangents, saved))
 
 
 def shapes_of(net: Net, form: str, inputs: Sequence[Any]) -> list[Any]:
@@ -146,12 +167,12 @@ def recurrence_shapes(key: str, form: str, place: Any, wanted: Sequence[int], in
     """What `recurrence` gives, without numbers."""
     runnable = runnable_of(key)
     half = runnable.differentiable.halves(tuple(wanted)) if wanted else None
-    return shapes_of(half.forward.net if half else runnable.program.net, form, inputs)
+    return shapes_of(half.first.net if half else runnable.program.net, form, inputs)
 
 
 def backward_shapes(key: str, form: str, place: Any, wanted: Sequence[int], inputs: Sequence[Any]) -> Any:
     """What `recurrence_backward` gives, without numbers."""
-    return shapes_of(runnable_of(key).differentiable.halves(tuple(wanted)).backward.net, form, inputs)
+    return shapes_of(runnable_of(key).differentiable.halves(tuple(wanted)).second.net, form, inputs)
 
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Any]) -> None:
@@ -174,8 +195,8 @@ def gradients(ctx: Any, cotangents: Sequence[Any]) -> tuple[Any, ...]:
     every = ctx.saved_tensors
     place, tensors, behind = every[:places], every[places : places + count], every[places + count :]
     results, saved = behind[: ctx.results], behind[ctx.results :]
-    own = len(runnable_of(ctx.key).program.net.results)
-    pairs = list(zip(cotangents, results, strict=True))[:own]
+    floats = runnable_of(ctx.key).differentiable.floats
+    pairs = [(cotangents[place], results[place]) for place in floats]
     known = [torch.zeros_like(like) if one is None else one for one, like in pairs]
     inputs = [*tensors, *known, *saved]
     found = torch.ops.stepnet.recurrence_backward(ctx.key, ctx.form, list(place), ctx.wanted, inputs)

@@ -19,7 +19,9 @@ sigmoid, tanh = torch.sigmoid, torch.tanh
 
 
 class Ready(Recurrence):
-    """A recurrence of a cell of this module. extra: how many features the cell is given beside the inputs."""
+    """A recurrence of a cell of this module. extra: how many features the cell is given beside the inputs.
+    options: those of a `Recurrence`.
+    """
 
     def __init__(
         self,
@@ -30,12 +32,11 @@ class Ready(Recurrence):
         paired: bool,
         extra: int = 0,
         statics: Any = None,
-        batch_first: bool = False,
-        reverse: bool = False,
+        **options: Any,
     ) -> None:
         state = torch.zeros(1, hidden)
         example = torch.zeros(1, inputs + extra), (state, state) if paired else state
-        super().__init__(cell, example, statics=statics, batch_first=batch_first, reverse=reverse)
+        super().__init__(cell, example, statics=statics, **options)
         self.inputs, self.hidden = inputs, hidden
 
 

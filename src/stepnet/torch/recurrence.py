@@ -10,9 +10,10 @@ import numpy as np
 from stepnet.errors import InputError
 from stepnet.rnn.declared import keep
 from stepnet.rnn.layers import LayerPrograms
+from stepnet.rnn.pieces import Checkpoint, checked_checkpoint
 from stepnet.torch.bound import BOUND, Runnable
 from stepnet.torch.checks import DTYPES
-from stepnet.torch.operator import MODULES, in_graph, untraced
+from stepnet.torch.operator import MODULES, check_graph, in_graph, untraced
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.sequences import Sequences
 from stepnet.torch.trace import described, tensors_of, trace
@@ -37,6 +38,7 @@ class Recurrence(torch.nn.Module):
         statics: An example of the statics.
         batch_first: Whether tensors of sequences are [batch, time, ...] and not [time, batch, ...].
         reverse: Whether each sequence runs from its last step.
+        checkpoint: What is kept for gradients, as of `GRU`; an attribute that may be set.
 
     Raises:
         InputError: For what is no step, and for a tensor that the step uses besides its parameters and that
@@ -60,9 +62,11 @@ class Recurrence(torch.nn.Module):
         statics: Any = None,
         batch_first: bool = False,
         reverse: bool = False,
+        checkpoint: Checkpoint = None,
     ) -> None:
         super().__init__()  # type: ignore[misc]
         self.batch_first, self.reverse = batch_first, reverse
+        self.checkpoint = checked_checkpoint(checkpoint)
         trace(step, example, statics=statics, reverse=reverse)  # which says what is wrong
         check_example(step, example)
         check_others(step)
@@ -99,7 +103,9 @@ class Recurrence(torch.nn.Module):
         """The outputs and the last states: by the operator where a graph is made."""
         tensors = list(self.tensors.values())
         if not torch.compiler.is_compiling():
-            return self.runnable(tensors)(self, given.place, given.data, states, tensors, statics)
+            kept = checked_checkpoint(self.checkpoint)
+            return self.runnable(tensors)(self, given.place, given.data, states, tensors, statics, kept)
+        check_graph(self.checkpoint)
         if not states:
             states = self.zeros(given)
         key = f"{self._name}:{'train' if self.training else 'eval'}"

@@ -1,0 +1,222 @@
+"""A net cut into sections, whose recurrences all run in one direction and begin with memories given to them.
+
+    y1, h1 = recur(x; f)                 section 0   y1, h1 of x, h0          from the first step
+    y2, h2 = recur(y1; g, reverse)  ->   section 1   y2, h2 of y1, h0         from the last step
+    y = concat(y1, y2)                               y of y1
+
+So a section can be run a few steps at a time: what the steps behind need of the steps ahead are its memories.
+Cheap nodes between recurrences are in each section that reads them; only what recurrences give goes from one
+section to another.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from stepnet.errors import NetError
+from stepnet.net.ir import Builder, Net, with_inputs
+from stepnet.net.types import CONST, ROWS, STEPS
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A memory of a section. begins, ends: the values of the whole net that it begins with, None for zeros,
+    and that its last value is, None where nobody reads that.
+    """
+
+    begins: int | None
+    ends: int | None
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a net. Its inputs are what it reads, and then its memories; its results what it gives, and
+    then the last of its memories.
+
+    reads, gives: the values of the whole net that these are. What it gives per row is the last step's value,
+    in its direction. memories: none of a section behind all recurrences, which has no steps to run.
+    """
+
+    net: Net
+    reads: tuple[int, ...]
+    gives: tuple[int, ...]
+    memories: tuple[Carried, ...]
+    reverse: bool
+
+    @property
+    def operands(self) -> tuple[int, ...]:
+        """All values of the whole net that it reads, or begins with."""
+        return (*self.reads, *(memory.begins for memory in self.memories if memory.begins is not None))
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        """All values of the whole net that it makes."""
+        return (*self.gives, *(memory.ends for memory in self.memories if memory.ends is not None))
+
+
+def sections(net: Net) -> tuple[Section, ...]:
+    """The sections of a net, in the order they run.
+
+    >>> from stepnet.net.ir import Recur
+    >>> from stepnet.net.types import Type
+    >>> inside = Builder()
+    >>> x, h = (inside.input(Type(ROWS, (2,), "float32"), name) for name in "xh")
+    >>> body, builder = inside.net([inside.add("add", x, h)] * 2), Builder()
+    >>> y = builder.input(Type(STEPS, (2,), "float32"), "x")
+    >>> h0 = builder.input(Type(ROWS, (2,), "float32"), "h")
+    >>> for reverse in (False, True):
+    ...     y = Recur(body, 1, 1, reverse).add_results(builder, [y, h0]).outputs[0]
+    >>> [(section.reads, section.gives, section.reverse) for section in sections(builder.net([y]))]
+    [((0,), (3,), False), ((3,), (5,), True)]
+    """
+    homes = Homes(net)
+    wanted: list[dict[int, None]] = [{} for _ in range(homes.count + 1)]
+    for number in net.results:
+        wanted[homes.of[number]][number] = None
+    found: list[Section] = []
+    for place in reversed(range(homes.count + 1)):
+        if wanted[place]:
+            section = Cut(net, homes, place).section(list(wanted[place]))
+            for number in section.operands:
+                if net.nodes[number].operation != "input":
+                    wanted[homes.of[number]][number] = None
+            found.append(section)
+    return tuple(reversed(found))
+
+
+class Homes:
+    """The section of each node, the earliest one that can make it.
+
+    reverse: the direction of each section. count: how many have recurrences; one more is for what is made of
+    last steps and last memories.
+    """
+
+    def __init__(self, net: Net) -> None:
+        self.net = net
+        self.reverse: list[bool] = []
+        self.of: list[int] = []
+        self.ready: list[int] = []  # from which section on a node can be read
+        for number in range(len(net.nodes)):
+            self.of.append(self.home(number))
+            self.ready.append(self.of[number] + self.is_end(number))
+        count = self.count = len(self.reverse)
+        for number, node in enumerate(net.nodes):
+            if self.ready[number] and node.operation != "recur" and not self.is_end(number):
+                self.of[number] = count if node.type.extent in (CONST, ROWS) else self.of[number]
+
+    def home(self, number: int) -> int:
+        """The section of a node whose operands have theirs."""
+        node = self.net.nodes[number]
+        if node.operation == "result":
+            return self.of[node.inputs[0]]
+        place = max((self.ready[operand] for operand in node.inputs), default=0)
+        if node.operation != "recur":
+            return place
+        while place < len(self.reverse) and self.reverse[place] != node.recur.reverse:
+            place += 1
+        if place == len(self.reverse):
+            self.reverse.append(node.recur.reverse)
+        return place
+
+    def is_end(self, number: int) -> bool:
+        """Whether a value is there when all steps of its section are: of a last step, or a last memory."""
+        node = self.net.nodes[number]
+        if node.operation == "reduce" and self.net.type_of(node.inputs[0]).extent == STEPS:
+            reverse = self.reverse and self.reverse[min(self.of[node.inputs[0]], len(self.reverse) - 1)]
+            return node.attributes["how"] == ("first" if reverse else "last")
+        return node.operation == "result" and node.type.extent == ROWS
+
+    def is_cut(self, number: int, place: int) -> bool:
+        """Whether a section gets a value from one ahead of it, or from outside."""
+        node = self.net.nodes[number]
+        if node.operation == "input":
+            return True
+        return self.of[number] < place and (node.operation == "result" or self.is_end(number))
+
+
+@dataclass
+class Cut:
+    """One section on its way."""
+
+    net: Net
+    homes: Homes
+    number: int
+    builder: Builder = field(default_factory=Builder)
+    place: dict[int, int] = field(default_factory=dict[int, int])
+    reads: dict[int, int] = field(default_factory=dict[int, int])
+    inputs: list[int] = field(default_factory=list[int])
+    lasts: list[int] = field(default_factory=list[int])
+    memories: list[Carried] = field(default_factory=list[Carried])
+
+    def section(self, wanted: list[int]) -> Section:
+        """The section that gives these values."""
+        for number in sorted(self.needed(wanted)):
+            if self.homes.is_cut(number, self.number):
+                made = self.builder.input(self.net.type_of(number), self.net.nodes[number].name)
+                self.reads[number] = self.place[number] = made
+            else:
+                self.copy(number, wanted)
+        ends = {memory.ends for memory in self.memories}
+        gives = [number for number in wanted if number not in ends]
+        order = [*self.reads.values(), *self.inputs]
+        made = with_inputs(self.builder, order, [*(self.place[number] for number in gives), *self.lasts])
+        reverse = bool(self.memories) and self.homes.reverse[self.number]
+        return Section(made, tuple(self.reads), tuple(gives), tuple(self.memories), reverse)
+
+    def needed(self, wanted: Iterable[int]) -> set[int]:
+        """The nodes of the section, and what it reads."""
+        needed: set[int] = set()
+        waiting = list(wanted)
+        while waiting:
+            number = waiting.pop()
+            if number not in needed:
+                needed.add(number)
+                if not self.homes.is_cut(number, self.number):
+                    waiting += self.operands(number)
+        return needed
+
+    def operands(self, number: int) -> list[int]:
+        """What a node reads, without the memories that a recurrence begins with."""
+        node = self.net.nodes[number]
+        if node.operation != "recur":
+            return list(node.inputs)
+        given = node.recur.given(node.inputs)
+        return [*given.sequences, *given.others]
+
+    def copy(self, number: int, wanted: list[int]) -> None:
+        """Copies a node; a recurrence begins with memories that are inputs, and gives its last ones."""
+        node, builder = self.net.nodes[number], self.builder
+        if node.operation != "recur":
+            self.place[number] = builder.copy(node, [self.place[operand] for operand in node.inputs])
+            return
+        recur, body = node.recur, node.recur.body
+        given = recur.given(node.inputs)
+        inputs = [
+            builder.input(self.net.type_of(operand), body.nodes[inner].name)
+            for operand, inner in zip(given.memories, recur.memories, strict=True)
+        ]
+        sequences, others = (
+            [self.place[operand] for operand in kind] for kind in (given.sequences, given.others)
+        )
+        made = self.place[number] = builder.copy(node, [*sequences, *inputs, *others])
+        first = len(recur.outputs)
+        for place, operand in enumerate(given.memories, first):
+            picked = [
+                one
+                for one in wanted
+                if self.net.nodes[one].operation == "result"
+                and self.net.nodes[one].inputs[0] == number
+                and self.net.nodes[one].attributes["of"] == place
+            ]
+            self.memories.append(Carried(self.begins(operand), picked[0] if picked else None))
+            self.lasts.append(builder.add("result", made, of=place))
+        self.inputs += inputs
+
+    def begins(self, number: int) -> int | None:
+        """The value that a memory begins with; None for zeros."""
+        if self.homes.is_cut(number, self.number):
+            return number
+        node = self.net.nodes[number]
+        source = self.net.nodes[node.inputs[0]] if node.operation == "expand" else node
+        if source.operation != "constant" or source.attributes["value"].value.any():
+            raise NetError(f"a memory of a section is an input or zeros, not {node.operation}")
+        return None

@@ -1,0 +1,136 @@
+"""What a schedule costs, and what it holds, for each step, for each sequence, and once.
+
+x @ W at rows/steps       2 * 3 * 12 flops of each step
+contract of both          2 * 3 * 12 flops of each step: it adds all steps up
+W.T                       once
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from stepnet.net.ir import Net
+from stepnet.net.type_rules import TOTALS
+from stepnet.net.types import CONST, ROWS, STEPS, Extent, Type
+from stepnet.plan.plan import Plan
+from stepnet.plan.schedule import Part, Schedule
+from stepnet.rnn.explain import flops, is_work, nbytes, stages_of, traffic
+
+STAGE_EXTENTS = {
+    "once": CONST,
+    "sequence": ROWS,
+    "before": STEPS,
+    "loop": STEPS,
+    "after": STEPS,
+    "reduced": STEPS,
+    "ended": ROWS,
+}
+"""How many there are of each run of a stage. The total has a line for each extent that it adds up."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What is done each time: flops, bytes of parameters read, and bytes of other values read or written."""
+
+    flops: int = 0
+    weights: int = 0
+    values: int = 0
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(self.flops + other.flops, self.weights + other.weights, self.values + other.values)
+
+
+Costs = Mapping[Extent, Cost]
+"""Costs of one step, of one sequence, once, and of what else there may be, by extent."""
+Held = Mapping[Extent, int]
+"""Bytes of one step, of one sequence and so on."""
+
+
+def added(pairs: Iterable[tuple[Extent, Cost]]) -> dict[Extent, Cost]:
+    """Costs of the same extent added, the deepest first."""
+    found: dict[Extent, Cost] = {}
+    for extent, cost in pairs:
+        found[extent] = found.get(extent, Cost()) + cost
+    return dict(sorted(found.items(), key=lambda pair: -len(pair[0])))
+
+
+def bytes_of(types: Iterable[Type]) -> dict[Extent, int]:
+    """The bytes of one of each of these values, by extent."""
+    found: dict[Extent, int] = {}
+    for type_ in types:
+        found[type_.extent] = found.get(type_.extent, 0) + nbytes([type_])
+    return found
+
+
+def sum_of(*parts: Held) -> dict[Extent, int]:
+    """Bytes of the same extent added."""
+    return {extent: sum(part.get(extent, 0) for part in parts) for part in parts for extent in part}
+
+
+# ---- what is done ------------------------------------------------------------------------------------------
+
+
+def costs(schedule: Schedule) -> dict[Extent, Cost]:
+    """What a schedule does."""
+    return added(pair for part in schedule.parts for pair in part_costs(schedule.net, part))
+
+
+def part_costs(net: Net, part: Part) -> Iterator[tuple[Extent, Cost]]:
+    """What one part does, by extents of the net around it."""
+    if part.plan is not None:
+        rows = part.extent[:-1] if part.kind == "recurrence" else part.extent
+        places = {CONST: CONST, ROWS: rows, STEPS: part.extent}
+        yield from ((places[extent], cost) for extent, cost in plan_costs(part.plan))
+    elif part.inner is not None:
+        for extent, cost in costs(part.inner).items():
+            yield (*part.extent, *extent[1:]) if extent else CONST, cost
+    else:
+        yield from node_costs(net, [number for number in part.gives if number >= 0])
+
+
+def plan_costs(plan: Plan) -> Iterator[tuple[Extent, Cost]]:
+    """What a plan does, stage by stage."""
+    for name, net, phases in stages_of(plan):
+        numbers = [number for phase in phases for number in phase]
+        if name == "total":
+            yield from node_costs(net, numbers)
+            continue
+        work = [n for n in numbers if is_work(net.nodes[n]) or net.nodes[n].operation == "result"]
+        if any(is_work(net.nodes[n]) for n in work):
+            yield STAGE_EXTENTS[name], Cost(sum(flops(net, n) for n in work), *traffic(net, work))
+
+
+def node_costs(net: Net, numbers: Iterable[int]) -> Iterator[tuple[Extent, Cost]]:
+    """What nodes do by themselves: a total is of each value that it adds up."""
+    for number in numbers:
+        node = net.nodes[number]
+        if not is_work(node):
+            continue
+        types = [net.type_of(operand) for operand in node.inputs]
+        extent = types[0].extent if node.operation in TOTALS and types else node.type.extent
+        weights = nbytes(type_ for type_ in types if type_.extent == CONST)
+        values = nbytes(type_ for type_ in types if type_.extent != CONST)
+        yield extent, Cost(flops(net, number), weights, values)
+        yield node.type.extent, Cost(values=nbytes([node.type]))
+
+
+# ---- what is held ------------------------------------------------------------------------------------------
+
+
+def held(schedule: Schedule) -> dict[Extent, int]:
+    """The bytes that a schedule holds at most besides its results: what one part gives another, to the end;
+    and what a plan keeps of all steps for its totals.
+    """
+    net = schedule.net
+    if schedule.whole is not None:
+        return kept(schedule.whole)
+    results = {*net.results}
+    gives = {number for part in schedule.parts for number in part.gives if number >= 0}
+    between = bytes_of(net.type_of(number) for number in gives - results)
+    inside = [kept(part.plan) for part in schedule.parts if part.plan is not None and part.extent == STEPS]
+    return sum_of(between, max(inside, key=lambda one: one.get(STEPS, 0), default={}))
+
+
+def kept(plan: Plan) -> dict[Extent, int]:
+    """The bytes that a plan keeps of all steps for what is computed behind them."""
+    read = plan.read_in_the_end - {*plan.net.inputs}
+    return bytes_of(plan.net.type_of(n) for n in read if plan.net.type_of(n).extent == STEPS)

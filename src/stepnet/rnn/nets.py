@@ -1,0 +1,77 @@
+"""A net run on arrays in the order of its inputs, with results in the order of its own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+
+from stepnet.engines import Bound, Call, Order, Results
+from stepnet.rnn.program import NetProgram
+
+Array = np.ndarray
+Arrays = Sequence[Array | None]
+"""The arrays of a net's inputs; None is a memory of zeros."""
+
+
+def run_net(
+    program: NetProgram, arrays: Arrays, call: Call, engine: Order, apart: int | None = None
+) -> list[Array]:
+    """The results of a net, for the arrays of its inputs.
+
+    apart: how many of the outputs have memory of their own; the others live equally long.
+    """
+    laid_out = call_on(program, arrays, call, apart)
+    return in_order(program, program.runs(engine)(parameters(program, arrays, call), laid_out))
+
+
+@dataclass(frozen=True)
+class BoundNet:
+    """A net with its parameters, for several calls."""
+
+    program: NetProgram
+    bound: Bound
+
+    @classmethod
+    def of(cls, program: NetProgram, arrays: Arrays, call: Call, engine: Order) -> Self:
+        """The net with the parameters among the arrays of its inputs."""
+        return cls(program, program.kernel(engine).bind(parameters(program, arrays, call)))
+
+    def __call__(self, arrays: Arrays, call: Call, apart: int | None = None) -> list[Array]:
+        """As `run_net`."""
+        return in_order(self.program, self.bound(call_on(self.program, arrays, call, apart)))
+
+    def release(self) -> None:
+        """Gives back its memory: it is not called any more."""
+        self.bound.release()
+
+
+def filled(program: NetProgram, arrays: Arrays, place: int, call: Call) -> Array:
+    """The array of an input, zeros where it is None."""
+    array, type_ = arrays[place], program.net.type_of(program.net.inputs[place])
+    return np.zeros((call.rows, *type_.shape), type_.dtype) if array is None else array
+
+
+def parameters(program: NetProgram, arrays: Arrays, call: Call) -> list[Array]:
+    """The parameters among the arrays of a net's inputs."""
+    return [filled(program, arrays, place, call) for place in program.ends.parameters]
+
+
+def call_on(program: NetProgram, arrays: Arrays, call: Call, apart: int | None) -> Call:
+    """The call on the arrays of a net's inputs."""
+    ends = program.ends
+    return replace(
+        call,
+        sequences=[filled(program, arrays, place, call) for place in ends.sequences],
+        initial=[arrays[place] for place in ends.memories],
+        statics=[filled(program, arrays, place, call) for place in ends.statics],
+        apart=apart,
+    )
+
+
+def in_order(program: NetProgram, results: Results) -> list[Array]:
+    """Results in the order of the net's."""
+    ends = program.ends
+    places = (*ends.steps, *ends.rows, *ends.totals)
+    by_place = dict(zip(places, results.arrays, strict=True))
+    return [by_place[place] for place in range(len(by_place))]

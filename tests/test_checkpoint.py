@@ -1,0 +1,336 @@
+"""Gradients that keep memories of some steps alone: beside those that keep everything, and differences."""
+
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+from random_gradients import assert_differences, cast, gradients_of, plain
+from same_bits import assert_same_bits
+from test_gradients import (
+    LAYERS,
+    PARAMS,
+    STEPS,
+    WIDTH,
+    both,
+    cell,
+    documents,
+    nested,
+    normed,
+    numbers,
+    sequences,
+    shelves,
+    squares,
+    three_levels,
+    with_inner_parameters,
+)
+from tolerance import assert_close
+
+import stepnet as sn
+from stepnet.errors import InputError
+from stepnet.rnn.cells import CELLS
+from stepnet.rnn.gradients import parameters_of
+
+Array = np.ndarray
+SIZES = (1, 2, 5, "sqrt", 100)
+KINDS = ("params", "inputs", "initial", "statics")
+
+
+def assert_like_all(
+    layer: Any, options: dict[str, Any], checkpoint: Any, length: int, bits: bool = True
+) -> None:
+    """Asserts that the gradients of a call are those that it has without checkpoint.
+
+    bits: whether those of inputs and initial memories have the same bits, as a net of one direction gives.
+    """
+    results, right = gradients_of(layer, options, 7)
+    others, found = gradients_of(layer, options | {"checkpoint": checkpoint}, 7)
+    assert_same_bits(others, results) if bits else assert_near(others, results, length)
+    for kind in KINDS:
+        one, other = getattr(found, kind), getattr(right, kind)
+        if bits and kind in ("inputs", "initial"):
+            assert_same_bits(one, other)
+        else:
+            assert_near(one, other, length)
+
+
+def assert_near(one: Any, other: Any, length: int) -> None:
+    """Asserts that two structures agree but for rounding."""
+    for found, right in zip(plain(one), plain(other), strict=True):
+        assert found.dtype == right.dtype
+        assert_close(found, right, length, WIDTH)
+
+
+# ---- what is called ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("checkpoint", [2, "sqrt"])
+@pytest.mark.parametrize("name", STEPS)
+def test_every_kind_of_step(name: str, checkpoint: Any, engine: str) -> None:
+    make, options = STEPS[name]
+    options = {
+        key: cast(part, "float32") if key in ("sequences", "statics") else part
+        for key, part in options.items()
+    }
+    assert_like_all(make("float32"), options | {"engine": engine}, checkpoint, 24)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("name", CELLS)
+def test_every_cell(name: str, reverse: bool) -> None:
+    layer, x = cell(name, 3, reverse, "float32"), cast(sequences(3), "float32")
+    for checkpoint in SIZES:
+        assert_like_all(layer, {"sequences": x}, checkpoint, 24)
+
+
+@pytest.mark.parametrize("last_only", [False, True])
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_of_both_directions(name: str, last_only: bool, engine: str) -> None:
+    x = cast(sequences(3), "float32")
+    options = {"sequences": x, "last_only": last_only, "engine": engine}
+    for checkpoint in (2, "sqrt"):
+        assert_like_all(LAYERS[name]("float32"), options, checkpoint, 48, bits=False)
+
+
+@pytest.mark.parametrize("last_only", [False, True])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_layers_of_one_direction_have_the_same_bits(reverse: bool, last_only: bool) -> None:
+    stack = sn.Stack([cell("gru", 3, reverse, "float32"), cell("lstm", 4, reverse, "float32")])
+    options = {"sequences": cast(sequences(3), "float32"), "last_only": last_only}
+    for checkpoint in SIZES:
+        assert_like_all(stack, options, checkpoint, 48)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("enters", [False, True])
+def test_nested_recurrences(enters: bool, reverse: bool, engine: str) -> None:
+    layer = nested("float32", enters, reverse)
+    options = {"sequences": cast(documents(), "float32"), "engine": engine}
+    for checkpoint in (1, 2, 100):
+        assert_like_all(layer, options, checkpoint, 48)
+
+
+def test_inner_recurrences_with_parameters_of_the_step() -> None:
+    options = {"sequences": cast(documents(), "float32")}
+    assert_like_all(with_inner_parameters("float32"), options, 2, 48)
+
+
+@pytest.mark.parametrize("enters", [False, True])
+def test_three_levels(enters: bool) -> None:
+    assert_like_all(three_levels("float32", enters), {"sequences": cast(shelves(), "float32")}, 2, 48)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("masked", ["repeat", "zero"])
+def test_masks_in_both_directions(masked: str, reverse: bool) -> None:
+    options = {
+        "sequences": numbers(4, 6, 3).astype("float32"),
+        "mask": numbers(4, 6) > -0.2,
+        "masked": masked,
+    }
+    layer = cell("lstm", 3, reverse, "float32")
+    for checkpoint in SIZES:
+        assert_like_all(layer, options | {"lengths": np.array([6, 0, 2, 1])}, checkpoint, 24)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_steps_are_counted_from_those_before(reverse: bool) -> None:
+    def counted(x: Any, h: Any, p: Any, index: Any) -> Any:
+        h = np.tanh(x @ p["W"] + h @ p["R"] * (1 + index[:, None]).astype(h.dtype) / 8)
+        return h, h
+
+    layer = sn.RNN(counted, cast(PARAMS, "float32"), memory=3, reverse=reverse)
+    x = cast(sequences(3), "float32")
+    for begun in (None, np.array([0, 4, 2, 3])):
+        for checkpoint in (1, 2):
+            assert_like_all(layer, {"sequences": x, "begun": begun}, checkpoint, 24)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_rows_that_end_early(reverse: bool) -> None:
+    ending = sn.RNN(
+        normed, cast(PARAMS, "float32"), memory=3, reverse=reverse, until=lambda y, h: h[:, 0] > 0.2
+    )
+    x = cast(sequences(3, lengths=(5, 0, 1, 4, 6)), "float32")
+    assert_like_all(ending, {"sequences": x}, 2, 24)
+
+
+@pytest.mark.parametrize(
+    "lengths", [(), (0,), (0, 0), (1,), (1, 1, 0), (4, 4), (1, 9, 0, 2)], ids=lambda lengths: str(lengths)
+)
+def test_any_lengths(lengths: tuple[int, ...]) -> None:
+    parts = [numbers(length, 3) for length in lengths]
+    x = sn.Ragged.from_list(parts) if parts else sn.Ragged(np.zeros((0, 3)), (np.zeros(1, "int64"),))
+    for layer in (cell("gru", dtype="float32"), both("float32")):
+        for checkpoint in SIZES:
+            options = {"sequences": cast(x, "float32")}
+            assert_like_all(layer, options, checkpoint, 48, bits=isinstance(layer, sn.RNN))
+
+
+def test_a_stream_that_goes_on() -> None:
+    x, layer = numbers(4, 9, 3).astype("float32"), cell("lstm", dtype="float32")
+    _, between = layer(x[:, :4])
+    for checkpoint in SIZES:
+        assert_like_all(layer, {"sequences": x[:, 4:], "initial": between}, checkpoint, 24)
+
+
+def test_half_precision_adds_up_in_single() -> None:
+    layer = sn.RNN(normed, cast(PARAMS, "float16"), memory=3)
+    assert_like_all(layer, {"sequences": numbers(2, 40, 3).astype("float16")}, 1, 120)
+
+
+@pytest.mark.parametrize("wrt", [(), "params", "inputs", "initial", "statics"])
+def test_what_is_not_asked_for_is_none(wrt: Any) -> None:
+    for layer in (cell("gru"), both("float64"), sn.Stack([cell("gru"), cell("gru", 4)])):
+        (outputs, final), backward = sn.vjp(layer)(sequences(3), wrt=wrt, checkpoint=2)
+        _, every = sn.vjp(layer)(sequences(3), checkpoint=2)
+        found, right = backward(outputs, final), every(outputs, final)
+        for kind in KINDS:
+            if kind == wrt:
+                assert_same_bits(getattr(found, kind), getattr(right, kind))
+            else:
+                assert getattr(found, kind) is None
+
+
+def test_a_backward_is_called_as_often_as_one_likes() -> None:
+    x = cast(sequences(3), "float32")
+    for layer in (cell("lstm", dtype="float32"), both("float32")):
+        (outputs, final), backward = sn.vjp(layer)(x, checkpoint=2)
+        for cotangents in ((outputs, final), (outputs, None), (None, final)):
+            first, again = backward(*cotangents), backward(*cotangents)
+            for one, other in zip(plain(vars(first)), plain(vars(again)), strict=True):
+                assert_same_bits(one, other)
+        assert not any(one.any() for one in plain(vars(backward())))
+
+
+# ---- what is drawn at random -------------------------------------------------------------------------------
+
+
+@given(
+    name=st.sampled_from(sorted(CELLS)),
+    lengths=st.lists(st.integers(0, 12), min_size=1, max_size=5),
+    size=st.one_of(st.integers(1, 14), st.just("sqrt")),
+    reverse=st.booleans(),
+    form=st.sampled_from(["ragged", "rows", "steps"]),
+)
+def test_random_cells_lengths_and_pieces(
+    name: str, lengths: list[int], size: Any, reverse: bool, form: str
+) -> None:
+    layer, options = cell(name, 3, reverse, "float32"), dict[str, Any]()
+    if form == "ragged":
+        options["sequences"] = cast(sequences(3, lengths=tuple(lengths)), "float32")
+    else:
+        shape = (len(lengths), max(lengths), 3) if form == "rows" else (max(lengths), len(lengths), 3)
+        options = {"sequences": numbers(*shape).astype("float32"), "lengths": np.array(lengths)}
+        options["time_major"] = form == "steps"
+    assert_like_all(layer, options, size, 48)
+
+
+@pytest.mark.parametrize("make", [lambda: cell("gru"), lambda: both("float64")], ids=["gru", "directions"])
+def test_gradients_are_those_of_differences(make: Callable[[], Any]) -> None:
+    layer, x = make(), sequences(3)
+    _, found = gradients_of(layer, {"sequences": x, "checkpoint": 2}, 3)
+
+    def run(moved: Any) -> Any:
+        return sn.vjp(layer)(moved["sequences"], params=moved["params"], engine="interpret")[0]
+
+    given_ = {"sequences": x, "params": parameters_of(layer)}
+    assert_differences(run, given_, {"sequences": found.inputs, "params": found.params}, 3)
+
+
+# ---- bits --------------------------------------------------------------------------------------------------
+
+
+def test_gradients_have_the_same_bits_for_any_number_of_threads() -> None:
+    lengths = (30, 0, 17, 5) * 6
+    layer, x = both("float32"), cast(sequences(3, lengths=lengths), "float32")
+    run, found = sn.vjp(layer), list[Any]()
+    for count in (1, 2, 3):
+        sn.set_threads(count)
+        try:
+            (outputs, final), backward = run(x, checkpoint="sqrt")
+            found.append(backward(outputs, final))
+        finally:
+            sn.set_threads(None)
+    for other in found[1:]:
+        for one, right in zip(plain(vars(other)), plain(vars(found[0])), strict=True):
+            assert_same_bits(one, right)
+
+
+def test_gradients_of_a_sequence_have_the_same_bits_in_any_batch() -> None:
+    layer, x = cell("gru", dtype="float32"), cast(sequences(3), "float32")
+    (outputs, final), backward = sn.vjp(layer)(x, checkpoint=2)
+    gradients = backward(outputs, final)
+    for place in range(len(x)):
+        (part, last), alone = sn.vjp(layer)(x[place : place + 1], checkpoint=2)
+        found = alone(part, last)
+        assert_same_bits(found.inputs[0], gradients.inputs[place])
+        assert_same_bits(found.initial[0], gradients.initial[place])
+
+
+# ---- losses ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("last_only", [False, True])
+@pytest.mark.parametrize("make", [cell, both], ids=["gru", "directions"])
+def test_a_loss_and_its_gradients(make: Any, last_only: bool, engine: str) -> None:
+    layer, x = make("gru" if make is cell else "float64"), sequences(3)
+    features = 4 if make is cell else 8
+    targets = numbers(4, features) if last_only else sequences(features)
+    options = {"last_only": last_only, "wrt": ("params", "inputs", "initial"), "engine": engine}
+    train = sn.value_and_grad(squares, layer)
+    value, right = train(x, targets, **options)
+    for checkpoint in (2, "sqrt"):
+        other, found = train(x, targets, checkpoint=checkpoint, **options)
+        assert_close(other, value, 9, WIDTH)
+        for kind in KINDS[:3]:
+            assert_near(getattr(found, kind), getattr(right, kind), 24)
+
+
+def test_a_loss_of_the_last_memories() -> None:
+    layer, x = cell("lstm"), sequences(3)
+
+    def loss(y: Any, targets: Any, final: Any) -> Any:
+        return np.sum(final["c"] * final["h"], axis=-1)
+
+    train = sn.value_and_grad(loss, layer, reduce="sum")
+    (value, right), (other, found) = train(x), train(x, checkpoint=2)
+    assert_close(other, value, 5, WIDTH)
+    assert_near(found.params, right.params, 9)
+
+
+# ---- what is kept ------------------------------------------------------------------------------------------
+
+
+def test_what_is_kept_is_the_memories_of_each_piece() -> None:
+    layer, x = cell("lstm", dtype="float32"), numbers(2, 100, 3).astype("float32")
+    for checkpoint, count in ((None, 100), (10, 9), ("sqrt", 9), (30, 3), (100, 0), (1000, 0)):
+        _, backward = sn.vjp(layer)(x, checkpoint=checkpoint)
+        kept = sum(array.nbytes for array in backward.saved)
+        values = 7 if checkpoint is None else 2  # h, c, four gates and tanh(c); or h and c
+        assert kept == 2 * count * values * 4 * 4
+
+
+def test_a_sequence_that_has_ended_keeps_nothing() -> None:
+    layer, x = cell("gru", dtype="float32"), cast(sequences(3, lengths=(100, *[1] * 50)), "float32")
+    _, backward = sn.vjp(layer)(x, checkpoint=10)
+    assert sum(array.nbytes for array in backward.saved) == 9 * 4 * 4
+
+
+# ---- what is refused ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [0, -1, 2.5, "log", True, [3]])
+def test_what_no_checkpoint_is(value: Any) -> None:
+    message = f"checkpoint is None, 'sqrt' or how many steps .*, not {value!r}".replace("[", r"\[")
+    with pytest.raises(InputError, match=message):
+        sn.vjp(cell("gru"))(sequences(3), checkpoint=value)
+    with pytest.raises(InputError, match=message):
+        sn.value_and_grad(squares, cell("gru"))(sequences(3), sequences(4), checkpoint=value)
+
+
+def test_numbers_of_numpy_are_steps() -> None:
+    _, backward = sn.vjp(cell("gru"))(sequences(3), checkpoint=np.int32(2))
+    assert backward().params["W"].shape == (3, 12)
