@@ -120,7 +120,7 @@ class NetFunction(torch.autograd.Function):
 
 
 class QuickFunction(torch.autograd.Function):
-    """The same outside of transforms: PyTorch takes 40 microseconds to bind the arguments of the other one."""
+    """The same outside of transforms: PyTorch takes 40 microseconds to bind arguments of the other."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Any:
