@@ -58,7 +58,7 @@ check: lint types docs test ## what CI runs
 bench: $(VENV)/test.stamp ## the benchmark, against torch, onnxruntime and what bench-peers made
 	$(BIN)/python -m bench $(ARGS)
 
-bench-peers: $(PEERS)/openvino/peer.stamp ## an environment for each peer of the benchmark that needs its own
+bench-peers: $(PEERS)/openvino/peer.stamp $(PEERS)/jax/peer.stamp ## an environment for each peer of the benchmark that needs its own
 
 peers: $(PEER_NAMES:%=$(PEERS)/%/peer.stamp) ## an environment for each framework that layouts are compared with
 

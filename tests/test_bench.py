@@ -85,6 +85,11 @@ def write_arrays(file: Path, case: Case) -> None:
     np.savez(file, **case.arrays())  # pyright: ignore[reportArgumentType]
 
 
+def saved(file: Path | str) -> dict[str, np.ndarray]:
+    with np.load(file) as arrays:
+        return dict(arrays)
+
+
 HELLO = {"do": "hello", "threads": os.cpu_count(), "options": {"form": "padded"}}
 
 
@@ -100,12 +105,12 @@ def fake_peer(**functions: Any) -> Any:
 def test_a_worker_answers_line_by_line(tmp_path: Path):
     np.savez(tmp_path / "in.npz", a=[2])
     prepare = {"do": "prepare", "case": {"hidden": 7}, "arrays": str(tmp_path / "in.npz")}
-    prepare["outputs"] = str(tmp_path / "out.npy")
+    prepare["outputs"] = str(tmp_path / "out.npz")
     hello, prepared, run = answers(fake_peer(), HELLO, prepare, {"do": "run", "count": 3})
     assert hello == {"versions": {"fake": "1"}}
     assert prepared["seconds"] >= 0
     assert len(run["seconds"]) == 3
-    assert np.load(tmp_path / "out.npy").tolist() == [[7], [7]]
+    assert saved(tmp_path / "out.npz")["outputs"].tolist() == [[7], [7]]
 
 
 def test_a_worker_says_what_it_lacks_and_what_it_refuses(tmp_path: Path):
@@ -135,11 +140,11 @@ def test_a_run_that_is_not_counted_goes_ahead():
 
 def test_processes_are_started_asked_and_started_again(tmp_path: Path):
     write_arrays(tmp_path / "in.npz", TINY)
-    files = {"arrays": str(tmp_path / "in.npz"), "outputs": str(tmp_path / "out.npy")}
+    files = {"arrays": str(tmp_path / "in.npz"), "outputs": str(tmp_path / "out.npz")}
     with Worker(PEERS[0], 1, {"engine": "interpret"}) as process:
         assert process.versions == {"stepnet": __version__}
         assert "seconds" in process.ask(do="prepare", case=TINY.record, **files)
-        assert np.load(files["outputs"]).shape == (TINY.steps, 16)
+        assert saved(files["outputs"])["outputs"].shape == (TINY.steps, 16)
         with pytest.raises(runner.WorkerError, match="ValueError: 'dance' is not to be done now"):
             process.ask(do="dance")
         assert not process.running
@@ -170,8 +175,8 @@ def test_the_last_words_are_the_error():
 # ---- what peers compute
 
 
-def prepared_outputs(peer: ModuleType, case: Case, **options: Any) -> np.ndarray:
-    prepared = peer.prepare(worker.Work(case.record, case.arrays(), 1, options))
+def prepared_outputs(peer: ModuleType, case: Case, **options: Any) -> Any:
+    prepared = worker.prepared_by(peer, worker.Work(case.record, case.arrays(), 1, options))
     return prepared.outputs(prepared.run())
 
 
@@ -224,18 +229,93 @@ def test_every_peer_computes_the_same_or_refuses(name: str, cell: str, ragged: b
     assert_close(found, expected_outputs(case), length=case.time, width=case.inputs + case.hidden)
 
 
+def named_peer(name: str) -> Peer:
+    return next(peer for peer in PEERS if peer.name == name)
+
+
+@pytest.mark.parametrize("name", ["openvino", "jax"])
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 @pytest.mark.parametrize("ragged", [False, True])
-def test_openvino_computes_the_same(cell: str, ragged: bool, tmp_path: Path):
+def test_peers_of_other_environments_compute_the_same(name: str, cell: str, ragged: bool, tmp_path: Path):
     case = replace(TINY, cell=cell, ragged=ragged)
     write_arrays(tmp_path / "in.npz", case)
-    files = {"arrays": str(tmp_path / "in.npz"), "outputs": str(tmp_path / "out.npy")}
-    with Worker(PEERS[-1], 1) as process:
+    files = {"arrays": str(tmp_path / "in.npz"), "outputs": str(tmp_path / "out.npz")}
+    with Worker(named_peer(name), 1) as process:
         if process.missing is not None:
             pytest.skip(process.missing)
         process.ask(do="prepare", case=case.record, **files)
-    found = np.load(files["outputs"])
+    found = saved(files["outputs"])["outputs"]
     assert_close(found, expected_outputs(case), length=case.time, width=case.inputs + case.hidden)
+
+
+# ---- training
+
+
+def expected_gradients(case: Case) -> dict[str, np.ndarray]:
+    """Those of PyTorch's autograd through the equations in a loop, in float64."""
+    return prepared_outputs(torch_peer, replace(case, dtype="float64"), form="loop")
+
+
+TRAINING = {
+    "stepnet": (ours, {}),
+    "torch": (torch_peer, {"form": "padded"}),
+    "torch packed": (torch_peer, {"form": "packed"}),
+    "torch loop": (torch_peer, {"form": "loop"}),
+}
+
+
+@pytest.mark.parametrize("name", TRAINING)
+@pytest.mark.parametrize("cell", ["gru", "lstm", "minimal", "custom"])
+@pytest.mark.parametrize("ragged", [False, True])
+def test_every_peer_computes_the_same_gradients_or_refuses(name: str, cell: str, ragged: bool):
+    case = replace(TINY, cell=cell, ragged=ragged, training=True)
+    peer, options = TRAINING[name]
+    if not has(name, cell, ragged):
+        with pytest.raises(worker.Refused, match=WHY):
+            prepared_outputs(peer, case, **options)
+        return
+    gradients, expected = prepared_outputs(peer, case, **options), expected_gradients(case)
+    assert {key: array.shape for key, array in gradients.items()} == case.answers
+    for key, right in expected.items():
+        assert np.abs(right).max() > 0.1
+        assert_close(gradients[key], right, length=case.steps, width=case.inputs + case.hidden)
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm", "minimal", "custom"])
+def test_jax_computes_the_same_gradients(cell: str, tmp_path: Path):
+    case = replace(TINY, cell=cell, training=True)
+    write_arrays(tmp_path / "in.npz", case)
+    with Worker(named_peer("jax"), 1) as process:
+        if process.missing is not None:
+            pytest.skip(process.missing)
+        outputs = str(tmp_path / "out.npz")
+        process.ask(do="prepare", case=case.record, arrays=str(tmp_path / "in.npz"), outputs=outputs)
+    gradients = saved(outputs)
+    for key, right in expected_gradients(case).items():
+        assert_close(gradients[key], right, length=case.steps, width=case.inputs + case.hidden)
+
+
+def test_who_computes_no_gradients_refuses(tmp_path: Path):
+    case = replace(TINY, ragged=False, training=True)
+    write_arrays(tmp_path / "in.npz", case)
+    request = {"do": "prepare", "case": case.record, "arrays": str(tmp_path / "in.npz"), "outputs": ""}
+    assert answers(prototype, HELLO, request)[1] == {"refused": "it computes no gradients"}
+
+
+def test_gradients_are_compared_by_their_largest_number():
+    case = replace(TINY, training=True)
+    right = {name: np.full(shape, 100.0) for name, shape in case.answers.items()}
+    near = {name: array + 1e-4 for name, array in right.items()}
+    far = right | {"R": right["R"] + 0.1}
+    assert measure.wrong(near, right, case) is None
+    assert (measure.wrong(far, right, case) or "").startswith("wrong: R 1.0e-03 away from stepnet")
+
+
+def test_training_has_three_times_the_products():
+    case = replace(TINY, training=True)
+    assert case.flops == 3 * TINY.flops
+    assert str(case) == f"{TINY} training"
+    assert case.arrays()["cotangents"].shape == (case.steps, case.hidden)
 
 
 def test_the_named_cells_are_run_by_name():
@@ -270,7 +350,7 @@ class FakeWorker:
         outputs = self.spoil(np.ones((TINY.steps, TINY.hidden), np.float32))
         if isinstance(outputs, str):
             return {"refused": outputs}
-        np.save(request["outputs"], outputs)
+        np.savez(request["outputs"], outputs=outputs)
         return {"seconds": 0.5}
 
 
@@ -295,9 +375,9 @@ def test_a_turn_has_as_many_calls_as_fill_it():
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (lambda outputs: outputs + np.float32(1e-3), "wrong: 1.0e-03 away from stepnet"),
+        (lambda outputs: outputs + np.float32(1e-3), "wrong: outputs 1.0e-03 away from stepnet"),
         (lambda outputs: outputs * np.float32(np.nan), "wrong: outputs are not finite"),
-        (lambda outputs: outputs[1:], "wrong: outputs are "),
+        (lambda outputs: outputs[1:], "wrong: the shapes are "),
         (lambda _: "not that cell", REFUSED + "not that cell"),
     ],
 )

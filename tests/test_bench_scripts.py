@@ -18,7 +18,7 @@ from tolerance import assert_close
 from typer.testing import CliRunner
 
 import stepnet as sn
-from bench import beams, convert, length, nested, stolen, stream, training, versions
+from bench import adam, beams, convert, length, nested, stolen, stream, versions
 from stepnet import cells
 
 Array = np.ndarray
@@ -386,28 +386,25 @@ def test_a_conversion_is_timed_beside_a_copy(monkeypatch: pytest.MonkeyPatch):
 # ---- training
 
 
-@pytest.mark.parametrize("options", [[], ["--custom"], ["--step"]])
-def test_training_steps_are_timed_beside_pytorch(options: list[str]) -> None:
-    told = json.loads(
-        ran(training, "--batch", "2", "--hidden", "3", "--steps", "4", "--rounds", "1", "--json", *options)
-    )
-    names = ["custom"] if "--custom" in options else ["gru", "lstm"]
-    assert [row["cell"] for row in told["rows"]] == names
-    for row in told["rows"]:
+def test_training_steps_are_timed_beside_pytorch() -> None:
+    sizes = ("--batch", "2", "--hidden", "3", "--steps", "4", "--rounds", "1")
+    figures = json.loads(ran(adam, *sizes, "--json"))
+    assert [row["cell"] for row in figures["rows"]] == ["gru", "lstm"]
+    for row in figures["rows"]:
         assert row["ours"] > 0
         assert row["ratio"] == pytest.approx(row["theirs"] / row["ours"])
 
 
-def test_training_stops_where_gradients_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = training.training
+def test_training_stops_where_losses_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = adam.training
 
-    def wrong(module: Any, *arguments: Any) -> Any:
-        run = right(module, *arguments)
-        return lambda: [one + ("stepnet" in type(module).__module__) for one in run()]
+    def wrong(layer: Any, *arguments: Any) -> Any:
+        step = right(layer, *arguments)
+        return lambda: step() + ("stepnet" in type(layer).__module__)
 
-    monkeypatch.setattr(training, "training", wrong)
+    monkeypatch.setattr(adam, "training", wrong)
     app = typer.Typer()
-    app.command()(training.main)
+    app.command()(adam.main)
     result = CliRunner().invoke(app, ["--batch", "1", "--hidden", "2", "--steps", "2", "--rounds", "1"])
     assert result.exit_code != 0
-    assert "not timed" in str(result.exception or "") + result.output
+    assert "losses of stepnet and PyTorch differ by 1" in str(result.exception or "") + result.output

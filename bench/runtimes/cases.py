@@ -22,6 +22,7 @@ TWO_BIASES = ("gru",)
 @dataclass(frozen=True)
 class Case:
     """One cell at one size. `time` is the longest sequence's number of steps; `data` is "random" or "vowels".
+    training: whether gradients are computed too, of the inputs and of all weights.
 
     >>> print(Case("gru", 16, 100, 256, 256, ragged=True))
     gru 16x256 ragged
@@ -37,6 +38,7 @@ class Case:
     ragged: bool = False
     dtype: str = "float32"
     data: str = "random"
+    training: bool = False
 
     def __post_init__(self) -> None:
         if self.cell not in GATES:
@@ -58,6 +60,8 @@ class Case:
             parts.append(f"I={self.inputs}")
         if self.dtype != "float32":
             parts.append(self.dtype)
+        if self.training:
+            parts.append("training")
         return " ".join(parts)
 
     @property
@@ -78,13 +82,39 @@ class Case:
 
     @property
     def flops(self) -> int:
-        """The multiplications and additions of the matrix products of one run, padding not counted."""
-        return 2 * self.steps * GATES[self.cell] * self.hidden * (self.inputs + self.hidden)
+        """The multiplications and additions of the matrix products of one run, padding not counted.
+
+        Training has three of each product: for the outputs, for the cotangents, and for the weights.
+        """
+        products = 3 if self.training else 1
+        return 2 * products * self.steps * GATES[self.cell] * self.hidden * (self.inputs + self.hidden)
 
     @property
     def weight_bytes(self) -> int:
         """The bytes of the recurrent weights, which every step reads."""
         return GATES[self.cell] * self.hidden**2 * np.dtype(self.dtype).itemsize
+
+    @property
+    def answers(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of what a run is compared by: its outputs, or the gradients of all that it is given."""
+        if not self.training:
+            return {"outputs": (self.steps, self.hidden)}
+        return {"values": (self.steps, self.inputs)} | self.weight_shapes
+
+    @property
+    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the weights by name."""
+        width = GATES[self.cell] * self.hidden
+        shapes: dict[str, tuple[int, ...]] = {
+            "W": (self.inputs, width),
+            "R": (self.hidden, width),
+            "b": (width,),
+        }
+        if self.cell in TWO_BIASES:
+            shapes["d"] = (width,)
+        if self.cell == "custom":
+            shapes["v"] = (self.hidden,)
+        return shapes
 
     @property
     def record(self) -> dict[str, Any]:
@@ -93,23 +123,20 @@ class Case:
 
     def arrays(self, seed: int = 0) -> dict[str, Array]:
         """Weights W [inputs, gates hidden], R [hidden, gates hidden], b (and d) [gates hidden], values
-        [steps, inputs] with the sequences end to end, and lengths [batch].
+        [steps, inputs] with the sequences end to end, lengths [batch], and for training the cotangents
+        [steps, hidden] of the outputs.
 
         Weights are uniform in ±1/sqrt(hidden), as frameworks start them.
         """
-        random = np.random.default_rng(seed)
-        bound, width = self.hidden**-0.5, GATES[self.cell] * self.hidden
-        shapes = {"W": (self.inputs, width), "R": (self.hidden, width), "b": (width,)}
-        if self.cell in TWO_BIASES:
-            shapes["d"] = (width,)
-        if self.cell == "custom":
-            shapes["v"] = (self.hidden,)
-        found = {name: random.uniform(-bound, bound, shape) for name, shape in shapes.items()}
+        random, bound = np.random.default_rng(seed), self.hidden**-0.5
+        numbers = {name: random.uniform(-bound, bound, shape) for name, shape in self.weight_shapes.items()}
         if self.data == "vowels":
-            found["values"] = np.concatenate(vowels())
+            numbers["values"] = np.concatenate(vowels())
         else:
-            found["values"] = random.standard_normal((self.steps, self.inputs))
-        arrays = {name: array.astype(self.dtype) for name, array in found.items()}
+            numbers["values"] = random.standard_normal((self.steps, self.inputs))
+        if self.training:
+            numbers["cotangents"] = random.standard_normal((self.steps, self.hidden))
+        arrays = {name: array.astype(self.dtype) for name, array in numbers.items()}
         arrays["lengths"] = self.lengths
         return arrays
 
@@ -125,10 +152,10 @@ def vowels() -> tuple[Array, ...]:
     return tuple(np.array(frames, np.float32) for frames in column.to_pylist())
 
 
-def vowels_case(hidden: int = 256) -> Case:
+def vowels_case(hidden: int = 256, training: bool = False) -> Case:
     """The demo's batch: every utterance, a GRU of this width."""
     lengths = [len(frames) for frames in vowels()]
-    return Case("gru", len(lengths), max(lengths), 12, hidden, ragged=True, data="vowels")
+    return Case("gru", len(lengths), max(lengths), 12, hidden, True, data="vowels", training=training)
 
 
 def grid(
@@ -138,6 +165,7 @@ def grid(
     ragged: Iterable[bool],
     time: int = 100,
     dtype: str = "float32",
+    training: bool = False,
 ) -> list[Case]:
     """Every combination, but no ragged batch of one sequence; inputs are as wide as the memory.
 
@@ -146,7 +174,7 @@ def grid(
     """
     hiddens, ragged = list(hiddens), list(ragged)
     return [
-        Case(cell, batch, time, hidden, hidden, uneven, dtype)
+        Case(cell, batch, time, hidden, hidden, uneven, dtype, training=training)
         for cell in cells
         for batch in batches
         for hidden in hiddens

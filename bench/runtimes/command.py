@@ -55,6 +55,9 @@ def bench(
         Shape.BOTH
     ),
     dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
+    training: Annotated[
+        bool, typer.Option("--training", help="Forward, backward, and the gradients of inputs and weights.")
+    ] = False,
     preset: Annotated[
         Preset | None,
         typer.Option(
@@ -87,9 +90,9 @@ def bench(
         case Preset.TARGETS:
             cases, asked = target_cases(), asked or list(TARGET_PEERS)
         case Preset.VOWELS:
-            cases = [vowels_case()]
+            cases = [vowels_case(training=training)]
         case None:
-            cases = grid(cells, batches, hiddens, uneven, time, dtype)
+            cases = grid(cells, batches, hiddens, uneven, time, dtype, training)
     settings = Settings(threads or processors(), rounds or (3 if quick else 5), turn=0.03 if quick else 0.1)
     console = Console(stderr=as_json)
     found = run(cases, chosen(asked), settings, engine, console, promised=preset is Preset.TARGETS)

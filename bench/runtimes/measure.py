@@ -18,6 +18,8 @@ from bench.runtimes.runner import OURS, Peer, Worker, WorkerError
 from stepnet.net.tolerance import tolerance
 
 Array = np.ndarray
+Answers = dict[str, Array]
+"""The outputs of a run, or its gradients, by name."""
 Progress = Callable[[str], None]
 
 
@@ -55,15 +57,16 @@ def measure(
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "case.npz"
         np.savez(file, **arrays)  # pyright: ignore[reportArgumentType] an array is no allow_pickle
-        ours: Array | None = None
+        ours: Answers | None = None
         for worker in peers:
             told(worker.peer.name)
-            outputs = Path(folder) / "outputs.npy"
+            outputs = Path(folder) / "outputs.npz"
             why, reply = prepared(worker, case, file, outputs)
             if why is None:
-                found = np.load(outputs)
-                ours = found if worker.peer.name == OURS else ours
-                why = wrong(found, ours, case)
+                with np.load(outputs) as saved:
+                    answers = dict(saved)
+                ours = answers if worker.peer.name == OURS else ours
+                why = wrong(answers, ours, case)
             if why is None:
                 ready[worker] = reply
             elif worker.missing is None:
@@ -90,24 +93,28 @@ def prepared(worker: Worker, case: Case, arrays: Path, outputs: Path) -> tuple[s
     return (REFUSED + reply["refused"] if "refused" in reply else None), reply
 
 
-def wrong(found: Array, ours: Array | None, case: Case) -> str | None:
-    """How these outputs [steps, hidden] differ from ours, or None if they are the same but for rounding."""
-    if found.shape != (case.steps, case.hidden):
-        return f"wrong: outputs are {found.shape}, not {(case.steps, case.hidden)}"
-    if not np.isfinite(found).all():
-        return "wrong: outputs are not finite"
+def wrong(answers: Answers, ours: Answers | None, case: Case) -> str | None:
+    """How outputs or gradients differ from ours, or None if they are the same but for rounding."""
+    shapes = {name: array.shape for name, array in answers.items()}
+    if shapes != case.answers:
+        return f"wrong: the shapes are {shapes}, not {case.answers}"
+    if not all(np.isfinite(array).all() for array in answers.values()):
+        return f"wrong: {' and '.join(answers)} are not finite"
     if ours is None:
         return None
-    away = float(np.max(np.abs(found - ours) / np.maximum(1, np.abs(ours))))
-    allowed = rounding(case)
-    return (
-        None if away <= allowed else f"wrong: {away:.1e} away from stepnet, where {allowed:.1e} is rounding"
-    )
+    for name, array in answers.items():
+        # A gradient is a sum over all steps: its largest numbers say how large the terms were.
+        scale = np.max(np.abs(ours[name])) if case.training else np.abs(ours[name])
+        away, allowed = float(np.max(np.abs(array - ours[name]) / np.maximum(1, scale))), rounding(case)
+        if away > allowed:
+            return f"wrong: {name} {away:.1e} away from stepnet, where {allowed:.1e} is rounding"
+    return None
 
 
 def rounding(case: Case) -> float:
     """How far two right results may be from each other: each as far from the truth as the tests allow."""
-    return 2 * tolerance(case.dtype, case.time, case.inputs + case.hidden)
+    length = case.steps if case.training else case.time
+    return 2 * tolerance(case.dtype, length, case.inputs + case.hidden)
 
 
 def alternated(

@@ -58,6 +58,7 @@ PEERS = (
     Peer("torch.compile", "torch", {"form": "compiled"}),
     Peer("onnxruntime", "onnxruntime"),
     Peer("openvino", "openvino", environment="openvino"),
+    Peer("jax", "jax", environment="jax"),
 )
 
 

@@ -5,8 +5,9 @@
                                                  -> {"seconds": of preparing} or {"refused": why}
     {"do": "run", "count": 5}                    -> {"seconds": [of each run]}
 
-The outputs of one run are left in the file named, [steps, hidden] with the sequences end to end. Anything
-else is a defect: the process ends, with the traceback on stderr. It ends quietly at the end of its input.
+The outputs of one run are left in the file named, [steps, hidden] with the sequences end to end. For
+training that are the gradients of the inputs, [steps, inputs], and of all weights, by name. Anything else is
+a defect: the process ends, with the traceback on stderr. It ends quietly at the end of its input.
 """
 
 import json
@@ -26,10 +27,12 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Prepared:
-    """A case made ready: `run` is timed; `outputs` makes [steps, hidden] of what it returned."""
+    """A case made ready: `run` is timed; `outputs` makes [steps, hidden] of what it returned, or for training
+    the gradients by name.
+    """
 
     run: Callable[[], Any]
-    outputs: Callable[[Any], Array]
+    outputs: Callable[[Any], "Array | dict[str, Array]"]
 
 
 @dataclass(frozen=True)
@@ -47,14 +50,17 @@ class Work:
     @property
     def weights(self) -> dict[str, Array]:
         """The parameters alone."""
-        return {name: array for name, array in self.arrays.items() if name not in ("values", "lengths")}
+        others = ("values", "lengths", "cotangents")
+        return {name: array for name, array in self.arrays.items() if name not in others}
 
-    def padded(self, time_major: bool) -> Array:
-        """The inputs with zeros after each sequence: [time, batch, inputs] or [batch, time, inputs]."""
-        lengths, values = self.arrays["lengths"], self.arrays["values"]
-        found = np.zeros((len(lengths), int(lengths.max()), values.shape[1]), values.dtype)
-        found[self._inside()] = values
-        return np.ascontiguousarray(found.swapaxes(0, 1)) if time_major else found
+    def padded(self, time_major: bool, name: str = "values") -> Array:
+        """An array that has a row for each step with zeros after each sequence: [time, batch, features] or
+        [batch, time, features].
+        """
+        lengths, values = self.arrays["lengths"], self.arrays[name]
+        padded = np.zeros((len(lengths), int(lengths.max()), values.shape[1]), values.dtype)
+        padded[self._inside()] = values
+        return np.ascontiguousarray(padded.swapaxes(0, 1)) if time_major else padded
 
     def end_to_end(self, padded: Array, time_major: bool) -> Array:
         """[steps, hidden] of outputs that are padded."""
@@ -74,8 +80,8 @@ class Missing(Exception):  # noqa: N818 - no error: an answer
 
 
 def serve(peer: ModuleType, requests: TextIO, replies: TextIO) -> None:
-    """Answer requests until they end. The module has `start(threads, options) -> versions` and
-    `prepare(work) -> Prepared`.
+    """Answer requests until they end. The module has `start(threads, options) -> versions`,
+    `prepare(work) -> Prepared`, and `prepare_training(work) -> Prepared` if it computes gradients.
     """
     threads, options = 1, dict[str, Any]()
     prepared: Prepared | None = None
@@ -111,13 +117,24 @@ def made_ready(peer: ModuleType, work: Work, outputs: str) -> tuple[Prepared | N
     """The case made ready, its outputs in the file; or why the runtime refuses it."""
     begin = time.perf_counter()
     try:
-        prepared = peer.prepare(work)
+        prepared = prepared_by(peer, work)
         result = prepared.run()
     except Refused as error:
         return None, {"refused": str(error)}
     seconds = time.perf_counter() - begin
-    np.save(outputs, prepared.outputs(result))
+    answers = prepared.outputs(result)
+    answers = answers if isinstance(answers, dict) else {"outputs": answers}
+    np.savez(outputs, **answers)  # pyright: ignore[reportArgumentType] an array is no allow_pickle
     return prepared, {"seconds": seconds}
+
+
+def prepared_by(peer: ModuleType, work: Work) -> Prepared:
+    """The case made ready by a runtime."""
+    if not work.case.get("training"):
+        return peer.prepare(work)
+    if not hasattr(peer, "prepare_training"):
+        raise Refused("it computes no gradients")
+    return peer.prepare_training(work)
 
 
 def timed(run: Callable[[], Any], count: int) -> list[float]:

@@ -1,0 +1,125 @@
+"""How long a step of training takes: forward, loss, backward and Adam, beside torch.nn's layer.
+
+    python bench/adam.py                      GRU and LSTM: 16 sequences of 25 steps, hidden 64
+    python bench/adam.py --batch 64 --hidden 256 --steps 100
+    python bench/adam.py --json
+
+float32, inputs as wide as the memory. Both train the same parameters on the same numbers, in one process, by
+turns: each after a call that does not count and a pause, since threads may spin for a while. Their losses are
+compared after each turn. A time is the median of all turns, and a ratio that of each round's.
+
+`python -m bench --training` times forward and backward alone, beside every peer.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+import stepnet as sn
+import stepnet.torch as st
+from stepnet.engines.threads import threads
+from stepnet.net.tolerance import tolerance
+
+PAUSE = 0.02
+Step = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One cell: medians in milliseconds, and theirs over ours."""
+
+    cell: str
+    batch: int
+    steps: int
+    hidden: int
+    ours: float
+    theirs: float
+    ratio: float
+
+
+def training(layer: Any, inputs: Any, target: Any) -> Step:
+    """What does a step of training and gives the loss."""
+    adam = torch.optim.Adam(layer.parameters(), lr=1e-3)
+
+    def step() -> float:
+        adam.zero_grad()
+        loss = torch.nn.functional.mse_loss(layer(inputs)[0], target)
+        loss.backward()
+        adam.step()
+        return float(loss.detach())
+
+    return step
+
+
+def turn(step: Step) -> tuple[float, float]:
+    """The loss and the seconds of a step."""
+    time.sleep(PAUSE)
+    step()
+    begun = time.perf_counter()
+    return step(), time.perf_counter() - begun
+
+
+def timed(cell: str, batch: int, steps: int, hidden: int, rounds: int) -> Row:
+    """One cell. Raises `SystemExit` where the two do not learn the same."""
+    torch.manual_seed(0)
+    theirs = getattr(torch.nn, cell.upper())(hidden, hidden, batch_first=True)
+    ours = getattr(st, cell.upper())(hidden, hidden, batch_first=True)
+    ours.load_state_dict(theirs.state_dict())
+    numbers = [torch.randn(batch, steps, hidden) for _ in range(2)]
+    pair = [training(layer, *numbers) for layer in (ours, theirs)]
+    seconds: list[tuple[float, float]] = []
+    for done in range(rounds):
+        (our_loss, our_time), (their_loss, their_time) = map(turn, pair)
+        # Each step moves both by what rounding makes of its gradients.
+        away, allowed = (
+            abs(our_loss - their_loss),
+            (done + 1) * 2 * tolerance("float32", batch * steps, hidden),
+        )
+        if away > allowed:
+            raise SystemExit(f"the losses of stepnet and PyTorch differ by {away:.2g} in turn {done + 1}")
+        seconds.append((our_time, their_time))
+    our_time, their_time = (1e3 * median(times) for times in zip(*seconds, strict=True))
+    ratio = median(theirs / ours for ours, theirs in seconds)
+    return Row(cell, batch, steps, hidden, our_time, their_time, ratio)
+
+
+def main(
+    cell: Annotated[list[str] | None, typer.Option(help="gru, lstm.")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Sequences.")] = 16,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of each sequence.")] = 25,
+    hidden: Annotated[int, typer.Option(min=1, help="Features of the memory.")] = 64,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each has a turn.")] = 31,
+    threads_: Annotated[int | None, typer.Option("--threads", min=1, help="Threads of both.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The figures as JSON.")] = False,
+) -> None:
+    """Time steps of training with Adam beside PyTorch."""
+    sn.set_threads(threads_)
+    torch.set_num_threads(threads())
+    quiet = Console(stderr=True, quiet=as_json)
+    rows = [
+        timed(name, batch, steps, hidden, rounds)
+        for name in track(cell or ["gru", "lstm"], "training", console=quiet, transient=True)
+    ]
+    if as_json:
+        print(json.dumps({"threads": threads(), "rows": [asdict(row) for row in rows]}, indent=2))
+        return
+    table = Table(title=f"A step with Adam, {threads()} threads: milliseconds")
+    for name in ("cell", "batch", "steps", "hidden", "stepnet", "torch.nn", "times as fast"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        sizes = (str(row.batch), str(row.steps), str(row.hidden))
+        table.add_row(row.cell, *sizes, f"{row.ours:.2f}", f"{row.theirs:.2f}", f"{row.ratio:.2f}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)
