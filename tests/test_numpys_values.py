@@ -112,6 +112,7 @@ def binary_cases(name: str) -> Iterator[tuple[str, Case]]:
         )
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", names(2))
 def test_binary(name: str) -> None:
     check(dict(binary_cases(name)), REFUSED)

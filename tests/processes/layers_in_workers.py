@@ -28,9 +28,9 @@ class Encoded(torch.utils.data.Dataset):
 if __name__ == "__main__":
     data = Encoded(int(sys.argv[1]))
     right = [data[place] for place in range(len(data))]  # what threads run here is there before the fork
-    for method in ("fork", "spawn"):
+    for method, workers in ("fork", 2), ("spawn", int(sys.argv[2])):
         loader = torch.utils.data.DataLoader(
-            data, num_workers=2, batch_size=2, multiprocessing_context=method
+            data, num_workers=workers, batch_size=2, multiprocessing_context=method
         )
         found = [row for outputs, gradients in loader for row in zip(outputs, gradients, strict=True)]
         assert len(found) == len(right)
