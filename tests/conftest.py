@@ -4,6 +4,7 @@ is seen again, and processes that run tests beside one another, but for those th
 
 import gc
 import os
+import sys
 from collections import Counter
 from collections.abc import Generator
 from contextlib import ExitStack
@@ -11,9 +12,12 @@ from pathlib import Path
 
 os.environ["KERAS_BACKEND"] = "torch"  # read when keras is first imported
 os.environ["OMP_NUM_THREADS"] = "1"  # of torch and NumPy, whose threads wait for those of the other workers
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process that a test starts compiles all of stepnet
 
 import pytest
 from hypothesis import settings
+
+sys.dont_write_bytecode = False
 
 gc.set_threshold(20_000, 20, 20)  # to compile and to import makes much, and little of it is garbage
 

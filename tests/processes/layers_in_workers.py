@@ -12,7 +12,7 @@ class Encoded(torch.utils.data.Dataset):
 
     def __init__(self, count: int) -> None:
         torch.manual_seed(0)
-        self.count, self.layer = count, stepnet.torch.GRU(3, 8, bidirectional=True)
+        self.count, self.layer = count, stepnet.torch.GRU(3, 8)
         self.xs = torch.randn(count, 5, 3)
 
     def __len__(self) -> int:

@@ -132,7 +132,7 @@ def cudnn_forward_exception(nn: Package) -> None:
 
 def rnn_initial_hidden_state(nn: Package) -> None:
     for name in LAYERS:
-        module, x = getattr(nn, name)(30, 20, 2), torch.randn(10, 32, 30)
+        module, x = getattr(nn, name)(10, 20, 2), torch.randn(10, 32, 10)
         close(module(x), module(x, paired(name, torch.zeros(2, 32, 20))))
 
 
@@ -240,7 +240,7 @@ def weights_of_another_memory(nn: Package) -> None:
 
 def rnn_weight_norm(nn: Package) -> None:
     for name in LAYERS:
-        module, x = getattr(nn, name)(4, 5), torch.randn(3, 2, 4)
+        module, x = getattr(nn, name)(10, 20), torch.randn(3, 2, 10)
         right = module(x)
         normed = torch.nn.utils.parametrizations.weight_norm(module, "weight_ih_l0")
         close(normed(x), right)
@@ -301,10 +301,10 @@ def rnn_retain_variables(nn: Package) -> None:
 
 def batch_sizes_of_a_packed_sequence(nn: Package) -> None:
     """Outputs are packed as the input is, in its order."""
-    xs = [torch.randn(length, 3) for length in (2, 5, 3)]
+    xs = [torch.randn(length, 10) for length in (2, 5, 3)]
     given = pack_sequence(xs, enforce_sorted=False)
     for name in LAYERS:
-        outputs, _ = getattr(nn, name)(3, 4)(given)
+        outputs, _ = getattr(nn, name)(10, 20)(given)
         assert isinstance(outputs, PackedSequence)
         for one, other in zip(outputs[1:], given[1:], strict=True):
             assert one is not None
