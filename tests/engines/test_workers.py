@@ -299,6 +299,15 @@ def test_shared_steps_are_bit_for_bit_those_of_one_thread(shared: sn.RNN, monkey
     np.testing.assert_array_equal(expected, shared(x)[0])
 
 
+def test_what_one_thread_does_is_shared_with_none():
+    """Neither where one alone is asked for, nor where there is no step to take."""
+    large = workspace.CACHE_BYTES
+    for lengths, most in (([9, 3], 1), ([0, 0], 4), ([], 4)):
+        share = workspace.shared_out(np.array(lengths, np.int64), large, large, most)
+        assert (len(share.lanes), share.together) == (1, 1)
+    assert workspace.shared_out(np.array([9, 3]), large, large, 4).together == 4
+
+
 def test_a_call_that_pauses_between_all_its_blocks_gives_the_same_bits(
     shared: sn.RNN, monkeypatch: pytest.MonkeyPatch
 ):
