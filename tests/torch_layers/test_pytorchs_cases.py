@@ -476,7 +476,7 @@ CASES: dict[str, Callable[[Package], None]] = {
     "test_modules: test_errors": modules_errors,
 }
 
-# What is asked of samples: of each n-th, and in `make test` of each m-th of those: of each layer and of a cell.
+# What is asked of each n-th sample, and in `make test` of each m-th of those: of all layers and of a cell.
 SAMPLED: dict[str, tuple[Callable[[Any, torch.Tensor, Any], None], int, int]] = {
     "test_modules: test_forward": (modules_forward, 1, 20),
     "test_modules: test_pickle, test_save_load_state_dict": (modules_pickle, 1, 20),
