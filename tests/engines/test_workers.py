@@ -172,6 +172,23 @@ def test_a_thread_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch):
     assert len(starts) == 1, "a refused thread is not asked for again at once"
 
 
+def test_threads_that_have_not_joined_yet_are_waited_for(monkeypatch: pytest.MonkeyPatch):
+    late = list[Worker]()
+
+    def start(self: Worker, crew: Crew) -> None:
+        late.append(self)
+        self.joined.release()
+
+    monkeypatch.setattr(Worker, "start", start)
+    monkeypatch.setattr(workers, "BEGINS", 60)
+    crew = Crew()
+    for joined in range(3):
+        crew.grow(2)
+        assert (len(late), len(crew.workers)) == (2, joined)
+        if joined < 2:
+            crew.join(late[joined])
+
+
 def test_a_crew_that_forgets_its_workers_begins_anew_for_orders_that_are_laid_out():
     crew, words = crew_of(1), Words(2)
     order = orders(crew, words)
