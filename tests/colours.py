@@ -68,6 +68,6 @@ def difference(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def pixels(path: Path) -> np.ndarray:
-    """The pixels of a picture."""
+    """The pixels of a picture, in bytes."""
     image = pytest.importorskip("matplotlib.image")
-    return image.imread(path)[..., :3]
+    return np.rint(image.imread(path)[..., :3] * 255).astype(int)

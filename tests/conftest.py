@@ -4,14 +4,20 @@ is seen again, and processes that run tests beside one another, but for those th
 
 import gc
 import os
+import sys
+from collections import Counter
 from collections.abc import Generator
 from contextlib import ExitStack
 from pathlib import Path
 
 os.environ["KERAS_BACKEND"] = "torch"  # read when keras is first imported
+os.environ["OMP_NUM_THREADS"] = "1"  # of torch and NumPy, whose threads wait for those of the other workers
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process that a test starts compiles all of stepnet
 
 import pytest
 from hypothesis import settings
+
+sys.dont_write_bytecode = False
 
 gc.set_threshold(20_000, 20, 20)  # to compile and to import makes much, and little of it is garbage
 
@@ -45,22 +51,19 @@ LEFT = pytest.StashKey[dict[str, tuple[int, int]]]()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without --long each n-th case alone of a test marked `long(every=n)`."""
-    cases: dict[str, list[pytest.Item]] = {}
+    """Without --long each n-th case alone of a test marked `long(every=n)`, of those with one `of`."""
+    if config.option.long:
+        return
+    places, cases, left = Counter[object](), Counter[str](), dict[pytest.Item, str]()
     for item in items:
         if (mark := item.get_closest_marker("long")) and "every" in mark.kwargs:
-            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    if config.option.long or not cases:
-        return
-    left = {
-        item
-        for every in cases.values()
-        for place, item in enumerate(every)
-        if place % every[0].get_closest_marker("long").kwargs["every"]  # type: ignore[union-attr]
-    }
-    config.stash[LEFT] = {
-        name: (sum(one in left for one in every), len(every)) for name, every in cases.items()
-    }
+            name = item.nodeid.partition("[")[0]
+            table = name, mark.kwargs.get("of")
+            if places[table] % mark.kwargs["every"]:
+                left[item] = name
+            places[table] += 1
+            cases[name] += 1
+    config.stash[LEFT] = {name: (count, cases[name]) for name, count in Counter(left.values()).items()}
     config.hook.pytest_deselected(items=list(left))
     items[:] = [item for item in items if item not in left]
 

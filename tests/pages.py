@@ -113,6 +113,22 @@ def told(browser: Any) -> str:
     return one(browser, "#tells").text
 
 
+def point_at(browser: Any, element: Any) -> None:
+    """Moves the pointer to an element, at once."""
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    ActionChains(browser, duration=0).move_to_element(element).perform()
+
+
+def outlined(browser: Any, selector: str) -> list[Any]:
+    """The elements of a selector with a solid outline."""
+    return browser.execute_script(
+        """return [...document.querySelectorAll(arguments[0])].filter(
+          (each) => getComputedStyle(each).outline.includes("solid"));""",
+        selector,
+    )
+
+
 def press(browser: Any, *keys: str) -> None:
     """Presses keys one after the other, wherever the focus is."""
     from selenium.webdriver.common.action_chains import ActionChains

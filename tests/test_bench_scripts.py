@@ -61,15 +61,14 @@ def run_versions(*arguments: str) -> Any:
 
 @IN_GIT
 def test_another_revision_takes_turns_with_this_checkout():
-    done = run_versions("HEAD", "--rounds", "2", "--no-steps", "--json", *ONE_CASE)
+    done = run_versions("HEAD", "--rounds", "1", "--no-steps", "--json", *ONE_CASE)
     assert done.exit_code == 0, done.output
     rows = {row["name"]: row for row in json.loads(done.stdout)}
     assert "gru 1x4 dense T=3" in rows
     for row in rows.values():
-        assert len(row["here"]) == len(row["there"]) == 2
-        assert min(*row["here"], *row["there"]) > 0
-        ratios = [here / there for here, there in zip(row["here"], row["there"], strict=True)]
-        assert row["ratio"] == pytest.approx(sum(ratios) / 2)
+        (here,), (there,) = row["here"], row["there"]
+        assert min(here, there) > 0
+        assert row["ratio"] == pytest.approx(here / there)
 
 
 def test_each_revision_is_timed_by_its_own_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -78,13 +77,20 @@ def test_each_revision_is_timed_by_its_own_code(monkeypatch: pytest.MonkeyPatch,
     def turn(tree: Path, options: list[str], steps: bool) -> dict[str, float]:
         trees.append(tree)
         assert (options, steps) == (["--quick"], True)
-        return {"case": 3e-3 if tree == BENCH.parent else 2e-3}
+        return {"case": 3e-3 if tree == BENCH.parent else (2e-3, 1e-3)[len(trees) > 2]}
 
     monkeypatch.setattr(versions, "turn", turn)
     monkeypatch.setattr(versions, "check_out", lambda revision, folder: tmp_path / revision)
     said = run_versions("old", "--rounds", "2", "--quick").stdout
     assert trees == [BENCH.parent, tmp_path / "old"] * 2
-    assert [word for word in said.splitlines()[-1].split() if word] == ["case", "3", "ms", "2", "ms", "1.50"]
+    assert [word for word in said.splitlines()[-1].split() if word] == [
+        "case",
+        "3",
+        "ms",
+        "1.5",
+        "ms",
+        "2.25",
+    ]
 
 
 @IN_GIT

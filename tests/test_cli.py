@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tolerance import assert_close
+from typer.main import get_command
 from typer.testing import CliRunner
 
 import stepnet as sn
@@ -27,11 +28,22 @@ MODEL = DATA / "speaker_gru.safetensors"
 VOWELS = DATA / "japanese_vowels.parquet"
 
 
+COMMAND, RUNNER = get_command(app), CliRunner()  # to make the command takes as long as many a call
+
+
 def stepnet(*arguments: object) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of a command."""
-    found = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert found.exception is None or isinstance(found.exception, SystemExit), found.exception
-    return found.exit_code, found.stdout, found.stderr
+    with RUNNER.isolation() as (stdout, stderr, _):
+        try:
+            COMMAND.main([str(argument) for argument in arguments], RUNNER.get_default_prog_name(COMMAND))
+            code = 0
+        except SystemExit as end:
+            code = end.code or 0
+        sys.stdout.flush()
+        sys.stderr.flush()
+        said, complained = stdout.getvalue().decode(), stderr.getvalue().decode()
+    assert isinstance(code, int), code
+    return code, said, complained
 
 
 def refusal(*arguments: object) -> str:

@@ -112,9 +112,14 @@ def binary_cases(name: str) -> Iterator[tuple[str, Case]]:
         )
 
 
+PARTS = 3  # in each of which every dtype is on either side, and every number
+
+
+@pytest.mark.long(every=PARTS)
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("name", names(2))
-def test_binary(name: str) -> None:
-    check(dict(binary_cases(name)), REFUSED)
+def test_binary(name: str, part: int) -> None:
+    check(dict([*binary_cases(name)][part::PARTS]), REFUSED)
 
 
 # ---- powers ------------------------------------------------------------------------------------------------

@@ -19,16 +19,16 @@ SLOW = [
     HealthCheck.large_base_example,
 ]
 FEW = {
-    "flat": 10,
-    "unrolled": 4,
+    "flat": 8,
+    "unrolled": 3,
     "streamed": 25,
     "controlled": 25,
-    "nested": 6,
-    "generated": 10,
-    "layered": 8,
-    "totalled": 8,
-    "stored": 4,
-    "differentiated": 4,
+    "nested": 5,
+    "generated": 8,
+    "layered": 6,
+    "totalled": 5,
+    "stored": 2,
+    "differentiated": 3,
 }
 BATCH = 50
 assert FEW.keys() == WAYS.keys()

@@ -10,6 +10,13 @@ TARGETS = pytest.mark.parametrize("target", available_targets(), ids=lambda targ
 
 
 @TARGETS
+def test_the_registers_are_those_of_the_processor(target: Target) -> None:
+    """Intel's manual: 16 of 16 or 32 bytes each, and with AVX-512 32 of 64."""
+    sizes = {"generic": (16, 16), "avx2": (32, 16), "avx512": (64, 32)}
+    assert (target.vector_bytes, target.registers) == sizes[target.name]
+
+
+@TARGETS
 @pytest.mark.parametrize("blocks", [1, 2, 5, 16])
 @pytest.mark.parametrize("gates", range(1, 20))
 def test_accumulators_and_operands_fit_the_registers(target: Target, gates: int, blocks: int) -> None:

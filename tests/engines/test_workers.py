@@ -172,6 +172,23 @@ def test_a_thread_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch):
     assert len(starts) == 1, "a refused thread is not asked for again at once"
 
 
+def test_threads_that_have_not_joined_yet_are_waited_for(monkeypatch: pytest.MonkeyPatch):
+    late = list[Worker]()
+
+    def start(self: Worker, crew: Crew) -> None:
+        late.append(self)
+        self.joined.release()
+
+    monkeypatch.setattr(Worker, "start", start)
+    monkeypatch.setattr(workers, "BEGINS", 60)
+    crew = Crew()
+    for joined in range(3):
+        crew.grow(2)
+        assert (len(late), len(crew.workers)) == (2, joined)
+        if joined < 2:
+            crew.join(late[joined])
+
+
 def test_a_crew_that_forgets_its_workers_begins_anew_for_orders_that_are_laid_out():
     crew, words = crew_of(1), Words(2)
     order = orders(crew, words)
@@ -297,6 +314,15 @@ def test_shared_steps_are_bit_for_bit_those_of_one_thread(shared: sn.RNN, monkey
     assert isinstance(prepared(stream), Together)
     sn.set_threads(1)
     np.testing.assert_array_equal(expected, shared(x)[0])
+
+
+def test_what_one_thread_does_is_shared_with_none():
+    """Neither where one alone is asked for, nor where there is no step to take."""
+    large = workspace.CACHE_BYTES
+    for lengths, most in (([9, 3], 1), ([0, 0], 4), ([], 4)):
+        share = workspace.shared_out(np.array(lengths, np.int64), large, large, most)
+        assert (len(share.lanes), share.together) == (1, 1)
+    assert workspace.shared_out(np.array([9, 3]), large, large, 4).together == 4
 
 
 def test_a_call_that_pauses_between_all_its_blocks_gives_the_same_bits(

@@ -115,6 +115,7 @@ def test_layers_in_a_row_compute_what_keras_did(
 
 
 @keras_runs
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize("name", [name for name in ROWS if name != "simple"])
 @pytest.mark.parametrize(("version", "file"), TOLD)
 def test_what_is_written_runs_in_keras(

@@ -62,20 +62,19 @@ def alike(cell: str) -> tuple[Record, ...]:
 # ---- every two ---------------------------------------------------------------------------------------------
 
 
-THIRDS = 3
-Share = Callable[[Case, list[Record], int], list[Record]]
+Share = Callable[[Case, list[Record], int, int], list[Record]]
 
 
 @pytest.fixture
 def share(request: pytest.FixtureRequest) -> Share:
-    """What gives a third of the targets of a case, all with --long: the three turns together are all of
-    them, and case by case another third begins.
+    """What gives one of so many parts of the targets of a case, all with --long: all turns together are all
+    of them, and case by case another part begins.
     """
 
-    def share(case: Case, targets: list[Record], turn: int) -> list[Record]:
+    def share(case: Case, targets: list[Record], turn: int, parts: int) -> list[Record]:
         long = request.config.getoption("--long")
-        first = 0 if long else (CASES.index(case) + turn) % THIRDS
-        return targets[first :: 1 if long else THIRDS]
+        first = 0 if long else (CASES.index(case) + turn) % parts
+        return targets[first :: 1 if long else parts]
 
     return share
 
@@ -85,10 +84,10 @@ def share(request: pytest.FixtureRequest) -> Share:
 def test_every_pair(case: Case, share: Share):
     """From a record to others: what is made is the same function and comes back; what can be is made.
 
-    To a third of the others, and to all of them in `make test-long`.
+    To a sixth of the others, and to all of them in `make test-long`.
     """
     for directions, every in by_directions(case).items():
-        targets = share(case, every, 0)
+        targets = share(case, every, 0, 6)
         sizes, square = (case.sizes(replace(each, directions=directions)) for each in (SIZES, SQUARE))
         refused = pairs(case, sizes, weights(case.record, sizes), targets)
         left = pairs(case, square, tame(case.record, square), refused)
@@ -118,7 +117,7 @@ def test_every_pair_of_one_unit_and_of_zeros(case: Case, zero: str, share: Share
     Every pair has its turn with one kind of zeros, and with each kind in `make test-long`.
     """
     for directions, every in by_directions(case).items():
-        targets = share(case, every, [*ZEROS].index(zero))
+        targets = share(case, every, [*ZEROS].index(zero), len(ZEROS))
         sizes = case.sizes(replace(ONE, directions=directions))
         arrays = weights(case.record, sizes)
         for block, view in views(case.record, sizes, arrays).items():

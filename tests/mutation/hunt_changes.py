@@ -66,8 +66,13 @@ TESTS: dict[str, Sequence[str]] = {
     },
     **{
         f"engines/llvm/{name}.py": ("tests/engines/test_step_places.py", *GENERATED)
-        for name in ("constants", "copies", "driver", "timetable", "transfers")
+        for name in ("constants", "copies", "timetable", "transfers")
     },
+    "engines/llvm/driver.py": (
+        "tests/engines/test_step_places.py",
+        "tests/engines/test_workers.py",
+        *GENERATED,
+    ),
     **{
         f"engines/llvm/{name}.py": ("tests/engines/test_maths.py", "tests/engines/test_llvm_unusual.py")
         for name in ("elementary", "hyperbolic", "maths", "powers", "quarters", "trigonometry")

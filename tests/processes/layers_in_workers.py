@@ -12,7 +12,7 @@ class Encoded(torch.utils.data.Dataset):
 
     def __init__(self, count: int) -> None:
         torch.manual_seed(0)
-        self.count, self.layer = count, stepnet.torch.GRU(3, 8, bidirectional=True)
+        self.count, self.layer = count, stepnet.torch.GRU(3, 8)
         self.xs = torch.randn(count, 5, 3)
 
     def __len__(self) -> int:
@@ -28,9 +28,9 @@ class Encoded(torch.utils.data.Dataset):
 if __name__ == "__main__":
     data = Encoded(int(sys.argv[1]))
     right = [data[place] for place in range(len(data))]  # what threads run here is there before the fork
-    for method in ("fork", "spawn"):
+    for method, workers in ("fork", 2), ("spawn", int(sys.argv[2])):
         loader = torch.utils.data.DataLoader(
-            data, num_workers=2, batch_size=2, multiprocessing_context=method
+            data, num_workers=workers, batch_size=2, multiprocessing_context=method
         )
         found = [row for outputs, gradients in loader for row in zip(outputs, gradients, strict=True)]
         assert len(found) == len(right)

@@ -22,7 +22,9 @@ from pages import (
     of_conversion,
     of_seed,
     one,
+    outlined,
     page,
+    point_at,
     press,
     shown,
     told,
@@ -35,16 +37,14 @@ PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 
 
 def test_pointing_at_a_number_shows_where_it_goes(browser: Any, tmp_path: Path):
-    from selenium.webdriver.common.action_chains import ActionChains
-
     shown(browser, tmp_path, of_seed("gru"))
     cell = one(browser, "[data-key='source.Wr.0.0.1.0']")
-    ActionChains(browser).move_to_element(cell).perform()
+    point_at(browser, cell)
     assert told(browser) == "0.278675 at kernel[0, 4] is W_r[1, 0]; it is moved, to weight_space[2]."
     (linked,) = many(browser, "td.linked")
     assert linked.get_attribute("data-key") == "target.Wr.0.0.1.0"
     assert "0.278675" in linked.text
-    ActionChains(browser).move_to_element(one(browser, "h1")).perform()
+    point_at(browser, one(browser, "h1"))
     assert not many(browser, "td.linked")
     assert "finds" in told(browser)
     assert browser.get_log("browser") == []
@@ -142,15 +142,13 @@ def test_the_output_gate_of_a_small_lstm_is_seen_at_once(browser: Any, tmp_path:
 
 @pytest.mark.parametrize("size", [(1560, 900), (1200, 800), PHONE])
 def test_the_pair_of_what_is_pointed_at_comes_into_view(browser: Any, tmp_path: Path, size: tuple[int, int]):
-    from selenium.webdriver.common.action_chains import ActionChains
-
     with window(browser, size):
         shown(browser, tmp_path, deep())
         for key in ("Wi.0.0.0.0", "Ro.1.1.2.2", "bg.1.0.1", "do.1.1.2", "Wf.1.1.0.5"):
             for here, there in (("source", "target"), ("target", "source")):
                 cell = one(browser, f"[data-key='{here}.{key}']")
                 browser.execute_script("frame(arguments[0]); reveal(arguments[0])", cell)
-                ActionChains(browser).move_to_element(cell).perform()
+                point_at(browser, cell)
                 assert [each.get_attribute("data-key") for each in many(browser, "td.linked")] == [
                     f"{there}.{key}"
                 ]
@@ -159,23 +157,18 @@ def test_the_pair_of_what_is_pointed_at_comes_into_view(browser: Any, tmp_path: 
 
 
 def test_pointing_from_the_top_of_the_page_shows_both(browser: Any, tmp_path: Path):
-    from selenium.webdriver.common.action_chains import ActionChains
-
     with window(browser, (1200, 700)):
         shown(browser, tmp_path, deep())
         cell = one(browser, "[data-key='source.Wi.0.0.0.0']")
         assert browser.execute_script("return scrollY") == 0
         assert not inside(browser, one(browser, "[data-key='target.Wi.0.0.0.0']"))
-        ActionChains(browser).move_to_element(cell).perform()
+        point_at(browser, cell)
         assert browser.execute_script("return scrollY") > 0
         assert inside(browser, one(browser, "td.linked"))
         assert "is W_i[0, 0];" in told(browser), "what came below the pointer by scrolling is not pointed at"
         assert many(browser, "td.shown") == [cell]
         assert many(browser, "td:hover") != [cell]
-        solid = [
-            each for each in many(browser, "td.cell") if "solid" in each.value_of_css_property("outline")
-        ]
-        assert solid == [cell]
+        assert outlined(browser, "td.cell") == [cell]
 
 
 def test_the_pair_of_what_keys_reach_comes_into_view(browser: Any, tmp_path: Path):
@@ -203,8 +196,6 @@ def test_no_page_is_wider_than_the_window(browser: Any, tmp_path: Path, size: tu
 
 
 def test_modules_are_tied_each_to_its_own(browser: Any, tmp_path: Path):
-    from selenium.webdriver.common.action_chains import ActionChains
-
     gru, lstm = (
         of_conversion(SEEDS[cell]["keras"], f"keras.{cell}", f"cudnn.{cell}", f"{cell}_1")
         for cell in ("gru", "lstm")
@@ -215,7 +206,7 @@ def test_modules_are_tied_each_to_its_own(browser: Any, tmp_path: Path):
     many(browser, "nav a")[2].click()
     cell = one(browser, "#module-3 [data-key='source.Wr.0.0.1.0']")
     assert inside(browser, cell)
-    ActionChains(browser).move_to_element(cell).perform()
+    point_at(browser, cell)
     (linked,) = many(browser, "td.linked")
     assert linked == one(browser, "#module-3 [data-key='target.Wr.0.0.1.0']")
     assert "new memory" not in one(browser, "header").text
@@ -226,13 +217,11 @@ def test_modules_are_tied_each_to_its_own(browser: Any, tmp_path: Path):
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 def test_screenshots(browser: Any, tmp_path: Path, cell: str, scheme: str, request: pytest.FixtureRequest):
-    from selenium.webdriver.common.action_chains import ActionChains
-
     shown(browser, tmp_path, of_seed(cell), scheme)
     gate = {"gru": "r", "lstm": "f"}[cell]
-    ActionChains(browser).move_to_element(one(browser, f"[data-key='source.W{gate}.0.0.1.0']")).perform()
+    point_at(browser, one(browser, f"[data-key='source.W{gate}.0.0.1.0']"))
     folder = PICTURES if request.config.getoption("--save") else tmp_path
     folder.mkdir(exist_ok=True)
     path = folder / f"{cell}_keras_cudnn_{scheme}.png"
     assert browser.save_screenshot(str(path))
-    assert len(np.unique(pixels(path).reshape(-1, 3), axis=0)) > 100
+    assert len(np.unique(pixels(path) @ [1, 256, 256**2])) > 100

@@ -75,7 +75,7 @@ def test_a_third_derivative_is_that_of_torch():
 
 def test_gradients_by_torch_func():
     found = []
-    for module in Case("LSTM", {"num_layers": 2}).modules():
+    for module in Case("LSTM").modules():
         x = numbers(STEPS, BATCH, INPUTS)
 
         def loss(params: Any, x: torch.Tensor, module: Any = module) -> torch.Tensor:

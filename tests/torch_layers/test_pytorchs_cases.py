@@ -9,7 +9,8 @@ import copy
 import io
 import itertools
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -131,7 +132,7 @@ def cudnn_forward_exception(nn: Package) -> None:
 
 def rnn_initial_hidden_state(nn: Package) -> None:
     for name in LAYERS:
-        module, x = getattr(nn, name)(30, 20, 2), torch.randn(10, 32, 30)
+        module, x = getattr(nn, name)(10, 20, 2), torch.randn(10, 32, 10)
         close(module(x), module(x, paired(name, torch.zeros(2, 32, 20))))
 
 
@@ -239,7 +240,7 @@ def weights_of_another_memory(nn: Package) -> None:
 
 def rnn_weight_norm(nn: Package) -> None:
     for name in LAYERS:
-        module, x = getattr(nn, name)(4, 5), torch.randn(3, 2, 4)
+        module, x = getattr(nn, name)(10, 20), torch.randn(3, 2, 10)
         right = module(x)
         normed = torch.nn.utils.parametrizations.weight_norm(module, "weight_ih_l0")
         close(normed(x), right)
@@ -300,10 +301,10 @@ def rnn_retain_variables(nn: Package) -> None:
 
 def batch_sizes_of_a_packed_sequence(nn: Package) -> None:
     """Outputs are packed as the input is, in its order."""
-    xs = [torch.randn(length, 3) for length in (2, 5, 3)]
+    xs = [torch.randn(length, 10) for length in (2, 5, 3)]
     given = pack_sequence(xs, enforce_sorted=False)
     for name in LAYERS:
-        outputs, _ = getattr(nn, name)(3, 4)(given)
+        outputs, _ = getattr(nn, name)(10, 20)(given)
         assert isinstance(outputs, PackedSequence)
         for one, other in zip(outputs[1:], given[1:], strict=True):
             assert one is not None
@@ -314,107 +315,116 @@ def batch_sizes_of_a_packed_sequence(nn: Package) -> None:
 # ---- test_modules.py, over the samples of common_modules.py ------------------------------------------------
 
 
-def samples(nn: Package, dtype: torch.dtype = torch.float64) -> Any:
-    """Modules and what they are called with: a sequence or a row without a batch, with a state or not."""
-    for bias, batch_first, both, extra in itertools.product((False, True), repeat=4):
-        for name in LAYERS:
-            options: dict[str, Any] = {"RNN": {"nonlinearity": "relu" if extra else "tanh"}, "GRU": {}}.get(
-                name, {"proj_size": 2 if extra else 0}
-            )
-            sizes = {"bias": bias, "batch_first": batch_first, "bidirectional": both, "num_layers": 2}
-            torch.manual_seed(0)
-            module = getattr(nn, name)(2, 3, dtype=dtype, **sizes, **options)
-            count, h = 4 if both else 2, (2 if extra and name == "LSTM" else 3)
-            states = [numbers(count, h, dtype=dtype), numbers(count, 3, dtype=dtype)]
-            for state in (None, tuple(states) if name == "LSTM" else states[0]):
-                yield module, (numbers(3, 2, dtype=dtype), state)
-    for name, bias in itertools.product(CELLS, (True, False)):
+@dataclass(frozen=True)
+class Sample:
+    """A module and what it is called with: a sequence or a row without a batch, with a state or not."""
+
+    name: str
+    options: dict[str, Any]
+    with_state: bool
+
+    def made(self, nn: Package, dtype: torch.dtype = torch.float64) -> tuple[Any, Any, Any]:
+        """The module, the sequence or row, and the state."""
         torch.manual_seed(0)
-        cell = getattr(nn, name)(5, 10, bias=bias, dtype=dtype)
-        yield cell, (numbers(5, dtype=dtype), paired(name, numbers(10, dtype=dtype)))
+        layer, options = self.name in LAYERS, self.options
+        module = getattr(nn, self.name)(*((2, 3) if layer else (5, 10)), dtype=dtype, **options)
+        shapes = [(10,), (10,)]
+        if layer:
+            count = 4 if options["bidirectional"] else 2
+            shapes = [(count, options.get("proj_size") or 3), (count, 3)]
+        states = [numbers(*shape, dtype=dtype) for shape in shapes]
+        state = (tuple(states) if self.name.startswith("LSTM") else states[0]) if self.with_state else None
+        return module, numbers(*((3, 2) if layer else (5,)), dtype=dtype), state
 
 
-def modules_forward(nn: Package) -> None:
+def samples() -> Iterator[Sample]:
+    for bias, batch_first, both, extra in itertools.product((False, True), repeat=4):
+        further: dict[str, dict[str, Any]] = {
+            "RNN": {"nonlinearity": "relu" if extra else "tanh"},
+            "GRU": {},
+            "LSTM": {"proj_size": 2 if extra else 0},
+        }
+        options = {"bias": bias, "batch_first": batch_first, "bidirectional": both, "num_layers": 2}
+        for name, with_state in itertools.product(LAYERS, (False, True)):
+            yield Sample(name, options | further[name], with_state)
+    for name, bias in itertools.product(CELLS, (True, False)):
+        yield Sample(name, {"bias": bias}, True)
+
+
+SAMPLES = list(samples())
+
+
+def modules_forward(module: Any, x: torch.Tensor, state: Any) -> None:
     """A sequence without a batch is a batch of one."""
-    for module, (x, state) in itertools.islice(samples(nn), 0, None, 5):
-        is_cell = isinstance(module, torch.nn.RNNCellBase)
-        axis = 0 if is_cell or module.batch_first else 1
-        rows = 0 if is_cell else 1
-        whole = None
-        if state is not None:
-            whole = (
-                tuple(one.unsqueeze(rows) for one in state)
-                if isinstance(state, tuple)
-                else state.unsqueeze(rows)
-            )
-        found, right = module(x, state), module(x.unsqueeze(axis), whole)
-        if is_cell:
-            close(
-                found,
-                tuple(one.squeeze(0) for one in right) if isinstance(right, tuple) else right.squeeze(0),
-            )
-            continue
-        close(found[0], right[0].squeeze(axis))
-        close(found[1], [one.squeeze(1) for one in tensors(right[1])])
+    is_cell = isinstance(module, torch.nn.RNNCellBase)
+    axis = 0 if is_cell or module.batch_first else 1
+    rows = 0 if is_cell else 1
+    whole = None
+    if state is not None:
+        whole = (
+            tuple(one.unsqueeze(rows) for one in state) if isinstance(state, tuple) else state.unsqueeze(rows)
+        )
+    found, right = module(x, state), module(x.unsqueeze(axis), whole)
+    if is_cell:
+        close(
+            found,
+            tuple(one.squeeze(0) for one in right) if isinstance(right, tuple) else right.squeeze(0),
+        )
+        return
+    close(found[0], right[0].squeeze(axis))
+    close(found[1], [one.squeeze(1) for one in tensors(right[1])])
 
 
 def modules_factory_kwargs(nn: Package) -> None:
     for dtype in (torch.float32, torch.float64):
-        for module, _ in itertools.islice(samples(nn, dtype), 0, None, 7):
-            assert {one.dtype for one in module.parameters()} == {dtype}
+        for sample in SAMPLES[::7]:
+            assert {one.dtype for one in sample.made(nn, dtype)[0].parameters()} == {dtype}
     assert nn.GRU(2, 3, device="meta").weight_hh_l0.device.type == "meta"
     assert nn.GRUCell(2, 3, device="meta").weight_hh.device.type == "meta"
 
 
-def modules_pickle(nn: Package) -> None:
-    for module, given in itertools.islice(samples(nn), 0, None, 5):
-        right = module(*given)
-        close(pickle.loads(pickle.dumps(module))(*given), right)
-        saved = io.BytesIO()
-        torch.save(module.state_dict(), saved)
-        saved.seek(0)
-        other = copy.deepcopy(module)
-        other.reset_parameters()
-        other.load_state_dict(torch.load(saved))
-        close(other(*given), right)
+def modules_pickle(module: Any, x: torch.Tensor, state: Any) -> None:
+    right = module(x, state)
+    close(pickle.loads(pickle.dumps(module))(x, state), right)
+    saved = io.BytesIO()
+    torch.save(module.state_dict(), saved)
+    saved.seek(0)
+    other = copy.deepcopy(module)
+    other.reset_parameters()
+    other.load_state_dict(torch.load(saved))
+    close(other(x, state), right)
 
 
-def modules_grad(nn: Package) -> None:
-    for module, (x, state) in itertools.islice(samples(nn), 0, None, 29):
-        parameters = list(module.parameters())
+def modules_grad(module: Any, x: torch.Tensor, state: Any) -> None:
+    inputs = x.requires_grad_(), *module.parameters()
 
-        def call(x: torch.Tensor, *_: torch.Tensor, module: Any = module, state: Any = state) -> Any:
-            return tuple(tensors(module(x, state)))
+    def call(x: torch.Tensor, *_: torch.Tensor) -> Any:
+        return tuple(tensors(module(x, state)))
 
-        assert torch.autograd.gradcheck(call, (x.requires_grad_(), *parameters), fast_mode=True)
-        assert torch.autograd.gradgradcheck(call, (x, *parameters), fast_mode=True)
-
-
-def modules_non_contiguous_tensors(nn: Package) -> None:
-    for module, (x, state) in itertools.islice(samples(nn), 0, None, 5):
-
-        def apart(one: torch.Tensor) -> torch.Tensor:
-            return one.repeat_interleave(2, -1)[..., ::2]
-
-        strange = (
-            tuple(map(apart, state)) if isinstance(state, tuple) else None if state is None else apart(state)
-        )
-        assert not apart(x).is_contiguous()
-        close(module(apart(x), strange), module(x, state))
+    assert torch.autograd.gradcheck(call, inputs, fast_mode=True)
+    assert torch.autograd.gradgradcheck(call, inputs, fast_mode=True)
 
 
-def modules_repr_and_hooks(nn: Package) -> None:
+def modules_non_contiguous_tensors(module: Any, x: torch.Tensor, state: Any) -> None:
+    def apart(one: torch.Tensor) -> torch.Tensor:
+        return one.repeat_interleave(2, -1)[..., ::2]
+
+    strange = (
+        tuple(map(apart, state)) if isinstance(state, tuple) else None if state is None else apart(state)
+    )
+    assert not apart(x).is_contiguous()
+    close(module(apart(x), strange), module(x, state))
+
+
+def modules_repr_and_hooks(module: Any, x: torch.Tensor, state: Any) -> None:
     """test_repr, and the hooks that test_modules.py calls for."""
-    seen = list[str]()
-    for module, (x, state) in itertools.islice(samples(nn), 0, None, 11):
-        name = type(module).__name__
-        assert repr(module).startswith(f"{name}({module.input_size}, {module.hidden_size}")
-        module.register_forward_pre_hook(lambda *_: seen.append("before"))
-        module.register_forward_hook(lambda *_: seen.append("after"))
-        module.register_full_backward_hook(lambda *_: seen.append("backward"))
-        torch.stack([one.sum() for one in tensors(module(x.requires_grad_(), state))]).sum().backward()
-        assert seen == ["before", "after", "backward"]
-        seen.clear()
+    seen, name = list[str](), type(module).__name__
+    assert repr(module).startswith(f"{name}({module.input_size}, {module.hidden_size}")
+    module.register_forward_pre_hook(lambda *_: seen.append("before"))
+    module.register_forward_hook(lambda *_: seen.append("after"))
+    module.register_full_backward_hook(lambda *_: seen.append("backward"))
+    torch.stack([one.sum() for one in tensors(module(x.requires_grad_(), state))]).sum().backward()
+    assert seen == ["before", "after", "backward"]
 
 
 def modules_errors(nn: Package) -> None:
@@ -462,13 +472,17 @@ CASES: dict[str, Callable[[Package], None]] = {
     "test_LSTM_grad_and_gradgrad, test_GRU_grad_and_gradgrad": grad_and_gradgrad,
     "test_rnn_retain_variables": rnn_retain_variables,
     "test_packed_sequence": batch_sizes_of_a_packed_sequence,
-    "test_modules: test_forward": modules_forward,
     "test_modules: test_factory_kwargs": modules_factory_kwargs,
-    "test_modules: test_pickle, test_save_load_state_dict": modules_pickle,
-    "test_modules: test_grad, test_gradgrad": modules_grad,
-    "test_modules: test_non_contiguous_tensors": modules_non_contiguous_tensors,
-    "test_modules: test_repr, test_forward_hooks": modules_repr_and_hooks,
     "test_modules: test_errors": modules_errors,
+}
+
+# What is asked of each n-th sample, and in `make test` of each m-th of those: of all layers and of a cell.
+SAMPLED: dict[str, tuple[Callable[[Any, torch.Tensor, Any], None], int, int]] = {
+    "test_modules: test_forward": (modules_forward, 1, 20),
+    "test_modules: test_pickle, test_save_load_state_dict": (modules_pickle, 1, 20),
+    "test_modules: test_non_contiguous_tensors": (modules_non_contiguous_tensors, 1, 20),
+    "test_modules: test_repr, test_forward_hooks": (modules_repr_and_hooks, 1, 20),
+    "test_modules: test_grad, test_gradgrad": (modules_grad, 5, 10),
 }
 
 CUDA = "it needs CUDA, where torch.nn's own forward runs"
@@ -499,8 +513,22 @@ def test_a_case_of_pytorch(case: str, package: Package):
     CASES[case](package)
 
 
+def sampled() -> Iterator[Any]:
+    """Each class for each sample that it is asked of; torch.nn rarely, as for other cases."""
+    for nn, (name, (_, each, part)) in itertools.product((torch.nn, stepnet.torch), SAMPLED.items()):
+        every = len(SAMPLES) if nn is torch.nn else part
+        for place in range(0, len(SAMPLES), each):
+            marks = pytest.mark.long(every=every, of=f"{name} {nn}")
+            yield pytest.param(nn, name, SAMPLES[place], id=f"{name}-{nn.__name__}-{place}", marks=marks)
+
+
+@pytest.mark.parametrize(("package", "name", "sample"), list(sampled()))
+def test_a_sample_of_pytorch(package: Package, name: str, sample: Sample):
+    SAMPLED[name][0](*sample.made(package))
+
+
 def test_every_case_stands_once():
-    names = [name.split(": ")[-1] for key in (*CASES, *ELSEWHERE) for name in key.split(", ")]
+    names = [name.split(": ")[-1] for key in (*CASES, *SAMPLED, *ELSEWHERE) for name in key.split(", ")]
     assert len(set(names)) == len(names)
 
 

@@ -66,9 +66,6 @@ class Value:
     def __mul__(self, other: "Value | float") -> "Value":
         return self.apply("multiply", other)
 
-    def __rmul__(self, other: float) -> "Value":
-        return self * other
-
     def __truediv__(self, other: "Value | float") -> "Value":
         return self.apply("divide", other)
 
