@@ -1,4 +1,4 @@
-"""Layers and recurrences that keep the states of some steps alone: the gradients, what is kept, what is refused."""
+"""Layers and recurrences that keep the states of some steps alone: gradients, what is kept and refused."""
 
 import copy
 import pickle

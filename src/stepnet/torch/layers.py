@@ -13,7 +13,7 @@ from stepnet.torch.cells import Sizes
 from stepnet.torch.checks import DTYPES, as_cast, check_tensors
 from stepnet.torch.operator import run_sizes, untraced
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.sequences import PackedSequence, Place, Sequences
+from stepnet.torch.sequences import PackedSequence, Place, Sequences, data_of
 
 torch: Any = pytorch("torch")
 
@@ -34,8 +34,7 @@ class Layer:
     def forward(self: Any, input: Any, hx: Any = None) -> Any:  # noqa: A002 - PyTorch's names
         """The outputs and the last states. See the class in torch.nn."""
         theirs = cast("Callable[..., Any]", super().forward)  # type: ignore[misc]
-        device = (input.data if isinstance(input, PackedSequence) else input).device
-        if device.type != "cpu":
+        if data_of(input).device.type != "cpu":
             return theirs(input, hx)
         run = answer if torch.compiler.is_compiling() else untraced(answer)
         return run(self, theirs, input, hx)

@@ -13,10 +13,11 @@ from stepnet.rnn.layers import LayerPrograms
 from stepnet.rnn.pieces import Checkpoint, checked_checkpoint
 from stepnet.torch.bound import BOUND, Runnable
 from stepnet.torch.checks import DTYPES
+from stepnet.torch.loop import Turns, looped
 from stepnet.torch.operator import MODULES, check_graph, in_graph, untraced
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.sequences import Sequences
-from stepnet.torch.trace import described, tensors_of, trace
+from stepnet.torch.sequences import Sequences, data_of
+from stepnet.torch.trace import OfFunction, OfModule, described, tensors_of, trace
 from stepnet.trace.step import Spec
 from stepnet.values.structure import leaves, leaves_as, rebuild, skeleton, transform
 
@@ -30,7 +31,8 @@ class Recurrence(torch.nn.Module):
 
     Its parameters are those of the cell, under `cell.`; of a function, those of the example, under `params.`.
     A call takes sequences as `GRU` does, the state that they begin with (zeros without one) and `statics`,
-    and gives (outputs, last state), the state in the structure of the example's.
+    and gives (outputs, last state), the state in the structure of the example's. On the CPU it runs in
+    machine code, on other devices as a loop of PyTorch's own operations.
 
     Args:
         step: A cell module or a function, as for `trace`.
@@ -81,7 +83,8 @@ class Recurrence(torch.nn.Module):
     def forward(self, input: Any, state: Any = None, statics: Any = None) -> Any:  # noqa: A002 - PyTorch's
         """The outputs in the form of the sequences, and the last state."""
         answer = Recurrence.answer
-        run = answer if torch.compiler.is_compiling() else untraced(answer)
+        in_graph = torch.compiler.is_compiling() and data_of(input).device.type == "cpu"
+        run = answer if in_graph else untraced(answer)
         return run(self, input, state, statics)
 
     def answer(self, value: Any, state: Any, statics: Any) -> Any:
@@ -101,6 +104,8 @@ class Recurrence(torch.nn.Module):
 
     def results(self, given: Sequences, states: list[Any], statics: list[Any]) -> list[Any]:
         """The outputs and the last states: by the operator where a graph is made."""
+        if given.data.device.type != "cpu":
+            return self.looped(given, states, statics)
         tensors = list(self.tensors.values())
         if not torch.compiler.is_compiling():
             kept = checked_checkpoint(self.checkpoint)
@@ -111,6 +116,32 @@ class Recurrence(torch.nn.Module):
         key = f"{self._name}:{'train' if self.training else 'eval'}"
         outputs = len(leaves(self._output))
         return in_graph(key, given.place, given.data, states, statics, tensors, outputs)
+
+    def looped(self, given: Sequences, states: list[Any], statics: list[Any]) -> list[Any]:
+        """The same by a loop of PyTorch's operations, on any device."""
+        _, memory, still = self._example
+        lead = given.place.lead
+        data = given.data.flatten(0, lead - 1)
+        called: Any = self.step or self.cell
+        if self.cell is None:
+            function, params, names = OfFunction(called), dict(self.params) or None, inspect.signature(called)
+        else:
+            function, params = OfModule(called, memory), self.tensors
+            names = inspect.signature(called.forward)
+
+        def step(x: Any, memory: Any, index: Any, **further: Any) -> tuple[Any, Any]:
+            counted = {"index": index} if "index" in names.parameters else {}
+            return function(x, memory, params, **counted, **further)
+
+        outputs, last = looped(
+            step,
+            Turns.of(given.place.batch(given.data), self.reverse),
+            data,
+            rebuild(memory, states or self.zeros(given)),
+            {} if still is None else {"statics": rebuild(still, statics)},
+        )
+        lengths = given.data.shape[:lead]
+        return [*(one.reshape(*lengths, *one.shape[1:]) for one in outputs), *last]
 
     def zeros(self, given: Sequences) -> list[Any]:
         """The states that sequences begin with where none are handed in."""

@@ -71,6 +71,11 @@ class Sequences:
         return cls(value, Place("batch" if batch_first else "time"), rows, same)
 
 
+def data_of(value: Any) -> Any:
+    """The data of a tensor, a `PackedSequence` or a nested tensor."""
+    return value.data if isinstance(value, PackedSequence) else value
+
+
 def same(outputs: Any) -> Any:
     """Outputs that have their form."""
     return outputs

@@ -1,0 +1,82 @@
+"""A step as a loop of PyTorch's own operations: how `Recurrence` runs on other devices than the CPU.
+
+Rows stand in the order of their lengths, the longest first, so that those still running are the first ones.
+
+    lengths 1 3 2:   step 0  rows 1 2 0      step 1  rows 1 2      step 2  row 1
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepnet.ragged.offsets import offsets_of
+from stepnet.rnn.batch import Batch
+from stepnet.rnn.reading import call_of
+from stepnet.torch.pytorch import pytorch
+from stepnet.values.structure import leaves, rebuild
+
+torch: Any = pytorch("torch")
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Turns:
+    """The steps of sequences, in the order in which a loop runs them.
+
+    order: the rows, the longest first. counts: how many of them run each step. places: where the steps lie in
+    the data, step by step.
+    """
+
+    order: Array
+    counts: list[int]
+    places: Array
+
+    @classmethod
+    def of(cls, batch: Batch, reverse: bool) -> "Turns":
+        """The turns of a batch; reverse: whether each sequence runs from its last step."""
+        call = call_of(batch, [], [], False, None, None)
+        lengths, places, begins = call.lengths, call.all_places, offsets_of(call.lengths)
+        order = np.argsort(-lengths, kind="stable")
+        turns = list[Array]()
+        for step in range(int(lengths.max(initial=0))):
+            rows = order[: np.count_nonzero(lengths > step)]
+            turns.append(places[begins[rows] + (lengths[rows] - 1 - step if reverse else step)])
+        flat = np.concatenate(turns) if turns else np.zeros(0, np.int64)
+        return cls(order, [len(turn) for turn in turns], flat)
+
+
+def looped(
+    step: Callable[..., Any], turns: Turns, data: Any, memory: Any, further: dict[str, Any]
+) -> tuple[list[Any], list[Any]]:
+    """The outputs [total, ...] and the last memories [rows, ...] of a step.
+
+    step: a function (x, memory, index, **further) -> (output, memory). data: the inputs [total, ...]. memory:
+    the first ones, in any structure of tensors [rows, ...]. further: statics, in such a structure too.
+    """
+    order, places = (torch.from_numpy(array).to(data.device) for array in (turns.order, turns.places))
+    now = [tensor.index_select(0, order) for tensor in leaves(memory)]
+    still = [tensor.index_select(0, order) for tensor in leaves(further)]
+    left = [list[Any]() for _ in now]
+    outputs = list[list[Any]]()
+    inputs = data.index_select(0, places).split(turns.counts) if turns.counts else [data[:0]]
+    for number, x in enumerate(inputs):
+        for chunks, tensor in zip(left, now, strict=True):
+            chunks.append(tensor[len(x) :])
+        now, still = ([tensor[: len(x)] for tensor in tensors] for tensors in (now, still))
+        index = order.new_full((len(x),), number)
+        output, following = step(x, rebuild(memory, now), index, **rebuild(further, still))
+        outputs.append(leaves(output))
+        now = leaves(following)
+    back = torch.empty_like(order)
+    back[order] = torch.arange(len(order), device=order.device)
+    last = [
+        torch.cat([tensor, *reversed(chunks)]).index_select(0, back)
+        for tensor, chunks in zip(now, left, strict=True)
+    ]
+    whole = list[Any]()
+    for parts in zip(*outputs, strict=True):
+        values = torch.cat(parts)
+        whole.append(values.new_zeros(len(data), *values.shape[1:]).index_copy(0, places, values))
+    return whole, last
