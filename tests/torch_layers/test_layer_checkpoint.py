@@ -1,4 +1,4 @@
-"""Layers and recurrences that keep the states of some steps alone: the gradients, what is kept, what is refused."""
+"""Layers and recurrences that keep the states of some steps alone: gradients, what is kept and refused."""
 
 import copy
 import pickle
@@ -6,7 +6,19 @@ from typing import Any
 
 import pytest
 import torch
-from layer_cases import BATCH, FORMS, HIDDEN, INPUTS, STEPS, Case, answers, assert_same, in_form, numbers, tensors
+from layer_cases import (
+    BATCH,
+    FORMS,
+    HIDDEN,
+    INPUTS,
+    STEPS,
+    Case,
+    answers,
+    assert_same,
+    in_form,
+    numbers,
+    tensors,
+)
 from torch.func import functional_call
 
 import stepnet.torch
@@ -54,7 +66,11 @@ def test_gradients_are_those_of_differences(case: str) -> None:
     def call(x: torch.Tensor, *others: torch.Tensor) -> tuple[torch.Tensor, ...]:
         given = dict(zip(names, others[len(states) :], strict=True))
         return tuple(
-            tensors(functional_call(module, given, (FORMS["packed"](x, module), in_form([*others[: len(states)]]))))
+            tensors(
+                functional_call(
+                    module, given, (FORMS["packed"](x, module), in_form([*others[: len(states)]]))
+                )
+            )
         )
 
     inputs = [numbers(STEPS, BATCH, INPUTS), *states, *parameters]
@@ -150,7 +166,9 @@ def test_copies_have_it() -> None:
     state = torch.zeros(1, HIDDEN)
     for module in (
         stepnet.torch.GRU(INPUTS, HIDDEN, checkpoint=3),
-        stepnet.torch.Recurrence(torch.nn.GRUCell(INPUTS, HIDDEN), (torch.zeros(1, INPUTS), state), checkpoint=3),
+        stepnet.torch.Recurrence(
+            torch.nn.GRUCell(INPUTS, HIDDEN), (torch.zeros(1, INPUTS), state), checkpoint=3
+        ),
     ):
         assert copy.deepcopy(module).checkpoint == 3
         assert pickle.loads(pickle.dumps(module)).checkpoint == 3

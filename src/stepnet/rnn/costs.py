@@ -1,8 +1,8 @@
 """What a schedule costs, and what it holds, for each step, for each sequence, and once.
 
-    x @ W at rows/steps       2 * 3 * 12 flops of each step
-    contract of both          2 * 3 * 12 flops of each step: it adds all steps up
-    W.T                       once
+x @ W at rows/steps       2 * 3 * 12 flops of each step
+contract of both          2 * 3 * 12 flops of each step: it adds all steps up
+W.T                       once
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,7 +29,7 @@ STAGE_EXTENTS = {
 
 @dataclass(frozen=True)
 class Cost:
-    """What is done each time: flops, bytes of parameters that are read, and of other values read or written."""
+    """What is done each time: flops, bytes of parameters read, and of other values read or written."""
 
     flops: int = 0
     weights: int = 0
