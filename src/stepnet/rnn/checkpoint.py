@@ -8,7 +8,7 @@
 Recurrences of both directions run in sections of one direction each: what goes from one to the next is kept.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -99,9 +99,9 @@ class InPieces:
             made.append(zeros(type_, call) if array is None else array.astype(type_.dtype))
         return made
 
-    def pieces(self, way: Way) -> list[Piece]:
-        """The pieces in the order of the recurrences."""
-        return list(pieces(way.call, way.size, self.section.reverse, self.counts))
+    def pieces(self, way: Way, back: bool = False) -> Iterator[Piece]:
+        """The pieces in the order of the recurrences, or back."""
+        return pieces(way.call, way.size, self.section.reverse, self.counts, back)
 
     def run(self, values: Values, way: Way) -> list[Array]:
         """Adds what the section gives to the values. Gives what is kept: of each memory one array, that ahead
@@ -113,11 +113,12 @@ class InPieces:
         kept = [[memory[:0]] for memory in memories]
         bound = BoundNet.of(self.forward, [*inputs, *memories], way.call, way.engine)
         for place, piece in enumerate(self.pieces(way)):
-            arrays = piece.inputs(net, [*inputs, *memories])
+            ahead = [memory[piece.rows] for memory in memories]
             if place:
-                for parts, memory in zip(kept, memories, strict=True):
-                    parts.append(memory[piece.rows].copy())
-            piece.put(net, bound(arrays, piece.call), [*made, *memories])
+                for parts, memory in zip(kept, ahead, strict=True):
+                    parts.append(memory.copy())
+            results = bound([*piece.inputs(net, inputs), *ahead], piece.call)
+            piece.put(net, results, [*made, *memories])
         bound.release()
         values.update(zip(section.gives, made, strict=True))
         ends = [memory.ends for memory in section.memories]
@@ -138,13 +139,11 @@ class InPieces:
         turn = Turn.of(net, len(section.gives), self.wanted, cotangents, way.call)
         programs = [program for program in (self.again, self.backward) if program is not None]
         *again, backward = [BoundNet.of(one, [*inputs, *memories], way.call, way.engine) for one in programs]
-        left = [len(array) for array in kept]
-        for piece in reversed(self.pieces(way)):
-            arrays = piece.inputs(net, [*inputs, *memories])
-            if any(left):
-                left = [end - piece.call.rows for end in left]
-                ahead = [array[end:][: piece.call.rows] for array, end in zip(kept, left, strict=True)]
-                arrays = [*arrays[: len(inputs)], *ahead]
+        end = len(kept[0])
+        for piece in self.pieces(way, back=True):
+            first = end - piece.call.rows
+            ahead = [array[first:end] for array in kept] if end else [one[piece.rows] for one in memories]
+            end, arrays = max(0, first), [*piece.inputs(net, inputs), *ahead]
             results = [array for one in again for array in one(arrays, piece.call, apart=0)]
             saved = [results[place] for place in self.saved]
             turn.add(piece, backward([*arrays, *turn.cotangents(piece), *saved], piece.call))
