@@ -30,7 +30,9 @@ from test_gradients import (
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.errors import InputError
+from stepnet.errors import InputError, NetError
+from stepnet.grad.sections import sections
+from stepnet.net.ir import Builder
 from stepnet.rnn.cells import CELLS
 from stepnet.rnn.gradients import parameters_of
 
@@ -345,6 +347,19 @@ def test_what_no_checkpoint_is(value: Any) -> None:
         sn.vjp(cell("gru"))(sequences(3), checkpoint=value)
     with pytest.raises(InputError, match=message):
         sn.value_and_grad(squares, cell("gru"))(sequences(3), sequences(4), checkpoint=value)
+
+
+def test_a_net_that_adds_steps_up_has_no_sections() -> None:
+    GRU(np.zeros((1, 1, 3), "float32"))
+    net, builder = GRU.net, Builder()
+    place: list[int] = []
+    for node in net.nodes:
+        place.append(builder.copy(node, [place[operand] for operand in node.inputs]))
+    for how in ("sum", "first"):
+        made = builder.net([builder.add("reduce", place[net.results[0]], how=how)])
+        with pytest.raises(NetError, match="reduce is of all steps, and sections run a few at a time"):
+            sections(made)
+    assert len(sections(builder.net([builder.add("reduce", place[net.results[0]], how="last")]))) == 1
 
 
 def test_numbers_of_numpy_are_steps() -> None:
