@@ -197,6 +197,10 @@ def test_a_stream_that_goes_on() -> None:
 def test_half_precision_adds_up_in_single() -> None:
     layer = sn.RNN(normed, cast(PARAMS, "float16"), memory=3)
     assert_like_all(layer, {"sequences": numbers(2, 40, 3).astype("float16")}, 1, 120)
+    scaled = sn.RNN(lambda x, h, p: (x * p, h), np.ones(1, "float16"), memory=1)
+    _, backward = sn.vjp(scaled)(np.ones((1, 3000, 1), "float16"), checkpoint=1, engine="interpret")
+    # In half precision 2048 + 1 is 2048.
+    assert backward(np.ones((1, 3000, 1), "float16")).params == 3000
 
 
 @pytest.mark.parametrize("wrt", [(), "params", "inputs", "initial", "statics"])
