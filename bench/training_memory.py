@@ -61,7 +61,7 @@ class Row:
     @property
     def share(self) -> float:
         """The peak with checkpoint as a share of PyTorch's."""
-        return self.runs[SQRT].peak / self.runs[THEIRS].peak
+        return self.runs[SQRT].peak / max(1, self.runs[THEIRS].peak)
 
 
 # ---- what is run, in a process of its own ------------------------------------------------------------------

@@ -48,7 +48,12 @@ def random_like(structure: Any, seed: int) -> Any:
 
 def gradients_of(layer: Any, given: dict[str, Any], seed: int, **options: Any) -> tuple[Any, Any]:
     """The results of a layer, and its gradients for random cotangents of these. given: what `vjp` takes."""
-    results, backward = sn.vjp(layer)(**given, **options)
+    return gradients_by(sn.vjp(layer), given, seed, **options)
+
+
+def gradients_by(run: Any, given: dict[str, Any], seed: int, **options: Any) -> tuple[Any, Any]:
+    """The same by what `vjp` gave, which keeps its programs."""
+    results, backward = run(**given, **options)
     outputs, final = (
         transform(lambda leaf: leaf if is_float(leaf) else None, random_like(part, seed)) for part in results
     )

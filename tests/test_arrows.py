@@ -22,7 +22,7 @@ STAGES = {
     "plan": "plan",
     "grad": "grad",
     "engines": "engines",
-    "explain": "rnn.expressions rnn.nesting rnn.explain",
+    "explain": "rnn.expressions rnn.nesting rnn.explain rnn.costs",
     "rnn": "rnn",
     "torch": "torch",
     "layout": "layout",

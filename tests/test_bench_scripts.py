@@ -18,7 +18,7 @@ from tolerance import assert_close
 from typer.testing import CliRunner
 
 import stepnet as sn
-from bench import adam, beams, convert, length, nested, stolen, stream, versions
+from bench import adam, beams, convert, length, nested, stolen, stream, training_memory, versions
 from stepnet import cells
 
 Array = np.ndarray
@@ -414,3 +414,35 @@ def test_training_stops_where_losses_differ(monkeypatch: pytest.MonkeyPatch) -> 
     result = CliRunner().invoke(app, ["--batch", "1", "--hidden", "2", "--steps", "2", "--rounds", "1"])
     assert result.exit_code != 0
     assert "losses of stepnet and PyTorch differ by 1" in str(result.exception or "") + result.output
+
+
+SMALL_STEPS = "--cell", "gru", "--batch", "2", "--hidden", "3", "--steps", "40", "--rounds", "1"
+
+
+def test_memory_of_training_is_measured_beside_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = training_memory.in_a_process
+
+    def mostly_here(way: str, *given: Any) -> Any:
+        return right(way, *given) if way == "checkpoint" else training_memory.alone(way, *given)
+
+    monkeypatch.setattr(training_memory, "in_a_process", mostly_here)
+    told = json.loads(ran(training_memory, *SMALL_STEPS, "--json"))
+    (row,) = told["rows"]
+    assert list(row["runs"]) == ["checkpoint", "stepnet", "torch.nn"]
+    for run in row["runs"].values():
+        assert run["seconds"] > 0
+        assert run["sums"] == pytest.approx(row["runs"]["torch.nn"]["sums"], rel=1e-4)
+
+
+def test_memory_of_training_stops_where_gradients_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    def in_a_process(way: str, *given: Any) -> Any:
+        return training_memory.Run(1, 1, 1.0, [1.0 + (way == "checkpoint")])
+
+    monkeypatch.setattr(training_memory, "in_a_process", in_a_process)
+    with pytest.raises(SystemExit, match=r"checkpoint gives 2.0, and torch.nn 1.0: not measured"):
+        training_memory.measured("gru", 1, 1, 1, 1)
+    monkeypatch.setattr(
+        training_memory, "in_a_process", lambda way, *given: training_memory.Run(len(way), 1, 1.0, [1.0])
+    )
+    row = training_memory.measured("gru", 1, 1, 1, 1)
+    assert row.share == len("checkpoint") / len("torch.nn")

@@ -1,13 +1,14 @@
 """Gradients that keep memories of some steps alone: beside those that keep everything, and differences."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
-from random_gradients import assert_differences, cast, gradients_of, plain
+from random_gradients import assert_differences, cast, gradients_by, plain
 from same_bits import assert_same_bits
 from test_gradients import (
     LAYERS,
@@ -29,13 +30,28 @@ from test_gradients import (
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.errors import InputError
+from stepnet.errors import InputError, NetError
+from stepnet.grad.sections import sections
+from stepnet.net.ir import Builder
 from stepnet.rnn.cells import CELLS
 from stepnet.rnn.gradients import parameters_of
 
 Array = np.ndarray
 SIZES = (1, 2, 5, "sqrt", 100)
 KINDS = ("params", "inputs", "initial", "statics")
+GRU, LSTM, BOTH = cell("gru", dtype="float32"), cell("lstm", dtype="float32"), both("float32")
+
+
+@cache
+def kept_cell(name: str, reverse: bool) -> sn.RNN:
+    """A cell in single precision."""
+    return cell(name, 3, reverse, "float32")
+
+
+@cache
+def run_of(layer: Any) -> Any:
+    """`vjp` of a layer, which keeps its programs."""
+    return sn.vjp(layer)
 
 
 def assert_like_all(
@@ -45,8 +61,8 @@ def assert_like_all(
 
     bits: whether those of inputs and initial memories have the same bits, as a net of one direction gives.
     """
-    results, right = gradients_of(layer, options, 7)
-    others, found = gradients_of(layer, options | {"checkpoint": checkpoint}, 7)
+    results, right = gradients_by(run_of(layer), options, 7)
+    others, found = gradients_by(run_of(layer), options, 7, checkpoint=checkpoint)
     assert_same_bits(others, results) if bits else assert_near(others, results, length)
     for kind in KINDS:
         one, other = getattr(found, kind), getattr(right, kind)
@@ -77,10 +93,11 @@ def test_every_kind_of_step(name: str, checkpoint: Any, engine: str) -> None:
     assert_like_all(make("float32"), options | {"engine": engine}, checkpoint, 24)
 
 
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("name", CELLS)
 def test_every_cell(name: str, reverse: bool) -> None:
-    layer, x = cell(name, 3, reverse, "float32"), cast(sequences(3), "float32")
+    layer, x = kept_cell(name, reverse), cast(sequences(3), "float32")
     for checkpoint in SIZES:
         assert_like_all(layer, {"sequences": x}, checkpoint, 24)
 
@@ -122,6 +139,7 @@ def test_three_levels(enters: bool) -> None:
     assert_like_all(three_levels("float32", enters), {"sequences": cast(shelves(), "float32")}, 2, 48)
 
 
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("masked", ["repeat", "zero"])
 def test_masks_in_both_directions(masked: str, reverse: bool) -> None:
@@ -130,7 +148,7 @@ def test_masks_in_both_directions(masked: str, reverse: bool) -> None:
         "mask": numbers(4, 6) > -0.2,
         "masked": masked,
     }
-    layer = cell("lstm", 3, reverse, "float32")
+    layer = kept_cell("lstm", reverse)
     for checkpoint in SIZES:
         assert_like_all(layer, options | {"lengths": np.array([6, 0, 2, 1])}, checkpoint, 24)
 
@@ -163,22 +181,26 @@ def test_rows_that_end_early(reverse: bool) -> None:
 def test_any_lengths(lengths: tuple[int, ...]) -> None:
     parts = [numbers(length, 3) for length in lengths]
     x = sn.Ragged.from_list(parts) if parts else sn.Ragged(np.zeros((0, 3)), (np.zeros(1, "int64"),))
-    for layer in (cell("gru", dtype="float32"), both("float32")):
+    for layer in (GRU, BOTH):
         for checkpoint in SIZES:
             options = {"sequences": cast(x, "float32")}
             assert_like_all(layer, options, checkpoint, 48, bits=isinstance(layer, sn.RNN))
 
 
 def test_a_stream_that_goes_on() -> None:
-    x, layer = numbers(4, 9, 3).astype("float32"), cell("lstm", dtype="float32")
-    _, between = layer(x[:, :4])
+    x = numbers(4, 9, 3).astype("float32")
+    _, between = LSTM(x[:, :4])
     for checkpoint in SIZES:
-        assert_like_all(layer, {"sequences": x[:, 4:], "initial": between}, checkpoint, 24)
+        assert_like_all(LSTM, {"sequences": x[:, 4:], "initial": between}, checkpoint, 24)
 
 
 def test_half_precision_adds_up_in_single() -> None:
     layer = sn.RNN(normed, cast(PARAMS, "float16"), memory=3)
     assert_like_all(layer, {"sequences": numbers(2, 40, 3).astype("float16")}, 1, 120)
+    scaled = sn.RNN(lambda x, h, p: (x * p, h), np.ones(1, "float16"), memory=1)
+    _, backward = sn.vjp(scaled)(np.ones((1, 3000, 1), "float16"), checkpoint=1, engine="interpret")
+    # In half precision 2048 + 1 is 2048.
+    assert backward(np.ones((1, 3000, 1), "float16")).params == 3000
 
 
 @pytest.mark.parametrize("wrt", [(), "params", "inputs", "initial", "statics"])
@@ -196,7 +218,7 @@ def test_what_is_not_asked_for_is_none(wrt: Any) -> None:
 
 def test_a_backward_is_called_as_often_as_one_likes() -> None:
     x = cast(sequences(3), "float32")
-    for layer in (cell("lstm", dtype="float32"), both("float32")):
+    for layer in (LSTM, BOTH):
         (outputs, final), backward = sn.vjp(layer)(x, checkpoint=2)
         for cotangents in ((outputs, final), (outputs, None), (None, final)):
             first, again = backward(*cotangents), backward(*cotangents)
@@ -218,7 +240,7 @@ def test_a_backward_is_called_as_often_as_one_likes() -> None:
 def test_random_cells_lengths_and_pieces(
     name: str, lengths: list[int], size: Any, reverse: bool, form: str
 ) -> None:
-    layer, options = cell(name, 3, reverse, "float32"), dict[str, Any]()
+    layer, options = kept_cell(name, reverse), dict[str, Any]()
     if form == "ragged":
         options["sequences"] = cast(sequences(3, lengths=tuple(lengths)), "float32")
     else:
@@ -231,7 +253,7 @@ def test_random_cells_lengths_and_pieces(
 @pytest.mark.parametrize("make", [lambda: cell("gru"), lambda: both("float64")], ids=["gru", "directions"])
 def test_gradients_are_those_of_differences(make: Callable[[], Any]) -> None:
     layer, x = make(), sequences(3)
-    _, found = gradients_of(layer, {"sequences": x, "checkpoint": 2}, 3)
+    _, found = gradients_by(sn.vjp(layer), {"sequences": x}, 3, checkpoint=2)
 
     def run(moved: Any) -> Any:
         return sn.vjp(layer)(moved["sequences"], params=moved["params"], engine="interpret")[0]
@@ -245,8 +267,8 @@ def test_gradients_are_those_of_differences(make: Callable[[], Any]) -> None:
 
 def test_gradients_have_the_same_bits_for_any_number_of_threads() -> None:
     lengths = (30, 0, 17, 5) * 6
-    layer, x = both("float32"), cast(sequences(3, lengths=lengths), "float32")
-    run, found = sn.vjp(layer), list[Any]()
+    x = cast(sequences(3, lengths=lengths), "float32")
+    run, found = sn.vjp(BOTH), list[Any]()
     for count in (1, 2, 3):
         sn.set_threads(count)
         try:
@@ -260,11 +282,11 @@ def test_gradients_have_the_same_bits_for_any_number_of_threads() -> None:
 
 
 def test_gradients_of_a_sequence_have_the_same_bits_in_any_batch() -> None:
-    layer, x = cell("gru", dtype="float32"), cast(sequences(3), "float32")
-    (outputs, final), backward = sn.vjp(layer)(x, checkpoint=2)
+    run, x = sn.vjp(GRU), cast(sequences(3), "float32")
+    (outputs, final), backward = run(x, checkpoint=2)
     gradients = backward(outputs, final)
     for place in range(len(x)):
-        (part, last), alone = sn.vjp(layer)(x[place : place + 1], checkpoint=2)
+        (part, last), alone = run(x[place : place + 1], checkpoint=2)
         found = alone(part, last)
         assert_same_bits(found.inputs[0], gradients.inputs[place])
         assert_same_bits(found.initial[0], gradients.initial[place])
@@ -305,17 +327,17 @@ def test_a_loss_of_the_last_memories() -> None:
 
 
 def test_what_is_kept_is_the_memories_of_each_piece() -> None:
-    layer, x = cell("lstm", dtype="float32"), numbers(2, 100, 3).astype("float32")
+    run, x = sn.vjp(LSTM), numbers(2, 100, 3).astype("float32")
     for checkpoint, count in ((None, 100), (10, 9), ("sqrt", 9), (30, 3), (100, 0), (1000, 0)):
-        _, backward = sn.vjp(layer)(x, checkpoint=checkpoint)
+        _, backward = run(x, checkpoint=checkpoint)
         kept = sum(array.nbytes for array in backward.saved)
         values = 7 if checkpoint is None else 2  # h, c, four gates and tanh(c); or h and c
         assert kept == 2 * count * values * 4 * 4
 
 
 def test_a_sequence_that_has_ended_keeps_nothing() -> None:
-    layer, x = cell("gru", dtype="float32"), cast(sequences(3, lengths=(100, *[1] * 50)), "float32")
-    _, backward = sn.vjp(layer)(x, checkpoint=10)
+    x = cast(sequences(3, lengths=(100, *[1] * 50)), "float32")
+    _, backward = sn.vjp(GRU)(x, checkpoint=10)
     assert sum(array.nbytes for array in backward.saved) == 9 * 4 * 4
 
 
@@ -329,6 +351,19 @@ def test_what_no_checkpoint_is(value: Any) -> None:
         sn.vjp(cell("gru"))(sequences(3), checkpoint=value)
     with pytest.raises(InputError, match=message):
         sn.value_and_grad(squares, cell("gru"))(sequences(3), sequences(4), checkpoint=value)
+
+
+def test_a_net_that_adds_steps_up_has_no_sections() -> None:
+    GRU(np.zeros((1, 1, 3), "float32"))
+    net, builder = GRU.net, Builder()
+    place: list[int] = []
+    for node in net.nodes:
+        place.append(builder.copy(node, [place[operand] for operand in node.inputs]))
+    for how in ("sum", "first"):
+        made = builder.net([builder.add("reduce", place[net.results[0]], how=how)])
+        with pytest.raises(NetError, match="reduce is of all steps, and sections run a few at a time"):
+            sections(made)
+    assert len(sections(builder.net([builder.add("reduce", place[net.results[0]], how="last")]))) == 1
 
 
 def test_numbers_of_numpy_are_steps() -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from stepnet.errors import NetError
 from stepnet.net.ir import Builder, Net, with_inputs
+from stepnet.net.type_rules import TOTALS
 from stepnet.net.types import CONST, ROWS, STEPS
 
 
@@ -98,6 +99,7 @@ class Homes:
         for number in range(len(net.nodes)):
             self.of.append(self.home(number))
             self.ready.append(self.of[number] + self.is_end(number))
+            self.check(number)
         count = self.count = len(self.reverse)
         for number, node in enumerate(net.nodes):
             if self.ready[number] and node.operation != "recur" and not self.is_end(number):
@@ -125,6 +127,12 @@ class Homes:
             return node.attributes["how"] == ("first" if reverse else "last")
         return node.operation == "result" and node.type.extent == ROWS
 
+    def check(self, number: int) -> None:
+        """Raises `NetError` for a value of all steps of a sequence: a few steps at a time have none."""
+        node = self.net.nodes[number]
+        if node.operation in TOTALS and not self.is_end(number) and len(node.type.extent) < len(STEPS):
+            raise NetError(f"%{number} = {node.operation} is of all steps, and sections run a few at a time")
+
     def is_cut(self, number: int, place: int) -> bool:
         """Whether a section gets a value from one ahead of it, or from outside."""
         node = self.net.nodes[number]
@@ -135,7 +143,11 @@ class Homes:
 
 @dataclass
 class Cut:
-    """One section on its way."""
+    """One section on its way.
+
+    place: of each node its copy. reads: those that are inputs. begun, lasts: of each of `memories` the input
+    that a recurrence begins with, and the result that it ends with.
+    """
 
     net: Net
     homes: Homes
@@ -143,7 +155,7 @@ class Cut:
     builder: Builder = field(default_factory=Builder)
     place: dict[int, int] = field(default_factory=dict[int, int])
     reads: dict[int, int] = field(default_factory=dict[int, int])
-    inputs: list[int] = field(default_factory=list[int])
+    begun: list[int] = field(default_factory=list[int])
     lasts: list[int] = field(default_factory=list[int])
     memories: list[Carried] = field(default_factory=list[Carried])
 
@@ -157,7 +169,7 @@ class Cut:
                 self.copy(number, wanted)
         ends = {memory.ends for memory in self.memories}
         gives = [number for number in wanted if number not in ends]
-        order = [*self.reads.values(), *self.inputs]
+        order = [*self.reads.values(), *self.begun]
         made = with_inputs(self.builder, order, [*(self.place[number] for number in gives), *self.lasts])
         reverse = bool(self.memories) and self.homes.reverse[self.number]
         return Section(made, tuple(self.reads), tuple(gives), tuple(self.memories), reverse)
@@ -190,14 +202,14 @@ class Cut:
             return
         recur, body = node.recur, node.recur.body
         given = recur.given(node.inputs)
-        inputs = [
+        begun = [
             builder.input(self.net.type_of(operand), body.nodes[inner].name)
             for operand, inner in zip(given.memories, recur.memories, strict=True)
         ]
         sequences, others = (
             [self.place[operand] for operand in kind] for kind in (given.sequences, given.others)
         )
-        made = self.place[number] = builder.copy(node, [*sequences, *inputs, *others])
+        made = self.place[number] = builder.copy(node, [*sequences, *begun, *others])
         first = len(recur.outputs)
         for place, operand in enumerate(given.memories, first):
             picked = [
@@ -209,7 +221,7 @@ class Cut:
             ]
             self.memories.append(Carried(self.begins(operand), picked[0] if picked else None))
             self.lasts.append(builder.add("result", made, of=place))
-        self.inputs += inputs
+        self.begun += begun
 
     def begins(self, number: int) -> int | None:
         """The value that a memory begins with; None for zeros."""

@@ -8,7 +8,7 @@
 Recurrences of both directions run in sections of one direction each: what goes from one to the next is kept.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from stepnet.plan.passes.prune import prune
 from stepnet.rnn.gradient_runs import GradientRun, Halved
 from stepnet.rnn.gradients import Programs
 from stepnet.rnn.nets import Arrays, BoundNet
-from stepnet.rnn.pieces import Checkpoint, piece_size, pieces, zeros
+from stepnet.rnn.pieces import Checkpoint, Piece, piece_size, pieces, zeros
 from stepnet.rnn.program import NetProgram
 from stepnet.rnn.turn import Turn
 
@@ -41,6 +41,15 @@ def gradient_run(
     if checkpoint is None:
         return programs.get(key, lambda: Halved.of(net, wanted))
     return replace(programs.get(key, lambda: Checkpointed.of(net, wanted)), checkpoint=checkpoint)
+
+
+@dataclass(frozen=True)
+class Way:
+    """A call, how many steps each of its pieces has, and the engine that runs them."""
+
+    call: Call
+    size: int
+    engine: Order
 
 
 @dataclass(frozen=True)
@@ -90,21 +99,26 @@ class InPieces:
             made.append(zeros(type_, call) if array is None else array.astype(type_.dtype))
         return made
 
-    def run(self, values: Values, call: Call, size: int, engine: Order) -> list[Array]:
+    def pieces(self, way: Way, back: bool = False) -> Iterator[Piece]:
+        """The pieces in the order of the recurrences, or back."""
+        return pieces(way.call, way.size, self.section.reverse, self.counts, back)
+
+    def run(self, values: Values, way: Way) -> list[Array]:
         """Adds what the section gives to the values. Gives what is kept: of each memory one array, that ahead
         of each piece but the first, piece after piece.
         """
         section, net = self.section, self.section.net
-        inputs, memories = [values[number] for number in section.reads], self.begun(values, call)
-        made = [zeros(net.type_of(number), call) for number in net.results[: len(section.gives)]]
+        inputs, memories = [values[number] for number in section.reads], self.begun(values, way.call)
+        made = [zeros(net.type_of(number), way.call) for number in net.results[: len(section.gives)]]
         kept = [[memory[:0]] for memory in memories]
-        bound = BoundNet.of(self.forward, [*inputs, *memories], call, engine)
-        for place, piece in enumerate(pieces(call, size, section.reverse, self.counts)):
-            arrays = piece.inputs(net, [*inputs, *memories])
+        bound = BoundNet.of(self.forward, [*inputs, *memories], way.call, way.engine)
+        for place, piece in enumerate(self.pieces(way)):
+            ahead = [memory[piece.rows] for memory in memories]
             if place:
-                for parts, memory in zip(kept, memories, strict=True):
-                    parts.append(memory[piece.rows].copy())
-            piece.put(net, bound(arrays, piece.call), [*made, *memories])
+                for parts, memory in zip(kept, ahead, strict=True):
+                    parts.append(memory.copy())
+            results = bound([*piece.inputs(net, inputs), *ahead], piece.call)
+            piece.put(net, results, [*made, *memories])
         bound.release()
         values.update(zip(section.gives, made, strict=True))
         ends = [memory.ends for memory in section.memories]
@@ -112,32 +126,24 @@ class InPieces:
         return [np.concatenate(parts) for parts in kept]
 
     def gradients(
-        self,
-        values: Values,
-        known: dict[int, Array],
-        kept: Sequence[Array],
-        call: Call,
-        size: int,
-        engine: Order,
+        self, values: Values, known: dict[int, Array], kept: Sequence[Array], way: Way
     ) -> Iterable[tuple[int, Array]]:
         """The cotangents of what the section reads and begins with, each with its value of the whole net.
 
         known: those of what it gives, where they are not zeros. kept: what `run` gave.
         """
         section, net = self.section, self.section.net
-        inputs, memories = [values[number] for number in section.reads], self.begun(values, call)
+        inputs, memories = [values[number] for number in section.reads], self.begun(values, way.call)
         ends = [memory.ends for memory in section.memories]
         cotangents = [None if end is None else known.get(end) for end in (*section.gives, *ends)]
-        turn = Turn.of(net, len(section.gives), self.wanted, cotangents, call)
+        turn = Turn.of(net, len(section.gives), self.wanted, cotangents, way.call)
         programs = [program for program in (self.again, self.backward) if program is not None]
-        *again, backward = [BoundNet.of(one, [*inputs, *memories], call, engine) for one in programs]
-        left = [len(array) for array in kept]
-        for piece in reversed(list(pieces(call, size, section.reverse, self.counts))):
-            arrays = piece.inputs(net, [*inputs, *memories])
-            if any(left):
-                left = [end - piece.call.rows for end in left]
-                ahead = [array[end:][: piece.call.rows] for array, end in zip(kept, left, strict=True)]
-                arrays = [*arrays[: len(inputs)], *ahead]
+        *again, backward = [BoundNet.of(one, [*inputs, *memories], way.call, way.engine) for one in programs]
+        end = len(kept[0])
+        for piece in self.pieces(way, back=True):
+            first = end - piece.call.rows
+            ahead = [array[first:end] for array in kept] if end else [one[piece.rows] for one in memories]
+            end, arrays = max(0, first), [*piece.inputs(net, inputs), *ahead]
             results = [array for one in again for array in one(arrays, piece.call, apart=0)]
             saved = [results[place] for place in self.saved]
             turn.add(piece, backward([*arrays, *turn.cotangents(piece), *saved], piece.call))
@@ -165,29 +171,23 @@ class AtOnce:
         """How many arrays `run` gives."""
         return len(self.halved.saved)
 
-    def run(self, values: Values, call: Call, size: int, engine: Order) -> list[Array]:
+    def run(self, values: Values, way: Way) -> list[Array]:
         """As of `InPieces`; what is kept is what is saved."""
-        arrays = self.halved.forward([values[number] for number in self.section.reads], call, engine)
+        arrays = self.halved.forward([values[number] for number in self.section.reads], way.call, way.engine)
         values.update(zip(self.section.gives, arrays, strict=False))
         return [arrays[place] for place in self.halved.saved]
 
     def gradients(
-        self,
-        values: Values,
-        known: dict[int, Array],
-        kept: Sequence[Array],
-        call: Call,
-        size: int,
-        engine: Order,
+        self, values: Values, known: dict[int, Array], kept: Sequence[Array], way: Way
     ) -> Iterable[tuple[int, Array]]:
         """As of `InPieces`."""
         section, cotangents = self.section, list[Array]()
         for number, value in zip(section.net.results, section.gives, strict=True):
             type_, array = section.net.type_of(number).computed, known.get(value)
             if type_.is_float:
-                cotangents.append(zeros(type_, call) if array is None else array.astype(type_.dtype))
+                cotangents.append(zeros(type_, way.call) if array is None else array.astype(type_.dtype))
         arrays = [values[number] for number in section.reads]
-        made = self.halved.backward(arrays, cotangents, kept, call, engine)
+        made = self.halved.backward(arrays, cotangents, kept, way.call, way.engine)
         return zip((section.reads[place] for place in self.wanted), made, strict=True)
 
 
@@ -238,9 +238,9 @@ class Checkpointed:
     def forward(self, arrays: Arrays, call: Call, engine: Order) -> list[Array]:
         """See `GradientRun`."""
         values: Values = dict(zip(self.net.inputs, arrays, strict=True))
-        size, kept = self.size(call), list[Array]()
+        way, kept = self.way(call, engine), list[Array]()
         for runs in self.sections:
-            kept += runs.run(values, call, size, engine)
+            kept += runs.run(values, way)
         made = (values[number] for number in (*self.net.results, *self.others))
         return [*(array for array in made if array is not None), *kept]
 
@@ -258,19 +258,19 @@ class Checkpointed:
         for number, array in zip(floats, cotangents, strict=True):
             add(known, number, array)
         values: Values = dict(zip((*self.net.inputs, *self.crossing), (*arrays, *saved), strict=False))
-        left, size = list(saved[len(self.crossing) :]), self.size(call)
+        left, way = list(saved[len(self.crossing) :]), self.way(call, engine)
         for runs in reversed(self.sections[self.first :]):
             kept, left = left[len(left) - runs.kept :], left[: len(left) - runs.kept]
-            for number, array in runs.gradients(values, known, kept, call, size, engine):
+            for number, array in runs.gradients(values, known, kept, way):
                 add(known, number, array)
         inputs = [self.net.inputs[place] for place in self.wanted]
         return [
             known[number] if number in known else zeros(self.net.type_of(number), call) for number in inputs
         ]
 
-    def size(self, call: Call) -> int:
-        """How many steps a piece has."""
-        return piece_size(self.checkpoint, int(call.lengths.max(initial=0)))
+    def way(self, call: Call, engine: Order) -> Way:
+        """How a call is run."""
+        return Way(call, piece_size(self.checkpoint, int(call.lengths.max(initial=0))), engine)
 
 
 def add(known: dict[int, Array], number: int, array: Array) -> None:

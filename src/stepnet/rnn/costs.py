@@ -29,7 +29,7 @@ STAGE_EXTENTS = {
 
 @dataclass(frozen=True)
 class Cost:
-    """What is done each time: flops, bytes of parameters read, and bytes of other values read or written."""
+    """What is done each time: flops, bytes of parameters read, and of other values read or written."""
 
     flops: int = 0
     weights: int = 0
@@ -127,7 +127,7 @@ def held(schedule: Schedule) -> dict[Extent, int]:
     gives = {number for part in schedule.parts for number in part.gives if number >= 0}
     between = bytes_of(net.type_of(number) for number in gives - results)
     inside = [kept(part.plan) for part in schedule.parts if part.plan is not None and part.extent == STEPS]
-    return sum_of(between, max(inside, key=lambda one: one.get(STEPS, 0), default={}))
+    return sum_of(between, max(inside, key=lambda one: one.get(STEPS, 0), default=dict[Extent, int]()))
 
 
 def kept(plan: Plan) -> dict[Extent, int]:

@@ -12,14 +12,24 @@ from stepnet.engines import Order, checked_engine
 from stepnet.errors import InputError
 from stepnet.ragged import Ragged
 from stepnet.rnn.batch import checked_array
+from stepnet.rnn.blank import blank_program
 from stepnet.rnn.checkpoint import gradient_run
 from stepnet.rnn.control import Controls
+from stepnet.rnn.gradient_explain import GradientExplanation, gradient_explanation, text
 from stepnet.rnn.gradient_runs import GradientRun
-from stepnet.rnn.gradients import KINDS, Given, Gradients, Programs, checked_layer, wanted_kinds
+from stepnet.rnn.gradients import (
+    KINDS,
+    Given,
+    Gradients,
+    Programs,
+    checked_layer,
+    wanted_kinds,
+    wanted_places,
+)
 from stepnet.rnn.layers import Layer, LayerPrograms
 from stepnet.rnn.pieces import Checkpoint, checked_checkpoint
 from stepnet.rnn.program import Asked
-from stepnet.values.arguments import flag
+from stepnet.values.arguments import flag, whole
 from stepnet.values.structure import leaves_as, named_leaves, rebuild, skeleton
 
 Array = np.ndarray
@@ -100,6 +110,59 @@ class Vjp:
         own, saved = made[: len(given.net.results)], [made[place] for place in run.saved]
         finish = Backward(given, kinds, places, run, asked, own, saved)
         return finish.results, finish
+
+    def explanation(
+        self,
+        wrt: Any = KINDS,
+        *,
+        checkpoint: Checkpoint = None,
+        rows: int | None = None,
+        steps: int | None = None,
+        engine: Asked = "auto",
+    ) -> GradientExplanation:
+        """The facts that `explain` writes, and the schedules of both halves."""
+        asked, kinds, kept = checked_engine(engine), wanted_kinds(wrt), checked_checkpoint(checkpoint)
+        if (rows is None) != (steps is None):
+            raise InputError("rows and steps go together: give both, or none")
+        if rows is not None and steps is not None:
+            rows = whole(rows, "rows is how many there are", 0)
+            steps = whole(steps, "steps is how many there are of each", 0)
+        program = blank_program(self.run)
+        inputs = len(program.ends.sequences)
+        places = wanted_places(program, inputs, kinds)
+        run = gradient_run(self.programs, program, program.net, places, kept)
+        return gradient_explanation(run, kinds, kept, asked, rows, steps)
+
+    def explain(
+        self,
+        wrt: Any = KINDS,
+        *,
+        checkpoint: Checkpoint = None,
+        rows: int | None = None,
+        steps: int | None = None,
+        engine: Asked = "auto",
+    ) -> str:
+        """What is saved, what both halves do and hold, and their plans, as text.
+
+        wrt, checkpoint, engine: those of a call. rows, steps: for a batch of so many sequences of so many
+        steps the flops and the memory too. Raises `InputError` before the inputs of the layer are known.
+
+        >>> import stepnet as sn
+        >>> rnn = sn.cells.rnn("gru", sn.cells.CELLS["gru"].parameters(inputs=3, hidden=4))
+        >>> _ = rnn(np.ones((1, 1, 3), "float32"))
+        >>> print(sn.vjp(rnn).explain(checkpoint="sqrt", rows=16, steps=100))
+        gradients of params, inputs, initial, statics
+          engine      llvm
+          checkpoint  memories ahead of every sqrt(steps) steps
+        ...
+        for 16 sequences of 100 steps
+          forward   627.2 kflop
+          backward  1.3 Mflop
+          memory    2.3 kB between them, ... at most
+        ...
+        """
+        facts = self.explanation(wrt, checkpoint=checkpoint, rows=rows, steps=steps, engine=engine)
+        return text(facts, checked_engine(engine))
 
 
 @dataclass(frozen=True)

@@ -52,13 +52,14 @@ class GradientRun(Protocol):
 
 @dataclass(frozen=True)
 class Halved:
-    """Both halves of a gradient, run one after the other. apart: how many results of each step are the net's
-    own; those that are only saved live equally long.
+    """Both halves of a gradient, run one after the other. own: how many of the first one's results are the
+    net's own. apart: how many of these there are of each step; those that are only saved live equally long.
     """
 
     first: NetProgram
     second: NetProgram
     saved: tuple[int, ...]
+    own: int
     apart: int
 
     @classmethod
@@ -74,7 +75,7 @@ class Halved:
         forward = replace(parts.forward, results=tuple(results))
         extents = [net.type_of(number).extent for number in net.results]
         apart = sum(len(extent) > len(ROWS) and not is_beside(extent) for extent in extents)
-        return cls(NetProgram(forward), NetProgram(parts.backward), tuple(saved), apart)
+        return cls(NetProgram(forward), NetProgram(parts.backward), tuple(saved), own, apart)
 
     def forward(self, arrays: Arrays, call: Call, engine: Order) -> list[Array]:
         """See `GradientRun`."""

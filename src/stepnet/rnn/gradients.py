@@ -169,15 +169,7 @@ class Given:
 
     def places(self, kinds: Sequence[str]) -> list[int]:
         """The places of the inputs whose gradients are asked for, those that have one."""
-        ends, count = self.reading.program.ends, len(self.batch.arrays)
-        by_kind = {
-            "inputs": ends.sequences[:count],
-            "initial": ends.memories,
-            "statics": ends.statics,
-            "params": ends.parameters,
-        }
-        types = [self.net.type_of(number) for number in self.net.inputs]
-        return [place for kind in kinds for place in by_kind[kind] if types[place].is_float]
+        return wanted_places(self.reading.program, len(self.batch.arrays), kinds)
 
     def gradients(self, kinds: Sequence[str], places: Sequence[int], arrays: Sequence[Array]) -> Gradients:
         """Gradients in the structures of what they are of."""
@@ -208,6 +200,22 @@ class Given:
             "statics": rebuild(self.statics, [static(place) for place in ends.statics]),
         }
         return Gradients(**{kind: found[kind] for kind in kinds})
+
+
+def wanted_places(program: LayersProgram, count: int, kinds: Sequence[str]) -> list[int]:
+    """The places of the inputs of a program whose gradients are asked for, those that have one.
+
+    count: how many sequences the caller gives; a mask is behind them.
+    """
+    ends = program.ends
+    by_kind = {
+        "inputs": ends.sequences[:count],
+        "initial": ends.memories,
+        "statics": ends.statics,
+        "params": ends.parameters,
+    }
+    types = [program.net.type_of(number) for number in program.net.inputs]
+    return [place for kind in kinds for place in by_kind[kind] if types[place].is_float]
 
 
 class Programs:

@@ -78,8 +78,8 @@ class Piece:
         return array if type_.extent == CONST else np.ascontiguousarray(array[self.where(type_)])
 
     def inputs(self, net: Net, arrays: Sequence[Array | None]) -> list[Array | None]:
-        """The values of the piece, of the arrays of a net's inputs."""
-        pairs = zip(net.inputs, arrays, strict=True)
+        """The values of the piece, of the arrays of a net's first inputs."""
+        pairs = zip(net.inputs, arrays, strict=False)
         return [None if array is None else self.of(array, net.type_of(number)) for number, array in pairs]
 
     def put(self, net: Net, results: Sequence[Array], arrays: Sequence[Array]) -> None:
@@ -88,12 +88,14 @@ class Piece:
             array[self.where(net.type_of(number))] = part
 
 
-def pieces(call: Call, size: int, reverse: bool, counts: bool) -> Iterator[Piece]:
-    """The pieces of a call, in the order in which a recurrence takes them. counts: whether it asks how many
-    steps were before.
+def pieces(call: Call, size: int, reverse: bool, counts: bool, back: bool = False) -> Iterator[Piece]:
+    """The pieces of a call, in the order in which a recurrence takes them, or its gradient.
+
+    reverse: whether the recurrence runs from the last step. counts: whether it asks how many steps were
+    before. back: the other way round, as its gradient takes them.
     """
     firsts = range(0, int(call.lengths.max(initial=0)), size)
-    for first in reversed(firsts) if reverse else firsts:
+    for first in reversed(firsts) if reverse != back else firsts:
         yield piece(call, first, size, reverse, counts)
 
 

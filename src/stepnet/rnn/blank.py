@@ -1,0 +1,46 @@
+"""The program of layers for the kind of inputs that they know, before there are any: of a call of nothing."""
+
+from typing import Any
+
+import numpy as np
+
+from stepnet.errors import named
+from stepnet.ragged import Ragged
+from stepnet.rnn.layers import Layer, LayerPrograms, LayersProgram
+from stepnet.rnn.recurrence import RNN
+from stepnet.trace.step import Spec
+from stepnet.values.structure import leaves, transform
+
+NONE = np.zeros(1, np.int64)
+"""The offsets of no sequences."""
+
+
+def blank_program(run: LayerPrograms[Layer]) -> LayersProgram:
+    """The program; raises `InputError` where the inputs of a recurrence are not known yet."""
+    still, first = statics_of(run.layer), run.layer
+    while not isinstance(first, RNN):
+        first = first.layers[0]
+    inputs = first.program.traced.inputs
+    nested = any(spec.levels for spec in leaves(inputs))
+
+    def blank(spec: Spec) -> Any:
+        values = np.zeros((0, *spec.shape), spec.dtype)
+        return Ragged(values, (NONE,) * (spec.levels + 1)) if nested else values[None][:0]
+
+    return run.read(transform(blank, inputs), None, still, None, False).program
+
+
+def statics_of(layer: Layer) -> Any:
+    """No statics of the kinds that the recurrences of a layer take."""
+    if not isinstance(layer, RNN):
+        parts: list[Any] = []
+        for name, part in zip(layer.part_names, layer.layers, strict=True):
+            with named(name):
+                parts.append(statics_of(part))
+        return layer.together(parts)
+
+    def blank(spec: Spec) -> Any:
+        values = np.zeros((0, *spec.shape), spec.dtype)
+        return Ragged(values, (NONE,)) if spec.axis else values
+
+    return transform(blank, layer.program.traced.statics)

@@ -1,0 +1,312 @@
+"""How a gradient is run, as text: what is saved, what both halves do, and the most memory held.
+
+`gradient_explanation` collects the facts, `text` writes them. The plans of the halves are `explain`'s.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from stepnet.engines import Order
+from stepnet.net.ir import Net
+from stepnet.net.types import CONST, ROWS, STEPS, Extent, Type, extent_text
+from stepnet.plan.schedule import Schedule
+from stepnet.rnn.checkpoint import AtOnce, Checkpointed, InPieces
+from stepnet.rnn.costs import Cost, Costs, Held, added, bytes_of, costs, held, sum_of
+from stepnet.rnn.explain import choice, explain, source
+from stepnet.rnn.expressions import amount
+from stepnet.rnn.gradient_runs import GradientRun, Halved
+from stepnet.rnn.pieces import Checkpoint, piece_size
+
+NAMES: dict[Extent, str] = {STEPS: "per step", ROWS: "per sequence", CONST: "once"}
+FORWARD, AGAIN, BACKWARD = "forward", "forward again", "backward"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """One value that is kept for the backward half: what it is, its type, and the bytes of one."""
+
+    name: str
+    element: str
+    extent: Extent
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Half:
+    """One net that is run: what it does it for, its schedule and costs. section: where a gradient runs in
+    several, which it is, from 1.
+    """
+
+    name: str
+    schedule: Schedule
+    costs: Costs
+    section: int | None = None
+
+    @property
+    def title(self) -> str:
+        """Its name, with the section."""
+        return self.name if self.section is None else f"section {self.section}, {self.name}"
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The bytes that are held beyond arguments and results.
+
+    kept: between forward and backward. most: in addition at the height of the backward pass. With checkpoint
+    there is besides what each piece but the first begins with, `ahead`, of each sequence; and `piece`, what
+    is held of one piece at a time.
+    """
+
+    kept: Held
+    most: Held
+    ahead: int = 0
+    piece: Held | None = None
+
+    def between(self, rows: int, steps: int, checkpoint: Checkpoint) -> int:
+        """The bytes between forward and backward, of sequences of one length."""
+        count = 0 if checkpoint is None else pieces_of(checkpoint, steps) - 1
+        return total(self.kept, rows, steps) + max(0, count) * rows * self.ahead
+
+    def height(self, rows: int, steps: int, checkpoint: Checkpoint) -> int:
+        """The most bytes."""
+        size = 0 if checkpoint is None else min(steps, piece_size(checkpoint, steps))
+        piece = total(self.piece or {}, rows, size)
+        return self.between(rows, steps, checkpoint) + total(self.most, rows, steps) + piece
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """A batch of so many sequences of so many steps: its flops forward and backward, and what it holds."""
+
+    rows: int
+    steps: int
+    forward: int
+    backward: int
+    between: int
+    most: int
+
+
+@dataclass(frozen=True)
+class GradientExplanation:
+    """The facts about a gradient. saved: what the backward half reads of the forward one; with checkpoint of
+    one piece alone. sizes: for a batch that was asked for.
+    """
+
+    kinds: tuple[str, ...]
+    checkpoint: Checkpoint
+    engine: str | None
+    saved: tuple[Saved, ...]
+    halves: tuple[Half, ...]
+    memory: Memory
+    sizes: Sizes | None
+
+    def costs_of(self, *names: str) -> Costs:
+        """What the halves of these names do."""
+        return added(pair for half in self.halves if half.name in names for pair in half.costs.items())
+
+
+def gradient_explanation(
+    run: GradientRun,
+    kinds: tuple[str, ...],
+    checkpoint: Checkpoint,
+    engine: Order,
+    rows: int | None = None,
+    steps: int | None = None,
+) -> GradientExplanation:
+    """The facts about how a gradient is run. rows, steps: of a batch whose costs are asked for too."""
+    saved, halves, memory = in_pieces(run) if isinstance(run, Checkpointed) else at_once(run)
+    chosen = choice(halves[0].schedule, engine)[0]
+    made = GradientExplanation(kinds, checkpoint, chosen, saved, halves, memory, None)
+    if rows is None or steps is None:
+        return made
+    forward, backward = (
+        total({extent: cost.flops for extent, cost in made.costs_of(*names).items()}, rows, steps)
+        for names in ((FORWARD,), (AGAIN, BACKWARD))
+    )
+    between, most = (each(rows, steps, checkpoint) for each in (memory.between, memory.height))
+    sizes = Sizes(rows, steps, forward, backward, between, most)
+    return replace(made, sizes=sizes)
+
+
+# ---- the facts ---------------------------------------------------------------------------------------------
+
+
+def at_once(run: GradientRun) -> tuple[tuple[Saved, ...], tuple[Half, ...], Memory]:
+    """Of a gradient in two halves."""
+    assert isinstance(run, Halved)
+    first, second = run.first.schedule, run.second.schedule
+    halves = Half(FORWARD, first, costs(first)), Half(BACKWARD, second, costs(second))
+    values = [run.first.net.results[place] for place in run.saved]
+    extra = {place for place in run.saved if place >= run.own}
+    kept = bytes_of(run.first.net.type_of(run.first.net.results[place]) for place in extra)
+    return tuple(saved_values(run.first.net, values)), halves, Memory(kept, held(second))
+
+
+def in_pieces(run: Checkpointed) -> tuple[tuple[Saved, ...], tuple[Half, ...], Memory]:
+    """Of a gradient in pieces, section by section."""
+    saved, halves = list[Saved](), list[Half]()
+    crossing = bytes_of(run.net.type_of(number) for number in run.others)
+    ahead, piece = 0, dict[Extent, int]()
+    once = dict[Extent, int]()
+    for place, part in enumerate(run.sections, 1):
+        section = place if len(run.sections) > 1 else None
+        if isinstance(part, AtOnce):
+            values, both, _ = at_once(part.halved)
+            saved += values
+            halves += [replace(half, section=section) for half in both]
+            continue
+        programs = {FORWARD: part.forward, AGAIN: part.again, BACKWARD: part.backward}
+        for name, program in programs.items():
+            if program is not None:
+                halves.append(Half(name, program.schedule, costs(program.schedule), section))
+        net = part.section.net
+        memories = (net.type_of(number) for number in net.inputs[len(part.section.reads) :])
+        ahead += bytes_of(memories)[ROWS]
+        if part.again is not None:
+            saved += saved_values(part.again.net, [part.again.net.results[one] for one in part.saved])
+        found = of_a_piece(part)
+        piece = max(piece, found, key=lambda one: one.get(STEPS, 0))
+        once = max(once, bytes_of(types_of(part.backward.net)), key=lambda one: one.get(CONST, 0))
+    fixed = {extent: count for extent, count in once.items() if extent in (CONST, ROWS)}
+    # What crosses has a cotangent too.
+    return tuple(saved), tuple(halves), Memory(crossing, sum_of(crossing, fixed), ahead, piece)
+
+
+def of_a_piece(part: InPieces) -> dict[Extent, int]:
+    """What is held of each step of a piece: copies of what is read and given, what is saved, and what the
+    backward half holds and gives.
+    """
+    net, backward = part.section.net, part.backward
+    read = [net.type_of(number) for number in net.inputs]
+    again = [] if part.again is None else types_of(part.again.net)
+    types = [*read, *types_of(net), *again, *types_of(backward.net)]
+    whole = sum_of(bytes_of(types), held(backward.schedule))
+    return {extent: count for extent, count in whole.items() if len(extent) > 1}
+
+
+def types_of(net: Net) -> list[Type]:
+    """The types of the results of a net."""
+    return [net.type_of(number) for number in net.results]
+
+
+def saved_values(net: Net, numbers: Iterable[int]) -> Iterator[Saved]:
+    """The values of a net that are saved, by what they are in the step."""
+    for number in numbers:
+        type_ = net.type_of(number)
+        yield Saved(said(net, number), type_.element, type_.extent, type_.size * type_.itemsize)
+
+
+def said(net: Net, number: int) -> str:
+    """What a value is: the operation that makes it, in the step of its recurrence."""
+    node = net.nodes[number]
+    if node.operation == "result" and net.nodes[node.inputs[0]].operation == "recur":
+        body = net.nodes[node.inputs[0]].recur.body
+        of: int = node.attributes["of"]
+        net, number = body, body.results[of]
+    origin = net.nodes[source(net, number)]
+    what = origin.name or origin.operation
+    return what if source(net, number) == number else f"part of {what}"
+
+
+def total(each: Held, rows: int, steps: int) -> int:
+    """The bytes or flops of a batch, those of deeper sequences left out."""
+    counts = {CONST: 1, ROWS: rows, STEPS: rows * steps}
+    return sum(count * counts[extent] for extent, count in each.items() if extent in counts)
+
+
+def pieces_of(checkpoint: "int | str", steps: int) -> int:
+    """How many pieces there are."""
+    return -(-steps // piece_size(checkpoint, steps))
+
+
+# ---- text --------------------------------------------------------------------------------------------------
+
+
+def text(facts: GradientExplanation, engine: Order) -> str:
+    """The facts for people, and the plans of all halves."""
+    blocks = [head(facts), saved_lines(facts), work_lines(facts), memory_lines(facts)]
+    blocks += [] if facts.sizes is None else [size_lines(facts.sizes)]
+    plans = [f"{half.title}:\n{explain(half.schedule, engine)}" for half in facts.halves]
+    return "\n\n".join(["\n".join(lines) for lines in blocks] + plans)
+
+
+def head(facts: GradientExplanation) -> list[str]:
+    """What it is of, and how it runs."""
+    size = "sqrt(steps)" if isinstance(facts.checkpoint, str) else facts.checkpoint
+    kept = "none: values of every step are saved" if size is None else f"memories ahead of every {size} steps"
+    return [
+        f"gradients of {', '.join(facts.kinds) or 'nothing'}",
+        f"  engine      {facts.engine or 'none of those asked for'}",
+        f"  checkpoint  {kept}",
+    ]
+
+
+def saved_lines(facts: GradientExplanation) -> list[str]:
+    """What is saved."""
+    where = "" if facts.checkpoint is None else ", of one piece at a time"
+    lines = [f"saved: {sizes_text(sum_of(*({one.extent: one.bytes} for one in facts.saved)))}{where}"]
+    width = max((len(one.name) for one in facts.saved), default=0)
+    return lines + [
+        f"  {one.name:<{width}}  {one.element:<10}  {amount(one.bytes, 'B'):>8} {name_of(one.extent)}"
+        for one in facts.saved
+    ]
+
+
+def work_lines(facts: GradientExplanation) -> list[str]:
+    """What each half does."""
+    lines = ["work"]
+    for half in facts.halves:
+        lines.append(f"  {half.title}")
+        for extent, cost in half.costs.items():
+            lines.append(f"    {name_of(extent):<13} {cost_text(cost)}")
+    return lines
+
+
+def cost_text(cost: Cost) -> str:
+    """A cost as the titles of stages have it."""
+    parts = [amount(cost.flops, "flop")]
+    parts += [f"{amount(cost.weights, 'B')} of weights"] if cost.weights else []
+    parts += [f"{amount(cost.values, 'B')} of values"] if cost.values else []
+    return ", ".join(parts)
+
+
+def memory_lines(facts: GradientExplanation) -> list[str]:
+    """What is held."""
+    memory = facts.memory
+    lines = ["memory beyond arguments and results"]
+    between = sizes_text(memory.kept)
+    if memory.piece is not None:
+        ahead = f"{amount(memory.ahead, 'B')} per sequence and piece"
+        between = ahead if not any(memory.kept.values()) else f"{ahead}, {between}"
+    lines.append(f"  between forward and backward  {between}")
+    if any(memory.most.values()):
+        lines.append(f"  besides, in the backward pass {sizes_text(memory.most)}")
+    if memory.piece is not None:
+        lines.append(f"  besides, of one piece         {sizes_text(memory.piece)}")
+    return lines
+
+
+def size_lines(sizes: Sizes) -> list[str]:
+    """The figures of a batch."""
+    return [
+        f"for {sizes.rows} sequences of {sizes.steps} steps",
+        f"  forward   {amount(sizes.forward, 'flop')}",
+        f"  backward  {amount(sizes.backward, 'flop')}",
+        f"  memory    {amount(sizes.between, 'B')} between them, {amount(sizes.most, 'B')} at most",
+    ]
+
+
+def sizes_text(each: Held) -> str:
+    """Bytes by extent."""
+    shown = [f"{amount(count, 'B')} {name_of(extent)}" for extent, count in sorted_by_depth(each) if count]
+    return ", ".join(shown) or "nothing"
+
+
+def sorted_by_depth(each: Held) -> Sequence[tuple[Extent, int]]:
+    """Entries, the deepest first."""
+    return sorted(each.items(), key=lambda pair: -len(pair[0]))
+
+
+def name_of(extent: Extent) -> str:
+    """What there is one for each of."""
+    return NAMES.get(extent, f"per entry of {extent_text(extent)}")
