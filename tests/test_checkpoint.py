@@ -246,7 +246,7 @@ def test_random_cells_lengths_and_pieces(
     else:
         shape = (len(lengths), max(lengths), 3) if form == "rows" else (max(lengths), len(lengths), 3)
         options = {"sequences": numbers(*shape).astype("float32"), "lengths": np.array(lengths)}
-        options["time_major"] = form == "steps"
+        options |= {"time_major": form == "steps"}
     assert_like_all(layer, options, size, 48)
 
 
@@ -367,5 +367,6 @@ def test_a_net_that_adds_steps_up_has_no_sections() -> None:
 
 
 def test_numbers_of_numpy_are_steps() -> None:
-    _, backward = sn.vjp(cell("gru"))(sequences(3), checkpoint=np.int32(2))
+    size: Any = np.int32(2)
+    _, backward = sn.vjp(cell("gru"))(sequences(3), checkpoint=size)
     assert backward().params["W"].shape == (3, 12)

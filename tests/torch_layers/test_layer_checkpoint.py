@@ -176,7 +176,7 @@ def test_copies_have_it() -> None:
 
 
 def test_accelerated_layers_have_none_until_it_is_set() -> None:
-    model = torch.nn.Sequential(torch.nn.GRU(INPUTS, HIDDEN))
+    model: Any = torch.nn.Sequential(torch.nn.GRU(INPUTS, HIDDEN))
     done = stepnet.torch.accelerate(model)
     assert model[0].checkpoint is None
     model[0].checkpoint = "sqrt"
