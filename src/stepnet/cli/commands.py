@@ -411,7 +411,7 @@ def load(file: Path, chosen: Any) -> tuple[Any, dict[str, list[str]]]:
     from stepnet.rnn.compose import Stack
 
     model = read(file, chosen.layout, chosen.layouts)
-    meant = chosen.whole(model)
+    meant = chosen.checked_modules(model)
     with named(str(file)):
         modules = stacked(meant, chosen.stack)
         if chosen.module is None:

@@ -14,13 +14,13 @@ from stepnet.values.arguments import array_of, is_tensor, mapping
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
-def given_arrays(arrays: Mapping[str, Any]) -> dict[str, Array]:
+def as_arrays(arrays: Mapping[str, Any]) -> dict[str, Array]:
     """A caller's arrays and tensors by name as NumPy's."""
     named = mapping(arrays, "weights are arrays by name, as a state dict has them")
     return {name: as_array(name, value) for name, value in named.items()}
 
 
-def given_semantics(semantics: Mapping[str, Any] | None) -> dict[str, Any]:
+def as_semantics(semantics: Mapping[str, Any] | None) -> dict[str, Any]:
     """What a caller says of semantics, by field."""
     return {} if semantics is None else dict(mapping(semantics, "semantics are values by field"))
 

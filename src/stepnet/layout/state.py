@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stepnet.errors import LayoutError
-from stepnet.layout.find import Found, find, nearest
+from stepnet.layout.find import Match, find, nearest
 from stepnet.layout.given import as_array
 from stepnet.layout.layers import layers
 from stepnet.layout.registry import record
@@ -63,7 +63,7 @@ def shape_of(name: str, value: Any) -> tuple[int, ...]:
     return tuple(value.shape) if is_tensor(value) else array_of(value, name).shape
 
 
-def chosen(found: tuple[Found, ...], prefix: str | None) -> Found:
+def chosen(found: tuple[Match, ...], prefix: str | None) -> Match:
     """The one recurrent module that is meant."""
     prefixes = ", ".join(repr(one.prefix) for one in found)
     meant = [one for one in found if prefix is None or one.prefix in (prefix, f"{prefix}.")]

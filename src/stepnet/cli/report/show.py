@@ -91,7 +91,7 @@ def title(module: Module) -> str:
 def unsettled(module: Module) -> str:
     """What of a module is left open, and how it is said; nothing where all is known."""
     try:
-        module.told()
+        module.solved_sizes()
         module.record.settled(module.semantics)
     except LayoutError as error:  # said, and the arrays are listed all the same: this is how one finds out
         return str(error)
@@ -131,7 +131,7 @@ def listed(module: Module) -> dict[str, Any]:
 def known(module: Module, conversion: Conversion | None) -> dict[str, Any]:
     """The sizes and semantics of a module, and the report of its conversion, as plain values."""
     semantics = module.record.settled(module.semantics)
-    plain: dict[str, Any] = {"sizes": vars(module.told()), "semantics": semantics.shown()}
+    plain: dict[str, Any] = {"sizes": vars(module.solved_sizes()), "semantics": semantics.shown()}
     plain["assumed"] = {name: str(value) for name, value in assumed(module).items()}
     return plain | {"report": conversion.report.as_json()} if conversion else plain
 
@@ -148,7 +148,7 @@ def printed(module: Module, conversion: Conversion | None, console: Console) -> 
         for one in module.made:
             console.print(str(one), markup=False)
     semantics = module.record.settled(module.semantics)
-    side = Side("source", module.arrays, module.record, module.told(), semantics)
+    side = Side("source", module.arrays, module.record, module.solved_sizes(), semantics)
     drawn: list[tuple[Side, dict[Block, str]]] = [(side, {})]
     if conversion is None:
         for line in assumed_text(assumed(module)):

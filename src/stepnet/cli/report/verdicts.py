@@ -86,7 +86,7 @@ def modules(files: Sequence[str], choice: Choice) -> list[tuple[Module, ...]]:
         own = replace(choice, drop=[name for name in choice.drop if name in model.rest])
         if len(model.modules) < 2:
             own = replace(own, module=None, order=())
-        meant = own.whole(model, beside=models)
+        meant = own.checked_modules(model, beside=models)
         with named(model.path):
             both.append(stacked(meant, choice.stack))
     return both

@@ -371,7 +371,7 @@ def new_layers(path: Path, module: Module, legacy: bool, count: int) -> list[New
     if not legacy and (framework == "keras2" or cell.startswith("cudnn")):
         raise FileError(f"{path}: {module.layout} is of Keras 2; write an .h5 file, or convert to keras.*")
     by_layer = layer_arrays(module)
-    both = module.told().directions > 1
+    both = module.solved_sizes().directions > 1
     class_name = "Bidirectional" if both else CLASSES[cell]
     names = names_of(module, len(by_layer), count)
     configs = [configuration(module, cell, last) for last in [*[False] * (len(by_layer) - 1), True]]
@@ -393,7 +393,7 @@ def names(modules: Iterable[Module]) -> list[str]:
     """
     known: list[str] = []
     for module in modules:
-        known += names_of(module, module.told().layers, len(known))
+        known += names_of(module, module.solved_sizes().layers, len(known))
     return known
 
 
@@ -402,7 +402,7 @@ def names_of(module: Module, layers: int, count: int) -> list[str]:
     names = list(module.parts)
     if len(names) == layers and all(name.replace("_", "").isalnum() for name in names):
         return names
-    both, cell = module.told().directions > 1, module.layout.partition(".")[2]
+    both, cell = module.solved_sizes().directions > 1, module.layout.partition(".")[2]
     plain = "bidirectional" if both else CLASSES[cell].lower()
     return [f"{plain}_{place}" if place else plain for place in range(count, count + layers)]
 

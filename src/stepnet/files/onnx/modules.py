@@ -99,7 +99,7 @@ def nodes_of(module: Module, path: Path) -> list[OnnxNode]:
         else setting.values[module.semantics.get(field, setting.usual)]
         for field, setting in module.record.settings().items()
     }
-    sizes = module.told()
+    sizes = module.solved_sizes()
     names = [settings[f"activations[{place}]"] for place in range(3) if f"activations[{place}]" in settings]
     names = names * sizes.directions
     attributes: dict[str, Any] = {

@@ -86,7 +86,7 @@ def nodes_of(path: Path, module: Module) -> list[TfliteNode]:
         raise FileError(
             f"{path}: {module.name!r} merges its directions by {module.merge!r}, and TFLite does not"
         )
-    ways = "BIDIRECTIONAL" if module.told().directions > 1 else "UNIDIRECTIONAL"
+    ways = "BIDIRECTIONAL" if module.solved_sizes().directions > 1 else "UNIDIRECTIONAL"
     cell = "RNN" if module.layout == "tflite.rnn" else "LSTM"
     options: dict[str, Any] = {}
     for field, setting in module.record.settings().items():
