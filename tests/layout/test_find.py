@@ -300,7 +300,8 @@ def test_a_record_is_where_all_that_it_needs_is(random: Random):
             if {one for one in each.arrays if not one.endswith("?")} <= set(there):
                 whole.add((each.name, prefix, frozenset(held)))
     found = [
-        (one.record.name, one.prefix, frozenset(one.names.values())) for one in spelled(names, None).whole()
+        (one.record.name, one.prefix, frozenset(one.names.values()))
+        for one in spelled(names, None).complete_groups()
     ]
     assert whole <= set(found)
     assert len(set(found)) == len(found)

@@ -8,7 +8,7 @@ import pytest
 from stepnet.errors import LayoutError
 from stepnet.layout.registry import record
 from stepnet.layout.sizes import Sizes
-from stepnet.layout.solve import OpenSizesError, check, solved, sizes_of
+from stepnet.layout.solve import OpenSizesError, check, sizes_of, solved
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from stepnet.files.contents import title_of
 from stepnet.files.model import Array, Model, Module, among
 from stepnet.files.paths import existing, free
 from stepnet.files.store import at_most
-from stepnet.layout.given import FLOATS
+from stepnet.layout.arguments import FLOATS
 from stepnet.layout.options import option
 
 Arrays = Mapping[str, Array]

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import LayoutError
-from stepnet.layout.given import FLOATS
+from stepnet.layout.arguments import FLOATS
 from stepnet.layout.report import Made
 
 Array = np.ndarray[Any, np.dtype[Any]]

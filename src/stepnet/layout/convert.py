@@ -1,8 +1,8 @@
-"""Trained weights of one framework as those of another, and what was done to them.
+"""Conversion of trained weights from one framework to another, with a report.
 
-A conversion reads what both sides parametrise, finds the moves that take one to the other (moves.py), and
-does them: each block straight from its place in the source to its place in the target, in pieces that fit
-the cache. Nothing else is held in memory.
+A conversion compares the functions of both layouts, finds the moves from one to the other (moves.py), and
+performs them: each block goes directly from its place in the source to its place in the target, in pieces
+that fit the cache. Nothing else is held in memory.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,8 +13,8 @@ import numpy as np
 
 from stepnet.errors import ConversionError, LayoutError
 from stepnet.layout import registry
+from stepnet.layout.arguments import FLOATS, as_arrays, as_semantics, one_dtype, size_mapping
 from stepnet.layout.filling import done, overflow
-from stepnet.layout.given import FLOATS, as_arrays, as_semantics, one_dtype, size_mapping
 from stepnet.layout.moves import KINDS, differences, target_sizes
 from stepnet.layout.options import option
 from stepnet.layout.places import Array, Block, Region, regions
@@ -27,7 +27,7 @@ from stepnet.values.arguments import flag, instance, is_one_of, mapping, shown
 
 
 class RangeError(ConversionError):
-    """Numbers would be beyond the largest that the target's dtype has."""
+    """Numbers would exceed the largest of the target's dtype."""
 
 
 @dataclass(frozen=True)
@@ -144,14 +144,14 @@ def convert(
 
 
 def refused(source: Record, target: Record, kind: str, reasons: Iterable[str]) -> ConversionError:
-    """The error with all reasons, each once."""
+    """The error for a refused conversion, with each reason once."""
     what = "" if kind == "weights" else f" ({kind})"
     why = "; ".join(dict.fromkeys(reasons))
     return ConversionError(f"{source.name} cannot become {target.name}{what}: {why}")
 
 
 def wanted(entry: Entry, target: Record, held: Mapping[Block, Region], forget_bias: float) -> bool:
-    """Whether the target gets an array: one that may be missing only for what the source has."""
+    """Whether the target gets an array: an optional one only if the source has its parameters."""
     if not entry.optional:
         return True
     has = {block.parameter for block in held}

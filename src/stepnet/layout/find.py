@@ -84,7 +84,7 @@ def find(
     fits: dict[tuple[str, frozenset[str]], list[Record]] = {}
     refused: dict[Any, bool] = {}
     asked: dict[Any, tuple[Array, ...]] = {}
-    for group in spelled(shapes, among, marked).whole():
+    for group in spelled(shapes, among, marked).complete_groups():
         held = {own: shapes[name] for own, name in group.names.items()}
         alike = (
             tuple(group.record.arrays.items()),

@@ -7,9 +7,9 @@ import numpy as np
 
 from stepnet.errors import LayoutError
 from stepnet.layout import registry
+from stepnet.layout.arguments import as_arrays, as_semantics, one_dtype, size_mapping
 from stepnet.layout.equations import step_of
 from stepnet.layout.filling import read
-from stepnet.layout.given import as_arrays, as_semantics, one_dtype, size_mapping
 from stepnet.layout.places import Array, Block, regions
 from stepnet.layout.record import Record
 from stepnet.layout.semantics import Semantics
@@ -21,7 +21,7 @@ from stepnet.rnn.merge import checked_merge
 from stepnet.rnn.recurrence import RNN
 from stepnet.values.arguments import dtype_name, flag
 
-Blocks = dict[str, dict[str, Array]]  # of one direction of one layer: by parameter, then by gate
+Blocks = dict[str, dict[str, Array]]  # of a direction of a layer: by parameter, then by gate
 
 
 def layers(
@@ -83,7 +83,7 @@ def layers(
 def blocks(
     record: Record, sizes: Sizes, arrays: Mapping[str, Array], dtype: np.dtype[Any]
 ) -> dict[tuple[int, int], Blocks]:
-    """The blocks of each layer and direction, matrices as the right sides of products: [inputs, hidden]."""
+    """The blocks by (layer, direction); matrices are [inputs, hidden], as right factors of products."""
     grid: dict[tuple[int, int], Blocks] = {}
     for region in regions(record, sizes):
         block: Block = region.block
@@ -96,7 +96,7 @@ def blocks(
 
 
 def direction(semantics: Semantics, parameters: Blocks, sizes: Sizes, reverse: bool) -> RNN:
-    """The recurrence of one direction of one layer."""
+    """The recurrence of a direction of a layer."""
     name = named(semantics, parameters)
     if name is not None:
         return cells.rnn(name, joined(name, parameters), reverse=reverse)
@@ -123,7 +123,7 @@ def named(semantics: Semantics, parameters: Blocks) -> str | None:
 
 
 def joined(name: str, parameters: Blocks) -> dict[str, Array]:
-    """The parameters of a named cell: gates side by side, peepholes one above the other."""
+    """The parameters of a named cell: gates concatenated, peepholes stacked."""
     gates = cells.CELLS[name].gates
     params = {
         parameter: np.concatenate([parameters[parameter][gate] for gate in gates], -1)

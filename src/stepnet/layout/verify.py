@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import LayoutError
+from stepnet.layout.arguments import as_array, one_dtype, size_mapping
 from stepnet.layout.frameworks import NOT_INSTALLED, Array, RunnerWeights, answer
-from stepnet.layout.given import as_array, one_dtype, size_mapping
 from stepnet.layout.layers import layers
 from stepnet.layout.record import Record
 from stepnet.layout.registry import record
@@ -226,10 +226,10 @@ def stored(side: Weights) -> float:
     return 2 * (rounding(np.dtype(np.float64), sizes) + rounding(side.dtype, sizes, roundings=1))
 
 
-def distance(one: Array, other: Array) -> float:
+def distance(first: Array, second: Array) -> float:
     """The largest difference; infinite if a number is NaN or infinite in only one of the arrays."""
     with np.errstate(invalid="ignore"):
-        away = np.where((one == other) | (np.isnan(one) & np.isnan(other)), 0, np.abs(one - other))
+        away = np.where((first == second) | (np.isnan(first) & np.isnan(second)), 0, np.abs(first - second))
     return float(np.where(np.isnan(away), np.inf, away).max(initial=0))
 
 

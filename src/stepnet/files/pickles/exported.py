@@ -74,11 +74,7 @@ def in_archive(stream: BufferedIOBase, size: int) -> dict[str, Array]:
         merged |= new(merged, arrays_in(part(stream, place), place.size))
     for member in listed:
         folder, _, file = member.name.rpartition("/")
-        configs = [
-            entry.name
-            for entry in listed
-            if entry.name.endswith(file.partition("_")[2])
-        ]
+        configs = [entry.name for entry in listed if entry.name.endswith(file.partition("_")[2])]
         model = f"{file.removesuffix(CONFIGS[0]).removesuffix(CONFIGS[1])}." if len(configs) > 1 else ""
         data = bytes_at(stream, zips.place_of(stream, member, size)).tobytes()
         config = jsons.parsed(data, file, Store(None, size)).get("config")
