@@ -304,7 +304,7 @@ def test_more_layers_than_any_model_has_are_refused(tmp_path: Path, layers: int)
     (tmp_path / "model.bin").write_bytes(bytes(252))
     (tmp_path / "model.json").write_text(json.dumps({**said, "sizes": sizes, "arrays": arrays}))
     with pytest.raises(LayoutError, match="layers is 1024 at most, not "):
-        read(tmp_path / "model.json").modules[0].told()
+        read(tmp_path / "model.json").modules[0].solved_sizes()
 
 
 def test_constants_and_merges_that_are_none(tmp_path: Path):

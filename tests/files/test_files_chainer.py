@@ -33,7 +33,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_links_compute_what_chainer_did(saved: Path, file: str):
     model = read(saved / file)
     found = {module.name.rstrip("/"): module for module in model.modules}
-    sizes = {name: module.told() for name, module in found.items()}
+    sizes = {name: module.solved_sizes() for name, module in found.items()}
     told = {name: (found[name].layout, size.layers, size.directions) for name, size in sizes.items()}
     assert told == STACKS
     assert {*model.rest} == {"head/W", "head/b"}
@@ -52,7 +52,7 @@ def test_both_directions_of_a_square_link_are_asked_for(saved: Path, tmp_path: P
     assert "fit chainer.nstep_gru and chainer.nstep_bigru, which shapes do not tell apart" in said
     code, _, _ = stepnet("convert", source, "--from", "chainer.nstep_bigru", "--to", "torch", "-o", out)
     assert code == 0
-    assert read(out).modules[0].told().directions == 2
+    assert read(out).modules[0].solved_sizes().directions == 2
 
 
 def test_a_link_has_one_direction_or_both(saved: Path, tmp_path: Path):

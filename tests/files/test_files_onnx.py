@@ -15,7 +15,7 @@ from tolerance import assert_close
 
 from stepnet.errors import FileError, InputError
 from stepnet.files.onnx import graph as onnx_graph
-from stepnet.files.onnx.file import read, whole
+from stepnet.files.onnx.file import contents, read
 from stepnet.files.onnx.node import OnnxNode
 from stepnet.files.onnx.write import write
 
@@ -142,7 +142,7 @@ def test_the_rest_of_a_model_is_given_by_name(tmp_path: Path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(made, (torch.randn(2, 5, 3),), path, dynamo=False)
-    found = whole(path).rest
+    found = contents(path).rest
     np.testing.assert_array_equal(found["1.bias"], made[1].bias.detach().numpy())
     others = [array for name, array in found.items() if name != "1.bias"]
     np.testing.assert_array_equal(others[0], made[1].weight.detach().numpy().T)
@@ -252,7 +252,7 @@ def test_weights_that_nodes_move_about_are_followed(path: Path):
     (found,) = read(saved(path, nodes, constants))
     same(found.arrays, {"W": halves.astype(np.float32), "R": R, "B": B})
     assert all(array.flags.c_contiguous and array.flags.writeable for array in found.arrays.values())
-    assert whole(path).rest == {}
+    assert contents(path).rest == {}
 
 
 @pytest.mark.parametrize("kind", [Tensor.FLOAT, Tensor.DOUBLE, Tensor.FLOAT16, Tensor.BFLOAT16])
@@ -285,8 +285,8 @@ def test_layers_follow_each_other_where_only_directions_are_laid_side_by_side(pa
 
     turned = node("Transpose", "y", "t", perm=[0, 2, 1, 3])
     assert second([turned, node("Reshape", "t rows", "next")]) == "one"
-    assert "rows" not in whole(path).rest  # a shape between layers belongs to them
-    assert "all" in whole(path).rest
+    assert "rows" not in contents(path).rest  # a shape between layers belongs to them
+    assert "all" in contents(path).rest
     assert second([turned, node("Reshape", "t two", "u"), node("Identity", "u", "next")]) == "one"
     forth = [node("Slice", "y zero one one", "f"), node("Squeeze", "f one", "f3")]
     back = [node("Slice", "y one all one", "b"), node("Squeeze", "b one", "b3")]
@@ -374,7 +374,7 @@ def test_nodes_in_bodies_and_functions_are_found(path: Path):
 
 def test_a_model_without_recurrent_nodes_has_none(path: Path):
     assert read(saved(path, [node("Relu", "x", "y")], {"w": W})) == ()
-    same(whole(path).rest, {"w": W})
+    same(contents(path).rest, {"w": W})
 
 
 # ---- external data
@@ -589,7 +589,7 @@ def test_paths_that_are_no_files(tmp_path: Path):
     with pytest.raises(FileError, match=r"nowhere: there is no such file$"):
         read(tmp_path / "nowhere")
     with pytest.raises(FileError, match=r"this is no file but a folder$"):
-        whole(tmp_path)
+        contents(tmp_path)
 
 
 def test_cut_and_changed_files_never_raise_anything_else(path: Path):
@@ -608,7 +608,7 @@ def test_cut_and_changed_files_never_raise_anything_else(path: Path):
         changed.append(bytes(spoiled))
     for data in cut + changed:
         path.write_bytes(data)
-        for reader in (read, whole):
+        for reader in (contents, read):
             try:
                 reader(path)
             except FileError:
@@ -650,7 +650,7 @@ def test_what_is_written_runs_as_torch_does(path: Path, op: str, function: str, 
     for one, other in zip(back, nodes, strict=True):
         same(one.arrays, other.arrays)
         assert other.attributes.items() <= one.attributes.items()
-    assert whole(path).rest == {}
+    assert contents(path).rest == {}
 
 
 def test_lengths_are_an_input_where_asked_for(path: Path):
@@ -677,7 +677,7 @@ def test_initial_states_go_to_every_sequence(path: Path):
     assert_close(session(path)(input=x.numpy())[0], made(x, tuple(given))[0].detach().numpy(), 5, 16)
     same(read(path)[1].arrays, nodes[1].arrays)
     held = {f"layer{index}.{slot}": state for index in range(2) for slot, state in states.items()}
-    same(whole(path).rest, held)  # what nodes start from is no weight
+    same(contents(path).rest, held)  # what nodes start from is no weight
 
 
 def test_all_attributes_are_written_and_read(path: Path):

@@ -218,7 +218,7 @@ def test_sizes_that_cannot_be_are_refused_where_they_are_used(
     path.write_text(said(shape=[63], sizes=sizes))
     (module,) = read(path).modules
     with pytest.raises(LayoutError, match=f"^{problem}"):
-        module.told()
+        module.solved_sizes()
 
 
 def test_a_buffer_is_never_followed_out_of_its_folder(path: Path, tmp_path: Path):

@@ -53,4 +53,4 @@ def test_cells_are_found_by_their_prefix_and_by_their_path(tmp_path: Path):
     both = {f"{way}_cell.{name}": rng.normal(size=shape) for way in "lr" for name, shape in cell.items()}
     mxnet.write(tmp_path / "both.params", both)
     (module,) = read(tmp_path / "both.params").modules
-    assert (module.name, module.layout, module.told().directions) == ("", "mxnet.lstm_cell", 2)
+    assert (module.name, module.layout, module.solved_sizes().directions) == ("", "mxnet.lstm_cell", 2)

@@ -12,7 +12,7 @@ from test_cli import refusal, stepnet
 
 from stepnet.errors import LayoutError
 from stepnet.files.interchange import Choice, convert_file
-from stepnet.files.onnx.file import read, whole
+from stepnet.files.onnx.file import contents, read
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -192,7 +192,7 @@ def test_only_what_keeps_every_number_is_looked_through(tmp_path: Path, name: st
         assert written(source).account.layers == ()
         assert difference(source) < 1e-5
     else:
-        assert whole(source).others == ("s (Squeeze)", *(f"{one.name} ({one.op_type})" for one in moves))
+        assert contents(source).others == ("s (Squeeze)", *(f"{one.name} ({one.op_type})" for one in moves))
         for stack in (False, True):
             with pytest.raises(LayoutError, match="the file says that it takes something else, or more"):
                 written(source, choice=Choice(stack=stack))
@@ -214,7 +214,7 @@ def test_every_other_node_is_listed(tmp_path: Path, op: str, behind: bool):
     made = node(op, f"{'aY' if behind else 'x'} {more}", "z", **attributes)
     nodes = [lstm("a", "x"), made] if behind else [made, lstm("a", "z")]
     source = saved(tmp_path / "in.onnx", nodes, "z" if behind else "aY")
-    assert whole(source).others == (f"z ({op})",)
+    assert contents(source).others == (f"z ({op})",)
 
 
 def test_constants_that_only_others_take_are_left_with_a_word(tmp_path: Path):

@@ -161,8 +161,12 @@ def test_layers_have_names_by_one_rule_however_deep_they_are(
     code, text, errors = stepnet(*command)
     assert (code, errors, text.count("verified: ")) == (0, "", 3)
     found = read(tmp_path / file, to).modules
-    assert {one.name[:-1]: one.told().layers for one in found} == {"rnns_0": 1, "rnns_1": 2, written: 1}
-    assert [one.told().directions for one in found if one.name[:-1] == written] == [2]
+    assert {one.name[:-1]: one.solved_sizes().layers for one in found} == {
+        "rnns_0": 1,
+        "rnns_1": 2,
+        written: 1,
+    }
+    assert [one.solved_sizes().directions for one in found if one.name[:-1] == written] == [2]
 
 
 def test_layers_of_the_same_names_are_compared(sorted_by_names: tuple[Path, nn.ModuleDict], tmp_path: Path):
@@ -201,7 +205,7 @@ def test_what_is_said_of_a_file_takes_no_other_cell_apart(cells: Path):
     """The gates and the candidate of a GRUCell each have a kernel and a bias, as a BasicLSTMCell has."""
     choice = Choice("tf1.basic_lstm", semantics={"forget_bias": 1.0})
     model = read(cells / "stack.index", choice.layout)
-    modules = choice.whole(model)
+    modules = choice.checked_modules(model)
     assert {one.name.split("/")[-2]: one.layout for one in modules} == {
         "gru_cell": "tf1.gru",
         "basic_lstm_cell": "tf1.basic_lstm",

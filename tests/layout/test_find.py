@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepnet.errors import LayoutError
-from stepnet.layout.find import Found, find, nearest, why_not
+from stepnet.layout.find import Match, find, nearest, why_not
 from stepnet.layout.names import last_part, spelled
 from stepnet.layout.possible import conditions, possible
 from stepnet.layout.record import Record
@@ -35,7 +35,7 @@ def without(shapes: Shapes, *names: str) -> Shapes:
     return {name: shape for name, shape in shapes.items() if name not in names}
 
 
-def said(found: tuple[Found, ...]) -> list[tuple[str, tuple[str, ...]]]:
+def said(found: tuple[Match, ...]) -> list[tuple[str, tuple[str, ...]]]:
     return [(one.prefix, tuple(one.layouts)) for one in found]
 
 
@@ -300,7 +300,8 @@ def test_a_record_is_where_all_that_it_needs_is(random: Random):
             if {one for one in each.arrays if not one.endswith("?")} <= set(there):
                 whole.add((each.name, prefix, frozenset(held)))
     found = [
-        (one.record.name, one.prefix, frozenset(one.names.values())) for one in spelled(names, None).whole()
+        (one.record.name, one.prefix, frozenset(one.names.values()))
+        for one in spelled(names, None).complete_groups()
     ]
     assert whole <= set(found)
     assert len(set(found)) == len(found)

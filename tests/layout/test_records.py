@@ -15,7 +15,7 @@ from stepnet.layout.record import Evidence, Record
 from stepnet.layout.registry import FILES, record, records
 from stepnet.layout.semantics import GATES, Semantics
 from stepnet.layout.sizes import LETTERS, Sizes, shape_of
-from stepnet.layout.solve import OpenSizesError, told
+from stepnet.layout.solve import OpenSizesError, sizes_of
 
 NAMES = list(records())
 
@@ -227,9 +227,9 @@ def test_shapes_tell_their_sizes_or_leave_them_open(name: str):
             entry.name: shape_of(entry.pattern, sizes, entry.layer or 0) for entry in each.entries(sizes)
         }
         given = {one: getattr(sizes, one) for one in LETTERS}
-        assert told(each, shapes, given) == sizes
+        assert sizes_of(each, shapes, given) == sizes
         try:
-            found = told(each, shapes)
+            found = sizes_of(each, shapes)
         except OpenSizesError:
             assert each.patterns.keys() in ({"weight_space"}, {"parameters"}, {"weights"})
             continue

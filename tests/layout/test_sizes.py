@@ -8,7 +8,7 @@ import pytest
 from stepnet.errors import LayoutError
 from stepnet.layout.registry import record
 from stepnet.layout.sizes import Sizes
-from stepnet.layout.solve import OpenSizesError, check, solved, told
+from stepnet.layout.solve import OpenSizesError, check, sizes_of, solved
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_sizes_that_are_none(sizes: dict[str, Any], message: str):
     vector = {"weight_space": (63,)}
     if sizes["hidden"] is not None:
         with pytest.raises(LayoutError, match=re.escape(message)):
-            told(record("cudnn.gru"), vector, sizes)
+            sizes_of(record("cudnn.gru"), vector, sizes)
 
 
 def test_sizes_in_words():
@@ -165,7 +165,7 @@ def test_shapes_that_do_not_fit(
     layout: str, shapes: dict[str, tuple[int, ...]], sizes: dict[str, int], message: str
 ):
     with pytest.raises(LayoutError) as error:
-        told(record(layout), shapes, sizes)
+        sizes_of(record(layout), shapes, sizes)
     assert str(error.value).startswith(message)
     assert not isinstance(error.value, OpenSizesError)
 
@@ -212,7 +212,7 @@ def test_what_the_length_of_a_vector_leaves_open_is_asked_for(
     layout: str, length: int, sizes: dict[str, int], some: str
 ):
     with pytest.raises(OpenSizesError) as error:
-        told(record(layout), {"weight_space": (length,)}, sizes)
+        sizes_of(record(layout), {"weight_space": (length,)}, sizes)
     fits = f"weight_space has {length} numbers, which fit several sizes of {layout}{some}: {HINT}"
     assert str(error.value) == fits
 
@@ -228,7 +228,7 @@ def test_what_the_length_of_a_vector_leaves_open_is_asked_for(
     ],
 )
 def test_what_is_given_closes_it(given_sizes: dict[str, int | None], found: Sizes):
-    assert told(record("cudnn.gru"), {"weight_space": (63,)}, given_sizes) == found
+    assert sizes_of(record("cudnn.gru"), {"weight_space": (63,)}, given_sizes) == found
 
 
 def test_all_sizes_that_fit_a_vector_are_known_by_counting():
@@ -242,9 +242,9 @@ def test_all_sizes_that_fit_a_vector_are_known_by_counting():
         ]
         one = {"layers": 1, "directions": 1}
         if len(fits) == 1:
-            assert told(record("cudnn.gru"), {"weight_space": (length,)}, one) == fits[0]
+            assert sizes_of(record("cudnn.gru"), {"weight_space": (length,)}, one) == fits[0]
         else:
             with pytest.raises(LayoutError) as error:
-                told(record("cudnn.gru"), {"weight_space": (length,)}, one)
+                sizes_of(record("cudnn.gru"), {"weight_space": (length,)}, one)
             assert isinstance(error.value, OpenSizesError) == (len(fits) > 1)
             assert all(str(fit) in str(error.value) for fit in fits[:4])

@@ -19,10 +19,10 @@ from stepnet.values.version import __version__
 
 
 class Commands(TyperGroup):
-    """The commands, where what stepnet raises on purpose is one line and exit code 1."""
+    """The commands; a `StepnetError` is printed as one line, with exit code 1."""
 
     def invoke(self, ctx: Any) -> Any:
-        """What the command gives."""
+        """The result of the command."""
         try:
             return super().invoke(ctx)
         except StepnetError as error:
@@ -101,7 +101,7 @@ def main() -> None:
 
 
 def show_version(asked: bool) -> None:
-    """Prints the version and leaves, if asked to."""
+    """Prints the version and exits, if asked to."""
     if asked:
         typer.echo(f"stepnet {__version__}")
         raise typer.Exit()
@@ -123,7 +123,7 @@ def options(
         ),
     ] = None,
 ) -> None:
-    """What stands before any command."""
+    """The options before any command."""
     from stepnet.files.store import at_most
 
     context.with_resource(at_most(most))
@@ -158,8 +158,8 @@ def show(
     """Show the recurrent layers of FILE: arrays, gates, equations, and where they go in another layout."""
     from stepnet.cli.report.show import shown
 
-    said = choice(layout, module, size, semantics, stack)
-    done = shown(file, said, target, html, force, quiet=as_json, dtype=dtype)
+    chosen = choice(layout, module, size, semantics, stack)
+    done = shown(file, chosen, target, html, force, quiet=as_json, dtype=dtype)
     if as_json:
         write_json(done)
 
@@ -217,13 +217,13 @@ def convert(
     if as_json:
         reports = {name: report.as_json() for name, report in done.reports.items()}
         verdicts = {name: asdict(verdict) for name, verdict in done.verdicts.items()}
-        said = {"account": asdict(done.account), "verified": verdicts, "notes": dict(done.notes)}
-        write_json({"output": done.path, "modules": reports, **said})
+        outcome = {"account": asdict(done.account), "verified": verdicts, "notes": dict(done.notes)}
+        write_json({"output": done.path, "modules": reports, **outcome})
     else:
-        said_before: set[str] = set()
+        shown_notes: set[str] = set()
         for name, report in done.reports.items():
-            typer.echo(f"{bare(name)}: {report.text(said_before)}" if name else report.text(said_before))
-            said_before.update(report.notes)
+            typer.echo(f"{bare(name)}: {report.text(shown_notes)}" if name else report.text(shown_notes))
+            shown_notes.update(report.notes)
             for note in done.notes.get(name, ()):
                 typer.echo(f"  note: {note}")
             if name in done.verdicts:
@@ -240,8 +240,8 @@ def convert(
 
 @app.command()
 def verify(
-    one: Annotated[str, typer.Argument(metavar="A", help="A file, or a layout.")],
-    other: Annotated[str, typer.Argument(metavar="B", help="A file, or a layout.")],
+    first: Annotated[str, typer.Argument(metavar="A", help="A file, or a layout.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="A file, or a layout.")],
     seed: Annotated[int, typer.Option(help="The seed of the random sequences.")] = 0,
     layout: From = None,
     module: Annotated[
@@ -260,9 +260,9 @@ def verify(
     dtype: DtypeOption = None,
     as_json: Json = False,
 ) -> None:
-    """Run both, in float64, on the same random sequences, and say how far they differ.
+    """Run both, in float64, on the same random sequences, and print how far they differ.
 
-    What the frameworks themselves give, where they are installed, is compared too. The exit code is 1 where a
+    The outputs of the frameworks themselves are compared too, if these are installed. The exit code is 1 if a
     difference is more than rounding.
     """
     from stepnet.cli.report.progress import progress
@@ -270,13 +270,13 @@ def verify(
 
     chosen = choice(layout, module, size, semantics, stack, drop)
     with progress("modules", None, shown=not as_json) as advance:
-        found = verdicts(one, other, chosen, seed, advance, dtype)
+        results = verdicts(first, second, chosen, seed, advance, dtype)
     if as_json:
-        write_json({name: asdict(verdict) for name, verdict in found.items()})
+        write_json({name: asdict(verdict) for name, verdict in results.items()})
     else:
-        for name, verdict in found.items():
+        for name, verdict in results.items():
             tell(f"{name}: " if name else "", verdict)
-    fail_where_different(found)
+    fail_where_different(results)
 
 
 @app.command()
@@ -284,7 +284,7 @@ def layouts(
     name: Annotated[str | None, typer.Argument(help="A layout; without it, all of them.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List the layouts that stepnet knows, or say all about one."""
+    """List the layouts that stepnet knows, or describe one of them."""
     from rich.console import Console
 
     from stepnet.cli.report import layouts as report
@@ -292,7 +292,7 @@ def layouts(
 
     if as_json:
         chosen = [record(name)] if name else list(records().values())
-        write_json([report.as_json(one) for one in chosen])
+        write_json([report.as_json(layout) for layout in chosen])
     elif name:
         Console().print(report.full_text(record(name)))
     else:
@@ -343,8 +343,8 @@ def run(
     """Run the recurrent layers of FILE over sequences in a Parquet file.
 
     A row is a sequence: a list of steps, each a list of numbers (or one number). The output has the same rows
-    in the same order, all other columns, and in place of the sequences a column "outputs": what the last
-    layer gives at every step.
+    in the same order, all other columns, and in place of the sequences a column "outputs": the outputs of the
+    last layer at every step.
     """
     from stepnet.cli.report.progress import progress
     from stepnet.files import parquet
@@ -358,8 +358,8 @@ def run(
     if as_json:
         write_json({**done, "seconds": seconds, "output": str(output), "notes": notes})
     else:
-        for name, said in notes.items():
-            for note in said:
+        for name, module_notes in notes.items():
+            for note in module_notes:
                 typer.echo(f"note: {name}: {note}" if name else f"note: {note}")
         counts = f"{done['sequences']} sequences of {done['steps']} steps in all"
         typer.echo(f"{counts}: {done['features']} outputs per step in {output}, after {seconds:.2f} s")
@@ -367,7 +367,7 @@ def run(
 
 @app.command()
 def doctor(as_json: Json = False) -> None:
-    """Say what this machine has: processor, engines, threads, and what is installed."""
+    """Print what this machine has: processor, engines, threads, and installed packages."""
     from stepnet.cli.report.doctor import examine, health_text
 
     health = examine()
@@ -378,14 +378,14 @@ def doctor(as_json: Json = False) -> None:
 
 
 def tell(title: str, verdict: Any) -> None:
-    """Prints a verdict, and below it what frameworks themselves gave, once where both sides gave the same."""
+    """Prints a verdict, and below it the results of the frameworks themselves, equal ones once."""
     typer.echo(f"{title}{verdict}")
     for line in dict.fromkeys(str(own) for own in verdict.own if own.asked):
         typer.echo(f"    {line}")
 
 
 def counted(number: int, what: str) -> str:
-    """A number of things.
+    """A number with a noun.
 
     >>> counted(1, "recurrent layer"), counted(2, "other array")
     ('1 recurrent layer', '2 other arrays')
@@ -394,7 +394,7 @@ def counted(number: int, what: str) -> str:
 
 
 def fail_where_different(verdicts: Any) -> None:
-    """Leaves with exit code 1 where sides, or a framework itself, differ by more than rounding."""
+    """Exits with code 1 if sides, or a framework and stepnet, differ by more than rounding."""
     names = [name or "the weights" for name, verdict in verdicts.items() if not verdict.agrees]
     if names:
         typer.echo(f"stepnet: {', '.join(names)}: the difference is more than rounding", err=True)
@@ -402,7 +402,7 @@ def fail_where_different(verdicts: Any) -> None:
 
 
 def load(file: Path, chosen: Any) -> tuple[Any, dict[str, list[str]]]:
-    """The recurrent layers of a model file, ready to run, and by module how its model runs them otherwise."""
+    """The recurrent layers of a model file, ready to run, and notes by module."""
     from stepnet.errors import named
     from stepnet.files.account import check_merges, check_row
     from stepnet.files.formats import read
@@ -411,15 +411,19 @@ def load(file: Path, chosen: Any) -> tuple[Any, dict[str, list[str]]]:
     from stepnet.rnn.compose import Stack
 
     model = read(file, chosen.layout, chosen.layouts)
-    meant = chosen.whole(model)
+    selected = chosen.checked_modules(model)
     with named(str(file)):
-        modules = stacked(meant, chosen.stack)
+        modules = stacked(selected, chosen.stack)
         if chosen.module is None:
             check_row(modules, file, chosen.stack)
         check_merges(modules)
         layers = [weights(module).layers() for module in modules]
-    said = {one.name: [*one.notes, *([f"it {one.alone}"] if one.alone else [])] for one in modules}
-    return layers[0] if len(layers) == 1 else Stack(layers), {name: said[name] for name in said if said[name]}
+    notes = {
+        module.name: [*module.notes, *([f"it {module.alone}"] if module.alone else [])] for module in modules
+    }
+    return layers[0] if len(layers) == 1 else Stack(layers), {
+        name: notes[name] for name in notes if notes[name]
+    }
 
 
 def choice(
@@ -430,20 +434,20 @@ def choice(
     stack: bool = False,
     drop: list[str] | None = None,
 ) -> Any:
-    """What is said of a file on the command line."""
-    whole = [text for text in layout or [] if "=" not in text]
-    if len(whole) > 1:
-        raise typer.BadParameter(f"--from says two layouts of the whole file: {' and '.join(whole)}")
+    """The `Choice` of the command line's options."""
+    general = [text for text in layout or [] if "=" not in text]
+    if len(general) > 1:
+        raise typer.BadParameter(f"--from says two layouts of the whole file: {' and '.join(general)}")
     layouts = dict(pairs([text for text in layout or [] if "=" in text], "--from"))
     from stepnet.files.interchange import Choice
 
     sizes = {name: number(name, value, int) for name, value in pairs(size or [], "--size")}
     fields = dict(meaning(name, value) for name, value in pairs(semantics or [], "--semantics"))
-    one, several = (module[0], ()) if module and len(module) == 1 else (None, module or ())
-    return Choice(whole[0] if whole else None, one, sizes, fields, stack, layouts, drop or (), several)
+    single, several = (module[0], ()) if module and len(module) == 1 else (None, module or ())
+    return Choice(general[0] if general else None, single, sizes, fields, stack, layouts, drop or (), several)
 
 
-# What frameworks call the fields of `Semantics`.
+# The fields of `Semantics`, by names that frameworks have for them.
 FIELDS_AS_CALLED = {
     "activation": "candidate_activation",
     "nonlinearity": "candidate_activation",
@@ -452,7 +456,7 @@ FIELDS_AS_CALLED = {
 
 
 def meaning(name: str, text: str) -> tuple[str, Any]:
-    """A field of `Semantics`, of a module if its name is before it, and the value that a text says."""
+    """A field of `Semantics`, with the name of a module in front if the text has one, and its value."""
     from stepnet.layout.semantics import VALUES
     from stepnet.rnn.merge import MERGES
 
@@ -464,7 +468,7 @@ def meaning(name: str, text: str) -> tuple[str, Any]:
 
 
 def pairs(texts: list[str], option: str) -> list[tuple[str, str]]:
-    """NAME=VALUE, taken apart at the last sign: a module may have one in its name."""
+    """Pairs of NAME=VALUE, split at the last =, as the name of a module may contain one."""
     for text in texts:
         if "=" not in text:
             raise typer.BadParameter(f"{option} is NAME=VALUE, not {text!r}")
@@ -473,7 +477,7 @@ def pairs(texts: list[str], option: str) -> list[tuple[str, str]]:
 
 
 def number(name: str, value: str, kind: type[int] | type[float]) -> Any:
-    """A number that was written."""
+    """The number in a text; raises `BadParameter` for any other text."""
     try:
         return kind(value)
     except ValueError:
@@ -481,18 +485,18 @@ def number(name: str, value: str, kind: type[int] | type[float]) -> Any:
 
 
 def parts(layer: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Every recurrence of a layer, each with its place in it."""
+    """Every recurrence of a layer, each with the name of its place in the layer."""
     from stepnet.rnn.compose import DIRECTIONS, Bidirectional, Stack
 
     if isinstance(layer, Bidirectional):
         inner = zip(DIRECTIONS, layer.layers, strict=True)
     elif isinstance(layer, Stack):
-        inner = ((f"layer {place}", one) for place, one in enumerate(layer.layers))
+        inner = ((f"layer {place}", inner_layer) for place, inner_layer in enumerate(layer.layers))
     else:
         yield name, layer
         return
-    for title, one in inner:
-        yield from parts(one, f"{name} {title}".strip())
+    for title, inner_layer in inner:
+        yield from parts(inner_layer, f"{name} {title}".strip())
 
 
 def write_json(value: Any) -> None:

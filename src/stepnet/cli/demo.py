@@ -51,7 +51,7 @@ def gru(x: Array, h: Array, weights: dict[str, Array]) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class Speakers:
-    """The weights by name, the test utterances, who speaks each (1 to 9), and what PyTorch made of them."""
+    """The weights by name, the test utterances, their speakers (1 to 9), and PyTorch's outputs for them."""
 
     weights: dict[str, Array]
     utterances: sn.Ragged
@@ -69,7 +69,9 @@ class Speakers:
 
 
 def load() -> Speakers:
-    """What the demo runs on. The utterances stay where Arrow has them: nothing is copied or padded."""
+    """The weights and the data of the demo. The utterances stay in Arrow's memory: nothing is copied or
+    padded.
+    """
     parquet = pyarrow_module("pyarrow.parquet")
     table = parquet.read_table(DATA / "japanese_vowels.parquet", filters=[("split", "==", "test")])
     return Speakers(
@@ -80,18 +82,18 @@ def load() -> Speakers:
     )
 
 
-# ---- what it gives ----------------------------------------------------------------------------------------
+# ---- results ----------------------------------------------------------------------------------------------
 
 
 def compile_seconds(layer: Recurrence, data: Speakers, engine: str) -> float:
-    """How long the first call takes, on one utterance: tracing, planning and machine code."""
+    """The seconds of the first call, on an utterance: tracing, planning and machine code."""
     begun = time.perf_counter()
     layer(data.utterances[:1], engine=engine)
     return time.perf_counter() - begun
 
 
 def judge(layer: Recurrence, data: Speakers, engine: str) -> dict[str, Any]:
-    """How many speakers are told right, and how far all numbers are from those that PyTorch recorded."""
+    """How many speakers are recognised, and how far all numbers are from those recorded with PyTorch."""
     states, last_states = layer(data.utterances, engine=engine)
     logits = data.logits(last_states)
     guesses, recorded = logits.argmax(axis=1), data.recorded
@@ -106,13 +108,13 @@ def judge(layer: Recurrence, data: Speakers, engine: str) -> dict[str, Any]:
     }
 
 
-# ---- how fast it is ---------------------------------------------------------------------------------------
+# ---- speed ------------------------------------------------------------------------------------------------
 
 
 def contenders(
     loaded: Recurrence, by_hand: Recurrence, data: Speakers, engine: str
 ) -> dict[str, Callable[[], Any]]:
-    """What is timed, by name: each takes all utterances to logits."""
+    """The functions to time, by name: each computes the logits of all utterances."""
     ours = {
         OURS[0]: lambda: data.logits(loaded(data.utterances, engine=engine)[1]),
         OURS[1]: lambda: data.logits(by_hand(data.utterances, engine=engine)[1]),
@@ -121,7 +123,7 @@ def contenders(
 
 
 def torch_contenders(data: Speakers) -> dict[str, Callable[[], Any]]:
-    """PyTorch's own runs of the model, which get their utterances packed or padded beforehand."""
+    """PyTorch's own runs of the model, on utterances that were packed or padded before."""
     with progress("importing torch"):
         torch: Any = import_module("torch")
     model = torch.nn.ModuleDict(
@@ -144,10 +146,10 @@ def torch_contenders(data: Speakers) -> dict[str, Callable[[], Any]]:
 
 
 def race(runners: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
-    """The seconds of each runner's runs, a few at a time in turn, round by round, with the same threads.
+    """The seconds of each runner's runs. Runners take turns of a few runs, with the same number of threads.
 
-    The first runs of each turn do not count: the threads of the runner before are still awake then (torch's
-    are, for a while), and take a processor from whoever comes next.
+    The first runs of each turn do not count: threads of the previous runner (torch's, for a while) still
+    occupy a processor then.
     """
     seconds: dict[str, list[float]] = {name: [] for name in runners}
     spent = 0.0
@@ -166,7 +168,7 @@ def race(runners: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
 
 
 def timed(runner: Callable[[], Any]) -> float:
-    """The seconds of one run."""
+    """The seconds of a run."""
     start = time.perf_counter()
     runner()
     return time.perf_counter() - start
@@ -174,7 +176,7 @@ def timed(runner: Callable[[], Any]) -> float:
 
 @contextmanager
 def same_threads() -> Generator[None]:
-    """Torch, where it is imported, with as many threads as stepnet has."""
+    """Gives torch, if it is imported, as many threads as stepnet has."""
     torch: Any = sys.modules.get("torch")
     if torch is None:
         yield
@@ -188,24 +190,26 @@ def same_threads() -> Generator[None]:
 
 
 def speeds(seconds: dict[str, list[float]], utterances: int) -> dict[str, dict[str, float]]:
-    """Of each runner the median of its runs: milliseconds, utterances per second; and its quartiles."""
-    found: dict[str, dict[str, float]] = {}
+    """For each runner, the median of its runs in milliseconds and utterances per second, and the
+    quartiles.
+    """
+    medians: dict[str, dict[str, float]] = {}
     for name, runs in seconds.items():
         low, median, high = np.percentile(runs, [25, 50, 75])
-        found[name] = {
+        medians[name] = {
             "utterances_per_second": utterances / median,
             "milliseconds": median * 1e3,
             "milliseconds_quartile_1": low * 1e3,
             "milliseconds_quartile_3": high * 1e3,
         }
-    return found
+    return medians
 
 
-# ---- what one sees ----------------------------------------------------------------------------------------
+# ---- output -----------------------------------------------------------------------------------------------
 
 
 def demonstrate(engine: str = "auto", quiet: bool = False) -> dict[str, Any]:
-    """All figures of the demo, which is printed for people as it goes, unless `quiet`."""
+    """All figures of the demo, which are also printed unless `quiet`."""
     console = Console(highlight=False, quiet=quiet)
     data = load()
     lengths = data.utterances.lengths
@@ -229,8 +233,8 @@ def demonstrate(engine: str = "auto", quiet: bool = False) -> dict[str, Any]:
     show_judgement(console, from_equations)
 
     console.rule(f"All {len(lengths)} utterances at a time, {threads()} threads")
-    found = speeds(race(contenders(loaded, by_hand, data, engine)), len(lengths))
-    show_speeds(console, found)
+    medians = speeds(race(contenders(loaded, by_hand, data, engine)), len(lengths))
+    show_speeds(console, medians)
     return {
         "utterances": len(lengths),
         "frames": data.utterances.total,
@@ -238,39 +242,41 @@ def demonstrate(engine: str = "auto", quiet: bool = False) -> dict[str, Any]:
         "from_file": from_file,
         "from_equations": from_equations,
         "threads": threads(),
-        "speeds": found,
+        "speeds": medians,
     }
 
 
 def show(console: Console, name: str, text: str) -> None:
-    """Prints one line with its name in front."""
+    """Prints a line with its name in front."""
     console.print(f"[bold]{name:<10}[/] {text}")
 
 
-def show_judgement(console: Console, found: dict[str, Any]) -> None:
-    """Prints how right the classifier is, and how near to PyTorch."""
-    count = found["utterances"]
-    show(console, "accuracy", f"{found['right']} of {count} speakers told right ({found['accuracy']:.2%})")
-    near = (
-        f"states within {found['states_difference']:.1e} and logits within {found['logits_difference']:.1e}"
+def show_judgement(console: Console, judgement: dict[str, Any]) -> None:
+    """Prints the accuracy of the classifier, and its agreement with PyTorch."""
+    count = judgement["utterances"]
+    show(
+        console,
+        "accuracy",
+        f"{judgement['right']} of {count} speakers told right ({judgement['accuracy']:.2%})",
     )
-    show(console, "agreement", f"{near} of PyTorch's,")
-    show(console, "", f"{found['same_predictions']} of {count} predictions the same")
+    states, logits = judgement["states_difference"], judgement["logits_difference"]
+    show(console, "agreement", f"states within {states:.1e} and logits within {logits:.1e} of PyTorch's,")
+    show(console, "", f"{judgement['same_predictions']} of {count} predictions the same")
 
 
-def show_speeds(console: Console, found: dict[str, dict[str, float]]) -> None:
-    """Prints a table of who does how many utterances per second."""
+def show_speeds(console: Console, medians: dict[str, dict[str, float]]) -> None:
+    """Prints a table of utterances per second."""
     table = Table("", "utterances/s", "milliseconds", "quartiles", box=None, pad_edge=False)
     for column in table.columns[1:]:
         column.justify = "right"
-    for name, speed in found.items():
+    for name, speed in medians.items():
         quartiles = f"{speed['milliseconds_quartile_1']:.2f} to {speed['milliseconds_quartile_3']:.2f}"
         rate = f"{speed['utterances_per_second']:,.0f}"
         table.add_row(name, rate, f"{speed['milliseconds']:.2f}", quartiles)
     console.print(table)
-    peers = [speed["utterances_per_second"] for name, speed in found.items() if name not in OURS]
+    peers = [speed["utterances_per_second"] for name, speed in medians.items() if name not in OURS]
     if peers:
-        ratio = found[OURS[0]]["utterances_per_second"] / max(peers)
+        ratio = medians[OURS[0]]["utterances_per_second"] / max(peers)
         console.print(
             f"stepnet does {ratio:.1f} times as many as the better of torch's two, which find their"
         )

@@ -1,7 +1,7 @@
-"""What becomes of everything that a file holds: converted, copied or left, by name.
+"""What becomes of everything in a file: converted, copied or left, by name.
 
-A recurrent layer owns what is called as its parts are. What a conversion leaves behind there is an error,
-unless it is named: it may change the function.
+A recurrent layer owns the arrays whose names begin as its own do. To leave one of them behind may change the
+function of the layer, so it is an error unless the user names the array.
 """
 
 import re
@@ -25,12 +25,17 @@ NORMALISES = re.compile(r"norm|(?:^|_)[lb]n(?:$|_|\d)", re.IGNORECASE)  # layern
 
 @dataclass(frozen=True)
 class Account:
-    """The names of a file's arrays, each in one place, and of its other layers.
+    """What became of the arrays and layers of a file, by name.
 
-    converted: by module. moved: other arrays that have another place in the new file. copied: under their own
-    names, as they are. not_converted_to: the framework to whose conventions these were not converted; empty
-    where they are of that framework. left: in the old file alone. layers: those that are no recurrent
-    modules, or were not asked for. spare: names that add nothing to what was converted, each with the reason.
+    Attributes:
+        converted: The arrays of each converted module.
+        moved: Other arrays that were renamed or transposed.
+        copied: Other arrays that were copied unchanged.
+        not_converted_to: The framework to whose conventions these were not converted; empty if they already
+            have them.
+        left: The arrays that are not in the new file.
+        layers: The layers that were not converted.
+        spare: Arrays that are not needed, each with the reason.
     """
 
     converted: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
@@ -43,27 +48,28 @@ class Account:
 
     @classmethod
     def of(cls, model: Model, modules: Iterable[Module], taken: Others | None) -> "Account":
-        """The account of a conversion of these modules; taken: what became of the other arrays of the model,
-        None where all are left.
+        """The account of a conversion of some modules; taken: the other arrays in the new file, None if all
+        are left.
         """
-        meant = tuple(modules)
-        converted = {module.name: module.stored for module in meant}
-        others = [one for one in model.modules if not any(is_part(one, module) for module in meant)]
+        chosen = tuple(modules)
+        converted = {module.name: module.stored for module in chosen}
+        parts = {name for module in chosen for name in module.parts}
+        others = [module for module in model.modules if module.name not in parts]
         moved = taken.moved if taken else dict[str, Place]()
         copied = tuple(name for name in model.rest if taken and name not in moved)
-        arrays = [*model.rest, *(name for one in others if one.names for name in one.stored)]
+        arrays = [*model.rest, *(name for module in others if module.names for name in module.stored)]
         return cls(
             converted,
             moved,
             copied,
             taken.foreign if taken and copied else "",
             tuple(name for name in arrays if not taken or name not in model.rest),
-            (*model.layers, *(f"{one.name} ({' or '.join(one.layouts)})" for one in others)),
+            (*model.layers, *(f"{module.name} ({' or '.join(module.layouts)})" for module in others)),
             model.spare,
         )
 
     def lines(self) -> list[str]:
-        """What was not converted, as text for people."""
+        """What was not converted, as lines of text for the user."""
         moved = [f"{name} -> {place}" for name, place in self.moved.items()]
         copied = [f"copied as {'they are' if len(self.copied) > 1 else 'it is'}: {listed(self.copied)}"]
         if self.not_converted_to:
@@ -79,19 +85,14 @@ class Account:
         return [*lines[: bool(moved)], *(["; ".join(copied)] if self.copied else []), *lines[bool(moved) :]]
 
 
-def is_part(one: Module, whole: Module) -> bool:
-    """Whether a module is another, or one of those that it was stacked of."""
-    return one.name in whole.parts
-
-
 def listed(names: Collection[str]) -> str:
-    """Names as text, the first of many."""
+    """Names as text; of many names, the first ones and how many more there are."""
     shown = ", ".join(list(names)[:MOST_SHOWN])
     return f"{shown} and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else shown
 
 
 def check_drop(drop: Iterable[str], models: Sequence[Model]) -> None:
-    """Raises `LayoutError` for a name that may be left, and that no array has which would be."""
+    """Raises `LayoutError` for a name in `drop` that none of the arrays has that would be left."""
     for name in drop:
         if not any(name in model.rest for model in models):
             raise LayoutError(
@@ -103,11 +104,11 @@ def check_drop(drop: Iterable[str], models: Sequence[Model]) -> None:
 def check_nothing_is_lost(
     model: Model, modules: Iterable[Module], drop: Collection[str] = (), copied: bool | None = None
 ) -> None:
-    """Raises `LayoutError` for arrays that a recurrent layer has besides those that its layout knows.
+    """Raises `LayoutError` for arrays of a recurrent layer that its layout does not have.
 
-    drop: names of arrays that may be left. copied: whether the others are passed on, None where they cannot
-    be: then what a layer without a name has in parts of its own may be, as a head is, unless it is called as
-    a normalisation.
+    drop: names of arrays that may be left. copied: whether other arrays are copied to the new file; None if
+    that is impossible. If they are copied, arrays beside a layer without a name are accepted if they lie in a
+    part of their own, such as a head, whose name is not that of a normalisation.
     """
     rest = sorted(model.rest.keys() - kept_by_optimisers(model.rest))
     fronts = tuple(module.name for module in model.modules if module.name)
@@ -115,7 +116,7 @@ def check_nothing_is_lost(
     for module in modules:
         for part in module.parts:
             held = sorted({*inside(part, module, rest), *module.besides}, key=places.__getitem__)
-            if not part:  # whatever no other layer has may be a part of this one
+            if not part:  # a layer without a name may own every array that no other layer has
                 held = [name for name in held if not name.startswith(fronts)]
             passed = copied and not part
             lost = [name for name in held if name not in drop and not (passed and is_apart(name))]
@@ -131,9 +132,9 @@ def check_nothing_is_lost(
 
 
 def inside(prefix: str, module: Module, names: Sequence[str]) -> list[str]:
-    """Those of sorted names that are a layer's own: behind its prefix, which is all names without one.
+    """The names, of a sorted list, that have a layer's prefix; all names if the prefix is empty.
 
-    What is behind the whole name of an array, as the state of an optimiser is, is about that array.
+    Names that continue the full name of one of the layer's arrays are left out: an optimiser's state, say.
     """
     own = set(module.names.values())
     if not own:
@@ -141,14 +142,14 @@ def inside(prefix: str, module: Module, names: Sequence[str]) -> list[str]:
     if prefix:
         front = prefix if prefix[-1] in "./_" else f"{prefix}/"
         behind = range(bisect_left(names, front), len(names))
-        held = [names[at] for at in takewhile(lambda at: names[at].startswith(front), behind)]
+        held = [names[index] for index in takewhile(lambda index: names[index].startswith(front), behind)]
     else:
         held = list(names)
-    return [name for name in held if not any(name.startswith((f"{one}/", f"{one}.")) for one in own)]
+    return [name for name in held if not any(name.startswith((f"{array}/", f"{array}.")) for array in own)]
 
 
 def is_apart(name: str) -> bool:
-    """Whether an array is in a part of its own, and not in one that normalises what a layer computes.
+    """Whether an array lies in a part of its own that is not a normalisation.
 
     >>> [is_apart(name) for name in ("head.weight", "layernorm_i.weight", "ln.bias", "h0")]
     [True, False, False, False]
@@ -158,22 +159,22 @@ def is_apart(name: str) -> bool:
 
 
 def check_merges(modules: Iterable[Module]) -> None:
-    """Raises `LayoutError` for a module of two directions of which nobody says how they are merged."""
+    """Raises `LayoutError` for a module of two directions if it is not specified how they are merged."""
     for module in modules:
         if module.merge is None:
             name = bare(module.name) or "the layer"
             choice = " or ".join(map(repr, MERGES))
-            said = option("semantics", field="merge", value="VALUE", choice=choice)
+            remedy = option("semantics", field="merge", value="VALUE", choice=choice)
             raise LayoutError(
                 f"{name} runs in both directions, and the file does not say what becomes of their outputs: "
-                f"say {said}"
+                f"say {remedy}"
             )
 
 
 def check_row(modules: tuple[Module, ...], output: Path | str, assumed: bool) -> None:
-    """Raises `LayoutError` unless each module takes the outputs of the one before, and nothing else does.
+    """Raises `LayoutError` unless each module takes exactly the outputs of the one before it.
 
-    assumed: somebody says so, of a file that does not.
+    assumed: whether to assume so if the file does not specify it.
     """
     for module in modules:
         if module.alone:
@@ -188,7 +189,7 @@ def check_row(modules: tuple[Module, ...], output: Path | str, assumed: bool) ->
             f"would run behind it: {BY_ITSELF}"
         )
     for below, module in pairwise(modules):
-        names = [one.bare[-1] or "the weights" for one in (below, module)]
+        names = [layer.bare[-1] or "the weights" for layer in (below, module)]
         if below.flipped:
             raise LayoutError(
                 f"{names[0]} gives its outputs last step first, and {names[1]} takes them so; "

@@ -1,9 +1,9 @@
-"""What the axes of an array are, through operators that move its numbers: rows, steps, directions, features.
+"""The meaning of an array's axes (rows, steps, directions, features) through operators that move its numbers.
 
     [B, D, T, H]  --transpose 0 2 1 3-->  [B, T, D, H]  --reshape 0 0 -1-->  [B, T, DH]
 
-What lies between two recurrent layers is seen through where the axes are then those that the second takes. A
-transpose that swaps steps and features is not: the numbers pass through it, and mean something else.
+Operators between two recurrent layers change nothing if the axes after them are those that the second layer
+expects. A transpose that swaps steps and features does change the meaning.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Axes:
-    """The axes of an array, each by what it counts, the slower first; one of length 1 counts nothing.
+    """The axes of an array, each as the letters of what it counts, slower ones first; "" for length 1.
 
-    sizes: how many there are of each, as far as that is known.
+    sizes: the size of each letter, if it is known.
 
     >>> outputs = Axes.of("BDTH", {"D": 2, "H": 3})
     >>> outputs.transposed([0, 2, 1, 3]).reshaped([0, 0, 6], copies=True).axes
@@ -32,7 +32,7 @@ class Axes:
         return cls(tuple("" if sizes.get(letter) == 1 else letter for letter in letters), sizes)
 
     def transposed(self, order: Sequence[int]) -> "Axes | None":
-        """The axes in another order; None for what is no order of them."""
+        """The axes in another order; None if `order` is no permutation of them."""
         count = len(self.axes)
         places = [place + count if place < 0 else place for place in order] or [*reversed(range(count))]
         if sorted(places) != [*range(count)]:
@@ -40,7 +40,7 @@ class Axes:
         return self.with_axes([self.axes[place] for place in places])
 
     def squeezed(self, places: Sequence[int]) -> "Axes | None":
-        """The axes without some, or without any of length 1; None where one of these counts something."""
+        """The axes without those at `places`, by default all of length 1; None if one is longer than 1."""
         gone = {place % len(self.axes) for place in places} if self.axes else set[int]()
         if not places:
             gone = {place for place, axis in enumerate(self.axes) if not axis}
@@ -48,7 +48,7 @@ class Axes:
         return None if any(self.axes[place] for place in gone) else self.with_axes(kept)
 
     def expanded(self, places: Sequence[int]) -> "Axes | None":
-        """The axes with some of length 1, at their places in what is made; None where two are at one."""
+        """The axes with new ones of length 1 at `places` of the result; None if two have the same place."""
         count = len(self.axes) + len(places)
         axes, new = list(self.axes), {place % count for place in places}
         if len(new) < len(places):
@@ -56,9 +56,9 @@ class Axes:
         return self.with_axes(["" if place in new else axes.pop(0) for place in range(count)])
 
     def reshaped(self, lengths: Sequence[int], copies: bool = False) -> "Axes | None":
-        """The axes of these lengths, of which one may be -1; None where they are not clear.
+        """The axes after a reshape to `lengths`, one of which may be -1; None if they are ambiguous.
 
-        copies: whether a length of 0 is that of the same axis as before.
+        copies: whether a length of 0 means the length of the axis at the same place before.
         """
         letters, before, after = list("".join(self.axes)), list[str](), list[str]()
         rest = lengths.index(-1) if -1 in lengths else len(lengths)
@@ -77,7 +77,7 @@ class Axes:
         return None if letters and not middle else self.with_axes([*before, *middle, *reversed(after)])
 
     def taken(self, letters: list[str], length: int, place: int, copies: bool) -> str | None:
-        """What an axis of a length counts, taken off the letters; None where it begins or ends within one."""
+        """The letters of an axis of a length, removed from `letters`; None if it would split a letter."""
         if copies and length == 0:
             wanted = self.axes[place] if place < len(self.axes) else "?"
             axis = "".join(letters[: len(wanted)])

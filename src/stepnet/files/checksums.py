@@ -1,8 +1,8 @@
-"""CRC-32C of bytes, with which TensorFlow's checkpoints and OCDBT say whether they are whole.
+"""CRC-32C of bytes, the checksum in TensorFlow's checkpoints and in OCDBT files.
 
-A checksum that begins at zero is a linear function of the bits: that of two pieces is that of the first with
-as many zeros behind it as the second has bytes, and that of the second. So many pieces of a block run side by
-side in NumPy, and are put together by doubling.
+A checksum that starts at zero is a linear function of the bits. The checksum of two pieces is that of the
+first piece followed by zeros for the second, xor that of the second. So NumPy computes the checksums of many
+pieces of a block side by side, and then joins neighbours until one is left.
 
 Source: RFC 3720, appendix B.4; tsl/lib/hash/crc32c.h of TensorFlow 2.21.
 """
@@ -14,20 +14,20 @@ from typing import Any
 import numpy as np
 
 POLYNOMIAL = 0x82F63B78  # its bits from the lowest
-MASK = 0xA282EAD8  # what checksums are kept under, so that one of data with checksums in it is no weak one
-SHORT = 1 << 10  # bytes that are quicker one by one
+MASK = 0xA282EAD8  # added to stored checksums, because the CRC of data that contains CRCs is weak
+SHORT = 1 << 10  # bytes that are faster one by one
 WORDS = 64  # of four bytes, in a piece
 PIECES = 1 << 12  # of a block at most, a power of two
 Words = np.ndarray[Any, np.dtype[np.uint32]]
 
 
 def masked(crc: int) -> int:
-    """A checksum as tables and checkpoints keep it."""
+    """A checksum in the form that tables and checkpoints store."""
     return ((crc >> 15 | crc << 17) + MASK) & 0xFFFFFFFF
 
 
 def is_whole(data: bytes | memoryview, checksum: int) -> bool:
-    """Whether bytes have a checksum as tables and checkpoints keep it."""
+    """Whether bytes have a stored checksum."""
     return masked(crc32c(data)) == checksum
 
 
@@ -37,61 +37,63 @@ def crc32c(data: bytes | memoryview) -> int:
     >>> hex(crc32c(b"123456789")), hex(crc32c(bytes(5000)))
     ('0xe3069283', '0xe68075d0')
     """
-    held = np.frombuffer(data, np.uint8)
-    if len(held) < SHORT:
+    numbers = np.frombuffer(data, np.uint8)
+    if len(numbers) < SHORT:
         crc, table = 0xFFFFFFFF, bytewise()
         for byte in bytes(data):
             crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
         return crc ^ 0xFFFFFFFF
     crc = np.zeros(1, np.uint32)
-    for block in blocks(held):
-        found, behind = of_block(block)
-        crc = moved(behind, crc) ^ found
+    for block in blocks(numbers):
+        of_numbers, zeros = of_block(block)
+        crc = moved(zeros, crc) ^ of_numbers
     return int(crc[0]) ^ 0xFFFFFFFF
 
 
-def blocks(held: np.ndarray[Any, np.dtype[np.uint8]]) -> Iterator[Words]:
-    """Bytes in blocks of pieces, [words, pieces], as the checksum takes them in: with zeros before them,
-    which change nothing, and the first four inverted.
+def blocks(numbers: np.ndarray[Any, np.dtype[np.uint8]]) -> Iterator[Words]:
+    """Bytes in blocks [words, pieces] as the checksum reads them: preceded by zeros, which change nothing,
+    and with the first four bytes inverted.
     """
     pieces = PIECES
-    while pieces > 1 and 2 * len(held) <= 4 * WORDS * pieces:
+    while pieces > 1 and 2 * len(numbers) <= 4 * WORDS * pieces:
         pieces //= 2
     size = 4 * WORDS * pieces
-    for end in range(len(held) - (len(held) - 1) // size * size, len(held) + 1, size):
+    for end in range(len(numbers) - (len(numbers) - 1) // size * size, len(numbers) + 1, size):
         block = np.zeros(size, np.uint8)
         begin = max(0, end - size)
-        block[size - (end - begin) :] = held[begin:end]
+        block[size - (end - begin) :] = numbers[begin:end]
         for place in range(begin, min(end, 4)):
             block[place + size - end] ^= 0xFF
         yield block.view("<u4").astype(np.uint32).reshape(pieces, WORDS).T.copy()
 
 
 def of_block(block: Words) -> tuple[Words, Words]:
-    """The checksum of a block, begun at zero, and what as many zeros as it has bytes do to one before it."""
+    """The checksum of a block that starts at zero, and the map that zeros of the block's length apply to a
+    checksum before it; see `moved`.
+    """
     low, high = wordwise()
     crcs = np.zeros(block.shape[1], np.uint32)
     for words in block:
         words = words ^ crcs
         crcs = low[words & 0xFFFF] ^ high[words >> 16]
-    behind = piecewise()
+    zeros = piecewise()
     while len(crcs) > 1:
-        crcs = moved(behind, crcs[::2]) ^ crcs[1::2]
-        behind = moved(behind, behind)
-    return crcs, behind
+        crcs = moved(zeros, crcs[::2]) ^ crcs[1::2]
+        zeros = moved(zeros, zeros)
+    return crcs, zeros
 
 
-def moved(behind: Words, crcs: Words) -> Words:
-    """Checksums with zeros behind them; behind: what these zeros make of each single bit."""
-    found = np.zeros_like(crcs)
-    for bit, made in enumerate(behind):
-        found ^= (crcs >> np.uint32(bit) & np.uint32(1)) * made
-    return found
+def moved(zeros: Words, crcs: Words) -> Words:
+    """Checksums after some zeros; zeros: the linear map of these zeros, as its value for each single bit."""
+    after = np.zeros_like(crcs)
+    for bit, image in enumerate(zeros):
+        after ^= (crcs >> np.uint32(bit) & np.uint32(1)) * image
+    return after
 
 
 @cache
 def bytewise() -> list[int]:
-    """What every byte does to a checksum."""
+    """The table of a checksum byte by byte."""
     table = list(range(256))
     for _ in range(8):
         table = [value >> 1 ^ (POLYNOMIAL if value & 1 else 0) for value in table]
@@ -100,17 +102,17 @@ def bytewise() -> list[int]:
 
 @cache
 def wordwise() -> tuple[Words, Words]:
-    """What four zeros make of every two bytes, the lower and the higher ones of a checksum."""
+    """The checksums after four zeros, by the lower and by the higher two bytes of the checksum before."""
     table, halves = np.array(bytewise(), np.uint32), np.arange(1 << 16, dtype=np.uint32)
-    found = np.stack([halves, halves << 16])
+    tables = np.stack([halves, halves << 16])
     for _ in range(4):
-        found = table[found & 0xFF] ^ found >> 8
-    return found[0], found[1]
+        tables = table[tables & 0xFF] ^ tables >> 8
+    return tables[0], tables[1]
 
 
 @cache
 def piecewise() -> Words:
-    """What as many zeros as a piece has bytes make of every bit of a checksum."""
+    """The map that zeros of the length of a piece apply to a checksum; see `moved`."""
     low, high = wordwise()
     bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
     for _ in range(WORDS):

@@ -1,6 +1,5 @@
-"""What kind of file some bytes are, where they tell: the endings of names are hints, and often none or wrong.
-
-A checkpoint of PyTorch is called .pt, .pth.tar, .th, .ckpt, .model or nothing; its bytes begin the same.
+"""The kind of a file by its content. The endings of file names are hints only, and often missing or wrong:
+a PyTorch checkpoint may end in .pt, .pth.tar, .th, .ckpt, .model or nothing.
 """
 
 import os
@@ -14,7 +13,7 @@ from stepnet.files.checkpoint.file import ends_as_table
 from stepnet.files.pickles import torch_legacy
 from stepnet.files.safetensors import begins_as_safetensors
 
-HEAD = 512  # bytes, of which every kind tells
+HEAD = 512  # bytes that are enough to recognise every kind
 MXNET = 0x112  # of a list of arrays (src/ndarray/ndarray.cc: kMXAPINDArrayListMagic)
 
 # What a file begins with, by the title of its kind in `formats.FORMATS`.
@@ -42,7 +41,7 @@ FOLDERS = {
 
 
 def title_of(path: Path) -> str | None:
-    """The title of a file's or a folder's kind; None where it does not tell, or is not whole."""
+    """The title of the kind of a file or folder; None if the content is unknown or incomplete."""
     if path.is_dir():
         return next(
             (title for title, names in FOLDERS.items() if any(is_in(path, name) for name in names)), None
@@ -61,21 +60,21 @@ def title_of(path: Path) -> str | None:
 
 
 def is_in(folder: Path, name: str) -> bool:
-    """Whether a folder has something of a name."""
+    """Whether a folder contains a file or folder of that name."""
     return os.path.lexists(folder / name)
 
 
 def zip_title(stream: BufferedReader, size: int) -> str | None:
-    """The kind of a zip, by what is in it."""
+    """The title of the kind of a zip, by its members; None if it is unknown."""
     try:
         names = tuple(zips.members(stream, size))
-    except FileError:  # which the reader of the kind that its ending says puts into words
+    except FileError:  # the reader that is chosen by the ending reports it
         return None
     return next((title for title, ends in ZIPPED.items() if any(name.endswith(ends) for name in names)), None)
 
 
 def tar_title(stream: BufferedReader, size: int) -> str | None:
-    """The kind of a tar, by what is in it."""
+    """The title of the kind of a tar, by its members; None if it is unknown."""
     try:
         names = {Path(name).name for name in torch_legacy.members(stream, size)}
     except FileError:

@@ -1,11 +1,11 @@
-"""The LSTMs of a Core ML model as modules: a .mlpackage folder, or the .mlmodel in it or without one.
+"""Reads the LSTMs of a Core ML model as modules, from a .mlpackage folder or a .mlmodel file.
 
-    Manifest.json                              which of the files below is the model
+    Manifest.json                              names the file of the model
     Data/com.apple.CoreML/model.mlmodel        a message of Protocol Buffers: a program of operations
     Data/com.apple.CoreML/weights/weight.bin   the constants that are not in the program itself
 
-Programs (ML Program, iOS 15 on) are read; the neural networks of older models are not, and no GRU is, as two
-of Apple's documents disagree on when it resets.
+Programs (ML Program, iOS 15 on) are read. The neural networks of older models are not. GRUs are not, because
+two of Apple's documents disagree on their reset.
 
 Source: mlmodel/format/Model.proto and MIL.proto, and mlmodel/src/MILBlob/Blob/StorageFormat.hpp, of
 coremltools 9.0.
@@ -33,7 +33,7 @@ from stepnet.layout.registry import record
 
 LARGEST = 1 << 31  # bytes of a message
 DEPTH = 20  # blocks within blocks
-OPERATION, INPUT = 8 * OBJECT, 2 * OBJECT  # bytes of what is kept of them, about
+OPERATION, INPUT = 8 * OBJECT, 2 * OBJECT  # approximate bytes of memory for each
 PROGRAM = 502  # the field of a model that is a program
 KINDS = {
     1: np.dtype(np.bool_),
@@ -70,9 +70,10 @@ BEGINS = {
 }
 SETTINGS = ("recurrent_activation", "cell_activation", "activation", "clip")
 STRAIGHT = {"transpose", "reshape", "squeeze", "expand_dims", "cast", "identity"}
-NUMBERS = {"transpose": "perm", "reshape": "shape", "squeeze": "axes", "expand_dims": "axes"}  # what says how
+# The names of their operands.
+NUMBERS = {"transpose": "perm", "reshape": "shape", "squeeze": "axes", "expand_dims": "axes"}
 MOVES = STRAIGHT | {"slice_by_index", "slice_by_size", "split", "tile", "gather"}
-FAR = 64  # operations from an LSTM to what feeds it
+FAR = 64  # operations between an LSTM and the source of its input
 OTHERS = {
     "gru": "whose reset two of Apple's documents tell differently",
     "rnn": "for which there is no layout",
@@ -81,7 +82,7 @@ OTHERS = {
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation of a program: the names of what it takes and gives, and its value if it is a constant."""
+    """An operation of a program: the names of its inputs and outputs, and its value if it is a constant."""
 
     type: str
     inputs: dict[str, str]
@@ -91,7 +92,11 @@ class Operation:
 
 @dataclass(frozen=True)
 class Program:
-    """The operations of a model in order, by which of them each name is made, and where its numbers lie."""
+    """The operations of a model in order.
+
+    folder: that of the files of weights. makers: the operation that computes each value, by the value's name.
+    blobs: the files of weights that were read.
+    """
 
     folder: Path
     operations: tuple[Operation, ...]
@@ -106,22 +111,26 @@ def read(path: Path) -> Model:
         if file.stat().st_size > LARGEST:
             raise FileError(f"it has more than {LARGEST} bytes")
         program = program_of(file)
-        modules = tuple(module(program, one) for one in program.operations if one.type == "lstm")
-        for one in program.operations:
-            if one.type in OTHERS:
-                raise FileError(f"it has a {one.type} {one.outputs[0]!r}, {OTHERS[one.type]}")
-        taken = {name for one in modules for name in one.names.values()}
+        modules = tuple(
+            module(program, operation) for operation in program.operations if operation.type == "lstm"
+        )
+        for operation in program.operations:
+            if operation.type in OTHERS:
+                raise FileError(
+                    f"it has a {operation.type} {operation.outputs[0]!r}, {OTHERS[operation.type]}"
+                )
+        taken = {name for recurrent in modules for name in recurrent.names.values()}
         rest = {
-            one.outputs[0]: array
-            for one in program.operations
-            if one.type == "const" and one.outputs[0] not in taken
-            for array in [constant(program, one)]
-            if isinstance(array, np.ndarray) and array.dtype.kind != "b"  # which says how, as texts do
+            operation.outputs[0]: array
+            for operation in program.operations
+            if operation.type == "const" and operation.outputs[0] not in taken
+            for array in [constant(program, operation)]
+            if isinstance(array, np.ndarray) and array.dtype.kind != "b"  # flags and texts are settings
         }
         return Model(str(path), modules, rest, tuple(others(program)))
     except FileError as error:
-        said = str(error).startswith(str(path))
-        raise FileError(str(error) if said else f"{path}: {error}") from None
+        has_path = str(error).startswith(str(path))
+        raise FileError(str(error) if has_path else f"{path}: {error}") from None
     except OSError as error:
         raise FileError(f"{path}: it cannot be read ({error.strerror or error})") from error
 
@@ -142,7 +151,7 @@ def model_file(path: Path) -> Path:
 
 
 def inside(folder: Path, place: str) -> Path:
-    """A file that lies below a folder."""
+    """The path of a file below a folder; raises `FileError` if it is missing or elsewhere."""
     for part in place.split("/"):
         folder = jsons.within(folder, part)
     if not folder.is_file():
@@ -158,15 +167,15 @@ def program_of(file: Path) -> Program:
         raise FileError(
             "it is no ML Program; convert it with convert_to='mlprogram', or take the model it is made of"
         )
-    functions = [entry.one(2) for entry in model.one(PROGRAM).messages(2)]
-    blocks = [entry.one(2) for function in functions for entry in function.messages(3)]
-    operations = tuple(one for block in blocks for one in operations_in(block))
+    functions = [entry.submessage(2) for entry in model.submessage(PROGRAM).messages(2)]
+    blocks = [entry.submessage(2) for function in functions for entry in function.messages(3)]
+    operations = tuple(operation for block in blocks for operation in operations_in(block))
     makers: dict[str, Operation] = {}
-    for one in operations:
-        for name in one.outputs:
+    for operation in operations:
+        for name in operation.outputs:
             if name in makers or not name.isprintable() or len(name) > 1000:
                 raise FileError(f"two values are called {name[:100]!a}, or it cannot be printed")
-            makers[name] = one
+            makers[name] = operation
     return Program(file.parent, operations, makers)
 
 
@@ -174,41 +183,41 @@ def operations_in(block: Message, depth: int = 0) -> Iterator[Operation]:
     """The operations of a block, and of the blocks in them."""
     if depth > DEPTH:
         raise FileError(f"its blocks nest deeper than {DEPTH}")
-    for said in block.messages(3):
-        attributes = {entry.text(1): entry.one(2) for entry in said.messages(5)}
-        inputs = {entry.text(1): entry.one(2).one(1).text(1) for entry in said.messages(2)}
-        outputs = tuple(output.text(1) for output in said.messages(3))
+    for proto in block.messages(3):
+        attributes = {entry.text(1): entry.submessage(2) for entry in proto.messages(5)}
+        inputs = {entry.text(1): entry.submessage(2).submessage(1).text(1) for entry in proto.messages(2)}
+        outputs = tuple(output.text(1) for output in proto.messages(3))
         block.store.take(OPERATION + INPUT * (len(inputs) + len(outputs)), "its operations")
         if outputs:
-            yield Operation(said.text(1), inputs, outputs, attributes.get("val"))
-        for inner in said.messages(4):
+            yield Operation(proto.text(1), inputs, outputs, attributes.get("val"))
+        for inner in proto.messages(4):
             yield from operations_in(inner, depth + 1)
 
 
-def module(program: Program, one: Operation) -> Module:
-    """An LSTM as a module; raises `FileError` for one whose weights are no constants."""
-    name = one.outputs[0]
-    taken = {weight: one.inputs[weight] for weight in WEIGHTS if weight in one.inputs}
+def module(program: Program, operation: Operation) -> Module:
+    """An LSTM as a module; raises `FileError` if its weights are not constants."""
+    name = operation.outputs[0]
+    taken = {weight: operation.inputs[weight] for weight in WEIGHTS if weight in operation.inputs}
     arrays: dict[str, Array] = {}
     for weight, source in taken.items():
         value = constant(program, maker_of(program, source))
         if not isinstance(value, np.ndarray):
             raise FileError(f"lstm {name!r} takes {weight} from {source!r}, which is no constant of numbers")
         arrays[weight] = value
-    given: dict[str, Any] = {"clip": 0.0}  # which is none, as the operator has it where a program is silent
+    settings: dict[str, Any] = {"clip": 0.0}  # the operator's default: no clipping
     for setting in SETTINGS:
-        if setting in one.inputs:
-            value = constant(program, maker_of(program, one.inputs[setting]))
-            given[setting] = (
+        if setting in operation.inputs:
+            value = constant(program, maker_of(program, operation.inputs[setting]))
+            settings[setting] = (
                 float(value.reshape(-1)[0]) if isinstance(value, np.ndarray) and value.size else value
             )
-    direction = one.inputs.get("direction")
+    direction = operation.inputs.get("direction")
     way = constant(program, maker_of(program, direction)) if direction else "forward"
     try:
-        semantics = record("coreml.lstm").translated(given)
+        semantics = record("coreml.lstm").translated(settings)
     except LayoutError as error:
         raise FileError(f"lstm {name!r}: {error}") from error
-    begins = {state: beginning(program, one.inputs.get(state, "")) for state in STATES}
+    begins = {state: beginning(program, operation.inputs.get(state, "")) for state in STATES}
     computed = [state for state, (kind, _) in begins.items() if kind == "computed"]
     return Module(
         name,
@@ -216,34 +225,34 @@ def module(program: Program, one: Operation) -> Module:
         arrays,
         taken,
         semantics=semantics,
-        follows=followed(program, one),
+        follows=followed(program, operation),
         reverse=way == "reverse",
         notes=tuple(f"{state} {BEGINS[kind]}" for state, (kind, _) in begins.items() if kind in BEGINS),
-        use=() if gives_all(program, one) else ("its model takes its last output alone",),
+        use=() if gives_all(program, operation) else ("its model takes its last output alone",),
         alone=f"starts from what other operations compute ({' and '.join(computed)})" if computed else "",
         besides=tuple(name for kind, name in begins.values() if kind == "constant"),
     )
 
 
-def gives_all(program: Program, one: Operation) -> bool:
-    """Whether an LSTM gives its outputs at all steps; where nobody says, it gives the last alone."""
-    value = constant(program, maker_of(program, one.inputs.get("output_sequence", "")))
+def gives_all(program: Program, operation: Operation) -> bool:
+    """Whether an LSTM gives its outputs at all steps; by default it gives only the last one."""
+    value = constant(program, maker_of(program, operation.inputs.get("output_sequence", "")))
     return isinstance(value, np.ndarray) and bool(value.all())
 
 
 def behind(program: Program, name: str, kinds: Collection[str]) -> list[str]:
-    """A value and those that it is made of, through operations of some kinds; the last is made otherwise."""
+    """The names of a value and of those that it is computed from by operations of some kinds, in order."""
     names = [name]
     while (maker := maker_of(program, names[-1])) is not None and maker.type in kinds and len(names) < FAR:
         names.append(maker.inputs.get("x", ""))
     return names
 
 
-def followed(program: Program, one: Operation) -> str:
-    """The name of the LSTM whose outputs at all steps another takes; "" where it takes something else, or
-    these by other axes.
+def followed(program: Program, operation: Operation) -> str:
+    """The name of the LSTM whose outputs at all steps are another's input; "" if the input is anything else,
+    or has other axes.
     """
-    *through, name = behind(program, one.inputs.get("x", ""), STRAIGHT)
+    *through, name = behind(program, operation.inputs.get("x", ""), STRAIGHT)
     below = maker_of(program, name)
     if below is None or below.type != "lstm" or name != below.outputs[0] or not gives_all(program, below):
         return ""
@@ -253,49 +262,54 @@ def followed(program: Program, one: Operation) -> str:
     return name if axes == outputs else ""
 
 
-def moved(program: Program, one: Operation, axes: Axes) -> Axes | None:
-    """The axes behind an operation that moves numbers; None where they are not clear."""
-    if one.type in ("cast", "identity"):
+def moved(program: Program, operation: Operation, axes: Axes) -> Axes | None:
+    """The axes after an operation that moves numbers; None if they are unknown."""
+    if operation.type in ("cast", "identity"):
         return axes
-    said = constant(program, maker_of(program, one.inputs.get(NUMBERS[one.type], "")))
-    if not isinstance(said, np.ndarray):
-        return axes.squeezed(()) if one.type == "squeeze" else None
+    numbers = constant(program, maker_of(program, operation.inputs.get(NUMBERS[operation.type], "")))
+    if not isinstance(numbers, np.ndarray):
+        return axes.squeezed(()) if operation.type == "squeeze" else None
     how = {
         "transpose": axes.transposed,
         "reshape": axes.reshaped,
         "squeeze": axes.squeezed,
         "expand_dims": axes.expanded,
     }
-    return how[one.type]([int(number) for number in said.reshape(-1)])
+    return how[operation.type]([int(number) for number in numbers.reshape(-1)])
 
 
 def others(program: Program) -> Iterator[str]:
-    """What the other operations are called, but for those that only move the numbers that an LSTM takes."""
+    """The names of the other operations, without those that only move the inputs of LSTMs."""
     seen: set[str] = set()
-    for one in program.operations:
-        if one.type == "lstm":
-            taken = [name for place, name in one.inputs.items() if place != "x"]
+    for operation in program.operations:
+        if operation.type == "lstm":
+            taken = [name for place, name in operation.inputs.items() if place != "x"]
             seen |= {name for source in taken for name in behind(program, source, MOVES)}
-            seen |= {*behind(program, one.inputs.get("x", ""), STRAIGHT)} if followed(program, one) else set()
-    for one in program.operations:
-        if one.type not in ("lstm", "const") and not seen & {*one.outputs}:
-            yield f"{one.outputs[0]} ({one.type})"
+            seen |= (
+                {*behind(program, operation.inputs.get("x", ""), STRAIGHT)}
+                if followed(program, operation)
+                else set()
+            )
+    for operation in program.operations:
+        if operation.type not in ("lstm", "const") and not seen & {*operation.outputs}:
+            yield f"{operation.outputs[0]} ({operation.type})"
 
 
 def maker_of(program: Program, name: str) -> Operation | None:
-    """The operation that makes a value; None for an input of the model."""
+    """The operation that computes a value; None for an input of the model."""
     return program.makers.get(name)
 
 
 def beginning(program: Program, name: str) -> tuple[str, str]:
-    """What an initial state is: a constant other than zeros, given in a run, computed, or "" for one that
-    changes nothing; and the value that it is made of.
+    """The kind of an initial state, and the value that it comes from.
+
+    The kind is "constant" (other than zeros), "given" (when the model runs), "computed", or "" for zeros.
     """
     source = behind(program, name, MOVES)[-1]
     maker = maker_of(program, source)
     if maker is None:
         return ("given" if source else ""), source
-    if maker.type == "fill":  # with zeros, where nobody says
+    if maker.type == "fill":  # with zeros, unless it has a value
         source = maker.inputs.get("value", "")
         maker = maker_of(program, source)
     value = constant(program, maker)
@@ -304,43 +318,43 @@ def beginning(program: Program, name: str) -> tuple[str, str]:
     return ("computed" if source else ""), source
 
 
-def constant(program: Program, one: Operation | None) -> Array | str | None:
-    """The numbers or the text of a constant; None for what is none, or of a kind that is not read."""
-    if one is None or one.type != "const" or one.value is None:
+def constant(program: Program, operation: Operation | None) -> Array | str | None:
+    """The numbers or the text of a constant; None for anything else, and for kinds that are not read."""
+    if operation is None or operation.type != "const" or operation.value is None:
         return None
-    said = one.value.one(2).one(1)
-    kind, tensor = said.number(1), one.value.one(3).one(1)
+    type_ = operation.value.submessage(2).submessage(1)
+    kind, tensor = type_.number(1), operation.value.submessage(3).submessage(1)
     if kind == STRING:
-        return tensor.one(TEXTS).text(1)
+        return tensor.submessage(TEXTS).text(1)
     if kind not in KINDS:
         return None
-    shape = tuple(dimension.one(1).number(1) for dimension in said.messages(3))
+    shape = tuple(dimension.submessage(1).number(1) for dimension in type_.messages(3))
     size = math.prod(shape) * KINDS[kind].itemsize
-    if 5 in one.value.fields:
-        data = blob(program, one.value.one(5))
+    if 5 in operation.value.fields:
+        data = blob(program, operation.value.submessage(5))
     elif kind in IMMEDIATE:
-        held = joined(tensor.one(IMMEDIATE[kind]))
+        held = joined(tensor.submessage(IMMEDIATE[kind]))
         data = held
         if KINDS[kind].kind != "f":
             data = b"".join(part.astype(KINDS[kind]).tobytes() for part in varints(held))
     else:
-        data = joined(tensor.one(BYTES))
+        data = joined(tensor.submessage(BYTES))
     if len(data) != size:
-        raise FileError(f"{one.outputs[0]!r} of {shape} has {len(data)} bytes in place of {size}")
+        raise FileError(f"{operation.outputs[0]!r} of {shape} has {len(data)} bytes in place of {size}")
     return np.frombuffer(data, KINDS[kind].newbyteorder("<") if kind != 13 else KINDS[kind]).reshape(shape)
 
 
-def joined(said: Message) -> bytes:
-    """The numbers of a constant that lie in the program: of small ones each byte can be 8."""
-    pieces = said.pieces(1)
-    said.store.room(8 * sum(map(len, pieces)), "a constant")
-    said.store.take(sum(map(len, pieces)), "its constants")
+def joined(proto: Message) -> bytes:
+    """The bytes of a constant in the program itself; as varints, each may become a number of 8 bytes."""
+    pieces = proto.pieces(1)
+    proto.store.room(8 * sum(map(len, pieces)), "a constant")
+    proto.store.take(sum(map(len, pieces)), "its constants")
     return b"".join(bytes(piece) for piece in pieces)
 
 
-def blob(program: Program, said: Message) -> memoryview:
-    """The bytes of a constant in a file of weights: a mark, and where they are."""
-    name, place = said.text(1), said.number(2)
+def blob(program: Program, proto: Message) -> memoryview:
+    """The bytes of a constant in a file of weights, where a header has their place."""
+    name, place = proto.text(1), proto.number(2)
     if not name.startswith(FRONT):
         raise FileError(f"it names the file {name[:100]!a}, which is not below the model")
     path = inside(program.folder, name.removeprefix(FRONT))

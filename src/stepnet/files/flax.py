@@ -1,7 +1,7 @@
-"""Arrays by name out of and into the msgpack files of flax.serialization, without Flax.
+"""Reads and writes the msgpack files of flax.serialization as arrays by name, without Flax.
 
-A tree of dictionaries is one name per array, joined by "/". Source: flax/serialization.py: an array is
-extension 1, the packed [shape, dtype's name, bytes]; a NumPy scalar is extension 3, the same; a tuple is
+The name of an array is its path in the tree of dictionaries, joined by "/". flax/serialization.py: an array
+is extension 1, the packed [shape, dtype's name, bytes]; a NumPy scalar is extension 3, the same; a tuple is
 extension 4, a packed list; an array of more than 1 GiB is a dictionary
 {"__msgpack_chunked_array__": true, "shape": {"0": ...}, "chunks": {"0": ...}}.
 """
@@ -29,7 +29,7 @@ MOST_AXES = 32
 CHUNK = 1 << 30  # bytes, as Flax has it
 DEEPEST = 100
 DEEPEST_TUPLE = 8  # each is unpacked on its own
-LONGEST = 1 << 12  # list, for which there is memory before its items are looked at
+LONGEST = 1 << 12  # items of a list: msgpack allocates a list before it reads its items
 NAME = 1000  # characters of a name
 DTYPES = {
     name: np.dtype(name)
@@ -43,27 +43,27 @@ DTYPES = {
 def read(path: str | Path) -> dict[str, Array]:
     """The arrays of a .msgpack file by name, as views of its bytes.
 
-    Raises `FileError`, with the path, for what is truncated or foreign.
+    Raises `FileError`, with the path, for a file that is truncated or foreign.
 
     >>> read("model.msgpack")
     Traceback (most recent call last):
     stepnet.errors.FileError: model.msgpack: there is no such file
     """
     path = existing(path)
-    msgpack = library("msgpack", "a .msgpack file", "flax")  # said here, and imported by name below
+    msgpack = library("msgpack", "a .msgpack file", "flax")  # reports a missing library before any work
     try:
         data = path.read_bytes()
     except OSError as error:
         raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
     try:
-        found: dict[str, Array] = {}
+        arrays: dict[str, Array] = {}
         store = Store(None, len(data))
         for name, array in leaves(unpacked(data, store), ()):
             store.take(OBJECT + len(name), "the names of its arrays")
-            if name in found:
+            if name in arrays:
                 raise FileError(f"it has two arrays of the name {name!a}")
-            found[name] = array
-        return found
+            arrays[name] = array
+        return arrays
     except FileError as error:
         raise FileError(f"{path}: {error}") from None
     except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
@@ -72,7 +72,7 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def unpacked(data: bytes, store: Store, tuples: int = 0) -> Any:
-    """The tree that bytes are, within so many tuples."""
+    """The tree that bytes encode; tuples: the number of tuples around it."""
     msgpacks.count(data, store)
 
     def extension(code: int, inner: bytes) -> Any:
@@ -93,19 +93,19 @@ def unpacked(data: bytes, store: Store, tuples: int = 0) -> Any:
 
 
 def branch_of(pairs: list[tuple[Any, Any]]) -> Tree:
-    """A dictionary, each of whose keys is there once."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    """A dictionary of pairs; raises `FileError` for a repeated key."""
+    branch = dict(pairs)
+    if len(branch) != len(pairs):
         raise FileError("a dictionary in it has a key twice")
-    return found
+    return branch
 
 
 def array_of(data: bytes) -> Array:
     """An array as Flax packs it."""
-    found = import_module("msgpack").unpackb(data, raw=True, max_ext_len=0, max_array_len=MOST_AXES)
-    if not isinstance(found, list | tuple) or len(cast("list[Any]", found)) != 3:
+    packed = import_module("msgpack").unpackb(data, raw=True, max_ext_len=0, max_array_len=MOST_AXES)
+    if not isinstance(packed, list | tuple) or len(cast("list[Any]", packed)) != 3:
         raise FileError("an array in it has no shape, dtype and bytes")
-    shape, dtype, numbers = cast("list[Any]", found)
+    shape, dtype, numbers = cast("list[Any]", packed)
     name = dtype.decode("ascii", "replace") if isinstance(dtype, bytes) else repr(dtype)
     if name not in DTYPES:
         raise FileError(f"an array in it holds {name[:50]!a}, which is not read")
@@ -118,7 +118,7 @@ def array_of(data: bytes) -> Array:
 
 
 def is_shape(value: Any, most: int) -> bool:
-    """Whether a value is a shape of so many numbers at most."""
+    """Whether a value is the shape of an array of at most `most` numbers."""
     if not isinstance(value, list | tuple) or len(cast("list[Any]", value)) > MOST_AXES:
         return False
     sizes = cast("list[Any]", value)
@@ -132,11 +132,11 @@ def leaves(tree: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Array]]:
     if isinstance(tree, np.ndarray):
         yield name_of(path), cast(Array, tree)
     elif isinstance(tree, dict):
-        found = cast("dict[Any, Any]", tree)
-        if CHUNKED in found:
-            yield name_of(path), joined(found)
+        branch = cast("dict[Any, Any]", tree)
+        if CHUNKED in branch:
+            yield name_of(path), joined(branch)
             return
-        for key, value in found.items():
+        for key, value in branch.items():
             yield from leaves(value, (*path, str(key)))
     elif isinstance(tree, list):
         for place, value in enumerate(cast("list[Any]", tree)):
@@ -144,14 +144,14 @@ def leaves(tree: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Array]]:
 
 
 def name_of(path: tuple[str, ...]) -> str:
-    """The name of the array at a place; raises `FileError` for one that is too long."""
+    """The name of the array at a path of the tree; raises `FileError` if it is too long."""
     if sum(map(len, path)) > NAME:
         raise FileError(f"it has an array with a name of more than {NAME} characters")
     return "/".join(path) or "array"
 
 
 def joined(chunked: Mapping[Any, Any]) -> Array:
-    """A long array out of its chunks."""
+    """A long array, joined from its chunks."""
     shape, parts = in_order(chunked.get("shape")), in_order(chunked.get("chunks"))
     if shape is None or parts is None:
         raise FileError("a long array in it has no shape and chunks")
@@ -164,12 +164,12 @@ def joined(chunked: Mapping[Any, Any]) -> Array:
 
 
 def in_order(numbered: Any) -> list[Any] | None:
-    """The values of a dictionary with the keys "0", "1", and so on; None for what is none."""
+    """The values of a dictionary with the keys "0", "1", and so on; None for anything else."""
     if not isinstance(numbered, dict):
         return None
-    found = cast("dict[Any, Any]", numbered)
-    keys = [str(place) for place in range(len(found))]
-    return [found[key] for key in keys] if found.keys() == set(keys) else None
+    values = cast("dict[Any, Any]", numbered)
+    keys = [str(place) for place in range(len(values))]
+    return [values[key] for key in keys] if values.keys() == set(keys) else None
 
 
 # ---- writing -----------------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) ->
     """Writes arrays by name as the tree that flax.serialization.msgpack_restore gives back.
 
     Raises `FileError`, with the path, for names that are both an array and a branch, for dtypes that Flax
-    does not name, and where the file is there already and `force` is not given.
+    lacks, and if the file exists, unless `force`.
     """
     msgpack = library("msgpack", "a .msgpack file", "flax")
     tree: Tree = {}

@@ -1,8 +1,8 @@
 """The kinds of files that stepnet reads and writes.
 
 A kind is a row of the table `FORMATS`: its endings, how it is read to a `Model`, and how modules are written.
-What is read is known by its content, and by its ending where that does not tell; what is written, by its
-ending alone.
+The kind of an existing file is recognised by its content, else by its ending; that of a new file by its
+ending.
 """
 
 import os
@@ -20,7 +20,7 @@ from stepnet.files.contents import title_of
 from stepnet.files.model import Array, Model, Module, among
 from stepnet.files.paths import existing, free
 from stepnet.files.store import at_most
-from stepnet.layout.given import FLOATS
+from stepnet.layout.arguments import FLOATS
 from stepnet.layout.options import option
 
 Arrays = Mapping[str, Array]
@@ -28,19 +28,27 @@ Arrays = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of file: its title, the endings of its names, and its module in this package.
+    """A kind of file.
 
-    frameworks: for a file of arrays by name, those whose layouts it has, the likeliest first; a kind without
-    reads and writes modules itself. suffix: as for `among`. dtypes: of the weights that it can hold. asks:
-    whether its reader takes what is said of layouts, as a file tells some of them alone. says: what a model
-    of this kind says of a module's outputs, by the fields of `Module`. ordered: as for `Model`.
+    Attributes:
+        title: Its name in messages.
+        endings: The endings of its file names.
+        module: The module of this package that reads and writes it.
+        frameworks: For a file of arrays by name: the frameworks whose layouts it has, the most likely first.
+            Empty for a kind whose code reads and writes modules itself.
+        prefix: The separator between the name of a module and those of its arrays.
+        suffix: A suffix that array names may have; see `among`.
+        dtypes: The dtypes of weights that it can hold.
+        asks: Whether its reader takes the layouts that the user states, because files specify only some.
+        says: The fields of `Module` about outputs that a model of this kind can express.
+        ordered: As for `Model`.
     """
 
     title: str
     endings: tuple[str, ...]
     module: str
     frameworks: tuple[str, ...] = ()
-    prefix: str = "."  # between the name of a module and those of its arrays
+    prefix: str = "."
     suffix: str = ""
     dtypes: tuple[str, ...] = FLOATS
     asks: bool = False
@@ -54,37 +62,37 @@ class Format:
 
     @property
     def is_written(self) -> bool:
-        """Whether there are new files of this kind."""
+        """Whether files of this kind can be written."""
         return hasattr(self.code, "write")
 
     @property
     def of_arrays(self) -> bool:
-        """Whether it says nothing of a module but what its arrays are called."""
+        """Whether it holds only arrays by name, and no description of modules."""
         return bool(self.frameworks) or self.module == "raw"
 
-    def tells(self, path: Path) -> bool:
-        """Whether a new file of that name says how its layers run, and not their arrays alone."""
+    def is_model(self, path: Path) -> bool:
+        """Whether a new file of that name describes how its layers run, and does not only hold weights."""
         return not self.of_arrays and not path.name.lower().endswith(WEIGHTS)
 
     def read(self, path: Path, layout: str | None, layouts: Mapping[str, str]) -> Model:
-        """What a file holds; layout and layouts: as for `read` below."""
+        """The model in a file; layout and layouts: as for `read` below."""
         model = self.contents(path, layout, layouts)
         return model if self.ordered else replace(model, ordered=False)
 
     def contents(self, path: Path, layout: str | None, layouts: Mapping[str, str]) -> Model:
-        """What a file holds, in the order in which it is found there."""
+        """As `read`, with `ordered` always true."""
         if not self.frameworks:
             model: Model = self.code.read(path, layout, layouts) if self.asks else self.code.read(path)
             for module in model.modules:
                 printable(path, [module.name, *module.arrays, *module.names.values()], "a layer or an array")
             printable(path, model.rest)
             return model
-        whole = self.code.held(path) if hasattr(self.code, "held") else None
-        arrays = whole.arrays if whole else self.code.read(path)
+        held = self.code.held(path) if hasattr(self.code, "held") else None
+        arrays = held.arrays if held else self.code.read(path)
         printable(path, arrays)
-        said = {"settings": whole.settings, "classes": whole.classes} if whole else {}
-        printable(path, said.get("classes", {}).values(), "a layer's class")
-        return among(str(path), arrays, self.frameworks, layout, layouts, suffix=self.suffix, **said)
+        described = {"settings": held.settings, "classes": held.classes} if held else {}
+        printable(path, described.get("classes", {}).values(), "a layer's class")
+        return among(str(path), arrays, self.frameworks, layout, layouts, suffix=self.suffix, **described)
 
     def write(self, path: Path, modules: tuple[Module, ...], rest: Arrays, force: bool) -> None:
         """Writes modules, and other arrays under their own names."""
@@ -106,11 +114,11 @@ class Format:
         self.code.write(path, arrays, force)
 
     def front(self, module: Module) -> str:
-        """What stands before the names of a module's arrays, if anything does: its name and a sign.
+        """The prefix of the names of a module's arrays: its name and a separator, or "".
 
-        A last part that the layout may read as the place of a layer or direction is made part of a name, of
-        however many layers and directions this one is: cells/0 is cells_0, 0 is layer_0, and both/forward is
-        both/forward_layer, as Keras calls it.
+        A last part that the layout would read as the number of a layer, or as a direction, becomes part of a
+        longer name: cells/0 is written cells_0, 0 is layer_0, and both/forward is both/forward_layer, the
+        name that Keras uses.
         """
         sign = "." if any("." in name for name in module.arrays) else self.prefix
         name = WAY.sub(r"\1_layer", PLACE.sub(r"_\1", "_".join(module.bare)))
@@ -121,7 +129,7 @@ class Format:
         return f"{name}{sign}" if name else ""
 
 
-WEIGHTS = (".h5", ".hdf5")  # what Keras loads into a model that is there
+WEIGHTS = (".h5", ".hdf5")  # Keras loads these into an existing model
 TORCH = (".pt", ".pth", ".bin", ".pth.tar", ".th", ".tar", ".pkl", ".model")
 FORMATS = (
     Format("model in shards", (".index.json",), "shards", ("torch", "candle", "mlx"), ordered=False),
@@ -166,13 +174,13 @@ FORMATS = (
 )
 BY_TITLE = {form.title: form for form in FORMATS}
 PLACE, WAY = re.compile(r"/(\d+)$"), re.compile(r"(?<=/)(forward|backward)$")
-NAME = 1000  # characters of an array's name
+NAME = 1000  # characters that an array's name may have
 
 
 def kind(path: Path) -> Format:
-    """The kind of a file that is read: by its content, or by its ending where that does not tell.
+    """The kind of an existing file: by its content, else by its ending.
 
-    Raises `FileError` where neither does.
+    Raises `FileError` if both are unknown.
     """
     if shards.index_of(path) is not None:
         return BY_TITLE["model in shards"]
@@ -183,7 +191,9 @@ def kind(path: Path) -> Format:
 
 
 def by_ending(path: Path, new: bool = False) -> Format:
-    """The kind of a file by its name; raises `FileError` for an ending that no kind has, or no new file."""
+    """The kind of a file by its name; raises `FileError` for an unknown ending, and for a new file of a kind
+    that is not written.
+    """
     name = path.name.lower()
     if name.endswith(".bin") and path.with_suffix(".json").exists():
         return BY_TITLE["raw buffers"]
@@ -208,9 +218,9 @@ def read(
 ) -> Model:
     """The recurrent modules of a model file, and its other arrays.
 
-    layout: the layout to look for, or the framework that wrote the file, where names do not say that or fit
-    several. layouts: the same for modules by their names. most: bytes of memory that the file may take, in
-    place of 64 MiB and 8 times its size. Raises `FileError`, with the path, for a file that is missing,
+    layout: the layout to look for, or the framework that wrote the file, if names and shapes fit several or
+    none. layouts: the same for single modules, by name. most: the bytes of memory that the file may take; by
+    default 64 MiB and 8 times its size. Raises `FileError`, with the path, for a file that is missing,
     truncated or foreign.
 
     >>> read("model.pt")
@@ -228,24 +238,24 @@ def read(
 def write(
     path: str | Path, modules: tuple[Module, ...], rest: Arrays | None = None, *, force: bool = False
 ) -> None:
-    """Writes modules to a new file, of the kind that its ending says.
+    """Writes modules to a new file, of the kind that its ending specifies.
 
-    A file of arrays by name has them as one module would have them alone, and behind the names of the modules
-    where there are several, or other arrays. Raises `FileError` where there is one already, unless `force`.
+    In a file of arrays, the names of arrays have the name of their module as a prefix if there are several
+    modules or other arrays. Raises `FileError` if the file exists, unless `force`.
     """
     writable(path, force).write(Path(path), modules, rest or {}, force)
 
 
 def writable(path: str | Path, force: bool = False) -> Format:
-    """The kind of a file that is to be written; raises `FileError` where that cannot be."""
-    one = by_ending(free(path, force), new=True)
-    if not one.is_written:
-        raise FileError(f"{path}: a {one.title} is read, and not written")
-    return one
+    """The kind of a new file; raises `FileError` if it cannot be written."""
+    form = by_ending(free(path, force), new=True)
+    if not form.is_written:
+        raise FileError(f"{path}: a {form.title} is read, and not written")
+    return form
 
 
 def add(path: Path, arrays: dict[str, Array], more: Arrays) -> None:
-    """Adds arrays to others; raises `FileError` where two would have one name."""
+    """Adds arrays to others; raises `FileError` if two would have the same name."""
     for name, array in more.items():
         if name in arrays:
             raise FileError(f"{path}: two arrays would be called {name!r}")
@@ -253,7 +263,7 @@ def add(path: Path, arrays: dict[str, Array], more: Arrays) -> None:
 
 
 def printable(path: Path, names: Iterable[str], what: str = "an array") -> None:
-    """Raises `FileError` for a name that cannot be printed, or would fill the screen."""
+    """Raises `FileError` for a name that cannot be printed, or is too long."""
     for name in names:
         if not name.isprintable():
             raise FileError(f"{path}: {what} has the name {name[:100]!a}, which cannot be printed")

@@ -1,4 +1,4 @@
-"""A model file as one of another framework: read, convert every recurrent module, write, and look again.
+"""Conversion of model files: read, convert every recurrent module, write, and verify the new file.
 
 speech.pt  --read-->  Model  --convert each module-->  Modules of the target  --write-->  speech.keras
 """
@@ -40,11 +40,18 @@ GIVES = {"last_only": "it gives its last output alone", "states": "it gives its 
 
 @dataclass(frozen=True)
 class Choice:
-    """What a person says of a file that the file does not: which layout it has, or which framework wrote it,
-    which module is meant, or which in which order, sizes and semantics, that each layer follows the one
-    before it, the layouts of modules by their names, and the names of arrays of a layer that may be left
-    behind. Semantics are by field, or by MODULE:FIELD for one module. Among them "merge" says what becomes of
-    the outputs of both directions.
+    """What the user states about a file, because the file does not specify it.
+
+    Attributes:
+        layout: The layout of the layers, or the framework that wrote the file.
+        module: The name of the only module to take.
+        sizes: Sizes that the shapes leave open.
+        semantics: Semantics by field, or by MODULE:FIELD for one module. The field "merge" is how the outputs
+            of both directions are merged.
+        stack: Whether each layer takes the outputs of the one before it.
+        layouts: The layouts of single modules, by name.
+        drop: The names of arrays of a layer that may be left behind.
+        order: The names of the modules to take, in order.
     """
 
     layout: str | None = None
@@ -56,112 +63,120 @@ class Choice:
     drop: Collection[str] = ()
     order: Sequence[str] = ()
 
-    def whole(
+    def checked_modules(
         self, model: Model, copied: bool | None = None, beside: Sequence[Model] = ()
     ) -> tuple[Module, ...]:
-        """The modules meant of a file, for whatever writes, runs or compares them; raises `LayoutError` where
-        something of them would be lost. copied: as for `check_nothing_is_lost`. beside: other files of which
-        the same is said.
+        """As `modules`; raises `LayoutError` if writing, running or comparing them would lose something.
+
+        copied: as for `check_nothing_is_lost`. beside: other files to which this choice applies too.
         """
         modules = [module for each in (model, *beside) for module in each.modules]
         if modules and self.layout is not None and not any(map(self.is_of, modules)):
-            they = [f"{bare(one.name) or 'the layer'} is {' or '.join(one.layouts)}" for one in modules]
+            layouts = [
+                f"{bare(module.name) or 'the layer'} is {' or '.join(module.layouts)}" for module in modules
+            ]
             raise LayoutError(
                 f"{model.path}: {OPTIONS['layout'].name} says {self.layout}, which no layer can be: "
-                f"{listed(they)}"
+                f"{listed(layouts)}"
             )
         with named(model.path):
             check_drop(self.drop, [model])
-            meant = self.modules(model, beside)
-            check_nothing_is_lost(model, meant, self.drop, copied)
-            check_function(meant)
-        return meant
+            chosen = self.modules(model, beside)
+            check_nothing_is_lost(model, chosen, self.drop, copied)
+            check_function(chosen)
+        return chosen
 
     def modules(self, model: Model, beside: Sequence[Model] = ()) -> tuple[Module, ...]:
-        """The modules meant, with what is said of them; raises `LayoutError` where there is none."""
+        """The chosen modules with the stated settings; raises `LayoutError` if there is none."""
         asked = [self.module] if self.module is not None else self.order
-        meant = tuple(model.chosen(name) for name in asked) if asked else model.modules
-        twice = [one.name for place, one in enumerate(meant) if any(one is other for other in meant[:place])]
+        chosen = tuple(model.chosen(name) for name in asked) if asked else model.modules
+        twice = [
+            module.name
+            for place, module in enumerate(chosen)
+            if any(module is earlier for earlier in chosen[:place])
+        ]
         if twice:
             raise LayoutError(f"{bare(twice[0])} is named twice ({OPTIONS['module'].name})")
         if self.stack and not asked:
-            meant = model.in_a_row(meant)
+            chosen = model.in_a_row(chosen)
         if not asked and model.problems:
             raise LayoutError("; ".join(model.problems.values()))
-        if not meant:
+        if not chosen:
             raise self.nearest(model)
         known = {name for module in model.modules for name in fields_of(module)}
         left_open = {name for module in model.modules for name in open_of(module)}
         by_module = self.semantics_by_module(model, beside)
         return tuple(
-            self.said(
+            self.with_settings(
                 module,
                 (known - fields_of(module)) | (left_open - open_of(module)),
                 by_module.get(module.name, {}),
             )
-            for module in meant
+            for module in chosen
         )
 
     def semantics_by_module(self, model: Model, beside: Sequence[Model]) -> dict[str, dict[str, Any]]:
-        """What is said of single modules of a file, by their names; raises `LayoutError` for a name that no
-        module has, here or beside.
+        """The semantics stated for single modules of a file, by their names; raises `LayoutError` for a name
+        that no module has, here or in the files beside.
         """
-        said: dict[str, dict[str, Any]] = {}
+        by_module: dict[str, dict[str, Any]] = {}
         for text, value in self.semantics.items():
             name, sign, field_name = text.rpartition(":")
-            elsewhere = not model.called(name) and any(one.called(name) for one in beside)
+            elsewhere = not model.called(name) and any(other.called(name) for other in beside)
             if sign and not elsewhere:
                 about = {"module": "MODULE", "field": field_name, "value": "VALUE", "choice": "VALUE"}
                 module = model.chosen(name, "semantics of", **about)
-                said.setdefault(module.name, {})[field_name] = value
-        return said
+                by_module.setdefault(module.name, {})[field_name] = value
+        return by_module
 
     def is_of(self, module: Module) -> bool:
-        """Whether a module may have the layout that is said of the file."""
-        return not {one.name for one in family(self.layout or "")}.isdisjoint(module.layouts)
+        """Whether a module may have the stated layout."""
+        return not {candidate.name for candidate in family(self.layout or "")}.isdisjoint(module.layouts)
 
     def nearest(self, model: Model) -> LayoutError:
-        """The error for a file without a layer that is meant."""
+        """The error for a file without a layer to choose."""
         among = family(self.layout) if self.layout else None
         arrays = plain(model.rest).arrays
         return nearest({name: array.shape for name, array in arrays.items()}, among)
 
-    def said(self, module: Module, of_others: Collection[str], own: Mapping[str, Any]) -> Module:
-        """A module with what is said of it by itself and with all, and not what of that means something for
-        other modules alone.
+    def with_settings(self, module: Module, of_others: Collection[str], own: Mapping[str, Any]) -> Module:
+        """A module with the stated layout, sizes and semantics.
+
+        of_others: the fields of semantics that apply to other modules only. own: the semantics stated for
+        this module alone.
         """
         layout = self.layouts.get(module.name, self.layouts.get(bare(module.name), self.layout))
-        known = [one.name for one in family(layout)] if layout else []
-        layouts = tuple(one for one in module.layouts if one in known) or module.layouts
+        known = [candidate.name for candidate in family(layout)] if layout else []
+        layouts = tuple(name for name in module.layouts if name in known) or module.layouts
         of_all = {
             name: value for name, value in self.semantics.items() if ":" not in name and name not in of_others
         }
         sizes, semantics = {**module.sizes, **self.sizes}, {**module.semantics, **of_all, **own}
         merge = semantics.pop("merge", None)
-        whole = replace(module, layouts=layouts, sizes=sizes, semantics=semantics)
+        chosen = replace(module, layouts=layouts, sizes=sizes, semantics=semantics)
         if merge is None or checked_merge(merge) == module.merge:
-            return whole
-        if module.merge is not None and whole.told().directions > 1:
+            return chosen
+        if module.merge is not None and chosen.solved_sizes().directions > 1:
             raise LayoutError(
                 f"{bare(module.name) or 'the layer'} merges its directions by {module.merge}, "
                 f"and not by {merge} as {OPTIONS['semantics'].name} says"
             )
-        return replace(whole, merge=module.merge or merge)
+        return replace(chosen, merge=module.merge or merge)
 
 
 def fields_of(module: Module) -> set[str]:
-    """What semantics there are of what a module may be."""
+    """The fields of semantics of the cells that a module may be."""
     return {name for layout in module.layouts for name in FIELDS[record(layout).cell]}
 
 
 def open_of(module: Module) -> set[str]:
-    """What of them is to be said of a module: its layout leaves it open, and so does its file."""
+    """The fields of semantics that neither the layout of a module nor its file specifies."""
     return {name for layout in module.layouts for name in record(layout).settings()} - {*module.semantics}
 
 
 def check_function(modules: Sequence[Module]) -> None:
-    """Raises `LayoutError` where several modules leave open what function they are, for it may be another for
-    each; of one alone it is asked where it is needed.
+    """Raises `LayoutError` if several modules leave the same field of semantics open: its value may differ
+    between them. For a single module, the user is asked where the value is needed.
     """
     asking: dict[str, list[str]] = {}
     for module in modules:
@@ -179,10 +194,14 @@ def check_function(modules: Sequence[Module]) -> None:
 
 @dataclass(frozen=True)
 class Written:
-    """What was written: the file, the report of each module by its name, what became of everything in the old
-    file, the verdicts if asked for, and what the new file does not say.
+    """The result of a conversion of a file.
 
-    verdicts: by module, or of the whole file by "" where it is a model.
+    Attributes:
+        path: The new file.
+        reports: The report of each module, by its name.
+        account: What became of everything in the old file.
+        verdicts: The verdicts, if asked for: by module, or for the whole file under "" if it is a model.
+        notes: What the new file does not express, by module.
     """
 
     path: str
@@ -208,27 +227,38 @@ def convert_file(
 ) -> Written:
     """What was written to `output`: the recurrent modules of a file in another layout.
 
-    target: a layout, or a framework, of which the first layout is taken that each module can become. rest:
-    "copy" passes the other arrays on: those of layers that are certain as the target's framework has them,
-    all others as they are, under their own names. strip: what the new names begin without, where they began
-    with it. check: run the new file and compare. dtype: of the new arrays, where it is not to be that of the
-    file's. advance is called with the number of modules when they are done. The output has its name only when
-    it is whole.
+    The file appears under its name only when it is complete.
 
-    Raises `LayoutError` for what is not told or does not fit, `ConversionError` for what cannot be,
-    `FileError` for files that are not what they should be.
+    Args:
+        source: The file to convert.
+        target: A layout, or a framework: then each module gets the first layout that it can become.
+        output: The new file.
+        choice: What the user states about the source.
+        exact: Whether to refuse a conversion that rounds numbers.
+        rest: "copy" also writes the other arrays: those of layers that are recognised with certainty by the
+            conventions of the target framework, all others unchanged. "drop" leaves them out.
+        strip: A prefix that is removed from names.
+        force: Whether to replace an existing file.
+        check: Whether to run the new file and compare its outputs.
+        dtype: The dtype of the new arrays; by default that of the source.
+        advance: Called with the number of modules that were just converted.
+
+    Raises:
+        LayoutError: For arrays that do not fit a layout, and for what neither file nor choice specifies.
+        ConversionError: For a conversion that is impossible, or refused by `exact`.
+        FileError: For files that are damaged, foreign, missing or already there.
     """
     if rest not in RESTS:
         raise LayoutError(f"rest is {' or '.join(RESTS)}, not {rest!r}")
     choice = choice or Choice()
     form = writable(output, force)  # before any work
     model = read(source, choice.layout, choice.layouts)
-    modules = choice.whole(model, copied=rest == "copy")
+    modules = choice.checked_modules(model, copied=rest == "copy")
     with named(str(source)):
-        if any(one.layered for one in targets(target, modules[0])):
+        if any(layout.layered for layout in targets(target, modules[0])):
             modules = stacked(modules, choice.stack)
         if not form.of_arrays:
-            if choice.module is None:  # one that is meant by its name is meant by itself
+            if choice.module is None:  # a module chosen by name stands alone
                 check_row(modules, output, choice.stack)
             check_merges(modules)
             check_order(modules, output, form)
@@ -244,10 +274,10 @@ def convert_file(
         write(output, written, taken.arrays if taken else {}, force=force)
     except InputError as error:
         raise type(error)(f"{output}: {error}") from None
-    reports = {module.name: one.report for module, one in done}
-    told = form.tells(Path(output))
+    reports = {module.name: conversion.report for module, conversion in done}
+    is_model = form.is_model(Path(output))
     notes = {
-        new.name: (*new.notes, *overruled(model, old), *not_finite(old), *unsaid(new, form, told))
+        new.name: (*new.notes, *overruled(model, old), *not_finite(old), *not_expressed(new, form, is_model))
         for old, new in zip(modules, made, strict=True)
     }
     account = Account.of(model, modules, taken)
@@ -259,8 +289,8 @@ def convert_file(
 def without(
     strip: str, modules: tuple[Module, ...], taken: Others | None
 ) -> tuple[tuple[Module, ...], Others | None]:
-    """Modules and other arrays, whose names begin without what they began with; raises `LayoutError` where
-    none of them did.
+    """Modules and other arrays with a prefix removed from their names; raises `LayoutError` if no name has
+    it, or if two arrays would get the same name.
     """
     arrays = taken.arrays if taken else dict[str, Array]()
     if not any(name.startswith(strip) for name in (*arrays, *(module.name for module in modules))):
@@ -278,8 +308,8 @@ def without(
         raise LayoutError(f"two arrays would be called the same without {strip!r}")
     if taken is None:
         return renamed, None
-    there = {place.name for place in taken.moved.values()}
-    copied = {name: Place(name) for name in arrays if name.startswith(strip) and name not in there}
+    moved_to = {place.name for place in taken.moved.values()}
+    copied = {name: Place(name) for name in arrays if name.startswith(strip) and name not in moved_to}
     moved = {
         name: replace(place, name=place.name.removeprefix(strip))
         for name, place in {**taken.moved, **copied}.items()
@@ -288,10 +318,12 @@ def without(
 
 
 def passed_on(model: Model, made: tuple[Module, ...], modules: tuple[Module, ...], form: Format) -> Others:
-    """The other arrays of a model for a new file, as the framework of its layouts has them where that is
-    certain; nothing is where the old file has layouts of several.
+    """The other arrays of a model for a new file, by the conventions of its framework if it is certain what
+    they are. It is not if a file has layouts of several frameworks.
     """
-    source, target = (sorted({one.layout.partition(".")[0] for one in side}) for side in (modules, made))
+    source, target = (
+        sorted({module.layout.partition(".")[0] for module in side}) for side in (modules, made)
+    )
     if len(source) != 1 or len(target) != 1:
         return Others(model.rest, foreign=" and ".join(target))
     suffix = kind(Path(model.path)).suffix
@@ -303,7 +335,7 @@ def passed_on(model: Model, made: tuple[Module, ...], modules: tuple[Module, ...
 def verified(
     modules: tuple[Module, ...], made: tuple[Module, ...], output: str | Path, form: Format
 ) -> dict[str, Verdict]:
-    """What running the new file says: of each module, or of the whole file where it is a model."""
+    """The verdicts of running the new file: for each module, or for the whole file if it is a model."""
     if not form.of_arrays:
         return {"": verify_file(modules, made, output)}
     pairs = zip(modules, again(output, made), strict=True)
@@ -311,12 +343,12 @@ def verified(
 
 
 def check_order(modules: tuple[Module, ...], output: str | Path, form: Format) -> None:
-    """Raises `LayoutError` where the file would give the outputs of a backward layer in another order."""
-    ours, theirs = "last step first", "each at its own step"
+    """Raises `LayoutError` if the file would give the outputs of a backward layer in another order."""
+    flipped, in_order = "last step first", "each at its own step"
     for module in modules:
         flips = form.title == "Keras" and module.reverse
         if module.flipped != flips and not module.last_only:
-            was, becomes = (ours, theirs) if module.flipped else (theirs, ours)
+            was, becomes = (flipped, in_order) if module.flipped else (in_order, flipped)
             raise LayoutError(
                 f"{bare(module.name)} runs from the last step and gives its outputs {was}; {output} "
                 f"would give them {becomes}: write a file of arrays instead, as .npz or .safetensors"
@@ -324,57 +356,57 @@ def check_order(modules: tuple[Module, ...], output: str | Path, form: Format) -
 
 
 def overruled(model: Model, module: Module) -> Iterator[str]:
-    """What is to be said of a module of which a person says something else than the file does."""
-    for one in model.modules:
-        for name, value in one.semantics.items() if one.name in module.parts else ():
-            if module.semantics.get(name) != value:
-                said = module.semantics.get(name)
-                yield f"the file says {name}={value!r}, and {OPTIONS['semantics'].name} {said!r}"
+    """Notes on semantics for which the user states another value than the file."""
+    for part in model.modules:
+        for name, value in part.semantics.items() if part.name in module.parts else ():
+            stated = module.semantics.get(name)
+            if stated != value:
+                yield f"the file says {name}={value!r}, and {OPTIONS['semantics'].name} {stated!r}"
 
 
 def not_finite(module: Module) -> tuple[str, ...]:
-    """What is to be said of a module's arrays that hold NaN or infinite numbers."""
-    with np.errstate(invalid="ignore"):  # bfloat16 complains of a NaN that it is asked about
+    """A note on arrays of a module that hold NaN or infinite numbers, if there are any."""
+    with np.errstate(invalid="ignore"):  # isfinite of a bfloat16 NaN warns
         odd = [name for name, array in module.arrays.items() if not np.isfinite(array).all()]
     names = [module.names.get(name, name) for name in odd]
     return (f"NaN or infinite numbers are in {listed(names)}",) if names else ()
 
 
-def unsaid(module: Module, form: Format, told: bool) -> tuple[str, ...]:
-    """What a new file does not say of a module; told: whether it is a model, and not weights alone."""
-    says = form.says if told else ()
-    said = {*says, *(["states"] if module.returned and "returned" in says else [])}
-    uses = [what for name, what in GIVES.items() if getattr(module, name) and name not in said]
-    found = [f"{use}, which the new file does not say" for use in (*uses, *module.use)]
+def not_expressed(module: Module, form: Format, is_model: bool) -> tuple[str, ...]:
+    """Notes on what a new file does not express of a module; is_model: whether it is more than arrays."""
+    says = form.says if is_model else ()
+    expressed = {*says, *(["states"] if module.returned and "returned" in says else [])}
+    uses = [use for name, use in GIVES.items() if getattr(module, name) and name not in expressed]
+    facts = [*uses, *module.use]
     if module.alone:
-        found.append(f"it {module.alone}, which the new file does not say")
-    if told:
-        return tuple(found)
-    if module.reverse:
-        found.append("it runs from each sequence's last step, which the new file does not say")
-    if module.merge not in ("concat", None):
-        found.append(f"its directions are merged by {module.merge}, which the new file does not say")
-    return tuple(found)
+        facts.append(f"it {module.alone}")
+    if module.reverse and not is_model:
+        facts.append("it runs from each sequence's last step")
+    if module.merge not in ("concat", None) and not is_model:
+        facts.append(f"its directions are merged by {module.merge}")
+    return tuple(f"{fact}, which the new file does not say" for fact in facts)
 
 
 def targets(target: str, module: Module) -> list[Record]:
-    """The layouts that a target names for a module: the layout itself, or those of a framework."""
+    """The layouts that a target means for a module: the layout itself, or those of a framework."""
     if target in records() or "." in target:
         return [record(target)]
-    of_cell = [one for one in family(target) if one.cell == module.record.cell]
+    of_cell = [candidate for candidate in family(target) if candidate.cell == module.record.cell]
     if not of_cell:
         raise LayoutError(f"{target} has no layout for a {module.record.cell}")
     return of_cell
 
 
 def converted(module: Module, target: str, exact: bool, dtype: str | None = None) -> Conversion:
-    """A module in the first layout that it can become; `exact` refuses where numbers are rounded there."""
+    """A module in the first layout that it can become; raises `ConversionError` if there is none, or if
+    `exact` and numbers would be rounded.
+    """
     refusals: list[ConversionError] = []
     options: Any = {"sizes": module.sizes, "semantics": module.semantics, "dtype": dtype}
-    for one in targets(target, module):
+    for layout in targets(target, module):
         try:
-            found = of_file(convert(module.arrays, module.record, one, **options), module)
-        except RangeError:  # another layout is no way round the dtype
+            conversion = of_file(convert(module.arrays, module.record, layout, **options), module)
+        except RangeError:  # the dtype is too small in every layout
             raise
         except ConversionError as error:
             refusals.append(error)
@@ -382,15 +414,15 @@ def converted(module: Module, target: str, exact: bool, dtype: str | None = None
         computed = [made for made in module.made if not made.exact]
         if exact and computed:
             reasons = [f"{made}, which {option('exact')} refuses" for made in computed]
-            raise refused(module.record, one, "weights", reasons)
-        if exact and not found.report.exact:
-            return convert(module.arrays, module.record, one, **options, exact=True)
-        return found
+            raise refused(module.record, layout, "weights", reasons)
+        if exact and not conversion.report.exact:
+            return convert(module.arrays, module.record, layout, **options, exact=True)
+        return conversion
     raise refusals[0]
 
 
 def of_file(conversion: Conversion, module: Module) -> Conversion:
-    """A conversion whose report begins with what the file's arrays were made into."""
+    """A conversion whose report begins with the arrays that were computed while the file was read."""
     return replace(conversion, report=replace(conversion.report, made=module.made))
 
 
@@ -416,8 +448,6 @@ def result(module: Module, conversion: Conversion) -> Module:
     )
 
 
-def compare(one: Module, other: Module) -> Verdict:
-    """How far two modules differ in what they compute, here and in their frameworks, where those are
-    installed.
-    """
-    return verify(weights(one), weights(other), frameworks=True)
+def compare(module: Module, other: Module) -> Verdict:
+    """How far the outputs of two modules differ, here and in their frameworks if those are installed."""
+    return verify(weights(module), weights(other), frameworks=True)

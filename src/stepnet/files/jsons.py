@@ -1,5 +1,5 @@
-"""Objects of JSON out of files, whose values are counted before they are made: a list takes 2 bytes of text,
-and 60 of memory.
+"""JSON objects from files. Memory is counted before parsing: an empty list is 2 bytes of text and 60 of
+memory.
 """
 
 import json
@@ -13,12 +13,12 @@ from stepnet.files.store import Store
 Object = dict[str, Any]
 NAME = 255  # bytes that a file's name can have
 LARGEST = 1 << 26  # bytes: the index of a model of a million arrays has fewer
-# Bytes of memory for what a character begins, about: a dictionary, a list, a value, a key with its value.
+# Approximate bytes of memory for the value that a character begins: a dictionary, a list, a value, a key.
 COSTS = {b"{": 240, b"[": 96, b",": 64, b":": 96}
 
 
 def parsed(data: bytes, what: str, store: Store) -> Object:
-    """A JSON object; raises `FileError`, short and without the path, for what is none.
+    """A JSON object; raises `FileError`, short and without the path, for anything else.
 
     >>> parsed(b'{"class_name": "LSTM"}', "config.json", Store(None, 22))
     {'class_name': 'LSTM'}
@@ -66,6 +66,6 @@ def within(folder: Path, name: Any) -> Path:
 
 
 def blobs(folder: Path) -> Path | None:
-    """Where the files of a folder lie that Hugging Face's cache made of links: snapshots/NAME and blobs."""
+    """The folder of Hugging Face's cache that the links in its folder snapshots/NAME point to, or None."""
     snapshots = folder.resolve().parent
     return snapshots.parent / "blobs" if snapshots.name == "snapshots" else None

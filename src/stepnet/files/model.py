@@ -1,7 +1,7 @@
-"""What a model file holds of recurrent layers: modules, each the arrays of a layout, and the rest.
+"""The contents of a model file: its recurrent layers as modules, and its other arrays.
 
 state dict, npz, checkpoint ...   arrays by name: layers are found among them by names and shapes
-Keras, ONNX, TFLite               layers that say what they are, and how they are set
+Keras, ONNX, TFLite               the file describes its layers and their settings
 """
 
 import re
@@ -16,19 +16,19 @@ from stepnet.errors import FileError, LayoutError
 from stepnet.files.optimisers import kept_by_optimisers
 from stepnet.files.others import Stated
 from stepnet.files.parametrized import Plain, plain
-from stepnet.layout.find import Found, find, nearest, one_function
+from stepnet.layout.find import Match, find, nearest, one_function
 from stepnet.layout.options import OPTIONS, option
 from stepnet.layout.record import Record
 from stepnet.layout.registry import record, records
 from stepnet.layout.report import Made
 from stepnet.layout.sizes import Shape, Sizes
-from stepnet.layout.solve import told
+from stepnet.layout.solve import sizes_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 DIGITS = re.compile(r"(\d+)")
-# What stands in the names of a state dict for what wraps a model, or the dictionary of a checkpoint it is in.
+# Parts of names in a state dict that stand for a wrapper of the model, or for a dictionary of the checkpoint.
 WRAPPERS = frozenset(
     {
         *("state_dict", "model_state_dict", "current_model_state", "model", "module"),
@@ -42,19 +42,29 @@ WRAPPERS = frozenset(
 class Module:
     """One recurrent layer of a file, or a stack of layers with both directions.
 
-    name: what is before the names of its arrays in the file, or the layer's name. layouts: those that it
-    may be, one where the file tells. arrays: by the layout's names; `names` is what the file calls them.
-    sizes and semantics: what the file says of them. follows: the name of the module whose outputs it
-    takes, if that is all it takes; that of the layer between them, or "", where it takes something else,
-    None where the file does not say. reverse: whether its one direction runs from each sequence's last
-    step; flipped: whether it then gives its outputs in the order in which it computes them, as Keras
-    does, last step first. merge: what becomes of the outputs of both directions, as `Bidirectional` has
-    it; None where the file does not say. last_only: whether it gives its last output alone; states:
-    whether it gives its last states too; returned: whether its model gives these. notes: what the file
-    says that no layout has. use: what else its model makes of its outputs other than to take those of all
-    steps. made: those of its arrays that the file holds as others. alone: why it is no ordinary layer of
-    a model, if it is none. stack: the names of the modules that it was stacked of, if it was. besides:
-    names of other arrays of the file that are parts of it, and that no layout has.
+    Attributes:
+        name: The prefix of its arrays' names in the file, or the name of the layer.
+        layouts: The layouts that it may have; only one if the file specifies it.
+        arrays: Its arrays, by the names of the layout.
+        names: The names of its arrays in the file, by those of the layout.
+        sizes: The sizes that the file specifies.
+        semantics: The semantics that the file specifies.
+        follows: The module whose outputs are its only input. If it has other inputs: the layer that computes
+            them, or "". None if the file does not specify its input.
+        reverse: Whether its only direction runs from each sequence's last step.
+        flipped: Whether it then returns its outputs in the order of computation, last step first, as Keras
+            does.
+        merge: How the outputs of both directions are merged; see `Bidirectional`. None if the file does not
+            specify it.
+        last_only: Whether it returns only its last output.
+        states: Whether it also returns its final states.
+        returned: Whether the model returns these states.
+        notes: What the file specifies and no layout can express.
+        use: How its model uses its outputs otherwise than as the outputs of all steps.
+        made: The arrays that were computed from other arrays of the file.
+        alone: Why it is no ordinary layer of a model; empty if it is one.
+        besides: Other arrays of the file that belong to it, and that no layout has.
+        stack: The names of the modules that were stacked to make it.
     """
 
     name: str
@@ -79,38 +89,39 @@ class Module:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The names of the modules of the file that it is."""
+        """The names of the modules of the file that it consists of."""
         return self.stack or (self.name,)
 
     @property
     def bare(self) -> tuple[str, ...]:
-        """As `parts`, without the sign between a name and those of arrays."""
+        """As `parts`, without the separator before the names of arrays."""
         return tuple(map(bare, self.parts))
 
     @property
     def stored(self) -> tuple[str, ...]:
-        """The names of the arrays in the file that it is made of."""
-        of = {one.name: one.of for one in self.made}
-        return tuple(part for name in self.names.values() or self.arrays for part in of.get(name, (name,)))
+        """The names of the arrays in the file that its arrays are made of."""
+        sources = {array.name: array.of for array in self.made}
+        names = self.names.values() or self.arrays
+        return tuple(source for name in names for source in sources.get(name, (name,)))
 
     @property
     def layout(self) -> str:
-        """Its layout; raises `LayoutError` where there are several that are not the same function here."""
-        return one_function(self.layouts, self.arrays, self.semantics) or self.found.layout
+        """Its layout; raises `LayoutError` if several fit that are different functions of its arrays."""
+        return one_function(self.layouts, self.arrays, self.semantics) or self.match.layout
 
     @property
-    def found(self) -> Found:
-        """The arrays with the layouts that they fit."""
-        return Found(self.name, self.names or dict.fromkeys(self.arrays, ""), self.layouts)
+    def match(self) -> Match:
+        """Its arrays, with the layouts that they fit."""
+        return Match(self.name, self.names or dict.fromkeys(self.arrays, ""), self.layouts)
 
     @property
     def record(self) -> Record:
         """The record of its layout."""
         return record(self.layout)
 
-    def told(self) -> Sizes:
-        """Its sizes."""
-        return told(self.record, {name: array.shape for name, array in self.arrays.items()}, self.sizes)
+    def solved_sizes(self) -> Sizes:
+        """All sizes of the module, from the stated ones and the shapes of its arrays."""
+        return sizes_of(self.record, {name: array.shape for name, array in self.arrays.items()}, self.sizes)
 
     def __repr__(self) -> str:
         return f"Module({self.name!r}: {' or '.join(self.layouts)}, {len(self.arrays)} arrays)"
@@ -118,12 +129,18 @@ class Module:
 
 @dataclass(frozen=True)
 class Model:
-    """The recurrent modules of a file, its other arrays by name, and what its other layers are called.
+    """The recurrent modules of a file, and everything else in it.
 
-    stated: what the file says that some of its other arrays are. spare: arrays that add nothing to the
-    modules, by name, each with the reason: it is another one again. problems: why something that is named as
-    a layer is none of the modules, by what is before its names. ordered: whether the file has its modules in
-    the order of the program that made it, as a state dict has, and not in that of their names.
+    Attributes:
+        path: The file, as the caller names it.
+        modules: Its recurrent modules.
+        rest: Its other arrays, by name.
+        layers: The names of its other layers.
+        stated: What other arrays are, by name, if the file itself specifies it.
+        spare: Arrays that are not needed, such as a second copy: the reason, by name.
+        problems: Why arrays with the names of a layer are none of the modules, by the prefix of their names.
+        ordered: Whether the modules are in the order of the program that saved them, as in a state dict, and
+            not sorted by name.
     """
 
     path: str
@@ -136,14 +153,14 @@ class Model:
     ordered: bool = True
 
     def in_a_row(self, modules: tuple[Module, ...]) -> tuple[Module, ...]:
-        """Modules each of which takes the outputs of the one before, as somebody says; raises `LayoutError`
-        where neither the file nor the names tell their order.
+        """The modules in the order in which each takes the outputs of the one before it.
 
-        Names tell it where they differ in one number: rnns.2 is before rnns.10, and gru before gru_1.
+        If the file does not keep that order, it is read off names that differ in one number: rnns.2 is before
+        rnns.10, and gru before gru_1. Raises `LayoutError` for other names.
         """
-        if self.ordered or len(modules) < 2 or all(one.follows is not None for one in modules[1:]):
+        if self.ordered or len(modules) < 2 or all(module.follows is not None for module in modules[1:]):
             return modules
-        places = numbered([bare(one.name) for one in modules])
+        places = numbered([bare(module.name) for module in modules])
         if places:
             return tuple(modules[place] for place in places)
         names = [bare(module.name) for module in modules]
@@ -156,10 +173,8 @@ class Model:
         )
 
     def called(self, name: str) -> list[Module]:
-        """The modules that a name may mean: the one that has it, or those that have it in something.
-
-        Where none has the name, what wraps a model on its way to a file does not count: `rnn` is what
-        state_dict.model.rnn is called, and ema_model.rnn.
+        """The modules that a name may mean: the module of that name, else those whose names differ from it
+        only by wrappers of the model: `rnn` may mean state_dict.model.rnn and ema_model.rnn.
         """
         for module in self.modules:
             if name in (module.name, *([module.name[:-1]] if module.name.endswith((".", "/")) else [])):
@@ -167,15 +182,16 @@ class Model:
         return [module for module in self.modules if unwrapped(module.name) == unwrapped(name)]
 
     def chosen(self, name: str, question: str = "module", **about: str) -> Module:
-        """The module of that name; raises `LayoutError` where that is not clear. question, about: the option
-        that has the name.
+        """The module of that name; raises `LayoutError` if there is none, or several.
+
+        question, about: The option by which the caller names the module, for the message.
         """
-        meant = self.called(name)
-        if len(meant) == 1:
-            return meant[0]
+        matches = self.called(name)
+        if len(matches) == 1:
+            return matches[0]
         say = f"say {option(question, **about)} for one of these"
-        names = ", ".join(repr(module.name) for module in meant or self.modules) or "none"
-        if meant:
+        names = ", ".join(repr(module.name) for module in matches or self.modules) or "none"
+        if matches:
             raise LayoutError(f"{name!r} may be any of {names}: {say}")
         problems = [text for prefix, text in self.problems.items() if name == bare(prefix)]
         which = f"there are {names}: {say}"
@@ -186,7 +202,7 @@ class Model:
 
 
 def bare(name: str) -> str:
-    """A module's name without the one sign between it and the names of its arrays.
+    """A module's name without the separator between it and the names of its arrays.
 
     >>> bare("rnn_."), bare("lstm0_"), bare("0/GRUCell_0/")
     ('rnn_', 'lstm0', '0/GRUCell_0')
@@ -195,20 +211,20 @@ def bare(name: str) -> str:
 
 
 def numbered(names: Sequence[str]) -> list[int]:
-    """The places of names in the order of the one number in which they differ; none where it is not one.
+    """The indices of names, sorted by the number in which they differ; empty if they differ otherwise.
 
     >>> numbered(["rnns.10.cell", "rnns.2.cell"]), numbered(["gru_1", "gru"]), numbered(["top", "low"])
     ([1, 0], [1, 0], [])
     """
     words = [DIGITS.split(name if name[-1:].isdecimal() else f"{name}_0") for name in names]
     varied = [place for place, same in enumerate(zip_longest(*words)) if len({*same}) > 1]
-    if len(varied) != 1 or not all(one[varied[0]].isdecimal() for one in words):
+    if len(varied) != 1 or not all(parts[varied[0]].isdecimal() for parts in words):
         return []
     return sorted(range(len(names)), key=lambda place: int(words[place][varied[0]]))
 
 
 def unwrapped(name: str) -> str:
-    """A module's name without what wraps models on their way to a file.
+    """A module's name without the parts that stand for wrappers of the model.
 
     >>> unwrapped("state_dict.model._orig_mod.encoder._fsdp_wrapped_module.rnn.")
     'encoder.rnn'
@@ -227,70 +243,78 @@ def among(
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     classes: Mapping[str, str] | None = None,
 ) -> Model:
-    """The modules among arrays by name.
+    """The model whose modules are found among arrays by their names and shapes.
 
-    Weights that layers of PyTorch make of other arrays are made here. What an optimiser keeps is no layer,
-    unless `layouts` has it.
+    Weights that layers of PyTorch compute from other arrays (weight_norm) are computed here. The state of an
+    optimiser is no layer, unless `layouts` names it.
 
-    frameworks: those whose layouts a file of this kind has, which are meant where others fit as well. layout:
-    the one that is meant where others fit as well, or a framework; layouts: those of modules by their names.
-    suffix: what may stand behind the name of each array. settings: what the file says of modules, by what is
-    before their names, in the framework's words. classes: of modules that are a program's own, likewise.
+    path: for messages. frameworks: those whose layouts are preferred, the usual ones for this kind of file.
+    layout: the layout, or the framework, of the layers that may have it. layouts: the layouts of single
+    modules, by name. suffix: a suffix that array names may have. settings: the settings of modules in the
+    framework's words, by the prefix of their names. classes: the classes of modules that are defined by the
+    user's program, likewise.
     """
     own = plain(arrays) if "torch" in frameworks else Plain(arrays)
-    whole = {name.removesuffix(suffix): name for name in own.arrays}
-    if len(whole) != len(own.arrays):
+    full_names = {name.removesuffix(suffix): name for name in own.arrays}
+    if len(full_names) != len(own.arrays):
         raise FileError(f"{path}: two arrays in it are called the same but for {suffix!r}")
     asked = tuple(f"{module}{sign}" for module in layouts or {} for sign in "./_")
-    kept = {name for name in kept_by_optimisers(whole) if not name.startswith(asked)}
-    weights = {name: given for name, given in whole.items() if name not in kept}
-    shapes = {name: own.arrays[given].shape for name, given in weights.items()}
-    places = said(shapes, layouts or {}, frameworks, layout)
+    kept = {name for name in kept_by_optimisers(full_names) if not name.startswith(asked)}
+    shapes = {name: own.arrays[full].shape for name, full in full_names.items() if name not in kept}
     modules = tuple(
-        module_of(one, whole, own, (settings or {}).get(one.prefix, {}), (classes or {}).get(one.prefix, ""))
-        for one in places
+        module_of(
+            match,
+            full_names,
+            own,
+            (settings or {}).get(match.prefix, {}),
+            (classes or {}).get(match.prefix, ""),
+        )
+        for match in matches_of(shapes, layouts or {}, frameworks, layout)
     )
-    modules, spare = once(modules, own.arrays) if "paddle" in frameworks else (modules, dict[str, str]())
+    modules, spare = (
+        without_copies(modules, own.arrays) if "paddle" in frameworks else (modules, dict[str, str]())
+    )
     taken = {name for module in modules for name in module.stored} | spare.keys() | own.spare.keys()
     rest = {name: array for name, array in arrays.items() if name not in taken}
     return Model(path, modules, rest, spare={**own.spare, **spare}, problems=own.problems)
 
 
 def module_of(
-    found: Found, whole: Mapping[str, str], own: Plain, settings: Mapping[str, Any], own_class: str
+    match: Match, full_names: Mapping[str, str], own: Plain, settings: Mapping[str, Any], own_class: str
 ) -> Module:
-    """A layer that was found; whole: the names in the file by those without what stands behind each.
-    settings: what the file says of it, in the framework's words. own_class: its class, if it is none of the
-    framework's.
+    """The module of a layer that was found.
+
+    full_names: the names in the file, by those without suffix. settings: the settings of the layer in the
+    framework's words. own_class: its class, if that is not the framework's.
     """
-    taken_for = " or ".join(found.layouts)
+    taken_for = " or ".join(match.layouts)
     note = f"it is a {own_class}, taken for {taken_for} by its arrays' names; its forward may do more"
     semantics = {
         name: setting.ours(layout, settings[setting.name])
-        for layout in found.layouts
+        for layout in match.layouts
         for name, setting in record(layout).settings().items()
         if setting.name in settings
     }
-    names = {name: whole[given] for name, given in found.names.items()}
+    names = {name: full_names[full] for name, full in match.names.items()}
     return Module(
-        found.prefix,
-        tuple(found.layouts),
-        {name: own.arrays[given] for name, given in names.items()},
+        match.prefix,
+        tuple(match.layouts),
+        {name: own.arrays[full] for name, full in names.items()},
         names,
         semantics=semantics,
         notes=(note,) if own_class else (),
-        made=tuple(own.made[given] for given in names.values() if given in own.made),
+        made=tuple(own.made[full] for full in names.values() if full in own.made),
     )
 
 
-def once(
+def without_copies(
     modules: tuple[Module, ...], arrays: Mapping[str, Array]
 ) -> tuple[tuple[Module, ...], dict[str, str]]:
-    """The modules, less those that are all in another one, and the names behind a module's prefix under which
-    a file of Paddle's has arrays of it again, with the reason.
+    """The modules of a Paddle file without those whose arrays all belong to another module, and the second
+    names of arrays, each with the reason why it is spare.
 
-    Paddle calls the weight of one cell both weight_ih_l0 and 0.cell.weight_ih; the whole layer has them all.
-    Elsewhere an array that is there by two names has two places in the model, of which neither is spare.
+    Paddle stores the weight of a cell under two names, weight_ih_l0 and 0.cell.weight_ih. In files of other
+    frameworks, an array with two names is used in two places of the model, and neither is spare.
     """
     kept: list[Module] = []
     spare: dict[str, str] = {}
@@ -300,13 +324,13 @@ def once(
             spare |= other_names(module, arrays)
     own = {name for module in kept for name in module.names.values()}
     return (
-        tuple(module for module in modules if any(module is one for one in kept)),
+        tuple(module for module in modules if any(module is other for other in kept)),
         {name: reason for name, reason in spare.items() if name not in own},
     )
 
 
 def other_names(module: Module, arrays: Mapping[str, Array]) -> dict[str, str]:
-    """The names behind a module's prefix of arrays that it has by another name, with the reason."""
+    """Second names, under a module's prefix, of arrays that the module has; each with the reason."""
     first = {memory_of(array): module.names[own] for own, array in module.arrays.items()}
     behind = {name: array for name, array in arrays.items() if name.startswith(module.name)}
     same = {name: first.get(memory_of(array), name) for name, array in behind.items()}
@@ -314,57 +338,58 @@ def other_names(module: Module, arrays: Mapping[str, Array]) -> dict[str, str]:
 
 
 def memory_of(array: Array) -> tuple[Any, ...]:
-    """Which numbers in memory an array is."""
+    """A key that is equal for arrays that are the same numbers in memory."""
     return array.__array_interface__["data"][0], array.shape, array.strides, array.dtype
 
 
-def said(
+def matches_of(
     shapes: Mapping[str, Shape], layouts: Mapping[str, str], frameworks: Iterable[str], layout: str | None
-) -> tuple[Found, ...]:
-    """The layers among arrays, some of which are said to have certain layouts by their names, and the others
-    one, where they may have it.
+) -> tuple[Match, ...]:
+    """The layers among arrays: modules named in `layouts` have the layouts stated there, and the others have
+    `layout` if it fits.
     """
-    places: list[Found] = []
+    matches: list[Match] = []
     rest = dict(shapes)
     for module, own_layout in layouts.items():
         own = {name: shape for name, shape in rest.items() if re.match(rf"{re.escape(module)}[./_]", name)}
         if not own:
             raise LayoutError(f"no array is called as one of {module!r}, which is said to be {own_layout}")
-        found = [one for one in find(own, family(own_layout)) if bare(one.prefix) == module]
-        if not found:
+        own_matches = [match for match in find(own, family(own_layout)) if bare(match.prefix) == module]
+        if not own_matches:
             raise nearest(own, family(own_layout))
-        places += found
-        rest = {name: shape for name, shape in rest.items() if name not in found[0].names.values()}
-    return (*places, *(meant(rest, layout, tuple(frameworks)) if layout else find(rest, None, frameworks)))
+        matches += own_matches
+        rest = {name: shape for name, shape in rest.items() if name not in own_matches[0].names.values()}
+    others = matches_with(rest, layout, tuple(frameworks)) if layout else find(rest, None, frameworks)
+    return (*matches, *others)
 
 
-def meant(shapes: Mapping[str, Shape], layout: str, frameworks: tuple[str, ...]) -> tuple[Found, ...]:
-    """The layers among arrays of which somebody says a layout, or a framework.
+def matches_with(shapes: Mapping[str, Shape], layout: str, frameworks: tuple[str, ...]) -> tuple[Match, ...]:
+    """The layers among arrays, where the caller states a layout or a framework.
 
-    It is that of the layers that may have it, and where any is called as such a layer has to be, of those
-    alone. No part of a layer that names tell is taken for a layer: the gates of a GRU have a kernel and a
-    bias as well.
+    The layers that may have it have it; if the names of some match the record's mark, only those. A part of a
+    layer that is recognised by its names is not a layer: the gates of a GRU have a kernel and a bias as well.
     """
-    among = family(layout)
-    told = find(shapes, None, frameworks)
-    whole = [{*one.names.values()} for one in told]
+    by_names = find(shapes, None, frameworks)
+    held_by_names = [{*match.names.values()} for match in by_names]
     for marked in (True, False):
-        found = [
-            one
-            for one in find(shapes, among, marked=marked)
-            if not any({*one.names.values()} < held for held in whole)
+        matches = [
+            match
+            for match in find(shapes, family(layout), marked=marked)
+            if not any({*match.names.values()} < held for held in held_by_names)
         ]
-        if any(record(name).mark for one in found for name in one.layouts):
+        if any(record(name).mark for match in matches for name in match.layouts):
             break
-    taken = {name for one in found for name in one.names.values()}
-    return (*found, *(one for one in told if taken.isdisjoint(one.names.values())))
+    taken = {name for match in matches for name in match.names.values()}
+    return (*matches, *(match for match in by_names if taken.isdisjoint(match.names.values())))
 
 
 def family(layout: str) -> list[Record]:
-    """The records that a layout, or the name of a framework, stands for."""
+    """The record of a layout, or all records of a framework."""
     if "." in layout:
         return [record(layout)]
-    of_framework = [one for one in records().values() if one.name.partition(".")[0] == layout]
+    of_framework = [
+        candidate for candidate in records().values() if candidate.name.partition(".")[0] == layout
+    ]
     if not of_framework:
         frameworks = dict.fromkeys(name.partition(".")[0] for name in records())
         raise LayoutError(f"no framework is called {layout!r}; there are {', '.join(frameworks)}")
@@ -375,11 +400,11 @@ def family(layout: str) -> list[Record]:
 
 
 def stacked(modules: tuple[Module, ...], assumed: bool = False) -> tuple[Module, ...]:
-    """Modules with those that follow one another made one, where a layout can say them as layers of one.
-
-    assumed: where a file does not tell, each follows the one before it.
+    """Modules, where consecutive ones that a layout can store as layers of one module are joined.
 
     A GRU that follows a GRU of the same sizes and semantics is its second layer: `0/kernel`, `1/kernel`.
+
+    assumed: If the file does not specify a module's input, it is the module before it.
     """
     done: list[Module] = []
     for module in modules:
@@ -392,29 +417,29 @@ def stacked(modules: tuple[Module, ...], assumed: bool = False) -> tuple[Module,
 
 
 def is_next(below: Module, module: Module, assumed: bool) -> bool:
-    """Whether a module is the next layer of the one below."""
+    """Whether a module can be the next layer of the module below it."""
     last = below.parts[-1]
     follows = last if assumed and module.follows is None else module.follows
     if follows != last or below.layout != module.layout:
         return False
-    ways = [(one.semantics, one.reverse, one.merge) for one in (below, module)]
+    ways = [(side.semantics, side.reverse, side.merge) for side in (below, module)]
     if ways[0] != ways[1] or module.reverse or module.merge != "concat":
         return False
-    alone = below.returned or any(one.notes or one.alone for one in (below, module))
+    alone = below.returned or any(side.notes or side.alone for side in (below, module))
     if alone or not module.record.names_layers:
         return False
-    here, there = below.told(), module.told()
-    layer = {name for name in below.arrays if below.record.layer_of(name) == here.layers - 1}
-    if there.layers > 1 or layer != {
-        module.record.in_layer(name, here.layers - 1, here) for name in module.arrays
+    lower, upper = below.solved_sizes(), module.solved_sizes()
+    layer = {name for name in below.arrays if below.record.layer_of(name) == lower.layers - 1}
+    if upper.layers > 1 or layer != {
+        module.record.in_layer(name, lower.layers - 1, lower) for name in module.arrays
     }:
         return False
-    return there == replace(here, inputs=here.directions * here.output, layers=1)
+    return upper == replace(lower, inputs=lower.directions * lower.output, layers=1)
 
 
 def on_top(below: Module, module: Module) -> Module:
-    """A module with another as its last layer."""
-    own, sizes = below.record, below.told()
+    """A module with another one added as its last layer."""
+    own, sizes = below.record, below.solved_sizes()
     sizes = replace(sizes, layers=sizes.layers + 1)
     lower = {name: own.in_layer(name, own.layer_of(name), sizes) for name in below.arrays}
     upper = {name: own.in_layer(name, sizes.layers - 1, sizes) for name in module.arrays}
@@ -433,14 +458,14 @@ def on_top(below: Module, module: Module) -> Module:
     )
 
 
-def renamed(held: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Things by other names."""
-    return {names[name]: thing for name, thing in held.items()}
+def renamed(mapping: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """A mapping with its keys renamed."""
+    return {names[name]: value for name, value in mapping.items()}
 
 
 def layer_arrays(module: Module) -> list[dict[str, Array]]:
-    """The arrays of each layer, by the names they have where there is just one."""
-    layers = module.told().layers
+    """The arrays of each layer, by the names that they have in a module of one layer."""
+    layers = module.solved_sizes().layers
     if layers == 1:
         return [dict(module.arrays)]
     return [

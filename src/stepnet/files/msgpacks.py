@@ -1,7 +1,7 @@
-"""How much memory the values of MessagePack take once they are read, counted before they are.
+"""The memory that the values of a MessagePack file take, counted before they are read.
 
-An empty dictionary is one byte of a file and 64 in memory. All values lie one behind the other, whatever
-holds them, so that one walk meets each of them once.
+An empty dictionary is one byte in a file and 64 in memory. Values lie one after the other, nested or not, so
+a single walk over the bytes meets each of them once.
 
 Source: github.com/msgpack/msgpack/blob/master/spec.md.
 """
@@ -9,7 +9,7 @@ Source: github.com/msgpack/msgpack/blob/master/spec.md.
 from stepnet.files.store import OBJECT, Store
 
 VALUE = 2 * OBJECT  # bytes of a value, be it a dictionary with one pair, an array or a text of a few bytes
-# Where a length follows the first byte: how wide it is, and what else stands before the bytes that it counts.
+# By first byte, if a length follows it: the width of the length, and how many more bytes precede the data.
 LENGTHS = {
     0xC4: (1, 0),
     0xC5: (2, 0),
@@ -21,7 +21,7 @@ LENGTHS = {
     0xDA: (2, 0),
     0xDB: (4, 0),
 }
-# How many bytes follow the first one otherwise; of a list or dictionary those of its count.
+# By first byte otherwise: how many bytes follow it. For a list or dictionary, those of its count.
 FIXED = {
     **dict.fromkeys((*range(0x80, 0xA0), *range(0xC0, 0xC4)), 0),
     **{0xA0 + length: length for length in range(32)},
@@ -48,22 +48,22 @@ FIXED = {
 
 
 def count(data: bytes, store: Store) -> None:
-    """Takes what the values will fill from the store; raises `FileError` for far too much.
+    """Takes the memory of all values from the store; raises `FileError` if that exceeds its limit.
 
     >>> count(bytes.fromhex("81 a1 77 93 01 02 03"), Store(None, 7))
     >>> count(b"\\xdd\\x00\\x10\\x00\\x00" + b"\\x80" * (1 << 20), Store(None, 1 << 20))
     Traceback (most recent call last):
     stepnet.errors.FileError: with its values it would fill more than 75497472 bytes of memory, far more ...
     """
-    at, left = 0, store.left
-    while at < len(data) and left >= 0:
-        first, at = data[at], at + 1
+    position, left = 0, store.left
+    while position < len(data) and left >= 0:
+        first, position = data[position], position + 1
         left -= VALUE
         if first < 0x80 or first >= 0xE0:
             continue
         if first in FIXED:
-            at += FIXED[first]
+            position += FIXED[first]
         else:
             width, more = LENGTHS[first]
-            at += width + more + int.from_bytes(data[at : at + width], "big")
+            position += width + more + int.from_bytes(data[position : position + width], "big")
     store.take(store.left - left, "its values")

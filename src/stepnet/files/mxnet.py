@@ -1,4 +1,4 @@
-"""Arrays by name out of and into the .params files of MXNet, without MXNet.
+"""Reads and writes the .params files of MXNet as arrays by name, without MXNet.
 
 Source: src/ndarray/ndarray.cc of MXNet 1.9 (NDArray::Save, Load and LegacyLoad), the kinds of numbers of
 3rdparty/mshadow/mshadow/base.h, and its list of arrays:
@@ -6,7 +6,7 @@ Source: src/ndarray/ndarray.cc of MXNet 1.9 (NDArray::Save, Load and LegacyLoad)
     uint64 0x112, uint64 0, uint64 how many, the arrays, uint64 how many, each name: uint64 length, its bytes
     array V2: uint32 0xF993FAC9, int32 storage (0: dense), shape, int32 device type, int32 device,
               int32 dtype, data;  shape: uint32 axes, each int64
-    array V3: as V2, where a shape of -1 axes, or with an axis of -1, is none
+    array V3: as V2; a shape of -1 axes, or with an axis of -1, is unknown
     array V1: uint32 0xF993FAC8, shape as in V2;  the oldest: the shape alone, its sizes in 32 bits
 """
 
@@ -35,7 +35,7 @@ DTYPES = {
 MOST_AXES = 32
 PARTS = 3  # objects that an array is: itself, its name and its place in a dictionary
 MOST_NUMBERS = 1 << 56  # along the axes of an array that NumPy can have, empty or not
-PREFIXES = ("arg:", "aux:")  # of what a symbol's arguments and auxiliary states are called
+PREFIXES = ("arg:", "aux:")  # of the names of a symbol's arguments and auxiliary states
 
 
 class Bytes:
@@ -46,7 +46,7 @@ class Bytes:
         self.place = 0
 
     def numbers(self, form: str) -> tuple[Any, ...]:
-        """Numbers of a form of `struct`, little-endian."""
+        """The next numbers, little-endian; form: as for `struct`."""
         return struct.unpack(f"<{form}", self.take(struct.calcsize(f"<{form}")).tobytes())
 
     def take(self, count: int) -> Array:
@@ -58,10 +58,10 @@ class Bytes:
 
 
 def read(path: str | Path) -> dict[str, Array]:
-    """The arrays of a .params file by name, `arg:` and `aux:` before it taken off, as views of its bytes.
+    """The arrays of a .params file by name, without the prefixes `arg:` and `aux:`, as views of its bytes.
 
-    Raises `FileError`, with the path, for what is truncated or foreign, for sparse arrays, and for arrays
-    without names.
+    Raises `FileError`, with the path, for a file that is truncated or foreign, for sparse arrays, and for
+    arrays without names.
 
     >>> read("model.params")
     Traceback (most recent call last):
@@ -96,18 +96,18 @@ def arrays_of(source: Bytes) -> dict[str, Array]:
     for _ in range(count):
         (length,) = source.numbers("Q")
         names.append(source.take(length).tobytes().decode("utf-8", "backslashreplace"))
-    found: dict[str, Array] = {}
+    by_name: dict[str, Array] = {}
     for name, array in zip(names, arrays, strict=True):
         short = name[4:] if name.startswith(PREFIXES) else name
-        if short in found:
+        if short in by_name:
             raise FileError(f"it has two arrays of the name {short[:100]!a}")
         if array is not None:
-            found[short] = array
-    return found
+            by_name[short] = array
+    return by_name
 
 
 def array_of(source: Bytes) -> Array | None:
-    """The next array; None for one that has no numbers yet."""
+    """The next array; None for one that was saved before it had numbers."""
     (magic,) = source.numbers("I")
     if magic in (SECOND, THIRD):
         (storage,) = source.numbers("i")
@@ -136,7 +136,7 @@ def array_of(source: Bytes) -> Array | None:
 
 
 def sizes(source: Bytes, axes: int, form: str, unknown: bool = False) -> tuple[int, ...] | None:
-    """A shape; None for one that is not known."""
+    """A shape; None for an unknown one."""
     if unknown and axes == -1:
         return None
     if not 0 <= axes <= MOST_AXES:
@@ -153,8 +153,7 @@ def sizes(source: Bytes, axes: int, form: str, unknown: bool = False) -> tuple[i
 def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) -> None:
     """Writes arrays by name, as MXNet 1 (V2) has them; `mxnet.nd.load` reads them.
 
-    Raises `FileError`, with the path, for dtypes that MXNet lacks, and where the file is there already and
-    `force` is not given.
+    Raises `FileError`, with the path, for dtypes that MXNet lacks, and if the file exists, unless `force`.
     """
     codes = {dtype.newbyteorder("="): code for code, dtype in DTYPES.items()}
     for name, array in arrays.items():

@@ -1,8 +1,8 @@
-"""Arrays by name out of and into .npz files, with nothing unpickled and no more taken than files have.
+"""Reads and writes .npz files as arrays by name. Nothing is unpickled, and memory is limited.
 
-1  Members are listed twice, by zips.py, which knows what a zip can hold, and by Python's zipfile, which
-   unpacks them: a zip that the two do not read alike is refused.
-2  NumPy parses a member's header as Python; here it is what NumPy writes, or it is refused.
+1  Members are listed twice: by zips.py, which checks that they fit the file, and by Python's zipfile, which
+   unpacks them. A zip for which the two lists differ is refused.
+2  NumPy evaluates a member's header as Python. Here only headers in the form that NumPy writes are accepted.
 
 Source: numpy/lib/format.py for a member, APPNOTE.TXT (PKWARE) for the zip around it.
 """
@@ -41,37 +41,39 @@ NUMBERS = "biufc"
 def read(path: str | Path) -> dict[str, Array]:
     """The arrays of a .npz file by name, in this machine's byte order.
 
-    Raises `FileError`, with the path, for what is truncated or foreign, and for arrays of objects, which are
-    pickles.
+    Raises `FileError`, with the path, for a file that is truncated or foreign, and for arrays of objects,
+    which are pickles.
 
     >>> read("model.npz")
     Traceback (most recent call last):
     stepnet.errors.FileError: model.npz: there is no such file
     """
     path = existing(path)
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     try:
         size = path.stat().st_size
         store = Store(path, size)
         with open(path, "rb") as stream:
-            listed = zips.members(stream, size)  # as many as it can hold, none with bytes of another
+            listed = zips.members(stream, size)  # checked: they fit the file, and share no bytes
             with zipfile.ZipFile(stream) as archive:
                 infos = archive.infolist()
                 places = sorted((info.header_offset, info.compress_size) for info in infos)
-                if places != sorted((one.place.start, one.place.size) for one in listed.values()):
+                if places != sorted(
+                    (listed_member.place.start, listed_member.place.size) for listed_member in listed.values()
+                ):
                     raise FileError("its zip has two lists of members")
                 for info in infos:
                     name = info.filename.removesuffix(".npy")
-                    if name in found:
+                    if name in arrays:
                         raise FileError(f"it has two arrays of the name {name[:100]!a}")
-                    found[name] = member(archive, info, store)
+                    arrays[name] = member(archive, info, store)
     except FileError as error:
-        said = str(error).startswith(f"{path}: ")
-        raise FileError(str(error) if said else f"{path}: {error}") from None
+        named = str(error).startswith(f"{path}: ")
+        raise FileError(str(error) if named else f"{path}: {error}") from None
     except BROKEN as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise FileError(f"{path}: this is no whole .npz file ({reason})") from error
-    return found
+    return arrays
 
 
 def member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, store: Store) -> Array:
@@ -99,7 +101,7 @@ def member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, store: Store) -> Arr
 
 
 def header(called: str, stream: IO[bytes]) -> tuple[tuple[int, ...], bool, str]:
-    """The shape, the order and the dtype, as it is written, of a member."""
+    """The shape of a member, whether it is in Fortran order, and its dtype as text."""
     start = stream.read(len(MAGIC) + 2)
     if len(start) != len(MAGIC) + 2 or not start.startswith(MAGIC) or start[-2] not in (1, 2, 3):
         raise FileError(f"{called} is no array of NumPy")
@@ -115,7 +117,7 @@ def header(called: str, stream: IO[bytes]) -> tuple[tuple[int, ...], bool, str]:
 
 
 def read_into(stream: IO[bytes], array: Array) -> int:
-    """How many bytes there were for an array, after they were read."""
+    """Reads the numbers of an array from a stream; gives the number of bytes read."""
     view = memoryview(array.reshape(-1).view(np.uint8).data) if array.size else memoryview(b"")
     done = 0
     while done < len(view):
@@ -129,16 +131,16 @@ def read_into(stream: IO[bytes], array: Array) -> int:
 def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) -> None:
     """Writes arrays by name as an uncompressed .npz file, which numpy.load reads.
 
-    Raises `FileError`, with the path, where the file is there already and `force` is not given, and for a
-    name that leads out of the folder where the file is unpacked.
+    Raises `FileError`, with the path, for dtypes that NumPy cannot store, for a name that leads out of the
+    folder where the file is unpacked, and if the file exists, unless `force`.
     """
     for name, array in arrays.items():
         if ".." in re.split(r"[/\\]", name):
             raise FileError(
                 f"{path}: {name!r} would lead out of the folder in which the .npz file is unpacked"
             )
-        own = issubclass(array.dtype.type, np.number | np.bool_)  # unlike bfloat16, which has no name there
-        if array.dtype.kind not in NUMBERS or not own:
+        is_numpys = issubclass(array.dtype.type, np.number | np.bool_)  # bfloat16 is not
+        if array.dtype.kind not in NUMBERS or not is_numpys:
             raise FileError(f"{path}: {name!r} holds {array.dtype.name}, which .npz files do not have")
     with new_file(path, force) as partial, zipfile.ZipFile(partial, "w") as archive:
         for name, array in arrays.items():

@@ -1,11 +1,11 @@
-"""What optimisers keep for each weight, in arrays that are called and laid out as the weights are.
+"""The state of optimisers in a file: arrays with the names and shapes of the weights.
 
     {"params": ..., "opt_state": {"0": {"mu": {"GRUCell_0": ...}}}, "step": 3}       Flax's TrainState
     {"state_dict": ..., "optimizer_states": [{"state": {0: {"exp_avg": ...}}}]}      PyTorch Lightning
 
-A name alone does not say it: the layer of a learned optimiser is called `optimizer` as well. It is what an
-optimiser keeps where the file has beside it what the optimiser trains, or where it begins as PyTorch's and
-older Flax's do, with `state`; and what has both moments of Optax' Adam, whatever its owner calls it.
+A name such as `optimizer` alone is not enough, because a layer of a learned optimiser may have it. A part is
+the state of an optimiser if the weights that it trains lie beside it; if it begins with `state`, as in
+PyTorch and older Flax; or if it has both moments of Optax' Adam, whatever its name.
 
 Source: flax/training/train_state.py of Flax 0.12; optax/_src/transform.py of Optax 0.2.8, ScaleByAdamState;
 torch/optim/optimizer.py of PyTorch 2.13.
@@ -14,7 +14,7 @@ torch/optim/optimizer.py of PyTorch 2.13.
 import re
 from collections.abc import Iterable
 
-# By what the optimiser's part is called: what lies beside it that says so.
+# By the name of the optimiser's part: names beside it that confirm it.
 BESIDE = {
     "opt_state": frozenset({"params", "step", "model"}),
     "optimizer": frozenset({"params", "state_dict", "model_state_dict"}),
@@ -25,7 +25,7 @@ STATE = re.compile(r"(?:\d+[./])?state[./]")
 
 
 def kept_by_optimisers(names: Iterable[str]) -> frozenset[str]:
-    """Those of the names of a file's arrays that are about what an optimiser keeps.
+    """Those names of a file's arrays that belong to the state of an optimiser.
 
     >>> sorted(kept_by_optimisers(["params/cell/i", "opt_state/0/mu/cell/i", "step"]))
     ['opt_state/0/mu/cell/i']
@@ -51,6 +51,6 @@ def kept_by_optimisers(names: Iterable[str]) -> frozenset[str]:
 
 
 def parted(name: str) -> Iterable[tuple[str, str, str]]:
-    """Each part of a name with what is before it and behind it."""
+    """Each part of a name, with the text before it and after it."""
     for match in re.finditer(r"[^./]+", name):
         yield name[: match.start()], match[0], name[match.end() + 1 :]

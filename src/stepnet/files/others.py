@@ -1,12 +1,11 @@
-"""The arrays of a file beside its recurrent layers, as another framework has them: what is certain is moved.
+"""The other arrays of a file, renamed and transposed for another framework if it is certain what they are.
 
     torch  head.weight [out, in], head.bias [out]   ->   flax  head/kernel [in, out], head/bias
 
-What a framework calls the parts of a dense layer, and which axis its outputs are along, is a row of
-`CONVENTIONS`. A matrix is moved only where more than its shape says that it is a dense layer's: the file
-itself, or its name beside that of a bias which has as many numbers as the matrix has outputs by the
-framework's convention, and not as many as it has inputs. So a square matrix of which the file says nothing
-stays as it is, and so does one without a bias, which may be a table of embeddings.
+A row of `CONVENTIONS` says how a framework names the arrays of a dense layer, and which axis is the outputs'.
+A matrix is moved only if it is certainly a dense layer's: the file says so, or a bias lies beside it whose
+length is the number of outputs by the framework's convention, and not the number of inputs. A square matrix
+stays as it is unless the file says what it is. So does a matrix without a bias: it may be an embedding table.
 """
 
 from collections.abc import Mapping
@@ -20,8 +19,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Convention:
-    """What a framework calls the arrays of a dense layer and of a table of embeddings, and whether its
-    matrices are [out, in]; and the signs before such a name.
+    """How a framework stores dense layers and embeddings.
+
+    weight, bias, embedding: the names of their arrays. outputs_first: whether matrices are [out, in]. signs:
+    the separators that may stand before these names.
     """
 
     weight: str
@@ -32,7 +33,7 @@ class Convention:
 
     @property
     def parts(self) -> dict[str, tuple[str, ...]]:
-        """The names of a layer's arrays by its kind."""
+        """The names of a layer's arrays, by the kind of the layer."""
         return {"dense": (self.weight, self.bias), "embedding": (self.embedding,)}
 
 
@@ -59,9 +60,7 @@ CONVENTIONS = {
 
 @dataclass(frozen=True)
 class Stated:
-    """What a file itself says that an array is: a part of a layer of a kind, as `Convention.parts` has them,
-    and what the layer is called.
-    """
+    """What an array is: part number `part` of a layer, in the order of `Convention.parts[kind]`."""
 
     kind: str
     layer: str
@@ -70,7 +69,7 @@ class Stated:
 
 @dataclass(frozen=True)
 class Place:
-    """Where an array went: its new name, and whether its axes changed places."""
+    """Where an array went: its new name, and whether it was transposed."""
 
     name: str
     transposed: bool = False
@@ -81,10 +80,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Others:
-    """The other arrays of a new file by name, and of those that were moved where each went.
+    """The other arrays of a new file.
 
-    foreign: the framework to whose conventions those not moved were not converted; empty where they are of
-    that framework.
+    arrays: by name. moved: where each array went that was renamed or transposed. foreign: the framework to
+    whose conventions the others were not converted; empty if they have them already.
     """
 
     arrays: Mapping[str, Array] = field(default_factory=dict[str, Array])
@@ -100,10 +99,10 @@ def others(
     sign: str,
     suffix: str = "",
 ) -> Others:
-    """The other arrays of a file as a framework has them, as far as it is certain what they are.
+    """The other arrays of a file by the conventions of another framework, if it is certain what they are.
 
-    stated: what the file itself says of some. source, target: the frameworks. sign: what the new file has
-    between the name of a layer and those of its arrays. suffix: what the old one may have behind each name.
+    stated: what arrays are, if the file itself specifies it. source, target: the frameworks. sign: the
+    separator between layer and array names in the new file. suffix: one that names in the old file may have.
 
     >>> head = {"head.weight": np.ones((5, 3)), "head.bias": np.ones(5), "table.weight": np.ones((5, 3))}
     >>> done = others(head, {}, "torch", "flax", "/")
@@ -114,44 +113,50 @@ def others(
     """
     if source == target:
         return Others(rest)
-    here, there = CONVENTIONS.get(source), CONVENTIONS.get(target)
-    if here is None or there is None:
+    old_convention, new_convention = CONVENTIONS.get(source), CONVENTIONS.get(target)
+    if old_convention is None or new_convention is None:
         return Others(rest, foreign=target)
-    known = {**by_name(rest, here, suffix), **stated}
+    known = {**by_name(rest, old_convention, suffix), **stated}
     moved: dict[str, Place] = {}
     arrays: dict[str, Array] = {}
     for name, array in rest.items():
         place = Place(name)
         if name in known:
             own = known[name]
-            turned = own.kind == "dense" and array.ndim == 2 and here.outputs_first != there.outputs_first
-            place = moved[name] = Place(f"{own.layer}{sign}{there.parts[own.kind][own.part]}", turned)
+            turned = (
+                own.kind == "dense"
+                and array.ndim == 2
+                and old_convention.outputs_first != new_convention.outputs_first
+            )
+            place = moved[name] = Place(
+                f"{own.layer}{sign}{new_convention.parts[own.kind][own.part]}", turned
+            )
         if place.name in arrays:
-            return Others(rest, foreign=target)  # two would have one name: each keeps its own
+            return Others(rest, foreign=target)  # two arrays would get the same name: all keep their own
         arrays[place.name] = np.ascontiguousarray(array.T) if place.transposed else array
     return Others(arrays, moved, target)
 
 
 def by_name(rest: Mapping[str, Array], convention: Convention, suffix: str = "") -> dict[str, Stated]:
-    """What arrays are certain to be by their names, and by those and the shapes of their neighbours."""
+    """What arrays certainly are, by their names and by the names and shapes of the arrays beside them."""
     layers: dict[str, dict[str, str]] = {}
     for name in rest:
         own = name.removesuffix(suffix)
         cut = max(own.rfind(sign) for sign in convention.signs)
         if cut > 0:
             layers.setdefault(own[:cut], {})[own[cut + 1 :]] = name
-    found: dict[str, Stated] = {}
+    stated: dict[str, Stated] = {}
     for layer, names in layers.items():
         for kind, parts in convention.parts.items():
             if names.keys() == set(parts) and is_certain(
                 kind, [rest[names[part]] for part in parts], convention
             ):
-                found |= {names[part]: Stated(kind, layer, place) for place, part in enumerate(parts)}
-    return found
+                stated |= {names[part]: Stated(kind, layer, place) for place, part in enumerate(parts)}
+    return stated
 
 
 def is_certain(kind: str, arrays: list[Array], convention: Convention) -> bool:
-    """Whether arrays that are called as the parts of a layer of a kind can be nothing else."""
+    """Whether arrays with the names of a layer of this kind can be nothing else."""
     if kind == "embedding":
         return arrays[0].ndim == 2 and convention.embedding != convention.weight
     matrix, bias = arrays

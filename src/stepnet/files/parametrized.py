@@ -1,14 +1,14 @@
-"""Weights that a PyTorch file does not hold as such: the layer makes them of others whenever it runs.
+"""Weights that a PyTorch layer computes from other arrays of its state dict whenever it runs.
 
     rnn.weight_hh_l0_g, rnn.weight_hh_l0_v                      weight_norm: g v / |v|
     rnn.parametrizations.weight_hh_l0.original0, .original1     the same as a parametrization
     rnn.weight_hh_l0_raw, rnn.module.weight_ih_l0 ...           WeightDropout of AWD-LSTM and fastai: the raw
                                                                 weight as it is, but for training
 
-Where the weight itself is in the file too, it is what the last run left there, and is not used. Any other
-parametrization is code, which the file does not have: such a layer is refused, with what to do about it.
-A parametrization of two tensors is taken for weight_norm where their shapes are those that it makes, as it is
-PyTorch's only one of two; a state dict does not name the class, so the report says that this is assumed.
+If the file has the computed weight too, it is a leftover of the last run and is not used. Any other
+parametrization is code that the file does not have: such a layer is refused, and the message says what to do.
+A parametrization of two tensors is assumed to be weight_norm if their shapes fit, because PyTorch has no
+other one of two tensors. A state dict does not name the class, so the report lists the assumption.
 
 Source: torch/nn/utils/weight_norm.py and parametrizations.py of PyTorch 2.13; WeightDropout in
 fastai/text/models/awdlstm.py of fastai 2 and fastai/text/models/awd_lstm.py of fastai 1.
@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import LayoutError
-from stepnet.layout.given import FLOATS
+from stepnet.layout.arguments import FLOATS
 from stepnet.layout.report import Made
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Arrays = Mapping[str, Array]
 
 WEIGHT = r"((?:.*[./])?)%s((?:weight|bias)_(?:ih|hh|hr)(?:_l\d{1,4}(?:_reverse)?)?)"
-PARTS = (  # the names of what a weight is made of: its layer, the weight, and what the part is
+PARTS = (  # names of the arrays that a weight is computed from: the layer, the weight and the part
     re.compile(WEIGHT % "" + "_(raw|g|v|orig|u|mask)"),
     re.compile(WEIGHT % "parametrizations[.]" + "[.](.+)"),
 )
@@ -38,10 +38,10 @@ GATE = re.compile(WEIGHT % "" + "_[a-z]")  # weight_ih_i beside weight_ih_g: eac
 
 @dataclass(frozen=True)
 class Plain:
-    """Arrays by name, in which weights stand in place of what they are made of.
+    """Arrays by name, where weights replace the arrays that they are computed from.
 
-    made: how each of these came about, by its name. spare: arrays that are not used, each with the reason.
-    problems: why weights of a layer cannot be made, by what is before their names.
+    made: how each of these weights was computed. spare: arrays that are not used, each with the reason.
+    problems: why weights of a layer cannot be computed, by the prefix of the layer.
     """
 
     arrays: Arrays
@@ -51,14 +51,14 @@ class Plain:
 
 
 def plain(arrays: Arrays) -> Plain:
-    """Arrays of a file with the weights that its layers make of them.
+    """The arrays of a file, with the weights that its layers compute from them.
 
     >>> g, v = np.full((2, 1), 10.0), np.array([[3.0, 4.0], [6.0, 8.0]])
-    >>> found = plain({"rnn.weight_hh_l0_g": g, "rnn.weight_hh_l0_v": v})
-    >>> found.arrays
+    >>> weights = plain({"rnn.weight_hh_l0_g": g, "rnn.weight_hh_l0_v": v})
+    >>> weights.arrays
     {'rnn.weight_hh_l0': array([[6., 8.],
            [6., 8.]])}
-    >>> print(found.made["rnn.weight_hh_l0"])
+    >>> print(weights.made["rnn.weight_hh_l0"])
     rnn.weight_hh_l0: g v / |v|, of rnn.weight_hh_l0_g, rnn.weight_hh_l0_v: rounded once, by 0 at most
     """
     computed: dict[str, Array] = {}
@@ -67,7 +67,7 @@ def plain(arrays: Arrays) -> Plain:
     for (layer, weight), parts in parts_in(arrays).items():
         name = whole_name(layer, weight, parts, arrays)
         if frozenset(parts) not in WAYS and name in arrays:
-            continue  # the weight is there, and these are something else
+            continue  # the file has the weight, and these arrays are something else
         try:
             array, made[name] = weight_of(name, parts, arrays)
             if name in computed or arrays.get(name, array).shape != array.shape:
@@ -77,41 +77,41 @@ def plain(arrays: Arrays) -> Plain:
             problems.setdefault(name.removesuffix(weight), str(error))
     made = {name: made[name] for name in computed}
     spare = {
-        name: f"{name} is made of {one.of[0]} whenever the layer runs"
-        for name, one in made.items()
+        name: f"{name} is made of {source.of[0]} whenever the layer runs"
+        for name, source in made.items()
         if name in arrays
     }
     return Plain(in_place(arrays, computed, made), made, spare, problems)
 
 
 def in_place(arrays: Arrays, computed: Arrays, made: Mapping[str, Made]) -> dict[str, Array]:
-    """Arrays of a file in their order, each weight that was computed where its first part was."""
-    first = {one.of[0]: name for name, one in made.items()}
-    gone = {part for one in made.values() for part in one.of} | made.keys()
-    found: dict[str, Array] = {}
+    """The arrays of a file in order, with each computed weight at the place of its first part."""
+    first = {weight.of[0]: name for name, weight in made.items()}
+    gone = {part for weight in made.values() for part in weight.of} | made.keys()
+    ordered: dict[str, Array] = {}
     for name, array in arrays.items():
         if name in first:
-            found[first[name]] = computed[first[name]]
+            ordered[first[name]] = computed[first[name]]
         elif name not in gone:
-            found[name] = array
-    return found
+            ordered[name] = array
+    return ordered
 
 
 def parts_in(arrays: Arrays) -> dict[tuple[str, str], dict[str, str]]:
-    """The names of what weights are made of: by layer and weight, then by what the part is."""
-    found: dict[tuple[str, str], dict[str, str]] = {}
+    """The names of the arrays that weights are computed from: by (layer, weight), then by part."""
+    parts_of: dict[tuple[str, str], dict[str, str]] = {}
     of_gates: set[tuple[str, str]] = set()
     for name in arrays:
         match = next(filter(None, (pattern.fullmatch(name) for pattern in PARTS)), None)
         if match:
-            found.setdefault((match[1], match[2]), {})[match[3]] = name
+            parts_of.setdefault((match[1], match[2]), {})[match[3]] = name
         elif match := GATE.fullmatch(name):
             of_gates.add((match[1], match[2]))
-    return {weight: parts for weight, parts in found.items() if weight not in of_gates}
+    return {weight: parts for weight, parts in parts_of.items() if weight not in of_gates}
 
 
 def whole_name(layer: str, weight: str, parts: Mapping[str, str], arrays: Arrays) -> str:
-    """The name that a weight has beside the others of its layer, which WeightDropout holds as its module."""
+    """The full name of a weight: with WeightDropout, the layer's own weights are in its part `module`."""
     inner = f"{layer}module."
     beside = (f"{inner}weight_", f"{inner}bias_")
     dropped = "raw" in parts and any(name.startswith(beside) for name in arrays)
@@ -119,7 +119,7 @@ def whole_name(layer: str, weight: str, parts: Mapping[str, str], arrays: Arrays
 
 
 def weight_of(name: str, parts: Mapping[str, str], arrays: Arrays) -> tuple[Array, Made]:
-    """A weight, and how it came about; raises `LayoutError` where that is not known or does not fit."""
+    """A weight, and how it was computed; raises `LayoutError` if that is unknown or the parts do not fit."""
     way = WAYS.get(frozenset(parts))
     names = [parts[part] for part in sorted(parts)]
     if way is None:
@@ -133,13 +133,15 @@ def weight_of(name: str, parts: Mapping[str, str], arrays: Arrays) -> tuple[Arra
 
 
 def normed(names: list[str], parts: list[Array]) -> tuple[Array, str, float]:
-    """g v / |v|, computed in a wider dtype, and the largest rounding; |v| is over the axes that g has not."""
+    """g v / |v|, with its formula and its largest rounding; |v| is over the axes along which g has length
+    1.
+    """
     (g, v), dtype = parts, parts[1].dtype
     if {g.dtype.name, v.dtype.name} - set(FLOATS) or g.dtype != dtype:
         raise LayoutError(f"{names[0]} is {g.dtype.name} and {names[1]} {dtype.name}: cast both to one float")
     lengths = g.shape if g.ndim else (1,) * v.ndim
     fits = len(lengths) == v.ndim and all(
-        one in (1, all_) for one, all_ in zip(lengths, v.shape, strict=True)
+        length in (1, size) for length, size in zip(lengths, v.shape, strict=True)
     )
     kept = sum(length > 1 for length in lengths)
     shortest = min(v.shape, default=1)  # an axis that g has must be there: one length in all has no axes
@@ -152,20 +154,20 @@ def normed(names: list[str], parts: list[Array]) -> tuple[Array, str, float]:
     long, direction = g.astype(np.float64).astype(wide), v.astype(np.float64).astype(wide)
     axes = tuple(axis for axis, length in enumerate(lengths) if length == 1)
     with np.errstate(divide="ignore", invalid="ignore"):  # a direction of no length is NaN in PyTorch too
-        whole = long * direction / np.sqrt(np.square(direction).sum(axis=axes, keepdims=True))
-        array = whole.astype(dtype)
-        away = np.abs(array.astype(wide) - whole)
+        exact = long * direction / np.sqrt(np.square(direction).sum(axis=axes, keepdims=True))
+        array = exact.astype(dtype)
+        away = np.abs(array.astype(wide) - exact)
     return array, "g v / |v|", float(away.max(where=np.isfinite(away), initial=0))
 
 
 def assumed_normed(names: list[str], parts: list[Array]) -> tuple[Array, str, float]:
-    """As `normed`, where the file does not name the class of the parametrization."""
+    """As `normed`, for a file that does not name the class of the parametrization."""
     array, how, rounding = normed(names, parts)
     return array, f"{how}, assumed to be weight_norm as the file does not name the parametrization", rounding
 
 
 def raw(_names: list[str], parts: list[Array]) -> tuple[Array, str, None]:
-    """The raw weight, which nothing is dropped of but in training."""
+    """The raw weight: dropout changes it in training only."""
     return parts[0], "as it is without the dropout of training", None
 
 
@@ -174,7 +176,7 @@ WAYS: Mapping[frozenset[str], Callable[[list[str], list[Array]], tuple[Array, st
     frozenset({"original0", "original1"}): assumed_normed,
     frozenset({"raw"}): raw,
 }
-# What makes a weight of its parts again, by a part that tells.
+# The PyTorch function that removes a parametrization, by a part that is typical of it.
 REMOVED = {
     "mask": "torch.nn.utils.prune.remove(layer, name)",
     "orig": "torch.nn.utils.remove_spectral_norm(layer, name)",

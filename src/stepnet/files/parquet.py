@@ -1,4 +1,4 @@
-"""A recurrence run over a list column of a Parquet file into another, a chunk of rows at a time."""
+"""Runs a recurrence over a list column of a Parquet file into a new file, a chunk of rows at a time."""
 
 import math
 import os
@@ -25,8 +25,8 @@ CHUNK_ROWS = 4096
 class Sequences:
     """A list column of a Parquet file, as the sequences that a recurrence takes.
 
-    column: its name; without it the file's only list column. Raises `FileError` for a file that is no Parquet
-    file, `InputError` where there is no such column.
+    column: its name; by default the file's only list column. Raises `FileError` for a file that is no Parquet
+    file, `InputError` if there is no such column.
     """
 
     def __init__(self, path: str | Path, column: str | None = None) -> None:
@@ -74,11 +74,12 @@ def run(
     engine: Asked = "auto",
     advance: Callable[[int], None] = lambda _: None,
 ) -> dict[str, int]:
-    """How many `sequences`, `steps` and `features` (of a step's output) were written to the file `target`:
-    the outputs for every sequence as a column `outputs`, beside all other columns of the source.
+    """Writes the outputs of every sequence to the file `target` as a column `outputs`, beside all other
+    columns of the source; gives the numbers of `sequences`, `steps` and `features` that were written.
 
-    Numbers are taken in the dtype of the layer's parameters. The file has its name only when it is whole.
-    Raises `FileError` if there is one already, unless `force`. `advance` is told of sequences when done.
+    Inputs are cast to the dtype of the layer's parameters. The file appears under its name only when it is
+    complete. advance: called with the number of sequences just done. Raises `FileError` if the file exists,
+    unless `force`.
     """
     target = free(target, force)
     others = [name for name in source.schema.names if name != source.column]
@@ -114,7 +115,7 @@ def input_of(layer: Layer) -> tuple[int, np.dtype[Any]]:
 
 
 def chunk_rows(source: Sequences, width: int, step_bytes: int) -> int:
-    """How many rows to run at a time, so that what they give stays small whatever the length of sequences."""
+    """The number of rows to run at a time, so that their outputs take about `CHUNK_BYTES`."""
     metadata = source.file.metadata
     numbers = 0
     for group in range(metadata.num_row_groups):
@@ -125,7 +126,7 @@ def chunk_rows(source: Sequences, width: int, step_bytes: int) -> int:
 
 
 def list_column(schema: Any, asked: str | None) -> str:
-    """The column that holds the sequences; raises `InputError` where that is not clear."""
+    """The column that holds the sequences; raises `InputError` if it is missing or ambiguous."""
     types = pyarrow_module("pyarrow.types")
     names = [field.name for field in schema]
     lists = [field.name for field in schema if types.is_list(field.type) or types.is_large_list(field.type)]
@@ -144,7 +145,7 @@ def list_column(schema: Any, asked: str | None) -> str:
 
 @contextmanager
 def reading(path: Path) -> Generator[None]:
-    """Says of a file that it cannot be read, where that is so."""
+    """Turns errors of the block into a `FileError` that says that the file cannot be read."""
     pyarrow = pyarrow_module("pyarrow")
     if not os.path.exists(path):
         raise FileError(f"{path}: there is no such file")
@@ -157,7 +158,7 @@ def reading(path: Path) -> Generator[None]:
 
 @contextmanager
 def written(target: Path, schema: Any) -> Generator[Any]:
-    """A writer of a Parquet file, which gets its name when all went well."""
+    """A writer of a Parquet file, which gets its name when the block ends without an error."""
     parquet = pyarrow_module("pyarrow.parquet")
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
@@ -171,7 +172,7 @@ def written(target: Path, schema: Any) -> Generator[Any]:
 
 
 def pyarrow_module(name: str) -> Any:
-    """A module of pyarrow; raises `InputError` where it is not installed."""
+    """A module of pyarrow; raises `InputError` if it is not installed."""
     try:
         return import_module(name)
     except ImportError as error:

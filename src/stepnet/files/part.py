@@ -1,4 +1,4 @@
-"""A part of an open file as a file of its own: a checkpoint lies in an archive, and is read where it lies."""
+"""A part of an open file as a file of its own, so that a checkpoint in an archive is read without a copy."""
 
 from io import BufferedIOBase, BufferedReader, RawIOBase
 from typing import Any
@@ -7,7 +7,7 @@ from stepnet.files.zips import Place
 
 
 class Part(RawIOBase):
-    """The bytes at a place of an open file, which are sought and read as a file's are."""
+    """The bytes at a place of an open file, as a stream that can be read and sought."""
 
     def __init__(self, stream: BufferedIOBase, place: Place) -> None:
         self.stream, self.place, self.position = stream, place, 0

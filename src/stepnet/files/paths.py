@@ -1,4 +1,4 @@
-"""A file to read that is there, and a file to write that has its name only when it is whole."""
+"""Paths of files to read, and new files that appear under their names only when they are complete."""
 
 import os
 from collections.abc import Generator
@@ -15,7 +15,7 @@ NAME = 220  # bytes of a new file's name, which leaves some of 255 for the tempo
 
 
 def existing(path: str | Path) -> Path:
-    """The path of a file that is there; raises `FileError` for a missing one, a folder or a device.
+    """The path of an existing file; raises `FileError` for a missing file, a folder or a device.
 
     >>> existing("model.bin")
     Traceback (most recent call last):
@@ -31,9 +31,9 @@ def existing(path: str | Path) -> Path:
 
 @contextmanager
 def new_file(path: str | Path, force: bool = False) -> Generator[Path]:
-    """A temporary path beside `path`, moved to it when the block ends well, and removed when it does not.
+    """A temporary path beside `path`. It is moved to `path` when the block ends, and removed if it raises.
 
-    Raises `FileError` where `path` is there already and `force` is not given, or where it cannot be written.
+    Raises `FileError` if `path` exists, unless `force`, and if it cannot be written.
     """
     path = free(path, force)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
@@ -48,8 +48,9 @@ def new_file(path: str | Path, force: bool = False) -> Generator[Path]:
 
 
 def free(path: str | Path, force: bool = False) -> Path:
-    """The path of a file that may be written; raises `FileError` for one in no folder, for a folder, and for
-    one that is there already, unless `force` is given.
+    """The path of a file that may be written.
+
+    Raises `FileError` for a path in a missing folder, for a folder, and for an existing file, unless `force`.
 
     >>> free("nowhere/model.bin")
     Traceback (most recent call last):
@@ -68,7 +69,7 @@ def free(path: str | Path, force: bool = False) -> Path:
 
 
 def library(module: str, what: str, extra: str) -> Any:
-    """A module that one kind of file needs; raises `FileError`, with how to install it, where it is missing.
+    """A module that a kind of file needs; raises `FileError`, with how to install it, if it is missing.
 
     >>> library("no_such_library", "a .zzz file", "zzz")
     Traceback (most recent call last):
@@ -83,7 +84,7 @@ def library(module: str, what: str, extra: str) -> Any:
 
 @contextmanager
 def opened(path: str | Path) -> Generator[tuple[BufferedReader, int]]:
-    """An existing file that is open for reading, and its size; inside it errors get the path before them."""
+    """An existing file, open for reading, and its size. A `FileError` in the block gets the path in front."""
     path = existing(path)
     try:
         with open(path, "rb") as stream:

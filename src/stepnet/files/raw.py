@@ -1,10 +1,9 @@
-"""Arrays as the bytes that a program hands to cuDNN or oneDNN, with a small JSON beside them that says what
-they are.
+"""Arrays as the bytes that a program hands to cuDNN or oneDNN, with a small JSON file that describes them.
 
-    weights.bin   the buffers, one behind the other, each at a multiple of 64 bytes; one alone is the file
-    weights.json  {"format": "stepnet raw 1", "layout": "cudnn.gru", "dtype": "float32",
-                   "byteorder": "little", "file": "weights.bin",
-                   "arrays": [{"name": "weight_space", "shape": [63], "offset": 0}], "sizes": ...}
+weights.bin   the buffers one after the other, each at a multiple of 64 bytes; a single one is the file
+weights.json  {"format": "stepnet raw 1", "layout": "cudnn.gru", "dtype": "float32",
+               "byteorder": "little", "file": "weights.bin",
+               "arrays": [{"name": "weight_space", "shape": [63], "offset": 0}], "sizes": ...}
 """
 
 import json
@@ -36,7 +35,7 @@ DTYPES = {
 
 
 def read(path: Path) -> Model:
-    """The one module of a buffer."""
+    """A model with the module that a buffer holds."""
     arrays, description = buffers(path)
     layout: Any = description.get("layout")
     sizes: Any = description.get("sizes") or {}
@@ -45,15 +44,14 @@ def read(path: Path) -> Model:
         raise FileError(f"{path}: its layout is {layout!r}, which is none; `stepnet layouts` lists all")
     if not is_flat(sizes, int) or not is_flat(semantics, str | int | float):
         raise FileError(f"{path}: sizes and semantics are numbers or words by name")
-    said: dict[str, Any] = cast("dict[str, Any]", semantics)
-    module = Module("", (layout,), arrays, sizes=cast("dict[str, int]", sizes), semantics=said)
+    module = Module("", (layout,), arrays, sizes=cast("dict[str, int]", sizes), semantics=semantics)
     return Model(str(path), (module,))
 
 
 def is_flat(value: Any, kind: Any) -> bool:
-    """Whether a value of a JSON is an object with values of one kind."""
+    """Whether a JSON value is an object, all of whose values are of one kind."""
     return isinstance(value, dict) and all(
-        isinstance(one, kind) for one in cast("dict[str, Any]", value).values()
+        isinstance(member, kind) for member in cast("dict[str, Any]", value).values()
     )
 
 
@@ -61,25 +59,25 @@ def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force
     """Writes one module: `weights.json`, and `weights.bin` beside it."""
     for question, asked in (("module", len(modules) != 1), ("rest", bool(rest))):
         if asked:
-            said = option(question, rest="drop")
-            raise FileError(f"{path}: a raw buffer is of one recurrent module and nothing else; say {said}")
+            remedy = option(question, rest="drop")
+            raise FileError(f"{path}: a raw buffer is of one recurrent module and nothing else; say {remedy}")
     module = modules[0]
-    said = {
+    description = {
         "layout": module.layout,
         "sizes": dict(module.sizes),
         "semantics": dict(module.semantics),
     }
-    write_buffers(path, dict(module.arrays), said, force)
+    write_buffers(path, dict(module.arrays), description, force)
 
 
-# ---- the bytes, and what is said of them -------------------------------------------------------------------
+# ---- the bytes and their description -----------------------------------------------------------------------
 
 
 def buffers(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
-    """The arrays by name, and the description, of a buffer: path is that of the .json, or of the .bin.
+    """The arrays of a buffer by name, and its description; path: that of the .json or the .bin file.
 
-    Raises `FileError`, with the path, for a description that does not fit the file, and for one that leads
-    out of its folder.
+    Raises `FileError`, with the path, for a description that does not fit the .bin file, or that names a file
+    in another folder.
 
     >>> buffers("weights.json")
     Traceback (most recent call last):
@@ -110,28 +108,28 @@ def buffers(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
         data = np.fromfile(buffer, np.uint8)
     except OSError as error:
         raise FileError(f"{buffer}: the file cannot be read ({error.strerror or error})") from error
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     for name, shape, offset in places:
-        if name in found:
+        if name in arrays:
             raise FileError(f"{path}: it has two arrays of the name {name[:100]!r}")
         numbers = data[offset : offset + math.prod(shape) * dtype.itemsize]
         words = numbers.view(np.dtype(f"{order}u{dtype.itemsize}")).astype(f"=u{dtype.itemsize}", copy=False)
-        found[name] = words.view(dtype).reshape(shape)
-    return found, described
+        arrays[name] = words.view(dtype).reshape(shape)
+    return arrays, described
 
 
 def description(path: Path) -> dict[str, Any]:
-    """What a .json says of the buffer beside it."""
-    found = jsons.read(path)
-    if found.get("format") != FORMAT:
+    """The description of a buffer, from its .json file."""
+    described = jsons.read(path)
+    if described.get("format") != FORMAT:
         raise FileError(f'{path}: this is no description of a raw buffer: it has no "format": "{FORMAT}"')
-    return found
+    return described
 
 
 def place_of(path: Path, entry: Any, size: int, dtype: np.dtype[Any]) -> tuple[str, tuple[int, ...], int]:
-    """The name, shape and offset of an array, which lies in the file."""
-    found: dict[str, Any] = cast("dict[str, Any]", entry) if isinstance(entry, dict) else {}
-    name, shape, offset = found.get("name"), found.get("shape"), found.get("offset")
+    """The name, shape and offset of an array; raises `FileError` unless it lies within the file."""
+    fields: dict[str, Any] = cast("dict[str, Any]", entry) if isinstance(entry, dict) else {}
+    name, shape, offset = fields.get("name"), fields.get("shape"), fields.get("offset")
     numbers: list[Any] = [*cast("list[Any]", shape), offset] if isinstance(shape, list) else [None]
     if not isinstance(name, str) or not all(type(number) is int and number >= 0 for number in numbers):
         raise FileError(f"{path}: an array in it has no name, shape and offset")
@@ -146,10 +144,10 @@ def place_of(path: Path, entry: Any, size: int, dtype: np.dtype[Any]) -> tuple[s
 def write_buffers(
     path: str | Path, arrays: Mapping[str, Array], description: Mapping[str, Any], force: bool = False
 ) -> None:
-    """Writes `weights.bin` and, last, `weights.json` with the description and where each array lies.
+    """Writes `weights.bin` and, last, `weights.json` with the description and the place of each array.
 
-    path: that of either. Raises `FileError`, with the path, for arrays of several or other dtypes, and where
-    one of the files is there already and `force` is not given.
+    path: that of either file. Raises `FileError`, with the path, for arrays of several dtypes or of a dtype
+    that is not in `DTYPES`, and if one of the files exists, unless `force`.
     """
     path = Path(path).with_suffix(".json")
     names = {array.dtype.name for array in arrays.values()}
@@ -169,5 +167,5 @@ def write_buffers(
                 words = native.view(f"=u{array.dtype.itemsize}")
                 words.astype(f"<u{array.dtype.itemsize}", copy=False).tofile(stream)
         known = {"format": FORMAT, **description, "dtype": dtype, "byteorder": "little"}
-        told = {**known, "file": buffer.name, "arrays": listed}
-        text.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+        described = {**known, "file": buffer.name, "arrays": listed}
+        text.write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Arrays by name out of and into .safetensors files."""
+"""Reads and writes .safetensors files as arrays by name."""
 
 import math
 from collections.abc import Mapping
@@ -32,17 +32,17 @@ DTYPES: dict[str, Any] = {
 }
 
 LENGTH = 8  # bytes of the length of the description
-DESCRIPTION = 100_000_000  # bytes that it may have, as the library has it
-PARSED = 4  # times its length, that the library takes for what a description says
+DESCRIPTION = 100_000_000  # bytes that it may have: the limit of the library
+PARSED = 4  # times its length: memory that the library takes for the parsed description
 COPIES = 2  # of an array, while it is read
-METADATA = "__metadata__"  # stands among the names of arrays for what a file says of itself
+METADATA = "__metadata__"  # a reserved key among the names of arrays
 
 
 def read(path: str | Path) -> dict[str, Array]:
-    """The arrays of a .safetensors file by name, as NumPy arrays of their own.
+    """The arrays of a .safetensors file by name, as NumPy arrays that own their memory.
 
-    Raises `FileError`, with the path, for what is missing, truncated or no such file, and for numbers of a
-    kind that NumPy lacks.
+    Raises `FileError`, with the path, for a file that is missing, truncated or foreign, and for dtypes that
+    NumPy lacks.
 
     >>> read("model.bin")
     Traceback (most recent call last):
@@ -61,7 +61,7 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def description_length(path: Path) -> int:
-    """The bytes of the description that a file begins with: no more than the library takes for one."""
+    """The number of bytes of the description at the beginning of a file, up to the library's limit."""
     with open(path, "rb") as stream:
         return min(int.from_bytes(stream.read(LENGTH), "little"), DESCRIPTION, path.stat().st_size)
 
@@ -96,8 +96,8 @@ def array_of(file: Any, name: str, path: Path, store: Store) -> Array:
 def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) -> None:
     """Writes arrays by name as a .safetensors file.
 
-    Raises `FileError`, with the path, for dtypes that the format lacks, and where the file is there already
-    and `force` is not given.
+    Raises `FileError`, with the path, for dtypes that the format lacks, and if the file exists, unless
+    `force`.
     """
     known = {np.dtype(dtype) for dtype in DTYPES.values()}
     for name, array in arrays.items():
@@ -107,14 +107,14 @@ def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) ->
             )
     if METADATA in arrays:
         raise FileError(f"{path}: no array of a .safetensors file can be called {METADATA!r}")
-    whole = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     with new_file(path, force) as partial:
         try:
-            cast(Any, numpy).save_file(whole, partial)
+            cast(Any, numpy).save_file(contiguous, partial)
         except SafetensorError as error:
             raise FileError(f"{path}: the file cannot be written ({reason(error)})") from error
 
 
 def reason(error: Exception) -> str:
-    """What the library says is wrong, in one line."""
+    """The library's error message, in one line."""
     return " ".join(str(error).removeprefix("Error while deserializing header: ").split())

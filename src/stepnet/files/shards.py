@@ -1,10 +1,10 @@
-"""One model in several files: shards, and an index beside them that says which array is in which.
+"""One model in several files: shards, and an index file that maps arrays to shards.
 
     model.safetensors.index.json        {"metadata": ..., "weight_map": {"encoder.weight": "model-0...", ...}}
     model-00001-of-00002.safetensors
     model-00002-of-00002.safetensors    the same with pytorch_model.bin.index.json and .bin
 
-The index or any shard stands for the whole model, and a shard is never read as if it were whole.
+A path of the index or of any shard means the whole model; a shard is never read alone.
 
 Source: huggingface_hub/serialization/_torch.py and transformers/utils/hub.py (get_checkpoint_shard_files).
 """
@@ -30,15 +30,14 @@ MAP = "weight_map"
 
 
 def is_index(path: Path) -> bool:
-    """Whether a name is that of an index."""
+    """Whether a path has the name of an index."""
     return bool(INDEX.search(path.name))
 
 
 def index_of(path: Path) -> Path | None:
-    """The index of a shard, or an index itself; None for a file that is no shard by its name or an index
-    beside it.
+    """The index of a model in shards, for the path of the index or of a shard; None for any other file.
 
-    Raises `FileError` where the name is a shard's and the index is not there.
+    Raises `FileError` if a file has the name of a shard, and there is no index.
     """
     if is_index(path):
         return path
@@ -48,7 +47,7 @@ def index_of(path: Path) -> Path | None:
             if path.name in weight_map(index).values():
                 return index
         except FileError:
-            if shard:  # of a file that is not called a shard, a broken index says nothing
+            if shard:  # a broken index does not concern files that are not named as shards
                 raise
     if shard and path.exists():
         expected = f"{shard['stem']}.{shard['ending']}.index.json"
@@ -68,9 +67,9 @@ def indices_in(folder: Path) -> list[Path]:
 
 
 def weight_map(index: Path) -> Mapping[str, str]:
-    """Which file each array is in, by name; raises `FileError`, with the path, for what is no index."""
-    found: Any = jsons.read(index).get(MAP)
-    places = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    """The file that each array is in, by name; raises `FileError`, with the path, for a broken index."""
+    entries: Any = jsons.read(index).get(MAP)
+    places = cast("dict[str, Any]", entries) if isinstance(entries, dict) else {}
     if not places or not all(isinstance(place, str) for place in places.values()):
         raise FileError(f'{index}: this is no index of shards: it has no "{MAP}" from arrays to files')
     if len(set(places.values())) > SHARDS:
@@ -79,15 +78,15 @@ def weight_map(index: Path) -> Mapping[str, str]:
 
 
 def read(path: Path) -> dict[str, Array]:
-    """The arrays of all shards by name, in the order of the index; path is the index or a shard.
+    """The arrays of all shards by name, in the order of the index; path: the index or a shard.
 
-    Raises `FileError`, with the path, where a shard is missing, lacks an array of the index or has others.
+    Raises `FileError`, with the path, if a shard is missing or if its arrays are not those of the index.
     """
     index = index_of(path)
     if index is None:
         raise FileError(f"{path}: this is no shard of a model, and no index")
     places = weight_map(index)
-    found: dict[str, Array] = {}
+    merged: dict[str, Array] = {}
     for file in dict.fromkeys(places.values()):
         try:
             shard = jsons.within(index.parent, file)
@@ -96,10 +95,12 @@ def read(path: Path) -> dict[str, Array]:
         if not shard.exists():
             raise FileError(f"{index}: the model is in several files, and {file} is not beside it")
         arrays = safetensors.read(shard) if is_safetensors(shard) else torch.read(shard)
-        told = {name for name, place in places.items() if place == file}
-        if told != arrays.keys():
-            name = min(told ^ arrays.keys())
-            which = "has no" if name in told else "does not tell of the"
-            raise FileError(f"{index}: {'the file ' + file if name in told else 'it'} {which} array {name!a}")
-        found |= arrays
-    return {name: found[name] for name in places}
+        listed = {name for name, place in places.items() if place == file}
+        if listed != arrays.keys():
+            name = min(listed ^ arrays.keys())
+            which = "has no" if name in listed else "does not tell of the"
+            raise FileError(
+                f"{index}: {'the file ' + file if name in listed else 'it'} {which} array {name!a}"
+            )
+        merged |= arrays
+    return {name: merged[name] for name in places}

@@ -1,8 +1,8 @@
-"""How much memory the files of a model may take: what a file says of itself is believed up to its size.
+"""A limit on the memory that reading a model takes, in proportion to the size of its files.
 
-Every reader counts bytes before it takes them, and objects that the file asks for by the bytes that one has.
-Zeros that are packed, a name that many arrays begin with, a list of a million empty lists: small files that
-fill a memory. None takes more than `SPARE` bytes and `TIMES` its size, unless `at_most` says otherwise.
+A small file can ask for much memory: packed zeros, a prefix that many names share, a list of a million empty
+lists. So every reader counts the bytes of arrays and objects before it allocates them. A file may take
+`SPARE` bytes plus `TIMES` its size, unless `at_most` sets another limit.
 """
 
 from collections.abc import Generator
@@ -21,7 +21,7 @@ MOST: ContextVar[int | None] = ContextVar("MOST", default=None)
 
 @contextmanager
 def at_most(count: int | None) -> Generator[None]:
-    """Within the block each file may take that many bytes, whatever its size; None leaves it as it was."""
+    """Within the block, each file may take that many bytes, whatever its size; None changes nothing."""
     token = MOST.set(MOST.get() if count is None else count)
     try:
         yield
@@ -30,9 +30,9 @@ def at_most(count: int | None) -> Generator[None]:
 
 
 class Store:
-    """The files of a model, and how many bytes may still be taken for what they hold.
+    """The number of bytes that may still be allocated for the contents of a model's files.
 
-    path: what an error begins with; None where whoever reads the file adds that.
+    path: the path in front of error messages; None if the caller adds it.
 
     >>> store = Store(Path("model.onnx"), size=1000)
     >>> store.take(8000, "tensor 'w'")
@@ -52,12 +52,12 @@ class Store:
         self.files: set[str] = set()
 
     def take(self, count: int, what: str) -> None:
-        """Counts bytes before memory is taken; raises `FileError` for far more than the file has."""
+        """Counts bytes before they are allocated; raises `FileError` for more than the limit."""
         self.room(count, what)
         self.left -= count
 
     def room(self, count: int, what: str) -> None:
-        """As `take`, for bytes that are taken for a moment only."""
+        """As `take`, for bytes that are freed again at once: they are checked and not counted."""
         if count > self.left:
             raise FileError(
                 f"{self.front}with {what} it would fill more than {self.most} bytes of memory, far more "
@@ -65,11 +65,11 @@ class Store:
             )
 
     def give_back(self, count: int) -> None:
-        """Counts bytes that are taken no more."""
+        """Counts bytes that were freed."""
         self.left += count
 
     def beside(self, file: str, size: int) -> None:
-        """Counts a further file, whose size may be taken as well."""
+        """Raises the limit for a further file of the model."""
         if file not in self.files:
             self.files.add(file)
             self.left += self.times * size

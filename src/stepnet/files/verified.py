@@ -1,7 +1,7 @@
-"""Whether a file that was written computes what the modules compute that it was made of.
+"""Whether a written file computes the same as the modules that it was written from.
 
-A file of arrays alone says nothing of how its modules are joined: each is compared by itself. A file that is
-a model is run as a whole, by stepnet's own reading of it and by its own runtime where that is installed.
+A file of arrays does not specify how its modules are connected, so each module is compared by itself. A model
+is run as a whole: by stepnet, which reads the file again, and by the file's own runtime if it is installed.
 """
 
 import importlib
@@ -36,13 +36,13 @@ from stepnet.rnn.compose import Layer, Stack
 
 
 def weights(module: Module) -> Weights:
-    """A module as a side to verify."""
-    merge = module.merge or "concat"  # either side's, where nobody says: each module is compared by itself
+    """A module as one side of `verify`."""
+    merge = module.merge or "concat"  # if it is unknown, both sides use the same one
     return Weights(module.arrays, module.layout, module.sizes, module.semantics, module.reverse, merge)
 
 
 def in_a_row(modules: Sequence[Module]) -> Layer:
-    """Modules as layers in float64, each over the one before."""
+    """Modules as a stack of layers in float64."""
     layers = [weights(module).layers(np.float64) for module in modules]
     return layers[0] if len(layers) == 1 else Stack(layers)
 
@@ -50,60 +50,60 @@ def in_a_row(modules: Sequence[Module]) -> Layer:
 def verify_file(
     made_of: Sequence[Module], made: tuple[Module, ...], output: str | Path, seed: int = 0
 ) -> Verdict:
-    """The largest difference of the outputs of modules in a row, and of the file that was written of them.
+    """The verdict on a written model: how far its outputs are from those of the original modules.
 
-    made: the modules as they were written.
+    made_of: the original modules, in order. made: the modules as they were written.
     """
     written = tuple(again(output, made))
     check_row(written, output, assumed=True)
-    here, there = in_a_row(made_of), in_a_row(written)
-    sequences = random_sequences(inputs(here), seed)
-    right, found = outputs_of(here, sequences), outputs_of(there, sequences)
-    largest = float(np.abs(right.values).max(initial=0))
+    original, copy = in_a_row(made_of), in_a_row(written)
+    sequences = random_sequences(inputs(original), seed)
+    expected, outputs = outputs_of(original, sequences), outputs_of(copy, sequences)
+    largest = float(np.abs(expected.values).max(initial=0))
     sides = [weights(module) for module in (*made_of, *written)]
-    lone = there(sequences, last_only=True, engine="interpret")[0] if written[-1].last_only else None
-    given = found.to_list() if lone is None else list(lone)
-    asked = [by_its_runtime(Path(output), written, sequences.to_list(), given, sides)]
+    last_outputs = copy(sequences, last_only=True, engine="interpret")[0] if written[-1].last_only else None
+    returned = outputs.to_list() if last_outputs is None else list(last_outputs)
+    comparisons = [by_its_runtime(Path(output), written, sequences.to_list(), returned, sides)]
     if len(made_of) == 1:
-        asked.insert(0, own(sides[0], sequences, right))
+        comparisons.insert(0, own(sides[0], sequences, expected))
     return Verdict(
-        distance(right.values, found.values),
+        distance(expected.values, outputs.values),
         largest,
         len(sequences),
         len(sequences.values),
         max(1.0, largest) * sum(map(stored, sides)),
-        tuple(answer for answer in asked if answer is not None),
+        tuple(answer for answer in comparisons if answer is not None),
     )
 
 
 def again(output: str | Path, made: tuple[Module, ...]) -> list[Module]:
-    """The modules that were written, as the file has them; what it does not tell is as it was written."""
+    """The written modules, read back from the file. What the file does not specify is taken from `made`."""
     form, several = kind(Path(output)), len(made) > 1
     by_name = {bare(form.front(old)): old.layout for old in made} if form.of_arrays and several else None
     written = {old.layout for old in made}
-    found = tuple(
-        replace(new, layouts=tuple(one for one in new.layouts if one in written) or new.layouts)
+    modules = tuple(
+        replace(new, layouts=tuple(name for name in new.layouts if name in written) or new.layouts)
         for new in read(output, None if several else made[0].layout, by_name).modules
     )
     names: list[str] = form.code.names(made) if hasattr(form.code, "names") else []
-    if {*names} == {new.name for new in found}:  # in the order of the model, which not every file has
-        found = tuple(sorted(found, key=lambda new: names.index(new.name)))
-    told = form.tells(Path(output))
-    if len(found) != len(made):
+    if {*names} == {new.name for new in modules}:  # sorted as in the model, as not every file keeps the order
+        modules = tuple(sorted(modules, key=lambda new: names.index(new.name)))
+    is_model = form.is_model(Path(output))
+    if len(modules) != len(made):
         merges = {old.merge for old in made}
         lone = merges.pop() if len(merges) == 1 else None
-        found = stacked(tuple(replace(new, merge=new.merge or lone) for new in found), assumed=True)
-    if len(found) != len(made):
-        raise LayoutError(f"{output}: {len(made)} modules were written, and {len(found)} are found in it")
+        modules = stacked(tuple(replace(new, merge=new.merge or lone) for new in modules), assumed=True)
+    if len(modules) != len(made):
+        raise LayoutError(f"{output}: {len(made)} modules were written, and {len(modules)} are found in it")
     return [
         replace(
             new,
             sizes={**old.sizes, **new.sizes},
             semantics={**old.semantics, **new.semantics},
-            merge=new.merge if told and new.merge is not None else old.merge,
-            **({} if told else {"reverse": old.reverse}),
+            merge=new.merge if is_model and new.merge is not None else old.merge,
+            **({} if is_model else {"reverse": old.reverse}),
         )
-        for old, new in zip(made, found, strict=True)
+        for old, new in zip(made, modules, strict=True)
     ]
 
 
@@ -112,9 +112,9 @@ def again(output: str | Path, made: tuple[Module, ...]) -> list[Module]:
 
 @dataclass(frozen=True)
 class Runtime:
-    """What runs a kind of file: the module it takes, the ending of the files, and how a file is loaded.
+    """What runs files of one kind: a module, and the ending of the files.
 
-    load: gives what runs one sequence [steps, inputs].
+    load: gives, for a path, the function that runs one sequence [steps, inputs].
     """
 
     module: str
@@ -123,7 +123,7 @@ class Runtime:
 
 
 def in_onnxruntime(path: Path) -> Callable[[Array], Array]:
-    """An ONNX file as onnxruntime runs it."""
+    """The function that runs an ONNX file in onnxruntime."""
     onnxruntime: Any = importlib.import_module("onnxruntime")
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     name, kind_of = session.get_inputs()[0].name, session.get_inputs()[0].type
@@ -132,14 +132,13 @@ def in_onnxruntime(path: Path) -> Callable[[Array], Array]:
 
 
 def in_keras(path: Path) -> Callable[[Array], Array]:
-    """A .keras file as Keras runs it."""
+    """The function that runs a .keras file in Keras."""
     keras: Any = importlib.import_module("keras")
     model = keras.saving.load_model(path, compile=False, safe_mode=True)
 
     def run(x: Array) -> Array:
-        given = model(x[None].astype(model.dtype))
-        # Last states may be behind the outputs.
-        outputs: Any = given[0] if type(given) in (list, tuple) else given
+        results = model(x[None].astype(model.dtype))
+        outputs: Any = results[0] if type(results) in (list, tuple) else results  # final states may follow
         return np.asarray(keras.ops.convert_to_numpy(outputs))[0]
 
     return run
@@ -155,11 +154,11 @@ def by_its_runtime(
     outputs: Sequence[Array],
     sides: Sequence[Weights],
 ) -> Own | None:
-    """How far the outputs of a file are from what its runtime gives; None where it has none.
+    """How far the outputs of a file's runtime are from those computed here; None if it has no runtime.
 
-    outputs: of each sequence those of all steps, or the last one where the file gives no others.
+    outputs: those computed here, of each sequence: all steps, or the last one if the file returns no others.
     """
-    runtime = next((one for one in RUNTIMES if path.name.lower().endswith(one.ending)), None)
+    runtime = next((row for row in RUNTIMES if path.name.lower().endswith(row.ending)), None)
     if runtime is None:
         return None
     title = " + ".join(dict.fromkeys(module.layout for module in written))
@@ -168,21 +167,21 @@ def by_its_runtime(
     if not all(np.isfinite(y).all() for y in outputs):
         return Own(title, runtime.module, reason=NOT_FINITE)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what would be faster there is not what is asked
+        warnings.simplefilter("ignore")  # such as hints about speed
         try:
             run = runtime.load(path)
-        except (ImportError, ValueError) as error:  # another version than what is known here
+        except (ImportError, ValueError) as error:  # a version whose interface differs
             return Own(title, runtime.module, reason=f"{type(error).__name__}: {error}")
         order = slice(None, None, -1 if written[-1].flipped else 1)
         pairs = zip(sequences, outputs, strict=True)
-        given = [(run(x), y[order]) for x, y in pairs if len(x)]
-    dtype = given[0][0].dtype
+        compared = [(run(x), y[order]) for x, y in pairs if len(x)]
+    dtype = compared[0][0].dtype
     largest = max(1.0, *(float(np.abs(y).max(initial=0)) for y in outputs))
     return Own(
         title,
         runtime.module,
         importlib.import_module(runtime.module).__version__,
-        max(distance(y, x.astype(np.float64)) for x, y in given),
-        largest * 2 * sum(rounding(dtype, side.given().sizes) for side in sides),
+        max(distance(y, x.astype(np.float64)) for x, y in compared),
+        largest * 2 * sum(rounding(dtype, side.runner_weights().sizes) for side in sides),
         dtype.name,
     )

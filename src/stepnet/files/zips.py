@@ -1,9 +1,9 @@
-"""Where the members of a zip lie that are stored as they are, as those of PyTorch's files are.
+"""The places of uncompressed members in a zip file, as in the files of PyTorch.
 
-1  Python's zipfile makes an object of every member that a hostile file lists; here their number has a limit.
-2  Members may not share bytes, and all of them must lie in the file: no more comes out than went in. One that
-   is compressed or encrypted is refused where it is wanted.
-3  Nothing is extracted, so that a member's name, wherever it points to, is no more than a name.
+1  The number of members is limited. Python's zipfile makes an object of every member that a file lists.
+2  Members may not share bytes, and all must lie within the file. A compressed or encrypted member is refused
+   when it is read.
+3  Nothing is extracted to disk, so names of members cannot lead to other files.
 
 Source: APPNOTE.TXT 6.3.10 (PKWARE), sections 4.3.7 to 4.3.16 and 4.5.3.
 """
@@ -35,7 +35,7 @@ ELSEWHERE = 0xFFFFFFFF  # stands for a number that has its 64 bits in an extra f
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where bytes lie in a file, and their CRC-32; 0 stands for none, as torch.save can leave it out."""
+    """Where bytes lie in a file, and their CRC-32; 0 if there is none, as torch.save can leave it out."""
 
     start: int
     size: int
@@ -44,7 +44,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member of a zip as its list has it: `place` begins with its record, which lies before its bytes."""
+    """An entry of a zip's list of members; `place` starts at the record that precedes the member's bytes."""
 
     name: str
     place: Place
@@ -59,29 +59,29 @@ def members(stream: BufferedIOBase, size: int) -> dict[str, Member]:
     Store(None, size).take(MEMBER * count, "its list of members")
     stream.seek(start)
     listed = stream.read(length)
-    found: dict[str, Member] = {}
+    by_name: dict[str, Member] = {}
     position = 0
     for _ in range(count):
         member, position = entry(listed, position)
-        if member.name in found:
+        if member.name in by_name:
             raise FileError(f"its zip has two members of the name {member.name[:100]!a}")
-        found[member.name] = member
-    if sum(RECORD.size + member.place.size for member in found.values()) > start:
+        by_name[member.name] = member
+    if sum(RECORD.size + member.place.size for member in by_name.values()) > start:
         raise FileError("its zip lists more bytes than it has")
-    return found
+    return by_name
 
 
 def directory(stream: BufferedIOBase, size: int) -> tuple[int, int, int]:
-    """Where the list of members is: its place, its length, and how many it lists."""
+    """The start and the length of the list of members, and their number."""
     begin = max(0, size - END.size - 0xFFFF - END_PLACE.size)
     stream.seek(begin)
     tail = stream.read(size - begin)
-    at = tail.rfind(b"PK\5\6", 0, len(tail) - END.size + 4)
-    if at < 0:
+    end_position = tail.rfind(b"PK\5\6", 0, len(tail) - END.size + 4)
+    if end_position < 0:
         raise FileError("its zip is cut off: the list of members at its end is missing")
-    *_, count, length, start, _ = END.unpack_from(tail, at)
-    if at >= END_PLACE.size and tail.startswith(b"PK\6\7", at - END_PLACE.size):
-        place = END_PLACE.unpack_from(tail, at - END_PLACE.size)[2]
+    *_, count, length, start, _ = END.unpack_from(tail, end_position)
+    if end_position >= END_PLACE.size and tail.startswith(b"PK\6\7", end_position - END_PLACE.size):
+        place = END_PLACE.unpack_from(tail, end_position - END_PLACE.size)[2]
         stream.seek(min(place, size))
         end = stream.read(LONG_END.size)
         if len(end) < LONG_END.size or not end.startswith(b"PK\6\6"):
@@ -113,7 +113,7 @@ def entry(listed: bytes, position: int) -> tuple[Member, int]:
 
 
 def wide_numbers(extra: bytes) -> Iterator[int]:
-    """The numbers of 64 bits in a member's extra fields."""
+    """The 64-bit numbers in a member's extra fields."""
     position = 0
     while position + 4 <= len(extra):
         kind, length = struct.unpack_from("<2H", extra, position)
@@ -126,7 +126,7 @@ def wide_numbers(extra: bytes) -> Iterator[int]:
 
 
 def place_of(stream: BufferedIOBase, member: Member, size: int) -> Place:
-    """Where a member's bytes lie in a zip of `size` bytes."""
+    """The place of a member's bytes in a zip of `size` bytes; raises `FileError` for a compressed member."""
     if not member.stored:
         raise FileError(
             f"its zip's member {member.name[:100]!a} is compressed or encrypted, as PyTorch never stores one"
@@ -145,7 +145,7 @@ def place_of(stream: BufferedIOBase, member: Member, size: int) -> Place:
 
 
 def bytes_at(stream: BufferedIOBase, place: Place) -> Array:
-    """The bytes at a place, in memory of their own; raises `FileError` where their checksum is wrong."""
+    """A copy of the bytes at a place; raises `FileError` if their checksum is wrong."""
     stream.seek(place.start)
     data = np.empty(place.size, np.uint8)
     if stream.readinto(data.data) != place.size:

@@ -1,8 +1,8 @@
-"""Trained weights of one framework as those of another, and what was done to them.
+"""Conversion of trained weights from one framework to another, with a report.
 
-A conversion reads what both sides parametrise, finds the moves that take one to the other (moves.py), and
-does them: each block straight from its place in the source to its place in the target, in pieces that fit
-the cache. Nothing else is held in memory.
+A conversion compares the functions of both layouts, finds the moves from one to the other (moves.py), and
+performs them: each block goes directly from its place in the source to its place in the target, in pieces
+that fit the cache. Nothing else is held in memory.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,21 +13,21 @@ import numpy as np
 
 from stepnet.errors import ConversionError, LayoutError
 from stepnet.layout import registry
+from stepnet.layout.arguments import FLOATS, as_arrays, as_semantics, one_dtype, size_mapping
 from stepnet.layout.filling import done, overflow
-from stepnet.layout.given import FLOATS, given_arrays, given_semantics, one_dtype, size_mapping
 from stepnet.layout.moves import KINDS, differences, target_sizes
 from stepnet.layout.options import option
 from stepnet.layout.places import Array, Block, Region, regions
 from stepnet.layout.record import Entry, Record
 from stepnet.layout.report import Report, steps
 from stepnet.layout.sizes import Sizes, shape_of
-from stepnet.layout.solve import told
+from stepnet.layout.solve import sizes_of
 from stepnet.layout.unmet import projections, unmet
 from stepnet.values.arguments import flag, instance, is_one_of, mapping, shown
 
 
 class RangeError(ConversionError):
-    """Numbers would be beyond the largest that the target's dtype has."""
+    """Numbers would exceed the largest of the target's dtype."""
 
 
 @dataclass(frozen=True)
@@ -94,38 +94,48 @@ def convert(
     if dtype is not None and not is_one_of(dtype, FLOATS):
         raise LayoutError(f"dtype is one of {', '.join(FLOATS)}, not {shown(dtype)}")
     source, target, exact = registry.record(source), registry.record(target), flag(exact, "exact")
-    given = given_arrays(arrays)
-    own = one_dtype(given)
+    weights = as_arrays(arrays)
+    own = one_dtype(weights)
     to_dtype = np.dtype(dtype) if dtype else own
-    found = told(source, {name: array.shape for name, array in given.items()}, size_mapping(sizes))
-    open_fields = given_semantics(semantics)
-    asked = given_semantics(open_fields.pop("target", None))
+    known_sizes = sizes_of(
+        source, {name: array.shape for name, array in weights.items()}, size_mapping(sizes)
+    )
+    open_fields = as_semantics(semantics)
+    asked = as_semantics(open_fields.pop("target", None))
     meaning = source.settled(open_fields)
-    here = {region.block: region for region in regions(source, found) if region.array in given}
-    to = target_sizes(found, target)
-    misfits = [*projections(source, target, found), *filter(None, [target.misfit(to)])]
+    source_regions = {
+        region.block: region for region in regions(source, known_sizes) if region.array in weights
+    }
+    to = target_sizes(known_sizes, target)
+    misfits = [*projections(source, target, known_sizes), *filter(None, [target.misfit(to)])]
     if misfits:
         raise refused(source, target, kind, misfits)
-    entries = [entry for entry in target.entries(to) if wanted(entry, target, here, meaning.forget_bias)]
+    entries = [
+        entry for entry in target.entries(to) if wanted(entry, target, source_regions, meaning.forget_bias)
+    ]
     names = {entry.name for entry in entries}
-    there = {region.block: region for region in regions(target, to) if region.array in names}
-    plan = differences(source, meaning, here, target, asked, there, kind)
+    target_regions = {region.block: region for region in regions(target, to) if region.array in names}
+    plan = differences(source, meaning, source_regions, target, asked, target_regions, kind)
     refusals = list(plan.refusals)
     if source.cell == target.cell:
-        refusals += unmet(plan.demands, here, given, exact)
+        refusals += unmet(plan.demands, source_regions, weights, exact)
     if refusals:
         raise refused(source, target, kind, refusals)
     made = {
         entry.name: np.empty(shape_of(entry.pattern, to, entry.layer or 0), to_dtype) for entry in entries
     }
-    roundings = {move: done(move, here, given, there[move.target], made) for move in plan.moves}
-    overflows = [overflow(there[move.target], made) for move in plan.moves if np.isinf(roundings[move])]
+    roundings = {
+        move: done(move, source_regions, weights, target_regions[move.target], made) for move in plan.moves
+    }
+    overflows = [
+        overflow(target_regions[move.target], made) for move in plan.moves if np.isinf(roundings[move])
+    ]
     if overflows:
         raise RangeError(str(refused(source, target, kind, overflows)))
     functions = meaning, plan.semantics
     assumed = source.assumed(open_fields)
     report = Report(
-        source.name, target.name, found, *functions, kind, steps(roundings), target, assumed=assumed
+        source.name, target.name, known_sizes, *functions, kind, steps(roundings), target, assumed=assumed
     )
     if exact and not report.exact:
         rounded = [f"{step}, which {option('exact')} refuses" for step in report.steps if not step.exact]
@@ -134,14 +144,14 @@ def convert(
 
 
 def refused(source: Record, target: Record, kind: str, reasons: Iterable[str]) -> ConversionError:
-    """The error with all reasons, each once."""
+    """The error for a refused conversion, with each reason once."""
     what = "" if kind == "weights" else f" ({kind})"
     why = "; ".join(dict.fromkeys(reasons))
     return ConversionError(f"{source.name} cannot become {target.name}{what}: {why}")
 
 
 def wanted(entry: Entry, target: Record, held: Mapping[Block, Region], forget_bias: float) -> bool:
-    """Whether the target gets an array: one that may be missing only for what the source has."""
+    """Whether the target gets an array: an optional one only if the source has its parameters."""
     if not entry.optional:
         return True
     has = {block.parameter for block in held}

@@ -1,8 +1,8 @@
-"""What a `Semantics` says, as a step that runs: on arrays and, traced, on every engine.
+"""The function of a `Semantics` as a step, which runs on arrays and, traced, on every engine.
 
 The parameters are {"W": {"r": [inputs, hidden], ...}, "R": ..., "b": ..., "d": ..., "p": ..., "P": ...,
-"q": ...}, one array per gate, of which b, d, p, P and q may be missing. Equal equations become the same
-machine code however they are spelled, so these are as fast as the named cells.
+"q": ...}, with an array per gate; b, d, p, P and q are optional. Equal equations become the same machine code
+however they are written, so these steps are as fast as the named cells.
 """
 
 from collections.abc import Callable, Mapping
@@ -122,7 +122,7 @@ def from_state(h: Any, params: Parameters, name: str) -> Any:
 
 
 def gate(semantics: Semantics, x: Any, h: Any, params: Parameters, name: str, c: Any = None) -> Any:
-    """s(W x + b + R h + d) of a gate, with the forget bias and p c where there are any."""
+    """s(W x + b + R h + d) of a gate, with the forget bias and p c if there are any."""
     total = from_input(x, params, name) + from_state(h, params, name)
     if name == "f" and semantics.forget_bias:
         total = total + semantics.forget_bias
@@ -132,7 +132,7 @@ def gate(semantics: Semantics, x: Any, h: Any, params: Parameters, name: str, c:
 
 
 def candidate(semantics: Semantics, x: Any, h: Any, r: Any, params: Parameters) -> Any:
-    """The new memory that a gate r resets the old one for, before or after the recurrent product."""
+    """The candidate of the memory, with the reset gate r before or after the recurrent product."""
     if semantics.reset == "after":
         recurrent = r * from_state(h, params, "n")
     else:
@@ -141,15 +141,15 @@ def candidate(semantics: Semantics, x: Any, h: Any, r: Any, params: Parameters) 
 
 
 def updated(semantics: Semantics, z: Any, h: Any, n: Any) -> Any:
-    """The memory after z has kept the old one, or written the new one."""
+    """The next memory, from the gate z, the memory h and the candidate n."""
     return n + z * (h - n) if semantics.update == "keep" else h + z * (n - h)
 
 
 def activated(semantics: Semantics, which: str, a: Any) -> Any:
-    """The activation of a gate or candidate, what goes into it clipped where that is said."""
+    """The activation of a gate or candidate, with its input clipped if the semantics have a bound."""
     return ACTIVATIONS[getattr(semantics, f"{which}_activation")](bounded(a, semantics.clip))
 
 
 def bounded(a: Any, bound: float) -> Any:
-    """Clipped to [-bound, bound], unless that is 0."""
+    """Values clipped to [-bound, bound]; unchanged for a bound of 0."""
     return np.clip(a, -bound, bound) if bound else a

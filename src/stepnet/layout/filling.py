@@ -1,4 +1,6 @@
-"""The moves of a conversion done: each block straight from place to place, in pieces that fit the cache."""
+"""Performs the moves of a conversion: each block directly from place to place, in pieces that fit the
+cache.
+"""
 
 import math
 from collections.abc import Mapping
@@ -12,17 +14,17 @@ from stepnet.layout.options import option
 from stepnet.layout.places import Array, Block, Region
 from stepnet.layout.sizes import Shape
 
-TILE = 256  # numbers along each side of a piece that is transposed: two of these fit the second cache
-GAP = 16  # numbers between the rows of a piece that is held
+TILE = 256  # numbers along each side of a transposed piece: two pieces fit the L2 cache
+GAP = 16  # numbers between the rows of a buffered piece
 
 
 def read(region: Region, arrays: Mapping[str, Array]) -> Array:
-    """A block of the source, in its own axes."""
+    """A block of the source, with its own axes."""
     view = region.view(arrays[region.array])
     return view.reshape(view.shape[::-1]) if region.raw and view.ndim == 2 else view
 
 
-@np.errstate(over="ignore", invalid="ignore")  # what became infinity is told by the rounding, and refused
+@np.errstate(over="ignore", invalid="ignore")  # an overflow is an infinite rounding, which is refused
 def done(
     move: Move,
     regions: Mapping[Block, Region],
@@ -30,7 +32,7 @@ def done(
     target: Region,
     made: Mapping[str, Array],
 ) -> float:
-    """The largest rounding that a move made, after it is made; infinity where a number became that."""
+    """Performs a move; gives its largest rounding error, infinity if a number overflowed."""
     place = target.view(made[target.array])
     if move.kind == "filled":
         place[...] = number = np.float64(move.constant).astype(place.dtype)
@@ -53,7 +55,7 @@ def done(
 
 
 def summed(blocks: list[tuple[Array, int]], constant: float, dtype: np.dtype[Any]) -> tuple[Array, float]:
-    """A sum in float64 rounded once, and the largest rounding made."""
+    """A sum, rounded once, and the largest rounding error."""
     terms = [block.astype(np.float64) * sign for block, sign in blocks]
     terms = [term for term in terms if term.any()] or terms[:1]  # -0.0 + 0.0 is 0.0: zeros are left out
     if constant:
@@ -84,7 +86,7 @@ def nearest(total: Array, lost: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """A sum, and exactly what rounding took from it.
+    """A sum, and its exact rounding error.
 
     D. E. Knuth, "The Art of Computer Programming", volume 2, section 4.2.2, theorem B.
     """
@@ -94,7 +96,7 @@ def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def reshaped(array: Array, shape: Shape, start: int, count: int) -> Array:
-    """So many rows of a matrix in another shape: no more of it is copied than they need."""
+    """`count` rows, from `start` on, of a matrix in another shape; only these are copied."""
     first, last = start * shape[1], (start + count) * shape[1]
     width = array.shape[1]
     top, bottom = first // width, -(-last // width)
@@ -103,7 +105,7 @@ def reshaped(array: Array, shape: Shape, start: int, count: int) -> Array:
 
 
 def cast_into(place: Array, block: Array, sign: int) -> float:
-    """Writes a block, negated or not, to its place of another dtype; gives the largest rounding."""
+    """Writes a block times a sign to its place of another dtype; gives the largest rounding error."""
     rounding = 0.0
     rows = max(1, TILE * TILE // max(1, math.prod(place.shape[1:])))
     for row in range(0, len(place), rows):
@@ -117,10 +119,10 @@ def cast_into(place: Array, block: Array, sign: int) -> float:
 
 
 def copy(place: Array, block: Array, sign: int) -> float:
-    """Writes a block, negated or not, to its place; gives the largest rounding, 0 where the dtype stays.
+    """Writes a block times a sign to its place; gives the largest rounding error, 0 for equal dtypes.
 
-    A piece is read and written row by row, and turned in between: columns of widths that are powers of two
-    fall on the same lines of a cache, but for the gap behind each row of what holds the piece.
+    To transpose, pieces are read and written row by row through a buffer. The gap behind each row of the
+    buffer keeps columns of power-of-two widths from mapping to the same cache lines.
     """
     if place.dtype != block.dtype:
         return cast_into(place, block, sign)
@@ -148,12 +150,12 @@ def runs_along(array: Array) -> int:
 
 
 def address(array: Array) -> int:
-    """Where the first number of an array lies in memory."""
+    """The address of the first number of an array."""
     return array.__array_interface__["data"][0]
 
 
 def overflow(region: Region, made: Mapping[str, Array]) -> str:
-    """Where a number became infinity that was none, in words."""
+    """The message for a number that overflowed."""
     array = made[region.array]
     view = region.view(array)
     index = np.unravel_index(int(np.argmax(np.isinf(view))), view.shape)

@@ -1,12 +1,12 @@
 """Which arrays of a file are recurrent layers, and of which layouts, by names and shapes alone.
 
     {"rnn.weight_ih_l0": (9, 2), "rnn.weight_hh_l0": (9, 3), "head.weight": (5, 3)}
-        -> Found("rnn.", torch.gru), and head.weight is nobody's
+        -> Match("rnn.", torch.gru); head.weight belongs to no recurrent layer
 
-Names are those of a record behind some prefix, and shapes alone never choose: a record whose arrays are
-called as those of other layers are (`kernel`, `bias`) has a mark, a pattern that the layer's own name has to
-have. The record that explains most names is taken. Where several do that are not the same, nothing is
-guessed: all are given, and who needs one asks for it.
+A layer is a prefix followed by the array names of a record. Shapes alone never choose a layout: a record
+whose arrays have common names (`kernel`, `bias`) has a mark, a pattern that the layer's own name must match.
+The record that explains most names is taken. If several different ones do, the match lists all of them, and
+code that needs a single layout asks the user.
 """
 
 import re
@@ -22,7 +22,7 @@ from stepnet.layout.options import option
 from stepnet.layout.possible import Array, conditions, possible
 from stepnet.layout.record import Record
 from stepnet.layout.sizes import Shape, shape_of
-from stepnet.layout.solve import OpenSizesError, solved, told
+from stepnet.layout.solve import OpenSizesError, sizes_of, solved
 from stepnet.values.arguments import instance, mapping, whole
 
 MOST_SHOWN = 20
@@ -31,9 +31,13 @@ MOST_LEFT_OUT = 16  # arrays that may be the wrong one: the first say the sizes
 
 
 @dataclass(frozen=True)
-class Found:
-    """The arrays of one recurrent layer, or stack of layers: the prefix of their names, what is behind it
-    by the whole name, and the layouts that fit.
+class Match:
+    """The arrays of one recurrent layer or stack of layers, and the layouts that fit them.
+
+    Attributes:
+        prefix: What the names of the arrays begin with.
+        names: The full name of each array, by the rest of the name after the prefix.
+        layouts: The names of the layouts that fit.
     """
 
     prefix: str
@@ -58,29 +62,29 @@ def find(
     frameworks: Iterable[str] = (),
     *,
     marked: bool | None = None,
-) -> tuple[Found, ...]:
+) -> tuple[Match, ...]:
     """The recurrent layers among arrays of these names and shapes, in the order of the arrays.
 
-    Each has the prefix of its names, its arrays, and the layouts that fit. No other layer has these arrays.
+    No array belongs to two of them.
 
     Args:
         shapes: Shapes by name.
         among: The records to consider; by default all.
         frameworks: The frameworks to prefer if several layouts fit.
-        marked: Whether the name of a layer has to have the mark of its record; by default that of all records
-            alone.
+        marked: Whether the name of a layer must match the mark of its record. By default it must if all
+            records are considered.
 
     Raises:
-        LayoutError: For names and shapes that are none.
+        InputError: For shapes that are no tuples of whole numbers by name.
 
     >>> find({"rnn.weight_ih_l0": (9, 2), "rnn.weight_hh_l0": (9, 3), "head.weight": (5, 3)})
-    (Found(prefix='rnn.', names={...}, layouts=('torch.gru',)),)
+    (Match(prefix='rnn.', names={...}, layouts=('torch.gru',)),)
     """
     check_shapes(shapes)
     fits: dict[tuple[str, frozenset[str]], list[Record]] = {}
     refused: dict[Any, bool] = {}
     asked: dict[Any, tuple[Array, ...]] = {}
-    for group in spelled(shapes, among, marked).whole():
+    for group in spelled(shapes, among, marked).complete_groups():
         held = {own: shapes[name] for own, name in group.names.items()}
         alike = (
             tuple(group.record.arrays.items()),
@@ -98,17 +102,17 @@ def find(
             fits.setdefault((group.prefix, frozenset(group.names.values())), []).append(group.record)
     order = {name: place for place, name in enumerate(shapes)}
     taken: set[str] = set()
-    found: list[Found] = []
+    matches: list[Match] = []
     for prefix, held in sorted(fits, key=lambda key: (-len(key[1]), len(key[0]))):
         if not held & taken:
             taken |= held
             names = {name[len(prefix) :]: name for name in sorted(held, key=order.__getitem__)}
-            found.append(Found(prefix, names, distinct(preferred(fits[prefix, held], tuple(frameworks)))))
-    return tuple(sorted(found, key=lambda one: min(order[name] for name in one.names.values())))
+            matches.append(Match(prefix, names, distinct(preferred(fits[prefix, held], tuple(frameworks)))))
+    return tuple(sorted(matches, key=lambda match: min(order[name] for name in match.names.values())))
 
 
 def check_shapes(shapes: Any) -> None:
-    """Raises `InputError` for what is no shapes by name."""
+    """Raises `InputError` unless `shapes` are tuples of whole numbers by name."""
     for name, shape in mapping(shapes, "shapes are tuples of whole numbers by the names of arrays").items():
         meaning = f"the shape of {name} is a tuple of whole numbers"
         for size in cast("tuple[Any, ...]", instance(shape, tuple, meaning)):
@@ -116,9 +120,9 @@ def check_shapes(shapes: Any) -> None:
 
 
 def why_not(record: Record, shapes: Mapping[str, Shape]) -> str | None:
-    """Why arrays are not those of a record; None where they are, whether or not the shapes tell all sizes."""
+    """Why arrays of these shapes do not fit a record; None if they fit, even if some sizes stay open."""
     try:
-        told(record, shapes)
+        sizes_of(record, shapes)
     except OpenSizesError:
         return None
     except LayoutError as error:
@@ -127,38 +131,40 @@ def why_not(record: Record, shapes: Mapping[str, Shape]) -> str | None:
 
 
 def preferred(fitting: list[Record], frameworks: Sequence[str]) -> list[Record]:
-    """The records of some frameworks; all of them where they have none."""
-    own = [one for one in fitting if one.name.partition(".")[0] in frameworks]
-    return own or fitting
+    """The fitting records of these frameworks; all fitting records if there are none of these."""
+    return [record for record in fitting if record.name.partition(".")[0] in frameworks] or fitting
 
 
 def distinct(fitting: list[Record]) -> tuple[str, ...]:
-    """The names of records, less those that say the same as one before."""
+    """The names of records, without those that describe the same layout as an earlier one."""
     kept: list[Record] = []
     for record in fitting:
-        if not any(record.same_as(one) for one in kept):
+        if not any(record.same_as(earlier) for earlier in kept):
             kept.append(record)
     return tuple(record.name for record in kept)
 
 
 def one_function(layouts: Sequence[str], arrays: Iterable[str], semantics: Mapping[str, Any]) -> str | None:
-    """The first of the layouts, if with these semantics all are the same function of arrays of these names;
-    None where they are not, or do not say it all.
+    """The first of the layouts if, with these semantics, all compute the same function of these arrays; None
+    if they differ, or if the semantics leave something open.
 
-    >>> known = {"gate_activation": "sigmoid"}  # which keras2.gru leaves open
+    >>> known = {"gate_activation": "sigmoid"}  # keras2.gru leaves it open
     >>> one_function(("keras.gru", "keras2.gru"), ("kernel", "recurrent_kernel"), known)
     'keras.gru'
     """
     names = set(arrays)
     try:
-        meanings = [(one.settled(semantics), one.notation(names)) for one in map(registry.record, layouts)]
+        candidates = map(registry.record, layouts)
+        meanings = [(candidate.settled(semantics), candidate.notation(names)) for candidate in candidates]
     except LayoutError:
         return None
     return layouts[0] if all(meaning == meanings[0] for meaning in meanings) else None
 
 
 def nearest(shapes: Mapping[str, Shape], among: Iterable[Record] | None = None) -> LayoutError:
-    """The error for arrays among which no recurrent layer is: what comes nearest, and why it is not one."""
+    """The error for arrays without a recurrent layer: it names the nearest layout, and why it does not
+    fit.
+    """
     groups = spelled(shapes, among)
     best: tuple[tuple[int, int], tuple[int, int], str] | None = None
     tried: dict[Any, tuple[tuple[int, int], str]] = {}
@@ -170,8 +176,8 @@ def nearest(shapes: Mapping[str, Shape], among: Iterable[Record] | None = None) 
         if key not in tried:
             tried[key] = misfits(group.record, group.prefix, group.names, shapes)
             misfit, reason = tried[key]
-            this = misfit, order, f"{group.record.name} comes nearest, but {reason}"
-            best = this if best is None else min(best, this, key=lambda one: one[:2])
+            candidate = misfit, order, f"{group.record.name} comes nearest, but {reason}"
+            best = candidate if best is None else min(best, candidate, key=lambda misfit: misfit[:2])
     if best is None:
         shown = ", ".join(f"{name} {shape}" for name, shape in list(shapes.items())[:MOST_SHOWN])
         shown += ", ..." if len(shapes) > MOST_SHOWN else ""
@@ -184,8 +190,10 @@ def nearest(shapes: Mapping[str, Shape], among: Iterable[Record] | None = None) 
 def misfits(
     record: Record, prefix: str, names: Mapping[str, str], shapes: Mapping[str, Shape]
 ) -> tuple[tuple[int, int], str]:
-    """How many more arrays are wrong than right, at the sizes at which fewest are, of how many; and one of
-    the wrong ones.
+    """How badly arrays misfit a record at the sizes that fit best, and why.
+
+    The first part is for sorting: how many more arrays are wrong than right, then minus the number of arrays.
+    The second describes one wrong array.
     """
     held = {own: shapes[name] for own, name in names.items()}
     best = (len(held) + 1, -len(held)), f"{next(iter(names.values()))} does not fit"
@@ -193,7 +201,7 @@ def misfits(
         try:
             sizes = solved(record, {own: shape for own, shape in held.items() if own != without})
         except LayoutError as error:
-            best = min(best, ((len(held), -len(held)), f"{error}"), key=lambda one: one[0])
+            best = min(best, ((len(held), -len(held)), f"{error}"), key=lambda misfit: misfit[0])
             continue
         wrong: list[str] = []
         right = 0
@@ -207,13 +215,12 @@ def misfits(
             else:
                 right += entry.name in held
         reason = wrong[0] if wrong else why_not(record, held) or left_out_text(record, prefix)
-        found = (len(wrong) - right, -len(held)), reason
-        best = min(best, found, key=lambda one: one[0])
+        best = min(best, ((len(wrong) - right, -len(held)), reason), key=lambda misfit: misfit[0])
     return best
 
 
 def left_out_text(record: Record, prefix: str) -> str:
-    """Why arrays that fit a record are no layer: they lie where none is looked for."""
+    """The message for arrays that fit a record, where layers were not looked for."""
     name = re.sub("[./_]$", "", prefix)
-    said = option("layout of", module=name, layout=record.name)
-    return f"what {name!r} has fits it, and was not looked for: say {said} if it is a layer"
+    remedy = option("layout of", module=name, layout=record.name)
+    return f"what {name!r} has fits it, and was not looked for: say {remedy} if it is a layer"

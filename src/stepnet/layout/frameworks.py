@@ -1,7 +1,7 @@
-"""What frameworks themselves give for weights of their layouts, where they are installed.
+"""The outputs that the frameworks themselves compute from weights of their layouts, if they are installed.
 
-A row of `FRAMEWORKS` says which layouts a framework runs, what has to be installed for it, what it has no
-way to run, and how it is made to. A framework is imported only when it is asked.
+A row of `FRAMEWORKS` has the layouts that a framework runs, the modules that must be installed, what it
+cannot run, and how it runs weights. A framework is imported only when it is used.
 """
 
 import importlib
@@ -28,8 +28,8 @@ NOT_INSTALLED = "it is not installed"
 
 
 @dataclass(frozen=True)
-class Given:
-    """Weights as a framework is given them: all that is known of them, and their arrays in float64."""
+class RunnerWeights:
+    """Weights as the runner of a framework takes them: float64 arrays, and all sizes and semantics."""
 
     record: Record
     arrays: Mapping[str, Array]
@@ -40,7 +40,7 @@ class Given:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """How the framework is set, by its own names and values."""
+        """The settings of the framework's layer, by its own names and values."""
         return {
             setting.name: value if setting.values is None else setting.values[value]
             for field, setting in self.record.settings().items()
@@ -48,7 +48,7 @@ class Given:
         }
 
     def contradiction(self) -> str | None:
-        """Why the framework cannot be set so: one of its settings would have two values."""
+        """Why the framework has no such setting: it would need two values; None if it has one."""
         settings = self.settings
         for field, setting in self.record.settings().items():
             value = getattr(self.semantics, field)
@@ -58,14 +58,14 @@ class Given:
         return None
 
     def front(self, layer: int, direction: int | None = None) -> str:
-        """What is before the names of a layer's arrays, or of those of one of its directions."""
+        """The prefix of the array names of a layer, or of one of its directions."""
         way = "" if direction is None or self.sizes.directions == 1 else self.record.directions[direction]
         return f"{layer}/{way}" if self.sizes.layers > 1 else way
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a framework gave for each sequence, or the reason why it was not asked."""
+    """The outputs of a framework for each sequence, or the reason why it was not run."""
 
     framework: str
     version: str | None = None
@@ -75,49 +75,54 @@ class Answer:
 
 @dataclass(frozen=True)
 class Framework:
-    """A framework that can be asked.
+    """A framework that runs weights of its layouts.
 
-    needs: the modules it takes, itself first, known only now, as Keras has one of several under it. refuse:
-    why it cannot run some weights, or None. prepare: weights made ready to be run.
+    Attributes:
+        name: Its module.
+        layouts: The layouts that it runs.
+        needs: Gives the modules that must be installed, the framework first. Keras needs its backend too,
+            which is known only at run time.
+        refuse: Gives the reason why it cannot run some weights, or None.
+        prepare: Gives the function that runs one sequence.
     """
 
     name: str
     layouts: tuple[str, ...]
     needs: Callable[[], tuple[str, ...]]
-    refuse: Callable[[Given], str | None]
-    prepare: Callable[[Given], Run]
+    refuse: Callable[[RunnerWeights], str | None]
+    prepare: Callable[[RunnerWeights], Run]
 
     def missing(self) -> str | None:
-        """What is not installed, or None. Nothing is imported."""
+        """The reason why it cannot run: a module that is not installed; or None. Imports nothing."""
         lacking = [module for module in self.needs() if find_spec(module) is None]
         if not lacking:
             return None
         return NOT_INSTALLED if lacking[0] == self.name else f"it needs {lacking[0]}, which is not installed"
 
 
-def answer(given: Given, sequences: Iterable[Array]) -> Answer | None:
-    """What the framework itself gives for sequences [steps, inputs]; None where there is none to ask."""
-    row = next((one for one in FRAMEWORKS if given.record.name in one.layouts), None)
+def answer(weights: RunnerWeights, sequences: Iterable[Array]) -> Answer | None:
+    """The outputs of the layout's framework for sequences [steps, inputs]; None if no framework runs it."""
+    row = next((framework for framework in FRAMEWORKS if weights.record.name in framework.layouts), None)
     if row is None:
         return None
-    reason = row.missing() or given.contradiction() or row.refuse(given)
+    reason = row.missing() or weights.contradiction() or row.refuse(weights)
     if reason is not None:
         return Answer(row.name, reason=reason)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what would be faster there is not what is asked
+        warnings.simplefilter("ignore")  # such as hints about speed
         try:
             version = importlib.import_module(row.name).__version__
-            run = row.prepare(given)
-        except (ImportError, ValueError) as error:  # another version than what is known here
+            run = row.prepare(weights)
+        except (ImportError, ValueError) as error:  # a version whose interface differs
             return Answer(row.name, reason=f"{type(error).__name__}: {error}")
         return Answer(row.name, version, tuple(run(sequence) for sequence in sequences))
 
 
-def side_by_side(given: Given) -> str | None:
-    """Why a framework cannot merge two directions that does nothing but put them side by side."""
-    if given.sizes.directions == 1 or given.merge == "concat":
+def side_by_side(weights: RunnerWeights) -> str | None:
+    """Why a framework that only concatenates both directions cannot merge them; None if it can."""
+    if weights.sizes.directions == 1 or weights.merge == "concat":
         return None
-    return f"it puts the outputs of both directions side by side, and here merge is {given.merge!r}"
+    return f"it puts the outputs of both directions side by side, and here merge is {weights.merge!r}"
 
 
 # ---- PyTorch -----------------------------------------------------------------------------------------------
@@ -125,31 +130,31 @@ def side_by_side(given: Given) -> str | None:
 TORCH = {"torch.rnn": "RNN", "torch.gru": "GRU", "torch.lstm": "LSTM", "torch.lstm_projection": "LSTM"}
 
 
-def torch_refuses(given: Given) -> str | None:
-    """Why torch.nn has no such module."""
-    sizes = given.sizes
-    if given.reverse:
+def torch_refuses(weights: RunnerWeights) -> str | None:
+    """Why torch.nn has no module for these weights; None if it has one."""
+    sizes = weights.sizes
+    if weights.reverse:
         return "it has no layer that runs backward alone"
     if sizes.projected is not None and sizes.projected >= sizes.hidden:
         return f"it projects to less than {sizes.hidden} hidden, and here to {sizes.projected}"
-    return side_by_side(given)
+    return side_by_side(weights)
 
 
-def torch_run(given: Given) -> Run:
+def torch_run(weights: RunnerWeights) -> Run:
     """A module of torch.nn in float64."""
     torch: Any = importlib.import_module("torch")
-    sizes = given.sizes
-    module = getattr(torch.nn, TORCH[given.record.name])(
+    sizes = weights.sizes
+    module = getattr(torch.nn, TORCH[weights.record.name])(
         sizes.inputs,
         sizes.hidden,
         num_layers=sizes.layers,
         bidirectional=sizes.directions > 1,
-        bias="bias_ih_l0" in given.arrays,
+        bias="bias_ih_l0" in weights.arrays,
         dtype=torch.float64,
         **({"proj_size": sizes.projected} if sizes.projected else {}),
-        **given.settings,
+        **weights.settings,
     )
-    module.load_state_dict({name: torch.from_numpy(array) for name, array in given.arrays.items()})
+    module.load_state_dict({name: torch.from_numpy(array) for name, array in weights.arrays.items()})
 
     def run(x: Array) -> Array:
         with torch.inference_mode():
@@ -180,43 +185,42 @@ def keras_needs() -> tuple[str, ...]:
     return "keras", backend or "tensorflow"
 
 
-def keras_run(given: Given) -> Run:
-    """Layers of Keras, one after another, in what Keras makes of float64: whatever the dtype of a layer, its
-    products are in float32.
+def keras_run(weights: RunnerWeights) -> Run:
+    """Layers of Keras, one after another, in the dtype that Keras uses for float64: it computes products in
+    float32 whatever the dtype of a layer.
     """
     keras: Any = importlib.import_module("keras")
-    layers = [keras_layer(keras, given, layer) for layer in range(given.sizes.layers)]
+    layers = [keras_layer(keras, weights, layer) for layer in range(weights.sizes.layers)]
 
     def run(x: Array) -> Array:
         for layer in layers:
             x = np.asarray(keras.ops.convert_to_numpy(layer(x[None])))[0]
-            x = (
-                x[::-1].copy() if given.reverse else x
-            )  # a layer that goes backwards gives its last step first
+            # With go_backwards, Keras returns the last step first.
+            x = x[::-1].copy() if weights.reverse else x
         return x
 
     return run
 
 
-def keras_layer(keras: Any, given: Given, layer: int) -> Any:
+def keras_layer(keras: Any, weights: RunnerWeights, layer: int) -> Any:
     """One layer, of one direction or both, with its weights."""
-    both, dtype = given.sizes.directions > 1, keras.backend.result_type("float64", "float64")
-    made = getattr(keras.layers, KERAS[given.record.name])(
-        given.sizes.hidden,
+    both, dtype = weights.sizes.directions > 1, keras.backend.result_type("float64", "float64")
+    made = getattr(keras.layers, KERAS[weights.record.name])(
+        weights.sizes.hidden,
         return_sequences=True,
-        go_backwards=given.reverse,
-        use_bias=f"{given.front(layer, 0)}bias" in given.arrays,
+        go_backwards=weights.reverse,
+        use_bias=f"{weights.front(layer, 0)}bias" in weights.arrays,
         dtype=dtype,
-        **({"reset_after": given.semantics.reset == "after"} if given.record.cell == "gru" else {}),
-        **given.settings,
+        **({"reset_after": weights.semantics.reset == "after"} if weights.record.cell == "gru" else {}),
+        **weights.settings,
     )
     if both:
-        made = keras.layers.Bidirectional(made, merge_mode=MERGES[given.merge], dtype=dtype)
-    made.build((None, None, given.sizes.inputs_of(layer)))
-    for direction, one in enumerate([made.forward_layer, made.backward_layer] if both else [made]):
-        front = given.front(layer, direction)
+        made = keras.layers.Bidirectional(made, merge_mode=MERGES[weights.merge], dtype=dtype)
+    made.build((None, None, weights.sizes.inputs_of(layer)))
+    for direction, one_way in enumerate([made.forward_layer, made.backward_layer] if both else [made]):
+        front = weights.front(layer, direction)
         names = [f"{front}{name}" for name in ("kernel", "recurrent_kernel", "bias")]
-        one.set_weights([given.arrays[name] for name in names if name in given.arrays])
+        one_way.set_weights([weights.arrays[name] for name in names if name in weights.arrays])
     return made
 
 
@@ -226,49 +230,49 @@ ONNX = ("onnx.rnn", "onnx.gru", "onnx.lstm")
 OPSET, IR = 14, 8
 
 
-def onnx_run(given: Given) -> Run:
+def onnx_run(weights: RunnerWeights) -> Run:
     """A session for each layer, in float32: onnxruntime has no recurrence in float64 on a CPU."""
-    sessions = [onnx_session(given, layer) for layer in range(given.sizes.layers)]
+    sessions = [onnx_session(weights, layer) for layer in range(weights.sizes.layers)]
 
     def run(x: Array) -> Array:
         x = x[:, None].astype(np.float32)  # [steps, batch, features]
         for session in sessions:
-            (found,) = session.run(None, {"x": x})  # [steps, directions, batch, hidden], of a batch of one
-            x = found.reshape(len(x), 1, -1)
+            (outputs,) = session.run(None, {"x": x})  # [steps, directions, batch, hidden], of a batch of one
+            x = outputs.reshape(len(x), 1, -1)
         return x[:, 0]
 
     return run
 
 
-def onnx_session(given: Given, layer: int) -> Any:
+def onnx_session(weights: RunnerWeights, layer: int) -> Any:
     """A session of a model that is one node."""
     runtime: Any = importlib.import_module("onnxruntime")
     onnx: Any = importlib.import_module("onnx")
     helper, number = onnx.helper, onnx.TensorProto.FLOAT
-    front, settings = given.front(layer), given.settings
+    front, settings = weights.front(layer), weights.settings
     arrays = {
-        name: given.arrays[f"{front}{name}"].astype(np.float32)
+        name: weights.arrays[f"{front}{name}"].astype(np.float32)
         for name in ("W", "R", "B", "P")
-        if f"{front}{name}" in given.arrays
+        if f"{front}{name}" in weights.arrays
     }
     functions = [
         settings[f"activations[{place}]"] for place in range(3) if f"activations[{place}]" in settings
     ]
-    both = given.sizes.directions > 1
+    both = weights.sizes.directions > 1
     node = helper.make_node(
-        given.record.cell.upper(),
+        weights.record.cell.upper(),
         ["x", "W", "R", "B" if "B" in arrays else "", *(("", "", "", "P") if "P" in arrays else ())],
         ["y"],
-        hidden_size=given.sizes.hidden,
-        direction="bidirectional" if both else "reverse" if given.reverse else "forward",
-        activations=functions * given.sizes.directions,
+        hidden_size=weights.sizes.hidden,
+        direction="bidirectional" if both else "reverse" if weights.reverse else "forward",
+        activations=functions * weights.sizes.directions,
         **({"clip": float(settings["clip"])} if settings["clip"] else {}),
         **{name: value for name, value in settings.items() if name == "linear_before_reset"},
     )
     graph = helper.make_graph(
         [node],
         "one",
-        [helper.make_tensor_value_info("x", number, ["steps", "batch", given.sizes.inputs_of(layer)])],
+        [helper.make_tensor_value_info("x", number, ["steps", "batch", weights.sizes.inputs_of(layer)])],
         [helper.make_tensor_value_info("y", number, None)],
         [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()],
     )

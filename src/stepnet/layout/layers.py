@@ -7,21 +7,21 @@ import numpy as np
 
 from stepnet.errors import LayoutError
 from stepnet.layout import registry
+from stepnet.layout.arguments import as_arrays, as_semantics, one_dtype, size_mapping
 from stepnet.layout.equations import step_of
 from stepnet.layout.filling import read
-from stepnet.layout.given import given_arrays, given_semantics, one_dtype, size_mapping
 from stepnet.layout.places import Array, Block, regions
 from stepnet.layout.record import Record
 from stepnet.layout.semantics import Semantics
 from stepnet.layout.sizes import Sizes
-from stepnet.layout.solve import told
+from stepnet.layout.solve import sizes_of
 from stepnet.rnn import cells
 from stepnet.rnn.compose import Bidirectional, Layer, Stack
 from stepnet.rnn.merge import checked_merge
 from stepnet.rnn.recurrence import RNN
 from stepnet.values.arguments import dtype_name, flag
 
-Blocks = dict[str, dict[str, Array]]  # of one direction of one layer: by parameter, then by gate
+Blocks = dict[str, dict[str, Array]]  # of a direction of a layer: by parameter, then by gate
 
 
 def layers(
@@ -55,10 +55,10 @@ def layers(
     RNN(gru, ...)
     """
     record = registry.record(layout)
-    given = given_arrays(arrays)
-    found = told(record, {name: array.shape for name, array in given.items()}, size_mapping(sizes))
-    meaning = record.settled(given_semantics(semantics))
-    kept = one_dtype(given)
+    weights = as_arrays(arrays)
+    solved = sizes_of(record, {name: array.shape for name, array in weights.items()}, size_mapping(sizes))
+    meaning = record.settled(as_semantics(semantics))
+    kept = one_dtype(weights)
     wanted = np.dtype(
         dtype_name(dtype, "the layers") if dtype is not None else kept if kept.itemsize >= 4 else np.float32
     )
@@ -66,12 +66,15 @@ def layers(
         raise LayoutError(f"layers run in a floating dtype, not {wanted}")
     reverse = flag(reverse, "reverse")
     checked_merge(merge)
-    grid = blocks(record, found, given, wanted)
-    if reverse and found.directions > 1:
+    grid = blocks(record, solved, weights, wanted)
+    if reverse and solved.directions > 1:
         raise LayoutError("reverse is for layers of one direction")
     rows = [
-        [direction(meaning, grid[layer, way], found, bool(way) or reverse) for way in range(found.directions)]
-        for layer in range(found.layers)
+        [
+            direction(meaning, grid[layer, way], solved, bool(way) or reverse)
+            for way in range(solved.directions)
+        ]
+        for layer in range(solved.layers)
     ]
     stack: list[Layer] = [row[0] if len(row) == 1 else Bidirectional(row[0], row[1], merge) for row in rows]
     return stack[0] if len(stack) == 1 else Stack(stack)
@@ -80,46 +83,52 @@ def layers(
 def blocks(
     record: Record, sizes: Sizes, arrays: Mapping[str, Array], dtype: np.dtype[Any]
 ) -> dict[tuple[int, int], Blocks]:
-    """The blocks of each layer and direction, matrices as the right sides of products: [inputs, hidden]."""
-    found: dict[tuple[int, int], Blocks] = {}
+    """The blocks by (layer, direction); matrices are [inputs, hidden], as right factors of products."""
+    grid: dict[tuple[int, int], Blocks] = {}
     for region in regions(record, sizes):
         block: Block = region.block
         if region.array in arrays:
             with np.errstate(invalid="ignore"):  # a signaling NaN
                 value = np.array(read(region, arrays).T, dtype, order="C")
-            of_direction = found.setdefault((block.layer, block.direction), {})
+            of_direction = grid.setdefault((block.layer, block.direction), {})
             of_direction.setdefault(block.parameter, {})[block.gate] = value
-    return found
+    return grid
 
 
-def direction(semantics: Semantics, found: Blocks, sizes: Sizes, reverse: bool) -> RNN:
-    """The recurrence of one direction of one layer."""
-    name = named(semantics, found)
+def direction(semantics: Semantics, parameters: Blocks, sizes: Sizes, reverse: bool) -> RNN:
+    """The recurrence of a direction of a layer."""
+    name = named(semantics, parameters)
     if name is not None:
-        return cells.rnn(name, joined(name, found), reverse=reverse)
-    params: dict[str, Any] = dict(found)
+        return cells.rnn(name, joined(name, parameters), reverse=reverse)
+    params: dict[str, Any] = dict(parameters)
     for parameter in ("P", "q"):
-        if parameter in found:
-            params[parameter] = found[parameter][""]
+        if parameter in parameters:
+            params[parameter] = parameters[parameter][""]
     memory: Any = {"h": sizes.output, "c": sizes.hidden} if semantics.cell == "lstm" else sizes.hidden
-    inputs = next(iter(found["W"].values())).shape[0]
+    inputs = next(iter(parameters["W"].values())).shape[0]
     return RNN(step_of(semantics), params, memory=memory, inputs=inputs, reverse=reverse)
 
 
-def named(semantics: Semantics, found: Blocks) -> str | None:
-    """The cell of stepnet's that is exactly this function of these parameters, if there is one."""
+def named(semantics: Semantics, parameters: Blocks) -> str | None:
+    """The name of stepnet's cell that computes exactly this function of these parameters, or None."""
     for name, cell in cells.CELLS.items():
         record = registry.record(f"stepnet.{name}")
-        further = {parameter for parameter in found if parameter in ("p", "P", "q")}
-        complete = all(found[bias].keys() == found["W"].keys() for bias in cells.BIASES if bias in found)
+        further = {parameter for parameter in parameters if parameter in ("p", "P", "q")}
+        complete = all(
+            parameters[bias].keys() == parameters["W"].keys() for bias in cells.BIASES if bias in parameters
+        )
         if record.settled({}) == semantics and further == set(cell.further) and complete:
             return name
     return None
 
 
-def joined(name: str, found: Blocks) -> dict[str, Array]:
-    """The parameters of a named cell: gates side by side, peepholes one above the other."""
+def joined(name: str, parameters: Blocks) -> dict[str, Array]:
+    """The parameters of a named cell: gates concatenated, peepholes stacked."""
     gates = cells.CELLS[name].gates
-    params = {one: np.concatenate([found[one][gate] for gate in gates], -1) for one in "WRbd" if one in found}
-    params |= {"P": found["P"][""]} if "P" in found else {}
-    return params | ({"p": np.stack([found["p"][gate] for gate in "ifo"])} if "p" in found else {})
+    params = {
+        parameter: np.concatenate([parameters[parameter][gate] for gate in gates], -1)
+        for parameter in "WRbd"
+        if parameter in parameters
+    }
+    params |= {"P": parameters["P"][""]} if "P" in parameters else {}
+    return params | ({"p": np.stack([parameters["p"][gate] for gate in "ifo"])} if "p" in parameters else {})

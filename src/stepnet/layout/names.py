@@ -1,10 +1,10 @@
-"""Which names are those of arrays of which records, and behind which prefix: in one pass over the names.
+"""Finds, in one pass over names, the records whose arrays have these names after a common prefix.
 
-    encoder.rnn.weight_ih_l0   the last word is l: of 130 records only those with such an array are looked at
-    encoder.norm.bias          `bias` behind "encoder.norm.", where nothing else is: no record is whole there
+    encoder.rnn.weight_ih_l0   the last word is l: of 130 records only those with such an array are tried
+    encoder.norm.bias          `bias` after "encoder.norm.", and nothing else: no record is complete there
 
-A spelling is the names that a template of a record stands for; many records share one, and each is matched
-once. A record is whole behind a prefix where all its arrays are, but for those that may be missing.
+A spelling is a pattern for the names of a record's template. Many records share a spelling, and it is matched
+once. A record is complete at a prefix if all its arrays are there, except for optional ones.
 """
 
 import re
@@ -25,7 +25,10 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True)
 class Group:
-    """The names behind a prefix that are those of a record: what is behind it by the whole name."""
+    """The names with a prefix that are those of a record.
+
+    names: the full name, by the rest of it after the prefix.
+    """
 
     record: Record
     prefix: str
@@ -34,8 +37,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Spelling:
-    """The names that a template stands for behind a prefix, what these end in, and the places of the records
-    that have them.
+    """The names of a template after a prefix.
+
+    pattern: a regular expression for them. tails: their endings. users: the indices of the records that have
+    the template.
     """
 
     pattern: re.Pattern[str]
@@ -43,18 +48,19 @@ class Spelling:
     users: tuple[int, ...]
 
     def match(self, name: str, lettered: str) -> re.Match[str] | None:
-        """A name as the template stands for it, its first group the prefix; None for another one. lettered:
-        the name without the digits at its end.
+        """The match of a name, whose first group is the prefix; None if it does not match.
+
+        lettered: the name without the digits at its end.
         """
         return self.pattern.fullmatch(name) if lettered.endswith(self.tails) else None
 
 
 @dataclass(frozen=True)
 class Index:
-    """The spellings of some records, by the places of both.
+    """The spellings of some records; both are referred to by their indices.
 
-    own, needed: the spellings of each record, and those that it has to have. by_word: the spellings by the
-    last word of a name. by_first: the records by the first spelling that they have to have.
+    own, needed: for each record, its spellings, and those that are not optional. by_word: the spellings, by
+    the last word of a name. by_first: the records, by the first spelling that is not optional.
     """
 
     records: tuple[Record, ...]
@@ -67,13 +73,12 @@ class Index:
 
 @dataclass(frozen=True)
 class Spelled:
-    """Names as they are spelled.
+    """Names, matched with the spellings of an index.
 
-    marked: whether the marks of records count. behind: by prefix each spelling
-    that is there with the place of the name, as one number, for there may be as many as names: the place
-    times the number of spellings, and the spelling. shortest: of names that are spelled behind several
-    prefixes, by their places, the length of the prefix for each spelling; names that are alike in that have
-    one mapping.
+    marked: whether layers must match the marks of records. behind: by prefix, the matches: each is one
+    number, the index of the name times the number of spellings plus the spelling, to save memory. shortest:
+    for names that match after several prefixes, by index, the length of the prefix for each spelling; equal
+    mappings are shared.
     """
 
     index: Index
@@ -82,33 +87,35 @@ class Spelled:
     behind: Mapping[str, list[int]]
     shortest: Mapping[int, Mapping[int, int]]
 
-    def whole(self) -> Iterator[Group]:
-        """Every record with every prefix behind which it is whole, in the order of records and then names."""
-        prefixes: dict[int, list[str]] = {}  # and no groups yet, for there may be many times as many as names
+    def complete_groups(self) -> Iterator[Group]:
+        """Each record with each prefix at which it is complete, ordered by record and then by name."""
+        prefixes: dict[int, list[str]] = {}  # groups are made one at a time, as there may be very many
         for prefix, entries in self.behind.items():
             held = self.by_spelling(entries)
             for first in held:
-                for at in self.index.by_first.get(first, ()):
-                    if self.index.needed[at] <= held.keys() and self.is_meant(at, prefix):
-                        prefixes.setdefault(at, []).append(prefix)
-        for at in sorted(prefixes):
-            for prefix in prefixes[at]:
-                group = self.group(at, prefix)[1]
+                for record_index in self.index.by_first.get(first, ()):
+                    if self.index.needed[record_index] <= held.keys() and self.is_meant(record_index, prefix):
+                        prefixes.setdefault(record_index, []).append(prefix)
+        for record_index in sorted(prefixes):
+            for prefix in prefixes[record_index]:
+                group = self.group(record_index, prefix)[1]
                 if group.names:
                     yield group
 
     def nearly(self, most: int) -> Iterator[tuple[tuple[int, int], tuple[int, int], Group]]:
-        """Records that are not whole, so many of the nearest: the least that `find.misfits` can give for one,
-        its place in the order, and what is there.
+        """The `most` records that are nearest to being complete: the least misfit that `find.misfits` can
+        give, the place in the order, and the group of names.
         """
-        for least, at, _, prefix in nsmallest(most, self.parts(most)):
-            place, group = self.group(at, prefix)
+        for least, record_index, _, prefix in nsmallest(most, self.parts(most)):
+            place, group = self.group(record_index, prefix)
             if group.names:
-                yield least, (at, place), group
+                yield least, (record_index, place), group
 
     def parts(self, most: int) -> Iterator[tuple[tuple[int, int], int, int, str]]:
-        """Every record with so many of the first prefixes behind which the same of its arrays are, at least
-        half of those that it has to have, with the least misfit that they can be.
+        """The records of which at least half of the required arrays are at a prefix, each with a lower bound
+        of its misfit, its index, the index of its first name, and the prefix.
+
+        Of prefixes with the same kind of names, only the first `most` are used.
         """
         marks = {record.mark for record in self.index.records if record.mark}
         alike: Counter[Any] = Counter()
@@ -120,49 +127,49 @@ class Spelled:
             alike[kind] += 1
             if alike[kind] > most:
                 continue
-            for at in {at for place in held for at in self.index.spellings[place].users}:
-                own, needed = self.index.own[at] & held.keys(), self.index.needed[at]
+            for record_index in {user for place in held for user in self.index.spellings[place].users}:
+                own, needed = self.index.own[record_index] & held.keys(), self.index.needed[record_index]
                 if 2 * len(own & needed) < len(needed):  # most layers have a bias, and so are near none
                     continue
-                if self.is_meant(at, prefix):
-                    there, begins = sum(counts[place] for place in own), min(held[place][0] for place in own)
-                    missing = len(needed - own)
-                    yield (min(missing - there, there), -there), at, begins, prefix
+                if self.is_meant(record_index, prefix):
+                    present, missing = sum(counts[place] for place in own), len(needed - own)
+                    begins = min(held[place][0] for place in own)
+                    yield (min(missing - present, present), -present), record_index, begins, prefix
 
     def by_spelling(self, entries: Iterable[int]) -> dict[int, list[int]]:
-        """The places of names by spelling."""
-        found: dict[int, list[int]] = {}
+        """The indices of the matched names, by spelling."""
+        places: dict[int, list[int]] = {}
         for entry in entries:
             place, spelling = divmod(entry, len(self.index.spellings))
-            found.setdefault(spelling, []).append(place)
-        return found
+            places.setdefault(spelling, []).append(place)
+        return places
 
-    def is_meant(self, at: int, prefix: str) -> bool:
-        """Whether the name of a layer has the mark of a record, where that counts."""
-        mark = self.index.records[at].mark
+    def is_meant(self, record_index: int, prefix: str) -> bool:
+        """Whether the name of a layer matches the mark of a record, or marks do not matter."""
+        mark = self.index.records[record_index].mark
         return not self.marked or not mark or re.search(mark, last_part(prefix)) is not None
 
-    def group(self, at: int, prefix: str) -> tuple[int, Group]:
-        """The names of a record behind a prefix, and the place of the first of them."""
-        own, length, count = self.index.own[at], len(prefix), len(self.index.spellings)
+    def group(self, record_index: int, prefix: str) -> tuple[int, Group]:
+        """The names of a record after a prefix, and the index of the first of them."""
+        own, length, count = self.index.own[record_index], len(prefix), len(self.index.spellings)
         kept: list[int] = []
         for entry in self.behind[prefix]:
             place, spelling = divmod(entry, count)
             if spelling in own and (place not in self.shortest or self.is_shortest(place, own, length)):
                 kept.append(place)
         behind = {name[length:]: name for name in map(self.names.__getitem__, kept)}
-        return kept[0] if kept else 0, Group(self.index.records[at], prefix, behind)
+        return kept[0] if kept else 0, Group(self.index.records[record_index], prefix, behind)
 
     def is_shortest(self, place: int, own: frozenset[int], length: int) -> bool:
-        """Whether no spelling of a record has a name behind a shorter prefix: `recurrent_kernel` is no
-        `kernel` behind "recurrent_" where a record has both.
+        """Whether no spelling of a record matches a name after a shorter prefix: if a record has both,
+        `recurrent_kernel` is not `kernel` with the prefix "recurrent_".
         """
         lengths = self.shortest[place]
         return all(lengths[spelling] >= length for spelling in own & lengths.keys())
 
 
 def spelled(names: Iterable[str], among: Iterable[Record] | None, marked: bool | None = None) -> Spelled:
-    """Names as the records have them; among and marked: as for `find`."""
+    """Names matched with the spellings of records; among and marked: as for `find`."""
     known = of_all() if among is None else index(tuple(among))
     behind: dict[str, list[int]] = {}
     shortest: dict[int, dict[int, int]] = {}
@@ -191,7 +198,7 @@ def last_word(name: str) -> str:
 
 
 def last_part(prefix: str) -> str:
-    """The name of the layer that a prefix is.
+    """The name of the innermost layer in a prefix.
 
     >>> last_part("encoder/basic_lstm_cell/")
     'basic_lstm_cell'
@@ -226,13 +233,13 @@ def index(of: tuple[Record, ...]) -> Index:
 
 
 def inverse(held: Iterable[tuple[int, Iterable[Key]]]) -> dict[Key, tuple[int, ...]]:
-    """The places where each thing is, of what is at each place.
+    """The indices at which each value is, from the values at each index.
 
     >>> inverse([(0, "ab"), (1, "b")])
     {'a': (0,), 'b': (0, 1)}
     """
-    found: dict[Key, dict[int, None]] = {}
+    places: dict[Key, dict[int, None]] = {}
     for place, things in held:
         for thing in things:
-            found.setdefault(thing, {})[place] = None
-    return {thing: tuple(at) for thing, at in found.items()}
+            places.setdefault(thing, {})[place] = None
+    return {thing: tuple(at) for thing, at in places.items()}

@@ -1,24 +1,24 @@
-"""The notation that says where each number of a layout lies, and its parser.
+"""The notation for the place of each number in a layout, and its parser.
 
-An array is written as the parameter it holds, indexed by its axes in their order, as in einops; an axis may
-be composed of several, and the gate axis `g` is labelled: its labels are the gates, in order.
+An array is written as the parameter it holds, indexed by its axes in order, as in einops. An axis may be
+composed of several, and the gate axis `g` has labels: the gates, in order.
 
     W[(g:rzn h) x]                  torch's weight_ih: the gates r z n above one another
     W[x (g:zrn h)]                  Keras' kernel
     W[(h g:gifo) x]                 Chainer's: the gates of one unit beside one another
     d_n[h]                          one gate's bias
     W[x (g:igfo h)] / R[k (g:igfo h)]   one array on top of the other; `|` is beside, `/2` along axis 2
-    R[k (g:zr h)]; R_n[k h] : k (3 h)   one buffer after the other; behind `:` the shape it is declared with
+    R[k (g:zr h)]; R_n[k h] : k (3 h)   one buffer after the other; after `:` the declared shape
     {L D: W[(g:rzn h) x]; R[(g:rzn h) k]}   for every layer, and in it for every direction
-    W[x (g:zrn h) ~ h x]            in the place of each gate's [x, h] lies the buffer of an [h, x]
+    W[x (g:zrn h) ~ h x]            each gate's place [x, h] holds the raw buffer of an array [h, x]
 
 Parameters: W the inputs' weights, R the recurrent weights, b and d the input and the recurrent bias, p the
-peepholes, P the projection and q its bias. Where two of b and d add up before anything happens to them, and a
-layout has but one, that one is their sum.
+peepholes, P the projection and q its bias. If b and d are only used as their sum, a layout with a single bias
+stores the sum.
 
-Axes: x inputs (of a layer above the first: the directions' outputs), h hidden, k what recurs (the output: h,
-or y where there is a projection), y the projected output, g gates, L layers, D directions, 1 and other
-numbers themselves.
+Axes: x inputs (of upper layers: the outputs of all directions), h hidden, k the recurrent input (the output:
+h, or y with a projection), y the projected output, g gates, L layers, D directions; a number stands for
+itself.
 """
 
 import re
@@ -57,9 +57,9 @@ Axis = tuple[Atom, ...]  # outermost first
 
 @dataclass(frozen=True)
 class Term:
-    """A parameter, of one gate or of several along an axis, and the axes it lies in.
+    """A parameter, of one gate or of several along an axis, with its axes.
 
-    raw: the axes of each gate's buffer, where it is not simply an array of those of the term.
+    raw: the axes of each gate's buffer, if these are not the axes of the term.
     """
 
     parameter: str
@@ -81,7 +81,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Stack:
-    """Terms put together along one axis, which is negative when counted from the last."""
+    """Terms concatenated along an axis, which is negative if counted from the last."""
 
     terms: tuple[Term, ...]
     axis: int = 0
@@ -104,7 +104,7 @@ class Loop:
 
 @dataclass(frozen=True)
 class Flat:
-    """Buffers one after the other, as one axis or in a shape that is declared."""
+    """Buffers one after the other, as a vector or in a declared shape."""
 
     parts: tuple[Stack | Loop, ...]
     shape: tuple[Axis, ...] = ()
@@ -117,7 +117,7 @@ Pattern = Stack | Flat
 
 
 def axes_text(axes: tuple[Axis, ...]) -> str:
-    """Axes as they are written."""
+    """Axes in the notation."""
     texts = [" ".join(map(str, axis)) for axis in axes]
     return " ".join(text if len(axis) == 1 else f"({text})" for text, axis in zip(texts, axes, strict=True))
 
@@ -134,9 +134,9 @@ def terms(pattern: Stack | Flat | Loop) -> tuple[Term, ...]:
 
 
 def parse(text: str) -> Pattern:
-    """The pattern that a text in the notation says; its `str` is a text that says the same.
+    """The pattern of a text in the notation; `str` of it is an equivalent text.
 
-    Raises `LayoutError` with the place of what is not in the notation.
+    Raises `LayoutError` with the place of the error.
 
     >>> parse("W[(g:rzn h) x]").terms[0].gates
     'rzn'
@@ -166,11 +166,11 @@ class Parser:
         return alone if len(parts) == 1 and isinstance(alone, Stack) and not shape else Flat(parts, shape)
 
     def parts(self) -> tuple[Stack | Loop, ...]:
-        """Stacks and loops with ; between them."""
-        found = [self.part()]
+        """Stacks and loops, separated by ;."""
+        parts = [self.part()]
         while self.taken(";"):
-            found.append(self.part())
-        return tuple(found)
+            parts.append(self.part())
+        return tuple(parts)
 
     def part(self) -> Stack | Loop:
         """A loop in braces, or a stack."""
@@ -187,19 +187,21 @@ class Parser:
         return Loop(over, parts)
 
     def stack(self) -> Stack:
-        """Terms with one and the same sign between them."""
-        found = [self.term()]
+        """Terms, all separated by the same sign."""
+        stacked = [self.term()]
         axes: set[int] = set()
         while self.ahead() in ("/", "|"):
             sign = self.token()
             axes.add(-1 if sign == "|" else int(self.token()) if self.ahead().isdigit() else 0)
-            found.append(self.term())
+            stacked.append(self.term())
         if len(axes) > 1:
             self.wrong("terms are put together along one axis")
         axis = axes.pop() if axes else 0
-        if len({len(term.axes) for term in found}) > 1 or (len(found) > 1 and axis >= len(found[0].axes)):
+        if len({len(term.axes) for term in stacked}) > 1 or (
+            len(stacked) > 1 and axis >= len(stacked[0].axes)
+        ):
             self.wrong("terms that are put together have as many axes, and that axis")
-        return Stack(tuple(found), axis)
+        return Stack(tuple(stacked), axis)
 
     def term(self) -> Term:
         """A parameter with its axes in brackets."""
@@ -221,19 +223,19 @@ class Parser:
 
     def axes(self, until: str) -> tuple[Axis, ...]:
         """Axes up to one of the signs, or to the end."""
-        found: list[Axis] = []
+        axes: list[Axis] = []
         while self.ahead() and self.ahead() not in until:
             if self.taken("("):
                 inner: list[Atom] = []
                 while not self.taken(")"):
                     inner.append(self.atom())
-                found.append(tuple(inner))
+                axes.append(tuple(inner))
             else:
-                found.append((self.atom(),))
-        return tuple(found)
+                axes.append((self.atom(),))
+        return tuple(axes)
 
     def atom(self) -> Atom:
-        """A letter or a number; behind g: the labels."""
+        """A letter or a number; for g also the labels."""
         name = self.token()
         if not name.isdigit() and (len(name) != 1 or name not in AXES):
             self.wrong(f"no axis is called {name}; there are {' '.join(AXES)}")
@@ -247,7 +249,7 @@ class Parser:
         return Atom(name, labels[0])
 
     def ahead(self) -> str:
-        """The next token, or nothing at the end."""
+        """The next token, which is not taken; "" at the end."""
         match = TOKEN.match(self.text, self.place)
         rest = self.text[self.place :].lstrip()
         if match is None and rest:
@@ -257,20 +259,20 @@ class Parser:
 
     def token(self) -> str:
         """The next token, taken."""
-        found = self.ahead()
-        if not found:
+        token = self.ahead()
+        if not token:
             self.wrong("the text ends too early")
         match = TOKEN.match(self.text, self.place)
         assert match is not None
         self.place = match.end()
-        return found
+        return token
 
     def taken(self, sign: str) -> bool:
-        """Whether the next token is this one, which is then taken."""
+        """Takes the next token if it is this one; gives whether it was."""
         return self.ahead() == sign and bool(self.token())
 
     def expect(self, sign: str) -> None:
-        """Takes this token."""
+        """Takes this token; raises `LayoutError` for any other."""
         if not self.taken(sign):
             self.wrong(f"{sign} is expected")
 

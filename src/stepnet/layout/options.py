@@ -1,9 +1,9 @@
-"""What answers a question that stepnet asks: an option of the command line, and an argument in Python.
+"""The options of the command line, and the arguments in Python, that messages ask for.
 
     semantics    --semantics reset=VALUE (Python: semantics={'reset': 'after' or 'before'})
 
-A message that asks for something names what to say by a row of this table. So all say it in one way, and one
-test gives every answer.
+Every message that asks for something uses a row of this table, so that all have the same form, and a test
+covers each.
 """
 
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Option:
-    """An option of the command line, what stands behind it, and the argument of a Python function that is the
-    same. The last two are templates, of what the question is about.
+    """An option of the command line, its value, and the argument of a Python function for the same. The last
+    two are templates.
     """
 
     name: str
@@ -20,7 +20,7 @@ class Option:
     argument: str
 
     def text(self, **about: str) -> str:
-        """The option as a message says it."""
+        """The option as text in a message; about: the fields of the templates."""
         value, argument = self.value.format(**about), self.argument.format(**about)
         return f"{self.name}{value and f' {value}'} (Python: {argument})"
 
@@ -47,7 +47,7 @@ OPTIONS = {
 
 
 def option(question: str, **about: str) -> str:
-    """What answers a question, for a message; about: what the question is about, as its row has it.
+    """The text, for a message, that asks for an option; about: the fields of the option's templates.
 
     >>> option("layout of", module="encoder", layout="torch.gru")
     "--from encoder=torch.gru (Python: layouts={'encoder': 'torch.gru'})"

@@ -1,9 +1,8 @@
-"""Where each block lies: the regions of a record's arrays.
+"""The place of each block: the regions of a record's arrays.
 
 A block is one parameter of one gate, layer and direction: W_z of layer 0, forward, [hidden, inputs]. Its
-region in an array is a start along each axis of the array, and for each axis of the block the axis of the
-array that it runs along, and its step there. So a block of any array is a strided view of it, whatever the
-layout.
+region has a start along each axis of the array and, for each axis of the block, the axis of the array that it
+runs along, and the step there. So in any layout, a block is a strided view of an array.
 """
 
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from stepnet.layout.sizes import Shape, Sizes, flat_length, shape_of, stack_shap
 
 GATE_ORDER = "rzifgon"
 Array = np.ndarray[Any, np.dtype[Any]]
-KEPT = 8  # a conversion asks for the places of two records, and those of an optimiser's moments for the same
+KEPT = 8  # cached results: a conversion needs two, and those of an optimiser's moments the same two
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Block:
         return f"{name}{where}{', backward' if self.direction else ''}"
 
     def order(self) -> tuple[int, int, int, int]:
-        """What blocks are sorted by: the parameter, the layer, the direction, the gate."""
+        """A key for sorting: by parameter, layer, direction and gate."""
         parameter = list(PARAMETERS).index(self.parameter)
         return parameter, self.layer, self.direction, GATE_ORDER.find(self.gate)
 
@@ -51,11 +50,11 @@ class Block:
 
 @dataclass(frozen=True)
 class Region:
-    """The place of a block in the array of that name.
+    """The place of a block in an array.
 
-    start: along each axis of the array. steps: for each axis of the block the array's axis, and the step
-    along it. flat: these are of the array as a vector. raw: the region holds the buffer of the block, and
-    `shape` is the region's own.
+    array: its name. start: the index along each axis of the array. steps: for each axis of the block, the
+    axis of the array and the step along it. flat: whether start and steps refer to the array as a vector.
+    raw: whether the region holds the raw buffer of the block; `shape` is then that of the region.
     """
 
     block: Block
@@ -67,7 +66,7 @@ class Region:
     raw: bool = False
 
     def view(self, array: Array) -> Array:
-        """The block in an array, as a view: of a raw one, the region it lies in."""
+        """The block as a view of an array; for a raw one, its region."""
         if self.flat and array.ndim != 1:
             array = array.reshape(-1)
         ends = list(self.start)
@@ -87,7 +86,7 @@ def regions(record: Record, sizes: Sizes) -> tuple[Region, ...]:
 
 
 def entry_regions(entry: Entry, sizes: Sizes) -> Iterator[Region]:
-    """The place of every block of one array."""
+    """The place of every block of an array."""
     pattern = entry.pattern
     if isinstance(pattern, Stack):
         yield from stack_regions(entry.name, pattern, sizes, entry.layer, entry.direction)
@@ -106,7 +105,7 @@ def entry_regions(entry: Entry, sizes: Sizes) -> Iterator[Region]:
 def buffers(
     parts: tuple[Stack | Loop, ...], sizes: Sizes, layer: int | None, direction: int | None, base: int = 0
 ) -> Iterator[tuple[Stack, int | None, int | None, int]]:
-    """Every buffer of a vector, with its layer, direction and where it begins."""
+    """Every buffer of a vector, with its layer, direction and start."""
     for part in parts:
         if isinstance(part, Stack):
             yield part, layer, direction, base
@@ -114,15 +113,15 @@ def buffers(
             continue
         layers = range(sizes.layers) if "L" in part.over else [layer]
         ways = range(sizes.directions) if "D" in part.over else [direction]
-        for one, way in product(layers, ways):
-            yield from buffers(part.parts, sizes, one, way, base)
-            base += flat_length(part.parts, sizes, one or 0)
+        for layer_number, way in product(layers, ways):
+            yield from buffers(part.parts, sizes, layer_number, way, base)
+            base += flat_length(part.parts, sizes, layer_number or 0)
 
 
 def stack_regions(
     name: str, stack: Stack, sizes: Sizes, layer: int | None, direction: int | None
 ) -> Iterator[Region]:
-    """The place of every block of terms put together."""
+    """The place of every block of concatenated terms."""
     offset = 0
     for term in stack.terms:
         shape = term_shape(term, sizes, layer or 0)
@@ -148,22 +147,22 @@ def term_regions(
     letters = PARAMETERS[term.parameter]
     if term.raw:
         letters = "".join(sorted(letters, key=lambda letter: where[letter]))
-    for one, way, (index, gate) in product(layers, ways, enumerate(gates)):
+    for layer_number, way, (index, gate) in product(layers, ways, enumerate(gates)):
         start = list(corner)
-        for letter, at in (("L", one), ("D", way), ("g", index)):
+        for letter, at in (("L", layer_number), ("D", way), ("g", index)):
             if letter in where:
                 axis, step = where[letter]
                 start[axis] += at * step
-        shape = tuple(sizes.of(letter, one) for letter in letters)
-        block = Block(term.parameter, gate, one, way)
+        shape = tuple(sizes.of(letter, layer_number) for letter in letters)
+        block = Block(term.parameter, gate, layer_number, way)
         steps = tuple(where[letter] for letter in letters)
         yield Region(block, name, shape, tuple(start), steps, raw=bool(term.raw))
 
 
 def index_map(record: Record, sizes: Sizes) -> dict[Block, tuple[str, Array]]:
-    """For every block the array it lies in, and the place there of each of its numbers, counted in C order.
+    """For every block, its array, and the index there of each of its numbers, in C order.
 
-    This is what proves a layout: every number of every array is in one block, and in one place of it.
+    It proves a layout: every number of every array must be in exactly one place of one block.
 
     >>> from stepnet.layout.record import Record
     >>> rnn = Record("mine.rnn", "rnn", {"w": "W[x h]", "u": "R[k h]"})

@@ -1,11 +1,11 @@
-"""Which shapes cannot be those of a record: what each axis says by itself, before equations are solved.
+"""A quick test whether shapes can be those of a record, by single axes, before equations are solved.
 
     torch.gru has weight_ih_l0 [3*h, x] and weight_hh_l0 [3*h, h]
-    shapes (12, 5) and (12, 7)    12 is 3*4, and 7 is not 4: it is none
+    shapes (12, 5) and (12, 7)    12 is 3*4, and 7 is not 4: they do not fit
 
 A file may have hundreds of thousands of layers by their names. To solve the equations of one takes a
-millisecond, and to look at its axes some microseconds: only those that may fit are solved. 250,000 layers of
-Keras' names and of different shapes that do not fit took 5 minutes of one core, and take 30 s.
+millisecond, to look at its axes some microseconds. 250,000 layers with Keras' names and shapes that do not
+fit took 5 minutes on a core without this test, and take 30 s with it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,8 +20,10 @@ from stepnet.layout.solve import Unknowns, equations, flat_products, needed, unk
 
 @dataclass(frozen=True)
 class Array:
-    """What the shape of an array has to be: so many axes, and of some of these the place, a number by which
-    the length divides, and the letter of the size that it is then, "" where it is none.
+    """A condition on the shape of an array.
+
+    axes: the number of axes. lengths: for some of them (axis, factor, letter): the length is a multiple of
+    the factor, and the quotient is the size of that letter, if it is not "".
     """
 
     name: str
@@ -30,30 +32,30 @@ class Array:
 
 
 def conditions(record: Record, names: Iterable[str]) -> tuple[Array, ...]:
-    """What shapes of a record's arrays of these names have to be, as far as one axis tells."""
+    """The conditions on the shapes of a record's arrays of these names that single axes give."""
     places = {name: place for name in names if (place := record.place(name)) is not None}
     known = unknowns(record, places.values())
-    found: list[Array] = []
+    arrays: list[Array] = []
     for name, (template, layer, _) in places.items():
         pattern = record.patterns[template]
         axes = axes_of(pattern)
         lengths = [  # the lengths of this shape are the places of the axes
-            (one.length, *condition(one.products, known, one.layer))
-            for one in equations(name, pattern, tuple(range(axes)), layer)
+            (equation.length, *condition(equation.products, known, equation.layer))
+            for equation in equations(name, pattern, tuple(range(axes)), layer)
         ]
         if isinstance(pattern, Flat) and not lengths:
             lengths.append((0, *condition(tuple(flat_products(pattern.parts)), known, 0)))
-        found.append(Array(name, axes, tuple(lengths)))
-    return tuple(found)
+        arrays.append(Array(name, axes, tuple(lengths)))
+    return tuple(arrays)
 
 
 def axes_of(pattern: Pattern) -> int:
-    """How many axes an array has."""
+    """The number of axes of an array."""
     return len(pattern.shape if isinstance(pattern, Flat) else pattern.terms[0].axes) or 1
 
 
 def condition(products: tuple[tuple[Atom, ...], ...], known: Unknowns, layer: int) -> tuple[int, str]:
-    """The number by which a sum of products divides, and the letter of what is left, where it is one size."""
+    """A factor of a sum of products, and the letter of the quotient if it is a single size, else ""."""
     factors = [
         prod(len(atom.labels) or (int(atom.name) if atom.name.isdigit() else 1) for atom in atoms)
         for atoms in products
@@ -68,7 +70,7 @@ def condition(products: tuple[tuple[Atom, ...], ...], known: Unknowns, layer: in
 
 
 def possible(arrays: tuple[Array, ...], shapes: Mapping[str, Shape]) -> bool:
-    """Whether shapes are as `conditions` say; those that are may still be none of the record.
+    """Whether shapes meet the conditions. Shapes that do may still not fit the record.
 
     >>> from stepnet.layout import record
     >>> gru = conditions(record("torch.gru"), ["weight_ih_l0", "weight_hh_l0"])

@@ -1,9 +1,9 @@
-"""What is known of one framework's weights: a record, and the arrays that it says there are.
+"""Records: the layout of one kind of layer in one framework, as data.
 
-A record is data: where each number lies, in the notation, and separately what function the numbers
-parametrise. Names of arrays are templates: {L} is the layer and {D} the direction, as `directions` spells
-it; {C} is both in one number, that of a layer's first direction and then that of its second. A name without
-them gets both in front where there are several: `0/forward/kernel`. A ? at the end: the array may be missing.
+A record has the place of each number, in the notation, and separately the function that the numbers
+parametrise. Names of arrays are templates: {L} is the layer, {D} the direction, spelled as in `directions`,
+and {C} a number that counts both, the directions of a layer first. If there are several layers or directions,
+a name without these gets them as a prefix: `0/forward/kernel`. A ? at the end marks an optional array.
 """
 
 import re
@@ -24,10 +24,10 @@ KINDS = {"W": "W", "R": "R", "b": "bias", "d": "bias", "p": "peepholes", "P": "p
 
 @dataclass(frozen=True)
 class Evidence:
-    """Where a record was read, whether the framework was run, and the versions it holds for."""
+    """The source of a record, how it was verified by running the framework, and the versions it holds for."""
 
     source: str
-    run: str = ""  # how it was verified by running; empty where it was not
+    run: str = ""  # empty if it was not run
     versions: str = ""
 
     def __str__(self) -> str:
@@ -37,7 +37,10 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Entry:
-    """One array of a record at given sizes: its name, where its numbers lie, and whose they are."""
+    """An array of a record at certain sizes: its name, its pattern, and its layer and direction.
+
+    layer, direction: None if the array has numbers of all of them.
+    """
 
     name: str
     template: str
@@ -48,7 +51,7 @@ class Entry:
 
     @property
     def kinds(self) -> set[str]:
-        """What it holds: weights, biases, peepholes, a projection; arrays of a kind are all there or none."""
+        """The kinds of its parameters. Of a kind, either all optional arrays are present or none."""
         return {KINDS[term.parameter] for term in terms(self.pattern)}
 
 
@@ -108,7 +111,7 @@ class Record:
         return hash(self.name)
 
     def gates_of(self, term: Term) -> str | tuple[str]:
-        """The gates of a term, checked; one empty name for a parameter that has none."""
+        """The gates of a term; ("",) for a parameter without gates. Raises `LayoutError` for wrong axes."""
         names = [atom.name for axis in term.axes for atom in axis if atom.name != "1"]
         if sorted(set(names) - set("gLD")) != sorted(PARAMETERS[term.parameter]):
             expected = " ".join(PARAMETERS[term.parameter])
@@ -128,7 +131,7 @@ class Record:
 
     @property
     def gates(self) -> str:
-        """The gates it stores; those of the cell, less i where that is 1 - f."""
+        """The gates that it stores: those of the cell, without i if that is 1 - f."""
         return (
             GATES[self.cell].replace("i", "") if self.semantics.get("coupled") is True else GATES[self.cell]
         )
@@ -144,7 +147,7 @@ class Record:
         return any(term.parameter in "bd" for term in self.terms())
 
     def misfit(self, sizes: Sizes) -> str | None:
-        """Why it has no place for layers of these sizes; None where it has."""
+        """Why it cannot store layers of these sizes; None if it can."""
         if self.ways not in (None, sizes.directions):
             counts = {1: "one direction", 2: "both directions"}
             return f"{self.name} is of {counts[self.ways]}, and here {counts[sizes.directions]} would be"
@@ -162,20 +165,20 @@ class Record:
 
     @property
     def layered(self) -> bool:
-        """Whether it says by itself which layer a number is of, in names, axes or buffers."""
+        """Whether its names, axes or buffers distinguish layers."""
         return any("L" in letters_of(self.patterns[name]) | named(name) for name in self.patterns)
 
     @property
     def names_layers(self) -> bool:
-        """Whether the names of all its arrays say which layer they are of."""
+        """Whether the names of all its arrays contain the layer."""
         return all("L" in named(self.full[name]) for name in self.patterns)
 
     def layer_of(self, name: str) -> int:
-        """The layer of an array by its name; the first where the name does not say."""
+        """The layer of an array by its name; 0 if the name does not contain it."""
         return self.known(name)[1] or 0
 
     def in_layer(self, name: str, layer: int, sizes: Sizes) -> str:
-        """What an array is called as the same one of another layer.
+        """The name of the corresponding array of another layer.
 
         >>> gru = Record("mine.gru", "gru", {"w_l{L}{D}": "W[(g:rzn h) x]", "u": "R[(g:rzn h) k]"})
         >>> [gru.in_layer(name, 1, Sizes(2, 3, layers=2)) for name in ("w_l0backward/", "u")]
@@ -186,7 +189,7 @@ class Record:
 
     @computed_once
     def patterns(self) -> dict[str, Pattern]:
-        """What the notation says, by template."""
+        """The parsed notation, by template."""
         return {name: parse(text) for name, text in self.arrays.items()}
 
     def parameters(self, template: str) -> set[str]:
@@ -201,7 +204,7 @@ class Record:
         return {template: with_place(template, pattern) for template, pattern in self.patterns.items()}
 
     def entries(self, sizes: Sizes) -> Iterator[Entry]:
-        """Every array there is at these sizes, in order: by layer and direction first."""
+        """All arrays at these sizes, ordered by layer, direction and template."""
         for layer in range(sizes.layers):
             for direction in range(sizes.directions):
                 for template, pattern in self.patterns.items():
@@ -229,20 +232,20 @@ class Record:
         return name.replace("{L}", str(layer)).replace("{D}", way)
 
     def place(self, name: str) -> tuple[str, int | None, int | None] | None:
-        """The template, layer and direction of an array by its name; None for a name it does not know."""
+        """The template, layer and direction of an array by its name; None for an unknown name."""
         for template, pattern in self.spellings.items():
             match = pattern.fullmatch(name)
             if match:
-                found = match.groupdict()
-                if "C" in found:
-                    return template, *divmod(int(found["C"]), len(self.directions))
-                layer = int(found["L"] or 0) if "L" in found else None
-                direction = int(found["D"] == self.directions[1]) if "D" in found else None
+                groups = match.groupdict()
+                if "C" in groups:
+                    return template, *divmod(int(groups["C"]), len(self.directions))
+                layer = int(groups["L"] or 0) if "L" in groups else None
+                direction = int(groups["D"] == self.directions[1]) if "D" in groups else None
                 return template, layer, direction
         return None
 
     def known(self, name: str) -> tuple[str, int | None, int | None]:
-        """As `place`; raises `LayoutError` for a name it does not know."""
+        """As `place`; raises `LayoutError` for an unknown name."""
         place = self.place(name)
         if place is None:
             raise LayoutError(f"{self.name} has no array {name!r}")
@@ -250,12 +253,12 @@ class Record:
 
     @property
     def spelled_ways(self) -> tuple[str, ...]:
-        """How {D} may be spelled."""
+        """All spellings of {D}."""
         return (*self.directions, *([] if self.lone_direction is None else [self.lone_direction]))
 
     @computed_once
     def spellings(self) -> dict[str, re.Pattern[str]]:
-        """The names that each template stands for."""
+        """A pattern for the names of each template."""
         both = "|".join(map(re.escape, self.directions))
         ways = "|".join(map(re.escape, self.spelled_ways))
         fields = {
@@ -266,27 +269,28 @@ class Record:
             "{D}": f"(?P<D>{ways})",
             "{D/}": f"(?P<D>{both}|)",
         }
-        found: dict[str, re.Pattern[str]] = {}
+        spellings: dict[str, re.Pattern[str]] = {}
         for template in self.patterns:
             text = re.escape(self.full[template])
             for braces, pattern in fields.items():
                 text = text.replace(re.escape(braces), pattern)
-            found[template] = re.compile(text)
-        return found
+            spellings[template] = re.compile(text)
+        return spellings
 
     def names(self) -> list[str]:
-        """The names of its arrays in one layer and direction, those that may be missing with a ?."""
+        """The names of its arrays for one layer and direction; optional ones end in ?."""
         return [f"{entry.name}{'?' if entry.optional else ''}" for entry in self.entries(Sizes(1, 1))]
 
     @computed_once
     def behind_prefix(self) -> dict[str, str]:
-        """By template a pattern of its names behind a prefix, which ends in no letter or digit."""
-        texts = {name: re.sub(r"\?P<[LDC]>", "?:", one.pattern) for name, one in self.spellings.items()}
+        """By template, a pattern for its names after a prefix, which does not end in a letter or digit."""
+        texts = {
+            name: re.sub(r"\?P<[LDC]>", "?:", spelling.pattern) for name, spelling in self.spellings.items()
+        }
         return {name: f"((?:.*?[^A-Za-z0-9])??)(?:{text})" for name, text in texts.items()}
 
     def takes_for_place(self, front: str) -> bool:
-        """Whether it would read what stands before its names as the place of a layer or a direction, where
-        there is just one.
+        """Whether, for one layer and direction, it would read a prefix of its names as a layer or direction.
 
         >>> gru = Record("mine.gru", "gru", {"w": "W[(g:rzn h) x]", "r_w": "R[(g:rzn h) k]"})
         >>> [gru.takes_for_place(front) for front in ("rnns.0/", "rnns_0/", "my_backward/")]
@@ -294,11 +298,11 @@ class Record:
         """
         texts = [re.compile(text) for text in self.behind_prefix.values()]
         names = [front + entry.name for entry in self.entries(Sizes(1, 1))]
-        whole = [match for name in names for text in texts if (match := text.fullmatch(name))]
-        return any(len(match[1]) < len(front) for match in whole)
+        matches = [match for name in names for text in texts if (match := text.fullmatch(name))]
+        return any(len(match[1]) < len(front) for match in matches)
 
     def tails(self, template: str) -> tuple[str, ...]:
-        """What the names of a template end in, behind the last of its layer and direction, without digits.
+        """The endings of a template's names, after its layer and direction, without digits.
 
         >>> gru = Record("mine.gru", "gru", {"w_l{L}{D}": "W[(g:rzn h) x]", "u0": "R[(g:rzn h) k]"})
         >>> gru.tails("w_l{L}{D}"), gru.tails("u0")
@@ -309,60 +313,58 @@ class Record:
         return tuple(end.rstrip(digits) for end in ends)
 
     def same_as(self, other: "Record") -> bool:
-        """Whether another record says the same of the same arrays, whatever its framework calls its
-        settings.
-        """
-        return self.said() == other.said()
+        """Whether another record describes the same layout and function, apart from names of settings."""
+        return self.content() == other.content()
 
     def notation(self, names: set[str]) -> dict[str, tuple[str, int | None, int | None]]:
-        """What it says of arrays of these names, with the layer and direction of each."""
+        """The notation of arrays of these names, with the layer and direction of each."""
         places = {name: self.place(name) for name in names}
         return {
             name: (self.arrays[place[0]], *place[1:]) for name, place in places.items() if place is not None
         }
 
-    def said(self) -> tuple[Any, ...]:
-        """What it says of arrays and of the function."""
+    def content(self) -> tuple[Any, ...]:
+        """The arrays and the function that it describes, for comparison."""
         fixed = {name: value for name, value in self.semantics.items() if not isinstance(value, Setting)}
         chosen = {name: (value.allowed, value.usual) for name, value in self.settings().items()}
         return self.cell, self.arrays, self.directions, Semantics(self.cell, **fixed), chosen
 
-    def settled(self, given: Mapping[str, Any]) -> Semantics:
+    def settled(self, stated: Mapping[str, Any]) -> Semantics:
         """The function that its numbers parametrise. See `Semantics.settled`."""
-        return Semantics.settled(self.name, self.cell, self.semantics, given)
+        return Semantics.settled(self.name, self.cell, self.semantics, stated)
 
     def translated(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The semantics that a framework's own settings say, by its names and values; others are left out.
+        """The semantics for a framework's settings, by its names and values; other settings are ignored.
 
         Raises `LayoutError` for a value that the record does not know.
         """
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name, setting in self.settings().items():
             if setting.name in settings:
-                found[name] = setting.ours(self.name, settings[setting.name])
-        return found
+                values[name] = setting.ours(self.name, settings[setting.name])
+        return values
 
-    def assumed(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What nobody says of the function, and so is taken to be as usual: the framework's names and values.
+    def assumed(self, stated: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings that are assumed to have their usual values, by the framework's names.
 
-        given: what is said, by field of `Semantics`.
+        stated: the semantics that are stated, by field of `Semantics`.
         """
         return {
             setting.name: setting.theirs(setting.usual)
             for name, setting in self.settings().items()
-            if name not in given and setting.usual is not None
+            if name not in stated and setting.usual is not None
         }
 
     def settings(self) -> dict[str, Setting]:
-        """What its framework lets one choose, by field of `Semantics`."""
+        """The settings that its framework has, by field of `Semantics`."""
         return {name: value for name, value in self.semantics.items() if isinstance(value, Setting)}
 
 
 def with_place(template: str, pattern: Pattern) -> str:
-    """A template with its layer and direction: in front, where neither it nor its notation says them."""
+    """A template with layer and direction, as prefixes unless it or its notation contains them."""
     name = template.removesuffix("?")
-    said = letters_of(pattern) | named(name)
-    return "".join(text for letter, text in (("L", "{L/}"), ("D", "{D/}")) if letter not in said) + name
+    letters = letters_of(pattern) | named(name)
+    return "".join(text for letter, text in (("L", "{L/}"), ("D", "{D/}")) if letter not in letters) + name
 
 
 def letters_in(term: Term) -> set[str]:
@@ -371,12 +373,12 @@ def letters_in(term: Term) -> set[str]:
 
 
 def named(name: str) -> set[str]:
-    """Which of L and D a template says."""
+    """Those of L and D that a template contains."""
     return {letter for letter in "LD" if f"{{{letter}" in name or "{C}" in name}
 
 
 def loops(pattern: Stack | Flat | Loop) -> set[str]:
-    """Which of L and D buffers repeat over."""
+    """Those of L and D that buffers repeat over."""
     if isinstance(pattern, Stack):
         return set()
     over = set(pattern.over) if isinstance(pattern, Loop) else set[str]()

@@ -1,9 +1,9 @@
-"""All records by name: the only place that knows which files of records there are."""
+"""All records by name, and the list of the files that they are in."""
 
 from functools import cache
 from importlib import import_module
 
-import stepnet.layout.records as folder  # here, so that it is loaded before the function takes its name
+import stepnet.layout.records as folder  # loaded first, as the function `records` hides the folder
 from stepnet.errors import LayoutError
 from stepnet.layout.record import Record
 from stepnet.values.arguments import instance
@@ -44,14 +44,14 @@ def records() -> dict[str, Record]:
     >>> [name for name in records() if name.startswith("mlx.")]
     ['mlx.rnn', 'mlx.gru', 'mlx.lstm']
     """
-    found: dict[str, Record] = {}
+    by_name: dict[str, Record] = {}
     for file in FILES:
         module = import_module(f"{folder.__name__}.{file}")
-        for one in module.RECORDS:
-            if one.name in found:
-                raise LayoutError(f"two records are called {one.name}")
-            found[one.name] = one
-    return found
+        for entry in module.RECORDS:
+            if entry.name in by_name:
+                raise LayoutError(f"two records are called {entry.name}")
+            by_name[entry.name] = entry
+    return by_name
 
 
 def record(name: str | Record) -> Record:

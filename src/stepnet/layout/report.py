@@ -1,4 +1,4 @@
-"""What a conversion did, step by step: a value that prints."""
+"""The report of a conversion, step by step."""
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -17,9 +17,9 @@ ORDER = ("moved", "negated", "filled", "summed")
 
 @dataclass(frozen=True)
 class Step:
-    """One kind of thing done, to one or more blocks of the target.
+    """Moves of the same kind, of one or more blocks.
 
-    rounding: the largest difference that rounding made; 0 where no number was rounded.
+    rounding: the largest rounding error; 0 if no number was rounded.
     """
 
     kind: str
@@ -51,9 +51,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Made:
-    """An array of the source that its file does not hold as such: of which others it was made, and how.
+    """An array of the source that was computed from other arrays of its file.
 
-    rounding: the largest that computing it made; None where nothing was computed.
+    of: the names of these. how: the formula. rounding: the largest rounding error; None if nothing was
+    rounded.
     """
 
     name: str
@@ -68,7 +69,7 @@ class Made:
 
     @property
     def what(self) -> str:
-        """How it came about, in words."""
+        """How it was computed, in words."""
         return f"{self.name}: {self.how}, of {', '.join(self.of)}"
 
     def __str__(self) -> str:
@@ -112,23 +113,23 @@ class Report:
 
     @property
     def target_sizes(self) -> Sizes:
-        """The sizes of the target: without a projection, where it has none."""
+        """The sizes of the target: without a projection if its layout has none."""
         return target_sizes(self.sizes, self.layout)
 
     @property
     def open_fields(self) -> dict[str, Any]:
-        """What the target's layout leaves open, as `semantics` takes it."""
+        """The semantics that the target's layout leaves open, as for the argument `semantics`."""
         return {name: getattr(self.target_semantics, name) for name in self.layout.settings()}
 
     @property
     def exact(self) -> bool:
         """Whether every step is bit-exact."""
-        return all(one.exact for one in (*self.made, *self.steps))
+        return all(part.exact for part in (*self.made, *self.steps))
 
     @property
     def rounding(self) -> float:
-        """The largest difference that rounding made; 0 where nothing was rounded."""
-        return max((one.rounding or 0.0 for one in (*self.made, *self.steps)), default=0.0)
+        """The largest rounding error; 0 if nothing was rounded."""
+        return max((part.rounding or 0.0 for part in (*self.made, *self.steps)), default=0.0)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -155,7 +156,7 @@ class Report:
                 {"kind": step.kind, "what": step.what, "exact": step.exact, "rounding": step.rounding}
                 for step in self.steps
             ],
-            "made": [asdict(one) for one in self.made],
+            "made": [asdict(array) for array in self.made],
             "notes": list(self.notes),
         }
 
@@ -170,7 +171,7 @@ class Report:
         """
         kind = "" if self.kind == "weights" else f" ({self.kind})"
         lines = [f"{self.source} -> {self.target}{kind}: {self.sizes}"]
-        lines += [f"  {one}" for one in (*self.made, *self.steps)]
+        lines += [f"  {part}" for part in (*self.made, *self.steps)]
         lines += [f"  {text}" for text in assumed_text(self.assumed)]
         if self.settings:
             lines.append(
@@ -187,12 +188,12 @@ def assumed_text(assumed: Mapping[str, Any]) -> list[str]:
     ["assumed as usual: activation='tanh' (--semantics, or semantics=, says otherwise)"]
     """
     values = ", ".join(f"{name}={value!r}" for name, value in assumed.items())
-    said = OPTIONS["semantics"].name
-    return [f"assumed as usual: {values} ({said}, or {said[2:]}=, says otherwise)"] if values else []
+    remedy = OPTIONS["semantics"].name
+    return [f"assumed as usual: {values} ({remedy}, or {remedy[2:]}=, says otherwise)"] if values else []
 
 
 def steps(roundings: Mapping[Move, float]) -> tuple[Step, ...]:
-    """The steps that moves and their roundings are, the most exact first."""
+    """The steps of moves with their roundings, the most exact kinds first."""
     ordered = sorted(roundings, key=lambda move: ORDER.index(move.kind))
     return tuple(
         Step(kind, moves, max(roundings[move] for move in moves))
@@ -222,7 +223,7 @@ def negation(moves: Iterable[Move]) -> str:
 
 
 def sum_text(move: Move) -> str:
-    """A sum, whatever its layer and direction."""
+    """The text of a sum, without layer and direction."""
     parts = [f"{'+' if sign > 0 else '-'} {Block(block.parameter, block.gate)}" for block, sign in move.terms]
     parts += [f"+ {move.constant:g}"] if move.constant else []
     return " ".join(parts).removeprefix("+ ")

@@ -1,4 +1,4 @@
-"""What function the numbers parametrise, whatever lies where: one value, the same words for all frameworks.
+"""The function that weights parametrise, apart from their layout, in the same terms for all frameworks.
 
     simple recurrence   h' = candidate(W x + b + R h + d)
     GRU, reset after    n = candidate(W_n x + b_n + r (R_n h + d_n))
@@ -9,8 +9,8 @@
     coupled             i = 1 - f
     peepholes           i and f see p c, o sees p c'
 
-What a framework lets one choose is a `Setting` in its record. One with no usual value is asked for, as
-nothing in the arrays tells it; one with a usual value is assumed to have it, and the report says so.
+A choice that a framework offers is a `Setting` in its record. The arrays do not contain its value. If it has
+a usual value, that is assumed and reported; else the user is asked.
 """
 
 from collections.abc import Collection, Mapping
@@ -24,11 +24,11 @@ from stepnet.values.arguments import is_one_of, shown
 
 GATES = {"rnn": "n", "gru": "rzn", "lstm": "ifgo", "mgu": "fn"}
 
-# Those of which s(-a) = 1 - s(a): the sense of a gate can be turned round by the signs of its row.
+# Functions with s(-a) = 1 - s(a): negating the weights of a gate inverts its sense.
 SYMMETRIC = ("sigmoid", "hard_sigmoid", "hard_sigmoid_fifth")
 ACTIVATIONS = (*SYMMETRIC, "tanh", "relu", "linear", "softsign", "elu", "selu", "softplus", "silu", "gelu")
 
-FIELDS = {  # those that mean something for a cell
+FIELDS = {  # the fields that apply to a cell
     "rnn": ("candidate_activation", "clip"),
     "gru": ("reset", "update", "gate_activation", "candidate_activation", "clip"),
     "mgu": ("reset", "update", "gate_activation", "candidate_activation"),
@@ -50,14 +50,15 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "gate_activation": ACTIVATIONS,
     "candidate_activation": ACTIVATIONS,
     "output_activation": ACTIVATIONS,
-}  # all others are numbers
+}  # the others are numbers
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a framework lets one choose: its own name for it, its values by ours, and the usual one of ours.
+    """A choice that a framework offers.
 
-    values: None where any number goes. usual: None where it has to be said.
+    name: the framework's name for it. values: the framework's values, by stepnet's; None if it is any number.
+    usual: the usual value, stepnet's; None if there is none.
 
     >>> Setting("linear_before_reset", {"after": 1, "before": 0}).text("after")
     'linear_before_reset=1'
@@ -69,16 +70,17 @@ class Setting:
 
     @property
     def allowed(self) -> frozenset[Any] | None:
-        """The values of ours that it can have; None for any number."""
+        """stepnet's values that it can have; None for any number."""
         return None if self.values is None else frozenset(self.values)
 
     def allows(self, value: Any) -> bool:
-        """Whether the framework can be set to this value of ours."""
+        """Whether the framework can be set to this value of stepnet's."""
         return self.values is None or is_among(value, self.values)
 
     def ours(self, name: str, value: Any) -> Any:
-        """Our value for one of the framework's; raises `LayoutError`, in the name of a record, for an
-        unknown one.
+        """stepnet's value for one of the framework's; raises `LayoutError` for an unknown one.
+
+        name: the record, for the message.
         """
         if self.values is None:
             return value
@@ -89,16 +91,16 @@ class Setting:
         raise LayoutError(f"{name} knows {self.name} to be {known}, not {value!r}")
 
     def theirs(self, value: Any) -> Any:
-        """The framework's value for one of ours."""
+        """The framework's value for one of stepnet's."""
         return value if self.values is None else self.values[value]
 
     def text(self, value: Any) -> str:
-        """The setting as one writes it there."""
+        """The setting with a value, in the framework's words."""
         return f"{self.name}={value if self.values is None else self.theirs(value)!r}"
 
 
 def same(*values: str) -> dict[str, str]:
-    """Values that a framework has by our names.
+    """Values that have the same names in a framework and in stepnet.
 
     >>> same("tanh", "relu")
     {'tanh': 'tanh', 'relu': 'relu'}
@@ -120,7 +122,7 @@ class Semantics:
             hard_sigmoid_fifth(a) is clip(a / 5 + 1/2, 0, 1), as in Keras 2, Theano and ONNX.
         candidate_activation: Of the candidate n or g.
         output_activation: Of the cell on its way to the output, in an LSTM.
-        clip: The bound of what enters the activations of gates and candidate; 0 for none.
+        clip: The bound of the inputs to the activations of gates and candidate; 0 for none.
         cell_clip: The bound of the cell c'; 0 for none.
         projection_clip: The bound of the projected output; 0 for none.
 
@@ -144,55 +146,60 @@ class Semantics:
         check_semantics("semantics", self.cell, self.changed())
 
     def changed(self) -> dict[str, Any]:
-        """The fields that have not their usual value."""
+        """The fields whose values are not the usual ones."""
         usual = {field.name: field.default for field in fields(self)}
         fields_ = {name: value for name, value in vars(self).items() if name != "cell"}
         return {name: value for name, value in fields_.items() if not is_among(value, [usual[name]])}
 
     def shown(self) -> dict[str, Any]:
-        """The fields worth saying: those that a GRU always says, and those that are not usual."""
+        """The fields to show: reset and update of a GRU, and all fields whose values are not usual."""
         always = ("reset", "update") if self.cell in ("gru", "mgu") else ()
         return {name: getattr(self, name) for name in always} | self.changed()
 
     def __repr__(self) -> str:
-        said = ", ".join(f"{name}={value!r}" for name, value in self.shown().items())
-        return f"Semantics({self.cell}{': ' if said else ''}{said})"
+        fields_ = ", ".join(f"{name}={value!r}" for name, value in self.shown().items())
+        return f"Semantics({self.cell}{': ' if fields_ else ''}{fields_})"
 
     @classmethod
-    def settled(cls, name: str, cell: str, known: Mapping[str, Any], given: Mapping[str, Any]) -> "Semantics":
-        """The function, its open fields as given; raises `LayoutError` for missing and fixed ones."""
-        check_semantics(name, cell, given)
-        found: dict[str, Any] = {}
+    def settled(
+        cls, name: str, cell: str, known: Mapping[str, Any], stated: Mapping[str, Any]
+    ) -> "Semantics":
+        """The function of a record: its known fields, and the stated values of the open ones.
+
+        Raises `LayoutError` for an open field without a value, and for a fixed one with another value.
+        """
+        check_semantics(name, cell, stated)
+        values: dict[str, Any] = {}
         for field, value in known.items():
-            found[field] = chosen(name, field, value, given) if isinstance(value, Setting) else value
-        for field, value in given.items():
-            if not isinstance(known.get(field), Setting) and value != getattr(cls(cell, **found), field):
+            values[field] = chosen(name, field, value, stated) if isinstance(value, Setting) else value
+        for field, value in stated.items():
+            if not isinstance(known.get(field), Setting) and value != getattr(cls(cell, **values), field):
                 raise LayoutError(
-                    f"{name} has {field}={getattr(cls(cell, **found), field)!r}, which is not to be chosen, "
+                    f"{name} has {field}={getattr(cls(cell, **values), field)!r}, which is not to be chosen, "
                     f"and given is {value!r}"
                 )
-        return cls(cell, **found)
+        return cls(cell, **values)
 
 
-def chosen(name: str, field: str, setting: Setting, given: Mapping[str, Any]) -> Any:
+def chosen(name: str, field: str, setting: Setting, stated: Mapping[str, Any]) -> Any:
     """The value of an open field."""
-    if field in given:
-        if not setting.allows(given[field]):
+    if field in stated:
+        if not setting.allows(stated[field]):
             raise LayoutError(
-                f"{name} has {field} {' or '.join(map(repr, setting.values or ()))}, not {given[field]!r}"
+                f"{name} has {field} {' or '.join(map(repr, setting.values or ()))}, not {stated[field]!r}"
             )
-        return given[field]
+        return stated[field]
     if setting.usual is None:
         choice = " or ".join(map(repr, setting.values)) if setting.values else "a number"
-        said = option("semantics", field=field, value="VALUE", choice=choice)
+        remedy = option("semantics", field=field, value="VALUE", choice=choice)
         raise LayoutError(
-            f"{name}: the arrays do not tell {field}, which is set there as {setting.name}: say {said}"
+            f"{name}: the arrays do not tell {field}, which is set there as {setting.name}: say {remedy}"
         )
     return setting.usual
 
 
 def check_semantics(name: str, cell: str, values: Mapping[str, Any]) -> None:
-    """Raises `LayoutError` for no cell, for fields that it has not, and for values that are none."""
+    """Raises `LayoutError` for an unknown cell, for fields that it lacks, and for impossible values."""
     if not is_one_of(cell, GATES):
         raise LayoutError(f"{name}: cell is one of {', '.join(GATES)}, not {shown(cell)}")
     for field, value in values.items():
@@ -210,5 +217,5 @@ def check_semantics(name: str, cell: str, values: Mapping[str, Any]) -> None:
 
 
 def is_among(value: Any, allowed: Collection[Any]) -> bool:
-    """Whether a value is one of several words, flags or numbers; what cannot be looked up is none."""
+    """Whether a value is one of several words, flags or numbers; False for values of other types."""
     return isinstance(value, str | int | float) and value in allowed

@@ -1,9 +1,9 @@
-"""The sizes that shapes of arrays tell.
+"""The sizes of a layer, solved from the shapes of its arrays.
 
 Each axis of each array is an equation: its length is the sum, over the terms stacked there, of products of
-sizes. Those with one unknown are solved until none is left. A vector that holds everything is one equation
-with several unknowns; then all sizes that fit it are found, and unless that is one set of sizes, they are
-asked for.
+sizes. Equations with one unknown are solved until none is left. A vector that holds all weights is one
+equation with several unknowns: all sizes that fit it are searched, and unless there is exactly one solution,
+the user is asked for the sizes.
 """
 
 from collections import Counter
@@ -24,29 +24,31 @@ from stepnet.layout.sizes import LETTERS, Shape, Sizes, shape_of
 Unknowns = dict[str, int | None]  # sizes by letter, None where not known yet
 
 MOST_SHOWN = 5  # sizes that fit
-MOST_LAYERS = 16  # that are considered where nothing but the length of a vector tells
+MOST_LAYERS = 16  # that are considered if only the length of a vector is known
 
 
-def told(record: Record, shapes: Mapping[str, Shape], given: Mapping[str, int | None] | None = None) -> Sizes:
-    """The sizes that arrays of these shapes have, by name.
+def sizes_of(
+    record: Record, shapes: Mapping[str, Shape], stated: Mapping[str, int | None] | None = None
+) -> Sizes:
+    """The sizes of a layer whose arrays have these shapes by name.
 
-    given: sizes that the shapes may leave open. Raises `LayoutError` for arrays that are missing, unknown
-    or do not fit, and for sizes that are left open.
+    stated: sizes that the shapes may leave open, as the caller states them. Raises `LayoutError` for arrays
+    that are missing, unknown or do not fit, and `OpenSizesError` for sizes that stay open.
     """
-    sizes = solved(record, shapes, given)
+    sizes = solved(record, shapes, stated)
     check(record, shapes, sizes)
     return sizes
 
 
 def solved(
-    record: Record, shapes: Mapping[str, Shape], given: Mapping[str, int | None] | None = None
+    record: Record, shapes: Mapping[str, Shape], stated: Mapping[str, int | None] | None = None
 ) -> Sizes:
-    """The sizes that solve the equations of some arrays, whether or not all arrays fit them."""
+    """As `sizes_of`, without the check that all arrays are present and fit."""
     places = {name: record.place(name) for name in shapes}
     strangers = [name for name, place in places.items() if place is None]
     if strangers:
         raise LayoutError(f"{record.name} has no array {strangers[0]!r}; it has {', '.join(record.names())}")
-    known = unknowns(record, [place for place in places.values() if place], given)
+    known = unknowns(record, [place for place in places.values() if place], stated)
     system: list[Equation] = []
     for name, place in places.items():
         if place is not None:
@@ -57,17 +59,18 @@ def solved(
 def unknowns(
     record: Record,
     places: Collection[tuple[Any, int | None, int | None]],
-    given: Mapping[str, int | None] | None = None,
+    stated: Mapping[str, int | None] | None = None,
 ) -> Unknowns:
-    """The sizes by letter that are known before any shape is: those given, and the counts that names say.
+    """The sizes by letter that are known without shapes: the stated ones, and the numbers of layers and
+    directions in the names of arrays. The others are None.
 
-    places: what the names of the arrays are in the record, each with its layer and direction.
+    places: the name of each array in the record, with its layer and direction.
     """
-    known = given_unknowns(given or {}, record.projection)
+    known = stated_unknowns(stated or {}, record.projection)
     for letter, index in (("L", 1), ("D", 2)):
-        found = [at for at in (place[index] for place in places) if isinstance(at, int)]
-        if found:
-            known = counted(record.name, known, letter, 1 + max(found))
+        indices = [number for number in (place[index] for place in places) if isinstance(number, int)]
+        if indices:
+            known = counted(record.name, known, letter, 1 + max(indices))
         elif not any(letter in letters_of(pattern) for pattern in record.patterns.values()):
             known[letter] = 1
     return known
@@ -76,7 +79,7 @@ def unknowns(
 def finished(
     record: Record, known: Unknowns, shapes: Mapping[str, Shape], places: Mapping[str, Any]
 ) -> Sizes:
-    """The sizes, the last unknowns from the length of a vector."""
+    """The sizes, where the last unknowns are searched from the length of a vector."""
     if None not in known.values():
         return sizes_from(known)
     for name, place in places.items():
@@ -110,23 +113,25 @@ def check(record: Record, shapes: Mapping[str, Shape], sizes: Sizes) -> None:
     strangers = [name for name in shapes if name not in entries]
     if strangers:
         raise LayoutError(f"{whose} no array {strangers[0]!r}; it has {', '.join(entries)}")
-    beside: dict[str, str] = {}  # the first array that is there, of those that may be missing, by kind
+    present: dict[str, str] = {}  # by kind: the first optional array that is present
     for name, entry in entries.items():
         if entry.optional and name in shapes:
-            beside = dict.fromkeys(entry.kinds, name) | beside
+            present = dict.fromkeys(entry.kinds, name) | present
     for name, entry in entries.items():
-        missed = entry.kinds & beside.keys() if entry.optional and name not in shapes else set[str]()
+        missed = entry.kinds & present.keys() if entry.optional and name not in shapes else set[str]()
         if missed:
-            first = next(one for one in entries if one in {beside[kind] for kind in missed})
+            first = next(
+                entry_name for entry_name in entries if entry_name in {present[kind] for kind in missed}
+            )
             raise LayoutError(f"{name} is missing, and {first} is there")
 
 
 def counted(name: str, known: Unknowns, letter: str, count: int) -> Unknowns:
-    """The sizes with a count that names say; raises `LayoutError` where another one is given."""
-    given = known[letter]
-    if given not in (None, count):
+    """The sizes with a count that is read off names; raises `LayoutError` if another count is stated."""
+    stated = known[letter]
+    if stated not in (None, count):
         what = {"L": "layers", "D": "directions"}[letter]
-        raise LayoutError(f"{name}: the names are of {count} {what}, and given is {what}={given}")
+        raise LayoutError(f"{name}: the names are of {count} {what}, and given is {what}={stated}")
     return known | {letter: count}
 
 
@@ -135,7 +140,7 @@ def counted(name: str, known: Unknowns, letter: str, count: int) -> Unknowns:
 
 @dataclass(frozen=True)
 class Equation:
-    """The length of an axis of an array, as a sum of products: of the layer whose array it is."""
+    """One axis of an array of some layer: its length is a sum of products of sizes."""
 
     array: str
     length: int
@@ -143,17 +148,17 @@ class Equation:
     layer: int
 
     def left(self, known: Unknowns) -> set[str]:
-        """The letters that are not known."""
+        """The letters that are still unknown."""
         return {
             letter for atoms in self.products for atom in atoms for letter in unknown(atom, known, self.layer)
         }
 
     def total(self, known: Unknowns) -> int:
-        """The length by the sizes known."""
+        """The length for known sizes."""
         return sum(value(atoms, known, self.layer) for atoms in self.products)
 
     def solved(self, letter: str, known: Unknowns) -> int:
-        """The one unknown, with which the sum grows; raises `LayoutError` where no whole number fits."""
+        """The value of the only unknown, by bisection; raises `LayoutError` if no whole number fits."""
         low, high = 1, max(1, self.length)
         while low < high:
             middle = (low + high) // 2
@@ -170,18 +175,18 @@ class Equation:
 
 
 def atom_text(atom: Atom) -> str:
-    """What an axis counts, in words where it is one for people."""
+    """The text of an axis in messages, such as "hidden" for h."""
     names = {"x": "inputs", "h": "hidden", "k": "output", "y": "projected"}
     return f"{len(atom.labels)}" if atom.labels else names.get(atom.name, atom.name)
 
 
 def unknown(atom: Atom, known: Unknowns, layer: int) -> list[str]:
-    """The letters that the size of an axis waits for."""
+    """The unknown letters that the size of an axis depends on."""
     return [letter for letter in needed(atom.name, known, layer) if known[letter] is None]
 
 
 def needed(name: str, known: Unknowns, layer: int) -> list[str]:
-    """The letters that say the size of an axis: what recurs is y or h; upper layers' inputs are outputs."""
+    """The letters that an axis' size depends on: k is y or h, and inputs of upper layers are outputs."""
     output = "y" if "y" in known else "h"
     if name == "x" and layer > 0:
         return ["D", output]
@@ -199,7 +204,7 @@ def value(atoms: tuple[Atom, ...], known: Unknowns, layer: int) -> int:
 
 
 def equations(array: str, pattern: Pattern, shape: Shape, layer: int | None) -> Iterator[Equation]:
-    """What the shape of an array says of its sizes; of a vector of all layers nothing yet."""
+    """The equations of an array, one per axis; none for a vector that holds all layers."""
     axes = pattern.shape if isinstance(pattern, Flat) else pattern.terms[0].axes
     if len(shape) != (len(axes) or 1):
         raise LayoutError(f"{array} has shape {shape}; the axes expected there are {len(axes) or 1}")
@@ -227,21 +232,21 @@ def flat_products(parts: tuple[Stack | Loop, ...]) -> Iterator[tuple[Atom, ...]]
 
 
 def solve(system: list[Equation], known: Unknowns) -> Unknowns:
-    """The unknowns that equations with one unknown say, one after the other."""
+    """The sizes after all equations with one unknown were solved, one after the other."""
     while True:
-        ready = [(one, one.left(known)) for one in system]
-        found = [(one, left.pop()) for one, left in ready if len(left) == 1]
-        if not found:
+        ready = [(equation, equation.left(known)) for equation in system]
+        solvable = [(equation, left.pop()) for equation, left in ready if len(left) == 1]
+        if not solvable:
             return known
-        one, letter = found[0]
-        known = known | {letter: one.solved(letter, known)}
+        equation, letter = solvable[0]
+        known = known | {letter: equation.solved(letter, known)}
 
 
 # ---- one vector of everything ------------------------------------------------------------------------------
 
 
 def fitting(pattern: Flat, length: int, known: Unknowns) -> Iterator[Sizes]:
-    """All sizes with which a vector has that length, those known being as they are."""
+    """All sizes with which a vector has that length, given the known sizes."""
     layers = [known["L"]] if known["L"] else range(1, MOST_LAYERS + 1)
     directions = [known["D"]] if known["D"] else (1, 2)
     most = length // (known.get("y") or 1) if known.get("y") else isqrt(length)
@@ -255,31 +260,31 @@ def fitting(pattern: Flat, length: int, known: Unknowns) -> Iterator[Sizes]:
                 slope, rest = (slope + number, rest) if "x" in letters else (slope, rest - number)
             inputs = rest // slope
             fits = (inputs >= 1) & (inputs * slope == rest)
-            for one, given in zip(hidden[fits].tolist(), inputs[fits].tolist(), strict=True):
-                if known["x"] in (None, given):
-                    yield Sizes(given, one, projected, count, ways)
+            for units, width in zip(hidden[fits].tolist(), inputs[fits].tolist(), strict=True):
+                if known["x"] in (None, width):
+                    yield Sizes(width, units, projected, count, ways)
 
 
 def projections(known: Unknowns, length: int) -> Iterable[int | None]:
-    """The sizes of the projection to consider: none where the layout has none."""
+    """The projected sizes to consider: only None for a layout without projection."""
     if known.get("y") or "y" not in known:
         return [known.get("y")]
-    hidden = known["h"] or 1  # a projection is never to more than there are
+    hidden = known["h"] or 1  # a projection is never wider than the hidden units
     return range(1, min(hidden, length // hidden) + 1)
 
 
 def monomials(
     parts: tuple[Stack | Loop, ...], sizes: Sizes, projection: bool, layer: int = 0
 ) -> Counter[str]:
-    """How many numbers buffers hold, as a sum of products of h, x and y: how often each product is in it."""
-    found: Counter[str] = Counter()
+    """The number of elements of buffers as a polynomial in h, x and y: the coefficient of each monomial."""
+    counts: Counter[str] = Counter()
     for part in parts:
         if isinstance(part, Loop):
             layers = range(sizes.layers) if "L" in part.over else [layer]
             times = sizes.directions if "D" in part.over else 1
             for each in layers:
                 inner = monomials(part.parts, sizes, projection, each)
-                found.update({letters: times * count for letters, count in inner.items()})
+                counts.update({letters: times * count for letters, count in inner.items()})
             continue
         for term in part.terms:
             atoms = [atom for axis in term.axes for atom in axis]
@@ -290,16 +295,16 @@ def monomials(
             output = "y" if projection else "h"
             inputs = output if layer else "x"
             letters = [{"k": output, "x": inputs}.get(atom.name, atom.name) for atom in atoms]
-            found["".join(sorted(letter for letter in letters if letter in "hxy"))] += count
-    return found
+            counts["".join(sorted(letter for letter in letters if letter in "hxy"))] += count
+    return counts
 
 
 class OpenSizesError(LayoutError):
-    """Shapes fit a layout, and leave sizes open."""
+    """Shapes fit a layout, but leave sizes open."""
 
 
 def asked(array: str, length: int, fits: list[Sizes], of: str, searched: bool = True) -> LayoutError:
-    """The error that asks for sizes, with the first few that fit."""
+    """The error that asks for sizes, with the first few solutions."""
     if searched and not fits:
         return LayoutError(f"{array} has {length} numbers, and no sizes of {of} with what is given make that")
     some = "; ".join(map(str, fits[:-1] if len(fits) == MOST_SHOWN else fits))
@@ -310,21 +315,22 @@ def asked(array: str, length: int, fits: list[Sizes], of: str, searched: bool = 
     )
 
 
-def given_unknowns(given: Mapping[str, int | None], projection: bool) -> Unknowns:
-    """Sizes by letter, as far as they are given; raises `LayoutError` for names and numbers of no size."""
-    for name in given:
+def stated_unknowns(stated: Mapping[str, int | None], projection: bool) -> Unknowns:
+    """Sizes by letter, None if not stated; raises `LayoutError` for unknown names and impossible sizes."""
+    for name in stated:
         if name not in LETTERS:
             raise LayoutError(f"no size is called {name!r}; there are {', '.join(LETTERS)}")
-    said = {name: value for name, value in given.items() if value is not None}
-    Sizes(**({"inputs": 1, "hidden": 1} | said))  # which checks each
-    if given.get("projected") is not None and not projection:
+    Sizes(
+        **({"inputs": 1, "hidden": 1} | {name: value for name, value in stated.items() if value is not None})
+    )
+    if stated.get("projected") is not None and not projection:
         raise LayoutError("projected is given, and the layout has no projection")
-    known: Unknowns = {letter: given.get(name) for name, letter in LETTERS.items()}
+    known: Unknowns = {letter: stated.get(name) for name, letter in LETTERS.items()}
     if not projection:
         del known["y"]
     return known
 
 
 def sizes_from(known: Unknowns) -> Sizes:
-    """Sizes, all of which are known."""
+    """`Sizes` from sizes by letter, all of which are known."""
     return Sizes(known["x"] or 0, known["h"] or 0, known.get("y"), known["L"] or 0, known["D"] or 0)

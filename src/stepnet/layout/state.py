@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from stepnet.errors import LayoutError
-from stepnet.layout.find import Found, find, nearest
-from stepnet.layout.given import as_array
+from stepnet.layout.arguments import as_array
+from stepnet.layout.find import Match, find, nearest
 from stepnet.layout.layers import layers
 from stepnet.layout.registry import record
 from stepnet.rnn.compose import Layer
@@ -44,18 +44,18 @@ def from_torch(state: Mapping[str, Any], prefix: str | None = None, cell: str | 
         instance(prefix, str, "prefix is what stands before the names")
     named = [record(name) for name in LAYOUTS if cell is None or record(name).cell == CELLS[cell]]
     shapes = {name: shape_of(name, value) for name, value in state.items()}
-    found = find(shapes, named)
-    if not found:
+    matches = find(shapes, named)
+    if not matches:
         raise nearest(shapes, named)
-    one = chosen(found, prefix)
-    held = {own: as_array(name, state[name]) for own, name in one.names.items()}
-    if one.layout == "torch.rnn" and cell is None:
+    match = chosen(matches, prefix)
+    held = {own: as_array(name, state[name]) for own, name in match.names.items()}
+    if match.layout == "torch.rnn" and cell is None:
         raise LayoutError(
             "a state does not tell whether a simple RNN has tanh or relu: say cell='simple_rnn' for tanh, or "
             "cell='simple_rnn_relu'"
         )
-    said = {"candidate_activation": ACTIVATIONS[cell]} if cell in ACTIVATIONS else {}
-    return layers(held, one.layout, semantics=said)
+    stated = {"candidate_activation": ACTIVATIONS[cell]} if cell in ACTIVATIONS else {}
+    return layers(held, match.layout, semantics=stated)
 
 
 def shape_of(name: str, value: Any) -> tuple[int, ...]:
@@ -63,12 +63,12 @@ def shape_of(name: str, value: Any) -> tuple[int, ...]:
     return tuple(value.shape) if is_tensor(value) else array_of(value, name).shape
 
 
-def chosen(found: tuple[Found, ...], prefix: str | None) -> Found:
-    """The one recurrent module that is meant."""
-    prefixes = ", ".join(repr(one.prefix) for one in found)
-    meant = [one for one in found if prefix is None or one.prefix in (prefix, f"{prefix}.")]
-    if not meant:
+def chosen(matches: tuple[Match, ...], prefix: str | None) -> Match:
+    """The match of a prefix, or the only one; raises `LayoutError` if there is none, or several."""
+    prefixes = ", ".join(repr(match.prefix) for match in matches)
+    named = [match for match in matches if prefix is None or match.prefix in (prefix, f"{prefix}.")]
+    if not named:
         raise LayoutError(f"no recurrent layer has the prefix {prefix!r}; there are {prefixes}")
-    if len(meant) > 1:
-        raise LayoutError(f"there are {len(meant)} recurrent modules; give one of prefix= {prefixes}")
-    return meant[0]
+    if len(named) > 1:
+        raise LayoutError(f"there are {len(named)} recurrent modules; give one of prefix= {prefixes}")
+    return named[0]

@@ -1,4 +1,4 @@
-"""Why numbers are not as a conversion needs them: what the target has no place for has to be nothing."""
+"""Checks of the numbers of a source: blocks without a place in the target must have certain values."""
 
 from collections.abc import Iterable, Mapping
 from typing import cast
@@ -13,7 +13,7 @@ from stepnet.layout.sizes import Sizes
 
 
 def projections(source: Record, target: Record, sizes: Sizes) -> list[str]:
-    """Why the one side's projection does not fit the other."""
+    """Why the projections of two sides do not fit each other; empty if they do."""
     if target.projection and sizes.projected is None:
         return [f"{target.name} has a projection, and {source.name} has none"]
     if sizes.projected not in (None, sizes.hidden) and not target.projection:
@@ -21,11 +21,11 @@ def projections(source: Record, target: Record, sizes: Sizes) -> list[str]:
     return []
 
 
-@np.errstate(invalid="ignore")  # infinities that cancel out add up to nothing, and NaNs are equal to nothing
+@np.errstate(invalid="ignore")  # inf - inf is NaN, which meets no demand
 def unmet(
     demands: Iterable[Demand], regions: Mapping[Block, Region], arrays: Mapping[str, Array], exact: bool
 ) -> list[str]:
-    """The reasons of those demands that the numbers do not meet."""
+    """The messages for the demands that the numbers do not meet."""
     missed: dict[tuple[str, str], dict[str, str]] = {}
     for demand in demands:
         block = read(regions[demand.block], arrays)
@@ -46,17 +46,17 @@ def unmet(
 
 
 def adds_up(terms: list[Array], total: float, exact: bool) -> bool:
-    """Whether numbers have a sum, or `exact` is not asked for and rounding alone keeps them from it."""
+    """Whether arrays have a sum: exactly, or up to rounding unless `exact`."""
     if len(terms) == 1:
         return bool((terms[0] == total).all())
     largest = [np.abs(term).max(where=np.isfinite(term), initial=0) for term in terms]
     away = 0.0 if exact else sum(float(np.spacing(number)) for number in largest)
-    found: Array = np.sum([term.astype(np.float64) for term in terms], axis=0)
-    return bool((np.abs(found - total) <= away).all())
+    actual: Array = np.sum([term.astype(np.float64) for term in terms], axis=0)
+    return bool((np.abs(actual - total) <= away).all())
 
 
 def unmet_text(reason: str, advice: str, musts: Mapping[str, str]) -> str:
-    """A reason, said once for all that is not as the conversion asks.
+    """The message for all blocks that miss demands with the same reason; musts: the required values.
 
     >>> unmet_text("the target has no place for {}", "", {"p_i": "0", "p_f": "0"})
     'the target has no place for p_i and p_f, so p_i and p_f are asked to be 0, and they are not'
@@ -79,9 +79,9 @@ def listed(words: Iterable[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def same_gradient(one: Array, other: Array) -> bool:
-    """Whether numbers are equal but for what rounding makes of one sum that is added up in two orders."""
-    a, b = one.astype(np.float64), other.astype(np.float64)
+def same_gradient(array: Array, other: Array) -> bool:
+    """Whether arrays are equal up to the rounding of a sum that is computed in two orders."""
+    a, b = array.astype(np.float64), other.astype(np.float64)
     largest = np.abs(a).max(where=np.isfinite(a), initial=0.0)
-    away = float(np.spacing(np.ones((), one.dtype))) ** 0.5 * largest
+    away = float(np.spacing(np.ones((), array.dtype))) ** 0.5 * largest
     return np.allclose(a, b, rtol=0, atol=away, equal_nan=True)

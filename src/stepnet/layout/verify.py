@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import LayoutError
-from stepnet.layout.frameworks import NOT_INSTALLED, Array, Given, answer
-from stepnet.layout.given import as_array, one_dtype, size_mapping
+from stepnet.layout.arguments import as_array, one_dtype, size_mapping
+from stepnet.layout.frameworks import NOT_INSTALLED, Array, RunnerWeights, answer
 from stepnet.layout.layers import layers
 from stepnet.layout.record import Record
 from stepnet.layout.registry import record
 from stepnet.layout.sizes import Sizes
-from stepnet.layout.solve import told
+from stepnet.layout.solve import sizes_of
 from stepnet.net.tolerance import ROUNDINGS, tolerance
 from stepnet.ragged import Ragged
 from stepnet.rnn.compose import Layer, recurrences
@@ -59,15 +59,17 @@ class Weights:
             merge=self.merge,
         )
 
-    def given(self) -> Given:
+    def runner_weights(self) -> RunnerWeights:
         """The weights as a framework's own runner takes them: float64 copies, sizes and semantics."""
         chosen = record(self.layout)
         arrays = {name: as_array(name, array) for name, array in self.arrays.items()}
-        sizes = told(chosen, {name: array.shape for name, array in arrays.items()}, size_mapping(self.sizes))
+        sizes = sizes_of(
+            chosen, {name: array.shape for name, array in arrays.items()}, size_mapping(self.sizes)
+        )
         semantics = chosen.settled(dict(self.semantics or {}))
         with np.errstate(invalid="ignore"):  # a signaling NaN
             copies = {name: np.array(array, np.float64, order="C") for name, array in arrays.items()}
-        return Given(chosen, copies, sizes, semantics, self.reverse, self.merge)
+        return RunnerWeights(chosen, copies, sizes, semantics, self.reverse, self.merge)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -80,8 +82,8 @@ NOT_FINITE = "outputs are NaN or infinite, which frameworks pass on in ways of t
 
 @dataclass(frozen=True)
 class Own:
-    """How far what a framework itself gives for a side is from what that side gives here, and how far
-    rounding may take it in the framework's dtype; or the reason why it was not compared.
+    """How far the outputs of the framework itself are from those computed here for one side, and how large a
+    difference rounding in the framework's dtype explains; or the reason why they were not compared.
     """
 
     layout: str
@@ -94,12 +96,12 @@ class Own:
 
     @property
     def agrees(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether the difference is within rounding, or was not measured."""
         return self.difference is None or self.allowed is None or self.difference <= self.allowed
 
     @property
     def asked(self) -> bool:
-        """Whether there was a framework to ask: what is not installed is nothing to speak of."""
+        """Whether the framework is installed."""
         return self.reason != NOT_INSTALLED
 
     def __str__(self) -> str:
@@ -111,7 +113,7 @@ class Own:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The largest difference between the outputs of two sides; `print(verdict)` says it in a line.
+    """The largest difference between the outputs of two sides; `print(verdict)` shows it in one line.
 
     Attributes:
         difference: The largest absolute difference.
@@ -131,10 +133,8 @@ class Verdict:
 
     @property
     def agrees(self) -> bool:
-        """Whether the sides, and the frameworks themselves, are no further from one another than rounding
-        takes them.
-        """
-        return self.difference <= self.allowed and all(one.agrees for one in self.own)
+        """Whether all differences, those from the frameworks too, are within rounding."""
+        return self.difference <= self.allowed and all(comparison.agrees for comparison in self.own)
 
     def __str__(self) -> str:
         over = f"{self.sequences} sequences, {self.steps} steps"
@@ -145,7 +145,7 @@ class Verdict:
 
 
 def beyond(agrees: bool, allowed: float | None) -> str:
-    """What is said of a difference that is no rounding."""
+    """The text behind a difference that is larger than rounding; empty for one that is not."""
     return "" if agrees else f", where {allowed:.3g} is rounding"
 
 
@@ -189,23 +189,23 @@ def verify(one: Weights, other: Weights, *, seed: int = 0, frameworks: bool = Fa
 
 
 def own(side: Weights, sequences: Ragged, outputs: Ragged) -> Own | None:
-    """How far the outputs of a side are from those of its framework; None where no framework has it."""
-    given = side.given()
-    found = answer(given, [sequence for sequence in sequences.to_list() if len(sequence)])
-    if found is None:
+    """How far the outputs of a side are from those of its framework; None if no framework runs its layout."""
+    weights = side.runner_weights()
+    run = answer(weights, [sequence for sequence in sequences.to_list() if len(sequence)])
+    if run is None:
         return None
-    if found.outputs is None:
-        return Own(given.record.name, found.framework, found.version, reason=found.reason)
+    if run.outputs is None:
+        return Own(weights.record.name, run.framework, run.version, reason=run.reason)
     if not np.isfinite(outputs.values).all():
-        return Own(given.record.name, found.framework, found.version, reason=NOT_FINITE)
+        return Own(weights.record.name, run.framework, run.version, reason=NOT_FINITE)
     here = [output for output in outputs.to_list() if len(output)]
-    dtype = found.outputs[0].dtype
+    dtype = run.outputs[0].dtype
     return Own(
-        given.record.name,
-        found.framework,
-        found.version,
-        max(distance(ours, theirs) for ours, theirs in zip(here, found.outputs, strict=True)),
-        max(1.0, float(np.abs(outputs.values).max(initial=0))) * 2 * rounding(dtype, given.sizes),
+        weights.record.name,
+        run.framework,
+        run.version,
+        max(distance(ours, theirs) for ours, theirs in zip(here, run.outputs, strict=True)),
+        max(1.0, float(np.abs(outputs.values).max(initial=0))) * 2 * rounding(dtype, weights.sizes),
         dtype.name,
     )
 
@@ -214,39 +214,39 @@ def own(side: Weights, sequences: Ragged, outputs: Ragged) -> Own | None:
 
 
 def rounding(dtype: np.dtype[Any], sizes: Sizes, roundings: int = ROUNDINGS) -> float:
-    """How far from the right outputs a dtype takes these layers, relative to max(1, |largest|)."""
+    """The error of these layers' outputs in a dtype, relative to max(1, |largest output|)."""
     return tolerance(dtype, max(LENGTHS), sizes.inputs + sizes.hidden, roundings)
 
 
 def stored(side: Weights) -> float:
-    """How far a side may be from another that has been converted, or kept in its dtype: both run in float64,
-    from weights that were each rounded once.
+    """The difference that rounding explains between a side and its conversion: both run in float64, from
+    weights that were each rounded once.
     """
-    sizes = side.given().sizes
+    sizes = side.runner_weights().sizes
     return 2 * (rounding(np.dtype(np.float64), sizes) + rounding(side.dtype, sizes, roundings=1))
 
 
-def distance(one: Array, other: Array) -> float:
-    """The largest difference; infinite where just one is NaN or infinite."""
+def distance(first: Array, second: Array) -> float:
+    """The largest difference; infinite if a number is NaN or infinite in only one of the arrays."""
     with np.errstate(invalid="ignore"):
-        away = np.where((one == other) | (np.isnan(one) & np.isnan(other)), 0, np.abs(one - other))
+        away = np.where((first == second) | (np.isnan(first) & np.isnan(second)), 0, np.abs(first - second))
     return float(np.where(np.isnan(away), np.inf, away).max(initial=0))
 
 
 def inputs(layer: Layer) -> int:
-    """How many numbers a layer takes at a step."""
+    """The number of input features of a layer."""
     traced = recurrences(layer, "a side")[0].plan.traced
     return traced.type_of(traced.inputs[0]).size
 
 
 def random_sequences(width: int, seed: int) -> Ragged:
-    """Sequences of normal numbers that float32 has too, of lengths from none on."""
+    """Sequences of normal numbers that float32 represents exactly, of the lengths in `LENGTHS`."""
     random = np.random.default_rng(seed)
     return Ragged.from_list([exactly(random.normal(size=(length, width))) for length in LENGTHS])
 
 
 def exactly(numbers: Array) -> Array:
-    """Numbers in float64 as float32 has them, so that who runs in float32 gets the same ones."""
+    """float64 numbers rounded to float32, so that a framework that runs in float32 gets the same inputs."""
     return numbers.astype(np.float32).astype(np.float64)
 
 

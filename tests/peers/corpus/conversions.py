@@ -189,7 +189,7 @@ def done(
     except StepnetError as error:
         return Conversion(specimen, target, layer, wrong=f"what was written is not read: {error}")
     inputs = [x for x, _ in numbers]
-    tells = "last_only" in form.says and form.tells(Path(written.path))
+    tells = "last_only" in form.says and form.is_model(Path(written.path))
     ends = [last if tells and one.last_only else every for one in (made[-1:] if whole else made)]
     return Conversion(
         specimen,

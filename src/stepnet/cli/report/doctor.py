@@ -1,4 +1,4 @@
-"""What stepnet finds on a machine: the processor and its targets, the engines, and what is installed."""
+"""The facts of a machine: its processor and targets, the engines, and installed packages."""
 
 import platform
 from dataclasses import dataclass
@@ -20,8 +20,10 @@ OPTIONAL = ("pyarrow", "torch", "keras", "onnx", "onnxruntime")
 
 @dataclass(frozen=True)
 class Health:
-    """What there is. `targets`: the processor's instruction sets, the one used first. `engines`: by name, why
-    one refuses a plain recurrence (None: it runs it). `packages`: versions by name, None for what is missing.
+    """The facts of a machine.
+
+    targets: the processor's instruction sets, the one in use first. engines: by name, why an engine refuses a
+    plain recurrence; None if it runs it. packages: versions by name, None for a missing package.
     """
 
     stepnet: str
@@ -35,7 +37,7 @@ class Health:
 
 
 def examine() -> Health:
-    """What there is on this machine. No framework is imported for it."""
+    """The facts of this machine. No framework is imported."""
     schedule = plain_schedule()
     return Health(
         __version__,
@@ -58,19 +60,19 @@ def installed(package: str) -> str | None:
 
 
 def plain_schedule() -> Schedule:
-    """The schedule of the plainest recurrence there is, which every engine should run."""
+    """The schedule of a simple RNN, which every engine should run."""
     params = {"W": np.ones((1, 1), np.float32), "R": np.ones((1, 1), np.float32)}
     return RNN(simple_step, params, memory=1, inputs=1).schedule
 
 
 def simple_step(x: np.ndarray, h: np.ndarray, params: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """One step of a simple RNN."""
+    """A step of a simple RNN."""
     h = np.tanh(x @ params["W"] + h @ params["R"])
     return h, h
 
 
 def health_text(health: Health) -> str:
-    """What there is, as text for people."""
+    """The facts of a machine as text."""
     facts = [
         ("stepnet", health.stepnet),
         ("python", health.python),

@@ -1,11 +1,11 @@
-"""Arrays of a layout as what is drawn of them: lines of numbers, each with its place and what it is.
+"""Drawings of the arrays of a layout: lines of numbers, each with its place in the array and in its block.
 
-    kernel [2, 9]      r | z | n beside one another      a table as the array is, gaps where sizes are large
-    weight_space [63]  W_r, W_z, ... behind one another  nine on a line, as many as a row of all gates has
+    kernel [2, 9]      r | z | n beside one another      a table of the array's shape, with gaps if it is
+    large weight_space [63]  W_r, W_z, ... after one another   nine on a line: a row of all gates
 
-Of an axis of more than `ALL` units some at both ends are drawn, the same on both sides of a conversion, as
-they are chosen among the units of a block and not among places of an array. A vector of which not all is
-drawn has a line for each row of a block, in memory's order.
+Of an axis of more than `ALL` units, some at both ends are drawn. They are chosen among the units of a block,
+not of an array, so that both sides of a conversion show the same numbers. A vector that is not drawn
+completely has a line for each row of a block, in the order of memory.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,16 +19,16 @@ from stepnet.layout.places import Array, Block, Region, entry_regions
 from stepnet.layout.record import Record
 from stepnet.layout.sizes import Shape, Sizes, shape_of
 
-ALL = 8  # units of an axis that are all drawn
-SOME = (0, 1, 2, -1)  # those drawn of a longer one
-WIDEST = 16  # numbers at most on a line of a vector
+ALL = 8  # the longest axis that is drawn completely
+SOME = (0, 1, 2, -1)  # the units that are drawn of a longer axis
+WIDEST = 16  # the most numbers on a line of a vector
 
 Place = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A number: where it is in its array, and which number of which block it is."""
+    """A number: its place in its array, its block, and its place in the block."""
 
     array: str
     at: Place
@@ -43,14 +43,14 @@ class Cell:
 
     @property
     def what(self) -> str:
-        """Which number of its block it is: `W_r[1, 0]`."""
+        """Its place in its block: `W_r[1, 0]`."""
         name = f"{self.block.parameter}_{self.block.gate}" if self.block.gate else self.block.parameter
         return f"{name}{list(self.place)}{str(self.block).removeprefix(name)}"
 
 
 @dataclass(frozen=True)
 class Line:
-    """Numbers beside one another, None where some are left out; all None where lines are."""
+    """A line of numbers, with None for a gap; all None for a gap of lines."""
 
     label: str
     cells: tuple[Cell | None, ...]
@@ -58,8 +58,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """Lines under one another; the title says which part of the array they are, `[1, 0]`, and `columns` the
-    places along the last axis, where all lines have the same.
+    """Lines of an array, one below the other.
+
+    title: the index of this part of the array, `[1, 0]`. columns: the places along the last axis, if they are
+    the same in all lines.
     """
 
     title: str
@@ -69,7 +71,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Drawing:
-    """An array: its name, shape and dtype, what its record says of it, and its numbers."""
+    """The drawing of an array: its name, shape, dtype and notation, and its numbers."""
 
     name: str
     shape: Shape
@@ -87,10 +89,10 @@ class Drawing:
 def drawings(
     arrays: Mapping[str, Array], record: Record, sizes: Sizes, some: Place = SOME, widest: int = WIDEST
 ) -> Iterator[Drawing]:
-    """What is drawn of the arrays of a layout, one after the other.
+    """The drawings of the arrays of a layout.
 
-    some: the units of an axis of more than `ALL` that are drawn, negative ones from its end. widest: how many
-    numbers of a vector are on a line, at most.
+    some: the units that are drawn of an axis longer than `ALL`, negative ones from its end. widest: the most
+    numbers on a line of a vector.
 
     >>> import numpy as np
     >>> from stepnet.layout.registry import record
@@ -123,8 +125,8 @@ def samples(size: int, some: Place = SOME) -> Place:
 
 @dataclass(frozen=True)
 class Spot:
-    """A number in memory: its place counted in C order, how far off the next one of its block's row is, and
-    what tells that row from others.
+    """A number in memory: its index in C order, the distance to the next number of its block's row, and a key
+    for that row.
     """
 
     number: int
@@ -148,32 +150,32 @@ def spots(region: Region, array: Array, some: Place) -> Iterator[Spot]:
 
 
 def raveled(place: Place, shape: Shape) -> int:
-    """The number of a place in C order."""
-    found = 0
+    """The index of a place in C order."""
+    number = 0
     for unit, size in zip(place, shape, strict=True):
-        found = found * size + unit
-    return found
+        number = number * size + unit
+    return number
 
 
 def unravelled(number: int, shape: Shape) -> Place:
-    """The place of a number in C order."""
-    found: list[int] = []
+    """The place of an index in C order."""
+    place: list[int] = []
     for size in reversed(shape):
-        found.append(number % size)
+        place.append(number % size)
         number //= size
-    return tuple(reversed(found))
+    return tuple(reversed(place))
 
 
 def at(region: Region, inner: Place, shape: Shape) -> Place:
-    """Where a number of a region is in its array of that shape."""
-    found = list(region.start)
+    """The place in an array of that shape of a number of a region."""
+    place = list(region.start)
     for unit, (axis, step) in zip(inner, region.steps, strict=True):
-        found[axis] += unit * step
-    return unravelled(found[0], shape) if region.flat else tuple(found)
+        place[axis] += unit * step
+    return unravelled(place[0], shape) if region.flat else tuple(place)
 
 
 def place_in(region: Region, place: Place, shape: Shape) -> Place:
-    """Where a number of a block is in an array of that shape."""
+    """The place in an array of that shape of a number of a block."""
     inner = unravelled(raveled(place, region.shape[::-1]), region.shape) if region.raw else place
     return at(region, inner, shape)
 
@@ -182,16 +184,16 @@ def place_in(region: Region, place: Place, shape: Shape) -> Place:
 
 
 def table(pattern: Stack, spots: list[Spot], shape: Shape) -> Iterator[Panel]:
-    """An array as a table, or one for each layer and direction."""
+    """An array as a table, or as several: one for each layer and direction."""
     outer = leading(pattern, len(shape))
     across = outer + 1 if len(shape) > outer + 1 else outer  # the axes from here on make the columns
-    found: dict[Place, dict[tuple[int, int], Cell]] = {}
+    panels: dict[Place, dict[tuple[int, int], Cell]] = {}
     for spot in spots:
         place = spot.cell.at
         row = place[outer] if across > outer else 0
         column = raveled(place[across:], shape[across:])
-        found.setdefault(place[:outer], {})[row, column] = spot.cell
-    for corner, drawn in sorted(found.items()):
+        panels.setdefault(place[:outer], {})[row, column] = spot.cell
+    for corner, drawn in sorted(panels.items()):
         rows, columns = (spaced(sorted(set(axis))) for axis in zip(*drawn, strict=True))
         lines = [
             Line(
@@ -207,7 +209,7 @@ def table(pattern: Stack, spots: list[Spot], shape: Shape) -> Iterator[Panel]:
 
 
 def leading(pattern: Stack, dimensions: int) -> int:
-    """How many axes are of layers, directions or length 1, before those that make a table."""
+    """The number of leading axes of layers, directions or length 1, before the axes of a table."""
     first = pattern.terms[0]
     stacked = range(dimensions)[pattern.axis] if len(pattern.terms) > 1 else dimensions
     count = 0
@@ -219,23 +221,23 @@ def leading(pattern: Stack, dimensions: int) -> int:
 
 
 def spaced(places: list[int]) -> list[int | None]:
-    """Places with None where some are left out.
+    """Places, with None for each gap.
 
     >>> spaced([0, 1, 5])
     [0, 1, None, 5]
     """
-    found: list[int | None] = []
+    with_gaps: list[int | None] = []
     for before, place in pairwise([places[0] - 1, *places]):
-        found += [None, place] if place > before + 1 else [place]
-    return found
+        with_gaps += [None, place] if place > before + 1 else [place]
+    return with_gaps
 
 
 # ---- vectors -----------------------------------------------------------------------------------------------
 
 
 def line_length(hidden: int, gates: int, widest: int = WIDEST) -> int:
-    """How many numbers of a vector are on a line: all gates of all units, as in a row of a matrix beside it,
-    or of as many gates as there is room for.
+    """The count of numbers on a line of a vector: all gates of all units, as in a row of a matrix, or as many
+    gates as there is room for.
 
     >>> line_length(3, 3), line_length(3, 4), line_length(8, 4), line_length(8, 4, widest=7)
     (9, 12, 16, 7)
@@ -244,24 +246,24 @@ def line_length(hidden: int, gates: int, widest: int = WIDEST) -> int:
 
 
 def vector(spots: list[Spot], size: int, across: int) -> Panel:
-    """A vector of that size, whatever its shape, in memory's order: so many `across`, or by the rows of its
-    blocks, where some of their numbers are left out between those that are drawn.
+    """An array drawn as a vector in the order of memory: `across` numbers on a line or, if some are left out
+    between others, a row of a block on a line.
     """
     ordered = sorted(spots, key=lambda spot: spot.number)
     rows = [list(row) for _, row in groupby(ordered, key=lambda spot: spot.row)]
-    whole = len(ordered) == size
-    if whole or 2 * len(rows) > len(ordered):  # blocks lie between one another
+    complete = len(ordered) == size
+    if complete or 2 * len(rows) > len(ordered):  # blocks are interleaved
         rows = [ordered[start : start + across] for start in range(0, len(ordered), across)]
     lines: list[Line] = []
     for row in rows:
         drawn: list[Cell | None] = [row[0].cell]
         for before, spot in pairwise(row):
-            gap = not whole and spot.number > before.number + before.step
+            gap = not complete and spot.number > before.number + before.step
             drawn += [None, spot.cell] if gap else [spot.cell]
         lines.append(Line(str(row[0].number), tuple(drawn)))
-    return Panel("", tuple(lines), tuple(map(str, range(min(across, size)))) if whole else ())
+    return Panel("", tuple(lines), tuple(map(str, range(min(across, size)))) if complete else ())
 
 
 def numbers_left_out(drawing: Drawing) -> int:
-    """How many numbers of an array are not drawn."""
+    """The count of numbers of an array that are not drawn."""
     return prod(drawing.shape) - len(drawing.cells)

@@ -1,7 +1,7 @@
-"""The equations of a `Semantics`, as lines to read.
+"""The equations of a `Semantics`, as lines of text.
 
-The blocks that the weights have decide: a bias that is not there is not in the equations. `W_r` is W of gate
-r; x is the input, h and c are the memory, h' and c' the new one.
+They have only the blocks that the weights have: a missing bias is left out. `W_r` is W of gate r; x is the
+input, h and c are the memory, h' and c' the next one.
 """
 
 from collections.abc import Collection
@@ -14,7 +14,7 @@ NEW = "c'"
 
 
 def equations(semantics: Semantics, blocks: Collection[Block]) -> list[str]:
-    """What a step computes, a line for each gate, then the memory.
+    """The equations of a step: a line for each gate, then the memory.
 
     >>> blocks = [Block(parameter, gate) for parameter in "WRbd" for gate in "rzn"]
     >>> print(*equations(Semantics("gru"), blocks), sep="\\n")
@@ -44,12 +44,12 @@ def gate_text(semantics: Semantics, gate: str, held: set[Block]) -> str:
 
 
 def side(matrix: str, of: str, bias: str, gate: str, held: set[Block]) -> str:
-    """The product of a matrix of a gate, and its bias where there is one."""
+    """The product of a matrix of a gate, with its bias if there is one."""
     return f"{matrix}_{gate} {of}" + (f" + {bias}_{gate}" if Block(bias, gate) in held else "")
 
 
 def from_state(semantics: Semantics, gate: str, held: set[Block]) -> list[str]:
-    """What the state gives to a gate: for the candidate, reset."""
+    """The terms of a gate from the state, with the reset for a candidate."""
     if gate != "n" or semantics.cell == "rnn":
         return [side("R", "h", "d", gate, held)]
     reset = "r" if semantics.cell == "gru" else "f"
@@ -75,5 +75,5 @@ def memory(semantics: Semantics, held: set[Block]) -> list[str]:
 
 
 def clipped(text: str, bound: float) -> str:
-    """A term held between -bound and bound, unless that is 0."""
+    """A term clipped to -bound and bound; unchanged for a bound of 0."""
     return f"clip({text}, {-bound:g}, {bound:g})" if bound else text

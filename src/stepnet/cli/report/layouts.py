@@ -1,4 +1,4 @@
-"""Layouts for people: all of them as a table, one in full, and the words that a record is put in."""
+"""Layouts as text: a table of all of them, and the full description of one."""
 
 from typing import Any
 
@@ -52,23 +52,23 @@ def framework(record: Record) -> str:
     return TITLES.get(name, name)
 
 
-# ---- what a record says, in short --------------------------------------------------------------------------
+# ---- a record in short -------------------------------------------------------------------------------------
 
 
 def matrix(record: Record, parameter: str) -> str:
-    """The gates of a matrix in order, with the shapes they lie in: `r z [K, 2H], n [K, H]`."""
-    found = [term for term in record.terms() if term.parameter == parameter]
-    shapes = [shape_text(term) for term in found]
-    gates = [" ".join(term.gates) for term in found]
+    """The gates of a matrix in order, with their shapes: `r z [K, 2H], n [K, H]`."""
+    terms = [term for term in record.terms() if term.parameter == parameter]
+    shapes = [shape_text(term) for term in terms]
+    gates = [" ".join(term.gates) for term in terms]
     if record.cell == "rnn":
         return shapes[0]
-    if len(found) > 1 and len(set(shapes)) == 1:
+    if len(terms) > 1 and len(set(shapes)) == 1:
         return f"{' '.join(gates)}, each {shapes[0]}"
-    return ", ".join(f"{one} {shape}" for one, shape in zip(gates, shapes, strict=True))
+    return ", ".join(f"{names} {shape}" for names, shape in zip(gates, shapes, strict=True))
 
 
 def shape_text(term: Term) -> str:
-    """The shape of a term in the letters of the field: [3H, I]."""
+    """The shape of a term in capital letters: [3H, I]."""
     letters = {"h": "H", "x": "I", "k": "K", "y": "P", "L": "L", "D": "D"}
     sizes: list[str] = []
     for axis in term.axes:
@@ -80,7 +80,7 @@ def shape_text(term: Term) -> str:
 
 
 def biases(record: Record) -> str:
-    """Which biases there are: none, one, two, or two for some gates."""
+    """The biases of a layout: none, one, two, or two for some gates."""
     held = {side: "".join(t.gates for t in record.terms() if t.parameter == side) for side in "bd"}
     if not held["b"] and not held["d"]:
         return "none"
@@ -92,7 +92,7 @@ def biases(record: Record) -> str:
 
 
 def sense(record: Record, name: str) -> str:
-    """A field of the function: its value, or what it is set by."""
+    """A field of the function: its value, or the name of its setting."""
     setting = record.settings().get(name)
     if setting is not None:
         return f"`{setting.name}`"
@@ -122,7 +122,7 @@ def entry(record: Record) -> list[str]:
 
 
 def equation_lines(record: Record) -> list[str]:
-    """What it computes with all its arrays, as code; nothing where its settings have to be said."""
+    """Its equations with all its arrays, as code; empty if a setting has no usual value."""
     usual = {name: setting.usual for name, setting in record.settings().items() if setting.usual is not None}
     if usual.keys() != record.settings().keys():
         return []
@@ -131,7 +131,7 @@ def equation_lines(record: Record) -> list[str]:
 
 
 def evidence(record: Record) -> list[str]:
-    """Where a record comes from, and how far it is verified."""
+    """The source of a record, and how it was verified."""
     run = (
         f"Verified: {record.evidence.run}."
         if record.evidence.run
@@ -142,12 +142,12 @@ def evidence(record: Record) -> list[str]:
 
 
 def full(record: Record, template: str) -> str:
-    """The name of an array as the page shows it."""
+    """The name of an array on the page."""
     return template.removesuffix("?") + (" (may be missing)" if template.endswith("?") else "")
 
 
 def escaped(text: str) -> str:
-    """Text that can stand in a cell of a table."""
+    """Text for a cell of a Markdown table."""
     return text.replace("|", "\\|")
 
 
@@ -155,17 +155,17 @@ def escaped(text: str) -> str:
 
 
 def table() -> Table:
-    """All layouts, one a line."""
-    found = Table(box=None, pad_edge=False)
+    """A table of all layouts."""
+    listing = Table(box=None, pad_edge=False)
     for column in ("layout", "framework", "W", "R", "biases", "reset", "update"):
-        found.add_column(column)
+        listing.add_column(column)
     for record in records().values():
         gated = record.cell in ("gru", "mgu")
         fields = [sense(record, name).strip("`") if gated else "" for name in ("reset", "update")]
-        found.add_row(
+        listing.add_row(
             record.name, framework(record), matrix(record, "W"), matrix(record, "R"), biases(record), *fields
         )
-    return found
+    return listing
 
 
 def as_json(record: Record) -> dict[str, Any]:

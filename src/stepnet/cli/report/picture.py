@@ -1,11 +1,11 @@
-"""One self-contained page that draws the arrays of recurrent modules in two layouts, and tells of every
-number where it goes.
+"""A self-contained page with drawings of the arrays of recurrent modules in two layouts, which shows where
+every number goes.
 
     kernel [2, 9]   z z z r r r n n n        weight_space [63]   r r r r r r z z z
                           ^ W_r[1, 0]  ------------------------>   ^ moved
 
-Nothing is loaded from anywhere: style and script are in the page, and its policy allows these alone, by
-their hashes. Names of modules and arrays come out of files and are text in it.
+The page loads nothing: style and script are in it, and its content security policy allows only these, by
+their hashes. Names of modules and arrays come from files, and are escaped.
 """
 
 import re
@@ -30,8 +30,8 @@ from stepnet.layout.record import Record
 
 @dataclass(frozen=True)
 class Shown:
-    """A module on the page: its name, its arrays and their record, and what they were converted to; a layout
-    that becomes itself is drawn alone.
+    """A module on the page: its name, its arrays with their record, and their conversion. If that is to the
+    same layout, only one side is drawn.
     """
 
     name: str
@@ -41,14 +41,14 @@ class Shown:
 
     @property
     def title(self) -> str:
-        """From which layout to which."""
+        """The source and the target layout."""
         report = self.conversion.report
         return report.source if report.source == report.target else f"{report.source} → {report.target}"
 
 
 @dataclass(frozen=True)
 class Left:
-    """A module that is not drawn, as something of it is not known: its name, and what is asked for."""
+    """A module that is not drawn because a setting is missing: its name, and the message."""
 
     name: str
     reason: str
@@ -56,7 +56,7 @@ class Left:
 
 
 def picture(modules: Sequence[Shown | Left], title: str = "") -> str:
-    """The page, as HTML. title: what stands above several modules, such as the file's name."""
+    """The page, as HTML; title: the heading if there are several modules, such as the file's name."""
     style, script = resource("picture.css"), resource("picture.js")
     drawn = [module for module in modules if isinstance(module, Shown)]
     ties = [Ties(module.arrays, module.record, module.conversion) for module in drawn]
@@ -84,7 +84,7 @@ def picture(modules: Sequence[Shown | Left], title: str = "") -> str:
 
 
 def template() -> Any:
-    """The page's template; what is put into it becomes text."""
+    """The page's template, with escaping."""
     loader = FunctionLoader(resource)
     return Environment(loader=loader, autoescape=True, undefined=StrictUndefined).get_template(
         "picture.html.jinja"
@@ -97,15 +97,15 @@ def resource(name: str) -> str:
 
 
 def digest(text: str) -> str:
-    """What a content security policy calls a text: W3C, Content Security Policy Level 3, 2.3.1."""
+    """The hash of a text for a content security policy: W3C, Content Security Policy Level 3, 2.3.1."""
     return "sha256-" + b64encode(sha256(text.encode()).digest()).decode()
 
 
-# ---- what the template draws -------------------------------------------------------------------------------
+# ---- the values of the template ----------------------------------------------------------------------------
 
 
 def module_shown(module: Shown, tied: Ties) -> dict[str, Any]:
-    """A module as the template takes it."""
+    """A module as values for the template."""
     report = module.conversion.report
     return {
         "name": module.name,
@@ -119,7 +119,7 @@ def module_shown(module: Shown, tied: Ties) -> dict[str, Any]:
 
 
 def shown(side: Side, tied: Ties) -> dict[str, Any]:
-    """One side as the template takes it."""
+    """A side as values for the template."""
     kinds = tied.kinds(side)
     return {
         "key": side.key,
@@ -132,7 +132,7 @@ def shown(side: Side, tied: Ties) -> dict[str, Any]:
 
 
 def parted(line: str) -> Iterator[tuple[str, str, str]]:
-    """An equation as pieces of text, and of names with what stands below them and their gate.
+    """An equation as pieces (text, subscript, gate).
 
     >>> list(parted("r = sigmoid(W_r x)"))
     [('r = sigmoid(', '', ''), ('W', 'r', 'r'), (' x)', '', '')]
@@ -145,7 +145,7 @@ def parted(line: str) -> Iterator[tuple[str, str, str]]:
 
 
 def drawn(drawing: Drawing, side: Side, tied: Ties, kinds: Mapping[Block, str]) -> dict[str, Any]:
-    """An array as the template takes it."""
+    """An array as values for the template."""
     seen: set[Block] = set()
     left_out = numbers_left_out(drawing)
     return {
@@ -173,7 +173,7 @@ def drawn(drawing: Drawing, side: Side, tied: Ties, kinds: Mapping[Block, str]) 
 def cells(
     panel: Panel, number: int, side: Side, tied: Ties, kinds: Mapping[Block, str], seen: set[Block]
 ) -> Iterator[dict[str, Any] | None]:
-    """The numbers of a line; the first of each block has its name."""
+    """The numbers of a line as values for the template; the first number of each block shows its name."""
     line = panel.lines[number]
     above = panel.lines[number - 1] if number else None
     for place, cell in enumerate(line.cells):
@@ -198,8 +198,8 @@ def cells(
 
 
 def edge(line: Line | None, place: int, block: Block, where: str) -> str:
-    """How a number of a block is set apart from the one at a place of a line: by a line where that is of
-    another block, by a thick one where it is of another parameter.
+    """The border of a number of a block towards the number at a place of a line: a thin one between blocks, a
+    thick one between parameters.
 
     >>> edge(None, 0, Block("W", "r"), "top")
     'top'

@@ -1,4 +1,4 @@
-"""A progress bar for what takes longer than a second, and for nothing else."""
+"""A progress bar for work that takes longer than a second."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ PATIENCE = 1.0  # seconds
 def progress(
     title: str, total: float | None = None, shown: bool = True
 ) -> Generator[Callable[[float], None]]:
-    """What is called with what was done since; a bar on stderr follows it while it is a terminal.
+    """A function to call with the amount of work just done; a bar on stderr shows it, if that is a terminal.
 
     >>> with progress("frames", 300) as advance:
     ...     for _ in range(3):

@@ -1,4 +1,4 @@
-"""What a model file holds of recurrent layers, in the terminal, as plain values, and as a page."""
+"""The recurrent layers of a model file: in the terminal, as plain values, and as a page."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -34,15 +34,14 @@ def shown(
 ) -> dict[str, Any]:
     """The recurrent modules of a file as plain values, after they were printed, unless `quiet`.
 
-    target: where their numbers go in this layout too, dtype: as numbers of this one.
-    html: writes a page with the picture of all modules.
-    A module of which something is left open is listed with what is asked for.
+    target: a layout to show the converted arrays in; dtype: that of the conversion. html: the path of a page
+    with drawings of all modules. A module with a missing setting is listed with the message that asks for it.
     """
     model = read(file, choice.layout, choice.layouts)
     console = Console(highlight=False, quiet=quiet)
     plain: list[dict[str, Any]] = []
     parts: list[Shown | Left] = []
-    said: dict[str, str] = {}
+    explained: dict[str, str] = {}
     with named(str(file)):
         for module in choice.modules(model):
             with named(title(module)):
@@ -53,13 +52,13 @@ def shown(
                     continue
                 conversion = converted(module, target, False, dtype) if target else None
                 if not quiet:
-                    said |= printed(module, conversion, console)
+                    explained |= printed(module, conversion, console)
                 plain.append(listed(module) | known(module, conversion))
                 if html is not None:
-                    found = conversion or itself(module)
-                    parts.append(Shown(title(module), module.arrays, module.record, found))
-    if said:
-        console.print(legend(said))
+                    drawn = conversion or itself(module)
+                    parts.append(Shown(title(module), module.arrays, module.record, drawn))
+    if explained:
+        console.print(legend(explained))
     if html is not None:
         write_page(parts, file, html, force)
         console.print(f"{html}: the picture", markup=False)
@@ -74,7 +73,7 @@ def shown(
 
 
 def write_page(parts: list[Shown | Left], file: Path, html: Path, force: bool) -> None:
-    """Writes the page with the modules of a file; raises `LayoutError` where none of them can be drawn."""
+    """Writes the page with the modules of a file; raises `LayoutError` if none of them can be drawn."""
     reasons = [part.reason for part in parts if isinstance(part, Left)]
     if len(reasons) == len(parts):
         raise LayoutError(f"{file}: there is nothing to draw: {reasons[0]}")
@@ -84,22 +83,22 @@ def write_page(parts: list[Shown | Left], file: Path, html: Path, force: bool) -
 
 
 def title(module: Module) -> str:
-    """What a module is called: by its name without the dot or stroke that its arrays have behind it."""
+    """The name of a module, without the separator before the names of its arrays."""
     return module.name.rstrip("./") or "the weights"
 
 
 def unsettled(module: Module) -> str:
-    """What of a module is left open, and how it is said; nothing where all is known."""
+    """The message that asks for a missing size or setting of a module; "" if nothing is missing."""
     try:
-        module.told()
+        module.solved_sizes()
         module.record.settled(module.semantics)
-    except LayoutError as error:  # said, and the arrays are listed all the same: this is how one finds out
+    except LayoutError as error:  # shown beside the arrays, which help to find the answer
         return str(error)
     return ""
 
 
 def itself(module: Module) -> Conversion:
-    """A module as it is: each number stays where it lies."""
+    """The conversion of a module to its own layout."""
     asked = {"target": dict(module.semantics)} if module.semantics else {}
     return convert(
         module.arrays,
@@ -111,7 +110,7 @@ def itself(module: Module) -> Conversion:
 
 
 def listed(module: Module) -> dict[str, Any]:
-    """What a module says of itself, as plain values."""
+    """The name, layouts, arrays and notes of a module, as plain values."""
     return {
         "name": module.name,
         "layouts": list(module.layouts),
@@ -123,7 +122,7 @@ def listed(module: Module) -> dict[str, Any]:
             }
             for name, array in module.arrays.items()
         },
-        "made": [asdict(one) for one in module.made],
+        "made": [asdict(computed) for computed in module.made],
         "notes": [*module.notes, *([f"it {module.alone}"] if module.alone else [])],
     }
 
@@ -131,24 +130,24 @@ def listed(module: Module) -> dict[str, Any]:
 def known(module: Module, conversion: Conversion | None) -> dict[str, Any]:
     """The sizes and semantics of a module, and the report of its conversion, as plain values."""
     semantics = module.record.settled(module.semantics)
-    plain: dict[str, Any] = {"sizes": vars(module.told()), "semantics": semantics.shown()}
+    plain: dict[str, Any] = {"sizes": vars(module.solved_sizes()), "semantics": semantics.shown()}
     plain["assumed"] = {name: str(value) for name, value in assumed(module).items()}
     return plain | {"report": conversion.report.as_json()} if conversion else plain
 
 
 def assumed(module: Module) -> dict[str, Any]:
-    """What nobody says of a module, and so is taken to be as usual."""
+    """The settings of a module that are assumed to have their usual values."""
     return module.record.assumed(module.semantics)
 
 
 def printed(module: Module, conversion: Conversion | None, console: Console) -> dict[str, str]:
-    """What the signs say of a module that was printed, and of what it becomes."""
+    """Prints a module and its conversion; gives the signs that were used, with their explanations."""
     console.rule(Text(title(module)), align="left")
     if conversion is None:
-        for one in module.made:
-            console.print(str(one), markup=False)
+        for computed in module.made:
+            console.print(str(computed), markup=False)
     semantics = module.record.settled(module.semantics)
-    side = Side("source", module.arrays, module.record, module.told(), semantics)
+    side = Side("source", module.arrays, module.record, module.solved_sizes(), semantics)
     drawn: list[tuple[Side, dict[Block, str]]] = [(side, {})]
     if conversion is None:
         for line in assumed_text(assumed(module)):
@@ -159,8 +158,8 @@ def printed(module: Module, conversion: Conversion | None, console: Console) -> 
         ties = Ties(module.arrays, module.record, conversion)
         drawn = [(side, ties.kinds(side)) for side in ties.sides]
         console.print(str(conversion.report), markup=False)
-    said: dict[str, str] = {}
+    explained: dict[str, str] = {}
     for side, kinds in drawn:
         console.print(weights_text(side, console.width, kinds))
-        said |= signs(side, kinds)
-    return said
+        explained |= signs(side, kinds)
+    return explained

@@ -1,4 +1,4 @@
-"""Which numbers of two layouts belong together, and the sentences and marks that say so.
+"""The correspondence of numbers in two layouts, with sentences and marks that describe it.
 
 kernel[0, 4]  W_r[1, 0]  ---- moved ---->  weight_space[2]  W_r[1, 0]
                                 filled ->  weight_space[60] d_r[0]
@@ -15,7 +15,7 @@ from stepnet.layout.record import Record
 from stepnet.layout.semantics import Semantics
 from stepnet.layout.sizes import Sizes
 
-MARKS = {  # of what became of a number, the most remarkable last: a sign, and words for the legend
+MARKS = {  # by kind of move, the most remarkable last: a sign, and the text of the legend
     "moved": ("", "moved, bit for bit"),
     "negated": ("±", "negated"),
     "summed": ("Σ", "summed"),
@@ -26,7 +26,7 @@ MARKS = {  # of what became of a number, the most remarkable last: a sign, and w
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a conversion: its arrays, the record and sizes they are of, and what they parametrise."""
+    """A side of a conversion: its arrays, with their record, sizes and semantics."""
 
     key: str
     arrays: Mapping[str, Array]
@@ -36,9 +36,9 @@ class Side:
 
     @property
     def places(self) -> dict[Block, Region]:
-        """Where each of its blocks is."""
-        found = regions(self.record, self.sizes)
-        return {region.block: region for region in found if region.array in self.arrays}
+        """The region of each of its blocks."""
+        placed = regions(self.record, self.sizes)
+        return {region.block: region for region in placed if region.array in self.arrays}
 
     def where(self, region: Region, place: tuple[int, ...]) -> str:
         """The place in an array of a number of a block."""
@@ -47,8 +47,8 @@ class Side:
 
 
 class Ties:
-    """What became of every block of a conversion, and the sentences that say so of its numbers. Where a
-    layout becomes itself there is one side, and nothing is tied.
+    """What became of every block of a conversion, with sentences about its numbers. For a conversion to the
+    same layout there is only one side.
 
     >>> import numpy as np
     >>> from stepnet.layout.convert import convert
@@ -65,7 +65,7 @@ class Ties:
         self.target = Side(
             "target", conversion.arrays, report.layout, report.target_sizes, report.target_semantics
         )
-        self.here, self.there = self.source.places, self.target.places
+        self.source_regions, self.target_regions = self.source.places, self.target.places
         self.several = report.source != report.target
         self.sides = (self.source, self.target) if self.several else (self.source,)
         moves = [move for step in report.steps for move in step.moves]
@@ -76,7 +76,7 @@ class Ties:
                 self.used.setdefault(block, []).append(move)
 
     def kinds(self, side: Side) -> dict[Block, str]:
-        """What became of each block of a side, as `MARKS` has it."""
+        """What became of each block of a side, as a key of `MARKS`."""
         if not self.several:
             return dict.fromkeys(side.places, "moved")
         if side is self.target:
@@ -84,11 +84,11 @@ class Ties:
         ordered = list(MARKS)
         return {
             block: max((move.kind for move in self.used.get(block, [])), key=ordered.index, default="dropped")
-            for block in self.here
+            for block in self.source_regions
         }
 
     def to(self, side: Side, cell: Cell) -> list[str]:
-        """The keys of the numbers of the other side that this one is tied to."""
+        """The keys of the corresponding numbers of the other side."""
         if not self.several:
             return []
         if side is self.source:
@@ -96,11 +96,11 @@ class Ties:
         return [key("source", block, cell.place) for block, _ in self.made[cell.block].terms]
 
     def tells(self, side: Side, cell: Cell) -> str:
-        """What a number is, and where it goes or comes from."""
-        said = f"{cell.value:.6g} at {cell.where} is {cell.what}"
+        """A sentence about a number: what it is, and where it goes or comes from."""
+        text = f"{cell.value:.6g} at {cell.where} is {cell.what}"
         if not self.several:
-            return f"{said}."
-        return f"{said}; {self.goes(cell) if side is self.source else self.comes(cell)}."
+            return f"{text}."
+        return f"{text}; {self.goes(cell) if side is self.source else self.comes(cell)}."
 
     def goes(self, cell: Cell) -> str:
         """Where a number of the source goes."""
@@ -110,11 +110,13 @@ class Ties:
         return ", and ".join(self.went(move, cell) for move in moves)
 
     def went(self, move: Move, cell: Cell) -> str:
-        """One place that a number goes to."""
-        where = self.target.where(self.there[move.target], cell.place)
+        """A place that a number goes to, in words."""
+        where = self.target.where(self.target_regions[move.target], cell.place)
         sign = next(sign for block, sign in move.terms if block == cell.block)
         others = [
-            self.source.where(self.here[block], cell.place) for block, _ in move.terms if block != cell.block
+            self.source.where(self.source_regions[block], cell.place)
+            for block, _ in move.terms
+            if block != cell.block
         ]
         others += [f"{move.constant:g}"] if move.constant else []
         what = f"summed with {' and '.join(others)}" if others else move.kind
@@ -126,7 +128,7 @@ class Ties:
         if not move.terms:
             return f"it is filled with {move.constant:g}"
         parts = [
-            f"{'' if sign > 0 else '-'}{self.source.where(self.here[block], cell.place)}"
+            f"{'' if sign > 0 else '-'}{self.source.where(self.source_regions[block], cell.place)}"
             for block, sign in move.terms
         ]
         parts += [f"{move.constant:g}"] if move.constant else []
@@ -134,5 +136,5 @@ class Ties:
 
 
 def key(side: str, block: Block, place: tuple[int, ...]) -> str:
-    """What a number is called in the page, by what it is."""
+    """The key of a number in the page."""
     return f"{side}.{block.parameter}{block.gate}.{block.layer}.{block.direction}.{'.'.join(map(str, place))}"

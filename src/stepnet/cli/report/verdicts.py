@@ -22,8 +22,8 @@ SIZES = {"inputs": 5, "hidden": 7, "projected": 4}
 
 
 def verdicts(
-    one: str,
-    other: str,
+    first: str,
+    second: str,
     choice: Choice,
     seed: int = 0,
     advance: Callable[[int], None] = lambda _: None,
@@ -31,53 +31,54 @@ def verdicts(
 ) -> dict[str, Verdict]:
     """How far two sides differ, module by module.
 
-    Two files: the modules of the same names, or all in order. A file and a layout: what the file holds,
-    converted to the layout, in the dtype said. Two layouts: random weights of the first, converted to the
-    second. advance is
-    called with the number of modules when they are done.
+    Of two files, the modules of the same names are compared, or all in order. Of a file and a layout, the
+    modules of the file and their conversions to the layout, in a dtype. Of two layouts, random weights of the
+    first and their conversion to the second. advance: called with the number of modules just done.
     """
-    sides = [side in records() for side in (one, other)]
+    sides = [name in records() for name in (first, second)]
     if sides == [True, False]:
-        return verdicts(other, one, choice, seed, advance, dtype)
-    files = [file for file, is_layout in zip((one, other), sides, strict=True) if not is_layout]
-    meant = modules(files, choice)
-    here = meant[0] if meant else (random_module(record(one), choice, seed),)
+        return verdicts(second, first, choice, seed, advance, dtype)
+    files = [file for file, is_layout in zip((first, second), sides, strict=True) if not is_layout]
+    chosen = modules(files, choice)
+    first_modules = chosen[0] if chosen else (random_module(record(first), choice, seed),)
     if sides[1]:
-        there = tuple(result(module, converted(module, other, False, dtype)) for module in here)
+        second_modules = tuple(
+            result(module, converted(module, second, False, dtype)) for module in first_modules
+        )
     else:
-        there = meant[1]
-    if len(here) != len(there):
+        second_modules = chosen[1]
+    if len(first_modules) != len(second_modules):
         raise LayoutError(
-            f"{one} has {len(here)} recurrent modules, and {other} has {len(there)}: "
+            f"{first} has {len(first_modules)} recurrent modules, and {second} has {len(second_modules)}: "
             f"say {option('module')} for one of each file with several"
         )
-    found: dict[str, Verdict] = {}
-    for a, b in paired(here, there):
-        found[a.name if sides[1] else titled(a, b)] = compare(a, b)
+    results: dict[str, Verdict] = {}
+    for a, b in paired(first_modules, second_modules):
+        results[a.name if sides[1] else titled(a, b)] = compare(a, b)
         advance(1)
-    return found
+    return results
 
 
-def paired(here: Sequence[Module], there: Sequence[Module]) -> Iterable[tuple[Module, Module]]:
-    """The modules of two sides that are compared: those of the same names, if all have them, or in order."""
-    by_name = {unwrapped(module.name): module for module in there}
-    names = [unwrapped(module.name) for module in here]
+def paired(first: Sequence[Module], second: Sequence[Module]) -> Iterable[tuple[Module, Module]]:
+    """The pairs of modules to compare: those of the same names if both sides have the same, else in order."""
+    by_name = {unwrapped(module.name): module for module in second}
+    names = [unwrapped(module.name) for module in first]
     alike = len({*names}) == len(names) and {*names} == by_name.keys()
-    return zip(here, (by_name[name] for name in names) if alike else there, strict=True)
+    return zip(first, (by_name[name] for name in names) if alike else second, strict=True)
 
 
-def titled(one: Module, other: Module) -> str:
-    """What two modules that are compared are called together."""
-    names = dict.fromkeys(bare(module.name) for module in (one, other))
+def titled(first: Module, second: Module) -> str:
+    """The title of the comparison of two modules."""
+    names = dict.fromkeys(bare(module.name) for module in (first, second))
     return " and ".join(name for name in names if name)
 
 
 def modules(files: Sequence[str], choice: Choice) -> list[tuple[Module, ...]]:
-    """The modules of each file; where one has a single module, this is the one meant."""
+    """The chosen modules of each file; the only module of a file is always chosen."""
     cells = {f".{name.partition('.')[2]}" for name in records()}
     for file in files:
         if not Path(file).exists() and "/" not in file and Path(file).suffix in cells:
-            record(file)  # which says what layouts there are
+            record(file)  # raises an error that lists the layouts
     models = [read(file, choice.layout, choice.layouts) for file in files]
     with named(" and ".join(dict.fromkeys(files))):
         check_drop(choice.drop, models)
@@ -86,14 +87,14 @@ def modules(files: Sequence[str], choice: Choice) -> list[tuple[Module, ...]]:
         own = replace(choice, drop=[name for name in choice.drop if name in model.rest])
         if len(model.modules) < 2:
             own = replace(own, module=None, order=())
-        meant = own.whole(model, beside=models)
+        chosen = own.checked_modules(model, beside=models)
         with named(model.path):
-            both.append(stacked(meant, choice.stack))
+            both.append(stacked(chosen, choice.stack))
     return both
 
 
 def random_module(chosen: Record, choice: Choice, seed: int) -> Module:
-    """Random weights of a layout, what it leaves open being as said, or the first that it allows."""
+    """Random weights of a layout; open settings have the stated value, or the first one that is allowed."""
     known: dict[str, Any] = {**SIZES, **choice.sizes}
     if not chosen.projection:
         known["projected"] = None

@@ -1,9 +1,9 @@
 """The arrays of a layout in the terminal: equations, then every array with its gates in colours and letters.
 
 kernel [2, 9] float32  W[x (g:zrn h)]
-  z  0.0149  z -0.0834  z -0.1351  r  0.7275 ...        small ones as their numbers
+  z  0.0149  z -0.0834  z -0.1351  r  0.7275 ...        small arrays as numbers
 weight_ih_l0 [192, 40] float32  W[(g:rzn h) x]
-  W_r 64 x 40                                           large ones as their blocks, in their order
+  W_r 64 x 40                                           large arrays as blocks, in order
   W_z 64 x 40
 """
 
@@ -37,9 +37,9 @@ NUMBER = 11  # characters of a number with its gate
 
 
 def weights_text(side: Side, width: int = 100, kinds: Mapping[Block, str] | None = None) -> Text:
-    """The equations and the arrays of a layout, in lines of at most `width` characters where that is enough.
+    """The equations and the arrays of a layout, in lines of at most `width` characters if possible.
 
-    kinds: what became of each block, as `MARKS` has it.
+    kinds: what became of each block, as keys of `MARKS`.
 
     >>> from stepnet.layout.registry import record
     >>> from stepnet.layout.semantics import Semantics
@@ -77,14 +77,12 @@ def weights_text(side: Side, width: int = 100, kinds: Mapping[Block, str] | None
 
 
 def is_large(block: Block, sizes: Sizes) -> bool:
-    """Whether a block is said by its shape and not by its numbers."""
+    """Whether a block is shown by its shape and not by its numbers."""
     return max(block.shape(sizes)) > ALL
 
 
 def numbers(drawing: Drawing, room: int, marks: Mapping[Block, str]) -> Iterator[Text]:
-    """The numbers of an array, with `room` for so many on a line: of a wider table the first columns, then
-    the next ones below.
-    """
+    """The numbers of an array, at most `room` on a line; the columns of a wider table are split."""
     for panel in drawing.panels:
         if panel.title:
             yield Text(f"{INDENT}{panel.title}", style="dim")
@@ -108,8 +106,8 @@ def piece(cell: Cell, marks: Mapping[Block, str]) -> Text:
 
 
 def blocks(drawing: Drawing, side: Side, width: int, marks: Mapping[Block, str]) -> Iterator[Text]:
-    """The blocks of an array in their order, a line for those that begin on a line of a table; what is too
-    long goes on below.
+    """The blocks of an array in order: those that begin on the same line of a table share a line, which is
+    wrapped at `width`.
     """
     lines = [[cell.block for cell in line.cells if cell] for panel in drawing.panels for line in panel.lines]
     if not isinstance(drawing.pattern, Stack):
@@ -122,9 +120,9 @@ def blocks(drawing: Drawing, side: Side, width: int, marks: Mapping[Block, str])
             if block in seen:
                 continue
             seen.add(block)
-            said = str(block) if len(places) > 1 else str(replace(block, layer=0, direction=0))
+            name = str(block) if len(places) > 1 else str(replace(block, layer=0, direction=0))
             shape = " x ".join(map(str, block.shape(side.sizes)))
-            text = Text(f" {said}{marks.get(block, '')} {shape} ", STYLES[block.gate])
+            text = Text(f" {name}{marks.get(block, '')} {shape} ", STYLES[block.gate])
             if len(row) + len(text) > width and len(row) > len(INDENT):
                 yield row
                 row = Text(INDENT)
@@ -134,23 +132,23 @@ def blocks(drawing: Drawing, side: Side, width: int, marks: Mapping[Block, str])
 
 
 def signs(side: Side, kinds: Mapping[Block, str]) -> dict[str, str]:
-    """What the marks and the signs in the notation say, those that there are."""
+    """The marks, and the signs of the notation, that occur in a side, with their explanations."""
     held = set(kinds.values()) - {"moved"}
-    said = {sign: words for kind, (sign, words) in MARKS.items() if kind in held}
+    explained_signs = {sign: words for kind, (sign, words) in MARKS.items() if kind in held}
     for entry in side.record.entries(side.sizes):
         if entry.name in side.arrays:
-            said |= explained(entry.pattern)
-    return said
+            explained_signs |= explained(entry.pattern)
+    return explained_signs
 
 
-def legend(said: Mapping[str, str]) -> Text:
-    """Signs with what they say, a line each.
+def legend(explained_signs: Mapping[str, str]) -> Text:
+    """Signs with their explanations, a line each.
 
     >>> print(legend({"x": "inputs", "{L: ...}": "for every layer"}))
     where
       x         inputs
       {L: ...}  for every layer
     """
-    wide = max(map(len, said))
-    lines = [f"{INDENT}{sign:<{wide}}  {words}" for sign, words in said.items()]
+    wide = max(map(len, explained_signs))
+    lines = [f"{INDENT}{sign:<{wide}}  {words}" for sign, words in explained_signs.items()]
     return Text("\n".join(["where", *lines]), style="dim")

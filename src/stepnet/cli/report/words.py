@@ -1,4 +1,4 @@
-"""The letters of gates, parameters and axes in words, and what a text in the notation says.
+"""The letters of gates, parameters and axes in words, and explanations of texts in the notation.
 
 {L D: W[(g:rzn h) x]}      {L D: ...}    for every layer, and in it for every direction
                            W             weights of the input
@@ -43,7 +43,7 @@ STACKED = {0: ("/", "on top of one another"), -1: ("|", "beside one another")}
 
 
 def explained(pattern: Pattern) -> dict[str, str]:
-    """What each sign of a text in the notation says, in the order in which they stand there.
+    """The explanation of each sign of a pattern's notation, in order.
 
     >>> from stepnet.layout.notation import parse
     >>> for sign, words in explained(parse("{L: W[(g:rzn h) x]; R[(g:rzn h) k]}")).items():
@@ -60,7 +60,7 @@ def explained(pattern: Pattern) -> dict[str, str]:
 
 
 def signs(pattern: Pattern | Loop) -> Iterator[tuple[str, str]]:
-    """Each sign with what it says; the same one may come again."""
+    """Each sign with its explanation; signs may repeat."""
     if isinstance(pattern, Stack):
         if len(pattern.terms) > 1:
             along = f"/{pattern.axis}", f"one behind the other along axis {pattern.axis}"
@@ -79,7 +79,7 @@ def signs(pattern: Pattern | Loop) -> Iterator[tuple[str, str]]:
 
 
 def term_signs(term: Term) -> Iterator[tuple[str, str]]:
-    """What the signs of one term say."""
+    """The signs of a term with their explanations."""
     name = f"{term.parameter}_{term.gate}" if term.gate else term.parameter
     yield name, PARAMETERS[term.parameter] + (f" of gate {term.gate}" if term.gate else "")
     for axis in term.axes:

@@ -1,11 +1,11 @@
-"""The recurrent cells of a TensorFlow graph by what its loops compute, where names tell nothing.
+"""Recognises the recurrent cells of a TensorFlow graph by what its loops compute, if names are not enough.
 
     h' = Mul(Sigmoid(Split:3(S)), Tanh(c'))        S = AddV2(MatMul(item, A), MatMul(h, B)), BiasAdd(.., C)
-        -> an LSTM of Keras': A is its kernel, B its recurrent_kernel, C its bias
+        -> an LSTM of Keras: A is its kernel, B its recurrent_kernel, C its bias
 
-TensorFlow 2 calls a variable that it makes a constant after the operator that reads it, `Read_1` or `Cast`.
-What its loops compute (expressions.py) is compared with what Keras' cells do. Where the matrices are clear
-and the expression is none of these, the layout is asked for.
+When TensorFlow 2 turns a variable into a constant, it names it after the operator that reads it, such as
+`Read_1` or `Cast`. The expressions of loops (expressions.py) are compared with those of Keras' cells. If only
+the matrices are recognised and not the expression, the user is asked for the layout.
 
 Source: layers/rnn of Keras 3.15 and tf_keras 2.21.
 """
@@ -24,8 +24,10 @@ ACTIVATIONS = {"Sigmoid": "sigmoid", "Tanh": "tanh", "Relu": "relu", "Softsign":
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell: the names of the constants that it has, by Keras' names; its kind, and the activations of its
-    gates and its candidate, "" where these are not known; whether its loop begins at the last step.
+    """A recurrent cell of a graph.
+
+    arrays: the names of its constants, by Keras' names. kind: such as "lstm"; "" if it is unknown.
+    activations: those of its gates and its candidate. reverse: whether its loop begins at the last step.
     """
 
     arrays: Mapping[str, str]
@@ -35,7 +37,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """What all names of its constants begin with."""
+        """The common prefix of the names of its constants."""
         steps: list[str] = []
         for same in zip(*(name.split("/")[:-1] for name in self.arrays.values()), strict=False):
             if len({*same}) > 1:
@@ -45,20 +47,20 @@ class Cell:
 
 
 def cells(graph: Message, arrays: Mapping[str, Array]) -> list[Cell]:
-    """The cells among the constants of a graph."""
-    whole = Graph(operators(graph), arrays)
-    for scope, name in whole.operators:
-        whole.of((scope, name, 0))
-    found = list(cells_in(whole))
-    known = [cell for cell in found if cell.kind]
-    taken = {name for cell in known for name in cell.arrays.values()}
-    others = {tuple(one.arrays.values()): one for one in found if not taken & {*one.arrays.values()}}
+    """The cells of a graph; arrays: its constants."""
+    expressions = Graph(operators(graph), arrays)
+    for scope, name in expressions.operators:
+        expressions.of((scope, name, 0))
+    candidates = list(cells_in(expressions))
+    known = [cell for cell in candidates if cell.kind]
+    taken = {array for cell in known for array in cell.arrays.values()}
+    others = {tuple(cell.arrays.values()): cell for cell in candidates if not taken & {*cell.arrays.values()}}
     return [*known, *others.values()]
 
 
 def cells_in(graph: Graph) -> Iterator[Cell]:
-    """The cells of a graph: those that compute exactly what one of Keras' does, and those of which the one
-    bias that there may be is clear.
+    """The cells of a graph: those that compute exactly what a cell of Keras does, and those of unknown kind
+    with at most one candidate for the bias.
     """
     made = len(graph.expressions)
     for loop in list(graph.loops()):
@@ -69,8 +71,8 @@ def cells_in(graph: Graph) -> Iterator[Cell]:
         for kind, bias, inner, outer in product(kinds, ["", *loop.biases], ACTIVATIONS, ACTIVATIONS):
             terms = (graph.number("constant", "", bias, 0),) if bias else ()
             does = (partial(graph.number, activation, 0) for activation in (inner, outer))
-            whole = kinds[kind](Parts(graph, loop.item, loop.recurrent, terms, *does))
-            if loop.becomes < made and loop.recurrent.left in graph.memories and loop.becomes in whole:
+            results = kinds[kind](Parts(graph, loop.item, loop.recurrent, terms, *does))
+            if loop.becomes < made and loop.recurrent.left in graph.memories and loop.becomes in results:
                 named = {**arrays, **({"bias": bias} if bias else {})}
                 yield Cell(named, kind, (ACTIVATIONS[inner], ACTIVATIONS[outer]), turned)
                 break
@@ -81,8 +83,10 @@ def cells_in(graph: Graph) -> Iterator[Cell]:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a cell of Keras' is made of in a graph: the products of its items and of what its recurrent kernel
-    multiplies, the expression of its bias, if it has one, and the operators of its gates and its candidate.
+    """The parts of a Keras cell in a graph.
+
+    item, recurrent: the products with the kernel and the recurrent kernel. bias: the expression of the bias,
+    or (). inner, outer: the activations of the gates and of the candidate.
     """
 
     graph: Graph
@@ -94,35 +98,35 @@ class Parts:
 
     @property
     def hidden(self) -> int:
-        """How many numbers its memory has."""
+        """The number of units of its memory."""
         return self.graph.arrays[self.recurrent.name].shape[0]
 
     def part(self, place: int, of: int) -> int:
-        """Columns of a product, as a split in equal parts gives them."""
+        """Columns of a product, as an output of a split in equal parts."""
         return self.graph.number("Split", place, "columns", of)
 
     def columns(self, first: int, last: int, of: int) -> int:
-        """Columns of a product or a kernel, counted in blocks as wide as the memory; to the end for -1."""
+        """Columns of a product or a kernel, from and up to a block of the memory's width; -1 is the end."""
         ends = (block * self.hidden if block > 0 else block for block in (first, last))
         return self.graph.number("columns", *ends, of)
 
     def mixed(self, z: int, n: int) -> int:
-        """What a GRU's memory becomes: z h + (1 - z) n."""
+        """The next memory of a GRU: z h + (1 - z) n."""
         graph, h = self.graph, self.recurrent.left
         rest = graph.number("Sub", 0, graph.number("one"), z)
         return graph.sum(graph.times(z, h), graph.times(rest, n))
 
 
 def rnn(parts: Parts) -> Iterator[int]:
-    """What the memory of a SimpleRNN becomes."""
+    """The next memory of a SimpleRNN."""
     yield parts.outer(parts.graph.sum(parts.item.number, parts.recurrent.number, *parts.bias))
 
 
 def lstm(parts: Parts) -> Iterator[int]:
-    """What the memory of an LSTM becomes, by each memory that may be its cell."""
+    """The next memory of an LSTM, for each memory of the graph that may be its cell state."""
     graph = parts.graph
-    whole = graph.sum(parts.item.number, parts.recurrent.number, *parts.bias)
-    i, f, g, o = (parts.part(place, whole) for place in range(4))
+    gates = graph.sum(parts.item.number, parts.recurrent.number, *parts.bias)
+    i, f, g, o = (parts.part(place, gates) for place in range(4))
     for cell in graph.memories:
         kept, new = graph.times(parts.inner(f), cell), graph.times(parts.inner(i), parts.outer(g))
         moved = graph.sum(kept, new)
@@ -131,7 +135,7 @@ def lstm(parts: Parts) -> Iterator[int]:
 
 
 def gru(parts: Parts) -> Iterator[int]:
-    """What the memory of a GRU becomes that resets after the product, in each way that it is written."""
+    """The next memory of a GRU that resets after the product, in each form that Keras writes."""
     graph = parts.graph
     for x, y in both_biases(graph, parts.item.number, parts.recurrent.number, parts.bias):
         blocks = [parts.columns(place, place + 1 if place < 2 else -1, y) for place in range(3)]
@@ -141,7 +145,9 @@ def gru(parts: Parts) -> Iterator[int]:
 
 
 def gru_reset_before(parts: Parts) -> Iterator[int]:
-    """What the memory of a GRU becomes that resets before the product: its kernel is used in two pieces."""
+    """The next memory of a GRU that resets before the product, whose recurrent kernel is used in two
+    pieces.
+    """
     graph, h = parts.graph, parts.recurrent.left
     kernel = graph.number("constant", "", parts.recurrent.name, 0)
     gates, candidate = parts.columns(0, 2, kernel), parts.columns(2, -1, kernel)
@@ -152,7 +158,7 @@ def gru_reset_before(parts: Parts) -> Iterator[int]:
     yield parts.mixed(z, parts.outer(graph.sum(parts.part(2, x), reset)))
 
 
-# What the memory of each of Keras' cells becomes, by how many gates there are in its kernel.
+# The next memory of each of Keras' cells, by the number of gates in its kernel.
 KINDS: dict[int, dict[str, Callable[[Parts], Iterator[int]]]] = {
     1: {"rnn": rnn},
     3: {"gru": gru, "gru_reset_before": gru_reset_before},
@@ -160,12 +166,12 @@ KINDS: dict[int, dict[str, Callable[[Parts], Iterator[int]]]] = {
 }
 
 
-def both_biases(graph: Graph, one: int, other: int, bias: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """Two products with the two biases in one constant, in the ways that these may be taken apart."""
+def both_biases(graph: Graph, item: int, recurrent: int, bias: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """Two products plus the two biases of a constant, in each form in which Keras separates the biases."""
     if not bias:
-        yield one, other
+        yield item, recurrent
         return
     rows = [graph.number("Unpack", place, *bias) for place in range(2)]
     split = [graph.number("Squeeze", 0, graph.number("Split", place, "rows", *bias)) for place in range(2)]
     for first, second in (rows, split):
-        yield graph.sum(one, first), graph.sum(other, second)
+        yield graph.sum(item, first), graph.sum(recurrent, second)

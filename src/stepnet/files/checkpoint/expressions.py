@@ -1,9 +1,9 @@
-"""What the nodes of a TensorFlow graph compute, as expressions: equal ones are one number.
+"""The nodes of a TensorFlow graph as numbered expressions, where equal expressions have the same number.
 
     AddV2(MatMul(item, A), MatMul(h, B)), BiasAdd(.., C)  ->  sum of two products and the constant C
 
-The graph is not run: what each node computes is written as an expression of constants, of the item that a
-loop takes and of the memories that it carries. cells.py compares these with what Keras' cells compute.
+The graph is not run. Each node becomes an expression of constants, of the item that a loop reads at a step,
+and of the memories that it carries. cells.py compares these with the expressions of Keras' cells.
 
 Source: while_v2.py of TensorFlow 2.21.
 """
@@ -27,15 +27,12 @@ TURNS = ("transpose_a", "transpose_b", "adj_x", "adj_y")
 SAME = {"Identity", "ReadVariableOp", "Enter", "Switch", "NextIteration", "Exit", "Cast"}
 CALLS = {"While": "body", "StatelessWhile": "body", "PartitionedCall": "f", "StatefulPartitionedCall": "f"}
 ITEMS = {"TensorListGetItem", "TensorArrayReadV3"}
-DEEPEST = 200  # operators behind one another that an expression is made of
+DEEPEST = 200  # nesting of operators in an expression
 MOST_TERMS = 8
-MOST_EXPRESSIONS = 500  # of which a cell is made
-AXES: Mapping[tuple[int, ...], str] = {
-    (0,): "rows",
-    (1,): "columns",
-    (-1,): "columns",
-}  # that a matrix is split along
-# From where on what stands in an expression are numbers of others.
+MOST_EXPRESSIONS = 500  # in a cell
+# The axis along which a matrix is split.
+AXES: Mapping[tuple[int, ...], str] = {(0,): "rows", (1,): "columns", (-1,): "columns"}
+# By the first word of an expression: the place from which on its parts are numbers of other expressions.
 PLAIN = {
     "sum": 0,
     "Mul": 0,
@@ -53,8 +50,8 @@ Value = tuple[str, str, int]  # the function, "" for the graph itself; the node 
 
 @dataclass(frozen=True)
 class Operator:
-    """A node: what it does, what it takes, and what it says: of a constant the few whole numbers that it is,
-    of a slice its masks.
+    """A node: its operator and its inputs. numbers: the integers of a constant, if they are few. masks: those
+    of a slice.
     """
 
     op: str
@@ -66,55 +63,67 @@ class Operator:
 def operators(graph: Message) -> dict[tuple[str, str], Operator]:
     """The nodes of a graph and of its functions, by function and name.
 
-    An argument of a function is what its caller gives; one that a loop gives itself anew is its memory.
+    Arguments of functions become nodes too: an Identity of the caller's value or, for a memory of a loop, a
+    Merge of the initial and the next value.
     """
-    found = dict(nodes_in("", graph.messages(1)))
-    functions = {one.one(SIGNATURE).text(1): one for library in graph.messages(2)
-                 for one in library.messages(FUNCTIONS)}  # fmt: skip
-    for name, one in functions.items():
-        found.update(nodes_in(name, one.messages(NODES)))
+    by_name = dict(nodes_in("", graph.messages(1)))
+    functions = {
+        function.submessage(SIGNATURE).text(1): function
+        for library in graph.messages(2)
+        for function in library.messages(FUNCTIONS)
+    }
+    for name, function in functions.items():
+        by_name.update(nodes_in(name, function.messages(NODES)))
     callers: dict[str, list[Operator]] = {}
     for scope, nodes in (
         ("", graph.messages(1)),
-        *((name, one.messages(NODES)) for name, one in functions.items()),
+        *((name, function.messages(NODES)) for name, function in functions.items()),
     ):
         for node in nodes:
             for attribute in node.messages(ATTRIBUTES) if node.text(OP) in CALLS else ():
                 if attribute.text(KEY) == CALLS[node.text(OP)]:
-                    called = attribute.one(VALUE).one(FUNCTION).text(1)
-                    callers.setdefault(called, []).append(found[scope, node.text(NAME)])
+                    called = attribute.submessage(VALUE).submessage(FUNCTION).text(1)
+                    callers.setdefault(called, []).append(by_name[scope, node.text(NAME)])
     for name, own in callers.items():
-        if name in functions and len(own) == 1:  # what several callers give is not one thing
-            found.update(arguments(name, functions[name], own[0]))
-    return found
+        if name in functions and len(own) == 1:  # with several callers, arguments have several values
+            by_name.update(arguments(name, functions[name], own[0]))
+    return by_name
 
 
 def arguments(name: str, function: Message, caller: Operator) -> Iterator[tuple[tuple[str, str], Operator]]:
-    """The arguments of a function as what its caller gives, and what a loop then gives itself."""
+    """The arguments of a function as nodes; see `operators`."""
     returned = {entry.text(1): entry.text(2) for entry in function.messages(RETURNS)}
-    results = [returned.get(said.text(1), "") for said in function.one(SIGNATURE).messages(RESULTS)]
-    names = [said.text(1) for said in function.one(SIGNATURE).messages(ARGUMENTS)]
-    again = results if caller.op.endswith("While") else [""] * len(names)
-    for argument, given, text in zip(names, caller.inputs, again, strict=False):
-        inputs = (given, value_of(name, text)) if text else (given,)
+    results = [
+        returned.get(result.text(1), "") for result in function.submessage(SIGNATURE).messages(RESULTS)
+    ]
+    names = [result.text(1) for result in function.submessage(SIGNATURE).messages(ARGUMENTS)]
+    next_values = results if caller.op.endswith("While") else [""] * len(names)
+    for argument, value, text in zip(names, caller.inputs, next_values, strict=False):
+        inputs = (value, value_of(name, text)) if text else (value,)
         yield (name, argument), Operator("Merge" if text else "Identity", inputs)
 
 
 def nodes_in(scope: str, nodes: Sequence[Message]) -> Iterator[tuple[tuple[str, str], Operator]]:
-    """The nodes of a graph or function by its name and theirs."""
+    """The nodes of a graph or function, by its name and their names."""
     for node in nodes:
         texts = [bytes(piece).decode(errors="replace") for piece in node.pieces(INPUTS)]
         inputs = tuple(value_of(scope, text) for text in texts if not text.startswith("^"))
-        op, said = node.text(OP), {one.text(KEY): one.one(VALUE) for one in node.messages(ATTRIBUTES)}
-        masks = {name: said[name].number(INTEGER) for name in MASKS if op == "StridedSlice" and name in said}
-        if any(said[name].number(FLAG) for name in TURNS if name in said):
+        op = node.text(OP)
+        attributes = {entry.text(KEY): entry.submessage(VALUE) for entry in node.messages(ATTRIBUTES)}
+        masks = {
+            name: attributes[name].number(INTEGER)
+            for name in MASKS
+            if op == "StridedSlice" and name in attributes
+        }
+        if any(attributes[name].number(FLAG) for name in TURNS if name in attributes):
             op = f"{op} of what is transposed"
         numbers: tuple[int, ...] = ()
-        if op == "Const" and "value" in said:
-            constant = said["value"].one(TENSOR)
-            whole, real = (tensor(node.text(NAME), constant, whole=whole) for whole in (True, False))
-            numbers = tuple(map(int, whole.reshape(-1))) if whole is not None else ()
-            op = "one" if real is not None and real.shape == () and real == 1 else op
+        if op == "Const" and "value" in attributes:
+            constant = attributes["value"].submessage(TENSOR)
+            integers = tensor(node.text(NAME), constant, integers=True)
+            floats = tensor(node.text(NAME), constant)
+            numbers = tuple(map(int, integers.reshape(-1))) if integers is not None else ()
+            op = "one" if floats is not None and floats.shape == () and floats == 1 else op
         yield (scope, node.text(NAME)), Operator(op, inputs, numbers, masks)
 
 
@@ -131,8 +140,10 @@ def value_of(scope: str, text: str) -> Value:
 
 @dataclass(frozen=True)
 class Product:
-    """A product with a constant matrix: its number, that of what is multiplied, the name of the constant, and
-    whether what is multiplied is an item.
+    """A product with a constant matrix.
+
+    number: of the product. left: the number of its left factor. name: of the constant. of_item: whether the
+    left factor is an item of the sequence.
     """
 
     number: int
@@ -143,8 +154,8 @@ class Product:
 
 @dataclass(frozen=True)
 class Loop:
-    """What a memory becomes in a loop, two products that it is made of, that of an item and that of something
-    else, and the names of the constants that may be their bias.
+    """A memory of a loop: the number of its next value, the two products in that (of the item, and of another
+    value), and the names of the constants that may be the bias.
     """
 
     becomes: int
@@ -153,49 +164,49 @@ class Loop:
     biases: tuple[str, ...]
 
 
-Expression = tuple[str | int, ...]  # what is done, and the numbers of the expressions to which
+Expression = tuple[str | int, ...]  # an operator, and the numbers of its operands
 
 
 @dataclass
 class Graph:
-    """The expressions of a graph by their numbers, equal ones under one."""
+    """The expressions of a graph; equal ones have the same number."""
 
     operators: Mapping[tuple[str, str], Operator]
     arrays: Mapping[str, Array]
     expressions: list[Expression] = field(default_factory=list[Expression])
     numbers: dict[Expression, int] = field(default_factory=dict[Expression, int])
     values: dict[Value, int] = field(default_factory=dict[Value, int])
-    memories: dict[int, Value] = field(default_factory=dict[int, Value])  # with what each becomes
+    memories: dict[int, Value] = field(default_factory=dict[int, Value])  # with the next value of each
 
     def number(self, *expression: str | int) -> int:
         """The number of an expression."""
-        found = self.numbers.setdefault(expression, len(self.expressions))
-        if found == len(self.expressions):
+        number = self.numbers.setdefault(expression, len(self.expressions))
+        if number == len(self.expressions):
             self.expressions.append(expression)
-        return found
+        return number
 
     def sum(self, *terms: int) -> int:
-        """The number of a sum or, by the sums in it, of all their terms, in whatever order."""
+        """The number of a sum, with nested sums flattened and the terms sorted."""
         parts = sorted(part for term in terms for part in self.terms(term))
         return self.number("sum", *parts) if len(parts) > 1 else parts[0]
 
     def terms(self, number: int) -> list[int]:
-        """The terms of a sum, if it is one of not too many."""
+        """The terms of a sum of few terms; any other expression is its own only term."""
         what, *parts = self.expressions[number]
         return [int(part) for part in parts] if what == "sum" and len(parts) < MOST_TERMS else [number]
 
-    def times(self, one: int, other: int) -> int:
+    def times(self, left: int, right: int) -> int:
         """The number of a product."""
-        return self.number("Mul", *sorted((one, other)))
+        return self.number("Mul", *sorted((left, right)))
 
     def of(self, value: Value, depth: int = 0) -> int:
-        """The number of what a value is."""
+        """The number of the expression of a value."""
         if value not in self.values:
             self.values[value] = self.made(value, depth)
         return self.values[value]
 
     def made(self, value: Value, depth: int) -> int:
-        """As `of`, of a value that was not asked for yet."""
+        """As `of`, for a value that has no number yet."""
         scope, name, place = value
         node = self.operators.get((scope, name))
         if node is None or depth > DEEPEST or not node.inputs:
@@ -204,18 +215,18 @@ class Graph:
             constant = not scope and name in self.arrays and node is not None and node.op == "Const"
             return self.number("constant" if constant else "other", scope, name, place)
         if node.op == "Merge":
-            first, *again = node.inputs
-            same = all(self.origin(one) in (value, self.origin(first)) for one in again)
+            first, *next_values = node.inputs
+            same = all(self.origin(operand) in (value, self.origin(first)) for operand in next_values)
             if same:
                 return self.of(first, depth + 1)
             memory = self.number("memory", scope, name)
-            self.memories[memory] = again[0]
+            self.memories[memory] = next_values[0]
             return memory
         if node.op in SAME:
             return self.of(node.inputs[0], depth + 1)
         if node.op in ITEMS:
             return self.number("item", self.is_turned(node.inputs[0]))
-        inputs = [self.of(one, depth + 1) for one in node.inputs]
+        inputs = [self.of(operand, depth + 1) for operand in node.inputs]
         if node.op in ("AddV2", "Add", "BiasAdd"):
             return self.sum(*inputs)
         if node.op == "Mul" and len(inputs) == 2:
@@ -229,26 +240,26 @@ class Graph:
         return self.number(node.op, place, *inputs)
 
     def columns(self, node: Operator) -> tuple[int, int] | None:
-        """Where a slice of columns of a matrix begins and ends, -1 for the last; None for any other slice."""
-        ends = [self.operators.get(one[:2]) for one in node.inputs[1:]]
-        if len(ends) != 3 or not all(one is not None and len(one.numbers) == 2 for one in ends):
+        """The first column of a slice and the column behind it, -1 for the end; None for any other slice."""
+        ends = [self.operators.get(operand[:2]) for operand in node.inputs[1:]]
+        if len(ends) != 3 or not all(bound is not None and len(bound.numbers) == 2 for bound in ends):
             return None
-        begin, end, step = (one.numbers for one in ends if one is not None)
+        begin, end, step = (bound.numbers for bound in ends if bound is not None)
         first, last, dots, *others = (node.masks.get(name, 0) for name in MASKS)
         if step != (1, 1) or any(others) or not (dots == 1 or (not dots and first & last & 1)):
             return None
         return 0 if first & 2 else begin[1], -1 if last & 2 else end[1]
 
     def piece(self, place: int, node: Operator) -> tuple[int, int] | None:
-        """As `columns`, of a piece of a matrix that is split in pieces of some widths."""
-        widths, axis = (self.operators.get(one[:2], Operator("")).numbers for one in node.inputs[1:3])
+        """As `columns`, for a piece of a matrix that is split in pieces of several widths."""
+        widths, axis = (self.operators.get(operand[:2], Operator("")).numbers for operand in node.inputs[1:3])
         if AXES.get(axis) != "columns" or place >= len(widths) or -1 in widths[:-1]:
             return None
         begin = sum(widths[:place])
         return begin, -1 if place == len(widths) - 1 else begin + widths[place]
 
     def origin(self, value: Value) -> Value:
-        """The value that another one is, whatever it passes through."""
+        """The value that another one is equal to, behind operators that pass it on unchanged."""
         for _ in range(DEEPEST):
             node = self.operators.get(value[:2])
             if node is None or node.op not in SAME or not node.inputs:
@@ -257,7 +268,7 @@ class Graph:
         return (*value[:2], 0)
 
     def is_turned(self, items: Value) -> int:
-        """1 if a list is of the steps from the last on, 0 if it is of steps as they are."""
+        """1 if a list of steps is reversed, else 0."""
         for _ in range(DEEPEST):
             node = self.operators.get(self.origin(items)[:2])
             if node is None or node.op in ("ReverseV2", "Reverse", "ReverseSequence"):
@@ -275,7 +286,7 @@ class Graph:
     # ---- cells
 
     def constant(self, number: int) -> str:
-        """The name of a constant, "" for what is none; a slice or a part of one is of it."""
+        """The name of the constant that an expression is, or is a part of; "" for any other expression."""
         for _ in range(4):
             what, *parts = self.expressions[number]
             if what == "constant":
@@ -286,21 +297,21 @@ class Graph:
         return ""
 
     def inside(self, number: int) -> list[int]:
-        """All expressions that one is made of, itself among them; none where they are too many for a cell."""
-        found, pending = {number}, [number]
-        while pending and len(found) < MOST_EXPRESSIONS:
+        """An expression and all its parts, recursively; empty if these are too many for a cell."""
+        reached, pending = {number}, [number]
+        while pending and len(reached) < MOST_EXPRESSIONS:
             what, *parts = self.expressions[pending.pop()]
-            new = {int(part) for part in parts[PLAIN.get(str(what), 1) :]} - found
-            found |= new
+            new = {int(part) for part in parts[PLAIN.get(str(what), 1) :]} - reached
+            reached |= new
             pending += new
-        return [] if pending else sorted(found)
+        return [] if pending else sorted(reached)
 
     def loops(self) -> Iterator[Loop]:
-        """The loops that may be those of a cell: each product of an item with each one of something else
-        whose matrices fit one another.
+        """The loops that may be cells: each pair of a product of an item and a product of another value whose
+        matrices fit each other.
         """
-        for again in list(self.memories.values()):
-            becomes = self.of(again)
+        for next_value in list(self.memories.values()):
+            becomes = self.of(next_value)
             parts = self.inside(becomes)
             products = [product for part in parts if (product := self.product(part)) is not None]
             names = dict.fromkeys(name for part in parts if (name := self.constant(part)))

@@ -1,13 +1,13 @@
-"""The variables of a TensorFlow checkpoint by name, read without TensorFlow.
+"""Reads the variables of a TensorFlow checkpoint by name, without TensorFlow.
 
-    model.index, model.data-00000-of-00002, ...    V2: a table of where every variable lies, and their numbers
-    model.ckpt                                     V1: one table with everything in it
+    model.index, model.data-00000-of-00002, ...    V2: a table of the places of variables, and their numbers
+    model.ckpt                                     V1: a single table with everything in it
 
-1  Texts, the graph of objects and what else is no numbers are left out.
-2  A variable that was saved in pieces is put together.
-3  Numbers are read only from the files that belong to the checkpoint by their names. No more memory is taken
-   than they hold: no two variables may share bytes.
-4  The checksums of tables are looked at, those of numbers not: in NumPy that would take longer than all else.
+1  Only numbers are read. Texts, such as the graph of objects, are left out.
+2  A variable that was saved in pieces is assembled.
+3  Numbers are read only from the files that belong to the checkpoint by their names. Variables may not share
+   bytes, so no more memory is taken than these files hold.
+4  The checksums of tables and variables are verified.
 
 Sources, of TensorFlow 2.21: core/protobuf/tensor_bundle.proto, core/util/tensor_bundle/tensor_bundle.cc and
 naming.cc, core/util/saved_tensor_slice.proto, core/util/saved_tensor_slice_util.cc and
@@ -57,22 +57,23 @@ KINDS: dict[int, Kind] = {
 NO_NUMBERS = {7, 20, 21}  # texts, resources and variants
 HALVES = {np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)}
 
-# The field of a TensorProto (core/framework/tensor.proto) for each kind: as they are, and as varints.
+# The field of a TensorProto (core/framework/tensor.proto) for each kind: with plain numbers, and with
+# varints.
 PLAIN = {1: 5, 2: 6, 8: 9, 18: 12}
 VARINTS = {3: 7, 4: 7, 5: 7, 6: 7, 17: 7, 9: 10, 10: 11, 14: 13, 19: 13, 22: 16, 23: 17}
 
-VARIABLE = 8 * OBJECT  # bytes of what is kept of a variable besides its numbers and its name, about
-PIECE = 1 << 16  # bytes of small numbers that are taken apart at a time
+VARIABLE = 8 * OBJECT  # approximate bytes of memory per variable besides its numbers and its name
+PIECE = 1 << 16  # bytes of varints that are decoded at a time
 
 OF_DATA = re.compile(r"\.(index|data-\d{5,}-of-\d{5,})$")
 
 
 def read(path: str | Path) -> dict[str, Array]:
-    """The variables of a checkpoint by name, as NumPy arrays of their own; float16 and bfloat16 become
-    float32, exactly.
+    """The variables of a checkpoint by name, as NumPy arrays that own their memory. float16 and bfloat16
+    become float32, exactly.
 
-    path: what it was saved as ("model.ckpt-1000"), or one of its files. Raises `FileError`, with the path,
-    for what is missing, truncated or no checkpoint.
+    path: the name that it was saved under ("model.ckpt-1000"), or one of its files. Raises `FileError`, with
+    the path, for files that are missing, truncated or foreign.
 
     >>> read("model.ckpt")
     Traceback (most recent call last):
@@ -94,7 +95,7 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def is_checkpoint(path: str | Path) -> bool:
-    """Whether a path is that of a checkpoint: what it was saved as, or one of its files."""
+    """Whether a path is that of a checkpoint: the name that it was saved under, or one of its files."""
     if os.path.isfile(f"{OF_DATA.sub('', str(path))}.index"):
         return True
     with named(path):
@@ -102,7 +103,7 @@ def is_checkpoint(path: str | Path) -> bool:
 
 
 def ends_as_table(path: str | Path) -> bool:
-    """Whether a file ends as the tables do of which checkpoints consist."""
+    """Whether a file ends as a table does; checkpoints consist of tables."""
     with open(path, "rb") as file:
         file.seek(max(0, os.path.getsize(path) - FOOTER))
         return is_table(file.read(FOOTER))
@@ -110,34 +111,34 @@ def ends_as_table(path: str | Path) -> bool:
 
 @contextmanager
 def named(path: str | Path, prefix: str | None = None) -> Generator[None]:
-    """Puts the path before what is wrong, unless that is said of a file whose path has the prefix."""
+    """Puts the path in front of error messages, unless they begin with the prefix."""
     try:
         yield
     except FileError as error:
-        said = prefix is not None and str(error).startswith(prefix)
-        raise FileError(str(error) if said else f"{path}: {error}") from None
+        has_path = prefix is not None and str(error).startswith(prefix)
+        raise FileError(str(error) if has_path else f"{path}: {error}") from None
     except OSError as error:
         raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
 
 
 def native(array: Array) -> Array:
-    """The same numbers in the machine's own byte order, halves widened."""
+    """The same numbers in native byte order; float16 and bfloat16 as float32."""
     dtype = array.dtype.newbyteorder("=")
     return array.astype(np.float32 if dtype in HALVES else dtype, copy=not array.flags.writeable)
 
 
-# Where variables and their pieces are
+# The places of variables and their pieces
 
 
-ENTRY_CHECKSUM = 6  # the field of a BundleEntryProto: of its bytes in the file of numbers
+ENTRY_CHECKSUM = 6  # the field of a BundleEntryProto with the checksum of the variable's bytes
 Piece = tuple[
     tuple[int, int | None], ...
-]  # along every axis, where it starts and how long it is; None is to the end
+]  # along every axis, its start and its length; None means up to the end
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What a table says of a variable."""
+    """The description of a variable in a table; kind is None for one that holds no numbers."""
 
     kind: Kind | None
     shape: tuple[int, ...]
@@ -145,12 +146,12 @@ class Entry:
 
     @property
     def bytes(self) -> int:
-        """How many bytes its numbers take."""
+        """The number of bytes of its numbers."""
         return math.prod(self.shape) * (self.kind.itemsize if self.kind else 0)
 
 
 def entry(name: str, kind: int, shape: Message, pieces: tuple[Message, ...]) -> Entry:
-    """What messages say of a variable; its kind is None for what is no numbers."""
+    """The description of a variable from the fields of a message."""
     if kind not in KINDS and kind not in NO_NUMBERS:
         raise FileError(f"{name!a} holds TensorFlow's kind {kind} of numbers, which stepnet does not read")
     dimensions = tuple(dimension.number(1) for dimension in shape.messages(2))
@@ -160,32 +161,32 @@ def entry(name: str, kind: int, shape: Message, pieces: tuple[Message, ...]) -> 
 
 
 def piece_of(place: Message) -> Piece:
-    """The piece that a TensorSliceProto means (core/framework/tensor_slice.proto)."""
+    """The piece that a TensorSliceProto describes (core/framework/tensor_slice.proto)."""
     return tuple((part.number(1), part.number(2) if 2 in part.fields else None) for part in place.messages(1))
 
 
 def place_of(name: str, piece: Piece, shape: tuple[int, ...]) -> tuple[slice, ...]:
-    """A piece as an index into an array of that shape, in which it must lie."""
+    """A piece as an index into an array of that shape; raises `FileError` if it does not lie in it."""
     ends = [n if length is None else start + length for (start, length), n in zip(piece, shape, strict=False)]
     if len(piece) != len(shape) or any(end > n for end, n in zip(ends, shape, strict=True)):
         raise FileError(f"a piece of {name!a} does not lie in it")
     return tuple(slice(start, end) for (start, _), end in zip(piece, ends, strict=True))
 
 
-def joined(name: str, whole: Entry, pieces: list[tuple[Piece, Array]]) -> Array:
-    """A variable put together from all of its pieces."""
-    if sum(array.size for _, array in pieces) != math.prod(whole.shape):
+def joined(name: str, variable: Entry, pieces: list[tuple[Piece, Array]]) -> Array:
+    """A variable assembled from its pieces; raises `FileError` unless they fill it exactly."""
+    if sum(piece_array.size for _, piece_array in pieces) != math.prod(variable.shape):
         raise FileError(f"not all pieces of {name!a} are in it")
     if len(pieces) == 1:
-        return pieces[0][1].reshape(whole.shape)
-    found, there = np.empty(whole.shape, whole.kind), np.zeros(whole.shape, np.bool_)
-    for piece, array in pieces:
-        place = place_of(name, piece, whole.shape)
-        if there[place].any() or there[place].size != array.size:
+        return pieces[0][1].reshape(variable.shape)
+    assembled, filled = np.empty(variable.shape, variable.kind), np.zeros(variable.shape, np.bool_)
+    for piece, piece_array in pieces:
+        place = place_of(name, piece, variable.shape)
+        if filled[place].any() or filled[place].size != piece_array.size:
             raise FileError(f"pieces of {name!a} overlap")
-        there[place] = True
-        found[place] = array.reshape(found[place].shape)
-    return found
+        filled[place] = True
+        assembled[place] = piece_array.reshape(assembled[place].shape)
+    return assembled
 
 
 # Checkpoints of several files
@@ -193,41 +194,41 @@ def joined(name: str, whole: Entry, pieces: list[tuple[Piece, Array]]) -> Array:
 
 def bundle(prefix: str, data: memoryview, store: Store) -> dict[str, Array]:
     """The variables of a checkpoint whose index is `data`."""
-    found = dict(table(data, store))
-    header = message(found.pop(b"", memoryview(b"")), store)
-    if header.one(3).number(2) > 1 or not header.number(1):
+    entries = dict(table(data, store))
+    header = message(entries.pop(b"", memoryview(b"")), store)
+    if header.submessage(3).number(2) > 1 or not header.number(1):
         raise FileError("it is no index of a checkpoint, or one of a newer kind")
     shards = Shards(prefix, header.number(1), ">" if header.number(2) else "<", {})
     variables: dict[str, Array] = {}
-    for key, value in found.items():
-        if key.startswith(b"\0"):  # a piece, which its variable's own entry names
+    for key, value in entries.items():
+        if key.startswith(b"\0"):  # a piece, which is read with its variable
             continue
-        name, said = key.decode("utf-8", "backslashreplace"), message(value, store)
-        whole = entry(name, said.number(1), said.one(2), said.messages(7))
-        if whole.kind is None:
+        name, proto = key.decode("utf-8", "backslashreplace"), message(value, store)
+        described = entry(name, proto.number(1), proto.submessage(2), proto.messages(7))
+        if described.kind is None:
             continue
-        if not whole.pieces:
-            variables[name] = shards.numbers(name, said, whole)
+        if not described.pieces:
+            variables[name] = shards.numbers(name, proto, described)
             continue
         parts: list[tuple[Piece, Array]] = []
-        for piece in whole.pieces:
-            there = piece_key(key, piece)
-            if there not in found:
+        for piece in described.pieces:
+            piece_name = piece_key(key, piece)
+            if piece_name not in entries:
                 raise FileError(f"a piece of {name!a} is missing")
-            part = message(found[there], store)
-            what = entry(name, part.number(1), part.one(2), ())
-            if what.kind != whole.kind:
+            part = message(entries[piece_name], store)
+            piece_described = entry(name, part.number(1), part.submessage(2), ())
+            if piece_described.kind != described.kind:
                 raise FileError(f"a piece of {name!a} holds another kind of numbers")
-            parts.append((piece, shards.numbers(name, part, what)))
-        variables[name] = joined(name, whole, parts)
+            parts.append((piece, shards.numbers(name, part, piece_described)))
+        variables[name] = joined(name, described, parts)
     return variables
 
 
 @dataclass(frozen=True)
 class Shards:
-    """The files of numbers beside an index: how they are called, how many there are and their order of bytes.
+    """The files of numbers beside an index: the prefix of their names, their count, and their byte order.
 
-    left: how many bytes of each file no variable has taken.
+    left: how many bytes of each file do not belong to a variable yet.
     """
 
     prefix: str
@@ -235,10 +236,10 @@ class Shards:
     order: Literal["<", ">"]
     left: dict[Path, int]
 
-    def numbers(self, name: str, said: Message, what: Entry) -> Array:
+    def numbers(self, name: str, proto: Message, described: Entry) -> Array:
         """The numbers that a BundleEntryProto points to."""
-        shard, start, size = said.number(3), said.number(4), said.number(5)
-        if shard >= self.count or size != what.bytes or what.kind is None:
+        shard, start, size = proto.number(3), proto.number(4), proto.number(5)
+        if shard >= self.count or size != described.bytes or described.kind is None:
             raise FileError(f"{name!a} cannot be {size} bytes of file {shard} of {self.count}")
         file = existing(f"{self.prefix}.data-{shard:05d}-of-{self.count:05d}")
         with named(file):
@@ -250,16 +251,16 @@ class Shards:
                 )
             if self.left[file] < 0:
                 raise FileError("variables share bytes of it")
-            count = math.prod(what.shape)
-            array = np.fromfile(file, what.kind.newbyteorder(self.order), count, offset=start)
-            if not has_its_checksum(said, array.view(np.uint8).data):
+            count = math.prod(described.shape)
+            array = np.fromfile(file, described.kind.newbyteorder(self.order), count, offset=start)
+            if not has_its_checksum(proto, array.view(np.uint8).data):
                 raise FileError(f"{name!a} is damaged: its checksum is wrong")
-            return array.reshape(what.shape)
+            return array.reshape(described.shape)
 
 
-def has_its_checksum(said: Message, data: memoryview | bytes) -> bool:
-    """Whether bytes have the checksum that a BundleEntryProto says, if it says one."""
-    return ENTRY_CHECKSUM not in said.fields or checksums.is_whole(data, said.number(ENTRY_CHECKSUM))
+def has_its_checksum(proto: Message, data: memoryview | bytes) -> bool:
+    """Whether bytes have the checksum of a BundleEntryProto, if it has one."""
+    return ENTRY_CHECKSUM not in proto.fields or checksums.is_whole(data, proto.number(ENTRY_CHECKSUM))
 
 
 def piece_key(name: bytes, piece: Piece) -> bytes:
@@ -274,13 +275,13 @@ def piece_key(name: bytes, piece: Piece) -> bytes:
 
 
 def unsigned_code(number: int) -> bytes:
-    """A number that sorts as its bytes do: how many bytes it has, and these."""
+    """A code for numbers that sorts as they do: the number of bytes, then the bytes."""
     length = (number.bit_length() + 7) // 8
     return bytes([length]) + number.to_bytes(length, "big")
 
 
 def signed_code(number: int) -> bytes:
-    """The same for a number that may be negative: as many ones as it has bytes come first, then a zero.
+    """As `unsigned_code`, for numbers that may be negative: a one per byte, a zero, then the bits.
 
     >>> signed_code(0x424242).hex(), signed_code(-0x800).hex()
     ('f0424242', '3800')
@@ -294,45 +295,47 @@ def signed_code(number: int) -> bytes:
 
 
 def single(data: memoryview, store: Store) -> dict[str, Array]:
-    """The variables of a checkpoint that is one table."""
-    listed: dict[str, Entry] = {}
+    """The variables of a checkpoint that is a single table."""
+    described: dict[str, Entry] = {}
     pieces: dict[str, list[tuple[Piece, Array]]] = {}
     for _, value in table(data, store):
-        whole = message(value, store)
-        for said in whole.one(1).messages(1):
-            name = said.text(1)
+        proto = message(value, store)
+        for item in proto.submessage(1).messages(1):
+            name = item.text(1)
             store.take(VARIABLE + len(name), "its variables")
-            listed[name] = entry(name, said.number(3), said.one(2), said.messages(4))
-        for said in whole.messages(2):
-            name = said.text(1)
-            if name not in listed:
+            described[name] = entry(name, item.number(3), item.submessage(2), item.messages(4))
+        for item in proto.messages(2):
+            name = item.text(1)
+            if name not in described:
                 raise FileError(f"it does not list {name!a}, of which it has numbers")
-            kind = listed[name].kind
+            kind = described[name].kind
             if kind is not None:
-                pieces.setdefault(name, []).append((piece_of(said.one(2)), values(name, kind, said.one(3))))
-    if not listed:
+                pieces.setdefault(name, []).append(
+                    (piece_of(item.submessage(2)), values(name, kind, item.submessage(3)))
+                )
+    if not described:
         raise FileError("it lists no variables, as a checkpoint does")
-    numbers = {name: whole for name, whole in listed.items() if whole.kind is not None}
-    return {name: joined(name, whole, pieces.get(name, [])) for name, whole in numbers.items()}
+    numbers = {name: entry for name, entry in described.items() if entry.kind is not None}
+    return {name: joined(name, entry, pieces.get(name, [])) for name, entry in numbers.items()}
 
 
-def values(name: str, kind: Kind, said: Message) -> Array:
-    """The numbers of a TensorProto, in one dimension."""
+def values(name: str, kind: Kind, proto: Message) -> Array:
+    """The numbers of a TensorProto, as a vector."""
     number = next(number for number, known in KINDS.items() if known == kind)
     if number in PLAIN:
-        data = b"".join(said.pieces(PLAIN[number]))
+        data = b"".join(proto.pieces(PLAIN[number]))
         if len(data) % kind.itemsize:
             raise FileError(f"{name!a} ends within a number")
         return np.frombuffer(data, kind.newbyteorder("<"), len(data) // kind.itemsize)
-    data = b"".join(said.pieces(VARINTS[number]))
+    data = b"".join(proto.pieces(VARINTS[number]))
     stored = np.dtype(np.uint16) if kind in HALVES else kind
-    said.store.take(len(data) * (1 + stored.itemsize), f"the numbers of {name!a}")
-    found = np.concatenate([np.empty(0, stored), *(part.astype(stored) for part in varints(data))])
-    return found.view(kind) if kind in HALVES else found
+    proto.store.take(len(data) * (1 + stored.itemsize), f"the numbers of {name!a}")
+    numbers = np.concatenate([np.empty(0, stored), *(part.astype(stored) for part in varints(data))])
+    return numbers.view(kind) if kind in HALVES else numbers
 
 
 def varints(data: bytes) -> Iterator[Array]:
-    """Numbers in groups of seven bits, one after the other, as int64, some at a time.
+    """Numbers stored in groups of seven bits, as int64, in pieces.
 
     >>> [part.tolist() for part in varints(bytes.fromhex("01 9601"))]
     [[1, 150]]
@@ -344,10 +347,10 @@ def varints(data: bytes) -> Iterator[Array]:
         lengths = np.diff(ends, prepend=-1)
         if not len(ends) or lengths.max() > 10:
             raise FileError("a number in it does not end")
-        starts, found = ends - lengths + 1, np.zeros(len(ends), np.uint64)
+        starts, numbers = ends - lengths + 1, np.zeros(len(ends), np.uint64)
         for place in range(lengths.max()):
-            there = lengths > place
-            bits = (piece[starts[there] + place] & np.uint8(0x7F)).astype(np.uint64)
-            found[there] |= bits << np.uint64(7 * place)
-        yield found.view(np.int64)
+            longer = lengths > place
+            bits = (piece[starts[longer] + place] & np.uint8(0x7F)).astype(np.uint64)
+            numbers[longer] |= bits << np.uint64(7 * place)
+        yield numbers.view(np.int64)
         start += int(ends[-1]) + 1

@@ -1,10 +1,10 @@
-"""The recurrent layers of a frozen TensorFlow graph: its variables are constants, by their own names.
+"""Reads the recurrent layers of a frozen TensorFlow graph, whose variables are constants with their names.
 
     node { name: "rnn/basic_lstm_cell/kernel" op: "Const" attr { key: "value" value { tensor { ... } } } }
 
-The graph is code, and is not run: its constants are arrays, among which layers are found by names, as in a
-checkpoint. What the graph computes with them, such as what is added to a forget gate, is asked for.
-Where names tell nothing, what the graph's loops compute tells which cells the constants are of (cells.py).
+The graph is code, and is not run. Layers are found among its constants by names, as in a checkpoint. Settings
+that are part of the code, such as the forget bias, must be stated by the user. If names are not enough, cells
+are recognised by what the graph's loops compute (cells.py).
 
 Source: core/framework/graph.proto, node_def.proto, attr_value.proto and tensor.proto of TensorFlow 2.21, and
 core/protobuf/saved_model.proto and meta_graph.proto.
@@ -37,8 +37,8 @@ PLAIN = {"Const", "Identity", "Placeholder", "NoOp"}  # operators that compute n
 def read(path: Path, layout: str | None, layouts: Mapping[str, str]) -> Model:
     """The recurrent layers of a file that is a graph, or of a SavedModel without variables.
 
-    layout, layouts: as for a checkpoint. Raises `FileError`, with the path, for what is no graph, or has no
-    constants that could be weights.
+    layout, layouts: as for a checkpoint. Raises `FileError`, with the path, for a file that is no graph, or
+    whose graph has no constants that could be weights.
     """
     with opened(path) as (stream, size):
         store = Store(None, size)
@@ -54,31 +54,31 @@ def read(path: Path, layout: str | None, layouts: Mapping[str, str]) -> Model:
             raise FileError("its graph has no constants that could be weights: save it with its variables")
     known = by_names({name: name for name in arrays}, arrays, version_of(arrays))
     own = {name: cell for graph in graphs for cell in cells(graph, arrays) for name in [cell.name]}
-    asked = {name: said for name, said in layouts.items() if name not in own}
+    asked = {name: stated for name, stated in layouts.items() if name not in own}
     model = model_of(path, arrays, known, ("tf1", "keras2"), layout, asked)
     others = (f"{node.text(NAME)} ({node.text(OP)})" for node in nodes if node.text(OP) not in PLAIN)
-    found = {name: cell for name, cell in own.items() if {*cell.arrays.values()} <= model.rest.keys()}
-    return with_cells(replace(model, layers=tuple(others)), found, layout, layouts)
+    left_cells = {name: cell for name, cell in own.items() if {*cell.arrays.values()} <= model.rest.keys()}
+    return with_cells(replace(model, layers=tuple(others)), left_cells, layout, layouts)
 
 
 def with_cells(
-    model: Model, found: Mapping[str, Cell], layout: str | None, layouts: Mapping[str, str]
+    model: Model, graph_cells: Mapping[str, Cell], layout: str | None, layouts: Mapping[str, str]
 ) -> Model:
-    """A model with the cells that its graph computes; where that is not clear, a layout is asked for."""
+    """A model with the cells of its graph as modules; a cell of unknown kind and layout becomes a problem."""
     modules: list[Module] = []
     problems = dict(model.problems)
-    for name, cell in found.items():
-        said = layouts.get(name) or (layout if layout and "." in layout else None)
-        known = f"keras.{cell.kind}" if cell.kind else said
+    for name, cell in graph_cells.items():
+        stated = layouts.get(name) or (layout if layout and "." in layout else None)
+        known = f"keras.{cell.kind}" if cell.kind else stated
         if known is None:
-            what = option("layout of", module=name, layout="LAYOUT")
-            held = " and ".join(f"{given} ({own})" for own, given in cell.arrays.items())
+            remedy = option("layout of", module=name, layout="LAYOUT")
+            held = " and ".join(f"{array} ({own})" for own, array in cell.arrays.items())
             problems[name] = (
-                f"{name} is a cell of {held}, and which one is not clear from its graph: say {what}"
+                f"{name} is a cell of {held}, and which one is not clear from its graph: say {remedy}"
             )
         else:
             modules.append(module_of(name, cell, known, model.rest))
-    taken = {given for module in modules for given in module.names.values()}
+    taken = {array for module in modules for array in module.names.values()}
     rest = {name: array for name, array in model.rest.items() if name not in taken}
     return replace(model, modules=(*model.modules, *modules), rest=rest, problems=problems)
 
@@ -90,7 +90,7 @@ def module_of(name: str, cell: Cell, layout: str, arrays: Mapping[str, Array]) -
     return Module(
         name,
         (layout,),
-        {own: arrays[given] for own, given in cell.arrays.items()},
+        {own: arrays[array] for own, array in cell.arrays.items()},
         cell.arrays,
         semantics={field: value for field, value in values.items() if field in record(layout).settings()},
         reverse=cell.reverse,
@@ -101,11 +101,10 @@ def module_of(name: str, cell: Cell, layout: str, arrays: Mapping[str, Array]) -
 
 def graphs_of(data: memoryview, store: Store) -> list[Message]:
     """The graph of a file, or the graphs of a SavedModel."""
-    whole = message(data, store)
-    is_model = any(
-        isinstance(value, int) for value in whole.fields.get(NODES, ())
-    )  # which begins with a version
-    graphs = [meta.one(GRAPH) for meta in whole.messages(META_GRAPHS)] if is_model else [whole]
+    proto = message(data, store)
+    # A SavedModel begins with a version number.
+    is_model = any(isinstance(value, int) for value in proto.fields.get(NODES, ()))
+    graphs = [meta.submessage(GRAPH) for meta in proto.messages(META_GRAPHS)] if is_model else [proto]
     nodes = [node for graph in graphs for node in graph.messages(NODES)]
     if not nodes or not all(node.text(NAME) and node.text(OP) for node in nodes):
         raise FileError("this is no graph of TensorFlow: it has no nodes with names and operators")
@@ -113,13 +112,13 @@ def graphs_of(data: memoryview, store: Store) -> list[Message]:
 
 
 def constants(nodes: Sequence[Message]) -> Iterator[tuple[str, Array]]:
-    """The constants among nodes that could be weights, by name: floating-point numbers with an axis."""
+    """The constants that could be weights, by name: floating-point numbers with at least one axis."""
     for node in nodes:
         if node.text(OP) != "Const":
             continue
         name = node.text(NAME)
         for attribute in node.messages(ATTRIBUTES):
             if attribute.text(KEY) == "value":
-                array = tensor(name, attribute.one(VALUE).one(TENSOR))
+                array = tensor(name, attribute.submessage(VALUE).submessage(TENSOR))
                 if array is not None and array.ndim:
                     yield name, native(array)

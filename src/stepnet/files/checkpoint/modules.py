@@ -1,12 +1,12 @@
-"""The recurrent layers among the variables of a TensorFlow checkpoint or SavedModel: of Keras, and cells.
+"""The recurrent layers among the variables of a TensorFlow checkpoint or SavedModel: Keras' layers, and
+cells.
 
     model/layer_with_weights-0/forward_layer/cell/kernel     the attributes of Keras' objects
-    both/forward_lstm/lstm_cell/kernel                       or the names that the program gave
+    both/forward_lstm/lstm_cell/kernel                       or the names in the program
     rnn/basic_lstm_cell/kernel                               TensorFlow 1's cells
 
-What Keras has in an object's attributes, and what it calls the weights of a cell, is told by the names alone;
-activations and how two directions are merged are in no checkpoint. All else is found as in any file of
-arrays.
+Keras' layers are recognised by the attributes in names, and by the names of a cell's weights. A checkpoint
+has neither activations nor the merge of two directions. Other layers are found as in any file of arrays.
 """
 
 from collections.abc import Iterable, Mapping
@@ -48,29 +48,30 @@ def model_of(
     layout: str | None,
     layouts: Mapping[str, str],
 ) -> Model:
-    """Keras' layers among variables, and those that are found among the others."""
-    told = layout is None or layout.startswith("keras")
-    modules = modules_of(path, keras, layout, layouts) if told else ()
+    """A model with Keras' layers among variables, and the layers found among the other variables."""
+    may_be_keras = layout is None or layout.startswith("keras")
+    modules = modules_of(path, keras, layout, layouts) if may_be_keras else ()
     taken = {name for module in modules for name in module.names.values()}
     rest = {name: array for name, array in arrays.items() if name not in taken}
     names = {module.name for module in modules}
-    asked = {name: said for name, said in layouts.items() if name not in names}
+    asked = {name: stated for name, stated in layouts.items() if name not in names}
     known = {name for layer in keras.layers if layer.config is not None for _, name in layer.arrays}
-    kept = {name: rest[name] for name in rest if told and name in known}  # of cells that are not Keras' own
+    # Weights of cells whose classes are not Keras' own: no layer is looked for among them.
+    kept = {name: rest[name] for name in rest if may_be_keras and name in known}
     unknown = {name: array for name, array in rest.items() if name not in kept}
     others = among(str(path), unknown, frameworks, layout, asked, suffix=VALUE)
     return Model(str(path), (*modules, *others.modules), {**kept, **others.rest})
 
 
 def version_of(keys: Iterable[str]) -> str:
-    """The version of Keras whose objects a checkpoint has."""
+    """The version of Keras that wrote a checkpoint of its objects."""
     return "3" if any(KERAS_3 & {*key.split("/")} for key in keys) else "2"
 
 
 def by_names(ways: Mapping[str, str], arrays: Mapping[str, Array], version: str) -> KerasFile:
-    """Keras' layers among variables, as names tell.
+    """Keras' layers among variables, by names.
 
-    ways: the attributes that lead to each variable, or what else tells of it, by its name.
+    ways: by the name of a variable: the attributes that lead to it, or its name in the program.
     """
     folders: dict[Steps, dict[str, str]] = {}
     for name, way in ways.items():
@@ -94,7 +95,7 @@ def by_names(ways: Mapping[str, str], arrays: Mapping[str, Array], version: str)
 
 
 def called(names: Iterable[str]) -> Steps:
-    """What the layer is called of which these are all variables.
+    """The name of the layer whose variables these are.
 
     >>> called(["both/forward_gru/gru_cell/kernel", "both/backward_gru/gru_cell/kernel"])
     ('both',)
@@ -108,14 +109,14 @@ def called(names: Iterable[str]) -> Steps:
 
 
 def worded(scopes: list[Steps]) -> list[Steps]:
-    """The words for the ways to the cells of a layer."""
+    """The words for the scopes of the cells of a layer; see `Part`."""
     if any({*scope} & {*ATTRIBUTES} for scope in scopes):
         return [part_at(scope, {}).words for scope in scopes]
     return words_of(scopes, ordered=False)
 
 
 def owned(steps: Steps, cells: Mapping[Steps, object]) -> tuple[Steps, Steps]:
-    """The layer that a cell belongs to, and the way from there to the cell.
+    """The path of the layer that a cell belongs to, and the path from there to the cell.
 
     >>> owned(("model", "both", "forward_layer", "cell"), {})
     (('model', 'both'), ('forward_layer', 'cell'))

@@ -1,8 +1,8 @@
-"""What the variables of a TensorFlow 2 checkpoint were called, by its graph of objects.
+"""The names of variables in the program that saved a TensorFlow 2 checkpoint, from its graph of objects.
 
-A checkpoint of objects names a variable by its place among them, "_operations/1/cell/kernel" or
-"variables/0". The graph beside the variables, a text, has the names that these had in the program:
-"encoder/gru_cell/kernel".
+A checkpoint names a variable by its path in the graph of objects, such as "_operations/1/cell/kernel" or
+"variables/0". The graph, which is saved beside the variables as a text, has their names in the program, such
+as "encoder/gru_cell/kernel".
 
 Source: core/protobuf/trackable_object_graph.proto and core/util/tensor_bundle/tensor_bundle.cc
 (WriteStringTensor) of TensorFlow 2.21.
@@ -25,13 +25,15 @@ from stepnet.files.store import Store
 GRAPH = b"_CHECKPOINTABLE_OBJECT_GRAPH"
 LARGEST = 1 << 28  # bytes of the graph
 CHECKSUM = 4  # bytes, between the length of a text and the text
-LENGTH = 4  # bytes of a text's length, as the checksum of all takes it in
+LENGTH = 4  # bytes of a text's length in the computation of the checksum
 
 
 @dataclass(frozen=True)
 class Node:
-    """An object of a graph: the places of what it holds by the names of attributes, and, of a variable, what
-    the checkpoint and the program call it.
+    """An object of a graph.
+
+    children: the indices of the objects in its attributes, by the attributes' names. key, name: the names of
+    a variable in the checkpoint and in the program.
     """
 
     children: Mapping[str, int]
@@ -40,7 +42,7 @@ class Node:
 
 
 def at(nodes: Sequence[Node], path: Iterable[str]) -> Node | None:
-    """The object that attributes lead to, one after the other from the first; None where there is none.
+    """The object at a path of attributes from the first object; None if there is none.
 
     >>> at([Node({"cell": 1}), Node({}, "variables/0")], ["cell"])
     Node(children={}, key='variables/0', name='')
@@ -52,74 +54,74 @@ def at(nodes: Sequence[Node], path: Iterable[str]) -> Node | None:
 
 
 def program_names(nodes: Iterable[Node]) -> dict[str, str]:
-    """The names that variables had in the program, by those in a checkpoint."""
+    """The names of variables in the program, by their names in the checkpoint."""
     return {node.key: node.name for node in nodes if node.name}
 
 
 def objects(prefix: str) -> list[Node]:
-    """The objects of a checkpoint; none where it has no graph of them."""
+    """The objects of a checkpoint; an empty list if it has no graph of objects."""
     index = existing(f"{prefix}.index")
     with named(index):
         data = memoryview(index.read_bytes())
         store = Store(None, len(data))
-        found = dict(table(data, store))
-        if GRAPH not in found:
+        entries = dict(table(data, store))
+        if GRAPH not in entries:
             return []
-        count = message(found.get(b"", memoryview(b"")), store).number(1)
-        graph = message(memoryview(text_of(prefix, count, message(found[GRAPH], store))), store)
+        count = message(entries.get(b"", memoryview(b"")), store).number(1)
+        graph = message(memoryview(text_of(prefix, count, message(entries[GRAPH], store))), store)
         return [node_of(node) for node in graph.messages(1)]
 
 
-def node_of(said: Message) -> Node:
-    """The object that a TrackableObject means."""
-    children = {child.text(2): child.number(1) for child in said.messages(1)}
-    for attribute in said.messages(2):
+def node_of(proto: Message) -> Node:
+    """The object of a TrackableObject."""
+    children = {child.text(2): child.number(1) for child in proto.messages(1)}
+    for attribute in proto.messages(2):
         if attribute.text(1) == "VARIABLE_VALUE":
             return Node(children, attribute.text(3), attribute.text(2))
     return Node(children)
 
 
-def text_of(prefix: str, count: int, said: Message) -> bytes:
-    """The one text that a BundleEntryProto points to: its length, a checksum, and its bytes."""
-    shard, start, size = said.number(3), said.number(4), said.number(5)
+def text_of(prefix: str, count: int, proto: Message) -> bytes:
+    """The only text that a BundleEntryProto points to. The file has its length, a checksum, and its bytes."""
+    shard, start, size = proto.number(3), proto.number(4), proto.number(5)
     file = existing(f"{prefix}.data-{shard:05d}-of-{count:05d}")
     length = file.stat().st_size
     if (
-        said.number(1) != 7
-        or math.prod(one.number(1) for one in said.one(2).messages(1)) != 1
+        proto.number(1) != 7
+        or math.prod(dimension.number(1) for dimension in proto.submessage(2).messages(1)) != 1
         or size > LARGEST
     ):
         raise FileError("its graph of objects is not one text")
     if start + size > length:
         raise FileError(f"its graph of objects is cut off: it ends at {start + size} of {length} bytes")
-    said.store.beside(file.name, length)
-    said.store.take(2 * size, "its graph of objects")
+    proto.store.beside(file.name, length)
+    proto.store.take(2 * size, "its graph of objects")
     data = memoryview(np.fromfile(file, np.uint8, size, offset=start).data)
-    many, at = varint(data, 0)
-    if at + CHECKSUM + many != size:
+    text_length, position = varint(data, 0)
+    if position + CHECKSUM + text_length != size:
         raise FileError("its graph of objects is not as long as it says")
-    if not has_its_checksum(said, many.to_bytes(LENGTH, "little") + bytes(data[at:])):
+    if not has_its_checksum(proto, text_length.to_bytes(LENGTH, "little") + bytes(data[position:])):
         raise FileError("its graph of objects is damaged: its checksum is wrong")
-    return bytes(data[at + CHECKSUM :])
+    return bytes(data[position + CHECKSUM :])
 
 
 def renamed(path: Path, arrays: Mapping[str, Array], names: Mapping[str, str]) -> dict[str, Array]:
-    """Variables by the names that they had in the program, where each of these is that of one variable.
+    """Variables by their names in the program, or by those in the checkpoint if two have the same name.
 
-    A model that was exported has its variables twice: of two with one name and the same bits one is left out.
+    An exported model has its variables twice: of two with the same name and bits, one is left out.
     """
-    made: dict[str, Array] = {}
+    by_name: dict[str, Array] = {}
     for key, array in arrays.items():
         name = names.get(key, key)
-        if name in made and same_bits(made[name], array):
+        if name in by_name and same_bits(by_name[name], array):
             continue
-        name = key if name in made else name
-        if name in made:
+        name = key if name in by_name else name
+        if name in by_name:
             raise FileError(f"{path}: two variables in it have the name {name!a}")
-        made[name] = array
-    return made
+        by_name[name] = array
+    return by_name
 
 
-def same_bits(one: Array, other: Array) -> bool:
-    """Whether two arrays are the same."""
-    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+def same_bits(array: Array, other: Array) -> bool:
+    """Whether two arrays are the same bits."""
+    return array.dtype == other.dtype and array.shape == other.shape and array.tobytes() == other.tobytes()

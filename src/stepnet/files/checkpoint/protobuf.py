@@ -1,4 +1,4 @@
-"""The fields of a message of Protocol Buffers, read without its description.
+"""Reads the fields of messages of Protocol Buffers, without their descriptions.
 
 Source: protobuf.dev/programming-guides/encoding.
 """
@@ -17,36 +17,36 @@ FIXED = {1: 8, 5: 4}  # bytes of a number of fixed size, by how the wire says it
 
 @dataclass(frozen=True)
 class Message:
-    """A message's fields by number: every value there was, a number or bytes, in their order.
+    """The fields of a message by number: all values of each, numbers or bytes, in order.
 
-    store: how much memory the messages in it may take.
+    store: the limit on the memory of the messages in it.
     """
 
     fields: Mapping[int, tuple[int | memoryview, ...]]
     store: Store
 
     def number(self, field: int) -> int:
-        """A field that is a number, the last one as the format asks, 0 where it is left out."""
+        """A field that is a number: the last value, as the format demands; 0 if it is missing."""
         values = [value for value in self.fields.get(field, ()) if isinstance(value, int)]
         return values[-1] if values else 0
 
     def signed(self, field: int) -> int:
-        """A field that is a number with a sign."""
+        """A field that is a signed number."""
         value = self.number(field)
         return value - (1 << 64) if value >> 63 else value
 
     def pieces(self, field: int) -> tuple[memoryview, ...]:
-        """A field that is bytes, as often as it is there."""
+        """A repeated field of bytes."""
         return tuple(value for value in self.fields.get(field, ()) if not isinstance(value, int))
 
     def messages(self, field: int) -> tuple["Message", ...]:
-        """A field that is a message, as often as it is there."""
+        """A repeated field of messages."""
         pieces = self.pieces(field)
         self.store.room(MESSAGE * len(pieces), "its messages")
         return tuple(message(piece, self.store) for piece in pieces)
 
-    def one(self, field: int) -> "Message":
-        """A field that is a message, an empty one where it is left out."""
+    def submessage(self, field: int) -> "Message":
+        """A field that is a message; an empty one if it is missing."""
         pieces = self.pieces(field)
         return message(pieces[-1], self.store) if pieces else Message({}, self.store)
 
@@ -56,27 +56,27 @@ class Message:
 
 
 def message(data: memoryview, store: Store) -> Message:
-    """The fields of a message; raises `FileError`, short and without the path, for what is none.
+    """The fields of a message; raises `FileError`, short and without the path, for damaged bytes.
 
     >>> message(memoryview(bytes.fromhex("089601 1203 616263")), Store(None, 8)).fields[1]
     (150,)
     """
-    found: dict[int, list[int | memoryview]] = {}
-    at = taken = 0
-    while at < len(data):
+    fields: dict[int, list[int | memoryview]] = {}
+    position = taken = 0
+    while position < len(data):
         taken += FIELD
         store.room(taken, "the fields of its messages")
-        tag, at = varint(data, at)
+        tag, position = varint(data, position)
         field, wire = tag >> 3, tag & 7
         if wire == 0:
-            value, at = varint(data, at)
+            value, position = varint(data, position)
         elif wire in FIXED or wire == 2:
-            size, at = (FIXED[wire], at) if wire in FIXED else varint(data, at)
-            if at + size > len(data):
+            size, position = (FIXED[wire], position) if wire in FIXED else varint(data, position)
+            if position + size > len(data):
                 raise FileError("a message in it is cut off")
-            value = data[at : at + size]
-            value, at = value if wire == 2 else int.from_bytes(value, "little"), at + size
+            value = data[position : position + size]
+            value, position = value if wire == 2 else int.from_bytes(value, "little"), position + size
         else:
             raise FileError(f"a message in it has a field of wire type {wire}")
-        found.setdefault(field, []).append(value)
-    return Message({field: tuple(values) for field, values in found.items()}, store)
+        fields.setdefault(field, []).append(value)
+    return Message({field: tuple(values) for field, values in fields.items()}, store)

@@ -1,9 +1,9 @@
-"""The recurrent layers of a TensorFlow SavedModel: a folder with saved_model.pb, and a checkpoint in it.
+"""Reads the recurrent layers of a TensorFlow SavedModel: a folder with saved_model.pb and a checkpoint.
 
-Variables have the names that the program gave them, where the checkpoint tells. What Keras 2 says of its
-layers, their classes and configurations, is in keras_metadata.pb, as JSON by the attributes that lead to
-them. Without it Keras' layers are found by attributes, or where a checkpoint numbers its variables, by their
-names. The graph, which is code, is passed over; without variables its constants are read (frozen.py).
+Variables get their names in the program, if the checkpoint has these. keras_metadata.pb has the classes and
+configurations of Keras 2's layers, as JSON, by the attributes that lead to them. Without it, Keras' layers
+are found by attributes or, if the checkpoint numbers its variables, by names. The graph is code, and is not
+read; only of a model without variables its constants are (frozen.py).
 
 Source: tf_keras/protobuf/saved_metadata.proto and saving/legacy/saved_model/load.py of tf_keras 2.21.
 """
@@ -34,11 +34,11 @@ def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | Non
     """The recurrent layers of a SavedModel; path is its folder, or the saved_model.pb in it.
 
     layout: the layout to look for, or a framework; layouts: the same for modules by their names. Raises
-    `FileError`, with the path, for one without variables, and for a checkpoint that is broken.
+    `FileError`, with the path, for a model without weights, and for a damaged checkpoint.
     """
     folder = path if path.is_dir() else path.parent
     prefix = folder / "variables" / "variables"
-    if not Path(f"{prefix}.index").is_file():  # its numbers are constants of the graph, if there are any
+    if not Path(f"{prefix}.index").is_file():  # then weights can only be constants of the graph
         return frozen.read(folder / GRAPH if path.is_dir() else path, layout, layouts or {})
     numbers, nodes = file.read(prefix), objects(str(prefix))
     names = program_names(nodes)
@@ -53,37 +53,37 @@ def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | Non
         store = Store(None, size)
         known = described(metadata(stream.read(), store), nodes, called, arrays, store)
         model = model_of(path, arrays, known, frameworks, layout, layouts)
-        found = {module.name for module in model.modules}
-        return replace(model, layers=tuple(others(known, found)))
+        modules = {module.name for module in model.modules}
+        return replace(model, layers=tuple(others(known, modules)))
 
 
 def is_numbered(key: str) -> bool:
-    """Whether a checkpoint calls a variable by a number, which tells nothing of it."""
+    """Whether the name of a variable in the checkpoint is only a number."""
     return key.removesuffix(VALUE).rpartition("/")[2].isdecimal()
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer that the metadata tell of: whether it runs a cell over steps, and its configuration."""
+    """A layer in the metadata: whether it runs a cell over steps, and its configuration."""
 
     runs: bool
     node: Config
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Its name."""
         return str(self.node.get("name") or table(self.node.get("config")).get("name"))
 
 
 def metadata(data: bytes, store: Store) -> dict[Steps, Layer]:
     """The layers of keras_metadata.pb by the attributes that lead to them."""
-    found: dict[Steps, Layer] = {}
-    for said in message(memoryview(data), store).messages(1):
-        root, *steps = said.text(3).split(".")
-        if root == ROOT and said.text(5).startswith("{"):
-            node = parsed(said.text(5).encode(), f"metadata of {said.text(3)!a}", store)
-            found[tuple(steps)] = Layer(said.text(4) == RUNS, node)
-    return found
+    by_path: dict[Steps, Layer] = {}
+    for proto in message(memoryview(data), store).messages(1):
+        root, *steps = proto.text(3).split(".")
+        if root == ROOT and proto.text(5).startswith("{"):
+            node = parsed(proto.text(5).encode(), f"metadata of {proto.text(3)!a}", store)
+            by_path[tuple(steps)] = Layer(proto.text(4) == RUNS, node)
+    return by_path
 
 
 def described(
@@ -93,39 +93,39 @@ def described(
     arrays: Mapping[str, Array],
     store: Store,
 ) -> KerasFile:
-    """The layers that metadata tell of, with their variables.
+    """The layers of the metadata, with their variables.
 
-    called: what variables are called, by what the checkpoint calls them.
+    called: the names of variables, by their names in the checkpoint.
     """
-    whole = layers.get(())
-    config = whole.node if whole is not None else None
-    all_told = tuple(layers_of(config, store)) if config is not None else ()
-    model = {told.name: told for told in all_told}
-    found: list[KerasLayer] = []
+    root = layers.get(())
+    config = root.node if root is not None else None
+    configured = tuple(layers_of(config, store)) if config is not None else ()
+    model = {listed.name: listed for listed in configured}
+    keras_layers: list[KerasLayer] = []
     for steps, layer in outermost(layers):
         around = [layers[steps[:end]] for end in range(1, len(steps)) if steps[:end] in layers]
-        name = "/".join((*(one.name for one in around), layer.name))
-        timed = next((one.name for one in around if class_of(one.node) == TIMED), "")
+        name = "/".join((*(outer.name for outer in around), layer.name))
+        timed = next((outer.name for outer in around if class_of(outer.node) == TIMED), "")
         known = places(layer.node, store, by_class=False)
         parts = [
             with_variables(part, nodes, ((*steps, *way), (*steps, *way, "cell")), called)
             for way, part in known.items()
             if (*way, "cell") not in known
         ]
-        there = tuple(part for part in parts if part.arrays)
-        check_complete(known.values(), there)
-        if there:
+        filled = tuple(part for part in parts if part.arrays)
+        check_complete(known.values(), filled)
+        if filled:
             own = table(layer.node.get("config"))
-            told = model.get(name)
-            inputs, use = (told.inputs, told.use) if told else ((), None)
-            found.append(KerasLayer(name, class_of(layer.node), own, there, inputs, timed, use))
+            listed = model.get(name)
+            inputs, use = (listed.inputs, listed.use) if listed else ((), None)
+            keras_layers.append(KerasLayer(name, class_of(layer.node), own, filled, inputs, timed, use))
     order = {name: place for place, name in enumerate(model)}
-    found.sort(key=lambda layer: order.get(layer.name, len(order)))
-    return KerasFile(config, arrays, tuple(found), all_told, "2")
+    keras_layers.sort(key=lambda layer: order.get(layer.name, len(order)))
+    return KerasFile(config, arrays, tuple(keras_layers), configured, "2")
 
 
 def outermost(layers: Mapping[Steps, Layer]) -> Iterator[tuple[Steps, Layer]]:
-    """The layers that run cells over steps, and lie in no other one."""
+    """The layers that run cells over steps, and that are not part of another such layer."""
     taken = set[Steps]()
     for steps, layer in layers.items():
         runs = layer.runs or class_of(layer.node) in ("RNN", "Bidirectional", *LAYERS)
@@ -137,7 +137,7 @@ def outermost(layers: Mapping[Steps, Layer]) -> Iterator[tuple[Steps, Layer]]:
 def with_variables(
     part: Part, nodes: Sequence[Node], ways: Iterable[Steps], called: Mapping[str, str]
 ) -> Part:
-    """A part with the variables that attributes lead to, in it or in its own cell."""
+    """A part with its variables: those in its attributes, or in those of its cell."""
     places = [(own, at(nodes, (*way, own))) for way in ways for own in KERNELS]
     keys = {own: node.key for own, node in places if node is not None and node.key}
     missing = [f"{own} is {key!a}" for own, key in keys.items() if key not in called]

@@ -1,8 +1,9 @@
-"""Keys and values of a sorted table of strings, as LevelDB and TensorFlow write them.
+"""Reads sorted string tables, as LevelDB and TensorFlow write them.
 
-    table:  block ... block, a block with the place of each, footer
-    block:  entry ... entry, restarts, how it is packed, checksum
-    entry:  bytes shared with the key before, bytes of the key behind them, bytes of the value, and these
+    table:  block ... block, an index block with the places of the blocks, footer
+    block:  entry ... entry, restarts, compression, checksum
+    entry:  three lengths: of the prefix shared with the previous key, of the rest of the key, of the value;
+            then the rest of the key and the value
 
 Sources: leveldb/doc/table_format.md; tensorflow/core/lib/io/format.cc, block.cc, table_builder.cc (2.21);
 snappy/format_description.txt.
@@ -17,7 +18,7 @@ from stepnet.files.store import OBJECT, Store
 
 MAGIC = 0xDB4775248B80FB57
 FOOTER = 48
-ENTRY = 2 * OBJECT + 184  # bytes of a key and of the view of its value in a dictionary, about
+ENTRY = 2 * OBJECT + 184  # approximate bytes of a key and of the view of its value in a dictionary
 STORED, SNAPPY = 0, 1
 
 
@@ -29,14 +30,13 @@ def is_table(end: bytes) -> bool:
 def table(data: memoryview, store: Store) -> Iterator[tuple[bytes, memoryview]]:
     """The keys and values of a table, in the order of its keys.
 
-    data: the whole file. Raises `FileError`, short and without the path, for what is no sound table. Every
-    byte is read once at most; keys, each of which may share all but one byte with the one before, and what
-    blocks unpack to are counted.
+    data: the whole file. Raises `FileError`, short and without the path, for a damaged table. Every byte is
+    read at most once. The memory of keys, which may share prefixes, and of unpacked blocks is counted.
     """
     if not is_table(bytes(data[-FOOTER:])):
         raise FileError("it does not end as a table of keys and values")
     footer = data[-FOOTER:]
-    _, at = varint(footer, 0)  # the place and length of a block about blocks, which has nothing in it
+    _, at = varint(footer, 0)  # the place and length of the metaindex block, which is empty
     _, at = varint(footer, at)
     left, before = len(data), None
     for _, handle in entries(block(data, *handle_of(footer[at:]), store), store):
@@ -58,7 +58,7 @@ def handle_of(data: memoryview) -> tuple[int, int]:
 
 
 def block(data: memoryview, start: int, size: int, store: Store) -> memoryview:
-    """The content of a block, unpacked; its checksum is looked at where that is quick."""
+    """The content of a block, unpacked; raises `FileError` if its checksum is wrong."""
     if start + size + 5 > len(data):
         raise FileError(f"it is cut off: {size} bytes at {start} are not in its {len(data)}")
     kind, checksum = struct.unpack_from("<BI", data, start + size)
@@ -71,7 +71,7 @@ def block(data: memoryview, start: int, size: int, store: Store) -> memoryview:
 
 
 def entries(content: memoryview, store: Store) -> Iterator[tuple[bytes, memoryview]]:
-    """The keys and values of one block."""
+    """The keys and values of a block."""
     if len(content) < 4:
         raise FileError("a block of it is too short")
     restarts = struct.unpack_from("<I", content, len(content) - 4)[0]
@@ -91,7 +91,7 @@ def entries(content: memoryview, store: Store) -> Iterator[tuple[bytes, memoryvi
 
 
 def varint(data: memoryview, at: int) -> tuple[int, int]:
-    """A number in groups of seven bits, the lowest first, and where the next thing is."""
+    """A number in groups of seven bits, lowest first, and the position behind it."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):
@@ -105,7 +105,7 @@ def varint(data: memoryview, at: int) -> tuple[int, int]:
 
 
 def unsnapped(data: memoryview, store: Store) -> bytes:
-    """What Snappy packed.
+    """The decompressed bytes of Snappy data.
 
     >>> unsnapped(memoryview(b"\\x09\\x08abc\\x09\\x03\\x00"), Store(None, 8))
     b'abcabcabc'
@@ -117,14 +117,14 @@ def unsnapped(data: memoryview, store: Store) -> bytes:
         tag = data[at]
         at += 1
         length, extra = (tag >> 2) + 1, tag & 3
-        if extra == 0:  # bytes as they are; a length of more than 60 is in the 1 to 4 bytes behind
+        if extra == 0:  # a literal; a length of more than 60 is in the next 1 to 4 bytes
             wide = max(0, length - 60)
             if wide:
                 length = int.from_bytes(data[at : at + wide], "little") + 1
             at += wide + length
             out += data[at - length : at]
             continue
-        wide = (0, 1, 2, 4)[extra]  # bytes that were there before
+        wide = (0, 1, 2, 4)[extra]  # a copy of earlier output
         back = int.from_bytes(data[at : at + wide], "little")
         at += wide
         if extra == 1:
@@ -132,7 +132,7 @@ def unsnapped(data: memoryview, store: Store) -> bytes:
         if not 0 < back <= len(out):
             raise FileError("a block of it is packed wrongly")
         piece = out[-back : len(out) - back + length]
-        out += (piece * -(-length // back))[:length]  # over and over, where that is shorter
+        out += (piece * -(-length // back))[:length]  # repeated if it is shorter than `length`
     if len(out) != size:
         raise FileError("a block of it is packed wrongly")
     return bytes(out)

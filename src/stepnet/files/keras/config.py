@@ -1,11 +1,11 @@
-"""The layers that a Keras configuration tells of, one after the other, and what feeds each.
+"""The layers in a Keras configuration, in order, and the layers that compute the inputs of each.
 
     {"class_name": "Sequential", "config": {"layers": [...]}}        ->  lstm, dense
     a functional model with a model "encoder" in it                  ->  lstm, encoder/gru, encoder/dense, ...
 
-Models in models are taken apart: the layers of an inner one have its name before theirs, and take what feeds
-it. So is a TimeDistributed, which holds one layer or model and runs it once for each outer step. Layers that
-give back what they get when a model is used, such as Dropout, are looked through.
+Models in models are flattened: the layers of an inner model have its name as a prefix, and its inputs. The
+same holds for a TimeDistributed, which runs a layer or model once for each outer step. Layers that return
+their input in inference, such as Dropout, are skipped.
 
 Sources: keras/src/models/functional.py, models/sequential.py and saving/saving_lib.py of 3.15; tf_keras 2.21;
 keras/engine/topology.py of 1.2.2.
@@ -21,7 +21,7 @@ from stepnet.files.store import OBJECT, Store
 
 Config = Mapping[str, Any]
 Names = tuple[str, ...]
-Tensor = tuple[str, int, int]  # the name of a layer, which call of it, and which of the things that it gave
+Tensor = tuple[str, int, int]  # the name of a layer, the number of a call, and the number of its output
 
 LOOKED_THROUGH = {
     *("Dropout", "SpatialDropout1D", "GaussianDropout", "GaussianNoise", "AlphaDropout"),
@@ -29,7 +29,7 @@ LOOKED_THROUGH = {
 }
 KERNELS = ("kernel", "recurrent_kernel", "bias")
 
-# What the numbered arrays of a class are, in Keras 3's files.
+# The names of the numbered arrays of a class in Keras 3's files.
 VARIABLES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("LSTM", "GRU", "SimpleRNN", "LSTMCell", "GRUCell", "SimpleRNNCell"), KERNELS),
     **dict.fromkeys(("CuDNNLSTM", "CuDNNGRU", "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"), KERNELS),
@@ -43,11 +43,10 @@ MOST_INPUTS = 1000  # of a layer
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a layer in a configuration.
+    """A call of a layer in a configuration.
 
-    tensors: what it is called with, but for masks. more: whether that is more than one tensor, such as an
-    initial state. masked: whether a mask is among it. training: whether the layer is to do what it does in
-    training.
+    tensors: its arguments without masks. more: whether there are several, such as an initial state. masked:
+    whether it has a mask. training: whether it is called with training=True.
     """
 
     tensors: tuple[Tensor, ...]
@@ -60,9 +59,10 @@ class Call:
 class Use:
     """How a model uses a layer.
 
-    calls: how often it calls it, with the models around it. more, masked, training: what the calls have, as
-    `Call` says; besides: names of the layers that compute what there is more. outputs: the number of outputs
-    of the whole model, where the layer gives one of several; states: whether its last states are among these.
+    calls: how often it is called, including calls of the models around it. more, masked, training: as for
+    `Call`, of any call. besides: the names of the layers that compute further arguments. outputs: the number
+    of outputs of the model, if the layer computes one of several. states: whether its final states are among
+    these.
     """
 
     calls: int = 1
@@ -75,12 +75,20 @@ class Use:
 
 
 @dataclass(frozen=True)
-class Told:
-    """A layer that a configuration tells of.
+class ConfiguredLayer:
+    """A layer in a configuration.
 
-    name: its own after those of the models around it; outermost: the layer of the whole model that it is or
-    lies in; inputs: names of what feeds it; place: where files of Keras 3 have its arrays. timed: the name of
-    the TimeDistributed that it lies in, if any. passes: whether it gives back what it gets.
+    Attributes:
+        name: Its name, with those of the models around it as a prefix.
+        own: Its name alone.
+        outermost: The layer of the outermost model that it is, or lies in.
+        class_name: Its class.
+        config: Its configuration.
+        inputs: The names of the layers that compute its inputs.
+        place: The group of its arrays in files of Keras 3.
+        timed: The name of the TimeDistributed around it, if there is one.
+        passes: Whether it returns its input unchanged.
+        use: How its model uses it.
     """
 
     name: str
@@ -96,15 +104,15 @@ class Told:
 
     @property
     def node(self) -> Config:
-        """It as an object of a configuration."""
+        """The layer as an object of a configuration."""
         return {"class_name": self.class_name, "config": self.config}
 
 
 @dataclass(frozen=True)
 class Around:
-    """What is around the layers of a model: the models that it lies in, what feeds each of its inputs, how
-    the model itself is called, and the group of each layer in files of Keras 3, where that is not told by its
-    class.
+    """The context of the layers of a model: the models around it, the layers that compute each of its inputs,
+    its own calls, and the group of its layers in files of Keras 3, if that does not follow from their
+    classes.
     """
 
     prefix: str = ""
@@ -118,8 +126,8 @@ class Around:
     training: bool = False
 
 
-def layers_of(model: Config, store: Store) -> list[Told]:
-    """Every layer of a model, in its order; nothing for a model whose layers its configuration does not tell.
+def layers_of(model: Config, store: Store) -> list[ConfiguredLayer]:
+    """All layers of a model in order; empty for a model whose configuration has no layers.
 
     >>> lstm = {"class_name": "LSTM", "config": {"name": "lstm", "units": 3}}
     >>> dense = {"class_name": "Dense", "config": {"name": "dense"}}
@@ -134,7 +142,7 @@ def layers_of(model: Config, store: Store) -> list[Told]:
     several = {*ends} if len(ends) > 1 else set[str]()
     entrances = {layer.name for layer in layers if layer.class_name == "InputLayer"}
     outputs = tensors(table(model.get("config")).get("output_layers"))
-    states = {name for name, _, place in outputs if place}  # what a layer gives behind its outputs
+    states = {name for name, _, place in outputs if place}  # final states follow a layer's outputs
 
     def complete(use: Use, name: str) -> Use:
         besides = tuple(feed for feed in use.besides if feed not in entrances)
@@ -146,38 +154,38 @@ def layers_of(model: Config, store: Store) -> list[Told]:
 
 @dataclass
 class Wiring:
-    """What feeds the layers of one model, as far as it was walked over.
+    """The sources of tensors in a model, filled in during the walk over its layers.
 
-    given: what is behind each call of what gives back what it gets, and each of its outputs; "" is what feeds
-    the first layer of a chain.
+    outputs: for layers that are skipped and for inner models: the layers behind each output of each call. ""
+    stands for the input of the first layer of a chain.
     """
 
     around: Around
     store: Store
-    given: dict[str, list[list[Names]]]
+    outputs: dict[str, list[list[Names]]]
 
     def resolved(self, tensor: Tensor) -> Names:
-        """The names of the layers that give a tensor."""
+        """The names of the layers that compute a tensor."""
         name, call, place = tensor
         self.store.take(OBJECT + len(self.around.prefix), "what feeds its layers")
-        if name not in self.given:
+        if name not in self.outputs:
             return (self.around.prefix + name,)
-        calls = self.given[name]
-        meant = calls[call : call + 1] or calls  # Keras 2 counts calls elsewhere, too
-        return union(places[place] for places in meant if place < len(places))
+        calls = self.outputs[name]
+        chosen = calls[call : call + 1] or calls  # Keras 2 numbers calls across models
+        return union(places[place] for places in chosen if place < len(places))
 
     def fed(self, calls: Sequence[Call]) -> list[tuple[Names, ...]]:
-        """What feeds a layer in each of its calls."""
+        """The layers that compute each argument of a layer, in each of its calls."""
         return [tuple(map(self.resolved, call.tensors)) for call in calls]
 
 
-def inside(model: Config, around: Around, store: Store) -> tuple[list[Told], list[Names]]:
-    """The layers of a model, and the names of what gives each of its outputs."""
+def inside(model: Config, around: Around, store: Store) -> tuple[list[ConfiguredLayer], list[Names]]:
+    """The layers of a model, and the names of the layers that compute each of its outputs."""
     if around.depth > DEEPEST:
         raise FileError(f"its configuration has models in models more than {DEEPEST} deep")
-    whole, counts, layers = table(model.get("config")), dict[str, int](), list[Told]()
-    chained = "input_layers" not in whole
-    entrances = {name: place for place, (name, *_) in enumerate(tensors(whole.get("input_layers")))}
+    config, counts, layers = table(model.get("config")), dict[str, int](), list[ConfiguredLayer]()
+    chained = "input_layers" not in config
+    entrances = {name: place for place, (name, *_) in enumerate(tensors(config.get("input_layers")))}
     wiring = Wiring(around, store, {"": [[around.feeds[0] if around.feeds else ()]]})
     before = ""
     for node in nodes_of(model):
@@ -190,15 +198,15 @@ def inside(model: Config, around: Around, store: Store) -> tuple[list[Told], lis
         if is_timed or nodes_of(node):
             held, exits = within(layer, is_timed, around, positions(fed), store)
             layers += held
-            wiring.given |= {} if is_timed else {own: [exits]}  # of all calls together
+            wiring.outputs |= {} if is_timed else {own: [exits]}  # of all calls together
         elif class_name == "InputLayer" and around.depth:
             entrance = entrances.get(own, 0)
-            wiring.given[own] = [list(around.feeds[entrance : entrance + 1])]
+            wiring.outputs[own] = [list(around.feeds[entrance : entrance + 1])]
         else:
             layers.append(layer)
-            wiring.given |= {own: [[union(feed)] for feed in fed]} if layer.passes else {}
+            wiring.outputs |= {own: [[union(feed)] for feed in fed]} if layer.passes else {}
         before = own
-    ends: Iterable[Tensor] = [(before, 0, 0)] if chained else tensors(whole.get("output_layers"))
+    ends: Iterable[Tensor] = [(before, 0, 0)] if chained else tensors(config.get("output_layers"))
     return layers, [wiring.resolved(tensor) for tensor in ends]
 
 
@@ -209,9 +217,9 @@ def layer_of(
     calls: Sequence[Call],
     fed: Sequence[tuple[Names, ...]],
     store: Store,
-) -> Told:
-    """A layer of a model, by its calls and what feeds each of them; group: where files of Keras 3 have it in
-    the model's.
+) -> ConfiguredLayer:
+    """A layer of a model; fed: the layers that compute the arguments of its calls; group: its group in files
+    of Keras 3, within that of the model.
     """
     own, place, inputs = name_of(node), f"{around.place}{group}", union(positions(fed))
     store.take(4 * OBJECT + 2 * len(around.prefix) + len(own) + len(place) + 8 * len(inputs), "its layers")
@@ -219,7 +227,7 @@ def layer_of(
         raise FileError(f"its configuration has a layer that {len(inputs)} others feed")
     use = replace(use_of(calls, around), besides=union(names for feed in fed for names in feed[1:]))
     known = str(node.get("class_name")) in LOOKED_THROUGH and bool(inputs) and not use.training
-    return Told(
+    return ConfiguredLayer(
         around.prefix + own,
         own,
         around.outermost or own,
@@ -234,11 +242,9 @@ def layer_of(
 
 
 def within(
-    layer: Told, is_timed: bool, around: Around, feeds: tuple[Names, ...], store: Store
-) -> tuple[list[Told], list[Names]]:
-    """As `inside`, of the layers in a layer that is a model, or is_timed: a TimeDistributed, which gives each
-    step of its input to what it holds.
-    """
+    layer: ConfiguredLayer, is_timed: bool, around: Around, feeds: tuple[Names, ...], store: Store
+) -> tuple[list[ConfiguredLayer], list[Names]]:
+    """As `inside`, for a layer that is a model or, with `is_timed`, a TimeDistributed."""
     deeper = Around(
         f"{layer.name}/",
         f"{layer.place}/",
@@ -257,7 +263,7 @@ def within(
 
 
 def use_of(calls: Sequence[Call], around: Around) -> Use:
-    """How a model uses a layer that it calls so."""
+    """How a model uses a layer with these calls."""
     return Use(
         around.calls * len(calls),
         more=any(call.more for call in calls),
@@ -267,7 +273,7 @@ def use_of(calls: Sequence[Call], around: Around) -> Use:
 
 
 def call_of(node: object) -> Call:
-    """A call of a layer, as a configuration has it.
+    """A call of a layer, from its configuration.
 
     Keras 3 writes {"args": [...], "kwargs": {"training": true}}, with tensors anywhere in both; Keras 1 and 2
     wrote a list of tensors, each of which may have such arguments behind it.
@@ -283,22 +289,22 @@ def call_of(node: object) -> Call:
         values, named = node, [table(arguments) for _, arguments in histories(node)]
     words = [(name, value) for arguments in named for name, value in arguments.items() if value is not None]
     others = [value for name, value in words if name not in ("mask", "training")]
-    given = (*tensors(values), *tensors(others))
+    all_tensors = (*tensors(values), *tensors(others))
     return Call(
-        given,
-        more=len(given) > 1 or bool(others),
+        all_tensors,
+        more=len(all_tensors) > 1 or bool(others),
         masked=any(True for name, value in words if name == "mask" for _ in tensors(value)),
         training=any(name == "training" and value in (True, 1) for name, value in words),
     )
 
 
 def table(value: object) -> Config:
-    """A JSON object, an empty one for what is none."""
+    """A JSON object; an empty one for any other value."""
     return cast(Config, value) if isinstance(value, dict) else {}
 
 
 def rows(value: object) -> list[Any]:
-    """A JSON array, an empty one for what is none."""
+    """A JSON array; an empty one for any other value."""
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
@@ -309,7 +315,7 @@ def nodes_of(model: Config) -> list[Config]:
 
 
 def class_of(node: Config) -> str:
-    """The class of a layer: Keras' own by its name alone, any other as the program that has it calls it.
+    """The class of a layer: its name if it is Keras' own, else the name that it is registered under.
 
     >>> class_of({"class_name": "LSTM", "module": "keras.layers", "registered_name": None})
     'LSTM'
@@ -324,23 +330,23 @@ def class_of(node: Config) -> str:
 
 
 def name_of(node: Config) -> str:
-    """What a layer of a configuration is called."""
+    """The name of a layer in a configuration."""
     return str(
         node.get("name") or table(node.get("config")).get("name") or snake(str(node.get("class_name")))
     )
 
 
 def tensors(value: object) -> Iterator[Tensor]:
-    """The outputs of layers that a part of a configuration names, in their order.
+    """The tensors that a part of a configuration names, in order.
 
     Keras 3 writes {"class_name": "__keras_tensor__", "config": {"keras_history": ["lstm", 0, 0]}}, Keras 1
-    and 2 wrote ["lstm", 0, 0, {}]; the numbers are which call of the layer, and which output.
+    and 2 wrote ["lstm", 0, 0, {}]; the numbers are those of the call and of the output.
     """
     return (tensor for tensor, _ in histories(value))
 
 
 def histories(value: object) -> Iterator[tuple[Tensor, object]]:
-    """The outputs of layers as in `tensors`, each with the arguments that stand behind it, if any."""
+    """As `tensors`, each with the arguments that follow it, if there are any."""
     pending = [value]
     while pending:
         value = pending.pop()
@@ -357,7 +363,7 @@ def histories(value: object) -> Iterator[tuple[Tensor, object]]:
 
 
 def positions(calls: Sequence[tuple[Names, ...]]) -> tuple[Names, ...]:
-    """What is given at each place of a layer's calls, of all calls together."""
+    """The layers that compute each argument of a layer, for all calls together."""
     places: list[list[Names]] = [[] for _ in range(max(map(len, calls), default=0))]
     for call in calls:
         for place, names in zip(places, call, strict=False):
@@ -371,7 +377,7 @@ def union(names: Iterable[Names]) -> Names:
 
 
 def snake(class_name: str) -> str:
-    """A class's name as Keras writes it in files.
+    """The name of a class in snake case, as Keras writes it in files.
 
     >>> snake("SimpleRNN"), snake("CuDNNLSTM"), snake("Conv1D")
     ('simple_rnn', 'cu_dnnlstm', 'conv1d')
@@ -381,7 +387,7 @@ def snake(class_name: str) -> str:
 
 
 def numbered(name: str, counts: dict[str, int]) -> str:
-    """A name that is used for the first time as it is, and later with a number.
+    """A name: unchanged at its first use, with a number appended at later ones.
 
     >>> counts = {}
     >>> numbered("lstm", counts), numbered("lstm", counts), numbered("gru", counts)

@@ -1,9 +1,9 @@
-"""The layers of a Keras file with their arrays: .keras, .weights.h5, and the .h5 of Keras 1, 2 and 3.
+"""Reads the layers of a Keras file with their arrays: .keras, .weights.h5, and the .h5 of Keras 1, 2 and 3.
 
 .keras        a zip of config.json, metadata.json and model.weights.h5
-.weights.h5   layers/lstm_1/cell/vars/0: places by class and number, arrays by number
-.h5           model_weights/lstm_2/lstm_2/lstm_cell/kernel:0, listed in attributes, with the configuration in
-              one; or all that without model_weights and a configuration
+.weights.h5   layers/lstm_1/cell/vars/0: groups by class and number, arrays by number
+.h5           model_weights/lstm_2/lstm_2/lstm_cell/kernel:0, with lists of names and the configuration in
+              attributes; or the same without the group model_weights and the configuration
 
 Sources: keras/src/saving/saving_lib.py and legacy/saving/legacy_h5_format.py of 3.15; tf_keras 2.21;
 keras/engine/topology.py of 1.2.2.
@@ -24,7 +24,7 @@ from stepnet.errors import FileError
 from stepnet.files import zips
 from stepnet.files.jsons import parsed
 from stepnet.files.keras import hdf5
-from stepnet.files.keras.config import KERNELS, VARIABLES, Config, Told, Use, layers_of
+from stepnet.files.keras.config import KERNELS, VARIABLES, Config, ConfiguredLayer, Use, layers_of
 from stepnet.files.keras.parts import (
     DIRECTIONS,
     Part,
@@ -42,7 +42,7 @@ Array = np.ndarray
 Attributes = Mapping[str, hdf5.Attributes]
 
 WEIGHTS, CONFIG, METADATA = "model.weights.h5", "config.json", "metadata.json"
-INNER = {*DIRECTIONS, "cell", "cells", "layer"}  # groups in a layer's own
+INNER = {*DIRECTIONS, "cell", "cells", "layer"}  # groups within a layer's group
 NO_LAYERS = {"optimizer", "metrics", "loss", "vars", "_loss_tracker", "_compile_metrics", "_compile_loss"}
 NO_WEIGHTS = "seed_generator"
 
@@ -51,11 +51,14 @@ NO_WEIGHTS = "seed_generator"
 class KerasLayer:
     """A layer with its arrays.
 
-    name: its own, after those of the models that it lies in ("encoder/lstm"). class_name and config are None
-    where the file has no configuration. parts: what in it has arrays. inputs: the names of the layers that
-    feed it, but for those that change nothing, such as Dropout, which are looked through. timed: the name of
-    the TimeDistributed that runs it once for each outer step, if any. use: how the model uses it, None where
-    no configuration of a model says so.
+    Attributes:
+        name: Its name, with those of the models around it as a prefix ("encoder/lstm").
+        class_name: Its class; None if the file has no configuration.
+        config: Its configuration; None if the file has none.
+        parts: The parts of it that have arrays.
+        inputs: The names of the layers that compute its inputs, where layers such as Dropout are skipped.
+        timed: The name of the TimeDistributed that runs it once for each outer step, if there is one.
+        use: How the model uses it; None if the file has no configuration of a model.
     """
 
     name: str
@@ -68,33 +71,37 @@ class KerasLayer:
 
     @property
     def arrays(self) -> tuple[tuple[str, str], ...]:
-        """Each of its arrays: the name in the layer ("kernel", "forward/bias", "cells/1/kernel"), and that in
-        the file.
+        """For each of its arrays, the name in the layer ("kernel", "forward/bias", "cells/1/kernel") and the
+        path in the file.
         """
         return tuple(("/".join((*part.words, own)), path) for part in self.parts for own, path in part.arrays)
 
 
 @dataclass(frozen=True)
 class KerasFile:
-    """What a Keras file holds: the configuration of its model, its arrays by their path, and its layers with
-    weights, in the model's order where that is told.
+    """The contents of a Keras file.
 
-    told: all layers that the configuration tells of. ordered: whether the model's order is told. version:
-    of the Keras that wrote it, where it says so. foreign: whether it is an HDF5 file of something else than
-    Keras, of which arrays are all that is known.
+    Attributes:
+        config: The configuration of its model.
+        arrays: Its arrays, by path.
+        layers: Its layers with weights.
+        configured: All layers in the configuration.
+        version: The version of Keras that wrote it, if the file has it.
+        foreign: Whether it is an HDF5 file that is not Keras', of which only the arrays are read.
+        ordered: Whether the layers are in the model's order.
     """
 
     config: Config | None
     arrays: Mapping[str, Array]
     layers: tuple[KerasLayer, ...]
-    told: tuple[Told, ...] = ()
+    configured: tuple[ConfiguredLayer, ...] = ()
     version: str | None = None
     foreign: bool = False
     ordered: bool = True
 
 
 def read(path: str | Path) -> KerasFile:
-    """What a .keras, .weights.h5 or .h5 file holds; raises `FileError`, with the path, for what is none.
+    """The contents of a .keras, .weights.h5 or .h5 file; raises `FileError`, with the path, for any other.
 
     >>> read("model.keras")
     Traceback (most recent call last):
@@ -115,7 +122,7 @@ def read(path: str | Path) -> KerasFile:
 
 
 def archive(stream: BufferedReader) -> KerasFile:
-    """What an open .keras file holds."""
+    """The contents of an open .keras file."""
     size = stream.seek(0, os.SEEK_END)
     store, members = Store(None, size), zips.members(stream, size)
     for name in (CONFIG, WEIGHTS):
@@ -124,18 +131,20 @@ def archive(stream: BufferedReader) -> KerasFile:
     config = parsed(zips.bytes_at(stream, place_of(stream, members[CONFIG], size)).tobytes(), CONFIG, store)
     version = None
     if METADATA in members:
-        said = zips.bytes_at(stream, place_of(stream, members[METADATA], size)).tobytes()
-        version = version_of(parsed(said, METADATA, store).get("keras_version"))
+        data = zips.bytes_at(stream, place_of(stream, members[METADATA], size)).tobytes()
+        version = version_of(parsed(data, METADATA, store).get("keras_version"))
     weights = place_of(stream, members[WEIGHTS], size)
     checked(stream, weights)
     with hdf5.named(WEIGHTS):
         arrays, attributes = hdf5.content(stream, weights, store)
-    told = tuple(layers_of(config, store))
-    return KerasFile(config, arrays, tuple(modern(told, arrays, attributes, store)), told, version)
+    configured = tuple(layers_of(config, store))
+    return KerasFile(
+        config, arrays, tuple(modern(configured, arrays, attributes, store)), configured, version
+    )
 
 
 def place_of(stream: BufferedReader, member: zips.Member, size: int) -> zips.Place:
-    """Where a member's bytes lie."""
+    """The place of a member's bytes; raises `FileError` for a compressed one."""
     if not member.stored:
         raise FileError(
             f"its zip's member {member.name} is compressed or encrypted; zip it without, as Keras does"
@@ -144,7 +153,7 @@ def place_of(stream: BufferedReader, member: zips.Member, size: int) -> zips.Pla
 
 
 def checked(stream: BufferedReader, place: zips.Place) -> None:
-    """Raises where the checksum of a place is wrong."""
+    """Raises `FileError` if the checksum of a place is wrong."""
     stream.seek(place.start)
     left, checksum = place.size, 0
     while left:
@@ -155,7 +164,7 @@ def checked(stream: BufferedReader, place: zips.Place) -> None:
 
 
 def version_of(value: object) -> str | None:
-    """A version where a file says one."""
+    """A version, if the value is one."""
     return value if isinstance(value, str) else None
 
 
@@ -163,41 +172,41 @@ def version_of(value: object) -> str | None:
 
 
 def modern(
-    layers: Sequence[Told], arrays: Mapping[str, Array], attributes: Attributes, store: Store
+    layers: Sequence[ConfiguredLayer], arrays: Mapping[str, Array], attributes: Attributes, store: Store
 ) -> Iterator[KerasLayer]:
-    """The layers of a file of Keras 3's form: those that the configuration tells of, and then the others."""
+    """The layers of a file in Keras 3's form: first those in the configuration, then the others."""
     paths = sorted(arrays)
     rest = dict.fromkeys(paths)
-    for told in layers:
-        place = told.place
+    for layer in layers:
+        place = layer.place
         if not below(paths, place):  # as TensorFlow 2.12 wrote it
             place = place.replace("layers/", "_layer_checkpoint_dependencies/")
-        found = [path for path in below(paths, place) if path in rest]
-        for path in found:
+        layer_paths = [path for path in below(paths, place) if path in rest]
+        for path in layer_paths:
             del rest[path]
-        with hdf5.within(told.name):
-            known = places(told.node, store)
-            parts = parts_in(place, found, known)
+        with hdf5.within(layer.name):
+            known = places(layer.node, store)
+            parts = parts_in(place, layer_paths, known)
             check_complete(known.values(), parts)
         if parts:
-            yield of(told, parts)
+            yield keras_layer(layer, parts)
     owners: dict[str, list[str]] = {}
     for path in sorted(rest, key=natural):
         if path.partition("/")[0] not in NO_LAYERS and "/vars/" in path:
             owners.setdefault(owner(path), []).append(path)
-    for place, found in owners.items():
-        parts = parts_in(place, found, {})
+    for place, layer_paths in owners.items():
+        parts = parts_in(place, layer_paths, {})
         if parts:
             yield KerasLayer(title(place, attributes), None, None, parts)
 
 
-def of(told: Told, parts: tuple[Part, ...]) -> KerasLayer:
-    """A layer that a configuration tells of, with what in it has arrays."""
-    return KerasLayer(told.name, told.class_name, told.config, parts, told.inputs, told.timed, told.use)
+def keras_layer(layer: ConfiguredLayer, parts: tuple[Part, ...]) -> KerasLayer:
+    """A layer of the configuration, with its parts that have arrays."""
+    return KerasLayer(layer.name, layer.class_name, layer.config, parts, layer.inputs, layer.timed, layer.use)
 
 
 def below(paths: Sequence[str], place: str) -> Sequence[str]:
-    """Those of sorted paths that lie in a group."""
+    """The paths, of sorted ones, that lie in a group."""
     return paths[bisect_left(paths, f"{place}/") : bisect_left(paths, f"{place}0")]
 
 
@@ -206,13 +215,14 @@ def natural(path: str) -> list[tuple[int, str]]:
     return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", path)]
 
 
-def parts_in(place: str, found: Sequence[str], known: Mapping[Steps, Part]) -> tuple[Part, ...]:
-    """What has the arrays of the layer at a place; states of random generators are none.
+def parts_in(place: str, paths: Sequence[str], known: Mapping[Steps, Part]) -> tuple[Part, ...]:
+    """The parts of a layer with their arrays, by paths in its group `place`; without random generators'
+    states.
 
-    known: what the configuration tells of the layer.
+    known: the parts in the layer's configuration.
     """
     arrays: dict[Steps, list[tuple[str, str]]] = {}
-    for path in sorted(found, key=natural):
+    for path in sorted(paths, key=natural):
         *steps, group, number = path.removeprefix(f"{place}/").split("/")
         if group == "vars" and NO_WEIGHTS not in steps:
             arrays.setdefault(tuple(steps), []).append((number, path))
@@ -226,12 +236,12 @@ def parts_in(place: str, found: Sequence[str], known: Mapping[Steps, Part]) -> t
 
 
 def is_kernels(part: Part, steps: Steps) -> bool:
-    """Whether groups alone say that the arrays in them are a cell's."""
+    """Whether arrays are a cell's by the names of their groups."""
     return part.in_cell or steps[-1:] == ("cell",) or bool(steps and steps[-1] in DIRECTIONS)
 
 
 def owner(path: str) -> str:
-    """The group of the layer that an array belongs to, where no configuration tells."""
+    """The group of the layer that an array belongs to, by the names of groups alone."""
     parts = path.partition("/vars/")[0].split("/")
     for place in range(1, len(parts)):
         if (parts[place] in INNER or parts[place] == NO_WEIGHTS) and parts[place - 1] != "layers":
@@ -240,12 +250,14 @@ def owner(path: str) -> str:
 
 
 def title(place: str, attributes: Attributes) -> str:
-    """The name of the layer in a group: what newer files say in an attribute, or what groups are called."""
+    """The name of the layer in a group: from attributes, which newer files have, else from names of
+    groups.
+    """
     parts, names = place.split("/"), list[str]()
     for end, part in enumerate(parts, 1):
         if part not in ("layers", "_layer_checkpoint_dependencies"):
-            said = attributes.get("/".join([*parts[:end], "vars"]), {}).get("name", part)
-            names.append(said if isinstance(said, str) else part)
+            name = attributes.get("/".join([*parts[:end], "vars"]), {}).get("name", part)
+            names.append(name if isinstance(name, str) else part)
     return "/".join(names)
 
 
@@ -253,17 +265,17 @@ def title(place: str, attributes: Attributes) -> str:
 
 
 def legacy(group: str, arrays: Mapping[str, Array], attributes: Attributes, store: Store) -> KerasFile:
-    """What a file of Keras 1's and 2's form holds, whose layers are in a group."""
-    said = attributes.get("", {}).get("model_config")
-    config = parsed(said.encode(), "model_config", store) if isinstance(said, str) else None
-    told = tuple(layers_of(config, store)) if config else ()
-    outermost: dict[str, list[Told]] = {}
-    for one in told:
-        if not one.passes:
-            outermost.setdefault(one.outermost, []).append(one)
-    here = attributes.get(group, {})
+    """The contents of a file in the form of Keras 1 and 2; group: that of its layers."""
+    text = attributes.get("", {}).get("model_config")
+    config = parsed(text.encode(), "model_config", store) if isinstance(text, str) else None
+    configured = tuple(layers_of(config, store)) if config else ()
+    outermost: dict[str, list[ConfiguredLayer]] = {}
+    for layer in configured:
+        if not layer.passes:
+            outermost.setdefault(layer.outermost, []).append(layer)
+    listing = attributes.get(group, {})
     layers: list[KerasLayer] = []
-    for name in texts(here, "layer_names") or ():
+    for name in texts(listing, "layer_names") or ():
         place = f"{group}/{name}".lstrip("/")
         weights = texts(attributes.get(place, {}), "weight_names") or ()
         paths = {weight: f"{place}/{weight}" for weight in weights}
@@ -271,12 +283,12 @@ def legacy(group: str, arrays: Mapping[str, Array], attributes: Attributes, stor
         if missing:
             raise FileError(f"it has no array {missing[0]!a}, which it lists")
         layers.extend(listed(name, paths, outermost.get(name, []), store))
-    version = version_of(here.get("keras_version")) or "1"  # as Keras takes it
-    return KerasFile(config, arrays, tuple(layers), told, version)
+    version = version_of(listing.get("keras_version")) or "1"  # as Keras assumes
+    return KerasFile(config, arrays, tuple(layers), configured, version)
 
 
 def texts(attributes: Mapping[str, hdf5.Attribute], name: str) -> tuple[str, ...] | None:
-    """A list of texts, in several attributes where it is too long for one; None where there is none."""
+    """A list of texts, which is split into several attributes if it is long; None if there is none."""
     if name not in attributes and f"{name}0" not in attributes:
         return None
     keys = [name] if name in attributes else [f"{name}{part}" for part in range(len(attributes))]
@@ -284,13 +296,15 @@ def texts(attributes: Mapping[str, hdf5.Attribute], name: str) -> tuple[str, ...
     return tuple(text for value in values if isinstance(value, tuple) for text in value)
 
 
-def listed(name: str, paths: Mapping[str, str], layers: Sequence[Told], store: Store) -> Iterator[KerasLayer]:
-    """The layers that one entry of a file's list stands for: several for a model in the model.
+def listed(
+    name: str, paths: Mapping[str, str], layers: Sequence[ConfiguredLayer], store: Store
+) -> Iterator[KerasLayer]:
+    """The layers of an entry in a file's list of layers: several for an inner model.
 
-    paths: in the file, by the name of each weight. layers: what the configuration tells of the entry.
+    paths: in the file, by the name of each weight. layers: those of the entry in the configuration.
     """
-    by_name = {told.own: told for told in layers}
-    groups: dict[str, dict[str, str]] = {told.own: {} for told in layers}
+    by_name = {layer.own: layer for layer in layers}
+    groups: dict[str, dict[str, str]] = {layer.own: {} for layer in layers}
     for weight, path in paths.items():
         if len(by_name) == 1:
             own = layers[0].own
@@ -302,18 +316,20 @@ def listed(name: str, paths: Mapping[str, str], layers: Sequence[Told], store: S
     if not by_name and len(groups) > 1 and len({plain(name, weight) for weight in paths}) == len(paths):
         groups = {name: dict(paths)}
     for own, weights in groups.items():
-        told = by_name.get(own)
-        if told is not None and weights:
-            with hdf5.within(told.name):
-                parts = parts_by_name(own, weights, told, store)
-            yield of(told, parts)
+        layer = by_name.get(own)
+        if layer is not None and weights:
+            with hdf5.within(layer.name):
+                parts = parts_by_name(own, weights, layer, store)
+            yield keras_layer(layer, parts)
         elif weights:
             title = f"{name}/{own}" if len(groups) > 1 and own else name
             yield KerasLayer(title, None, None, parts_by_name(own, weights, None, store))
 
 
 def parts_of(weight: str) -> Iterator[str]:
-    """What may be the name of a weight's layer, in "inner/lstm/lstm_cell/kernel:0" or in "lstm_1_W_i"."""
+    """The candidates for a layer's name in the name of a weight, "inner/lstm/lstm_cell/kernel:0",
+    "lstm_1_W_i".
+    """
     *groups, leaf = weight.split("/")
     yield from reversed(groups)
     for _ in range(2):
@@ -321,8 +337,10 @@ def parts_of(weight: str) -> Iterator[str]:
         yield leaf
 
 
-def parts_by_name(layer: str, paths: Mapping[str, str], told: Told | None, store: Store) -> tuple[Part, ...]:
-    """What in a layer has arrays, by the names of these."""
+def parts_by_name(
+    layer: str, paths: Mapping[str, str], configured: ConfiguredLayer | None, store: Store
+) -> tuple[Part, ...]:
+    """The parts of a layer with their arrays, by the names of these."""
     scopes: dict[Steps, dict[str, str]] = {}
     for weight, path in paths.items():
         way, _, own = plain(layer, weight).rpartition("/")
@@ -332,12 +350,12 @@ def parts_by_name(layer: str, paths: Mapping[str, str], told: Told | None, store
         if way and not any(part.startswith(f"{way}_") for part in scope):
             scope = [f"{way}_{layer}"]  # Keras 1, whose names have no groups
         scopes.setdefault(tuple(scope), {})[own] = path
-    known = list(places(told.node, store).values()) if told else []
+    known = list(places(configured.node, store).values()) if configured else []
     cells = [part for part in known if part.cell or part.in_cell]
     if cells:
         parts = by_scope(cells, list(scopes))
-    elif told is not None and len(scopes) == 1:
-        parts = [Part((), told.class_name, told.config, told.config)]
+    elif configured is not None and len(scopes) == 1:
+        parts = [Part((), configured.class_name, configured.config, configured.config)]
     else:
         parts = [Part(words, in_cell=True) for words in words_of(list(scopes))]
     return tuple(

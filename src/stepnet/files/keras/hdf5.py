@@ -1,14 +1,13 @@
-"""Arrays and attributes out of an HDF5 file, read from its bytes.
+"""Reads arrays and attributes from an HDF5 file, without the HDF5 library.
 
-1  It is read here and not by the HDF5 library, which some files with a changed byte send round in circles: no
-   file is to be trusted. What Keras and h5py write is read; some forms that only libver="latest" writes are
-   refused by name.
-2  Nothing outside the file is touched: links to other files, soft links, numbers that lie in other files and
-   virtual arrays are refused.
-3  Every byte of the file is taken once at most, and memory only for what is there: as much as is stored, or
-   1032 times that for what deflate packed, which is its most. All that it takes is counted (store.py).
-4  What holds no numbers (texts, references, records, bytes) is left out of the arrays, and what is neither
-   text nor numbers out of the attributes.
+1  The HDF5 library loops forever on some damaged files, so it is not used. The forms that Keras and h5py
+   write are read; some forms that only libver="latest" writes are refused by name.
+2  Nothing outside the file is read: links to other files, soft links, external storage and virtual arrays are
+   refused.
+3  Every byte of the file is read at most once. Memory is allocated only for the stored bytes, times 1032 for
+   deflate, its largest expansion. All memory is counted (store.py).
+4  Arrays of anything but numbers (texts, references, records, bytes) are left out, and so are attributes that
+   are neither texts nor numbers.
 """
 
 import math
@@ -35,8 +34,8 @@ Attribute = str | tuple[str, ...] | Array
 Attributes = dict[str, Attribute]
 Content = tuple[dict[str, Array], dict[str, Attributes]]
 
-OBJECTS = 1024  # bytes of what is kept of a group or array besides its numbers and its path, about
-EXPANSION = 1032  # bytes that deflate makes of one at most (zlib's technical details)
+OBJECTS = 1024  # approximate bytes of memory per group or array besides its numbers and its path
+EXPANSION = 1032  # the largest expansion of deflate (zlib's technical details)
 GZIP, SHUFFLE, CHECKSUM = 1, 2, 3  # the filters that are read, by their numbers (IV.A.2.l)
 HALVES = {np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)}
 DEEPEST, LONGEST = 100, 4096
@@ -45,10 +44,10 @@ DEEPEST, LONGEST = 100, 4096
 def read(path: str | Path) -> Content:
     """The arrays of an HDF5 file by full path, and the attributes of each group or array by its path.
 
-    Paths have no / in front: the outermost group is "". Arrays are NumPy's own in the machine's byte order,
-    float16 and bfloat16 as float32, exactly. An attribute is a text, a tuple of texts or an array.
+    Paths do not begin with /: the outermost group is "". Arrays own their memory and have native byte order;
+    float16 and bfloat16 become float32, exactly. An attribute is a text, a tuple of texts or an array.
 
-    Raises `FileError`, with the path, for what is truncated, foreign or would read outside the file.
+    Raises `FileError`, with the path, for a file that is truncated or foreign, or refers to other files.
 
     >>> read("weights.h5")
     Traceback (most recent call last):
@@ -60,7 +59,7 @@ def read(path: str | Path) -> Content:
 
 @contextmanager
 def named(path: str | Path) -> Generator[None]:
-    """Puts the path before what is wrong with the file."""
+    """Puts the path of the file in front of error messages."""
     try:
         yield
     except FileError as error:
@@ -79,34 +78,34 @@ def content(stream: BufferedReader, place: Place | None = None, store: Store | N
     attributes: dict[str, Attributes] = {}
     pending, seen = [("", parts.root(file))], set[int]()
     while pending:
-        path, at = pending.pop()
-        if at in seen:
+        path, address = pending.pop()
+        if address in seen:
             raise FileError(f"{path!r} is the same object as another, which stepnet does not read")
         if path.count("/") > DEEPEST or len(path) > LONGEST:
             raise FileError(
                 f"its groups are nested more than {DEEPEST} deep or have paths over {LONGEST} long"
             )
-        seen.add(at)
+        seen.add(address)
         file.store.take(OBJECTS + 2 * len(path), "its groups and arrays")
-        messages = parts.header(file, at)
+        messages = parts.header(file, address)
         with within(path):
-            found = attributes_of(file, messages)
-            array = array_of(file, messages, found)
-        if found:
-            attributes[path] = found
+            own_attributes = attributes_of(file, messages)
+            array = array_of(file, messages, own_attributes)
+        if own_attributes:
+            attributes[path] = own_attributes
         if array is not None:
             arrays[path] = array
         below = [
             (f"{path}/{name}".lstrip("/"), place) for name, place in parts.children(file, messages).items()
         ]
-        file.store.take(sum(len(one) for one, _ in below), "the paths of its arrays")
+        file.store.take(sum(len(child_path) for child_path, _ in below), "the paths of its arrays")
         pending.extend(reversed(below))
     return arrays, attributes
 
 
 @contextmanager
 def within(path: str) -> Generator[None]:
-    """Puts the path in the file before what is wrong with an object of it."""
+    """Puts the path of an object in the file in front of error messages."""
     try:
         yield
     except FileError as error:
@@ -115,7 +114,7 @@ def within(path: str) -> Generator[None]:
 
 def attributes_of(file: Bytes, messages: list[Message]) -> Attributes:
     """The attributes of an object that are texts or numbers."""
-    found: Attributes = {}
+    by_name: Attributes = {}
     for message in messages:
         if message.kind == parts.ATTRIBUTES and parts.large(message.body, 2):
             raise FileError(
@@ -124,12 +123,12 @@ def attributes_of(file: Bytes, messages: list[Message]) -> Attributes:
         if message.kind == parts.ATTRIBUTE and not message.flags & parts.SHARED:
             name, value = attribute(file, message.body)
             if value is not None:
-                found[name] = value
-    return found
+                by_name[name] = value
+    return by_name
 
 
 def attribute(file: Bytes, body: bytes) -> tuple[str, Attribute | None]:
-    """Name and value of an attribute message (IV.A.2.m); None for what is neither text nor numbers."""
+    """Name and value of an attribute message (IV.A.2.m); the value is None if it is no text or numbers."""
     version, flags, *sizes = struct.unpack_from("<BBHHH", body)
     if version not in (1, 2, 3):
         raise broken(f"an attribute has version {version}")
@@ -138,7 +137,7 @@ def attribute(file: Bytes, body: bytes) -> tuple[str, Attribute | None]:
         pieces.append(body[here : here + size])
         here += size + (-size % 8 if version == 1 else 0)
     name, data = parts.text(pieces[0].partition(b"\0")[0]), body[here:]
-    if version > 1 and flags:  # its kind or shape is said in another place
+    if version > 1 and flags:  # its kind or shape is a shared message
         return name, None
     kind, shape = parts.kind_of(pieces[1]), parts.shape_of(pieces[2])
     if shape is None or (kind.dtype is None and kind.text is None):
@@ -152,23 +151,23 @@ def attribute(file: Bytes, body: bytes) -> tuple[str, Attribute | None]:
 
 
 def array_of(file: Bytes, messages: list[Message], attributes: Attributes) -> Array | None:
-    """The array that an object header describes, None for a group and for what is no numbers."""
-    said = {message.kind: message for message in messages}
-    if parts.LAYOUT not in said or parts.KIND not in said or parts.SHAPE not in said:
+    """The array of an object header; None for a group, and for an array of anything but numbers."""
+    by_kind = {message.kind: message for message in messages}
+    if parts.LAYOUT not in by_kind or parts.KIND not in by_kind or parts.SHAPE not in by_kind:
         return None
-    if parts.ELSEWHERE in said:
+    if parts.ELSEWHERE in by_kind:
         raise FileError("its numbers lie in another file, which stepnet does not read")
-    if said[parts.KIND].flags & parts.SHARED:
+    if by_kind[parts.KIND].flags & parts.SHARED:
         raise FileError("its kind of numbers is named in another place, which stepnet does not read")
-    kind, shape = parts.kind_of(said[parts.KIND].body), parts.shape_of(said[parts.SHAPE].body)
+    kind, shape = parts.kind_of(by_kind[parts.KIND].body), parts.shape_of(by_kind[parts.SHAPE].body)
     if kind.size == 2 and kind.dtype is None and attributes.get("dtype") == "bfloat16":
-        kind = Kind(2, np.dtype(ml_dtypes.bfloat16))  # how Keras marks what HDF5 had no kind for
-    if kind.dtype is None and said[parts.KIND].body[0] & 0x0F in (0, 1):
+        kind = Kind(2, np.dtype(ml_dtypes.bfloat16))  # Keras marks it so, as HDF5 had no such kind
+    if kind.dtype is None and by_kind[parts.KIND].body[0] & 0x0F in (0, 1):
         raise FileError(f"it holds numbers of {kind.size} bytes that NumPy lacks; save it as float32")
     if kind.dtype is None or shape is None:
         return None
-    filters = filters_of(said[parts.FILTERS].body) if parts.FILTERS in said else []
-    return native(stored(file, said[parts.LAYOUT].body, shape, kind.dtype, filters))
+    filters = filters_of(by_kind[parts.FILTERS].body) if parts.FILTERS in by_kind else []
+    return native(stored(file, by_kind[parts.LAYOUT].body, shape, kind.dtype, filters))
 
 
 def stored(
@@ -199,27 +198,27 @@ def stored(
 def chunked(
     file: Bytes, body: bytes, shape: tuple[int, ...], dtype: np.dtype[Any], filters: list[int]
 ) -> Array:
-    """The numbers of an array that is stored in blocks of equal shape, each packed by itself."""
+    """The numbers of an array that is stored in blocks of equal shape, each compressed by itself."""
     rank, tree = struct.unpack_from("<BQ", body, 2)
     if rank != len(shape) + 1 or rank < 2:
         raise broken(f"its blocks have {rank - 1} dimensions of {len(shape)}")
     *block, width = struct.unpack_from(f"<{rank}I", body, 11)
     if width != dtype.itemsize or 0 in block:
         raise broken(f"its blocks are {block} of {width} bytes")
-    found: dict[tuple[int, ...], tuple[int, int, int]] = {}
+    blocks: dict[tuple[int, ...], tuple[int, int, int]] = {}
     for leaf in parts.leaves(file, tree, 1, 8 + 8 * rank) if tree != parts.NOWHERE else ():
         size, mask, *corner = struct.unpack(f"<II{rank}Q", leaf.key)
         file.store.take(2 * OBJECT + 8 * rank, "the blocks of its numbers")
-        found[tuple(corner[:-1])] = (leaf.child, size, mask)
+        blocks[tuple(corner[:-1])] = (leaf.child, size, mask)
     factor = EXPANSION if GZIP in filters else 1
-    parts.count_of(shape, width, factor * min(file.left, sum(size for _, size, _ in found.values())))
-    if len(found) != math.prod(-(-n // step) for n, step in zip(shape, block, strict=True)):
-        raise broken(f"it has {len(found)} blocks of {block}")
+    parts.count_of(shape, width, factor * min(file.left, sum(size for _, size, _ in blocks.values())))
+    if len(blocks) != math.prod(-(-n // step) for n, step in zip(shape, block, strict=True)):
+        raise broken(f"it has {len(blocks)} blocks of {block}")
     file.store.take(math.prod(shape) * width, "its numbers")
-    held = 4 * math.prod(block) * width  # a block is unpacked, put in order, and looked at
+    held = 4 * math.prod(block) * width  # copies of a block while it is unpacked
     file.store.take(held, "a block of its numbers")
     array = np.empty(shape, dtype)
-    for corner, (at, size, mask) in found.items():
+    for corner, (at, size, mask) in blocks.items():
         if any(start >= n or start % step for start, n, step in zip(corner, shape, block, strict=True)):
             raise broken(f"a block of it lies at {corner}")
         count = parts.count_of(tuple(block), width, factor * size)
@@ -234,38 +233,40 @@ def chunked(
 def filters_of(body: bytes) -> list[int]:
     """The numbers of the filters in a pipeline message (IV.A.2.l), in the order of their use."""
     version, count = body[0], body[1]
-    here, found = 8 if version == 1 else 2, list[int]()
+    position, numbers = 8 if version == 1 else 2, list[int]()
     for _ in range(count):
-        number = struct.unpack_from("<H", body, here)[0]
+        number = struct.unpack_from("<H", body, position)[0]
         start = 8 if version == 1 or number >= 256 else 6  # with the length of a name, or without
-        length = struct.unpack_from("<H", body, here + 2)[0] if start == 8 else 0
-        values = struct.unpack_from("<H", body, here + start - 2)[0]
-        here += start + length + -length % 8 * (version == 1) + 4 * values
-        here += 4 * (values % 2) * (version == 1)
-        found.append(number)
-    unknown = set(found) - {GZIP, SHUFFLE, CHECKSUM}
-    if unknown or found.count(GZIP) > 1:
+        length = struct.unpack_from("<H", body, position + 2)[0] if start == 8 else 0
+        values = struct.unpack_from("<H", body, position + start - 2)[0]
+        position += start + length + -length % 8 * (version == 1) + 4 * values
+        position += 4 * (values % 2) * (version == 1)
+        numbers.append(number)
+    unknown = set(numbers) - {GZIP, SHUFFLE, CHECKSUM}
+    if unknown or numbers.count(GZIP) > 1:
         raise FileError(f"it is packed by filter {max(unknown, default=GZIP)}; save it with gzip or unpacked")
-    return found
+    return numbers
 
 
 def unpacked(data: bytes, filters: list[int], size: int, width: int) -> bytes:
-    """A block's bytes before its filters were applied, which have to be `size`, of elements of `width`."""
+    """The unpacked bytes of a block; raises `FileError` unless they are `size`. width: bytes of an
+    element.
+    """
     for number in reversed(filters):
         if number == CHECKSUM:  # deflate has its own
             data = data[:-4]
         elif number == GZIP:
             data = inflated(data, size + 4)
         else:
-            whole = len(data) // width * width
-            data = np.frombuffer(data[:whole], np.uint8).reshape(width, -1).T.tobytes() + data[whole:]
+            end = len(data) // width * width
+            data = np.frombuffer(data[:end], np.uint8).reshape(width, -1).T.tobytes() + data[end:]
     if len(data) != size:
         raise broken(f"a block of it has {len(data)} bytes of {size}")
     return data
 
 
 def inflated(data: bytes, limit: int) -> bytes:
-    """What deflate packed, no more than `limit` bytes of it."""
+    """The decompressed bytes of deflate data, up to `limit` bytes."""
     try:
         return zlib.decompressobj().decompress(data, limit)
     except zlib.error as error:
@@ -273,6 +274,6 @@ def inflated(data: bytes, limit: int) -> bytes:
 
 
 def native(array: Array) -> Array:
-    """The same numbers in the machine's own byte order, halves widened."""
+    """The same numbers in native byte order; float16 and bfloat16 as float32."""
     dtype = array.dtype.newbyteorder("=")
     return array.astype(np.float32 if dtype in HALVES else dtype, copy=not array.flags.writeable)

@@ -1,8 +1,8 @@
-"""What an HDF5 file is made of: its bytes, object headers, names in groups, texts, shapes, kinds of numbers.
+"""The parts of an HDF5 file: its bytes, object headers, names in groups, texts, shapes, kinds of numbers.
 
-Functions raise `FileError` with the short fact, and `struct.error` or `IndexError` where a part ends before
-it should; the public reader in hdf5.py adds the path. Numbers such as IV.A.2.i, there and here, are sections
-of the HDF5 File Format Specification, version 3.0.
+Functions raise `FileError` with the short fact, and `struct.error` or `IndexError` if a part ends too early;
+the public reader in hdf5.py adds the path. Numbers such as IV.A.2.i, there and here, are sections of the HDF5
+File Format Specification, version 3.0.
 """
 
 import math
@@ -21,13 +21,13 @@ from stepnet.files.store import OBJECT, Store
 from stepnet.files.zips import Place
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
-NOWHERE = (1 << 64) - 1  # the address of what was never written
+NOWHERE = (1 << 64) - 1  # the undefined address
 
 # Kinds of messages in an object header (IV.A.2) that are read.
 SHAPE, LINKS, KIND, LINK, ELSEWHERE, LAYOUT, FILTERS, ATTRIBUTE, MORE, GROUP, ATTRIBUTES = (
     *(0x01, 0x02, 0x03, 0x06, 0x07, 0x08, 0x0B, 0x0C, 0x10, 0x11, 0x15),
 )
-SHARED = 0x02  # a message's flag: what it says is said in another place
+SHARED = 0x02  # a message's flag: its content is in another place
 
 # Parts of floating-point numbers (IV.A.2.d): precision, exponent's and mantissa's places and sizes, bias.
 FLOATS: dict[tuple[int, ...], np.dtype[Any]] = {
@@ -41,9 +41,9 @@ LONGEST = 4096  # bytes of a name
 
 @dataclass
 class Bytes:
-    """A file's bytes, each of which can be taken once, and how much memory may be taken for what they say.
+    """A file's bytes, each of which can be taken once, and the limit on memory.
 
-    Parts of a sound file do not overlap: who takes more than it holds was sent round in circles.
+    Parts of a sound file do not overlap. If more bytes are taken than it has, its addresses lead in circles.
     """
 
     stream: BufferedReader
@@ -59,13 +59,13 @@ class Bytes:
         return self.peek(at, length)
 
     def peek(self, at: int, length: int) -> bytes:
-        """As `take`, without counting them: for a look at a few bytes before something is taken."""
+        """As `take`, without counting: for a look at a few bytes ahead."""
         self.check(at, length)
         self.stream.seek(self.start + at)
         return self.stream.read(length)
 
     def fill(self, array: np.ndarray, at: int) -> None:
-        """Puts the bytes from `at` on into a contiguous array, as many as it holds."""
+        """Fills a contiguous array with the bytes from `at` on."""
         self.spend(at, array.nbytes)
         self.stream.seek(self.start + at)
         self.stream.readinto(array.reshape(-1).view(np.uint8).data)
@@ -78,12 +78,12 @@ class Bytes:
             raise broken("parts of it overlap or lead in circles")
 
     def check(self, at: int, length: int) -> None:
-        """Raises where the file has no such bytes."""
+        """Raises `FileError` if the file has no such bytes."""
         if at + length > self.size:
             raise broken(f"a part of it lies at {at} to {at + length}, and it has {self.size} bytes")
 
     def tagged(self, at: int, length: int, tag: bytes) -> bytes:
-        """As `take`, for a part that begins with a tag; raises where it does not."""
+        """As `take`, for a part that begins with a tag; raises `FileError` if it does not."""
         data = self.take(at, length)
         if not data.startswith(tag):
             raise broken(f"there is no {tag.decode()} at {at}")
@@ -91,18 +91,18 @@ class Bytes:
 
 
 def broken(fact: str) -> FileError:
-    """The error for what breaks the format's own rules."""
+    """The error for a file that breaks the rules of the format."""
     return FileError(f"this is no whole HDF5 file ({fact})")
 
 
 def opened(stream: BufferedReader, place: Place | None = None, store: Store | None = None) -> Bytes:
-    """The bytes of an open file, or of a place in it, nothing of them taken."""
+    """The bytes of an open file, or of a place in it, none of which is taken yet."""
     place = place or Place(0, stream.seek(0, os.SEEK_END))
     return Bytes(stream, place.start, place.size, place.size, store or Store(None, place.size))
 
 
 def root(file: Bytes) -> int:
-    """Where the object header of the file's outermost group lies, from the superblock (II.A)."""
+    """The address of the object header of the file's outermost group, from the superblock (II.A)."""
     start = file.peek(0, min(file.size, 100))
     if not start.startswith(SIGNATURE):
         raise FileError("this is no HDF5 file: it does not begin as one")
@@ -127,7 +127,7 @@ def root(file: Bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One part of an object header: what it is about, its flags and what it says."""
+    """A message of an object header."""
 
     kind: int
     flags: int
@@ -182,17 +182,17 @@ def modern_header(file: Bytes, at: int) -> list[Message]:
 
 
 def children(file: Bytes, messages: list[Message]) -> dict[str, int]:
-    """Where the objects of a group lie, by name; nothing for what is no group."""
-    found: list[tuple[bytes, int]] = []
+    """The addresses of the objects in a group, by name; empty for an object that is no group."""
+    links: list[tuple[bytes, int]] = []
     for message in messages:
         if message.kind == GROUP:
-            found.extend(entries(file, *struct.unpack_from("<QQ", message.body)))
+            links.extend(entries(file, *struct.unpack_from("<QQ", message.body)))
         elif message.kind == LINK:
-            found.append(link(message.body))
+            links.append(link(message.body))
         elif message.kind == LINKS and large(message.body, 8):
             raise FileError('a group is written in the large form of libver="latest"; save it without that')
-    names = {text(name): at for name, at in sorted(found)}
-    if len(names) < len(found):
+    names = {text(name): at for name, at in sorted(links)}
+    if len(names) < len(links):
         raise broken("a group has one name twice")
     for name in names:
         if not name or "/" in name or len(name) > LONGEST:
@@ -201,15 +201,17 @@ def children(file: Bytes, messages: list[Message]) -> dict[str, int]:
 
 
 def large(body: bytes, counter: int) -> bool:
-    """Whether a link-info (IV.A.2.c) or attribute-info message (IV.A.2.v) says that all is in a fractal heap.
+    """Whether, by a link-info (IV.A.2.c) or attribute-info message (IV.A.2.v), entries are in a fractal heap.
 
-    counter: the bytes of the highest number in order of creation, where the message has that.
+    counter: the bytes of the highest creation index, if the message has it.
     """
     return struct.unpack_from("<Q", body, 2 + (counter if body[1] & 1 else 0))[0] != NOWHERE
 
 
 def entries(file: Bytes, tree: int, heap: int) -> Iterator[tuple[bytes, int]]:
-    """Names and places in a group of the old form: a tree of tables (III.B), and a heap of names (III.D)."""
+    """Names and addresses in a group of the old form: a tree of tables (III.B), and a heap of names
+    (III.D).
+    """
     length, _, at = struct.unpack_from("<QQQ", file.tagged(heap, 32, b"HEAP"), 8)
     names = file.take(at, length)
     for table in leaves(file, tree, 0, 8):
@@ -221,28 +223,28 @@ def entries(file: Bytes, tree: int, heap: int) -> Iterator[tuple[bytes, int]]:
             end = names.find(b"\0", name, name + LONGEST)
             if end < 0:
                 raise broken(f"there is no name at {name} of a group's names")
-            file.store.take(OBJECT + end - name, "its names")  # which may end in one another
+            file.store.take(OBJECT + end - name, "its names")  # names may overlap
             yield names[name:end], place
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One entry at the bottom of a tree."""
+    """An entry of a leaf node of a tree."""
 
     key: bytes
     child: int
 
 
 def leaves(file: Bytes, tree: int, kind: int, width: int) -> Iterator[Leaf]:
-    """The entries at the bottom of a version 1 tree (III.A.1), of groups (kind 0) or of chunks (kind 1).
+    """The entries in the leaf nodes of a version 1 tree (III.A.1), of groups (kind 0) or of chunks (kind 1).
 
     width: the bytes of a key.
     """
     nodes = [tree]
     while nodes:
         at = nodes.pop()
-        found, level, count = struct.unpack_from("<BBH", file.tagged(at, 24, b"TREE"), 4)
-        if found != kind:
+        tree_kind, level, count = struct.unpack_from("<BBH", file.tagged(at, 24, b"TREE"), 4)
+        if tree_kind != kind:
             raise broken(f"the tree at {at} is of another kind")
         data = file.take(at + 24, count * (width + 8))
         for here in range(0, len(data), width + 8):
@@ -255,7 +257,7 @@ def leaves(file: Bytes, tree: int, kind: int, width: int) -> Iterator[Leaf]:
 
 
 def link(body: bytes) -> tuple[bytes, int]:
-    """Name and place of a link message (IV.A.2.g), which has to lead to an object of this file."""
+    """Name and address of a link message (IV.A.2.g); raises `FileError` for links to other files."""
     flags, here = body[1], 2
     kind = body[here] if flags & 0x08 else 0
     if kind:
@@ -277,7 +279,7 @@ def text(data: bytes) -> str:
 
 
 def shape_of(body: bytes) -> tuple[int, ...] | None:
-    """The shape in a dataspace message (IV.A.2.b), None for that of nothing."""
+    """The shape in a dataspace message (IV.A.2.b); None for a null dataspace."""
     version, rank = body[0], body[1]
     if version not in (1, 2) or rank > 32:
         raise broken(f"a shape has version {version} and {rank} dimensions")
@@ -287,7 +289,7 @@ def shape_of(body: bytes) -> tuple[int, ...] | None:
 
 
 def count_of(shape: tuple[int, ...], width: int, limit: int) -> int:
-    """How many elements of `width` bytes a shape has, which must not be more than `limit` bytes.
+    """The number of elements of a shape; raises `FileError` if they, of `width` bytes, exceed `limit` bytes.
 
     >>> count_of((2, 3), 4, 24)
     6
@@ -303,9 +305,10 @@ def count_of(shape: tuple[int, ...], width: int, limit: int) -> int:
 
 @dataclass(frozen=True)
 class Kind:
-    """What the elements of an array are.
+    """The kind of an array's elements.
 
-    size: bytes of one. dtype: that of numbers, None for others. text: for texts, what makes one of its bytes.
+    size: the bytes of an element. dtype: of numbers, else None. text: for texts, the function that decodes
+    one.
     """
 
     size: int
@@ -338,32 +341,32 @@ def kind_of(body: bytes) -> Kind:
 
 
 def padded_text(file: Bytes, data: bytes) -> str:
-    """A text of fixed length without what pads it."""
+    """A text of fixed length without its padding."""
     return text(data.partition(b"\0")[0].rstrip(b" "))
 
 
 def heap_text(file: Bytes, data: bytes) -> str:
-    """A text of any length: its length, its heap (III.E) and its number there stand for it."""
+    """A text of variable length; data: its length, the address of its heap (III.E) and its number there."""
     length, at, number = struct.unpack("<IQI", data)
     if length == 0:
         return ""
     if at not in file.texts:
         file.texts[at] = heap(file, at)
-    found = file.texts[at].pop(number, b"")  # each is one array's, and so is taken once
-    if len(found) < length:
+    content = file.texts[at].pop(number, b"")  # each belongs to a single array, so it is read once
+    if len(content) < length:
         raise broken(f"there is no text {number} of {length} bytes at {at}")
-    return text(found[:length])
+    return text(content[:length])
 
 
 def heap(file: Bytes, at: int) -> dict[int, bytes]:
     """The objects of a global heap by number."""
     size = struct.unpack_from("<Q", file.tagged(at, 16, b"GCOL"), 8)[0]
-    data, here, found = file.take(at + 16, max(0, size - 16)), 0, dict[int, bytes]()
+    data, here, objects = file.take(at + 16, max(0, size - 16)), 0, dict[int, bytes]()
     while here + 16 <= len(data):
         number, length = struct.unpack_from("<H6xQ", data, here)
         if number == 0:  # what is free
             break
         file.store.take(OBJECT, "its texts")
-        found[number] = data[here + 16 : here + 16 + length]
+        objects[number] = data[here + 16 : here + 16 + length]
         here += 16 + length + -length % 8
-    return found
+    return objects

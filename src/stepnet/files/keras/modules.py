@@ -1,7 +1,7 @@
 """The recurrent layers of a Keras file as modules, and modules as a Keras file.
 
-A configuration tells which layer is which and how it is set. Where a file has weights alone, shapes tell what
-they can, and the rest is asked for.
+Layers and their settings are read from the configuration. In a file of weights alone they are recognised by
+shapes, and the user is asked for what shapes leave open.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -24,12 +24,12 @@ from stepnet.layout.registry import record, records
 
 MERGES = {"concat": "concat", "sum": "sum", "ave": "average", "mul": "product"}
 SETTINGS = ("activation", "recurrent_activation")
-ONCE = {"recurrent_activation": "inner_activation"}  # as Keras 1 called it
+ONCE = {"recurrent_activation": "inner_activation"}  # their names in Keras 1
 PARTS = {"Dense": ("dense", 2), "Embedding": ("embedding", 1)}  # and the most arrays that they have
 FRAMEWORKS = ("keras", "keras2", "keras1")
-HDF5 = ("chainer",)  # whose layouts such files have
+HDF5 = ("chainer",)  # frameworks with plain HDF5 files
 DROPOUTS = ("dropout", "recurrent_dropout", "dropout_W", "dropout_U")
-# What a configuration may say of a layer that no layout has.
+# Settings of a configuration that no layout has, with the note on each.
 UNSAID = {
     "stateful": "it keeps its state from one call to the next (stateful): here every call starts from zeros",
     "time_major": "it takes time before batch (time_major)",
@@ -40,8 +40,8 @@ UNSAID = {
 def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | None = None) -> Model:
     """The recurrent layers of a file, each a module, in the model's order.
 
-    layout, layouts: what is said of cells of classes that are not Keras' own, of all and by name; and of all
-    layers of an HDF5 file that is not Keras' own.
+    layout, layouts: the stated layout, of all modules and by name, for cells whose classes are not Keras'
+    own, and for the layers of an HDF5 file that is not Keras'.
     """
     file = read_layers(path)
     if file.foreign:
@@ -55,9 +55,7 @@ def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | Non
 
 
 def stated(layers: Iterable[KerasLayer]) -> Iterator[tuple[str, Stated]]:
-    """What the arrays of dense layers and of embeddings are, by their places, where the file says what those
-    layers are.
-    """
+    """What the arrays of dense layers and embeddings are, by path, if the file has the layers' classes."""
     for layer in layers:
         kind, most = PARTS.get(layer.class_name or "", ("", 0))
         if len(layer.arrays) <= most:
@@ -66,12 +64,14 @@ def stated(layers: Iterable[KerasLayer]) -> Iterator[tuple[str, Stated]]:
 
 
 def others(file: KerasFile, recurrent: Collection[str]) -> Iterator[str]:
-    """What the layers are called that are no recurrent modules; without a configuration those with arrays."""
+    """The names of the layers that are no recurrent modules; without a configuration, only of those with
+    arrays.
+    """
     known = {layer.name: layer for layer in file.layers}
     timed = set[str]()
     for name, class_name, passes in (
-        *((one.name, one.class_name, one.passes) for one in file.told),
-        *((name, "", False) for name in known if not file.told),
+        *((listed.name, listed.class_name, listed.passes) for listed in file.configured),
+        *((name, "", False) for name in known if not file.configured),
     ):
         layer = known.get(name)
         if layer and layer.timed and layer.timed not in timed:
@@ -87,14 +87,14 @@ def others(file: KerasFile, recurrent: Collection[str]) -> Iterator[str]:
             yield f"{name} ({class_name})" if class_name else name
         for part in left:
             where, foreign = "/".join((name, *part.words)), part.in_cell and part.class_name
-            said = option("layout of", module=where, layout="LAYOUT")
-            asked = f": say {said} where it computes what one of Keras' does" if foreign else ""
+            remedy = option("layout of", module=where, layout="LAYOUT")
+            asked = f": say {remedy} where it computes what one of Keras' does" if foreign else ""
             if asked or len(left) < len(parts):
                 yield f"{name}/{part.title}{asked}"
 
 
 def is_held(name: str, part: Part, recurrent: Collection[str]) -> bool:
-    """Whether a part of a layer is in a module, by itself or as a direction."""
+    """Whether a part of a layer is a module, or a direction of one."""
     ends = range(len(part.words) + 1)
     return any("/".join((name, *part.words[:end])) in recurrent for end in ends)
 
@@ -102,9 +102,9 @@ def is_held(name: str, part: Part, recurrent: Collection[str]) -> bool:
 def modules_of(
     path: Path, file: KerasFile, layout: str | None, layouts: Mapping[str, str]
 ) -> tuple[Module, ...]:
-    """The modules that the layers of a file are; the arguments are as for `read`."""
+    """The modules of a file's layers; the arguments are as for `read`."""
     modules: list[Module] = []
-    ends: dict[str, str] = {}  # the last module of each layer that is nothing but modules in a row
+    ends: dict[str, str] = {}  # the last module of each layer that consists of consecutive modules
     for layer in file.layers:
         follows = follows_of(layer, ends)
         cells = [
@@ -113,7 +113,7 @@ def modules_of(
             if (module := of_part(path, file, layer, part, layout, layouts)) is not None
         ]
         made = both_ways(path, layer, cells)
-        row = [layer.name] == [one.name for one in made] or (
+        row = [layer.name] == [module.name for module in made] or (
             layer.class_name == "RNN" and len(cells) == len(layer.parts)
         )
         for place, module in enumerate(made):
@@ -128,10 +128,10 @@ def modules_of(
 
 
 def follows_of(layer: KerasLayer, ends: Mapping[str, str]) -> str | None:
-    """The module whose outputs are all that a layer takes, or what else is; "" where it takes more, and None
-    where the file does not say.
+    """The name of the module or layer that is a layer's only input; "" if it has several, None if the file
+    does not specify them.
 
-    ends: the last module of each layer that is nothing but modules in a row.
+    ends: the last module of each layer that consists of consecutive modules.
     """
     if layer.use is None:
         return None
@@ -147,20 +147,20 @@ def of_part(
     layout: str | None,
     layouts: Mapping[str, str],
 ) -> Module | None:
-    """A part of a layer as a module; None where it is not a recurrent one that a layout says."""
+    """A part of a layer as a module; None if it is not a recurrent cell with a known layout."""
     arrays, names = {own: file.arrays[place] for own, place in part.arrays}, dict(part.arrays)
     name = "/".join((layer.name, *part.words))
-    said = layouts.get(name, layouts.get(layer.name, layout))
+    stated = layouts.get(name, layouts.get(layer.name, layout))
     if part.cell:
         check_config(path, name, part, arrays)
-        found: tuple[str, ...] = (layout_of(file, part, arrays),)
-    elif part.class_name and part.in_cell and said is None:
-        return None  # a cell of the program's own, which may compute anything of arrays like these
+        candidates: tuple[str, ...] = (layout_of(file, part, arrays),)
+    elif part.class_name and part.in_cell and stated is None:
+        return None  # a cell defined by the program, which may compute anything from such arrays
     else:
-        found = by_names(file, arrays)
-    if not found:
+        candidates = by_names(file, arrays)
+    if not candidates:
         return None
-    known, use = record(found[0]), layer.use or Use()
+    known, use = record(candidates[0]), layer.use or Use()
     try:
         semantics = known.translated(settings(part.config))
     except LayoutError as error:
@@ -169,7 +169,7 @@ def of_part(
     last = part.words[-2:-1] != ("cells",) or part.words == layer.parts[-1].words
     return Module(
         name,
-        found,
+        candidates,
         arrays,
         names,
         semantics=semantics,
@@ -178,14 +178,14 @@ def of_part(
         last_only=last and part.run.get("return_sequences") is False,
         states=last and part.run.get("return_state") is True,
         returned=last and part.run.get("return_state") is True and use.states,
-        notes=notes_of(use, part, found),
+        notes=notes_of(use, part, candidates),
         use=tuple(uses(use, last)),
         alone=alone_of(use, layer.timed or part.timed),
     )
 
 
 def alone_of(use: Use, timed: str) -> str:
-    """Why a part is no ordinary layer of a model, if it is none."""
+    """Why a part is no ordinary layer of a model; empty if it is one."""
     reasons = [f"is run once for each step of {timed} (TimeDistributed)"] if timed else []
     if use.besides:
         reasons.append(f"starts from what other layers compute ({', '.join(use.besides)})")
@@ -195,8 +195,8 @@ def alone_of(use: Use, timed: str) -> str:
 
 
 def uses(use: Use, last: bool) -> Iterator[str]:
-    """What a model makes of a part's outputs and steps other than to take them all; last: whether its outputs
-    are those of its layer.
+    """How a model uses a part otherwise than by taking its outputs at all steps; last: whether the part's
+    outputs are those of its layer.
     """
     if last and use.outputs:
         yield f"it gives one of its model's {use.outputs} outputs"
@@ -205,20 +205,20 @@ def uses(use: Use, last: bool) -> Iterator[str]:
 
 
 def notes_of(use: Use, part: Part, layouts: tuple[str, ...]) -> tuple[str, ...]:
-    """What the configuration says of a part that no layout has."""
+    """Notes on settings of a part that no layout has."""
     named = [name for name in UNSAID if name != "zero_output_for_mask" or not part.way]
-    found = [UNSAID[name] for name in named if part.run.get(name) is True]
+    notes = [UNSAID[name] for name in named if part.run.get(name) is True]
     if use.more and not use.besides:
-        found.append("its initial state is given when the model runs")
+        notes.append("its initial state is given when the model runs")
     if use.training and any(part.config.get(name) for name in DROPOUTS):
-        found.append("it drops out as in training whenever the model runs (training=True)")
+        notes.append("it drops out as in training whenever the model runs (training=True)")
     if part.class_name and not part.cell:
-        found.append(f"it is a {part.class_name}, taken for {' or '.join(layouts)} by its arrays' names")
-    return tuple(found)
+        notes.append(f"it is a {part.class_name}, taken for {' or '.join(layouts)} by its arrays' names")
+    return tuple(notes)
 
 
 def check_config(path: Path, name: str, part: Part, arrays: Mapping[str, Array]) -> None:
-    """Raises `FileError` where the arrays of a cell are not those that its configuration says."""
+    """Raises `FileError` if the arrays of a cell do not fit its configuration."""
     units, recurrent = part.config.get("units"), arrays.get("recurrent_kernel")
     if isinstance(units, int) and recurrent is not None and recurrent.shape[:1] != (units,):
         raise FileError(
@@ -235,8 +235,8 @@ def check_config(path: Path, name: str, part: Part, arrays: Mapping[str, Array])
 
 
 def both_ways(path: Path, layer: KerasLayer, cells: Sequence[tuple[Part, Module]]) -> list[Module]:
-    """The modules of a layer, of two that differ in nothing but their direction one."""
-    by_words, made = {part.words: one for part, one in cells}, list[Module]()
+    """The modules of a layer, where two that differ only in their direction are joined."""
+    by_words, made = {part.words: cell_module for part, cell_module in cells}, list[Module]()
     for part, module in cells:
         front = part.words[:-1]
         name = "/".join((layer.name, *front))
@@ -253,26 +253,28 @@ def both_ways(path: Path, layer: KerasLayer, cells: Sequence[tuple[Part, Module]
 
 
 def alike(forward: Module, backward: Module) -> bool:
-    """Whether two modules can be the two directions of one."""
-    shapes = [{name: array.shape for name, array in one.arrays.items()} for one in (forward, backward)]
+    """Whether two modules can be the two directions of a single one."""
+    shapes = [{name: array.shape for name, array in way.arrays.items()} for way in (forward, backward)]
     same = forward.layouts == backward.layouts and forward.semantics == backward.semantics
     return same and shapes[0] == shapes[1] and backward.reverse and not forward.reverse
 
 
 def joined(name: str, forward: Module, backward: Module, merge: str | None) -> Module:
-    """Two modules as the directions of one."""
+    """Two modules joined as the directions of a single one."""
     ways = {"forward": forward, "backward": backward}
     return replace(
         forward,
         name=name,
-        arrays={f"{way}/{own}": array for way, one in ways.items() for own, array in one.arrays.items()},
-        names={f"{way}/{own}": place for way, one in ways.items() for own, place in one.names.items()},
+        arrays={
+            f"{way}/{own}": array for way, module in ways.items() for own, array in module.arrays.items()
+        },
+        names={f"{way}/{own}": place for way, module in ways.items() for own, place in module.names.items()},
         merge=merge,
     )
 
 
 def one_way(path: Path, part: Part, module: Module) -> Module:
-    """A module that is one direction of a Bidirectional, and says so."""
+    """A module that is one direction of a Bidirectional, with `alone` set."""
     merge = merge_of(path, part, module.name)
     how = f" by {merge}" if merge else ""
     return replace(
@@ -281,7 +283,7 @@ def one_way(path: Path, part: Part, module: Module) -> Module:
 
 
 def merge_of(path: Path, part: Part, name: str) -> str | None:
-    """What becomes of the outputs of both directions; None where the file does not say."""
+    """How the outputs of both directions are merged; None if the file does not specify it."""
     if part.merge is None and not part.run:
         return None
     if not isinstance(part.merge, str) or part.merge not in MERGES:
@@ -295,9 +297,9 @@ def merge_of(path: Path, part: Part, name: str) -> str | None:
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The activations that a configuration names; one that is left out has Keras' usual value."""
+    """The activations in a configuration, without those that are missing."""
     known = {ONCE.get(name, name) if name not in config else name: name for name in SETTINGS}
-    return {name: config[given] or "linear" for given, name in known.items() if given in config}
+    return {name: config[written] or "linear" for written, name in known.items() if written in config}
 
 
 def layout_of(file: KerasFile, part: Part, arrays: Mapping[str, Array]) -> str:
@@ -308,7 +310,7 @@ def layout_of(file: KerasFile, part: Part, arrays: Mapping[str, Array]) -> str:
     version = (file.version or "3").partition(".")[0]
     framework = {"1": "keras1", "2": "keras2"}.get(version, "keras")
     if framework == "keras1" and not any(name.endswith(("W", "W_i", "W_z")) for name in arrays):
-        framework = "keras2"  # whose names Keras 1.2 has already where gates lie side by side
+        framework = "keras2"  # Keras 1.2 uses its names for gates in a single array
     bias = arrays.get("bias")
     after = part.config.get("reset_after", True) if bias is None else bias.ndim == 2
     if cell == "gru" and framework != "keras1" and not after:
@@ -317,15 +319,15 @@ def layout_of(file: KerasFile, part: Part, arrays: Mapping[str, Array]) -> str:
 
 
 def by_names(file: KerasFile, arrays: Mapping[str, Array]) -> tuple[str, ...]:
-    """The layouts that arrays of which only the names are known may have."""
+    """The layouts that arrays may have by their names and shapes."""
     version = (file.version or "3").partition(".")[0]
     frameworks = {"2": ("keras2", "keras"), "3": ("keras",)}.get(version, FRAMEWORKS)
     shapes = {own: array.shape for own, array in arrays.items()}
     for group in [frameworks[:1], frameworks[1:]] if version == "2" else [frameworks]:
-        known = [one for one in records().values() if one.name.partition(".")[0] in group]
-        found = find(shapes, known)
-        if len(found) == 1 and not found[0].prefix:
-            return tuple(found[0].layouts)
+        known = [candidate for candidate in records().values() if candidate.name.partition(".")[0] in group]
+        matches = find(shapes, known)
+        if len(matches) == 1 and not matches[0].prefix:
+            return tuple(matches[0].layouts)
     return ()
 
 
@@ -348,14 +350,13 @@ WRITERS = {
 
 
 def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force: bool) -> None:
-    """Writes the modules as layers of a Keras model: all of a .keras file, or the weights of an .h5 file.
+    """Writes the modules as layers of a Keras model: a .keras file, or the weights of an .h5 file.
 
-    Raises `FileError` for other layouts than Keras' own, and for arrays of other layers, which a Keras file
-    has no place for.
+    Raises `FileError` for other layouts than Keras' own, and for arrays of other layers.
     """
     if rest:
-        said = option("rest", rest="drop")
-        raise FileError(f"{path}: a new Keras file is of its recurrent layers alone; say {said}")
+        remedy = option("rest", rest="drop")
+        raise FileError(f"{path}: a new Keras file is of its recurrent layers alone; say {remedy}")
     ending = next(ending for ending in WRITERS if path.name.lower().endswith(ending))
     layers: list[NewLayer] = []
     for module in modules:
@@ -364,14 +365,14 @@ def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force
 
 
 def new_layers(path: Path, module: Module, legacy: bool, count: int) -> list[NewLayer]:
-    """The Keras layers that a module is."""
+    """The Keras layers of a module."""
     framework, _, cell = module.layout.partition(".")
     if framework not in ("keras", "keras2") or cell not in CLASSES:
         raise FileError(f"{path}: a Keras file takes the layouts keras.* and keras2.*, not {module.layout}")
     if not legacy and (framework == "keras2" or cell.startswith("cudnn")):
         raise FileError(f"{path}: {module.layout} is of Keras 2; write an .h5 file, or convert to keras.*")
     by_layer = layer_arrays(module)
-    both = module.told().directions > 1
+    both = module.solved_sizes().directions > 1
     class_name = "Bidirectional" if both else CLASSES[cell]
     names = names_of(module, len(by_layer), count)
     configs = [configuration(module, cell, last) for last in [*[False] * (len(by_layer) - 1), True]]
@@ -388,27 +389,27 @@ def new_layers(path: Path, module: Module, legacy: bool, count: int) -> list[New
 
 
 def names(modules: Iterable[Module]) -> list[str]:
-    """What the layers of modules are called in a file that is written of them, in the order of the model: a
-    file of weights has another.
+    """The names of the layers of modules in a written file, in the order of the model, which a file of
+    weights does not keep.
     """
     known: list[str] = []
     for module in modules:
-        known += names_of(module, module.told().layers, len(known))
+        known += names_of(module, module.solved_sizes().layers, len(known))
     return known
 
 
 def names_of(module: Module, layers: int, count: int) -> list[str]:
-    """What the layers of a module are called behind so many others: as they were, where Keras takes that."""
+    """The names of the layers of a module: their own if Keras allows these, else numbered from `count` on."""
     names = list(module.parts)
     if len(names) == layers and all(name.replace("_", "").isalnum() for name in names):
         return names
-    both, cell = module.told().directions > 1, module.layout.partition(".")[2]
+    both, cell = module.solved_sizes().directions > 1, module.layout.partition(".")[2]
     plain = "bidirectional" if both else CLASSES[cell].lower()
     return [f"{plain}_{place}" if place else plain for place in range(count, count + layers)]
 
 
 def configuration(module: Module, cell: str, last: bool) -> dict[str, Any]:
-    """The settings of a layer of a module, the last or one below it, by Keras' names."""
+    """The configuration of a layer of a module; last: whether it is the module's last one."""
     every = not (last and module.last_only)
     config: dict[str, Any] = {"return_sequences": every, "go_backwards": module.reverse}
     config["return_state"] = last and module.returned

@@ -1,12 +1,12 @@
-"""What of a Keras layer has arrays of its own, such as a cell, in all that may be around it.
+"""The parts of a Keras layer that have arrays of their own, such as cells within wrappers.
 
     Bidirectional(RNN([LSTMCell, GRUCell]))     forward_layer/cell/cells/lstm_cell  ->  forward/cells/0
                                                 forward_layer/cell/cells/gru_cell   ->  forward/cells/1
                                                 backward_layer/cell/cells/...       ->  backward/cells/...
 
-A configuration is a tree of objects, and the groups of a file are a tree with the same branches: an object
-has what it holds under the name of an attribute. Both are walked together. Where the configuration of a layer
-does not say what it holds, as one of the program's own class need not, the names of groups do.
+A configuration is a tree of objects, and the groups of a file are a tree with the same branches, named after
+attributes. Both are walked together. If the configuration of a layer does not list its parts, as for a class
+defined by the program, the names of groups are used.
 
 Sources: keras/src/layers/rnn/ and saving/saving_lib.py of 3.15; tf_keras 2.21.
 """
@@ -32,19 +32,24 @@ CELLS = {**LAYERS, "SimpleRNNCell": "rnn", "GRUCell": "gru", "LSTMCell": "lstm"}
 DIRECTIONS = {"forward_layer": "forward", "backward_layer": "backward"}
 UNSAID = ("cell", "layer", "layers")  # groups that no part is named after
 MOST_SHOWN = 4
-CELL = re.compile(r"\w*_cell(_\d+)?")  # what Keras calls a cell in the names of weights
+CELL = re.compile(r"\w*_cell(_\d+)?")  # a cell in the names of weights
 STACK = re.compile(r"stacked_rnn_cells(_\d+)?")
 
 
 @dataclass(frozen=True)
 class Part:
-    """Something in a layer that has arrays of its own.
+    """A part of a layer that may have arrays of its own.
 
-    words: the way to it, ("forward", "cells", "1"), nothing for the layer itself. class_name: "" where
-    nothing tells it. run: the configuration of what runs it over the steps, which is its own for a layer.
-    names: what it and what is around it are called. in_cell: whether something runs it as its cell. merge:
-    the merge_mode of the Bidirectional around it, None where that is not told. timed: the name of the
-    TimeDistributed around it. arrays: the name of each in it, and that in the file.
+    Attributes:
+        words: Its path in the layer, such as ("forward", "cells", "1"); () for the layer itself.
+        class_name: Its class; "" if it is unknown.
+        config: Its configuration.
+        run: The configuration of the layer that runs it over the steps; its own if it is a layer.
+        names: Its name, and those of the objects around it.
+        in_cell: Whether it is run as a cell.
+        merge: The merge_mode of the Bidirectional around it; None if it is unknown.
+        timed: The name of the TimeDistributed around it.
+        arrays: The name of each of its arrays, with the path in the file.
     """
 
     words: Steps = ()
@@ -59,22 +64,22 @@ class Part:
 
     @property
     def cell(self) -> str | None:
-        """Which of Keras' own cells it is, as layouts call them; None for anything else."""
+        """Its cell, by the names in layouts, if it is one of Keras' own; else None."""
         return CELLS.get(self.class_name)
 
     @property
     def title(self) -> str:
-        """What it is called in its layer."""
+        """Its name in messages."""
         words = "/".join(self.words)
         return f"{words} ({self.class_name})" if words and self.class_name else words or self.class_name
 
     @property
     def way(self) -> str | None:
-        """The direction that it is of, if any."""
+        """Its direction, if it has one."""
         return next((word for word in self.words if word in DIRECTIONS.values()), None)
 
     def agrees(self, scope: Steps) -> bool:
-        """Whether the names around a weight are those of this part."""
+        """Whether a scope, the names in front of a weight's own, belongs to this part."""
         others = [way for way in DIRECTIONS.values() if way != self.way]
         own = self.names[-1] if self.names else ""
         return any(part in (own, f"{self.way}_{own}") for part in scope) and not any(
@@ -84,7 +89,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Below:
-    """An object in another: the groups that lead to it, the words for that, and what it is."""
+    """An object within another: the path of its groups, the words for that, and its configuration."""
 
     steps: Steps
     words: Steps
@@ -92,7 +97,7 @@ class Below:
 
 
 def held(node: Config, by_class: bool) -> Iterator[Below]:
-    """What an object of a configuration holds.
+    """The objects within an object of a configuration.
 
     by_class: whether the cells of a stack are in groups named by their classes, and not by their numbers.
     """
@@ -117,7 +122,7 @@ def held(node: Config, by_class: bool) -> Iterator[Below]:
 
 
 def places(node: Config, store: Store, by_class: bool = True) -> dict[Steps, Part]:
-    """What a layer is and holds by the groups that lead to it, in its order.
+    """A layer and its parts in order, by the path of their groups.
 
     >>> cells = [{"class_name": "LSTMCell", "config": {}}, {"class_name": "LSTMCell", "config": {}}]
     >>> stack = {"class_name": "StackedRNNCells", "config": {"cells": cells}}
@@ -127,9 +132,9 @@ def places(node: Config, store: Store, by_class: bool = True) -> dict[Steps, Par
     cell/cells/lstm_cell cells/0 (LSTMCell)
     cell/cells/lstm_cell_1 cells/1 (LSTMCell)
     """
-    whole = Part(run=table(node.get("config")))
-    pending: list[tuple[Config, Steps, Part]] = [(node, (), whole)]
-    found: dict[Steps, Part] = {}
+    outermost = Part(run=table(node.get("config")))
+    pending: list[tuple[Config, Steps, Part]] = [(node, (), outermost)]
+    parts: dict[Steps, Part] = {}
     while pending:
         node, steps, around = pending.pop()
         if len(steps) > DEEPEST:
@@ -143,18 +148,18 @@ def places(node: Config, store: Store, by_class: bool = True) -> dict[Steps, Par
             part = replace(part, merge=config.get("merge_mode", "concat"))
         elif part.class_name == TIMED:
             part = replace(part, timed=part.timed or "/".join(names))
-        found[steps] = part
-        for one in reversed(list(held(node, by_class))):
-            stepped = one.steps[0] in ("cell", "cells")
-            run = part.run if stepped else table(one.node.get("config"))
-            in_cell = stepped and class_of(one.node) != "StackedRNNCells"
-            inner = replace(part, words=(*part.words, *one.words), run=run, in_cell=in_cell)
-            pending.append((one.node, (*steps, *one.steps), inner))
-    return found
+        parts[steps] = part
+        for child in reversed(list(held(node, by_class))):
+            stepped = child.steps[0] in ("cell", "cells")
+            run = part.run if stepped else table(child.node.get("config"))
+            in_cell = stepped and class_of(child.node) != "StackedRNNCells"
+            inner = replace(part, words=(*part.words, *child.words), run=run, in_cell=in_cell)
+            pending.append((child.node, (*steps, *child.steps), inner))
+    return parts
 
 
 def part_at(steps: Steps, known: Mapping[Steps, Part]) -> Part:
-    """The part that groups lead to: a known one, or one that the groups' names alone tell of.
+    """The part at a path of groups: a known one, or one that is described by the names of the groups.
 
     >>> part_at(("both", "forward_layer", "cell"), {}).words
     ('both', 'forward')
@@ -166,11 +171,11 @@ def part_at(steps: Steps, known: Mapping[Steps, Part]) -> Part:
     return Part(words, in_cell=bool({"cell", "cells"} & {*steps}))
 
 
-def check_complete(expected: Iterable[Part], found: Iterable[Part]) -> None:
-    """Raises `FileError` where a configuration has cells of which the file has no arrays."""
-    there = {part.words for part in found if part.arrays}
-    missing = [part.title for part in expected if part.words not in there and (part.cell or part.in_cell)]
-    if there and missing:
+def check_complete(expected: Iterable[Part], parts: Iterable[Part]) -> None:
+    """Raises `FileError` if a configuration has cells without arrays in the file."""
+    filled = {part.words for part in parts if part.arrays}
+    missing = [part.title for part in expected if part.words not in filled and (part.cell or part.in_cell)]
+    if filled and missing:
         raise FileError(f"its configuration has {missing[0]}, of which the file has no arrays")
 
 
@@ -178,7 +183,7 @@ def check_complete(expected: Iterable[Part], found: Iterable[Part]) -> None:
 
 
 def by_scope(parts: Sequence[Part], scopes: Sequence[Steps]) -> list[Part]:
-    """The part that each scope of names belongs to: by what it is called, or else by the order.
+    """The part that each scope of names belongs to: by name, or else by order.
 
     Raises `FileError` for another number of scopes.
     """
@@ -194,9 +199,9 @@ def by_scope(parts: Sequence[Part], scopes: Sequence[Steps]) -> list[Part]:
 
 
 def words_of(scopes: Sequence[Steps], ordered: bool = True) -> list[Steps]:
-    """The words for each scope of names in a layer of which nothing else is known.
+    """The words for each scope of names in a layer without a configuration.
 
-    ordered: whether the cells of a stack come in their order, and so have numbers.
+    ordered: whether the cells of a stack are listed in order, so that they are numbered.
 
     >>> words_of([("forward_gru", "gru_cell"), ("backward_gru", "gru_cell")])
     [('forward',), ('backward',)]
@@ -207,24 +212,24 @@ def words_of(scopes: Sequence[Steps], ordered: bool = True) -> list[Steps]:
     """
     plain = [tuple(worded(scope)) for scope in scopes]
     last = [scope[-1:] for scope in scopes]
-    if len(set(plain)) < len(plain) and all(CELL.fullmatch(one[0]) for one in last if one):
+    if len(set(plain)) < len(plain) and all(CELL.fullmatch(name[0]) for name in last if name):
         counts: dict[Steps, int] = {}
         for place, words in enumerate(plain if all(last) else ()):
             counts[words] = counts.get(words, -1) + 1
             plain[place] = (*words, "cells", str(counts[words]) if ordered else last[place][0])
     mixed = len({bool({*DIRECTIONS.values()} & {*words}) for words in plain}) > 1
     if len(set(plain)) < len(plain) or mixed:
-        return [tuple(worded(scope, whole=True)) for scope in scopes]
+        return [tuple(worded(scope, full=True)) for scope in scopes]
     return plain
 
 
-def worded(scope: Steps, whole: bool = False) -> Iterator[str]:
-    """The words for a scope; whole: with the names that directions and cells have."""
+def worded(scope: Steps, full: bool = False) -> Iterator[str]:
+    """The words for a scope; full: with the names of layers in directions, and of cells."""
     for place, part in enumerate(scope):
         way, _, own = part.partition("_")
         if way in DIRECTIONS.values() and own:
-            yield from [own, way] if whole else [way]
+            yield from [own, way] if full else [way]
         elif not STACK.fullmatch(part) and (
-            not CELL.fullmatch(part) or place < len(scope) - 1 or (whole and not place)
+            not CELL.fullmatch(part) or place < len(scope) - 1 or (full and not place)
         ):
             yield part

@@ -1,7 +1,6 @@
-"""Keras files made of layers: the .keras and .weights.h5 of Keras 3, and the .h5 of Keras 2.
+"""Writes Keras files: the .keras and .weights.h5 of Keras 3, and the .h5 of Keras 2.
 
-They are made without Keras; HDF5 is written by h5py.
-Sources: as in keras.py, and keras/src/layers/rnn/ of 3.15.
+Keras is not needed; HDF5 is written by h5py. Sources: as in file.py, and keras/src/layers/rnn/ of 3.15.
 """
 
 import json
@@ -21,14 +20,13 @@ from stepnet.files.paths import library, new_file
 Array = np.ndarray
 
 GATES = {"SimpleRNN": 1, "GRU": 3, "LSTM": 4}  # blocks side by side in a kernel
-CELLS = {*GATES, "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"}  # classes whose arrays are a cell's in them
+CELLS = {*GATES, "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"}  # classes whose arrays belong to a cell in them
 DIRECTIONS = {"forward": "forward_layer", "backward": "backward_layer"}
 KINDS = ("float16", "float32", "float64")
-MERGES = {"concat": 2, "sum": 1, "mul": 1, "ave": 1}  # how wide both directions together are, in those of one
-KERAS_2, KERAS_3 = "2.15.0", "3.5.0"  # what the files say of who wrote them
+MERGES = {"concat": 2, "sum": 1, "mul": 1, "ave": 1}  # the width of merged directions, in widths of one
+KERAS_2, KERAS_3 = "2.15.0", "3.5.0"  # the versions that the files name
 
-# What the configuration of a recurrent layer says, and what it means not to say it, as in Keras. What matters
-# only for training is left to Keras.
+# The settings of a recurrent layer and Keras' defaults, without settings that matter only in training.
 SETTINGS: dict[str, dict[str, Any]] = {
     "": {"activation": "tanh", "return_sequences": False, "return_state": False, "go_backwards": False},
     "SimpleRNN": {},
@@ -41,9 +39,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
 class NewLayer:
     """A layer to write.
 
-    arrays: by their names in it, "kernel", "recurrent_kernel", "bias", for Bidirectional "forward/kernel" and
-    so on. config: as Keras' own; of a recurrent layer's, activation, recurrent_activation, reset_after,
-    return_sequences, return_state and go_backwards count, and the rest follows from the arrays. Bidirectional
+    arrays: by their names in it, "kernel", "recurrent_kernel", "bias"; for Bidirectional "forward/kernel" and
+    so on. config: as in Keras. Of a recurrent layer, activation, recurrent_activation, reset_after,
+    return_sequences, return_state and go_backwards are used; all else follows from the arrays. Bidirectional
     has merge_mode and {"layer": {"class_name": "GRU", "config": {...}}}.
     """
 
@@ -54,28 +52,28 @@ class NewLayer:
 
     @property
     def inner(self) -> tuple[str, Mapping[str, Any]]:
-        """Class and configuration of what it runs in both directions, or else its own."""
+        """Class and configuration of the layer in a Bidirectional; its own if it is none."""
         if self.class_name != "Bidirectional":
             return self.class_name, self.config
         layer = table(self.config.get("layer"))
         return str(layer.get("class_name")), table(layer.get("config"))
 
     def parts(self) -> dict[str, dict[str, Array]]:
-        """The arrays of each of its directions, or of "" where it has none."""
+        """The arrays of each of its directions; all arrays under "" if it is no Bidirectional."""
         if self.class_name != "Bidirectional":
             return {"": dict(self.arrays)}
-        found: dict[str, dict[str, Array]] = {direction: {} for direction in DIRECTIONS}
+        by_direction: dict[str, dict[str, Array]] = {direction: {} for direction in DIRECTIONS}
         for name, array in self.arrays.items():
             direction, _, own = name.partition("/")
-            found.setdefault(direction, {})[own] = array
-        return found
+            by_direction.setdefault(direction, {})[own] = array
+        return by_direction
 
 
 def write_weights(path: str | Path, layers: Sequence[NewLayer], force: bool = False) -> None:
-    """Writes a .weights.h5, which `load_weights` of a Keras 3 model with layers of these classes takes.
+    """Writes a .weights.h5 file for `load_weights` of a Keras 3 model with layers of these classes.
 
-    Layers of the same class have to be in the model's order. Raises `FileError` for what the file cannot
-    hold, and where it is there already and `force` is not given.
+    Layers of the same class have to be in the model's order. Raises `FileError` for layers that the file
+    cannot hold, and if it exists, unless `force`.
     """
     h5py = library("h5py", "a Keras file", "keras")
     if not str(path).endswith(".weights.h5"):
@@ -86,10 +84,10 @@ def write_weights(path: str | Path, layers: Sequence[NewLayer], force: bool = Fa
 
 
 def write_model(path: str | Path, layers: Sequence[NewLayer], force: bool = False) -> None:
-    """Writes a .keras file of an input and recurrent layers over it, which Keras 3's `load_model` takes.
+    """Writes a .keras file of an input and a stack of recurrent layers, for `load_model` of Keras 3.
 
-    Raises `FileError` for layers that do not fit over one another or that the file cannot hold, and where it
-    is there already and `force` is not given.
+    Raises `FileError` for layers that do not fit each other or that the file cannot hold, and if it exists,
+    unless `force`.
     """
     h5py = library("h5py", "a Keras file", "keras")
     if not str(path).endswith(".keras"):
@@ -111,9 +109,9 @@ def write_model(path: str | Path, layers: Sequence[NewLayer], force: bool = Fals
 
 
 def write_legacy(path: str | Path, layers: Sequence[NewLayer], force: bool = False) -> None:
-    """Writes the .h5 of weights that Keras 2 has, which `load_weights` of tf_keras and Keras 3 takes, too.
+    """Writes an .h5 file of weights in Keras 2's form, for `load_weights` of Keras 2, tf_keras and Keras 3.
 
-    The layers are all of the model's that have weights, in its order. Raises as `write_weights` does.
+    The layers are all of the model's layers with weights, in order. Raises as `write_weights` does.
     """
     h5py = library("h5py", "a Keras file", "keras")
     if not str(path).endswith((".h5", ".hdf5")) or str(path).endswith(".weights.h5"):
@@ -132,7 +130,7 @@ def write_legacy(path: str | Path, layers: Sequence[NewLayer], force: bool = Fal
 
 
 def texts(names: Sequence[str]) -> Array:
-    """Names as an attribute holds them."""
+    """Names as an array of bytes, for an attribute."""
     return np.array([name.encode() for name in names], dtype=None if names else "S1")
 
 
@@ -140,7 +138,7 @@ def texts(names: Sequence[str]) -> Array:
 
 
 def numbered_places(path: str | Path, layers: Sequence[NewLayer]) -> Iterator[tuple[str, Array]]:
-    """The arrays of layers by where Keras 3 has them."""
+    """The arrays of layers by their paths in Keras 3's files."""
     counts: dict[str, int] = {}
     for layer in layers:
         group = f"layers/{numbered(snake(layer.class_name), counts)}"
@@ -161,7 +159,7 @@ def numbered_places(path: str | Path, layers: Sequence[NewLayer]) -> Iterator[tu
 def ordered(
     path: str | Path, layer: NewLayer, class_name: str, arrays: Mapping[str, Array]
 ) -> list[tuple[str, Array]]:
-    """The arrays of a layer or direction in Keras' order; raises for what none of its class has."""
+    """The arrays of a layer or direction in Keras' order; raises `FileError` for arrays its class lacks."""
     if layer.class_name == "Bidirectional" and set(layer.parts()) != set(DIRECTIONS):
         refuse(
             path, layer, f"has {', '.join(layer.arrays)}, and all of Bidirectional's begin with a direction"
@@ -179,19 +177,19 @@ def ordered(
         if array.dtype.name not in KINDS and name in known:
             refuse(path, layer, f"has {name!r} of {array.dtype.name}; Keras has {', '.join(KINDS)}")
     rank = {name: place for place, name in enumerate(known)}
-    found = sorted(arrays.items(), key=lambda item: rank.get(item[0], len(known)))
-    return [(name, array.astype(array.dtype.newbyteorder("="), copy=False)) for name, array in found]
+    in_order = sorted(arrays.items(), key=lambda item: rank.get(item[0], len(known)))
+    return [(name, array.astype(array.dtype.newbyteorder("="), copy=False)) for name, array in in_order]
 
 
 def refuse(path: str | Path, layer: NewLayer, what: str) -> NoReturn:
-    """Raises for a layer that cannot be written."""
+    """Raises the `FileError` for a layer that cannot be written."""
     raise FileError(f"{path}: the layer {layer.name!r} {what}")
 
 
 def write_places(h5py: Any, file: Path, layers: Sequence[NewLayer], places: Mapping[str, Array]) -> None:
-    """Writes an HDF5 file with arrays at places, and the names of the layers beside them.
+    """Writes an HDF5 file with arrays at places, and the names of the layers in attributes.
 
-    Keras 3.5 and tf_keras want a group "vars" in that of everything that might have arrays.
+    Keras 3.5 and tf_keras need a group "vars" in every group that might have arrays.
     """
     counts: dict[str, int] = {}
     with h5py.File(file, "w") as target:
@@ -221,7 +219,7 @@ def weights_of(path: str | Path, layer: NewLayer) -> Iterator[tuple[str, Array]]
 
 
 def model(path: str | Path, layers: Sequence[NewLayer]) -> dict[str, Any]:
-    """The configuration of a model of recurrent layers one over the other, and of its input."""
+    """The configuration of a model of an input and a stack of recurrent layers."""
     if not layers:
         raise FileError(f"{path}: a model needs a layer")
     if len({layer.name for layer in layers}) < len(layers):
@@ -245,12 +243,14 @@ def model(path: str | Path, layers: Sequence[NewLayer]) -> dict[str, Any]:
         described.append(serialized(layer.class_name, config) | {"build_config": {"input_shape": shape}})
         states += [[layer.name, 0, place] for place in range(1, states_of(layer) + 1)]
         width = outputs
-    whole = {"name": "sequential", "trainable": True, "dtype": dtype, "layers": described}
-    return functional(described, states, dtype) if states else serialized("Sequential", whole, "keras")
+    if states:
+        return functional(described, states, dtype)
+    sequential = {"name": "sequential", "trainable": True, "dtype": dtype, "layers": described}
+    return serialized("Sequential", sequential, "keras")
 
 
 def states_of(layer: NewLayer) -> int:
-    """How many last states a layer gives."""
+    """The number of final states that a layer returns."""
     class_name, config = layer.inner
     ways = 2 if layer.class_name == "Bidirectional" else 1
     return ways * (2 if class_name == "LSTM" else 1) if config.get("return_state") else 0
@@ -259,8 +259,9 @@ def states_of(layer: NewLayer) -> int:
 def functional(
     layers: Sequence[dict[str, Any]], states: Sequence[list[str | int]], dtype: str
 ) -> dict[str, Any]:
-    """The configuration of a model of layers one over the other that gives their last states too, behind its
-    outputs: one of several outputs is no Sequential.
+    """The configuration of a stack of layers that also returns their final states, after its outputs.
+
+    It is a functional model, because a Sequential has only one output.
     """
     names = [layer["config"]["name"] for layer in layers]
     described: list[dict[str, Any]] = []
@@ -276,37 +277,43 @@ def functional(
 
 def recurrent(path: str | Path, layer: NewLayer) -> tuple[dict[str, Any], int, int]:
     """The configuration of a recurrent layer, and the widths of its inputs and outputs."""
-    class_name, given = layer.inner
+    class_name, inner_config = layer.inner
     if class_name not in GATES:
         refuse(
             path,
             layer,
             f"is a {class_name}; a .keras file is written of {', '.join(GATES)} and Bidirectional",
         )
-    found = [settings(path, layer, class_name, given, arrays) for arrays in layer.parts().values()]
-    config, inputs = found[0]
+    by_direction = [
+        settings(path, layer, class_name, inner_config, arrays) for arrays in layer.parts().values()
+    ]
+    config, inputs = by_direction[0]
     if layer.class_name != "Bidirectional":
         return {"name": layer.name, **config}, inputs, config["units"]
     merge = layer.config.get("merge_mode", "concat")
     if merge not in MERGES:
         refuse(path, layer, f"has merge_mode {merge!r}; a model of one output has {', '.join(MERGES)}")
-    if found[0] != found[1] or config["go_backwards"]:
+    if by_direction[0] != by_direction[1] or config["go_backwards"]:
         refuse(path, layer, "has directions of different sizes or kinds, or both go backwards")
-    name = str(given.get("name") or snake(class_name)).removeprefix("forward_")
+    name = str(inner_config.get("name") or snake(class_name)).removeprefix("forward_")
     inner = serialized(class_name, {"name": f"forward_{name}", **config})
-    whole = {"name": layer.name, "trainable": True, "dtype": config["dtype"], "merge_mode": merge}
-    return {**whole, "layer": inner}, inputs, config["units"] * MERGES[merge]
+    wrapper = {"name": layer.name, "trainable": True, "dtype": config["dtype"], "merge_mode": merge}
+    return {**wrapper, "layer": inner}, inputs, config["units"] * MERGES[merge]
 
 
 def settings(
-    path: str | Path, layer: NewLayer, class_name: str, given: Mapping[str, Any], arrays: Mapping[str, Array]
+    path: str | Path,
+    layer: NewLayer,
+    class_name: str,
+    written: Mapping[str, Any],
+    arrays: Mapping[str, Array],
 ) -> tuple[dict[str, Any], int]:
-    """The configuration of a recurrent layer in one direction but for its name, and its inputs' width."""
+    """The configuration of a recurrent layer in one direction, without its name, and its input width."""
     shapes = {name: array.shape for name, array in ordered(path, layer, class_name, arrays)}
     units, (inputs, *_) = (*shapes["recurrent_kernel"], 0)[0], (*shapes["kernel"], 0)
     config: dict[str, Any] = {}
     for name, usual in (SETTINGS[""] | SETTINGS[class_name]).items():
-        value = given.get(name, usual)
+        value = written.get(name, usual)
         if isinstance(usual, str) and not isinstance(value, str | None):
             refuse(path, layer, f"has {name} {value!r}; the name of one of Keras' is needed")
         config[name] = value if isinstance(usual, str) else bool(value)
@@ -328,5 +335,5 @@ def settings(
 
 
 def serialized(class_name: str, config: Mapping[str, Any], module: str = "keras.layers") -> dict[str, Any]:
-    """An object as Keras 3 writes it in its configurations."""
+    """An object in a configuration, in Keras 3's form."""
     return {"module": module, "class_name": class_name, "config": dict(config), "registered_name": None}

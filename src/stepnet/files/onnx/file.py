@@ -1,4 +1,4 @@
-"""Recurrent layers out of an ONNX model, and into one that runs."""
+"""Reads the recurrent nodes of an ONNX model."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -30,8 +30,8 @@ from stepnet.files.onnx.unrolled import unrolled
 from stepnet.files.paths import existing, library
 from stepnet.files.store import Store
 
-STEPS = 1000  # from a value to what it is made of
-LABELS = 1 << 22  # of an output that is followed into the next layer; float32 has twice as many
+STEPS = 1000  # nodes between a value and its origin
+LABELS = 1 << 22  # numbers of an output that are traced into the next layer; float32 has twice as many
 REFUSED = {
     "DynamicQuantizeLSTM": "its weights are quantized; read the model it was quantized from",
     "AttnLSTM": "its attention lies within the step, which is no layout of stepnet's",
@@ -41,12 +41,14 @@ QUANTIZED = ("DequantizeLinear", "DynamicQuantizeLinear")
 
 @dataclass(frozen=True)
 class OnnxFile:
-    """What a model holds: its recurrent nodes in its order, those in bodies and functions among them; the
-    arrays that are no weights of these, which are initializers and what constants recurrent nodes start from;
-    what its other nodes are called; and why layers that it says it was made of are no nodes, by their names.
+    """The contents of a model.
 
-    Not among the others are those that make constants which recurrent nodes take, and those that only move
-    the numbers of one recurrent node into the next.
+    Attributes:
+        nodes: Its recurrent nodes in order, with those in bodies and functions.
+        rest: Its other arrays: initializers that are no weights of these, and constant initial states.
+        others: The names of its other nodes, without those that compute constants for recurrent nodes, and
+            without those that only move numbers from one recurrent node to the next.
+        unrolled: Why recurrent layers that the exporter mentions are no nodes, by the layers' names.
     """
 
     nodes: tuple[OnnxNode, ...]
@@ -55,15 +57,15 @@ class OnnxFile:
     unrolled: Mapping[str, str]
 
 
-def whole(path: str | Path) -> OnnxFile:
-    """What a model holds.
+def contents(path: str | Path) -> OnnxFile:
+    """The contents of a model.
 
-    Weights may be initializers, constants, or files in the model's folder, and nodes may have moved them
-    about. A layer that an exporter wrote out as products, unrolled or in a loop, is not among the recurrent
-    nodes; PyTorch's says which these are. Raises `FileError` for a file that is no whole model, and for
-    weights that are quantized or no constants.
+    Weights may be initializers, constants, or files in the model's folder, and may pass through nodes that
+    move numbers. A layer that an exporter wrote as products, unrolled or in a loop, is not a recurrent node;
+    PyTorch's exporter says which layers these are. Raises `FileError` for a damaged file, and for weights
+    that are quantized or no constants.
 
-    >>> whole("model.onnx")
+    >>> contents("model.onnx")
     Traceback (most recent call last):
     stepnet.errors.FileError: model.onnx: there is no such file
     """
@@ -81,12 +83,12 @@ def whole(path: str | Path) -> OnnxFile:
 
 
 def read(path: str | Path) -> tuple[OnnxNode, ...]:
-    """The recurrent nodes of a model; see `whole`."""
+    """The recurrent nodes of a model; see `contents`."""
     return recurrent(*opened(path))[0]
 
 
 def opened(path: str | Path) -> tuple[Proto, Store]:
-    """A model as protobuf gives it; what its tensors hold is not looked at yet."""
+    """A model as a protobuf message, whose tensors are not read yet, and its store."""
     path = existing(path)
     onnx = library("onnx", "an .onnx file", "onnx")
     protobuf = library("google.protobuf.message", "an .onnx file", "onnx")
@@ -107,7 +109,7 @@ def opened(path: str | Path) -> tuple[Proto, Store]:
 
 
 def recurrent(model: Proto, store: Store) -> tuple[tuple[OnnxNode, ...], Walk, Folder]:
-    """The recurrent nodes of a model, with the walk that found them, and the constants they are made of."""
+    """The recurrent nodes of a model, the walk over its nodes, and the folder that computed constants."""
     walk, folder = Walk(model, store), Folder(store)
     names: dict[Node, str] = {}
     taken: set[str] = set()
@@ -122,7 +124,7 @@ def recurrent(model: Proto, store: Store) -> tuple[tuple[OnnxNode, ...], Walk, F
             taken.add(name)
     used = walk.used() if names else set[Key]()
     layers = {
-        node: replace(layer(node, name, walk, folder), gives=given_of(node, used))
+        node: replace(layer(node, name, walk, folder), gives=outputs_used(node, used))
         for node, name in names.items()
     }
     return tuple(placed(node, layers, walk, folder) for node in names), walk, folder
@@ -133,8 +135,8 @@ def is_recurrent(node: Node) -> bool:
     return node.op in GATES and node.domain in DOMAINS
 
 
-def given_of(node: Node, used: Collection[Key]) -> tuple[str, ...]:
-    """Which outputs of a recurrent node are used."""
+def outputs_used(node: Node, used: Collection[Key]) -> tuple[str, ...]:
+    """The outputs of a recurrent node that are used, by ONNX's names."""
     named = zip(OUTPUTS, node.outputs, strict=False)
     return tuple(slot for slot, name in named if name and (node.scope, name) in used)
 
@@ -165,8 +167,8 @@ def layer(node: Node, name: str, walk: Walk, folder: Folder) -> OnnxNode:
         missing = [slot for slot in ("W", "R") if slot not in arrays]
         if missing:
             raise ValueError(f"it has no {missing[0]}")
-        given = {key: value_of(attribute, folder.store) for key, attribute in node.attributes.items()}
-        attributes = filled(node.op, given, arrays["R"].shape[-1] if arrays["R"].ndim else 0)
+        stated = {key: value_of(attribute, folder.store) for key, attribute in node.attributes.items()}
+        attributes = filled(node.op, stated, arrays["R"].shape[-1] if arrays["R"].ndim else 0)
         reason = misfit(node.op, arrays, attributes)
         if reason is not None:
             raise ValueError(reason)
@@ -182,14 +184,14 @@ def layer(node: Node, name: str, walk: Walk, folder: Folder) -> OnnxNode:
 
 
 def in_order(array: Array, store: Store, what: str) -> Array:
-    """An array as C order has it; a copy takes memory of its own, for every node that is made of the same."""
+    """An array in C order; a copy is counted, as it is made for every node that uses the array."""
     if not array.flags.c_contiguous:
         store.take(array.nbytes, what)
     return np.ascontiguousarray(array)
 
 
 def no_constant(node: Node, slot: str, value: str, folder: Folder) -> str:
-    """Why a weight is none, in words."""
+    """Why a weight is not a constant, in words."""
     names, source = origin(node.scope, value, folder)
     if isinstance(source, Output) and source.node.op in QUANTIZED:
         return f"its {slot} is quantized; read the model it was quantized from"
@@ -204,7 +206,9 @@ def no_constant(node: Node, slot: str, value: str, folder: Folder) -> str:
 
 
 def origin(scope: Scope, name: str, folder: Folder) -> tuple[tuple[str, ...], Source]:
-    """A value and those it is made of by moving numbers alone, and what makes the last of them."""
+    """The names of a value and of those that it comes from by nodes that only move numbers, and the source of
+    the last of them.
+    """
     names = [name]
     for _ in range(STEPS):
         folder.work()
@@ -217,7 +221,7 @@ def origin(scope: Scope, name: str, folder: Folder) -> tuple[tuple[str, ...], So
 
 
 def placed(node: Node, layers: Mapping[Node, OnnxNode], walk: Walk, folder: Folder) -> OnnxNode:
-    """A recurrent node that says what it is fed with."""
+    """A recurrent node with the fields about its input filled in."""
     inputs, source = origin(node.scope, node.inputs[0], folder)
     before = source.node if isinstance(source, Output) and source.node in layers else None
     if before is None:
@@ -229,25 +233,26 @@ def placed(node: Node, layers: Mapping[Node, OnnxNode], walk: Walk, folder: Fold
 def follows_on(
     node: Node, before: Node, layers: Mapping[Node, OnnxNode], walk: Walk, folder: Folder
 ) -> bool | None:
-    """Whether X of a node is Y of another, its directions laid side by side; by following labels through.
-    None where these would be too many.
+    """Whether X of a node is Y of another, with both directions concatenated; None if Y is too large to tell.
+
+    It is tested by computing the nodes in between on labels, all different.
     """
-    one, two = layers[before], layers[node]
-    by_batch: int = one.attributes["layout"]
+    below, above = layers[before], layers[node]
+    by_batch: int = below.attributes["layout"]
     sizes = walk.sizes(before.scope, before.outputs[0]) if before.outputs else ()
     sizes = sizes if len(sizes) == 4 else (0, 0, 0, 0)
     T, N = (sizes[1] or 2, sizes[0] or 3) if by_batch else (sizes[0] or 2, sizes[2] or 3)
-    D, H = one.directions, int(one.attributes["hidden_size"])
+    D, H = below.directions, int(below.attributes["hidden_size"])
     if min(T, N) < 1 or T * N * D * H > LABELS:
         return None
     folder.work(T * N * D * H)
-    labels = labels_of(T * N * D * H, one.arrays["R"].dtype).reshape(T, N, D, H)
+    labels = labels_of(T * N * D * H, below.arrays["R"].dtype).reshape(T, N, D, H)
     Y = labels.transpose((1, 0, 2, 3) if by_batch else (0, 2, 1, 3))
-    X = labels.reshape(T, N, D * H).swapaxes(0, two.attributes["layout"])
+    X = labels.reshape(T, N, D * H).swapaxes(0, above.attributes["layout"])
     left = folder.store.left
     labelled = Folder(folder.store, {(before.scope, before.outputs[0]): Y})
     seen = labelled.value(node.scope, node.inputs[0])
-    folder.store.give_back(left - folder.store.left)  # no labels are kept
+    folder.store.give_back(left - folder.store.left)  # labels are not kept
     follows = seen is not None and np.array_equal(seen, X)
     if follows:
         folder.use(node.scope, node.inputs[0])
@@ -255,7 +260,7 @@ def follows_on(
 
 
 def labels_of(count: int, dtype: np.dtype[Any]) -> Array:
-    """As many different numbers, each with a last bit that every narrower type loses, and whole numbers too.
+    """Different numbers whose last bit is lost in every narrower dtype, and in whole numbers.
 
     >>> labels_of(2, np.dtype(np.float32)).astype(np.float16).astype(np.float32)
     array([1., 1.], dtype=float32)

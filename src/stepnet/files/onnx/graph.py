@@ -1,11 +1,12 @@
-"""The graph of an ONNX model: where each value comes from, and which values are constants.
+"""The graph of an ONNX model: the source of each value, and the values that are constants.
 
-1. A name means something in its scope alone: a graph, the body of an If, Loop or Scan, a call of a function.
-   A scope says of each name what makes it; names it lacks are its outer scope's.
-2. Exporters write constants as small graphs, such as Concat(Transpose(weight), ...). Those are computed here
-   with NumPy, from a table that only moves numbers, and does arithmetic on whole numbers that are shapes.
-3. A file is hostile: a value may be made of itself, and a small file may ask for huge arrays. Walks are
-   bounded, and every byte is counted before it is taken.
+1. A name belongs to a scope: a graph, the body of an If, Loop or Scan, or a call of a function. A scope has
+the
+   source of each name; names that it lacks are those of its outer scope.
+2. Exporters write constants as small graphs, such as Concat(Transpose(weight), ...). These are computed with
+   NumPy, by a table of operators that move numbers or compute shapes.
+3. In a hostile file, a value may depend on itself, and a small file may ask for huge arrays. Walks are
+   bounded, and every byte is counted before it is allocated.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,24 +16,25 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import FileError
-from stepnet.files.onnx.folds import FOLDS, LISTED, MOVES, REPEATS, Given
+from stepnet.files.onnx.folds import FOLDS, LISTED, MOVES, REPEATS, Operands
 from stepnet.files.onnx.tensor import DIMENSIONS, Array, Proto, array_of, text
 from stepnet.files.store import Store
 
 DOMAINS = ("", "ai.onnx")
-DEPTH = 100  # of constants computed from constants, and of bodies and functions in each other
-NODE, NAME = 512, 64  # bytes of a node, and of one of its names, about
-NODES = 1 << 18  # of one model, those of a function as often as it is called
-WORK = 1 << 26  # labels that are followed into the next node, and for each step from a value to another:
+DEPTH = 100  # of constants computed from constants, and of nested bodies and functions
+NODE, NAME = 512, 64  # approximate bytes of a node, and of one of its names
+NODES = 1 << 18  # of a model; those of a function count once per call
+WORK = 1 << 26  # labels that are traced into the next node; a step from a value to another counts as
 STEP = 64
 FLOAT, INT, STRING, TENSOR, GRAPH, FLOATS, INTS, STRINGS, _, GRAPHS = range(1, 11)  # types of attributes
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Scope:
-    """What makes each value of a graph; None where that is known only when the model runs.
+    """A graph, or the body of a function in one of its calls.
 
-    attributes: of the call, in the body of a function. opset: the version of ONNX's operators.
+    sources: of each value, by name; None for a value that is known only when the model runs. attributes: of
+    the call of a function. opset: the version of ONNX's operators.
     """
 
     sources: dict[str, "Constant | Output | Link | None"]
@@ -43,7 +45,7 @@ class Scope:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Node:
-    """A node, its name led by those of the calls it lies in. A missing input is ''."""
+    """A node. Its name has those of the calls around it as a prefix. A missing input is ''."""
 
     op: str
     domain: str
@@ -57,14 +59,14 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A value that is a tensor of the file."""
+    """The source of a value that is a tensor of the file."""
 
     tensor: Proto
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A value that a node makes, its output of that index."""
+    """The source of a value that is the output of a node with that index."""
 
     node: Node
     index: int
@@ -72,7 +74,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A value that has another name in another scope."""
+    """The source of a value that is another one in another scope."""
 
     scope: Scope
     name: str
@@ -83,10 +85,10 @@ Key = tuple[Scope, str]
 
 
 class Walk:
-    """All nodes of a model in their order, those of bodies and called functions among them.
+    """All nodes of a model in order, with those of bodies and called functions.
 
-    main: the scope of the model's graph. types: of values, where the model says them. ends: the outputs of
-    all graphs.
+    main: the scope of the model's graph. types: of values, if the model has them. ends: the outputs of all
+    graphs.
     """
 
     def __init__(self, model: Proto, store: Store) -> None:
@@ -109,12 +111,12 @@ class Walk:
         return scope
 
     def sizes(self, scope: Scope, name: str) -> tuple[int, ...]:
-        """The shape of a value as far as the model says it, 0 for a size that it leaves open."""
-        told = self.types.get((scope, name))
-        return tuple(size.dim_value for size in told.tensor_type.shape.dim[:DIMENSIONS]) if told else ()
+        """The shape of a value in the model, with 0 for an open size; () if it is unknown."""
+        type_ = self.types.get((scope, name))
+        return tuple(size.dim_value for size in type_.tensor_type.shape.dim[:DIMENSIONS]) if type_ else ()
 
     def used(self) -> set[Key]:
-        """The values that nodes take, or that graphs give, each in the scope of what makes it."""
+        """The values that are inputs of nodes or outputs of graphs, each in the scope of its source."""
         taken = [(node.scope, name) for node in self.nodes for name in node.inputs if name]
         return {find(scope, name)[:2] for scope, name in (*taken, *self.ends)}
 
@@ -127,7 +129,7 @@ class Walk:
                 raise FileError(f"{self.store.path}: the graph has more than {NODES} nodes")
             names = len(proto.input) + len(proto.output) + len(proto.attribute)
             size = NODE + NAME * names + len(path) + len(proto.name)
-            self.store.take(size, f"node {text(proto.name)[:100]!r}")  # those of a function are made often
+            self.store.take(size, f"node {text(proto.name)[:100]!r}")  # a function's nodes are made per call
             node = node_of(proto, scope, path)
             self.nodes.append(node)
             scope.sources.update({name: Output(node, i) for i, name in enumerate(node.outputs) if name})
@@ -145,26 +147,26 @@ class Walk:
         defaults = {text(attribute.name): attribute for attribute in function.attribute_proto}
         opset = opset_of(function, node.scope.opset)
         inner = Scope(dict.fromkeys(names), None, {**defaults, **node.attributes}, opset)
-        given = [(name, outside) for name, outside in zip(names, node.inputs, strict=False) if outside]
-        inner.sources.update({name: Link(node.scope, outside) for name, outside in given})
+        links = [(name, outside) for name, outside in zip(names, node.inputs, strict=False) if outside]
+        inner.sources.update({name: Link(node.scope, outside) for name, outside in links})
         self.body(function.node, inner, f"{node.name}/", depth)
         outputs = zip(node.outputs, map(text, function.output), strict=False)
         node.scope.sources.update({outside: Link(inner, name) for outside, name in outputs if outside})
 
 
 def opset_of(proto: Proto, usual: int) -> int:
-    """The version of the operators that a model or function is made of; the usual one where it says none."""
-    return next((one.version for one in proto.opset_import if text(one.domain) in DOMAINS), usual)
+    """The version of the operators of a model or function; `usual` if it has none."""
+    return next((opset.version for opset in proto.opset_import if text(opset.domain) in DOMAINS), usual)
 
 
 def node_of(proto: Proto, scope: Scope, path: str) -> Node:
-    """A node in its scope, with those of its attributes that a call gives."""
+    """A node in its scope, with references to the attributes of a call resolved."""
     attributes: dict[str, Proto] = {}
     for attribute in proto.attribute:
         reference = text(attribute.ref_attr_name)
-        found = scope.attributes.get(reference) if reference else attribute
-        if found is not None:
-            attributes[text(attribute.name)] = found
+        value = scope.attributes.get(reference) if reference else attribute
+        if value is not None:
+            attributes[text(attribute.name)] = value
     inputs, outputs = (tuple(map(text, names)) for names in (proto.input, proto.output))
     name = text(proto.name) or next(filter(None, outputs), "")
     op, domain = text(proto.op_type), text(proto.domain)
@@ -172,7 +174,7 @@ def node_of(proto: Proto, scope: Scope, path: str) -> Node:
 
 
 def find(scope: Scope, name: str) -> tuple[Scope, str, Source]:
-    """What makes a value, with the scope and the name that this is called by there."""
+    """The source of a value behind all links, with its scope and its name there."""
     for _ in range(10 * DEPTH):
         inner: Scope | None = scope
         while inner is not None and name not in inner.sources:
@@ -185,7 +187,7 @@ def find(scope: Scope, name: str) -> tuple[Scope, str, Source]:
 
 
 def value_of(attribute: Proto, store: Store) -> Any:
-    """What an attribute says: a number, a text, an array, or a tuple of numbers or texts."""
+    """The value of an attribute: a number, a text, an array, or a tuple of numbers or texts."""
     lists = {FLOATS: attribute.floats, INTS: attribute.ints, STRINGS: attribute.strings}
     if attribute.type == TENSOR:
         return array_of(attribute.t, store)
@@ -200,10 +202,10 @@ def value_of(attribute: Proto, store: Store) -> Any:
 
 
 class Folder:
-    """The values of a model that are constants, computed when they are asked for.
+    """The constants of a model, computed when they are first needed.
 
-    known: values to take as given. used: the values that layers are made of, tensors of the file among them.
-    nodes: those that make them.
+    known: values that need not be computed. used: the values that layers are made of. nodes: the nodes that
+    compute these.
     """
 
     def __init__(self, store: Store, known: dict[Key, Array] | None = None) -> None:
@@ -214,17 +216,19 @@ class Folder:
         self.left = WORK
 
     def work(self, count: int = STEP) -> None:
-        """Counts what it takes to follow values; raises `FileError` for far more than a model needs."""
+        """Counts steps through the graph; raises `FileError` for far more than a model needs."""
         self.left -= count
         if self.left < 0:
             raise FileError(f"{self.store.path}: its values are made of one another in too many steps")
 
     def value(self, scope: Scope, name: str, depth: int = 0) -> Array | None:
-        """A value as an array; None where it is no constant. Raises `FileError` for what cannot be read."""
+        """A value as an array; None if it is no constant. Raises `FileError` for a tensor that is not
+        read.
+        """
         scope, name, source = find(scope, name)
         key = scope, name
         if key not in self.values:
-            self.values[key] = None  # a value made of itself is none
+            self.values[key] = None  # for a value that depends on itself
             if isinstance(source, Constant):
                 self.values[key] = array_of(source.tensor, self.store)
             elif isinstance(source, Output) and depth < DEPTH:
@@ -233,7 +237,9 @@ class Folder:
         return self.values[key]
 
     def computed(self, node: Node, depth: int) -> Sequence[Array]:
-        """What a node makes of constants; nothing where its inputs are none, or it is not in the table."""
+        """The outputs of a node on constants; () if its inputs are no constants, or it is not in the
+        table.
+        """
         if node.op not in FOLDS or node.domain not in DOMAINS or len(node.inputs) > LISTED:
             return ()
         inputs = [self.value(node.scope, name, depth) if name else None for name in node.inputs]
@@ -241,11 +247,11 @@ class Folder:
             return ()
         attributes = {name: value_of(a, self.store) for name, a in node.attributes.items()}
         try:
-            given = Given(inputs, attributes, len(node.outputs), self.store, node.scope.opset)
+            operands = Operands(inputs, attributes, len(node.outputs), self.store, node.scope.opset)
             with np.errstate(all="ignore"):
-                outputs = FOLDS[node.op](given)
+                outputs = FOLDS[node.op](operands)
         except (ValueError, IndexError, KeyError, TypeError, OverflowError):
-            return ()  # what the operation cannot do: no constant
+            return ()  # the operation fails: no constant
         arrays = [array for array in inputs if array is not None]
         for output in outputs:
             if not any(np.may_share_memory(output, array) for array in arrays):
@@ -253,9 +259,9 @@ class Folder:
         return outputs
 
     def use(self, scope: Scope, name: str) -> None:
-        """Counts a value, and all that it is computed from here, as what layers are made of.
+        """Marks a value, and all values that it is computed from, as used by layers.
 
-        Of what Shape is given only the sizes matter: it is not counted.
+        The input of Shape is not marked, because only its sizes are used.
         """
         pending = [(scope, name)]
         while pending:
@@ -267,10 +273,10 @@ class Folder:
             if isinstance(source, Output) and source.node.op in FOLDS and source.node.domain in DOMAINS:
                 self.nodes.add(source.node)
                 inputs = () if source.node.op == "Shape" else filter(None, source.node.inputs)
-                pending += [(source.node.scope, given) for given in inputs]
+                pending += [(source.node.scope, input_) for input_ in inputs]
 
     def moved(self, source: Source) -> list[Key]:
-        """The values whose numbers a node moves or repeats, in their scope; none for any other source."""
+        """The values whose numbers a node moves or repeats; empty for any other source."""
         if not isinstance(source, Output) or source.node.domain not in DOMAINS:
             return []
         node = source.node
@@ -279,14 +285,14 @@ class Folder:
         return [(node.scope, name) for name in node.inputs[: None if node.op == "Concat" else 1]]
 
     def filling(self, node: Node) -> Array:
-        """What a ConstantOfShape fills its output with, as an array of one number."""
+        """The number that a ConstantOfShape fills its output with, as an array."""
         filling = node.attributes.get("value")
         if filling is None or filling.type != TENSOR:
             return np.zeros(1, np.float32)
         return array_of(filling.t, self.store)
 
     def is_zero(self, scope: Scope, name: str) -> bool:
-        """Whether a value is made of zeros alone, of whatever shape; exporters write initial states so."""
+        """Whether a value is all zeros, even if its shape is unknown; exporters write initial states so."""
         pending, seen = [(scope, name)], set[Key]()
         while pending:
             self.work()

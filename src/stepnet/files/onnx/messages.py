@@ -1,7 +1,7 @@
-"""How much memory a message of protobuf takes once it is read, counted before protobuf reads it.
+"""The memory that a protobuf message takes, counted before protobuf parses it.
 
-An empty message is 2 bytes of a file and a hundred times that in memory. So the fields of all messages are
-walked over first, by the descriptions that onnx has of them; the bytes of tensors are stepped over.
+An empty message is 2 bytes in a file and a hundred times that in memory. So a walk over the fields of all
+messages, by onnx's descriptions of them, comes first. It skips the bytes of tensors.
 
 Source: protobuf.dev/programming-guides/encoding.
 """
@@ -12,16 +12,16 @@ from stepnet.errors import FileError
 from stepnet.files.checkpoint.sstable import varint
 from stepnet.files.store import Store
 
-MESSAGE = 192  # bytes of a message without its fields, about: a TensorProto's are the most
+MESSAGE = 192  # approximate bytes of a message without its fields; a TensorProto has the most
 FIELD = 16  # bytes of a text's place and length, or of a number
-WIDE = 8  # bytes that a number of one byte takes in a list of them
-VARINT, EIGHT, BYTES, FOUR = 0, 1, 2, 5  # how the wire says what a field is
+WIDE = 8  # bytes that a number of one byte takes in a list of numbers
+VARINT, EIGHT, BYTES, FOUR = 0, 1, 2, 5  # wire types
 FIXED = {EIGHT: 8, FOUR: 4}
 TEXTS = (9, 12)  # the types of fields that are texts or bytes
 
 
 def count(data: bytes, description: Any, store: Store) -> None:
-    """Takes what a message will fill from the store; raises `FileError` for what is none, or far too much.
+    """Takes the memory of a message from the store; raises `FileError` for a damaged one, or for too much.
 
     >>> from onnx import ModelProto
     >>> count(bytes.fromhex("0808 3a04 0a000a00"), ModelProto.DESCRIPTOR, Store(None, 8))
@@ -30,7 +30,8 @@ def count(data: bytes, description: Any, store: Store) -> None:
     Traceback (most recent call last):
     stepnet.errors.FileError: with its messages it would fill more than 83108896 bytes of memory, far more ...
     """
-    around: list[tuple[int, Any]] = [(len(data), description.fields_by_number)]  # where each message ends
+    # The open messages: the end of each, and its fields.
+    around: list[tuple[int, Any]] = [(len(data), description.fields_by_number)]
     at, left = 0, store.left - MESSAGE
     while around and left >= 0:
         end, fields = around[-1]
@@ -62,7 +63,7 @@ def count(data: bytes, description: Any, store: Store) -> None:
 
 
 def number(data: bytes, at: int, store: Store) -> tuple[int, int]:
-    """A number, and where the next thing is."""
+    """A number, and the position behind it."""
     if at < len(data) and data[at] < 0x80:  # as most are
         return data[at], at + 1
     try:
@@ -72,5 +73,5 @@ def number(data: bytes, at: int, store: Store) -> tuple[int, int]:
 
 
 def broken(store: Store, reason: str) -> FileError:
-    """The error for what is no message."""
+    """The error for a damaged message."""
     return FileError(f"{store.path}: this is no whole ONNX model ({reason})")

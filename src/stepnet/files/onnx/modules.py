@@ -14,7 +14,7 @@ from stepnet.layout.options import option
 from stepnet.layout.registry import record
 
 INPUTS = ("W", "R", "B", "P")
-ALPHAS = {"HardSigmoid": 0.2, "Elu": 1.0}  # the functions of ours that take a number, and what it is there
+ALPHAS = {"HardSigmoid": 0.2, "Elu": 1.0}  # stepnet's values of the parameters of activations
 BETAS = {"HardSigmoid": 0.5}
 BEGINS = {
     "constant": "is a constant in the file, which is left",
@@ -25,27 +25,29 @@ BEGINS = {
 
 def read(path: Path) -> Model:
     """The recurrent nodes of a model, each a module."""
-    held = file.whole(path)
+    held = file.contents(path)
     modules = tuple(module(path, node) for node in held.nodes)
     return Model(str(path), modules, held.rest, held.others, problems=held.unrolled)
 
 
 def module(path: Path, node: OnnxNode) -> Module:
-    """A node as a module; raises `FileError` for a function that no layout says."""
+    """A node as a module; raises `FileError` for a function that no layout has."""
     layout = f"onnx.{node.op.lower()}"
     attributes = node.attributes
     where = f"{path}: {node.op} {node.name!r}"
     if attributes.get("input_forget"):
         raise FileError(f"{where} has input_forget=1, which runtimes understand differently")
     count = len(attributes["activations"]) // node.directions
-    one, other = attributes["activations"][:count], attributes["activations"][count:]
-    if other and one != other:
-        raise FileError(f"{where} has other activations in each direction: {', '.join(one + other)}")
+    activations, backward = attributes["activations"][:count], attributes["activations"][count:]
+    if backward and activations != backward:
+        raise FileError(
+            f"{where} has other activations in each direction: {', '.join(activations + backward)}"
+        )
     for numbers, known in ((attributes["activation_alpha"], ALPHAS), (attributes["activation_beta"], BETAS)):
         for name, number in zip(attributes["activations"], numbers, strict=True):
             if number is not None and number != known.get(name):
                 raise FileError(f"{where} has the activation {name} with {number}, which is not read")
-    settings: dict[str, Any] = {f"activations[{place}]": name for place, name in enumerate(one)}
+    settings: dict[str, Any] = {f"activations[{place}]": name for place, name in enumerate(activations)}
     settings["clip"] = float(attributes["clip"] or 0)
     if "linear_before_reset" in attributes:
         settings["linear_before_reset"] = attributes["linear_before_reset"]
@@ -72,15 +74,15 @@ def module(path: Path, node: OnnxNode) -> Module:
 
 
 def tells(slot: str, kind: str) -> bool:
-    """Whether what a node begins with is to be noted; computed lengths are those of the sequences."""
+    """Whether an initial state or the lengths need a note; computed lengths are those of the sequences."""
     return slot in STATES or kind != "computed"
 
 
 def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force: bool) -> None:
-    """Writes a runnable model: the modules one after another, with any batch and number of steps."""
+    """Writes a model that runs the modules one after another, for any batch and number of steps."""
     if rest:
-        said = option("rest", rest="drop")
-        raise FileError(f"{path}: a new ONNX model is of its recurrent layers alone; say {said}")
+        remedy = option("rest", rest="drop")
+        raise FileError(f"{path}: a new ONNX model is of its recurrent layers alone; say {remedy}")
     nodes = [node for module in modules for node in nodes_of(module, path)]
     write_nodes(path, nodes, force, last_only=modules[-1].last_only)
 
@@ -99,7 +101,7 @@ def nodes_of(module: Module, path: Path) -> list[OnnxNode]:
         else setting.values[module.semantics.get(field, setting.usual)]
         for field, setting in module.record.settings().items()
     }
-    sizes = module.told()
+    sizes = module.solved_sizes()
     names = [settings[f"activations[{place}]"] for place in range(3) if f"activations[{place}]" in settings]
     names = names * sizes.directions
     attributes: dict[str, Any] = {
@@ -126,5 +128,5 @@ def nodes_of(module: Module, path: Path) -> list[OnnxNode]:
 
 
 def complete(arrays: dict[str, Array]) -> dict[str, Array]:
-    """Arrays as C order has them."""
+    """Arrays in C order."""
     return {name: np.ascontiguousarray(array) for name, array in arrays.items()}

@@ -1,4 +1,4 @@
-"""A recurrent node of ONNX: its arrays, its attributes with their defaults, and what fits together."""
+"""A recurrent node of ONNX: its arrays, its attributes with their defaults, and the checks of both."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ import numpy as np
 
 from stepnet.files.onnx.tensor import Array
 
-LIMIT = (1 << 31) - (1 << 16)  # bytes of a model without the files beside it, as protobuf has it
+LIMIT = (1 << 31) - (1 << 16)  # bytes of a model without the files beside it: protobuf's limit
 STATES = ("initial_h", "initial_c")
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 INPUTS = {
@@ -21,7 +21,7 @@ ACTIVATIONS = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid",
 DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 FLAGS = {"RNN": ("layout",), "GRU": ("linear_before_reset", "layout"), "LSTM": ("input_forget", "layout")}
 
-# The functions that take an alpha or a beta, with its default; None where ONNX says none.
+# The functions that take an alpha or a beta, with its default; None if ONNX has no default.
 ALPHAS: dict[str, float | None] = {
     "Affine": None,
     "LeakyRelu": 0.01,
@@ -38,16 +38,20 @@ FUNCTIONS = (*ALPHAS, "Relu", "Tanh", "Sigmoid", "Softsign", "Softplus")
 class OnnxNode:
     """A recurrent node of an ONNX model.
 
-    name: unique in its model. op: RNN, GRU or LSTM. arrays: by the names of ONNX's inputs, those that are
-    there: W [directions, gates*hidden, inputs], R [directions, gates*hidden, hidden], B [directions,
-    2*gates*hidden], P [directions, 3*hidden], and initial_h, initial_c where they are constants other than
-    zeros; gates lie in the order zrh (GRU) and iofc (LSTM; P: iof). attributes: as `filled` gives them.
-    inputs: the value that is X, and behind it those that it is made from by moving numbers alone. after:
-    the name of the recurrent node whose Y, its directions laid side by side, is X; "" where X is something
-    else, None where that is not told. begins: what those of
-    sequence_lens, initial_h and initial_c are that change the outputs: constant, given (when the model runs)
-    or computed (by other nodes). constants: the arrays of the file that these are made of, by name. gives:
-    which of its outputs the model uses.
+    Attributes:
+        name: Its name, unique in the model.
+        op: RNN, GRU or LSTM.
+        arrays: Its constant inputs, by ONNX's names: W [directions, gates*hidden, inputs], R [directions,
+            gates*hidden, hidden], B [directions, 2*gates*hidden], P [directions, 3*hidden], and initial_h and
+            initial_c unless they are zeros. The order of gates is zrh (GRU) and iofc (LSTM; P: iof).
+        attributes: All attributes; see `filled`.
+        inputs: The value that is X, and the values that it comes from by nodes that only move numbers.
+        after: The name of the recurrent node whose Y, with both directions concatenated, is X; "" if X is
+            something else, None if that is unknown.
+        begins: Of sequence_lens, initial_h and initial_c, those that change the outputs: "constant", "given"
+            (when the model runs) or "computed" (by other nodes).
+        constants: The arrays of the file that these are made of, by name.
+        gives: The outputs that the model uses.
     """
 
     name: str
@@ -62,35 +66,35 @@ class OnnxNode:
 
     @property
     def fed(self) -> tuple[str, ...]:
-        """Which of sequence_lens, initial_h and initial_c are known only when the model runs."""
+        """Those of sequence_lens, initial_h and initial_c that are known only when the model runs."""
         return tuple(slot for slot, kind in self.begins.items() if kind != "constant")
 
     @property
     def directions(self) -> int:
-        """How many directions it runs in: 1 or 2."""
+        """The number of directions: 1 or 2."""
         return DIRECTIONS[self.attributes.get("direction", "forward")]
 
 
-def filled(op: str, given: Mapping[str, Any], hidden: int) -> dict[str, Any]:
-    """All attributes of a node, ONNX's defaults where none is given.
+def filled(op: str, stated: Mapping[str, Any], hidden: int) -> dict[str, Any]:
+    """All attributes of a node, with ONNX's defaults for missing ones.
 
     `direction`; `hidden_size`; `clip`, None for none; `layout`; GRU: `linear_before_reset`; LSTM:
-    `input_forget`; `activations`, one after another for each direction; `activation_alpha` and
-    `activation_beta`, as many, None for a function that takes none. Numbers are those that are written,
-    such as 0.2 for the float32 next to it. Raises `ValueError` or `TypeError` where they do not fit.
+    `input_forget`; `activations`, for each direction in turn; `activation_alpha` and `activation_beta`, one
+    per activation, None for a function without it. Numbers are the shortest decimals of their float32, such
+    as 0.2. Raises `ValueError` or `TypeError` if attributes do not fit.
     Source: ONNX operators, version 22.
 
     >>> filled("GRU", {"linear_before_reset": 1}, 4)["activations"]
     ('Sigmoid', 'Tanh')
     """
-    direction = given.get("direction", "forward")
+    direction = stated.get("direction", "forward")
     if direction not in DIRECTIONS:
         raise ValueError(f"its direction is {direction!r}, and not one of {', '.join(DIRECTIONS)}")
-    size = given.get("hidden_size", hidden)
+    size = stated.get("hidden_size", hidden)
     if size != hidden:
         raise ValueError(f"its hidden_size is {size}, and R is of {hidden}")
     count = len(ACTIVATIONS[op]) * DIRECTIONS[direction]
-    names = given.get("activations") or ACTIVATIONS[op] * DIRECTIONS[direction]
+    names = stated.get("activations") or ACTIVATIONS[op] * DIRECTIONS[direction]
     spelling = {name.lower(): name for name in FUNCTIONS}  # runtimes take any case
     activations = tuple(spelling.get(str(name).lower(), "") for name in names[:count])
     if len(activations) < count or "" in activations:
@@ -99,18 +103,18 @@ def filled(op: str, given: Mapping[str, Any], hidden: int) -> dict[str, Any]:
         "direction": direction,
         "hidden_size": size,
         "activations": activations,
-        "activation_alpha": each(activations, given.get("activation_alpha", ()), ALPHAS),
-        "activation_beta": each(activations, given.get("activation_beta", ()), BETAS),
-        "clip": None if given.get("clip") is None else written(given["clip"]),
-        **{name: flag(name, given.get(name, 0)) for name in FLAGS[op]},
+        "activation_alpha": each(activations, stated.get("activation_alpha", ()), ALPHAS),
+        "activation_beta": each(activations, stated.get("activation_beta", ()), BETAS),
+        "clip": None if stated.get("clip") is None else written(stated["clip"]),
+        **{name: flag(name, stated.get(name, 0)) for name in FLAGS[op]},
     }
 
 
 def each(
-    activations: Sequence[str], given: Sequence[float | None], defaults: Mapping[str, float | None]
+    activations: Sequence[str], stated: Sequence[float | None], defaults: Mapping[str, float | None]
 ) -> tuple[float | None, ...]:
-    """A number for each activation; those given go to the functions that take one, in their order."""
-    numbers = iter([written(number) for number in given if number is not None])
+    """A number for each activation; the stated numbers go, in order, to the functions that take one."""
+    numbers = iter([written(number) for number in stated if number is not None])
     return tuple(next(numbers, defaults[name]) if name in defaults else None for name in activations)
 
 
@@ -122,12 +126,12 @@ def flag(name: str, value: Any) -> int:
 
 
 def written(number: float) -> float:
-    """The shortest decimal number that is this one in float32, as ONNX keeps it."""
+    """The shortest decimal number that rounds to this float32."""
     return float(str(np.float32(number)))
 
 
 def misfit(op: str, arrays: Mapping[str, Array], attributes: Mapping[str, Any]) -> str | None:
-    """What is wrong with the shapes and dtypes of a node's arrays, in words; None where all fit."""
+    """Why the shapes and dtypes of a node's arrays do not fit, in words; None if they do."""
     D, H, G = DIRECTIONS[attributes["direction"]], attributes["hidden_size"], GATES[op]
     state = (None, D, H) if attributes["layout"] else (D, None, H)
     expected: dict[str, tuple[int | None, ...]] = {

@@ -1,4 +1,6 @@
-"""What a recurrent node starts from, and how long its sequences are: zeros, constants, or given in a run."""
+"""The initial states and the lengths of recurrent nodes: zeros, constants, inputs of the model, or
+computed.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,11 +15,11 @@ CONSTANT, GIVEN, COMPUTED = "constant", "given", "computed"
 
 @dataclass(frozen=True)
 class Beginning:
-    """What an input of a node is that says no weights.
+    """An input of a node that is an initial state, or the lengths.
 
-    kind: constant, given (when the model runs), computed (by other nodes), or "" where it changes nothing.
-    constants: those that it is made of, as they lie in the file. array: its value, where that is known, one
-    for all sequences as of a batch of one.
+    kind: "constant", "given" (when the model runs), "computed" (by other nodes), or "" if it changes nothing.
+    constants: the arrays of the file that it is made of. array: its value, if that is known; a batch of one
+    stands for all sequences.
     """
 
     kind: str = ""
@@ -26,7 +28,7 @@ class Beginning:
 
 
 def state(scope: Scope, name: str, folder: Folder) -> Beginning:
-    """What an initial state is; one of zeros changes nothing, of whatever shape it is."""
+    """An initial state; zeros of any shape change nothing."""
     if folder.is_zero(scope, name):
         folder.use(scope, name)
         return Beginning()
@@ -36,7 +38,7 @@ def state(scope: Scope, name: str, folder: Folder) -> Beginning:
 
 
 def lengths(node: Node, name: str, walk: Walk, folder: Folder) -> Beginning:
-    """What the lengths of sequences are; those that are known to be all steps change nothing."""
+    """The lengths of sequences; those that are known to be all steps change nothing."""
     beginning = beginning_of(node.scope, name, folder)
     sizes = walk.sizes(node.scope, node.inputs[0])
     by_batch = "layout" in node.attributes and node.attributes["layout"].i == 1
@@ -46,7 +48,7 @@ def lengths(node: Node, name: str, walk: Walk, folder: Folder) -> Beginning:
 
 
 def beginning_of(scope: Scope, name: str, folder: Folder) -> Beginning:
-    """What a value is, with the constants that it is made of by moving and repeating numbers alone."""
+    """A value, with the constants that it comes from by nodes that only move and repeat numbers."""
     sources = origins(scope, name, folder)
     constants = {key: array for key, (_, array) in sources.items() if array is not None}
     others = [source for source, array in sources.values() if array is None]
@@ -60,8 +62,8 @@ def beginning_of(scope: Scope, name: str, folder: Folder) -> Beginning:
 
 
 def origins(scope: Scope, name: str, folder: Folder) -> dict[Key, tuple[Source, Array | None]]:
-    """What a value is made of, behind all nodes that move and repeat numbers: what makes each, and the array
-    where it is a constant.
+    """The values that a value comes from, behind all nodes that move and repeat numbers: the source of each,
+    and its array if it is a constant.
     """
     pending, reached = [(scope, name)], dict[Key, tuple[Source, Array | None]]()
     seen = set[Key]()
@@ -79,7 +81,7 @@ def origins(scope: Scope, name: str, folder: Folder) -> dict[Key, tuple[Source, 
 
 
 def constant(scope: Scope, name: str, source: Source, folder: Folder) -> Array | None:
-    """The numbers of a value, and those that a value is filled with whose sizes are not known."""
+    """The numbers of a constant, or the number that fills a ConstantOfShape; None for any other value."""
     array = folder.value(scope, name)
     if array is None and isinstance(source, Output) and source.node.op == "ConstantOfShape":
         return folder.filling(source.node)

@@ -1,4 +1,4 @@
-"""Arrays out of the tensors of an ONNX model, and out of the files beside it that hold their numbers."""
+"""Arrays from the tensors of an ONNX model, and from the files beside it that hold their numbers."""
 
 import math
 import os
@@ -16,10 +16,11 @@ Array = np.ndarray
 Proto = Any  # a protobuf message: onnx makes their classes when it is imported
 
 DIMENSIONS = 8
-NUMBERS = 1 << 48  # of one tensor, where dimensions that are zero count as one
+NUMBERS = 1 << 48  # of a tensor, where dimensions of zero count as one
 EXTERNAL = 1
 
-# By ONNX's number of a type: where numbers lie that are not given as bytes, as what, and their dtype.
+# By ONNX's number of a type: the field of numbers that are not stored as bytes, their dtype there, and the
+# dtype.
 TYPES: dict[int, tuple[str, Any, Any]] = {
     1: ("float_data", "<f4", "<f4"),
     2: ("int32_data", "<i4", "u1"),
@@ -35,19 +36,20 @@ TYPES: dict[int, tuple[str, Any, Any]] = {
     13: ("uint64_data", "<u8", "<u8"),
     16: ("int32_data", "<u2", ml_dtypes.bfloat16),
 }
-HALVES = (10, 16)  # widened, which is exact: stepnet's own numbers start at 32 bits
+HALVES = (10, 16)  # float16 and bfloat16, which become float32, exactly
 
 
 def text(value: str | bytes) -> str:
-    """A string of a message, where protobuf gives bytes for what is no UTF-8."""
+    """A string of a message; protobuf gives bytes if it is not UTF-8."""
     return value if isinstance(value, str) else value.decode(errors="backslashreplace")
 
 
 def array_of(tensor: Proto, store: Store) -> Array:
-    """The numbers of a `TensorProto`, as an array of its own; float16 and bfloat16 become float32, exactly.
+    """The numbers of a `TensorProto`, as an array that owns its memory. float16 and bfloat16 become float32,
+    exactly.
 
-    They lie in the message as bytes or as a list, or in a file beside the model. Raises `FileError` where
-    they are of a kind that NumPy lacks, where shape and bytes disagree, and for a file outside the folder.
+    They lie in the message as bytes or as a list, or in a file beside the model. Raises `FileError` for types
+    that NumPy lacks, if shape and bytes disagree, and for a file outside the folder.
     Source: onnx.proto, TensorProto.
     """
     name = text(tensor.name)
@@ -80,7 +82,7 @@ def array_of(tensor: Proto, store: Store) -> Array:
 
 
 def shape_of(tensor: Proto, name: str, store: Store) -> tuple[int, ...]:
-    """The shape of a tensor, refused where no array has such a one."""
+    """The shape of a tensor; raises `FileError` for one that no array can have."""
     shape = tuple(tensor.dims[: DIMENSIONS + 1])
     if len(shape) > DIMENSIONS or min(shape, default=0) < 0 or math.prod(max(1, d) for d in shape) > NUMBERS:
         raise FileError(f"{store.path}: tensor {name!r} has the shape {shape}, which no weight has")
@@ -88,7 +90,7 @@ def shape_of(tensor: Proto, name: str, store: Store) -> tuple[int, ...]:
 
 
 def listed(numbers: Any, stored: Any, dtype: Any) -> Array:
-    """The numbers of a list in a message; halves are listed by their bits."""
+    """The numbers of a list in a message; float16 and bfloat16 are listed as their bits."""
     if np.dtype(stored).itemsize == 2:
         return np.fromiter((n & 0xFFFF for n in numbers), stored, len(numbers)).view(dtype)
     return np.fromiter(numbers, stored, len(numbers)).astype(dtype)
@@ -98,8 +100,8 @@ def external(tensor: Proto, name: str, store: Store, count: int, dtype: np.dtype
     """The numbers of a tensor that lie in a file beside the model."""
     entries = {text(entry.key): text(entry.value) for entry in tensor.external_data[:16]}
     file = inside(entries.get("location", ""), name, store)
-    offset = whole(entries.get("offset", "0"), name, store)
-    length = whole(entries.get("length", str(count * dtype.itemsize)), name, store)
+    offset = decimal(entries.get("offset", "0"), name, store)
+    length = decimal(entries.get("length", str(count * dtype.itemsize)), name, store)
     try:
         with open(file, "rb") as stream:
             size = os.fstat(stream.fileno()).st_size
@@ -119,7 +121,7 @@ def external(tensor: Proto, name: str, store: Store, count: int, dtype: np.dtype
 
 
 def inside(location: str, name: str, store: Store) -> str:
-    """The path of a file of the model's folder; raises `FileError` for every other one."""
+    """The path of a file in the model's folder; raises `FileError` for any other path."""
     paths = PurePosixPath(location), PureWindowsPath(location)
     strays = any(path.root or path.drive or ".." in path.parts for path in paths)
     folder = os.path.realpath(store.path.parent)
@@ -134,8 +136,8 @@ def inside(location: str, name: str, store: Store) -> str:
     return file
 
 
-def whole(number: str, name: str, store: Store) -> int:
-    """A number that a message writes as text."""
+def decimal(number: str, name: str, store: Store) -> int:
+    """A number that is stored as a decimal text."""
     if not re.fullmatch("[0-9]{1,18}", number, re.ASCII):
         raise FileError(f"{store.path}: tensor {name!r} has {number[:40]!r} for an offset or a length")
     return int(number)

@@ -1,10 +1,10 @@
-"""Recurrent layers of PyTorch that an exporter wrote out step by step, by what it says of each node.
+"""Recurrent layers of PyTorch that the exporter unrolled, recognised by its metadata on nodes.
 
     pkg.torch.onnx.class_hierarchy   ['Model', 'torch.nn.modules.rnn.RNN', 'aten.linear.default']
     pkg.torch.onnx.name_scopes       ['', 'encoder.rnn', 'linear']
 
-torch.onnx.export(dynamo=True) makes a node of an LSTM and of a GRU. Of an RNN, and of cells in a loop, it
-makes products, whose weights have no names any more, and of the first step it keeps the result alone.
+torch.onnx.export(dynamo=True) makes a node of an LSTM or a GRU. An RNN, and cells in a loop, become products:
+their weights lose their names, and the first step is folded to its result.
 
 Source: torch/onnx/_internal/exporter/_core.py of PyTorch 2.13.
 """
@@ -21,9 +21,9 @@ QUOTED = re.compile(r"'([^']*)'")
 
 
 def layer_of(node: Proto) -> tuple[str, str] | None:
-    """The name and the class of the recurrent layer of PyTorch that a node is of; None for any other."""
-    said = {text(entry.key): text(entry.value) for entry in node.metadata_props}
-    classes, names = (QUOTED.findall(said.get(key, "")) for key in (CLASSES, NAMES))
+    """The name and the class of the recurrent PyTorch layer that a node belongs to; None if there is none."""
+    metadata = {text(entry.key): text(entry.value) for entry in node.metadata_props}
+    classes, names = (QUOTED.findall(metadata.get(key, "")) for key in (CLASSES, NAMES))
     known = (
         (name, match[1])
         for name, class_name in zip(names, classes, strict=False)
@@ -33,19 +33,19 @@ def layer_of(node: Proto) -> tuple[str, str] | None:
 
 
 def unrolled(nodes: Iterable[Node], is_recurrent: Callable[[Node], bool]) -> Mapping[str, str]:
-    """Why layers of a model are none of its recurrent nodes, by their names."""
+    """Why recurrent layers of a model are not among its recurrent nodes, by the layers' names."""
     classes: dict[str, str] = {}
-    whole: set[str] = set()
+    as_nodes: set[str] = set()
     for node in nodes:
         layer = layer_of(node.proto)
         if layer is not None:
             classes.setdefault(*layer)
-            whole |= {layer[0]} if is_recurrent(node) else set()
-    return {name: reason(name, class_name) for name, class_name in classes.items() if name not in whole}
+            as_nodes |= {layer[0]} if is_recurrent(node) else set()
+    return {name: reason(name, class_name) for name, class_name in classes.items() if name not in as_nodes}
 
 
 def reason(name: str, class_name: str) -> str:
-    """Why a layer is none of the recurrent nodes, and what to do."""
+    """The message for a layer that was unrolled, with what to do."""
     nodes = "" if class_name.endswith("Cell") else "export it with dynamo=False, which makes nodes of it, or "
     return (
         f"{name or 'the model'} is a torch.nn.{class_name} that its exporter wrote out step by step, and no "

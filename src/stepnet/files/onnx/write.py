@@ -1,4 +1,4 @@
-"""An ONNX model that runs recurrent layers one after another."""
+"""Writes an ONNX model that runs recurrent layers one after another."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,12 +27,12 @@ def write(
     """Writes a model that runs the layers one after another, for any batch and number of steps.
 
     Its input is `input` [batch, time, features], and with `lengths` also `lengths` [batch], int32. Its
-    outputs are `output` [batch, time, directions*hidden], with `last_only` the last one of each direction
-    [batch, directions*hidden], and for layer 0 `final_h_0` [directions, batch,
-    hidden] and of an LSTM `final_c_0`, and so on. Numbers are float32 or float64, as the arrays are;
-    onnxruntime runs float32. Of each layer `name`, `op`, `arrays` and `attributes` are taken; its states,
-    if any, are for a batch of one and go to every sequence. Raises `InputError` for layers that do not fit,
-    `FileError` where `path` is there already, unless `force`.
+    outputs are `output` [batch, time, directions*hidden], or with `last_only` the last output of each
+    direction [batch, directions*hidden]; and for layer 0 `final_h_0` [directions, batch, hidden] and of an
+    LSTM `final_c_0`, and so on. The dtype is that of the arrays, float32 or float64; onnxruntime runs
+    float32. Of each layer `name`, `op`, `arrays` and `attributes` are used. Its initial states, if any, are
+    of a batch of one, and are repeated for every sequence. Raises `InputError` for layers that do not fit,
+    `FileError` if `path` exists, unless `force`.
     """
     onnx = library("onnx", "an .onnx file", "onnx")
     layers = [checked(layer) for layer in layers]
@@ -63,9 +63,9 @@ def write(
 
 
 def pieces(model: Proto, constants: Sequence[tuple[Proto, Array]]) -> Iterator[bytes | memoryview]:
-    """The bytes of a model with initializers, each a message and its numbers, which are not copied.
+    """The bytes of a model with its initializers, whose numbers are not copied.
 
-    Protobuf would copy them four times over. Source: https://protobuf.dev/programming-guides/encoding
+    Protobuf would copy them four times. Source: https://protobuf.dev/programming-guides/encoding
     """
     graph = model.graph.SerializeToString()
     model.ClearField("graph")
@@ -81,7 +81,7 @@ def pieces(model: Proto, constants: Sequence[tuple[Proto, Array]]) -> Iterator[b
 
 
 def length_of(field: int, length: int) -> bytes:
-    """What goes before the bytes of a field: its number and how many they are, seven bits in each byte."""
+    """The bytes before those of a field: its number, and its length as a varint."""
     head = bytes([field << 3 | 2])
     while length > 127:
         head += bytes([length & 127 | 128])
@@ -90,7 +90,7 @@ def length_of(field: int, length: int) -> bytes:
 
 
 class Drawing:
-    """The nodes of a graph that is being drawn, and its initializers, apart from their numbers."""
+    """The nodes of a graph that is being built, and its initializers, each with its numbers."""
 
     def __init__(self, onnx: Any) -> None:
         self.onnx = onnx
@@ -98,12 +98,12 @@ class Drawing:
         self.constants: list[tuple[Proto, Array]] = []
 
     def node(self, op: str, inputs: list[str], output: str, **attributes: Any) -> str:
-        """Draws a node; gives its output."""
+        """Adds a node; gives its output."""
         self.nodes.append(self.onnx.helper.make_node(op, inputs, [output], f"{output}_{op}", **attributes))
         return output
 
     def sizes(self, name: str, *sizes: int) -> str:
-        """Draws whole numbers; gives their name."""
+        """Adds a constant of whole numbers; gives its name."""
         return self.node("Constant", [], name, value_ints=sizes)
 
     def constant(self, name: str, array: Array) -> str:
@@ -114,7 +114,7 @@ class Drawing:
         return name
 
     def layer(self, layer: OnnxNode, index: int, x: str, lengths: str, form: "Form") -> tuple[str, list[str]]:
-        """Draws a layer on x [time, batch, features]; gives its output in that form, and the names of its
+        """Adds a layer on x [time, batch, features]; gives its output in that form, and the names of its
         final states.
         """
         name = layer.name
@@ -136,16 +136,16 @@ class Drawing:
         return self.node("Reshape", [moved, shape], output), states
 
     def for_each_sequence(self, state: str) -> str:
-        """Draws a state [directions, 1, hidden] as that of every sequence."""
-        one = self.sizes(f"{state}.one", 1)
+        """Adds nodes that repeat a state [directions, 1, hidden] for every sequence; gives their output."""
+        unit = self.sizes(f"{state}.one", 1)
         batch = self.node("Shape", ["input"], f"{state}.batch", start=0, end=1)
-        sizes = self.node("Concat", [one, batch, one], f"{state}.sizes", axis=0)
+        sizes = self.node("Concat", [unit, batch, unit], f"{state}.sizes", axis=0)
         return self.node("Expand", [state, sizes], f"{state}.each")
 
 
 @dataclass(frozen=True)
 class Form:
-    """What becomes of a layer's outputs: the order of the axes, and what stands behind the name of that."""
+    """How a layer's outputs are transposed: the order of axes, and the suffix of the result's name."""
 
     order: list[int]
     suffix: str
@@ -157,13 +157,13 @@ LAST = Form([1, 0, 2], "_h_by_batch")  # of Y_h [directions, batch, hidden]
 
 
 def checked(layer: OnnxNode) -> OnnxNode:
-    """A layer with all its attributes; raises `InputError` where something does not fit."""
+    """A layer with all its attributes; raises `InputError` if something does not fit."""
     try:
         missing = [slot for slot in ("W", "R") if slot not in layer.arrays]
         if layer.op not in GATES or missing:
             raise ValueError(f"it has no {missing[0]}" if missing else f"ONNX has no {layer.op}")
-        given = {**layer.attributes, "layout": 0}  # which is what onnxruntime knows
-        attributes = filled(layer.op, given, layer.arrays["R"].shape[-1])
+        stated = {**layer.attributes, "layout": 0}  # onnxruntime supports no other
+        attributes = filled(layer.op, stated, layer.arrays["R"].shape[-1])
         arrays = {slot: np.asarray(a, a.dtype.newbyteorder("=")) for slot, a in layer.arrays.items()}
         for slot in STATES:
             if slot in arrays and arrays[slot].ndim == 3 and layer.attributes.get("layout"):
@@ -182,15 +182,15 @@ def checked(layer: OnnxNode) -> OnnxNode:
 
 
 def together(layers: Sequence[OnnxNode]) -> np.dtype[Any]:
-    """The dtype of layers that fit one behind another; raises `InputError` where they do not."""
+    """The dtype of consecutive layers; raises `InputError` if they do not fit each other."""
     names = [layer.name for layer in layers]
     if not layers or len(set(names)) < len(names) or "" in names:
         raise InputError(f"the layers to write have the names {names}; at least one, and each its own")
-    for one, two in pairwise(layers):
-        takes = two.arrays["W"].shape[2]
-        if takes != outputs_of(one):
+    for below, above in pairwise(layers):
+        takes = above.arrays["W"].shape[2]
+        if takes != outputs_of(below):
             raise InputError(
-                f"layer {two.name!r} takes {takes} numbers, and {one.name!r} gives {outputs_of(one)}"
+                f"layer {above.name!r} takes {takes} numbers, and {below.name!r} gives {outputs_of(below)}"
             )
     dtypes = {array.dtype for layer in layers for array in layer.arrays.values()}
     if len(dtypes) > 1:
@@ -201,15 +201,15 @@ def together(layers: Sequence[OnnxNode]) -> np.dtype[Any]:
 
 
 def outputs_of(layer: OnnxNode) -> int:
-    """How many numbers a layer gives at each step."""
+    """The number of output features of a layer."""
     return layer.directions * layer.attributes["hidden_size"]
 
 
-def attributes_of(op: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes of a layer that a model must say, as it says them."""
-    said = {key: given[key] for key in ("direction", "hidden_size", "activations")}
-    said |= {key: given[key] for key in FLAGS[op] if given[key]}
+def attributes_of(op: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes of a layer that must be written, in ONNX's form."""
+    stated = {key: attributes[key] for key in ("direction", "hidden_size", "activations")}
+    stated |= {key: attributes[key] for key in FLAGS[op] if attributes[key]}
     for key in ("activation_alpha", "activation_beta"):
-        numbers = [number for number in given[key] if number is not None]
-        said |= {key: numbers} if numbers else {}
-    return said | ({} if given["clip"] is None else {"clip": given["clip"]})
+        numbers = [number for number in attributes[key] if number is not None]
+        stated |= {key: numbers} if numbers else {}
+    return stated | ({} if attributes["clip"] is None else {"clip": attributes["clip"]})

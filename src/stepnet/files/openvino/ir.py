@@ -1,4 +1,4 @@
-"""The layers of an OpenVINO IR: a graph in an .xml, whose constants lie in the .bin beside it.
+"""Reads the layers of an OpenVINO IR: a graph in an .xml file, with its constants in a .bin file beside it.
 
     <layer id="18" name="encoder/W" type="Const"><data element_type="f32" shape="1, 9, 2" offset="0" .../>
     <layer id="21" name="encoder" type="GRUSequence"><data direction="forward" .../>
@@ -27,7 +27,7 @@ LARGEST = 1 << 28  # bytes of an .xml
 LAYERS = 1 << 20
 AXES = 32
 CONST = "Const"
-# Bytes of what is kept of each, about.
+# Approximate bytes of memory for each element.
 KEPT = {
     "layer": 8 * OBJECT,
     "data": 2 * OBJECT,
@@ -47,9 +47,11 @@ KINDS = {
 
 @dataclass
 class Layer:
-    """A layer of a graph: its name, what it does, how it is set, the layers behind its inputs by the places
-    of these, and likewise the ports by which those give what it takes: a layer's outputs are numbered on from
-    its inputs. shapes: of its inputs and outputs by port, -1 where a length is not known.
+    """A layer of a graph.
+
+    data: its settings. inputs: the layers that compute its inputs, by input port. ports: the output ports of
+    these, by input port; a layer's output ports are numbered on from its input ports. shapes: of its inputs
+    and outputs by port, -1 for an unknown length.
     """
 
     name: str
@@ -69,7 +71,7 @@ class Graph:
     last: Layer | None = None
 
     def joined(self) -> list[Layer]:
-        """The layers, each with those behind its inputs."""
+        """The layers, connected by the edges; raises `FileError` for a broken edge."""
         for edge in self.edges:
             source, target = (
                 self.layers.get(edge.get("from-layer", "")),
@@ -79,23 +81,23 @@ class Graph:
             known = all(port.isdecimal() and len(port) < 10 for port in ports)
             if source is None or target is None or not known:
                 raise FileError("an edge in it leads from or to a layer that it does not have")
-            given, taken = map(int, ports)
-            target.inputs[taken], target.ports[taken] = source, given
+            from_port, to_port = map(int, ports)
+            target.inputs[to_port], target.ports[to_port] = source, from_port
         return list(self.layers.values())
 
 
 class Reader:
-    """What expat tells of an .xml, one element after the other."""
+    """The handlers of an expat parser, which collect the graphs of an .xml file."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.graphs: list[Graph] = []  # those that are open, the innermost last
+        self.graphs: list[Graph] = []  # the open ones, the innermost last
         self.layers: list[Layer] = []
         self.count = 0
-        self.text: list[str] | None = None  # of the length of an axis that is being read
+        self.text: list[str] | None = None  # of the <dim> element that is being read
 
     def start(self, element: str, attributes: dict[str, str]) -> None:
-        """Takes the beginning of an element."""
+        """Handles the start of an element."""
         if element in ("net", "body", "then_body", "else_body"):
             self.graphs.append(Graph())
         if not self.graphs:
@@ -124,7 +126,7 @@ class Reader:
             self.text = []
 
     def end(self, element: str) -> None:
-        """Takes the end of an element."""
+        """Handles the end of an element."""
         if element in ("net", "body", "then_body", "else_body"):
             self.layers += self.graphs.pop().joined()
         elif element == "dim" and self.graphs and self.graphs[-1].last is not None:
@@ -135,19 +137,19 @@ class Reader:
             self.text = None
 
     def characters(self, text: str) -> None:
-        """Takes a piece of text, which says the length of an axis."""
+        """Handles a piece of text: the length of an axis."""
         if self.text is not None:
             self.text.append(text[:20])
 
     def entity(self, *_: object) -> None:
-        """Refuses a definition of what texts stand for, of which a small file makes a large one."""
+        """Raises `FileError` for an entity: entities can expand a small file to a huge text."""
         raise FileError("it defines entities, which no model needs")
 
 
 def read(path: Path) -> tuple[list[Layer], Array]:
-    """The layers of a model and the bytes of its constants; path is the .xml, or the .bin beside it.
+    """The layers of a model, and the bytes of its constants; path: the .xml file, or the .bin beside it.
 
-    Raises `FileError`, without the path where it is the .xml that is wrong.
+    Raises `FileError`, without the path if the .xml file is damaged.
     """
     described = existing(path.with_suffix(".xml"))
     numbers = path.with_suffix(".bin")
@@ -168,13 +170,15 @@ def read(path: Path) -> tuple[list[Layer], Array]:
 
 
 def constant(layer: Layer, data: Array) -> Array:
-    """The numbers of a constant, as a view of the bytes; raises `FileError` where they do not lie there."""
-    said = {name: layer.data.get(name, "") for name in ("element_type", "shape", "offset", "size")}
-    sizes = [size.strip() for size in said["shape"].split(",") if size.strip()]
-    listed = [*sizes, said["offset"], said["size"]]
-    kind = KINDS.get(said["element_type"])
+    """The numbers of a constant, as a view of the bytes; raises `FileError` if they do not lie within
+    these.
+    """
+    fields = {name: layer.data.get(name, "") for name in ("element_type", "shape", "offset", "size")}
+    sizes = [size.strip() for size in fields["shape"].split(",") if size.strip()]
+    listed = [*sizes, fields["offset"], fields["size"]]
+    kind = KINDS.get(fields["element_type"])
     if kind is None:
-        raise FileError(f"{layer.name[:100]!a} holds {said['element_type'][:20]!a}, which is not read")
+        raise FileError(f"{layer.name[:100]!a} holds {fields['element_type'][:20]!a}, which is not read")
     if len(sizes) > AXES or not all(number.isdecimal() and len(number) < 19 for number in listed):
         raise FileError(f"{layer.name[:100]!a} has no shape, offset and size")
     *shape, offset, size = map(int, listed)

@@ -32,9 +32,9 @@ OPERATORS = {
     "LSTMCell": (3, "openvino.lstm"),
 }
 WEIGHTS = ("W", "R", "B")
-STRAIGHT = {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Convert"}  # they move numbers, at most
+STRAIGHT = {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Convert"}  # these only move numbers
 MOVES = STRAIGHT | {"Broadcast", "Tile", "Gather", "Slice", "StridedSlice", "Split", "VariadicSplit"}
-FAR = 64  # layers from an operator to what feeds it
+FAR = 64  # layers between an operator and the source of its input
 FED = {"Parameter", "ReadValue"}
 USUAL = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}
 
@@ -48,7 +48,7 @@ def read(path: Path) -> Model:
         layers, data = ir.read(path)
         names = dict(unique(layers))
         modules = tuple(module(layer, names, data) for layer in layers if layer.type in OPERATORS)
-        taken = {name for one in modules for name in one.names.values()}
+        taken = {name for recurrent in modules for name in recurrent.names.values()}
         rest = {
             names[id(layer)]: ir.constant(layer, data)
             for layer in layers
@@ -58,14 +58,14 @@ def read(path: Path) -> Model:
         }
         return Model(str(path), modules, rest, tuple(others(layers, names, data)))
     except FileError as error:
-        said = str(error).startswith(str(path.parent / path.stem))
-        raise FileError(str(error) if said else f"{path}: {error}") from None
+        has_path = str(error).startswith(str(path.parent / path.stem))
+        raise FileError(str(error) if has_path else f"{path}: {error}") from None
     except OSError as error:
         raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
 
 
 def unique(layers: list[Layer]) -> Iterator[tuple[int, str]]:
-    """The layers' names, each of which is there once, and can be printed."""
+    """The ids of layers with unique names; raises `FileError` for a name that cannot be printed."""
     known: dict[str, int] = {}
     for layer in layers:
         if not layer.name.isprintable() or len(layer.name) > 1000:
@@ -77,7 +77,7 @@ def unique(layers: list[Layer]) -> Iterator[tuple[int, str]]:
 
 
 def module(layer: Layer, names: dict[int, str], data: Array) -> Module:
-    """A recurrent operator as a module; raises `FileError` for a function that no layout says."""
+    """A recurrent operator as a module; raises `FileError` for a function that no layout has."""
     start, layout = OPERATORS[layer.type]
     name = names[id(layer)]
     where = f"{layer.type} {name!r}"
@@ -100,9 +100,9 @@ def module(layer: Layer, names: dict[int, str], data: Array) -> Module:
     states = [
         behind(layer, place, MOVES).layer for place in range(1, start - layer.type.endswith("Sequence"))
     ]
-    constants = [one for one in states if is_constant(one, data)]
-    given = [one.name for one in states if one is not None and one.type in FED]
-    makers = [one.name for one in states if one is not None and one.type not in {*FED, CONST}]
+    constants = [state for state in states if is_constant(state, data)]
+    fed = [state.name for state in states if state is not None and state.type in FED]
+    makers = [state.name for state in states if state is not None and state.type not in {*FED, CONST}]
     computed = " and ".join(dict.fromkeys(makers))
     direction = layer.data.get("direction", "forward").lower()
     return Module(
@@ -114,28 +114,28 @@ def module(layer: Layer, names: dict[int, str], data: Array) -> Module:
         follows=followed(layer, names, data),
         reverse=direction == "reverse",
         notes=(
-            *(f"the initial state {name!r} is given when the model runs" for name in given),
+            *(f"the initial state {name!r} is given when the model runs" for name in fed),
             *(
-                f"the initial state {one.name!r} is a constant in the file, which is left"
-                for one in constants
+                f"the initial state {state.name!r} is a constant in the file, which is left"
+                for state in constants
             ),
         ),
         alone=f"starts from what other layers compute ({computed})" if computed else "",
-        besides=tuple(names[id(one)] for one in (*constants, *shorter(layer, start - 1, data))),
+        besides=tuple(names[id(constant)] for constant in (*constants, *shorter(layer, start - 1, data))),
     )
 
 
 def followed(layer: Layer, names: dict[int, str], data: Array) -> str:
-    """The name of the operator whose outputs at all steps another takes; "" where it takes something else, or
-    these by other axes.
+    """The name of the recurrent operator whose outputs at all steps are another's input; "" if the input is
+    anything else, or has other axes.
     """
     origin = behind(layer, 0, STRAIGHT)
     below = origin.layer
     if below is None or below.type not in OPERATORS or origin.output:
         return ""
     axes: Axes | None = outputs(below)
-    for one in reversed(origin.through):
-        axes = axes and moved(one, axes, data)
+    for passed in reversed(origin.through):
+        axes = axes and moved(passed, axes, data)
     wanted = Axes.of("BH" if below.type.endswith("Cell") else "BTH", axes.sizes) if axes else None
     return names[id(below)] if axes and wanted and axes.axes == joined(axes, wanted) else ""
 
@@ -152,20 +152,20 @@ def outputs(layer: Layer) -> Axes:
 
 
 def joined(axes: Axes, wanted: Axes) -> tuple[str, ...]:
-    """The axes that an operator takes, with both directions among the features."""
+    """The axes of an operator's input, where the features include both directions."""
     return (*wanted.axes[:-1], f"{'D' if axes.sizes['D'] > 1 else ''}{wanted.axes[-1]}")
 
 
 def moved(layer: Layer, axes: Axes, data: Array) -> Axes | None:
-    """The axes behind an operator that moves numbers; None where they are not clear."""
+    """The axes after an operator that moves numbers; None if they are unknown."""
     if layer.type == "Convert":
         return axes
-    said = layer.inputs.get(1)
-    if said is None and layer.type == "Squeeze":
+    operand = layer.inputs.get(1)
+    if operand is None and layer.type == "Squeeze":
         return axes.squeezed(())
-    if said is None or said.type != CONST:
+    if operand is None or operand.type != CONST:
         return None
-    numbers = [int(number) for number in ir.constant(said, data).reshape(-1)]
+    numbers = [int(number) for number in ir.constant(operand, data).reshape(-1)]
     if layer.type == "Reshape":
         return axes.reshaped(numbers, layer.data.get("special_zero", "").lower() in ("true", "1"))
     how = {"Transpose": axes.transposed, "Squeeze": axes.squeezed, "Unsqueeze": axes.expanded}
@@ -173,14 +173,14 @@ def moved(layer: Layer, axes: Axes, data: Array) -> Axes | None:
 
 
 def others(layers: list[Layer], names: dict[int, str], data: Array) -> Iterator[str]:
-    """What the other layers are called, but for those that only move the numbers that an operator takes."""
+    """The names of the other layers, without those that only move the inputs of recurrent operators."""
     operators = [layer for layer in layers if layer.type in OPERATORS]
     seen = {
-        id(one)
+        id(passed)
         for layer in operators
         for place in layer.inputs
         if place or followed(layer, names, data)
-        for one in behind(layer, place, MOVES if place else STRAIGHT).through
+        for passed in behind(layer, place, MOVES if place else STRAIGHT).through
     }
     for layer in layers:
         if layer.type not in {*OPERATORS, *FED, CONST, "Result"} and id(layer) not in seen:
@@ -202,7 +202,9 @@ def shorter(layer: Layer, place: int, data: Array) -> list[Layer]:
 
 
 def settings(layer: Layer, where: str) -> dict[str, Any]:
-    """What an operator says of its function, by the names that layouts have."""
+    """The settings of an operator, by the names in layouts; raises `FileError` for those that are not
+    read.
+    """
     data = layer.data
     if data.get("input_forget", "false").lower() in ("true", "1"):
         raise FileError(f"{where} has input_forget=true, which is not read")
@@ -211,19 +213,19 @@ def settings(layer: Layer, where: str) -> dict[str, Any]:
     for name in ("activations_alpha", "activations_beta", "activation_alpha", "activation_beta"):
         if data.get(name, "").strip():
             raise FileError(f"{where} has {name}={data[name][:50]!a}, which is not read")
-    given = [part.strip().lower() for part in data.get("activations", "").split(",") if part.strip()]
+    stated = [part.strip().lower() for part in data.get("activations", "").split(",") if part.strip()]
     usual = USUAL[layer.type.removesuffix("Sequence").removesuffix("Cell")]
     try:
         clip = float(data.get("clip", "0"))
     except ValueError:
         raise FileError(f"{where} has the clip {data['clip'][:50]!a}, which is no number") from None
-    names = (*given, *usual[len(given) :])
+    names = (*stated, *usual[len(stated) :])
     return {**{f"activations[{place}]": name for place, name in enumerate(names)}, "clip": clip}
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What feeds an input: a layer, which of its outputs, and the layers on the way, seen through."""
+    """The source of an input: a layer, the number of its output, and the layers in between."""
 
     layer: Layer | None
     output: int
@@ -231,7 +233,7 @@ class Origin:
 
 
 def behind(layer: Layer, place: int, kinds: Collection[str]) -> Origin:
-    """What feeds an input of a layer, seen through layers of some kinds."""
+    """The source of an input of a layer, behind layers of some kinds."""
     through: list[Layer] = []
     while (source := layer.inputs.get(place)) is not None and source.type in kinds and len(through) < FAR:
         through.append(source)

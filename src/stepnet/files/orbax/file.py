@@ -1,10 +1,10 @@
 """The arrays of a checkpoint folder of Orbax by name, without JAX.
 
     _METADATA                           the tree: the keys that lead to every array
-    manifest.ocdbt, d/...               arrays in one store (`stepnet.files.orbax.ocdbt`), as is usual, or
-    encoder.cell.hn.kernel/.zarray      in a folder each (`stepnet.files.orbax.zarr`)
+    manifest.ocdbt, d/...               usually, all arrays in one store (`stepnet.files.orbax.ocdbt`); else
+    encoder.cell.hn.kernel/.zarray      each array in a folder (`stepnet.files.orbax.zarr`)
 
-A step of a CheckpointManager holds such folders, each an item such as "default" or "state".
+A step of a CheckpointManager holds several such folders, one per item, such as "default" or "state".
 
 Source: orbax/checkpoint of Orbax 0.12: _src/metadata/tree.py, _src/serialization/ and checkpointers.
 """
@@ -21,14 +21,14 @@ from stepnet.files.orbax.ocdbt import MANIFEST, Tree
 from stepnet.files.store import Store
 
 METADATA = "_METADATA"
-OLDER = "checkpoint"  # what Orbax before 0.4 kept beside or in place of the arrays
+OLDER = "checkpoint"  # a file of Orbax before 0.4, beside or in place of the arrays
 KEYS = 1 << 20
 
 
 def read(path: str | Path) -> dict[str, Array]:
-    """The arrays of a checkpoint by name, the keys that lead to them joined by "/"; path is its folder.
+    """The arrays of a checkpoint by name: the keys that lead to them, joined by "/"; path: its folder.
 
-    Raises `FileError`, with the path, for what is missing, truncated or no such folder.
+    Raises `FileError`, with the path, for a folder that is missing, incomplete or foreign.
     """
     folder = Path(path)
     try:
@@ -38,13 +38,13 @@ def read(path: str | Path) -> dict[str, Array]:
         if not items:
             older = f"; the file {OLDER} is of an older Orbax" if (folder / OLDER).exists() else ""
             raise FileError(f"this folder of Orbax holds no {MANIFEST} and no {METADATA}{older}")
-        found = {inner.name: arrays(inner) for inner in items}
-        if len(found) == 1:
-            return next(iter(found.values()))
-        return {f"{item}/{name}": array for item, held in found.items() for name, array in held.items()}
+        by_item = {inner.name: arrays(inner) for inner in items}
+        if len(by_item) == 1:
+            return next(iter(by_item.values()))
+        return {f"{item}/{name}": array for item, held in by_item.items() for name, array in held.items()}
     except FileError as error:
-        said = str(error).startswith(str(path))
-        raise FileError(str(error) if said else f"{path}: {error}") from None
+        named = str(error).startswith(str(path))
+        raise FileError(str(error) if named else f"{path}: {error}") from None
     except OSError as error:
         raise FileError(f"{path}: it cannot be read ({error.strerror or error})") from error
 
@@ -72,17 +72,17 @@ def arrays(folder: Path) -> dict[str, Array]:
 
 
 def tree(folder: Path) -> tuple[dict[str, str], set[str]]:
-    """The names of arrays by where they lie, and those that must be there, as the metadata tells."""
+    """The names of arrays by their places, and the names of those that must exist, by the metadata."""
     if not (folder / METADATA).is_file():
         return {}, set()
-    told = zarr.fields(jsons.read(folder / METADATA).get("tree_metadata"))
+    described = zarr.fields(jsons.read(folder / METADATA).get("tree_metadata"))
     names: dict[str, str] = {}
     wanted: set[str] = set()
-    for said in told.values():
-        listed = zarr.fields(said).get("key_metadata")
+    for entry in described.values():
+        listed = zarr.fields(entry).get("key_metadata")
         keys = [str(zarr.fields(key).get("key")) for key in cast("list[Any]", listed)] if listed else []
         names[".".join(keys)] = "/".join(keys)
-        kind = zarr.fields(zarr.fields(said).get("value_metadata")).get("value_type")
+        kind = zarr.fields(zarr.fields(entry).get("value_metadata")).get("value_type")
         if kind in ("jax.Array", "np.ndarray"):
             wanted.add("/".join(keys))
     return names, wanted
@@ -92,7 +92,7 @@ Stored = Iterator[tuple[str, bytes, Callable[[str], bytes | None]]]
 
 
 def in_store(folder: Path, store: Store) -> Stored:
-    """The arrays of an OCDBT store: where each lies, its description, and its chunks by their keys."""
+    """The arrays of an OCDBT store: the place of each, its description, and a function for its chunks."""
     held = Tree(folder, store)
     items = dict(held.items())
 
@@ -110,7 +110,7 @@ def in_store(folder: Path, store: Store) -> Stored:
 
 
 def in_folders(folder: Path, store: Store) -> Stored:
-    """The same of a folder for each array."""
+    """As `in_store`, for arrays in a folder each."""
 
     def getter(place: Path) -> Callable[[str], bytes | None]:
         def get(key: str) -> bytes | None:

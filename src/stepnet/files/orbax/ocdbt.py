@@ -1,10 +1,10 @@
-"""What lies under which key in a folder of TensorStore's OCDBT: a B+tree, whose nodes lie in files beside it.
+"""The keys and values in a folder of TensorStore's OCDBT: a B+tree, whose nodes lie in several files.
 
-    manifest.ocdbt    where the root of the newest version is
-    d/NAME            nodes, and values that are too long to be in one
+    manifest.ocdbt    the place of the root of the newest version
+    d/NAME            nodes, and values that are too long for a node
 
-A node, and the manifest, begin with a magic number, their length, a version and how they are packed, and end
-with a checksum. Keys are written without what they share with the one before.
+A node, and the manifest, begin with a magic number, their length, a version and their compression, and end
+with a checksum. A key is stored without the prefix that it shares with the key before it.
 
 Source: tensorstore/kvstore/ocdbt/index.rst ("Storage format"), and format/data_file_id_codec.cc.
 """
@@ -27,12 +27,12 @@ HEAD = struct.Struct("<4sQ")
 LARGEST = 1 << 26  # bytes of an unpacked node
 HEIGHT = 32
 NUMBER = OBJECT // 4  # bytes of a number in a list
-MISSING = (1 << 64) - 1  # the offset of a root that has no keys
+MISSING = (1 << 64) - 1  # the offset of the root of an empty tree
 
 
 @dataclass(frozen=True)
 class Reference:
-    """Bytes in a file of the folder; the paths in a node at them begin with `base`."""
+    """Bytes in a file of the folder. If they are a node, the paths in it begin with `base`."""
 
     base: str
     path: str
@@ -55,7 +55,7 @@ class Cursor:
         return value
 
     def numbers(self, count: int) -> list[int]:
-        """So many numbers, each of which takes a byte at least."""
+        """The next `count` numbers, each of which takes at least a byte."""
         if count > len(self.data) - self.at:
             raise FileError("a node in it lists more than it holds")
         self.store.room(NUMBER * count, "the numbers of a node")
@@ -69,11 +69,11 @@ class Cursor:
         return bytes(self.data[self.at - count : self.at])
 
     def shared(self, count: int) -> tuple[list[int], list[int]]:
-        """Of so many texts, how many bytes each shares with the one before, and how many are its own."""
+        """For `count` texts: how many bytes each shares with the text before, and how many are its own."""
         return [0, *self.numbers(count - 1)] if count else [], self.numbers(count)
 
     def texts(self, shared: list[int], own: list[int]) -> list[bytes]:
-        """Texts that were written without what each shares with the one before."""
+        """The next texts, each stored without the prefix that it shares with the text before."""
         made: list[bytes] = []
         for front, back in zip(shared, own, strict=True):
             before = made[-1] if made else b""
@@ -84,7 +84,7 @@ class Cursor:
         return made
 
     def files(self, base: str) -> list[tuple[str, str]]:
-        """The table of files: of each what its children's paths begin with, and its path."""
+        """The table of files: for each, the prefix of its children's paths, and its own path."""
         count = self.number()
         shared, own = self.shared(count)
         bases = self.numbers(count)
@@ -94,7 +94,7 @@ class Cursor:
     def references(
         self, files: list[tuple[str, str]], count: int, sizes: list[int] | None = None
     ) -> list[Reference]:
-        """References into files; their sizes are there too unless they are known."""
+        """References into files; their sizes are read too, unless they are known."""
         which, starts = self.numbers(count), self.numbers(count)
         sizes = self.numbers(count) if sizes is None else sizes
         if any(index >= len(files) for index in which):
@@ -113,14 +113,14 @@ class Tree:
         self.seen: set[tuple[str, int]] = set()
 
     def items(self) -> Iterator[tuple[str, Value]]:
-        """Every key with its value, or where that lies."""
+        """Every key, with its value or the place of the value."""
         size = (self.folder / MANIFEST).stat().st_size
         root, height = newest(self.body(Reference("", MANIFEST, 0, size), MAGIC_MANIFEST))
         if root is not None:
             yield from self.below(root, height, b"")
 
     def below(self, place: Reference, height: int, front: bytes) -> Iterator[tuple[str, Value]]:
-        """What a node holds, and those below it."""
+        """The keys and values of a node and of the nodes below it."""
         if (place.path, place.start) in self.seen or not 0 <= height <= HEIGHT:
             raise FileError("its tree leads to a node twice, or is too high")
         self.seen.add((place.path, place.start))
@@ -177,7 +177,7 @@ class Tree:
 
 
 def newest(manifest: Cursor) -> tuple[Reference | None, int]:
-    """The root of the newest version, None where that has no keys, and its height."""
+    """The root of the newest version, None if it has no keys, and its height."""
     manifest.take(16)  # an identity
     if manifest.number() != 0:
         raise FileError(
@@ -186,7 +186,7 @@ def newest(manifest: Cursor) -> tuple[Reference | None, int]:
     manifest.numbers(2)
     manifest.take(1)
     if manifest.number():
-        manifest.take(4)  # how hard it is packed
+        manifest.take(4)  # the compression level
     files = manifest.files("")
     count = manifest.number()
     manifest.numbers(count)
@@ -198,7 +198,7 @@ def newest(manifest: Cursor) -> tuple[Reference | None, int]:
 
 
 def values(node: Cursor, files: list[tuple[str, str]], count: int) -> list[Value]:
-    """The values of a leaf: those within it lie behind the references to the others."""
+    """The values of a leaf: references to values elsewhere come first, then the values in the node."""
     sizes, kinds = node.numbers(count), node.numbers(count)
     outside = [size for size, kind in zip(sizes, kinds, strict=True) if kind]
     references = iter(node.references(files, len(outside), outside))

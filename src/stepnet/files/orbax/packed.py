@@ -1,4 +1,4 @@
-"""Bytes that are packed with Zstandard or gzip, and no more of them than there may be."""
+"""Decompression of Zstandard, zlib and gzip, with a limit on the size of the result."""
 
 import zlib
 from typing import Any, cast
@@ -8,7 +8,7 @@ from stepnet.files.paths import library
 
 
 def unpacked(data: bytes, method: str, most: int) -> bytes:
-    """The bytes that were packed; raises `FileError`, without the path, for more than `most`, and for broken
+    """The decompressed bytes; raises `FileError`, without the path, for more than `most` and for damaged
     ones.
 
     >>> import zlib
@@ -29,22 +29,22 @@ def unpacked(data: bytes, method: str, most: int) -> bytes:
 
 
 def inflated(data: bytes, most: int) -> bytes:
-    """The bytes of a zlib or gzip stream, at most one more than may be."""
-    machine = zlib.decompressobj(wbits=47)  # either of the two
+    """The bytes of a zlib or gzip stream, at most `most` and one."""
+    decompressor = zlib.decompressobj(wbits=47)  # zlib or gzip
     try:
-        made = machine.decompress(data, most + 1)
+        made = decompressor.decompress(data, most + 1)
     except zlib.error as error:
         raise FileError(f"a part of it is damaged ({error})") from error
-    if not machine.eof and len(made) <= most:
+    if not decompressor.eof and len(made) <= most:
         raise FileError("a part of it is cut off")
     return made
 
 
 def from_zstandard(data: bytes, most: int) -> bytes:
-    """The bytes of a Zstandard frame, at most one more than may be."""
+    """The bytes of a Zstandard frame, at most `most` and one."""
     arrow: Any = library("pyarrow", "an Orbax checkpoint", "arrow")
     try:
         with arrow.CompressedInputStream(arrow.BufferReader(data), "zstd") as stream:
             return cast(bytes, stream.read(most + 1))
-    except OSError as error:  # which is what Arrow raises
+    except OSError as error:  # Arrow raises it for damaged data
         raise FileError(f"a part of it is damaged ({str(error)[:100]})") from error

@@ -1,7 +1,7 @@
-"""An array in the forms of Zarr 2 and 3: a description, and chunks, each under a key of its own.
+"""Arrays in the formats Zarr 2 and 3: a description, and chunks, each under its own key.
 
     NAME/.zarray, NAME/0.1         Zarr 2
-    NAME/zarr.json, NAME/c/0/1     Zarr 3, whose chunks can be shards of smaller ones, with a list at the end
+    NAME/zarr.json, NAME/c/0/1     Zarr 3; a chunk can be a shard of smaller chunks, with an index at its end
 
 Source: zarr-specs.readthedocs.io: v2, v3 core, and the codecs bytes, zstd, gzip, crc32c and sharding_indexed.
 """
@@ -42,7 +42,7 @@ Get = Callable[[str], bytes | None]
 
 @dataclass(frozen=True)
 class Form:
-    """What a description says: shape, chunks, dtype, how a chunk is packed, and how its key is made."""
+    """The form of an array: its shape, the shape of its chunks, dtype, compression, and how keys are made."""
 
     shape: tuple[int, ...]
     chunks: tuple[int, ...]
@@ -59,9 +59,9 @@ class Form:
 
 
 def array(description: bytes, get: Get, store: Store) -> Array:
-    """The array of a description, whose chunks `get` gives by their keys, None for one that is zeros."""
-    said = parsed(description, "description of an array", store)
-    form = third(said) if said.get("zarr_format") == 3 else second(said)
+    """The array of a description; get: gives a chunk by its key, None for one of zeros."""
+    described = parsed(description, "description of an array", store)
+    form = third(described) if described.get("zarr_format") == 3 else second(described)
     counts = [-(-length // chunk) for length, chunk in zip(form.shape, form.chunks, strict=True)]
     if math.prod(counts) > CHUNKS:
         raise FileError(f"it has an array in more than {CHUNKS} chunks")
@@ -83,7 +83,7 @@ def array(description: bytes, get: Get, store: Store) -> Array:
 
 
 def pieces(form: Form, data: bytes, store: Store) -> Iterator[tuple[tuple[int, ...], Array]]:
-    """The chunks in a chunk's bytes, each with where it begins: itself, or those in a shard."""
+    """The chunks in a chunk's bytes, each with its first index: the chunk itself, or those of a shard."""
     if form.inner is None:
         yield (0,) * len(form.shape), chunk(form, form.chunks, data, store)
         return
@@ -113,37 +113,37 @@ def chunk(form: Form, shape: tuple[int, ...], data: bytes, store: Store) -> Arra
     return numbers.reshape(shape, order=cast(Any, form.order))
 
 
-def second(said: Object) -> Form:
-    """What a description of Zarr 2 says."""
-    code, compressor = said.get("dtype"), said.get("compressor")
+def second(described: Object) -> Form:
+    """The form in a description of Zarr 2; raises `FileError` for one that is not read."""
+    code, compressor = described.get("dtype"), described.get("compressor")
     kind = CODES.get(code.lstrip("<|") if isinstance(code, str) else "")
     if (
-        said.get("zarr_format") != 2
-        or said.get("filters")
+        described.get("zarr_format") != 2
+        or described.get("filters")
         or kind is None
-        or said.get("order") not in ("C", "F")
+        or described.get("order") not in ("C", "F")
     ):
         raise FileError(
             f"it has an array of {str(code)[:50]!a} that is filtered, or of no dtype that is read"
         )
     packing = () if compressor is None else (str(fields(compressor).get("id")),)
-    separator = str(said.get("dimension_separator", "."))
-    zero(said.get("fill_value"))
-    shape, chunks = shapes(said.get("shape"), said.get("chunks"))
-    return Form(shape, chunks, None, kind, packing, str(said["order"]), separator=separator)
+    separator = str(described.get("dimension_separator", "."))
+    zero(described.get("fill_value"))
+    shape, chunks = shapes(described.get("shape"), described.get("chunks"))
+    return Form(shape, chunks, None, kind, packing, str(described["order"]), separator=separator)
 
 
-def third(said: Object) -> Form:
-    """What a description of Zarr 3 says."""
-    grid, encoding = fields(said.get("chunk_grid")), fields(said.get("chunk_key_encoding"))
-    kind = KINDS.get(str(said.get("data_type")))
+def third(described: Object) -> Form:
+    """The form in a description of Zarr 3; raises `FileError` for one that is not read."""
+    grid, encoding = fields(described.get("chunk_grid")), fields(described.get("chunk_key_encoding"))
+    kind = KINDS.get(str(described.get("data_type")))
     if kind is None or grid.get("name") != "regular" or encoding.get("name") not in ("default", "v2"):
         raise FileError(
-            f"it has an array of {str(said.get('data_type'))[:50]!a} or in chunks that are not read"
+            f"it has an array of {str(described.get('data_type'))[:50]!a} or in chunks that are not read"
         )
-    shape, chunks = shapes(said.get("shape"), fields(grid.get("configuration")).get("chunk_shape"))
-    zero(said.get("fill_value"))
-    codecs, inner = said.get("codecs"), None
+    shape, chunks = shapes(described.get("shape"), fields(grid.get("configuration")).get("chunk_shape"))
+    zero(described.get("fill_value"))
+    codecs, inner = described.get("codecs"), None
     if isinstance(codecs, list) and len(cast("list[Any]", codecs)) == 1:
         shard = fields(cast("list[Any]", codecs)[0])
         if shard.get("name") == "sharding_indexed":
@@ -173,18 +173,18 @@ def fields(value: Any) -> Mapping[str, Any]:
 
 
 def zero(fill: Any) -> None:
-    """Raises `FileError` where chunks that are left out are not zeros."""
+    """Raises `FileError` if missing chunks are not filled with zeros."""
     if fill not in (None, 0, False):
         raise FileError(f"it has an array filled with {str(fill)[:50]!a}, and only zeros are read")
 
 
 def shapes(shape: Any, chunks: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The shape of an array, and that of its chunks."""
+    """The shape of an array and that of its chunks; raises `FileError` unless they fit each other."""
     sizes: list[list[Any]] = [
-        list(cast("list[Any]", given)) if isinstance(given, list | tuple) else [None]
-        for given in (shape, chunks)
+        list(cast("list[Any]", value)) if isinstance(value, list | tuple) else [None]
+        for value in (shape, chunks)
     ]
-    whole = all(type(size) is int and 0 <= size < 1 << 48 for size in (*sizes[0], *sizes[1]))
-    if not whole or len(sizes[0]) != len(sizes[1]) or len(sizes[0]) > AXES or 0 in sizes[1]:
+    are_sizes = all(type(size) is int and 0 <= size < 1 << 48 for size in (*sizes[0], *sizes[1]))
+    if not are_sizes or len(sizes[0]) != len(sizes[1]) or len(sizes[0]) > AXES or 0 in sizes[1]:
         raise FileError("it has an array without a shape and chunks that fit")
     return tuple(sizes[0]), tuple(sizes[1])

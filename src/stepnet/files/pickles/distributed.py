@@ -1,8 +1,8 @@
 """The tensors of a folder of torch.distributed.checkpoint.save by name, without PyTorch.
 
-    .metadata        a pickle: the shape of every tensor, and where each piece of it lies
-    __0_0.distcp     pieces one behind the other, each a file of torch.save with one tensor
-    __1_0.distcp     those of the next process
+    .metadata        a pickle: the shape of every tensor, and the place of each of its pieces
+    __0_0.distcp     pieces one after the other, each a file of torch.save with one tensor
+    __1_0.distcp     the pieces of the next process
 
 Source: torch/distributed/checkpoint/metadata.py and filesystem.py of PyTorch 2.13.
 """
@@ -33,29 +33,30 @@ Offsets = tuple[int, ...]
 def read(path: str | Path) -> dict[str, Array]:
     """The tensors of a checkpoint by name; path is its folder, or its file .metadata.
 
-    Raises `FileError`, with the path, for what is missing, truncated or no such checkpoint.
+    Raises `FileError`, with the path, for files that are missing, truncated or foreign.
     """
     folder = Path(path) if Path(path).is_dir() else Path(path).parent
     try:
-        metadata = jsons.within(folder, METADATA)
-        size = metadata.stat().st_size
+        file = jsons.within(folder, METADATA)
+        size = file.stat().st_size
         if size > LARGEST:
             raise FileError(f"its {METADATA} has more than {LARGEST} bytes")
         store = Store(None, size)
-        for file in folder.glob("*.distcp"):
-            store.beside(file.name, file.stat().st_size)
-        root = fields(load(Source(BytesIO(metadata.read_bytes()), 0, size), store=store))
-        shapes = {joined((name,)): shape_of(name, told) for name, told in items(root, "state_dict_metadata")}
+        for shard in folder.glob("*.distcp"):
+            store.beside(shard.name, shard.stat().st_size)
+        root = fields(load(Source(BytesIO(file.read_bytes()), 0, size), store=store))
+        described = items(root, "state_dict_metadata")
+        shapes = {joined((name,)): shape_of(name, metadata) for name, metadata in described}
         pieces: dict[str, dict[Offsets, Array]] = {name: {} for name in shapes}
-        for key, told in items(root, "storage_data"):
-            index, place = fields(key), fields(told)
+        for key, value in items(root, "storage_data"):
+            index, place = fields(key), fields(value)
             name = joined((index.get("fqn"),))
-            if shapes.get(name) is None:  # what is no tensor is a pickle of its own
+            if shapes.get(name) is None:  # not a tensor, but a pickle of another object
                 continue
             offsets = index.get("offset") or (0,) * len(shapes[name] or ())
             pieces[name][counts(name, offsets)] = piece(folder, name, place, store)
         return {
-            name: whole(name, shape, pieces[name], store)
+            name: assembled(name, shape, pieces[name], store)
             for name, shape in shapes.items()
             if shape is not None
         }
@@ -66,7 +67,7 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def fields(value: object) -> dict[str, object]:
-    """The attributes of an object by name; a torch.Size, which is called with a tuple, is that tuple."""
+    """The attributes of an object by name, where a torch.Size becomes a tuple."""
     if not isinstance(value, Call):
         raise FileError(f"its {METADATA} has type {type(value).__name__} where an object must be")
     return {name: sized(item) for name, item in attributes(value) if isinstance(name, str)}
@@ -85,10 +86,10 @@ def items(root: dict[str, object], name: str) -> list[tuple[object, object]]:
     return value.items
 
 
-def shape_of(name: object, told: object) -> Offsets | None:
-    """The shape of a tensor; None for what is none."""
-    size = fields(told).get("size")
-    if isinstance(told, Call) and told.name.endswith(".BytesStorageMetadata"):
+def shape_of(name: object, metadata: object) -> Offsets | None:
+    """The shape of a tensor by its metadata; None for an object that is no tensor."""
+    size = fields(metadata).get("size")
+    if isinstance(metadata, Call) and metadata.name.endswith(".BytesStorageMetadata"):
         return None
     if not is_shape(size):
         raise FileError(f"{name!a} has a shape that no array can have")
@@ -96,14 +97,14 @@ def shape_of(name: object, told: object) -> Offsets | None:
 
 
 def counts(name: str, value: object) -> Offsets:
-    """Where a piece of a tensor begins along each axis."""
+    """The index along each axis at which a piece of a tensor begins."""
     if not are_counts(value):
         raise FileError(f"a piece of {name!r} begins nowhere")
     return cast(Offsets, parts(value))
 
 
 def piece(folder: Path, name: str, place: dict[str, object], store: Store) -> Array:
-    """The numbers of one piece of a tensor, out of the file that holds it."""
+    """The numbers of one piece of a tensor, read from its file."""
     match place:
         case {"relative_path": file, "offset": int(start), "length": int(length)} if start >= 0 <= length:
             path = jsons.within(folder, file)
@@ -125,20 +126,22 @@ def piece(folder: Path, name: str, place: dict[str, object], store: Store) -> Ar
     return arrays["tensor"]
 
 
-def whole(name: str, shape: Offsets, pieces: dict[Offsets, Array], store: Store) -> Array:
-    """A tensor put together from all of its pieces."""
+def assembled(name: str, shape: Offsets, pieces: dict[Offsets, Array], store: Store) -> Array:
+    """A tensor assembled from its pieces; raises `FileError` unless they fill it exactly."""
     if len(pieces) == 1 and next(iter(pieces.values())).shape == shape:
         return next(iter(pieces.values()))
     if sum(array.size for array in pieces.values()) != math.prod(shape) or not pieces:
         raise FileError(f"not all pieces of {name!r} are there")
     dtype = next(iter(pieces.values())).dtype
     store.take(math.prod(shape) * (dtype.itemsize + 1), f"{name!r}")
-    made, there = np.empty(shape, dtype), np.zeros(shape, np.bool_)
+    made, filled = np.empty(shape, dtype), np.zeros(shape, np.bool_)
     for offsets, array in pieces.items():
-        place = tuple(slice(at, at + length) for at, length in zip(offsets, array.shape, strict=False))
-        if len(offsets) != len(shape) or made[place].shape != array.shape or there[place].any():
+        place = tuple(
+            slice(start, start + length) for start, length in zip(offsets, array.shape, strict=False)
+        )
+        if len(offsets) != len(shape) or made[place].shape != array.shape or filled[place].any():
             raise FileError(f"a piece of {name!r} does not lie in it, or on another one")
         if array.dtype != dtype:
             raise FileError(f"the pieces of {name!r} are of several dtypes")
-        made[place], there[place] = array, True
+        made[place], filled[place] = array, True
     return made

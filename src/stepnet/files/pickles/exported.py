@@ -68,25 +68,25 @@ def in_archive(stream: BufferedIOBase, size: int) -> dict[str, Array]:
     older = [member for name, member in members.items() if name.endswith(OLDER)]
     if not listed and not older:
         raise FileError("this zip is none of torch.export.save's: it holds no list of weights")
-    found: dict[str, Array] = {}
+    merged: dict[str, Array] = {}
     for member in older:
         place = zips.place_of(stream, member, size)
-        found |= new(found, arrays_in(part(stream, place), place.size))
+        merged |= new(merged, arrays_in(part(stream, place), place.size))
     for member in listed:
         folder, _, file = member.name.rpartition("/")
-        configs = [one.name for one in listed if one.name.endswith(file.partition("_")[2])]
+        configs = [entry.name for entry in listed if entry.name.endswith(file.partition("_")[2])]
         model = f"{file.removesuffix(CONFIGS[0]).removesuffix(CONFIGS[1])}." if len(configs) > 1 else ""
         data = bytes_at(stream, zips.place_of(stream, member, size)).tobytes()
         config = jsons.parsed(data, file, Store(None, size)).get("config")
         entries = cast("dict[str, Any]", config) if isinstance(config, dict) else {}
         inner = weights(stream, size, members, folder, entries)
-        found |= new(found, {f"{model}{name}": array for name, array in inner.items()})
-    return found
+        merged |= new(merged, {f"{model}{name}": array for name, array in inner.items()})
+    return merged
 
 
-def new(found: dict[str, Array], more: dict[str, Array]) -> dict[str, Array]:
-    """More arrays, none of which has the name of another."""
-    for name in more.keys() & found.keys():
+def new(merged: dict[str, Array], more: dict[str, Array]) -> dict[str, Array]:
+    """The arrays `more`; raises `FileError` if one has the name of an array that was merged before."""
+    for name in more.keys() & merged.keys():
         raise FileError(f"it holds two arrays of the name {name!a}")
     return more
 
@@ -94,31 +94,31 @@ def new(found: dict[str, Array], more: dict[str, Array]) -> dict[str, Array]:
 def weights(
     stream: BufferedIOBase, size: int, members: dict[str, Member], folder: str, entries: dict[str, Any]
 ) -> dict[str, Array]:
-    """The tensors that a list of weights says lie in its folder."""
+    """The tensors of a list of weights, which lie in the folder of that list."""
     tensors: list[tuple[object, object]] = []
     places: dict[str, Place] = {}
-    found: dict[str, Array] = {}
-    for name, said in entries.items():
-        entry = cast("dict[str, Any]", said) if isinstance(said, dict) else {}
+    pickled: dict[str, Array] = {}
+    for name, value in entries.items():
+        entry = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
         member = members.get(f"{folder}/{entry.get('path_name')}")
         if member is None:
             raise FileError(f"it does not hold the numbers of {name[:100]!a}")
         if entry.get("use_pickle") and entry.get("tensor_meta") is None:
-            continue  # an object of a class of its own, which is no tensor
+            continue  # an object that is no tensor
         place = zips.place_of(stream, member, size)
         if entry.get("use_pickle"):
-            found |= {
+            pickled |= {
                 name if key == "tensor" else f"{name}.{key}": array
                 for key, array in arrays_in(part(stream, place), place.size).items()
             }
             continue
         places[member.name] = place
         tensors.append((name, tensor_of(name, member.name, place.size, entry.get("tensor_meta"))))
-    return {**arrays(stream, size, Pairs(tensors), places.get, big=False), **found}
+    return {**arrays(stream, size, Pairs(tensors), places.get, big=False), **pickled}
 
 
 def tensor_of(name: str, key: str, size: int, meta: Any) -> Tensor:
-    """A tensor as a part of a storage of `size` bytes, by what its tensor_meta says."""
+    """A tensor as a part of a storage of `size` bytes, by its tensor_meta."""
     fields = cast("dict[str, Any]", meta) if isinstance(meta, dict) else {}
     dtype = DTYPES.get(cast(Any, fields.get("dtype")))
     if dtype is None:
@@ -131,7 +131,7 @@ def tensor_of(name: str, key: str, size: int, meta: Any) -> Tensor:
 
 
 def numbers(values: Any) -> Any:
-    """Numbers that are written [{"as_int": 9}, ...]; None for what is written in another way."""
+    """Numbers in the form [{"as_int": 9}, ...]; None for values in another form."""
     listed = cast("list[Any]", values) if isinstance(values, list) else [None]
     fields = [cast("dict[str, Any]", value) if isinstance(value, dict) else {} for value in listed]
     return tuple(field["as_int"] for field in fields) if all("as_int" in field for field in fields) else None

@@ -1,6 +1,6 @@
 """The weights in a .nemo file by name: a tar of model_config.yaml and of model_weights.ckpt, a state dict.
 
-NeMo 1 compressed the tar by gzip; such a file is unpacked in memory, and takes no more than any file.
+NeMo 1 compressed the tar by gzip. Such a file is unpacked in memory, within the usual limit.
 Source: nemo/core/connectors/save_restore_connector.py of NeMo 1 and 2.
 """
 
@@ -40,17 +40,17 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def unpacked(stream: BufferedIOBase, store: Store) -> BytesIO:
-    """What a file holds that gzip compressed; raises `FileError`, short and without the path."""
+    """The decompressed content of a gzip file; raises `FileError`, short and without the path."""
     stream.seek(0)
-    machine, made = zlib.decompressobj(wbits=31), BytesIO()
+    decompressor, content = zlib.decompressobj(wbits=31), BytesIO()
     try:
-        while not machine.eof:
-            data = machine.unconsumed_tail or stream.read(PIECE)
+        while not decompressor.eof:
+            data = decompressor.unconsumed_tail or stream.read(PIECE)
             if not data:
                 raise FileError("its compressed tar is cut off")
-            piece = machine.decompress(data, PIECE)
+            piece = decompressor.decompress(data, PIECE)
             store.take(len(piece), "its compressed tar")
-            made.write(piece)
+            content.write(piece)
     except zlib.error as error:
         raise FileError(f"its compressed tar is damaged ({error})") from error
-    return made
+    return content

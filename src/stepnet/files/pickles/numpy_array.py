@@ -1,4 +1,4 @@
-"""What stands for a NumPy array in a pickle, and the array that it is, made of bytes in the pickle itself.
+"""NumPy arrays in a pickle: the calls that rebuild them, and the arrays, made from bytes in the pickle.
 
 Source: array_reduce and array_setstate in numpy/_core/src/multiarray/methods.c of NumPy 2.
 """
@@ -22,28 +22,28 @@ KINDS = "fiubc"  # of dtypes: numbers and truth values
 
 
 def is_numpy(value: object) -> bool:
-    """Whether a value of a pickle stands for an array."""
+    """Whether a value of a pickle is a call that rebuilds an array."""
     return isinstance(value, Call) and value.name in NAMES
 
 
 def of_numbers(value: object) -> bool:
-    """Whether it stands for an array of numbers, and not of texts, dates or objects of Python."""
+    """Whether a value is a call that rebuilds an array of numbers, and not of texts, dates or objects."""
     if not isinstance(value, Call) or not is_numpy(value):
         return False
-    known = [one for one in fields(value) if isinstance(one, Call) and one.name == "numpy.dtype"]
-    code = known[0].arguments[:1] if known else ()
-    return any(isinstance(one, str) and one[:1] in KINDS for one in code)
+    dtypes = [item for item in fields(value) if isinstance(item, Call) and item.name == "numpy.dtype"]
+    codes = dtypes[0].arguments[:1] if dtypes else ()
+    return any(isinstance(code, str) and code[:1] in KINDS for code in codes)
 
 
 def fields(call: Call) -> tuple[object, ...]:
-    """The shape, dtype, order and bytes of an array, in the order of its kind of call."""
+    """The fields of an array, in the order of the function that rebuilds it."""
     return parts(call.state) if call.name in RECONSTRUCT else call.arguments
 
 
 def described(
     name: str, call: Call, dtypes: Mapping[str, object], advice: str
 ) -> tuple[np.dtype[np.generic], tuple[int, ...], str, object]:
-    """The dtype, shape, order (C or F) and bytes of an array in a pickle; dtypes: those that may be."""
+    """The dtype, shape, order (C or F) and bytes of an array in a pickle; dtypes: those that are allowed."""
     match fields(call):
         case (_, shape, Call(name="numpy.dtype") as dtype, bool(fortran), data):
             order = "F" if fortran else "C"
@@ -57,7 +57,7 @@ def described(
 
 
 def dtype_of(name: str, call: Call, dtypes: Mapping[str, object]) -> np.dtype[np.generic]:
-    """The dtype that a pickle means, in the byte order that it has there."""
+    """The dtype of an array in a pickle, with its byte order; raises `FileError` if it is not in `dtypes`."""
     code = call.arguments[0] if call.arguments else None
     order = (*parts(call.state), None, None)[1]
     if not isinstance(code, str) or code not in dtypes:
@@ -70,7 +70,9 @@ def dtype_of(name: str, call: Call, dtypes: Mapping[str, object]) -> np.dtype[np
 def array_of(
     name: str, dtype: np.dtype[np.generic], shape: tuple[int, ...], order: str, data: object
 ) -> Array:
-    """The array of a pickle's bytes, which it keeps unless they must be turned; Python 2's are a text."""
+    """The array of a pickle's bytes, without a copy if its byte order is native. Python 2's bytes are a
+    text.
+    """
     if isinstance(data, str):
         try:
             data = latin(data)
@@ -78,8 +80,8 @@ def array_of(
             raise FileError(f"{name!r} has a text where its bytes must be") from None
     size = math.prod(shape) * dtype.itemsize
     if not isinstance(data, bytearray) or len(data) != size:
-        found = f"{len(data)} bytes" if isinstance(data, bytearray) else "none"
-        raise FileError(f"{name!r} of shape {shape} and dtype {dtype} needs {size} bytes and has {found}")
+        held = f"{len(data)} bytes" if isinstance(data, bytearray) else "none"
+        raise FileError(f"{name!r} of shape {shape} and dtype {dtype} needs {size} bytes and has {held}")
     array = np.ndarray(shape, dtype, data, order=cast(Literal["C", "F"], order))
     if dtype == np.bool_ and (array.view(np.uint8) > 1).any():
         raise FileError(f"{name!r} holds truth values other than 0 and 1")

@@ -1,10 +1,11 @@
-"""Where tensors lie in objects of a program's own classes: what torch.save(model) writes, and TorchScript.
+"""The tensors in pickled objects: whole modules written by torch.save(model), and TorchScript.
 
-1  An object is a `Call` with a state: its attributes by name. Its class is a name, which nobody looks up.
-2  A module of torch.nn holds `_parameters`, `_buffers` and `_modules`; the keys in these are the names that a
-   state dict has. TorchScript has the same as attributes of the object itself.
-3  What a recurrent module is set to is in its other attributes; of TorchScript only what is not constant is.
-4  Tensors that only other attributes hold come behind these, by the attributes' names.
+1  An object is a `Call` with a state: its attributes by name. Its class is a name that is never imported.
+2  A module of torch.nn holds `_parameters`, `_buffers` and `_modules`; the keys in these are the names of a
+   state dict. A TorchScript module has its tensors as attributes of the object itself.
+3  The settings of a recurrent module are other attributes; TorchScript stores only those that are not
+   constant.
+4  Tensors in other attributes follow after those of the state dict, under the attributes' names.
 
 Source: torch/nn/modules/module.py and torch/jit/_pickle.py of PyTorch 2.13.
 """
@@ -19,15 +20,16 @@ from stepnet.files.pickles.values import Call, Inside, Pairs, children, leaves, 
 REGISTERED = ("_parameters", "_buffers", "_modules")
 SCRIPTED = "__torch__."  # before the names of TorchScript's classes
 TYPED = "torch.jit._pickle."  # a value of TorchScript with its type
-AGAIN = "_flat_weights"  # where torch.nn.GRU, LSTM and RNN hold their parameters a second time
-NONLINEARITY = {"RNN_TANH": "tanh", "RNN_RELU": "relu"}  # by torch.nn.RNN's mode, as older versions have it
+AGAIN = "_flat_weights"  # torch.nn.GRU, LSTM and RNN hold their parameters here a second time
+NONLINEARITY = {"RNN_TANH": "tanh", "RNN_RELU": "relu"}  # by the mode of torch.nn.RNN in older versions
 
 
 @dataclass(frozen=True)
 class Held:
-    """What a file of torch.save holds: arrays by name, and what its whole recurrent modules are set to, by
-    what is before the names of their arrays and by PyTorch's own names. classes: of those that are a
-    program's own, by what is before the names of their arrays.
+    """The contents of a file of torch.save.
+
+    arrays: by name. settings: of whole recurrent modules, by the prefix of their names, then by PyTorch's
+    name of the setting. classes: of modules whose class is not PyTorch's, by the prefix of their names.
     """
 
     arrays: dict[str, np.ndarray]
@@ -36,34 +38,32 @@ class Held:
 
     @classmethod
     def of(cls, arrays: dict[str, np.ndarray], root: object) -> "Held":
-        """Arrays with what a pickle's value says of the modules that they are of."""
-        return cls(arrays, settings(root), by_front(root, own_class))
+        """Arrays with the settings and classes of the modules in a pickle's value."""
+        return cls(arrays, settings(root), by_prefix(root, own_class))
 
 
 def settings(root: object) -> dict[str, dict[str, str]]:
-    """What recurrent modules in a pickle's value are set to, by what is before the names of their arrays.
+    """The settings of the recurrent modules in a pickle's value, by the prefix of their names.
 
     >>> none, weights = Pairs([]), Pairs([("weight_ih_l0", 1)])
     >>> state = [("mode", "RNN_RELU"), ("_parameters", weights), ("_buffers", none), ("_modules", none)]
     >>> settings(Pairs([("rnn", Call("torch.nn.modules.rnn.RNN", (), Pairs(state)))]))
     {'rnn.': {'nonlinearity': 'relu'}}
     """
-    return {front: {"nonlinearity": said} for front, said in by_front(root, nonlinearity).items()}
+    return {prefix: {"nonlinearity": setting} for prefix, setting in by_prefix(root, nonlinearity).items()}
 
 
-def by_front(root: object, said: Callable[[object], str]) -> dict[str, str]:
-    """What is said of modules in a pickle's value, where it is anything, by what is before the names of
-    their arrays.
-    """
+def by_prefix(root: object, fact: Callable[[object], str]) -> dict[str, str]:
+    """A fact about each module in a pickle's value, by the prefix of its names, without empty facts."""
     return {
-        f"{name}." if name else "": said(module)
+        f"{name}." if name else "": fact(module)
         for inside in (everything(), registered)
-        for name, module in leaves(root, lambda value: bool(said(value)), inside)
+        for name, module in leaves(root, lambda value: bool(fact(value)), inside)
     }
 
 
 def own_class(value: object) -> str:
-    """The class of what has a recurrent module's weights, where it is none of PyTorch's; else nothing.
+    """The class of an object with a recurrent module's weights, if it is not PyTorch's; else "".
 
     >>> none, weights = Pairs([]), Pairs([("weight_ih_l0", 1)])
     >>> state = Pairs([("_parameters", weights), ("_buffers", none), ("_modules", none)])
@@ -77,7 +77,7 @@ def own_class(value: object) -> str:
 
 
 def has_weights(value: Call) -> bool:
-    """Whether an object has weights that are called as those of recurrent modules are."""
+    """Whether an object has weights with the names of a recurrent module's."""
     if not isinstance(value.state, Pairs | tuple):
         return False
     names = [name for name, _ in registered(value) if isinstance(name, str)]
@@ -85,16 +85,16 @@ def has_weights(value: Call) -> bool:
 
 
 def nonlinearity(value: object) -> str:
-    """What a recurrent module's nonlinearity is; nothing of what is none, or has none."""
+    """The nonlinearity of a recurrent module; "" for any other value, and for a module without one."""
     if not isinstance(value, Call) or not has_weights(value):
         return ""
     known = {name: item for name, item in attributes(value) if isinstance(item, str)}
-    said = known.get("nonlinearity", NONLINEARITY.get(known.get("mode", "")))
-    return said if said in ("tanh", "relu") else ""
+    setting = known.get("nonlinearity", NONLINEARITY.get(known.get("mode", "")))
+    return setting if setting in ("tanh", "relu") else ""
 
 
 def registered(value: object) -> Iterable[tuple[object, object]]:
-    """What a state dict of a value has: of a module, what is registered in it; of any other object, nothing.
+    """The items that a state dict has of a value: what is registered in a module, nothing of other objects.
 
     >>> none = Pairs([])
     >>> state = Pairs([("_parameters", Pairs([("weight", 1)])), ("_buffers", none), ("_modules", none)])
@@ -111,7 +111,11 @@ def registered(value: object) -> Iterable[tuple[object, object]]:
 
 
 def everything() -> Inside:
-    """What gives all that objects hold, of each object once, as they often hold one another."""
+    """A function that gives everything that an object holds, once per object, as objects may hold one
+    another.
+
+    It is for `leaves`.
+    """
     seen: set[int] = set()
 
     def inside(value: object) -> Iterable[tuple[object, object]]:
@@ -136,13 +140,13 @@ def everything() -> Inside:
 def unless(
     items: list[tuple[object, object]], already: Iterable[tuple[object, object]]
 ) -> list[tuple[object, object]]:
-    """The items that are not among others."""
-    there = {id(item) for _, item in already}
-    return [(name, item) for name, item in items if id(item) not in there]
+    """The items whose values are not in `already`."""
+    known = {id(item) for _, item in already}
+    return [(name, item) for name, item in items if id(item) not in known]
 
 
 def attributes(value: Call) -> Iterable[tuple[object, object]]:
-    """The attributes that an object's state sets: a dictionary, or one and another of its slots."""
+    """The attributes that an object's state sets: a dictionary, or a pair of one and another for slots."""
     states = parts(value.state) or (value.state,)
     if all(state is None or isinstance(state, Pairs) for state in states):
         return [pair for state in states if isinstance(state, Pairs) for pair in state.items]

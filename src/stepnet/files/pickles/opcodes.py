@@ -1,12 +1,12 @@
-"""What a pickle holds, read with nothing run: PyTorch's and Paddle's files are pickles of arrays.
+"""Reads pickles without running them: PyTorch's and Paddle's files are pickles of arrays.
 
-1  A pickle is a program for a machine with a stack, and Python's own reader imports and calls whatever it
-   names. This one imports nothing and calls nothing: a name is a text, and a call of one becomes a `Call`, a
-   record that whoever reads the file takes apart. Where a kind of file needs few names, others are refused.
-2  Dictionaries become `Pairs`: keys of a hostile file are never hashed, so they cannot be made to collide.
-3  Every count is compared with the bytes that are left before memory is taken; the number of opcodes and of
-   open marks has a limit, and every value is counted (store.py).
-4  An opcode that pickles of arrays do without is refused by its name.
+1  A pickle is a program for a stack machine. Python's own reader imports and calls whatever it names. This
+   one imports and calls nothing: a name is a text, and a call becomes a `Call`, a record for the reader of
+   the file to interpret. A kind of file that needs only few names refuses all others.
+2  Dictionaries become `Pairs`: keys are never hashed, so a hostile file cannot make them collide.
+3  Every count is compared with the bytes that are left before memory is allocated. The numbers of opcodes and
+   of open marks have limits, and every value is counted (store.py).
+4  Opcodes that pickles of arrays do not need are refused by name.
 
 Source: CPython's Lib/pickletools.py, which documents every opcode of protocols 0 to 5.
 """
@@ -22,11 +22,11 @@ from stepnet.errors import FileError
 from stepnet.files.pickles.values import Call, Name, Pairs
 from stepnet.files.store import OBJECT, Store
 
-OPCODES = 1 << 21  # in one pickle: a tensor takes about 35
+OPCODES = 1 << 21  # in a pickle: a tensor takes about 35
 MARKS = 1000  # containers within containers
 CHUNK = 1 << 16  # characters that become bytes at a time
 
-# Names that are known and stand for nothing: what often lies beside the arrays of a checkpoint.
+# Names that are allowed and ignored: objects that often lie beside the arrays of a checkpoint.
 INERT = frozenset(
     f"{module}.{name}"
     for module, names in {
@@ -48,26 +48,26 @@ Container = TypeVar("Container", bound="Pairs | Call")
 
 @dataclass
 class Source:
-    """The part of an open file from `position` to `end`; what is taken moves `position`."""
+    """The part of an open file from `position` to `end`; reading moves `position`."""
 
     stream: io.BufferedIOBase
     position: int
     end: int
 
     def take(self, count: int) -> bytes:
-        """The next `count` bytes; raises `FileError` where fewer are left."""
+        """The next `count` bytes; raises `FileError` if fewer are left."""
         self.room(count)
         data = self.stream.read(count)
         self.position += len(data)
         return data if len(data) == count else self.cut()
 
     def take_block(self, count: int) -> bytearray:
-        """The next `count` bytes, in memory that an array can have as its own."""
+        """The next `count` bytes, in writable memory that an array can use."""
         self.room(count)
         block = bytearray(count)
-        found = self.stream.readinto(block)
-        self.position += found
-        return block if found == count else self.cut()
+        count_read = self.stream.readinto(block)
+        self.position += count_read
+        return block if count_read == count else self.cut()
 
     def take_line(self) -> bytes:
         """The next line, without its end."""
@@ -76,18 +76,18 @@ class Source:
         return line[:-1] if line.endswith(b"\n") else self.cut()
 
     def room(self, count: int) -> None:
-        """Raises `FileError` where fewer than `count` bytes are left."""
+        """Raises `FileError` if fewer than `count` bytes are left."""
         if not 0 <= count <= self.end - self.position:
             self.cut()
 
     def cut(self) -> NoReturn:
-        """Raises `FileError`, as the bytes end too early."""
+        """Raises the `FileError` for bytes that end too early."""
         raise FileError(f"its pickle is cut off at byte {self.end}")
 
 
 @dataclass
 class Machine:
-    """What a pickle runs on: a stack with marks in it, and the memo of values that come again."""
+    """The state of a stack machine that reads a pickle: a stack, its marks, and the memo of shared values."""
 
     source: Source
     names: frozenset[str] | None
@@ -107,20 +107,20 @@ class Machine:
         return self.stack.pop()
 
     def top(self) -> object:
-        """The value at the top, which stays."""
+        """The value at the top, which stays on the stack."""
         value = self.pop()
         self.stack.append(value)
         return value
 
     def pop_kind(self, kind: type[Kind]) -> Kind:
-        """The value at the top, which must be of a kind."""
+        """Pops the value at the top; raises `FileError` unless it is of a kind."""
         value = self.pop()
         if not isinstance(value, kind):
             raise FileError(f"its pickle has type {type(value).__name__} where {kind.__name__} must be")
         return value
 
     def pop_marked(self) -> list[object]:
-        """The values above the last mark, and the mark with them."""
+        """Pops the last mark and all values above it; gives the values."""
         if not self.marks:
             raise FileError("its pickle closes a mark that is not open")
         mark = self.marks.pop()
@@ -129,7 +129,7 @@ class Machine:
         return values
 
     def spend(self, count: int) -> None:
-        """Raises `FileError` where what is made out of shared values exceeds what the file holds."""
+        """Counts values made from shared ones; raises `FileError` for more than the file has bytes."""
         self.spent += count
         if self.spent > self.source.end:
             raise FileError("its pickle makes more out of its values than it holds")
@@ -140,7 +140,7 @@ Arguments = tuple[object, ...]
 
 
 def refuse(identity: object) -> object:
-    """Raises `FileError`: what a kind of file that holds all its values does with an identity."""
+    """Raises `FileError`: the treatment of persistent ids in files that hold all their values."""
     raise FileError("its pickle asks for values outside it, which this kind of file does not have")
 
 
@@ -155,13 +155,13 @@ def load(
     r"""The value of a pickle: None, bool, int, float, str, bytearray, tuple, list (for sets too), `Pairs`,
     `Name` or `Call`; `source` is left behind the pickle.
 
-    names: what the pickle may name, beside containers and `INERT`; any other name is refused, with `advice`
-    on what to do about it. None: whatever it names, as what classes of a program's own hold is data as well.
-    persistent: what becomes of the identity of a value that lies outside; without it such are refused.
+    names: the names that the pickle may use, beside containers and `INERT`; any other name is refused, with
+    `advice` on what to do about it. None allows all names.
+    persistent: gives the value of a persistent id; by default these are refused.
     encoding: of the strings of Python 2.
-    store: how much memory the values may take; without it as much as the source's size allows.
+    store: the limit on memory; by default that of the source's size.
 
-    Raises `FileError`, a short sentence without the path, whatever the bytes.
+    Raises `FileError`, a short sentence without the path, for any bytes that are no valid pickle.
 
     >>> load(Source(io.BytesIO(b"(K\x01X\x01\x00\x00\x00at."), 0, 11))
     (1, 'a')
@@ -184,47 +184,47 @@ def load(
             raise FileError(f"its pickle has opcode {name} at byte {start}, which arrays do without")
         try:
             ACTIONS[code](machine)
-        except ValueError as error:  # a number that is none, or a text that is none in its encoding
+        except ValueError as error:  # a broken number, or a text that its encoding does not allow
             raise FileError(f"its pickle has a broken {name} at byte {start}") from error
     raise FileError(f"its pickle has more than {OPCODES} opcodes, which no state dict needs")
 
 
 def push(value: Callable[[Machine], object]) -> Action:
-    """The action that pushes what `value` gives."""
+    """The action that pushes the result of `value`."""
     return lambda machine: machine.stack.append(value(machine))
 
 
 def number(form: str) -> Callable[[Machine], int]:
-    """What takes a number in a form of `struct`."""
+    """A function that reads a number; form: as for `struct`."""
     size = struct.calcsize(form)
     return lambda machine: struct.unpack(form, machine.source.take(size))[0]
 
 
 def counted(form: str, value: Callable[[bytes], object]) -> Action:
-    """The action that pushes what `value` makes of as many bytes as a number in `form` says."""
+    """The action that reads a length in `form` and that many bytes, and pushes `value` of these."""
     count = number(form)
     return push(lambda machine: value(machine.source.take(count(machine))))
 
 
 def block(form: str) -> Action:
-    """The action that pushes as many bytes as a number in `form` says."""
+    """The action that reads a length in `form`, and pushes that many bytes."""
     count = number(form)
     return push(lambda machine: machine.source.take_block(count(machine)))
 
 
 def string(form: str) -> Action:
-    """The action that pushes a string of Python 2, as long as a number in `form` says."""
+    """The action that reads a length in `form`, and pushes a string of Python 2 of that many bytes."""
     count = number(form)
     return push(lambda machine: machine.source.take(count(machine)).decode(machine.encoding))
 
 
 def line(value: Callable[[bytes], object]) -> Action:
-    """The action that pushes what `value` makes of the next line."""
+    """The action that pushes `value` of the next line."""
     return push(lambda machine: value(machine.source.take_line()))
 
 
 def text(data: bytes) -> str:
-    """A text, in which Python's picklers let surrogates stand alone."""
+    """A text in UTF-8, where lone surrogates are allowed, as Python's picklers write them."""
     return data.decode("utf-8", "surrogatepass")
 
 
@@ -244,7 +244,7 @@ def tuple_of(count: int) -> Action:
 
 
 def drop(value: object) -> None:
-    """Nothing: a value that was taken from the stack is left out."""
+    """Does nothing: a popped value is discarded."""
 
 
 def mark(machine: Machine) -> None:
@@ -255,7 +255,9 @@ def mark(machine: Machine) -> None:
 
 
 def put(index: Callable[[Machine], int]) -> Action:
-    """The action that notes the value at the top. Every pickler counts its notes up, Python 2's from 1."""
+    """The action that stores the value at the top in the memo. Picklers number the memo in order, Python 2's
+    from 1.
+    """
 
     def action(machine: Machine) -> None:
         place, notes = index(machine), len(machine.memo)
@@ -270,7 +272,7 @@ def put(index: Callable[[Machine], int]) -> Action:
 
 
 def get(index: Callable[[Machine], int]) -> Action:
-    """The action that pushes a value that was noted."""
+    """The action that pushes a value of the memo."""
 
     def noted(machine: Machine) -> object:
         place = index(machine)
@@ -282,12 +284,12 @@ def get(index: Callable[[Machine], int]) -> Action:
 
 
 def line_number(machine: Machine) -> int:
-    """The number that protocol 0 gives a noted value."""
+    """The number of a value in the memo, in protocol 0."""
     return int(machine.source.take_line())
 
 
 def extend(machine: Machine, values: list[object]) -> None:
-    """Puts values behind those of a list or a set."""
+    """Appends values to a list or a set."""
     target = machine.top()
     if isinstance(target, Call):  # of a class made of lists
         target.items.extend(enumerate(values, len(target.items)))
@@ -306,7 +308,7 @@ def update(machine: Machine, values: list[object]) -> None:
 
 
 def add(target: Container, values: Sequence[object]) -> Container:
-    """A dictionary with keys and values, in turn, put into it."""
+    """A dictionary after keys and values, in turn, were put into it."""
     if len(values) % 2:
         raise FileError("its pickle has a key without a value")
     target.items.extend(zip(values[::2], values[1::2], strict=True))
@@ -314,7 +316,7 @@ def add(target: Container, values: Sequence[object]) -> Container:
 
 
 def name(machine: Machine, module: str, text: str) -> None:
-    """Pushes a name that is in the table. Up to protocol 2 `builtins` is written `__builtin__`."""
+    """Pushes a name if it is allowed. Up to protocol 2 `builtins` is written `__builtin__`."""
     full = f"{'builtins' if module == '__builtin__' else module}.{text}"
     if machine.names is not None and full not in machine.names and full not in INERT and full not in MAKERS:
         shown = full if full.isprintable() and len(full) <= 100 else ascii(full[:100])
@@ -365,7 +367,7 @@ def call_in_lines(machine: Machine) -> None:
 def called(machine: Machine, arguments: Arguments) -> object:
     """The record of a call of the value at the top, or the container that it makes."""
     function = machine.pop()
-    if isinstance(function, Call) and machine.names is None:  # what a call gives is called
+    if isinstance(function, Call) and machine.names is None:  # the result of a call is called
         return Call(function.name, (function, *arguments))
     if not isinstance(function, Name):
         raise FileError(f"its pickle has type {type(function).__name__} where Name must be")
@@ -383,13 +385,13 @@ def build(machine: Machine) -> None:
 
 
 def protocol(machine: Machine) -> None:
-    """Raises `FileError` for a protocol that is not known."""
+    """Raises `FileError` for an unknown protocol."""
     if machine.source.take(1)[0] > 5:
         raise FileError("its pickle is of a protocol above 5, which stepnet does not know")
 
 
 def pairs(machine: Machine, arguments: Arguments) -> object:
-    """The dictionary that is made of another one or, by Python 2, of a list of lists of two."""
+    """The dictionary made from another one or, in Python 2, from a list of lists of two."""
     if not arguments:
         return Pairs([])
     if isinstance(arguments[0], Pairs):
@@ -401,7 +403,7 @@ def pairs(machine: Machine, arguments: Arguments) -> object:
 
 
 def sequence(machine: Machine, arguments: Arguments) -> list[object] | tuple[object, ...]:
-    """The list or tuple that one of these, or a set, is made of."""
+    """The list or tuple from which a list, tuple or set is made."""
     value = arguments[0] if arguments else ()
     if not isinstance(value, list | tuple):
         raise FileError(f"its pickle makes a container of type {type(value).__name__}")
@@ -411,7 +413,7 @@ def sequence(machine: Machine, arguments: Arguments) -> list[object] | tuple[obj
 
 
 def encoded(machine: Machine, arguments: Arguments) -> object:
-    """Bytes, which protocols without them write as a text of characters up to 255."""
+    """Bytes, which protocols before 3 write as a text of characters up to 255."""
     if not arguments:
         return bytearray()
     if len(arguments) != 2 or not isinstance(arguments[0], str) or arguments[1] not in ("latin1", "latin-1"):
@@ -421,14 +423,14 @@ def encoded(machine: Machine, arguments: Arguments) -> object:
 
 
 def latin(text: str) -> bytearray:
-    """The bytes that a text of characters up to 255 stands for; bit by bit, to hold no third copy of them."""
+    """The bytes of a text of characters up to 255, encoded in chunks to save a third copy."""
     data = bytearray(len(text))
     for start in range(0, len(text), CHUNK):
         data[start : start + CHUNK] = text[start : start + CHUNK].encode("latin-1")
     return data
 
 
-# The calls that make containers, which are made at once, as later opcodes put values in.
+# Calls that make containers. They are made at once, because later opcodes put values in.
 MAKERS: dict[str, Callable[[Machine, Arguments], object]] = {
     "collections.OrderedDict": pairs,
     "collections.Counter": pairs,

@@ -1,10 +1,10 @@
-"""Arrays by name out of and into the .pdparams files of paddle.save, without Paddle.
+"""Reads and writes the .pdparams files of paddle.save as arrays by name, without Paddle.
 
-1  A file is one pickle of a dictionary of NumPy arrays or, where it holds more than a state dict, of pairs of
-   a parameter's name and an array. Nothing that it names is run or imported.
-2  Paddle hands out bfloat16 as uint16 and takes it for bfloat16 again; it has no uint16 of its own.
-3  A layer's parameter may have several names, all of which are saved: Paddle's own name of each parameter,
-   which is saved with the arrays, tells that they are one array.
+1  A file is a pickle of a dictionary of NumPy arrays or, if it is more than a state dict, of pairs of a
+   parameter's name and an array. Nothing that it names is run or imported.
+2  Paddle stores bfloat16 as uint16. It has no uint16 of its own.
+3  A parameter of a layer may be saved under several names. The file also has Paddle's own name of each
+   parameter, which tells which of them are one array.
 4  Pickles of protocols 2 and 3 hold no array of more than a gigabyte; paddle.save cuts it into slices.
 
 Source: python/paddle/framework/io.py and io_utils.py, and python/paddle/pir/core.py for the dtypes, of Paddle
@@ -31,9 +31,9 @@ Array = np.ndarray
 
 ADVICE = "save layer.state_dict() on its own, which holds arrays only"
 PARAMETERS = "StructuredToParameterName@@"  # the key of Paddle's own names of the parameters
-SLICES = "UnpackBigParamInfor@@"  # the key of what is cut into slices
+SLICES = "UnpackBigParamInfor@@"  # the key of the list of arrays that are cut into slices
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-# How pickles name dtypes, and what Paddle means by them.
+# The dtypes that Paddle means, by their names in pickles.
 DTYPES: dict[str, np.dtype[np.generic]] = {
     "f8": np.dtype(np.float64),
     "f4": np.dtype(np.float32),
@@ -54,10 +54,10 @@ CODES = {dtype: code for code, dtype in DTYPES.items()}
 def read(path: str | Path) -> dict[str, Array]:
     """The arrays of a .pdparams file by name, as NumPy arrays in this machine's byte order.
 
-    Names are the keys of dictionaries and the numbers in lists that lead to an array, joined by dots; one
-    array alone has Paddle's name or "tensor". Whatever else the file holds is left out. uint16 is bfloat16.
+    Names are the keys of dictionaries and the numbers in lists that lead to an array, joined by dots. A
+    single array has Paddle's name or "tensor". Other contents are left out. uint16 becomes bfloat16.
 
-    Raises `FileError`, with the path, for what is truncated, foreign or asks for code to be run, and for
+    Raises `FileError`, with the path, for a file that is truncated, foreign or asks to run code, and for
     arrays that hold no numbers.
 
     >>> read("model.pdparams")
@@ -91,7 +91,7 @@ def arrays_in(value: object, size: int) -> dict[str, Array]:
     parameters = {name: own for table in tables for name, own in table if isinstance(name, str)}
     if items:
         value = Pairs([(key, item) for key, item in items if key not in (PARAMETERS, SLICES)])
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     made: dict[int, Array] = {}  # by the call, as one array may have two names
     total = 0
     for name, leaf in leaves(value, is_array):
@@ -106,62 +106,62 @@ def arrays_in(value: object, size: int) -> dict[str, Array]:
                 raise FileError("its arrays have more bytes than itself")
             array = array_of(name, dtype, shape, order, data)
             made[id(call)] = array.view(BFLOAT16) if array.dtype == np.uint16 else array
-        found[name] = made[id(call)]
+        arrays[name] = made[id(call)]
     for info in slices:
-        unite(found, info)
-    return one_array_each(found, parameters)
+        unite(arrays, info)
+    return one_array_each(arrays, parameters)
 
 
-def one_array_each(found: dict[str, Array], parameters: Mapping[str, object]) -> dict[str, Array]:
-    """The arrays, where names of one parameter, with the same numbers, have one array."""
+def one_array_each(arrays: dict[str, Array], parameters: Mapping[str, object]) -> dict[str, Array]:
+    """The arrays, where names of the same parameter with the same numbers share an array."""
     first: dict[str, Array] = {}
-    for name, array in found.items():
+    for name, array in arrays.items():
         own = parameters.get(name)
         other = first.setdefault(own, array) if isinstance(own, str) else array
         if is_same(other, array):
-            found[name] = other
-    return found
+            arrays[name] = other
+    return arrays
 
 
-def is_same(one: Array, other: Array) -> bool:
+def is_same(array: Array, other: Array) -> bool:
     """Whether two arrays have the same bits."""
-    if (one.dtype, one.shape) != (other.dtype, other.shape):
+    if (array.dtype, array.shape) != (other.dtype, other.shape):
         return False
-    return one is other or one.tobytes() == other.tobytes()
+    return array is other or array.tobytes() == other.tobytes()
 
 
 def is_array(value: object) -> bool:
-    """Whether a value of a pickle stands for an array, or for one with Paddle's name of it."""
+    """Whether a value of a pickle is an array, or a pair of Paddle's name and an array."""
     pair = parts(value)
     return is_numpy(value) or (len(pair) == 2 and isinstance(pair[0], str) and is_numpy(pair[1]))
 
 
-def unite(found: dict[str, Array], slices: object) -> None:
-    """Puts arrays that were cut into slices together, under their own names in place of the slices'."""
-    for name, value in slices.items if isinstance(slices, Pairs) else ():
-        whole = joined((name,))
+def unite(arrays: dict[str, Array], slices: object) -> None:
+    """Joins arrays that were cut into slices, under their own names in place of the slices'."""
+    for key, value in slices.items if isinstance(slices, Pairs) else ():
+        name = joined((key,))
         fields = (
-            {key: item for key, item in value.items if isinstance(key, str)}
+            {field: item for field, item in value.items if isinstance(field, str)}
             if isinstance(value, Pairs)
             else {}
         )
         shape, names = fields.get("OriginShape"), fields.get("slices")
         listed = cast(list[object], names) if isinstance(names, list) else []
-        pieces = [found.pop(key) for key in listed if isinstance(key, str) and key in found]
+        pieces = [arrays.pop(piece) for piece in listed if isinstance(piece, str) and piece in arrays]
         flat = len(pieces) == len(listed) and all(piece.ndim == 1 for piece in pieces)
-        if not flat or len({piece.dtype for piece in pieces}) != 1 or not is_shape(shape) or whole in found:
-            raise FileError(f"{whole!r} is cut into slices that the file does not hold")
+        if not flat or len({piece.dtype for piece in pieces}) != 1 or not is_shape(shape) or name in arrays:
+            raise FileError(f"{name!r} is cut into slices that the file does not hold")
         lengths = cast(tuple[int, ...], shape)
         if math.prod(lengths) != sum(piece.size for piece in pieces):
-            raise FileError(f"{whole!r} of shape {lengths} is cut into slices of another size")
-        found[whole] = np.concatenate(pieces).reshape(lengths)
+            raise FileError(f"{name!r} of shape {lengths} is cut into slices of another size")
+        arrays[name] = np.concatenate(pieces).reshape(lengths)
 
 
 def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) -> None:
     """Writes arrays by name as a state dict that paddle.load reads, bit for bit; bfloat16 becomes uint16.
 
-    Raises `FileError`, with the path, where the file is there already and `force` is not given, where it
-    cannot be written, and for names and dtypes that Paddle lacks.
+    Raises `FileError`, with the path, if the file exists, unless `force`, if it cannot be written, and for
+    names and dtypes that Paddle lacks.
 
     >>> write("model.pdparams", {"weight": np.array(["a"])})
     Traceback (most recent call last):
@@ -178,7 +178,7 @@ def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) ->
 
 
 def array_call(array: Array) -> Call:
-    """What stands for an array in a pickle, under names that NumPy before 2 and later ones know."""
+    """The call that rebuilds an array in a pickle, by names that all versions of NumPy know."""
     code = CODES[array.dtype.newbyteorder("=")]
     order = "|" if array.dtype.itemsize == 1 else "<" if sys.byteorder == "little" else ">"
     dtype = Call("numpy.dtype", (code, False, True), (3, order, None, None, None, -1, -1, 0))

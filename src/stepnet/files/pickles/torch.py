@@ -1,11 +1,11 @@
-"""Arrays by name out of and into the files of torch.save, without PyTorch.
+"""Reads and writes the files of torch.save as arrays by name, without PyTorch.
 
-1  A file is a zip of a pickle and of storages (PyTorch 1.6 and later, 2020), or one of two older formats,
+1  A file is a zip of a pickle and of storages (PyTorch 1.6 and later, 2020), or has one of two older formats,
    which `stepnet.files.pickles.torch_legacy` reads. Only zips are written.
-2  Nothing that a file names is run or imported: tensors are found by the names of what rebuilds them, which
-   `stepnet.files.pickles.torch_tensor` has, and objects of other classes are their attributes alone.
-3  A whole module (torch.save(model)) and TorchScript (torch.jit.save) give the names of their state dict; the
-   code in them is passed over.
+2  Nothing that a file names is run or imported. Tensors are recognised by the names of the functions that
+   rebuild them (`stepnet.files.pickles.torch_tensor`); of other objects, only the attributes are read.
+3  A whole module (torch.save(model)) and TorchScript (torch.jit.save) give the names of their state dict.
+   Code in them is ignored.
 
 Source: torch/serialization.py and caffe2/serialize/inline_container.cc of PyTorch 2.13.
 """
@@ -41,12 +41,12 @@ KINDS = {dtype: f"torch.{storage}" for storage, dtype in STORAGES.items()}
 def read(path: str | Path) -> dict[str, Array]:
     """The tensors of a .pt or .pth file by name, as NumPy arrays in this machine's byte order.
 
-    Names are the keys of dictionaries and the numbers in lists that lead to a tensor, joined by dots; one
-    tensor alone has the name "tensor". Whatever else a checkpoint holds is left out. float16 and bfloat16
-    stay as they are. Tensors that share a storage share memory, and keep the strides that they had.
+    Names are the keys of dictionaries and the numbers in lists that lead to a tensor, joined by dots. A
+    single tensor has the name "tensor". Other contents are left out. float16 and bfloat16 stay as they are.
+    Tensors that share a storage share memory, and keep their strides.
 
-    Raises `FileError`, with the path, for what is truncated, foreign or asks for code to be run, and for
-    tensors that are quantized, sparse or without numbers.
+    Raises `FileError`, with the path, for a file that is truncated or foreign, and for tensors that are
+    quantized, sparse or without numbers.
 
     >>> read("model.pt")
     Traceback (most recent call last):
@@ -56,18 +56,18 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def held(path: str | Path) -> Held:
-    """As `read`, with what whole recurrent modules in the file are set to: their nonlinearity."""
+    """As `read`, with the settings and classes of whole recurrent modules in the file."""
     with opened(path) as (stream, size):
         return held_in(stream, size)
 
 
 def arrays_in(stream: BufferedIOBase, size: int) -> dict[str, Array]:
-    """The tensors of an open file of `size` bytes by name, whatever its format."""
+    """The tensors of an open file of `size` bytes by name, in any format."""
     return held_in(stream, size).arrays
 
 
 def held_in(stream: BufferedIOBase, size: int) -> Held:
-    """What an open file of `size` bytes holds, whatever its format."""
+    """The contents of an open file of `size` bytes, in any format."""
     head = stream.read(512)
     if head.startswith(b"PK\3\4"):
         return zipped(stream, size)
@@ -79,26 +79,28 @@ def held_in(stream: BufferedIOBase, size: int) -> Held:
 
 
 def zipped(stream: BufferedIOBase, size: int) -> Held:
-    """What a zip holds: data.pkl is the pickle, data/KEY a storage, in one folder of any name."""
-    found = members(stream, size)
+    """The contents of a zip: data.pkl is the pickle, data/KEY a storage, in a folder of any name."""
+    by_name = members(stream, size)
     roots = [
-        name.removesuffix("data.pkl") for name in found if name.count("/") == 1 and name.endswith("/data.pkl")
+        name.removesuffix("data.pkl")
+        for name in by_name
+        if name.count("/") == 1 and name.endswith("/data.pkl")
     ]
     if len(roots) != 1:
         raise FileError("this zip is none of torch.save's: it holds no data.pkl in one folder")
     root = roots[0]
 
     def data(name: str) -> Array:
-        return bytes_at(stream, place_of(stream, found[name], size))
+        return bytes_at(stream, place_of(stream, by_name[name], size))
 
-    order = data(f"{root}byteorder").tobytes() if f"{root}byteorder" in found else b"little"
+    order = data(f"{root}byteorder").tobytes() if f"{root}byteorder" in by_name else b"little"
     if order not in (b"little", b"big"):
         raise FileError(f"its byte order is {order[:20]!r} in place of little or big")
     pickle = data(f"{root}data.pkl").tobytes()
     value = load(Source(BytesIO(pickle), 0, len(pickle)), persistent=outside, store=Store(None, size))
 
     def place(key: str) -> Place | None:
-        member = found.get(f"{root}data/{key}")
+        member = by_name.get(f"{root}data/{key}")
         return member and place_of(stream, member, size)
 
     return Held.of(arrays(stream, size, value, place, order == b"big"), value)
@@ -107,8 +109,8 @@ def zipped(stream: BufferedIOBase, size: int) -> Held:
 def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) -> None:
     """Writes arrays by name as a state dict, which torch.load(path, weights_only=True) reads, bit for bit.
 
-    Raises `FileError`, with the path, where the file is there already and `force` is not given, where it
-    cannot be written, and for names and dtypes that PyTorch lacks.
+    Raises `FileError`, with the path, if the file exists, unless `force`, if it cannot be written, and for
+    names and dtypes that PyTorch lacks.
 
     >>> write("model.pt", {"weight": np.array(["a"])})
     Traceback (most recent call last):
@@ -131,7 +133,7 @@ def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) ->
 
 
 def tensor_call(key: str, array: Array) -> Call:
-    """What stands for an array in a pickle, with its numbers in order in the storage of a key."""
+    """The call that rebuilds an array in a pickle; its numbers are in C order in the storage of a key."""
     kind = NATIVE[array.dtype.newbyteorder("=")]
     typed = kind in KINDS
     storage = Name(KINDS[kind] if typed else UNTYPED)
@@ -146,9 +148,9 @@ def tensor_call(key: str, array: Array) -> Call:
 
 
 def add(archive: zipfile.ZipFile, name: str, data: memoryview) -> None:
-    """Adds a member to a zip, its bytes at a multiple of `ALIGNMENT`, behind a field without a meaning."""
+    """Adds a member to a zip, with a padding field so that its bytes begin at a multiple of `ALIGNMENT`."""
     member = zipfile.ZipInfo(f"archive/{name}")
-    wide = data.nbytes >= WIDE  # then zipfile, told so, adds a field of 20 bytes
+    wide = data.nbytes >= WIDE  # then zipfile adds a field of 20 bytes (force_zip64)
     header = RECORD.size + len(member.filename) + 4 + (20 if wide else 0)
     padding = -(archive.start_dir + header) % ALIGNMENT
     member.extra = struct.pack("<2sH", b"FB", padding) + b"Z" * padding

@@ -1,15 +1,15 @@
-"""The tensors of PyTorch's two older formats, which are read and no longer written.
+"""Reads PyTorch's two older formats, which are no longer written.
 
 stream (PyTorch 0.1.10 to 1.5, 2017 to 2020): pickles of a magic number, a protocol, facts on the machine, the
-value and the keys of its storages, one behind the other; then the storages in the order of their keys, each
-its count of numbers in 8 bytes and the numbers.
+value and the keys of its storages, one after the other; then the storages in the order of these keys, each as
+the count of its numbers in 8 bytes and the numbers.
 
-tar (before 0.1.10): `storages` is the pickle of their count, then for each the pickle of (key, device, type),
-its count of numbers and the numbers, then the pickle of those that are views: (key, key of the whole, offset,
-count). `tensors` is the pickle of their count, then for each the pickle of (key, storage's key, type), the
-number of axes, shape, strides and offset. `pickle` is the value, where a tensor is its key.
+tar (before 0.1.10): three files. `storages` is the pickle of their count, then for each the pickle of (key,
+device, type), the count of its numbers and the numbers, then the pickle of the views: (key, key of the viewed
+storage, offset, count). `tensors` is the pickle of their count, then for each the pickle of (key, storage's
+key, type), the number of axes, shape, strides and offset. `pickle` is the value, in which tensors are keys.
 
-The lowest byte of a number comes first in both, whatever the machine that wrote them.
+Numbers are little-endian in both, whatever machine wrote them.
 
 Source: _legacy_load in torch/serialization.py and torch/csrc/serialization.cpp of PyTorch 2.13.
 """
@@ -50,16 +50,16 @@ def is_tar(head: bytes) -> bool:
 
 
 def streamed(stream: BufferedIOBase, size: int) -> Held:
-    """What a file of the stream format holds; raises `FileError`, short and without the path."""
+    """The contents of a file of the stream format; raises `FileError`, short and without the path."""
     stream.seek(0)
     source = Source(stream, 0, size)
     storages: dict[str, Storage] = {}
 
     def storage(identity: object) -> Storage | Name:
-        found = outside(identity)
-        if isinstance(found, Storage):
-            storages.setdefault(found.key, found)
-        return found
+        value_outside = outside(identity)
+        if isinstance(value_outside, Storage):
+            storages.setdefault(value_outside.key, value_outside)
+        return value_outside
 
     if (load(source), load(source)) != (MAGIC, PROTOCOL):
         raise FileError("this is no file of torch.save's protocol 1001")
@@ -77,7 +77,9 @@ def streamed(stream: BufferedIOBase, size: int) -> Held:
 
 
 def numbers(source: Source, dtype: str) -> Place:
-    """Where the next numbers lie, as many as the 8 bytes before them say; `source` is left behind."""
+    """The place of the next numbers, whose count is in the 8 bytes before them; `source` moves behind
+    them.
+    """
     (count,) = struct.unpack("<q", source.take(8))
     size = count * SIZES[dtype]
     source.room(size)
@@ -88,7 +90,7 @@ def numbers(source: Source, dtype: str) -> Place:
 
 
 def tarred(stream: BufferedIOBase, size: int) -> Held:
-    """What a file of the tar format holds; raises `FileError`, short and without the path."""
+    """The contents of a file of the tar format; raises `FileError`, short and without the path."""
     files = members(stream, size)
     missing = {"storages", "tensors", "pickle"} - files.keys()
     if missing:
@@ -107,8 +109,8 @@ def tarred(stream: BufferedIOBase, size: int) -> Held:
 
 
 def members(stream: BufferedIOBase, size: int) -> dict[str, Place]:
-    """Where the files in a tar lie, by name."""
-    found: dict[str, Place] = {}
+    """The places of the files in a tar, by name."""
+    places: dict[str, Place] = {}
     position = 0
     while position + BLOCK <= size:
         stream.seek(position)
@@ -120,20 +122,20 @@ def members(stream: BufferedIOBase, size: int) -> dict[str, Place]:
         place = Place(position + BLOCK, length)
         if place.start + length > size:
             raise FileError(f"its tar is cut off in the file at byte {position}")
-        if header[156:157] in (b"\0", b"0"):  # a file, and no folder, link or note on the next file
-            found.setdefault(header[:100].rstrip(b"\0").decode("latin-1"), place)
+        if header[156:157] in (b"\0", b"0"):  # a file, and not a folder, a link or metadata of the next file
+            places.setdefault(header[:100].rstrip(b"\0").decode("latin-1"), place)
         position = place.start + -(-length // BLOCK) * BLOCK
-    return found
+    return places
 
 
 def part(stream: BufferedIOBase, place: Place) -> Source:
-    """A file in a tar, to be read from its beginning."""
+    """A file in a tar, as a source at its beginning."""
     stream.seek(place.start)
     return Source(stream, place.start, place.start + place.size)
 
 
 def storages_in(source: Source) -> tuple[dict[str, Storage], dict[str, Place]]:
-    """The storages of a tar, and where their numbers lie, by key."""
+    """The storages of a tar, and the places of their numbers, by key."""
     storages: dict[str, Storage] = {}
     places: dict[str, Place] = {}
     for _ in range(count_in(source)):
@@ -147,10 +149,10 @@ def storages_in(source: Source) -> tuple[dict[str, Storage], dict[str, Place]]:
     views = load(source)
     for view in cast(list[object], views) if isinstance(views, list) else [views]:
         match parts(view):
-            case (str() | int() as key, str() | int() as whole, int(start), int(count)) if (
-                str(whole) in places and start >= 0 and 0 <= count <= storages[str(whole)].count - start
+            case (str() | int() as key, str() | int() as viewed, int(start), int(count)) if (
+                str(viewed) in places and start >= 0 and 0 <= count <= storages[str(viewed)].count - start
             ):
-                storages[str(key)] = Storage(str(whole), storages[str(whole)].dtype, count, start)
+                storages[str(key)] = Storage(str(viewed), storages[str(viewed)].dtype, count, start)
             case _:
                 raise FileError("its tar has a view that is none of a storage")
     return storages, places
@@ -175,7 +177,7 @@ def tensors_in(source: Source, storages: Mapping[str, Storage]) -> dict[str, Ten
 
 
 def count_in(source: Source) -> int:
-    """How many storages or tensors a file in a tar says that it has."""
+    """The number of storages or tensors at the beginning of a file in a tar."""
     count = load(source)
     if not isinstance(count, int) or not 0 <= count <= source.end:
         raise FileError("its tar does not say how many storages or tensors it has")

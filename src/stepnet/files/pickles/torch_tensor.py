@@ -1,8 +1,8 @@
-"""What stands for a tensor in PyTorch's pickles, and the array that it is.
+"""Tensors in PyTorch's pickles: the calls that rebuild them, and the arrays.
 
-A pickle holds no numbers. A tensor in it is the call of a function of `torch._utils` with a storage, an
-offset, a shape and strides; the storage's bytes lie elsewhere in the file, by a key. Tensors can share one.
-NumPy's arrays, which a checkpoint may hold too, lie in the pickle with their bytes.
+A tensor in a pickle is the call of a function of `torch._utils` with a storage, an offset, a shape and
+strides. The storage's bytes lie elsewhere in the file, by a key. Tensors can share a storage. NumPy arrays,
+which a checkpoint may hold too, have their bytes in the pickle.
 
 Source: torch/_utils.py, torch/_tensor.py and torch/serialization.py of PyTorch 2.13.
 """
@@ -48,7 +48,7 @@ DTYPES: dict[str, np.dtype[np.generic]] = {
     "float8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
     "float8_e5m2fnuz": np.dtype(ml_dtypes.float8_e5m2fnuz),
 }
-# Storages by the dtype that they have; other dtypes lie in storages without one.
+# The dtypes of typed storages; other dtypes lie in untyped ones.
 STORAGES = {
     "DoubleStorage": "float64",
     "FloatStorage": "float32",
@@ -63,7 +63,7 @@ STORAGES = {
     "ComplexDoubleStorage": "complex128",
     "ComplexFloatStorage": "complex64",
 }
-# Storages that are only read to say which tensor is refused, with the dtypes' sizes.
+# Storages that are only read to say which tensor is refused.
 QUANTIZED = {
     "QInt8Storage": "qint8",
     "QInt32Storage": "qint32",
@@ -104,7 +104,7 @@ REFUSED = {
     "torch._utils._rebuild_device_tensor_from_numpy": "is of an accelerator; save tensor.cpu()",
 }
 ADVICE = "save model.state_dict() on its own, which holds tensors only"
-SHARING = 64  # times the file's size that tensors which share storages may have together
+SHARING = 64  # times the file's size: the limit for all tensors together, as they may share storages
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +129,8 @@ class Tensor:
 
 
 def outside(identity: object) -> Storage | Name:
-    """What a pickle means that lies outside it: ("storage", type, key, device, count) and, in old files, the
-    view of it, or the name of a class.
+    """The value of a persistent id: the storage for ("storage", type, key, device, count), in old files with
+    a view of it, or the name of a class.
 
     Raises `FileError`, short and without the path.
     """
@@ -151,7 +151,7 @@ def outside(identity: object) -> Storage | Name:
 
 
 def is_tensor(value: object) -> bool:
-    """Whether a value of a pickle stands for a tensor, be it one that is refused."""
+    """Whether a value of a pickle is a tensor, possibly of a refused kind."""
     if isinstance(value, Call):
         return (
             value.name in WRAPPERS
@@ -162,22 +162,22 @@ def is_tensor(value: object) -> bool:
 
 
 def is_array(value: object) -> bool:
-    """Whether a value of a pickle stands for a tensor, or for an array of NumPy's that holds numbers."""
+    """Whether a value of a pickle is a tensor, or a NumPy array of numbers."""
     return is_tensor(value) or of_numbers(value)
 
 
 def array_in(name: str, value: object) -> Tensor | Call:
-    """The tensor that a value of a pickle stands for, or the call that is an array of NumPy's."""
+    """The tensor of a value of a pickle, or the call that rebuilds a NumPy array."""
     return value if isinstance(value, Call) and is_numpy(value) else tensor_of(name, value)
 
 
 def key_of(tensor: Tensor | Call) -> Tensor | int:
-    """What is the same for two that are one."""
+    """A key that is equal for values that are the same array."""
     return id(tensor) if isinstance(tensor, Call) else tensor
 
 
 def tensor_of(name: str, value: object) -> Tensor:
-    """The tensor that a value of a pickle stands for; raises `FileError`, with the name, where it is none."""
+    """The tensor of a value of a pickle; raises `FileError`, with the name, for any other value."""
     for _ in range(8):  # a parameter of a subclass is three calls deep
         match value:
             case Tensor():
@@ -195,7 +195,8 @@ def tensor_of(name: str, value: object) -> Tensor:
     raise FileError(f"{name!r} is no tensor in a form that stepnet knows; {ADVICE}")
 
 
-# What PyTorch puts off until a tensor is used, by the flags of torch/_utils.py, and what does it.
+# Operations that PyTorch delays until a tensor is used, by the flags of torch/_utils.py: what the tensor has
+# still to be, and the function that does it.
 PENDING = {
     "conj": ("conjugated", "resolve_conj"),
     "neg": ("negated", "resolve_neg"),
@@ -203,7 +204,9 @@ PENDING = {
 
 
 def rebuilt(name: str, arguments: tuple[object, ...], typed: bool) -> Tensor:
-    """The tensor of a storage, offset, shape, strides and, behind two more, dtype (if `typed`) and flags."""
+    """The tensor for the arguments of its rebuilding function: storage, offset, shape, strides, two that are
+    ignored, the dtype (if `typed`) and flags.
+    """
     storage, offset, shape, strides, *rest = arguments + (None,) * 8
     dtype, flags = rest[2:4] if typed else (None, rest[2])
     if (
@@ -230,20 +233,20 @@ def arrays(
 ) -> dict[str, Array]:
     """The arrays of the tensors in a pickle's value by name; those that share a storage share memory.
 
-    size: of the file. place_of: where the bytes of the storage of a key lie. big: whether their numbers begin
-    with the highest byte. A storage is read once, whole, and only where a tensor is of it.
+    size: of the file. place_of: gives the place of a storage's bytes by its key. big: whether its numbers are
+    big-endian. A storage is read once, and only if a tensor uses it.
 
     Raises `FileError`, short and without the path.
     """
-    found: dict[str, Array] = {}
+    by_name: dict[str, Array] = {}
     buffers: dict[tuple[str, int], Array] = {}
     total, store = 0, Store(None, size)
-    made: dict[int, Array] = {}  # NumPy's, by the call, as one array may have two names
+    numpys: dict[int, Array] = {}  # NumPy's, by the id of the call, as an array may have two names
     for name, tensor in tensors_in(root):
         if isinstance(tensor, Call):
-            if id(tensor) not in made:
-                made[id(tensor)] = numpy_array.array_of(name, *described(name, tensor, NUMPY, ADVICE))
-            found[name] = made[id(tensor)]
+            if id(tensor) not in numpys:
+                numpys[id(tensor)] = numpy_array.array_of(name, *described(name, tensor, NUMPY, ADVICE))
+            by_name[name] = numpys[id(tensor)]
             continue
         extent, bytes_taken = extents(name, tensor)
         total += bytes_taken
@@ -253,39 +256,41 @@ def arrays(
             )
         place = place_of(tensor.storage.key)
         if place is None or place.size < extent:
-            held = "the file lacks" if place is None else f"has {place.size} bytes of {extent} in the file"
-            raise FileError(f"{name!r} is of storage {tensor.storage.key[:50]!a}, which {held}")
+            available = (
+                "the file lacks" if place is None else f"has {place.size} bytes of {extent} in the file"
+            )
+            raise FileError(f"{name!r} is of storage {tensor.storage.key[:50]!a}, which {available}")
         word = SIZES[tensor.dtype] // (2 if tensor.dtype.startswith("complex") else 1)
         key = (tensor.storage.key, word if big else 1)
         if key not in buffers:
             store.take(place.size, f"{name!r}")
             buffers[key] = turned(bytes_at(stream, place), word, big)
-        found[name] = array_of(name, tensor, buffers[key])
-    return found
+        by_name[name] = array_of(name, tensor, buffers[key])
+    return by_name
 
 
 def tensors_in(root: object) -> Iterator[tuple[str, Tensor | Call]]:
-    """The tensors in a pickle's value by name, and NumPy's arrays of numbers as the calls that stand for
-    them: those of its state dicts, then what else its objects hold.
+    """The tensors in a pickle's value by name, and NumPy arrays of numbers as the calls that rebuild them:
+    first those of state dicts, then all others that objects hold.
     """
     if is_array(root):
         root = Pairs([("tensor", root)])
-    found: dict[str, Tensor | Call] = {}
+    by_name: dict[str, Tensor | Call] = {}
     for name, value in leaves(root, is_array, registered):
-        found[name] = array_in(name, value)
-        yield name, found[name]
-    known = {key_of(one) for one in found.values()}
+        by_name[name] = array_in(name, value)
+        yield name, by_name[name]
+    known = {key_of(earlier) for earlier in by_name.values()}
     for name, value in leaves(root, is_array, everything()):
         tensor = array_in(name, value)
         if key_of(tensor) in known:
             continue
-        if name in found:
+        if name in by_name:
             raise FileError(f"it holds two arrays of the name {name!r}")
         yield name, tensor
 
 
 def extents(name: str, tensor: Tensor) -> tuple[int, int]:
-    """The bytes that a tensor's storage must have in the file, and those that the tensor itself has."""
+    """The bytes that a tensor's storage must have in the file, and those of the tensor itself."""
     if len(tensor.shape) != len(tensor.strides):
         raise FileError(f"{name!r} has {len(tensor.shape)} axes and strides for {len(tensor.strides)}")
     storage, size, unit = tensor.storage, SIZES[tensor.dtype], SIZES[tensor.storage.dtype]
@@ -298,7 +303,7 @@ def extents(name: str, tensor: Tensor) -> tuple[int, int]:
 
 
 def turned(data: Array, word: int, big: bool) -> Array:
-    """Bytes with those of each word in this machine's order."""
+    """Bytes with each word in this machine's byte order."""
     if big != (sys.byteorder == "big") and word > 1:
         data[: len(data) // word * word].view(f"u{word}").byteswap(inplace=True)
     return data

@@ -1,8 +1,8 @@
-"""What pickles are made of, as plain values: the records, a walk over them, and their writing.
+"""The values in pickles: records for calls, names and dictionaries, a walk over them, and their writing.
 
 A pickle that was read (`stepnet.files.pickles.opcodes.load`) is a tree of None, bool, int, float, str,
-bytearray, tuple, list, `Pairs`, `Name` and `Call`. Parts of a hostile one may be shared a thousandfold, or
-hold themselves: so `leaves` counts its steps.
+bytearray, tuple, list, `Pairs`, `Name` and `Call`. In a hostile file, parts of it may be shared a
+thousandfold or contain themselves, so `leaves` counts its steps.
 """
 
 import math
@@ -18,7 +18,7 @@ from stepnet.files.store import OBJECT, Store
 
 STEPS = 1 << 22  # of a walk
 DEPTH = 100  # containers within containers
-LEAF = 8 * OBJECT  # bytes of what is kept of an array besides its numbers and its name, about
+LEAF = 8 * OBJECT  # approximate bytes of memory per array besides its numbers and its name
 NAME = 1000  # characters of an array's name
 
 
@@ -31,8 +31,10 @@ class Name:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """What a pickle asks to be called, with the state it wants set afterwards, and the items it wants put
-    into a class made of lists or dictionaries; nothing is called.
+    """A call that a pickle asks for, which is never made.
+
+    state: the state to set afterwards. items: items to put into an object of a class made of lists or
+    dictionaries.
     """
 
     name: str
@@ -50,7 +52,7 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reference:
-    """For `dump`: what lies outside the pickle, by the identity that it has there."""
+    """For `dump`: a value outside the pickle, by its persistent id."""
 
     identity: object
 
@@ -64,31 +66,31 @@ def leaves(
 ) -> Iterator[tuple[str, object]]:
     """The wanted values of a tree with their names: the keys and numbers that lead to them, joined by dots.
 
-    inside: the values in one, with their keys; without it, those of dictionaries, lists and tuples. What else
-    a tree holds is passed over. Raises `FileError`, a short sentence without the path, where two
-    have one name, a key is no text or number, or the tree is too deep or too large.
+    inside: gives the values in a value, with their keys; by default those of dictionaries, lists and tuples.
+    Raises `FileError`, a short sentence without the path, if two wanted values have the same name, if a key
+    is no text or number, and if the tree is too deep or too large.
 
     >>> tree = Pairs([("epoch", 3), ("model", Pairs([("weight", 1.5)])), ("list", [2.5, 3.5])])
     >>> list(leaves(tree, lambda value: isinstance(value, float)))
     [('model.weight', 1.5), ('list.0', 2.5), ('list.1', 3.5)]
     """
     around: list[Iterator[tuple[tuple[object, ...], object]]] = [iter([((), root)])]
-    found: set[str] = set()
+    names: set[str] = set()
     store, steps = Store(None, 0), 0
     while around:
         place, value = next(around[-1], (None, None))
         if place is None:
             around.pop()
             continue
-        steps += 1 + len(place)  # places are as long as they are deep
+        steps += 1 + len(place)  # to build a place takes a step for each level
         if steps > STEPS:
             raise FileError("its dictionaries and lists share too many parts, or are too many")
         if wanted(value):
             name = joined(place)
-            if name in found:
+            if name in names:
                 raise FileError(f"it holds two arrays of the name {name!r}")
             store.take(LEAF + len(name), "its arrays and their names")
-            found.add(name)
+            names.add(name)
             yield name, value
         elif holds(value) or (inside and isinstance(value, Call)):
             if len(place) > DEPTH:
@@ -99,7 +101,7 @@ def leaves(
 def below(
     place: tuple[object, ...], items: Iterable[tuple[object, object]]
 ) -> Iterator[tuple[tuple[object, ...], object]]:
-    """The items of a container, each with its place in place of its key."""
+    """The items of a container, each with its place in the tree instead of its key."""
     for key, child in items:
         yield (*place, key), child
 
@@ -122,7 +124,7 @@ def parts(value: object) -> tuple[object, ...]:
 
 
 def are_counts(value: object) -> bool:
-    """Whether a value is a tuple of numbers from 0 on, as many and as large as an array can have."""
+    """Whether a value is a tuple of whole numbers from 0 on that can be a shape, strides or offsets."""
     numbers = parts(value)
     if not isinstance(value, tuple) or len(numbers) > 64:
         return False
@@ -130,14 +132,14 @@ def are_counts(value: object) -> bool:
 
 
 def is_shape(value: object) -> bool:
-    """Whether a value is a shape that an array can have, if there is memory for it."""
+    """Whether a value is a shape that a NumPy array can have."""
     return (
         are_counts(value) and math.prod(max(length, 1) for length in cast(tuple[int, ...], value)) < 1 << 58
     )
 
 
 def joined(place: tuple[object, ...]) -> str:
-    """The name of the value at a place, where it can be one: printable and not too long."""
+    """The name of the value at a place; raises `FileError` unless it is printable and short enough."""
     for key in place:
         if not isinstance(key, str | int | float | None):
             kind = type(key).__name__
@@ -153,7 +155,7 @@ def joined(place: tuple[object, ...]) -> str:
 
 
 def dump(value: object, write: Write, protocol: int) -> None:
-    r"""Writes a pickle of what `leaves` walks over, of a `Reference`, and of an array as its bytes.
+    r"""Writes a pickle of a tree as `leaves` takes it, of a `Reference`, or of an array as its bytes.
 
     >>> dump(Pairs([("a", (1, None))]), print, 2)
     b'\x80\x02'
@@ -204,12 +206,12 @@ def put(value: object, write: Write) -> None:
 
 
 def memory(array: np.ndarray) -> memoryview:
-    """The bytes of an array, in its axes' order and this machine's; a copy only where they are not so yet."""
+    """The bytes of an array in C order and native byte order, copied only if necessary."""
     return np.ascontiguousarray(array, array.dtype.newbyteorder("=")).reshape(-1).view(np.uint8).data
 
 
 def put_all(before: bytes, values: tuple[object, ...], behind: bytes, write: Write) -> None:
-    """Writes the opcodes that push some values, between others."""
+    """Writes the opcodes that push some values, between the opcodes `before` and `behind`."""
     if before:
         write(before)
     for value in values:

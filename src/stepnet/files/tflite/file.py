@@ -1,8 +1,8 @@
-"""Recurrent layers out of a TensorFlow Lite model, read without TensorFlow.
+"""Reads the recurrent operators of a TensorFlow Lite model, without TensorFlow.
 
 Source: tensorflow/compiler/mlir/lite/schema/schema.fbs, version 3c, for the tables and the numbers of their
 fields; tensorflow/lite/kernels/lstm_shared.h, lstm.cc, basic_rnn.cc, bidirectional_sequence_lstm.cc and
-others beside them for what each input of an operator is.
+others beside them for the inputs of operators.
 """
 
 import math
@@ -23,17 +23,17 @@ from stepnet.files.tflite.operators import operator_name
 Array = np.ndarray
 
 PARTS = 1 << 18  # tensors and operators of one model
-OPERANDS = 64  # of one operator: of a longer list the beginning is looked at
+OPERANDS = 64  # of an operator: the rest of a longer list is ignored
 DIMENSIONS = 8
-STEPS = 100  # from an operator back to what feeds it
-DTYPES = {0: "<f4", 1: "<f2", 2: "<i4", 4: "<i8", 10: "<f8"}  # halves are widened, which is exact
+STEPS = 100  # operators between a recurrent one and the source of its input
+DTYPES = {0: "<f4", 1: "<f2", 2: "<i4", 4: "<i8", 10: "<f8"}  # float16 becomes float32, exactly
 QUANTIZED = {3: "UINT8", 7: "INT16", 9: "INT8", 16: "UINT16", 17: "INT4"}
 CONCATENATION, DEQUANTIZE, TRANSPOSE, REVERSE_V2 = 2, 6, 39, 105
 
 
 @dataclass(frozen=True)
 class TfliteFile:
-    """The recurrent operators of a model in the order they run in, and what its others are called."""
+    """The recurrent operators of a model in execution order, and the names of its other operators."""
 
     nodes: tuple[TfliteNode, ...]
     others: tuple[str, ...]
@@ -42,10 +42,9 @@ class TfliteFile:
 def read(path: str | Path) -> TfliteFile:
     """The operators of a model.
 
-    GRUs and unusual activations are no recurrent operators: the converter writes those out as a loop of
-    products. Operators that do nothing but turn a recurrent one's input round are part of it.
-    Raises `FileError` for a file that is no whole model, and for weights that are quantized, sparse or made
-    when the model runs.
+    GRUs and unusual activations are not recurrent operators: the converter writes them as a loop of products.
+    Operators that only reverse the input of a recurrent one count as part of it. Raises `FileError` for a
+    damaged file, and for weights that are quantized, sparse or computed when the model runs.
 
     >>> read("model.tflite")
     Traceback (most recent call last):
@@ -62,7 +61,7 @@ def read(path: str | Path) -> TfliteFile:
         operator_name(max(code.get(0, "b"), code.get(3, "i")), code.text(1)) for code in model.tables(1)
     ]
     buffers = model.tables(4)
-    found: list[TfliteNode] = []
+    recurrent: list[TfliteNode] = []
     others: list[str] = []
     parts = 0
     for subgraph in model.tables(2):
@@ -71,15 +70,15 @@ def read(path: str | Path) -> TfliteFile:
         if parts > PARTS:
             raise FileError(f"{path}: the model has more than {PARTS} tensors and operators")
         graph = Graph(tensors, buffers, makers_of(operators, codes, store), store)
-        nodes = nodes_of(graph, {node.name for node in found})
+        nodes = nodes_of(graph, {node.name for node in recurrent})
         others += others_of(graph, operators, codes, titles, nodes)
-        found += nodes
-    return TfliteFile(tuple(found), tuple(others))
+        recurrent += nodes
+    return TfliteFile(tuple(recurrent), tuple(others))
 
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A graph of a model: its tensors, where their numbers lie, and what makes each tensor."""
+    """A graph of a model: its tensors, the buffers of their numbers, and the operator behind each tensor."""
 
     tensors: list[Table]
     buffers: list[Table]
@@ -89,7 +88,7 @@ class Graph:
 
 @dataclass(frozen=True)
 class Maker:
-    """What makes a tensor: an operator that does what its code says, as that output of its."""
+    """The operator that computes a tensor, its code, and the number of the output."""
 
     code: int
     operator: Table
@@ -100,19 +99,19 @@ Item = TypeVar("Item")
 
 
 def item(items: Sequence[Item], index: int, what: str, store: Store) -> Item:
-    """One of the tensors, buffers or operator codes of a file."""
+    """The item at an index; raises `FileError` for an index out of range."""
     if not 0 <= index < len(items):
         raise FileError(f"{store.path}: the file is broken: it names {what} {index} of {len(items)}")
     return items[index]
 
 
 def operands(operator: Table, field: int) -> list[int]:
-    """The tensors that an operator takes (field 1) or makes (field 2), -1 for one that is left out."""
+    """The inputs (field 1) or outputs (field 2) of an operator, -1 for a missing one."""
     return operator.vector(field, "<i4")[:OPERANDS].tolist()
 
 
 def makers_of(operators: Sequence[Table], codes: Sequence[int], store: Store) -> dict[int, Maker]:
-    """What makes each tensor, in the order of the operators."""
+    """The operator behind each tensor, in the order of the operators."""
     made: dict[int, Maker] = {}
     for operator in operators:
         code = item(codes, operator.get(0, "I"), "operator code", store)
@@ -121,7 +120,7 @@ def makers_of(operators: Sequence[Table], codes: Sequence[int], store: Store) ->
 
 
 def array_at(graph: Graph, index: int) -> Array | None:
-    """The numbers of a tensor; None where it has none in the file, or of another kind than are read."""
+    """The numbers of a tensor; None if the file has none, or of a dtype that is not read."""
     tensor = item(graph.tensors, index, "tensor", graph.store)
     dtype = DTYPES.get(tensor.get(1, "b"))
     buffer = item(graph.buffers, tensor.get(2, "I"), "buffer", graph.store)
@@ -142,9 +141,9 @@ def array_at(graph: Graph, index: int) -> Array | None:
 
 
 def weight(graph: Graph, index: int) -> Array:
-    """The numbers of a weight; raises `ValueError` where it is none that is read."""
+    """The numbers of a weight; raises `ValueError` if it is quantized, sparse or no constant."""
     maker = graph.makers.get(index)
-    if maker is not None and maker.code == DEQUANTIZE:  # which is how halves are given as well
+    if maker is not None and maker.code == DEQUANTIZE:  # this is also how float16 weights are stored
         index = next(iter(operands(maker.operator, 1)), -1)
     tensor = item(graph.tensors, index, "tensor", graph.store)
     kind = tensor.get(1, "b")
@@ -159,7 +158,7 @@ def weight(graph: Graph, index: int) -> Array:
 
 
 def nodes_of(graph: Graph, taken: set[str]) -> list[TfliteNode]:
-    """The recurrent operators of a graph in their order, called otherwise than those taken."""
+    """The recurrent operators of a graph in order, with names that are not in `taken`."""
     nodes: dict[int, TfliteNode] = {}
     for tensor, maker in graph.makers.items():
         if maker.code in KINDS and maker.output == 0:
@@ -179,7 +178,7 @@ def others_of(
     titles: Sequence[str],
     nodes: Sequence[TfliteNode],
 ) -> Iterator[str]:
-    """What the operators of a graph are called that neither are recurrent nor belong to one that is."""
+    """The names of the operators that are neither recurrent nor part of a recurrent one."""
     turned = {tensor for node in nodes for tensor in node.inputs}
     joined = {tensor for node in nodes if node.after for tensor in node.inputs}
     within = {TRANSPOSE: turned, REVERSE_V2: turned, CONCATENATION: joined}
@@ -224,7 +223,7 @@ def node_of(graph: Graph, maker: Maker, name: str) -> TfliteNode:
 
 
 def options_of(operator: Table, kind: Kind, where: str) -> dict[str, Any]:
-    """The options of an operator, the schema's defaults where none is said."""
+    """The options of an operator, with the schema's defaults for missing ones."""
     table = operator.table(4)
     if table is not None and operator.get(3, "B") != kind.options_type:
         raise FileError(f"{where} has the options of another operator")
@@ -244,8 +243,8 @@ def options_of(operator: Table, kind: Kind, where: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Leaf:
-    """A tensor that an operator's input is made of: what makes it, whether its first axis is time, and
-    whether it is turned round in time on the way.
+    """A source of an operator's input: the operator behind it, whether its first axis is time, and whether it
+    is reversed in time on the way.
     """
 
     maker: Maker | None
@@ -254,17 +253,20 @@ class Leaf:
 
 
 def leaves(graph: Graph, tensor: int, time_first: bool, turned: bool, path: list[str]) -> list[Leaf]:
-    """What a tensor [batch, time, features], or time first, is made of by joining features and turning alone.
+    """The sources of a tensor [batch, time, features], or time first, behind operators that only concatenate
+    features, transpose or reverse.
 
-    path: gains the names of the tensors on the way.
+    path: gets the names of the tensors on the way appended.
     """
     maker = graph.makers.get(tensor)
     path.append(name_of(graph, tensor))
     if maker is None or len(path) > STEPS:
         return [Leaf(maker, time_first, turned)]
     inputs = operands(maker.operator, 1)
-    given = array_at(graph, inputs[1]) if maker.code in (REVERSE_V2, TRANSPOSE) and len(inputs) == 2 else None
-    numbers = () if given is None else tuple(given.ravel()[:DIMENSIONS].tolist())
+    operand = (
+        array_at(graph, inputs[1]) if maker.code in (REVERSE_V2, TRANSPOSE) and len(inputs) == 2 else None
+    )
+    numbers = () if operand is None else tuple(operand.ravel()[:DIMENSIONS].tolist())
     if maker.code == REVERSE_V2 and numbers == (0 if time_first else 1,):
         return leaves(graph, inputs[0], time_first, not turned, path)
     if maker.code == TRANSPOSE and numbers == (1, 0, 2):
@@ -276,23 +278,24 @@ def leaves(graph: Graph, tensor: int, time_first: bool, turned: bool, path: list
 
 
 def placed(graph: Graph, node: TfliteNode, tensor: int, nodes: Mapping[int, TfliteNode]) -> TfliteNode:
-    """A recurrent operator that says what it is fed with."""
+    """A recurrent operator with the fields about its input filled in."""
     path: list[str] = []
     time_first = node.options.get("time_major", False)
-    found = leaves(graph, tensor, time_first, False, path)
-    makers = [nodes.get(leaf.maker.operator.start) if leaf.maker else None for leaf in found]
+    sources = leaves(graph, tensor, time_first, False, path)
+    makers = [nodes.get(leaf.maker.operator.start) if leaf.maker else None for leaf in sources]
     turned = {
-        leaf.turned ^ (maker is not None and maker.reverse) for leaf, maker in zip(found, makers, strict=True)
+        leaf.turned ^ (maker is not None and maker.reverse)
+        for leaf, maker in zip(sources, makers, strict=True)
     }
     fed = [
         (maker.name, leaf.maker.output)
-        for leaf, maker in zip(found, makers, strict=True)
+        for leaf, maker in zip(sources, makers, strict=True)
         if leaf.maker and maker and maker.options.get("time_major", leaf.time_first) == leaf.time_first
     ]
     known = {maker.name: maker for maker in makers if maker}
-    whole = [(name, output) for name, maker in known.items() for output in range(outputs_of(maker))]
-    follows = len(fed) == len(found) and fed == whole and len(turned) == 1
-    other = len(found) == 1 and found[0].maker is not None and not known
+    all_outputs = [(name, output) for name, maker in known.items() for output in range(outputs_of(maker))]
+    follows = len(fed) == len(sources) and fed == all_outputs and len(turned) == 1
+    other = len(sources) == 1 and sources[0].maker is not None and not known
     return replace(
         node,
         inputs=tuple(path),
@@ -303,5 +306,5 @@ def placed(graph: Graph, node: TfliteNode, tensor: int, nodes: Mapping[int, Tfli
 
 
 def outputs_of(node: TfliteNode) -> int:
-    """How many outputs of an operator are sequences, one for each direction unless they are merged."""
+    """The number of output sequences of an operator: one for each direction, unless they are merged."""
     return 2 if node.options.get("merge_outputs") is False else 1

@@ -1,8 +1,8 @@
-"""The tables of a FlatBuffers file, every offset checked; and a file made of tables.
+"""Reads FlatBuffers files as tables, with every offset checked, and writes them.
 
-A table starts with the distance back to its list of fields (vtable), which says how far into the table each
-field lies, 0 where it is left out. Vectors, texts and further tables lie ahead, at the distance that a
-field says; so no table can hold itself. Source: FlatBuffers' internals, https://flatbuffers.dev/internals.
+A table starts with the distance back to its list of fields (vtable), which has the offset of each field in
+the table, 0 for a missing one. Vectors, texts and further tables lie ahead, at the distance that a field has;
+so no table can contain itself. Source: FlatBuffers' internals, https://flatbuffers.dev/internals.
 """
 
 import struct
@@ -15,27 +15,27 @@ import numpy as np
 from stepnet.errors import FileError
 
 Array = np.ndarray
-TABLES = 1 << 18  # of one list
+TABLES = 1 << 18  # in a list
 LETTERS = 1000
-ALIGNMENT = 16  # of lists of numbers, which may be arrays that a runtime uses where they lie
+ALIGNMENT = 16  # of lists of numbers, as a runtime may use them in place
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table in the bytes of a file. Its fields are asked for by number; each has its own default."""
+    """A table in the bytes of a file, whose fields are read by number."""
 
     data: bytes
     path: str
     start: int
 
-    def number(self, kind: str, at: int) -> Any:
-        """The number at a place, of a kind that `struct` knows, such as 'i'."""
-        if at < 0 or at + struct.calcsize("<" + kind) > len(self.data):
-            raise self.broken(at)
-        return struct.unpack_from("<" + kind, self.data, at)[0]
+    def number(self, kind: str, place: int) -> Any:
+        """The number at a place; kind: as for `struct`, such as 'i'."""
+        if place < 0 or place + struct.calcsize("<" + kind) > len(self.data):
+            raise self.broken(place)
+        return struct.unpack_from("<" + kind, self.data, place)[0]
 
     def place(self, field: int) -> int | None:
-        """Where a field lies; None where it is left out."""
+        """The place of a field; None if it is missing."""
         fields = self.start - self.number("i", self.start)
         entry = 4 + 2 * field
         if entry + 2 > self.number("H", fields):
@@ -58,7 +58,7 @@ class Table:
         return Table(self.data, self.path, place + self.number("I", place))
 
     def vector(self, field: int, dtype: Any) -> Array:
-        """A field that is a list of numbers; it is read from the file where it lies, and not copied."""
+        """A field that is a list of numbers, as a view of the file."""
         place, size = self.place(field), np.dtype(dtype).itemsize
         if place is None:
             return np.empty(0, dtype)
@@ -79,18 +79,18 @@ class Table:
         return [Table(self.data, self.path, start + 4 * i + int(offset)) for i, offset in enumerate(offsets)]
 
     def text(self, field: int) -> str:
-        """A field that is a text, its beginning where it is very long."""
+        """A field that is a text, up to `LETTERS` bytes of it."""
         return self.vector(field, "u1")[:LETTERS].tobytes().decode(errors="backslashreplace")
 
-    def broken(self, at: int) -> FileError:
-        """The error for a place that is none."""
+    def broken(self, place: int) -> FileError:
+        """The error for a place outside the file."""
         return FileError(
-            f"{self.path}: the file is cut off or broken: it points to {at} of {len(self.data)} bytes"
+            f"{self.path}: the file is cut off or broken: it points to {place} of {len(self.data)} bytes"
         )
 
 
 def root(data: bytes, path: str, letters: bytes, what: str) -> Table:
-    """The outermost table of a file; raises `FileError` where its four letters are others."""
+    """The outermost table of a file; raises `FileError` if its four identifying letters are different."""
     if data[4:8] != letters:
         raise FileError(f"{path}: this is no whole {what} file (it does not say {letters.decode()})")
     return Table(data, path, 0).at(0)
@@ -98,25 +98,25 @@ def root(data: bytes, path: str, letters: bytes, what: str) -> Table:
 
 @dataclass(frozen=True)
 class Number:
-    """A number to write as a field, of a kind that `struct` knows."""
+    """A number to write as a field; kind: as for `struct`."""
 
     kind: str
     value: Any
 
 
-# A table to write, by the numbers of its fields: numbers, lists of them, texts, tables, and lists of tables.
+# A table to write, by field number: numbers, lists of numbers, texts, tables, and lists of tables.
 Fields = Mapping[int, "Number | Array | str | Fields | Sequence[Fields]"]
 
 
 def build(table: Fields, letters: bytes) -> bytearray:
-    """The bytes of a file whose outermost table is this, with its four letters; `Table` reads it.
+    """The bytes of a file with this outermost table and these four letters; `Table` reads it.
 
     >>> root(bytes(build({1: Number("i", 5), 2: "five"}, b"TEST")), "x.test", b"TEST", ".test").get(1, "i")
     5
     """
     data = bytearray(struct.pack("<I4s", 0, letters))
     pending: list[tuple[int, Any]] = [(0, table)]
-    while pending:  # what a table points to comes behind it
+    while pending:  # a table lies before everything that it points to
         place, fields = pending.pop()
         for at, value in laid(data, place, fields):
             if isinstance(value, dict):
@@ -139,7 +139,7 @@ def build(table: Fields, letters: bytes) -> bytearray:
 
 
 def laid(data: bytearray, place: int, fields: Fields) -> list[tuple[int, Any]]:
-    """Writes a table with its numbers; gives what else it has, with the places that are to point there."""
+    """Writes a table with its numbers; gives its other fields, with the places of their offsets."""
     numbers = {f: value if isinstance(value, Number) else Number("I", 0) for f, value in fields.items()}
     sizes = {field: struct.calcsize("<" + number.kind) for field, number in numbers.items()}
     offsets: dict[int, int] = {}
@@ -159,11 +159,11 @@ def laid(data: bytearray, place: int, fields: Fields) -> list[tuple[int, Any]]:
 
 
 def point(data: bytearray, place: int, alignment: int) -> None:
-    """Points from a place to what is written next."""
+    """Writes at a place the offset of what is written next."""
     aligned(data, alignment, 0)
     struct.pack_into("<I", data, place, len(data) - place)
 
 
 def aligned(data: bytearray, alignment: int, before: int) -> None:
-    """Fills up, so that what comes after so many further bytes is aligned."""
+    """Pads the data, so that what is written after `before` more bytes is aligned."""
     data += bytes(-(len(data) + before) % alignment)

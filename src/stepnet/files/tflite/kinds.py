@@ -1,4 +1,4 @@
-"""The recurrent operators of TensorFlow Lite: what their inputs are, and their options."""
+"""The recurrent operators of TensorFlow Lite: their inputs and their options."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray
-Axes = tuple[str, ...]  # a size has one name in all inputs of an operator; of no weight there are none
-Option = tuple[str, str, Any]  # its name, its kind as `struct` has it, its default
+# Names of sizes, the same in all inputs of an operator; () for an input that is no weight.
+Axes = tuple[str, ...]
+Option = tuple[str, str, Any]  # its name, its kind as for `struct`, its default
 
 ACTIVATIONS = ("NONE", "RELU", "RELU_N1_TO_1", "RELU6", "TANH", "SIGN_BIT")
 KERNELS = ("FULL", "BASIC")
@@ -18,14 +19,18 @@ KERNELS = ("FULL", "BASIC")
 class TfliteNode:
     """A recurrent operator of a TensorFlow Lite model.
 
-    name: of the tensor that it makes, unique in its model. op: such as UNIDIRECTIONAL_SEQUENCE_LSTM.
-    arrays: by the names that the kernels give them, such as input_to_forget_weights [cell, input], those
-    that are there; of a bidirectional operator they begin with fw_ and bw_. Without input_to_input_weights
-    the input gate is one minus the forget gate. options: by the schema's names, all of them; a clip of 0 is
-    none, and the converter from Keras writes a cell_clip of 10. inputs: the tensor that feeds it, and
-    behind it those that this is made of by turning it round alone. reverse: whether its input is turned
-    round in time, so that it runs backwards. after: the operators whose outputs, side by side, feed it.
-    over: where one operator of another kind feeds it, the tensor that this makes.
+    Attributes:
+        name: The name of its output tensor, unique in the model.
+        op: Its operator, such as UNIDIRECTIONAL_SEQUENCE_LSTM.
+        arrays: Its weights, by the names of the kernels, such as input_to_forget_weights [cell, input]; of a
+            bidirectional operator with the prefixes fw_ and bw_. Without input_to_input_weights, the input
+            gate is one minus the forget gate.
+        options: All options by the schema's names. A clip of 0 is none; the converter from Keras writes a
+            cell_clip of 10.
+        inputs: Its input tensor, and the tensors that this comes from by reversal alone.
+        reverse: Whether its input is reversed in time, so that it runs backward.
+        after: The recurrent operators whose concatenated outputs are its input.
+        over: The output tensor of the operator of another kind that computes its input, if there is one.
     """
 
     name: str
@@ -40,7 +45,7 @@ class TfliteNode:
 
 @dataclass(frozen=True)
 class Kind:
-    """An operator: its inputs in their order, the number that the schema gives its options, and these in
+    """A kind of operator: its inputs in order, the schema's number of its options' type, and its options in
     order.
     """
 
@@ -66,7 +71,7 @@ RNN: dict[str, Axes] = {
     "bias": ("cell",),
 }
 
-# Inputs that are there together or not at all, and of the full set those that may be missing.
+# Inputs that an operator has all or none of, and all inputs that may be missing.
 TOGETHER = (
     ("input_to_input_weights", "recurrent_to_input_weights", "input_gate_bias"),
     ("cell_to_forget_weights", "cell_to_output_weights"),
@@ -76,7 +81,7 @@ OPTIONAL = {*sum(TOGETHER, ()), *NORMS, "cell_to_input_weights", "projection_wei
 
 
 def both(inputs: Mapping[str, Axes], shared: Axes) -> dict[str, Axes]:
-    """The inputs of a bidirectional operator, the forward ones first; sizes not shared may differ."""
+    """The inputs of a bidirectional operator, the forward ones first; only shared sizes must be equal."""
     return {
         f"{way}_{name}": tuple(axis if axis in shared else f"{way}_{axis}" for axis in axes)
         for way in ("fw", "bw")
@@ -85,7 +90,7 @@ def both(inputs: Mapping[str, Axes], shared: Axes) -> dict[str, Axes]:
 
 
 def states(*names: str) -> dict[str, Axes]:
-    """Inputs that are no weights."""
+    """Inputs that are not weights."""
     return dict.fromkeys(names, ())
 
 
@@ -123,7 +128,7 @@ KINDS = {
         "BIDIRECTIONAL_SEQUENCE_LSTM",
         {
             **states("input"),
-            **both(LSTM, ("input", "cell", "output")),  # which its kernel asks for
+            **both(LSTM, ("input", "cell", "output")),  # its kernel demands equal sizes
             **states("fw_output_state", "fw_cell_state", "bw_output_state", "bw_cell_state", "aux_input"),
         },
         69,
@@ -145,7 +150,7 @@ BASIC = Kind(
 
 
 def misfit(kind: Kind, arrays: Mapping[str, Array]) -> str | None:
-    """What is wrong with the arrays of an operator, in words; None where all fit together."""
+    """Why the arrays of an operator do not fit together, in words; None if they do."""
     sizes: dict[str, int] = {}
     for name, axes in kind.inputs.items():
         if axes and name not in arrays and name.removeprefix("fw_").removeprefix("bw_") not in OPTIONAL:
@@ -160,8 +165,8 @@ def misfit(kind: Kind, arrays: Mapping[str, Array]) -> str | None:
                 return f"its {name} is of {array.shape}, and other weights say that {axis} is {sizes[axis]}"
     for way in ("fw_", "bw_") if any(name.startswith("fw_") for name in arrays) else ("",):
         for names in TOGETHER:
-            there = [way + name in arrays for name in names]
-            if any(there) and not all(there):
+            present = [way + name in arrays for name in names]
+            if any(present) and not all(present):
                 return f"of {', '.join(way + name for name in names)} it has only some"
         cell, output = (sizes.get(axis) for axis in ("cell", "output"))
         if way + "projection_weights" not in arrays and output not in (None, cell):

@@ -15,16 +15,17 @@ from stepnet.layout.registry import record
 
 def read(path: Path) -> Model:
     """The recurrent operators of a model, each a module."""
-    found = file.read(path)
-    names = {node.name for node in found.nodes}
-    modules = tuple(module(path, node, followed(node, names)) for node in found.nodes)
-    return Model(str(path), modules, layers=found.others)
+    model = file.read(path)
+    names = {node.name for node in model.nodes}
+    modules = tuple(module(path, node, followed(node, names)) for node in model.nodes)
+    return Model(str(path), modules, layers=model.others)
 
 
 def followed(node: TfliteNode, names: Collection[str]) -> str:
-    """The operator that alone feeds another, by the tensor that it makes; "" where more does, or none.
+    """The name of the only operator that computes another's input, by its output tensor; "" if there are
+    several, or none.
 
-    names: of the recurrent operators. Tensors may be called as these are, and are then not named.
+    names: of the recurrent operators; "" too for another operator's tensor of such a name.
     """
     if node.over:
         return "" if node.over in names else node.over
@@ -32,7 +33,7 @@ def followed(node: TfliteNode, names: Collection[str]) -> str:
 
 
 def module(path: Path, node: TfliteNode, follows: str) -> Module:
-    """An operator as a module; raises `FileError` for a function that no layout says."""
+    """An operator as a module; raises `FileError` for a function that no layout has."""
     where = f"{path}: {node.op} {node.name!r}"
     norms = [name for name in node.arrays if "layer_norm" in name]
     if norms:
@@ -54,7 +55,7 @@ def module(path: Path, node: TfliteNode, follows: str) -> Module:
 
 
 def layout_of(node: TfliteNode) -> str:
-    """The layout of an operator, by which weights it has."""
+    """The layout of an operator, by the weights that it has."""
     names = {name.removeprefix("fw_").removeprefix("bw_") for name in node.arrays}
     if "input_weights" in names:
         return "tflite.rnn"
@@ -66,10 +67,10 @@ def layout_of(node: TfliteNode) -> str:
 
 
 def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force: bool) -> None:
-    """Writes a model of the modules one after another, in float32, for a batch of one and any time."""
+    """Writes a model that runs the modules one after another, in float32, for one sequence of any length."""
     if rest:
-        said = option("rest", rest="drop")
-        raise FileError(f"{path}: a new TFLite model is of its recurrent layers alone; say {said}")
+        remedy = option("rest", rest="drop")
+        raise FileError(f"{path}: a new TFLite model is of its recurrent layers alone; say {remedy}")
     write_nodes(path, [node for module in modules for node in nodes_of(path, module)], force)
 
 
@@ -86,7 +87,7 @@ def nodes_of(path: Path, module: Module) -> list[TfliteNode]:
         raise FileError(
             f"{path}: {module.name!r} merges its directions by {module.merge!r}, and TFLite does not"
         )
-    ways = "BIDIRECTIONAL" if module.told().directions > 1 else "UNIDIRECTIONAL"
+    ways = "BIDIRECTIONAL" if module.solved_sizes().directions > 1 else "UNIDIRECTIONAL"
     cell = "RNN" if module.layout == "tflite.rnn" else "LSTM"
     options: dict[str, Any] = {}
     for field, setting in module.record.settings().items():
@@ -96,6 +97,6 @@ def nodes_of(path: Path, module: Module) -> list[TfliteNode]:
     name = bare(module.name) or cell.lower()
     names = [f"{name}_{layer}" for layer in range(len(by_layer))] if len(by_layer) > 1 else [name]
     return [
-        TfliteNode(one, f"{ways}_SEQUENCE_{cell}", arrays, options, reverse=module.reverse)
-        for one, arrays in zip(names, by_layer, strict=True)
+        TfliteNode(node_name, f"{ways}_SEQUENCE_{cell}", arrays, options, reverse=module.reverse)
+        for node_name, arrays in zip(names, by_layer, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""What TensorFlow Lite calls its operators, by their numbers.
+"""The names of TensorFlow Lite's operators, by their numbers.
 
 Source: BuiltinOperator in tensorflow/compiler/mlir/lite/schema/schema.fbs of TensorFlow 2.21.
 """
@@ -39,7 +39,7 @@ CUSTOM = OPERATORS.index("CUSTOM")
 
 
 def operator_name(code: int, custom: str) -> str:
-    """What an operator is called; custom: by the one who made it, where it is none of TensorFlow Lite's.
+    """The name of an operator; custom: its name if it is not one of TensorFlow Lite's.
 
     >>> operator_name(9, ""), operator_name(32, "FlexErf"), operator_name(1000, "")
     ('FULLY_CONNECTED', 'FlexErf', 'operator 1000')

@@ -1,4 +1,4 @@
-"""A TensorFlow Lite model that runs recurrent operators one after another, written without TensorFlow."""
+"""Writes a TensorFlow Lite model that runs recurrent operators one after another, without TensorFlow."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,16 +13,17 @@ from stepnet.files.tflite.flatbuffer import Fields, Number, build
 from stepnet.files.tflite.kinds import ACTIVATIONS, KINDS, TfliteNode, misfit
 
 Array = np.ndarray
-LIMIT = (1 << 31) - (1 << 20)  # bytes that offsets of a file reach
+LIMIT = (1 << 31) - (1 << 20)  # bytes that the offsets of a file can address
 FLOAT32, INT32 = 0, 2
 REVERSE_V2, REVERSE_TYPE = 105, 81
 CONCATENATION, CONCATENATION_TYPE = 2, 10
 ACTIVATION = "fused_activation_function"
-# Outputs stay apart and are joined behind: with merge_outputs, TensorFlow 2.21's LSTM takes the states of all
-# sequences but the first from beyond their end (lstm_eval.cc, EvalFloat: b * output_batch_leading_dim).
+# The outputs of both directions are concatenated by another operator: with merge_outputs, TensorFlow 2.21's
+# LSTM reads the states of all sequences but the first out of bounds (lstm_eval.cc, EvalFloat: b *
+# output_batch_leading_dim).
 ALWAYS = {"time_major": False, "merge_outputs": False}
 VERSIONS = {52: 2}  # the first with time_major
-COUNTS = {"BIDIRECTIONAL_SEQUENCE_LSTM": 48, "BIDIRECTIONAL_SEQUENCE_RNN": 12}  # inputs, with those left out
+COUNTS = {"BIDIRECTIONAL_SEQUENCE_LSTM": 48, "BIDIRECTIONAL_SEQUENCE_RNN": 12}  # inputs, with missing ones
 CODES = {kind.name: code for code, kind in KINDS.items()}
 
 
@@ -31,12 +32,12 @@ def write(
 ) -> None:
     """Writes a model that runs sequence operators one after another, in float32.
 
-    Its input is `input` [batch, time, features], its output [batch, time, features], with the numbers of both
-    directions side by side. A runtime can resize the input to another time, and not to another batch, for
-    which the states are made. An operator with `reverse` runs from the end, and its output is turned round
-    again. Of each node `name`, `op`, `arrays`, `options` and `reverse` are taken; options left out are the
-    schema's defaults, but TANH for the activation; the batch is first. Raises `InputError` for nodes that do
-    not fit, `FileError` where `path` is there already, unless `force`.
+    Its input is `input` [batch, time, features], its output [batch, time, features], where the features of
+    both directions are concatenated. A runtime can resize the time of the input, but not the batch, which the
+    states have too. An operator with `reverse` runs from the end, and its output is reversed again. Of each
+    node `name`, `op`, `arrays`, `options` and `reverse` are used. Missing options are the schema's defaults,
+    but TANH for the activation. Raises `InputError` for nodes that do not fit, `FileError` if `path` exists,
+    unless `force`.
     """
     nodes = [checked(node) for node in nodes]
     features = together(nodes)
@@ -57,12 +58,12 @@ def write(
 
 
 class Drawing:
-    """The tensors and operators of a model that is being drawn."""
+    """The tensors and operators of a model that is being built."""
 
     def __init__(self, batch: int, time: int) -> None:
         self.batch, self.time = batch, time
         self.tensors: list[Fields] = []
-        self.buffers: list[Fields] = [{}]  # the first is that of all tensors without numbers
+        self.buffers: list[Fields] = [{}]  # the first is for all tensors without numbers
         self.codes: list[int] = []
         self.operators: list[Fields] = []
 
@@ -97,12 +98,12 @@ class Drawing:
         return outputs[0]
 
     def turned(self, x: int, name: str, shape: tuple[int, ...]) -> int:
-        """Draws sequences turned round in time."""
+        """Adds an operator that reverses sequences in time; gives its output."""
         axis = self.tensor(f"{name}/axis", (1,), np.array([1], "<i4"))
         return self.operator(REVERSE_V2, [x, axis], [self.tensor(name, shape)], REVERSE_TYPE, {})
 
     def node(self, node: TfliteNode, x: int) -> int:
-        """Draws a recurrent operator; gives its outputs, those of both directions side by side."""
+        """Adds a recurrent operator; gives its output, with both directions concatenated."""
         widths = outputs_of(node)
         names = (node.name, f"{node.name}/backward")[: len(widths)]
         sequences = (self.batch, self.time)
@@ -148,7 +149,7 @@ class Drawing:
 
 
 def state_size(node: TfliteNode, name: str) -> int:
-    """How many numbers a state has: one for each cell, or for each output where these are projected."""
+    """The size of a state: the number of cells, or of projected outputs."""
     way = name[:3] if name[:3] in ("fw_", "bw_") else ""
     projection = node.arrays.get(way + "projection_weights")
     if projection is not None and name == way + "output_state":
@@ -157,20 +158,20 @@ def state_size(node: TfliteNode, name: str) -> int:
 
 
 def outputs_of(node: TfliteNode) -> list[int]:
-    """How many numbers an operator gives at each step, for each direction."""
+    """The number of output features of an operator, for each direction."""
     inputs = KINDS[CODES[node.op]].inputs
     return [state_size(node, name) for name in inputs if name.endswith(("output_state", "hidden_state"))]
 
 
 def inputs_of(node: TfliteNode) -> int:
-    """How many numbers an operator takes at each step."""
+    """The number of input features of an operator."""
     inputs = KINDS[CODES[node.op]].inputs
     weights = [name for name, axes in inputs.items() if axes[1:] == ("input",) and name in node.arrays]
     return node.arrays[weights[0]].shape[1]
 
 
 def checked(node: TfliteNode) -> TfliteNode:
-    """An operator with all its options; raises `InputError` where something does not fit."""
+    """An operator with all its options; raises `InputError` if something does not fit."""
     kind = KINDS.get(CODES.get(node.op, -1))
     wrong = [name for name, array in node.arrays.items() if array.dtype != np.float32]
     options: dict[str, Any] = {}
@@ -189,7 +190,7 @@ def checked(node: TfliteNode) -> TfliteNode:
 
 
 def strange(options: Mapping[str, Any], known: Mapping[str, Any]) -> str | None:
-    """What is wrong with options, in words."""
+    """Why options cannot be written, in words; None if they can."""
     unknown = sorted(set(options) - set(known))
     if unknown:
         return f"it has an option {unknown[0]!r}, and the schema has {', '.join(known)}"
@@ -201,9 +202,9 @@ def strange(options: Mapping[str, Any], known: Mapping[str, Any]) -> str | None:
 
 
 def together(nodes: Sequence[TfliteNode]) -> list[int]:
-    """How many numbers go into the first operator, and out of each.
+    """The number of input features of the first operator, then the output features of each.
 
-    Raises `InputError` where one does not take what the one before it gives.
+    Raises `InputError` if an operator does not take the outputs of the one before it.
     """
     names = [node.name for node in nodes]
     if not nodes or len(set(names)) < len(names) or "" in names:

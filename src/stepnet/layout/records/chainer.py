@@ -23,11 +23,11 @@ CHILDREN = (
 
 def nstep(gates: str, child: str) -> dict[str, str]:
     """The arrays of the children of an NStep link: w0 b0 w1 b1 ..., the inputs' first."""
-    count, found = len(gates), dict[str, str]()
+    count, arrays = len(gates), dict[str, str]()
     for place, gate in enumerate(gates):
-        found |= {f"{child}/w{place}": f"W_{gate}[h x]", f"{child}/b{place}": f"b_{gate}[h]"}
-        found |= {f"{child}/w{count + place}": f"R_{gate}[h k]", f"{child}/b{count + place}": f"d_{gate}[h]"}
-    return found
+        arrays |= {f"{child}/w{place}": f"W_{gate}[h x]", f"{child}/b{place}": f"b_{gate}[h]"}
+        arrays |= {f"{child}/w{count + place}": f"R_{gate}[h k]", f"{child}/b{count + place}": f"d_{gate}[h]"}
+    return arrays
 
 
 def linear(suffix: str, gate: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What callers give of weights, in its one form: arrays by name, one dtype, sizes and semantics."""
+"""Converts and checks what callers pass: arrays by name, their dtype, sizes and semantics."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,19 +14,22 @@ from stepnet.values.arguments import array_of, is_tensor, mapping
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
-def given_arrays(arrays: Mapping[str, Any]) -> dict[str, Array]:
-    """A caller's arrays and tensors by name as NumPy's."""
+def as_arrays(arrays: Mapping[str, Any]) -> dict[str, Array]:
+    """Arrays and tensors by name, as NumPy arrays."""
     named = mapping(arrays, "weights are arrays by name, as a state dict has them")
     return {name: as_array(name, value) for name, value in named.items()}
 
 
-def given_semantics(semantics: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What a caller says of semantics, by field."""
+def as_semantics(semantics: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Semantics by field; empty for None."""
     return {} if semantics is None else dict(mapping(semantics, "semantics are values by field"))
 
 
 def as_array(name: str, value: Any) -> Array:
-    """An array or tensor as a NumPy array in the machine's byte order, not copied unless it has to be."""
+    """An array or tensor as a NumPy array in native byte order, copied only if necessary.
+
+    Raises `LayoutError` for dtypes that are not in `FLOATS`.
+    """
     if is_tensor(value):
         value = value.detach().cpu()
         if str(value.dtype) == "torch.bfloat16":
@@ -41,7 +44,7 @@ def as_array(name: str, value: Any) -> Array:
 
 
 def one_dtype(arrays: Mapping[str, Array]) -> np.dtype[Any]:
-    """The dtype of all arrays; raises `LayoutError` for none and for several."""
+    """The dtype of all arrays; raises `LayoutError` if there are several, or no arrays."""
     dtypes = {array.dtype: name for name, array in arrays.items()}
     if len(dtypes) > 1:
         held = ", ".join(f"{name} is {dtype.name}" for dtype, name in dtypes.items())
