@@ -87,3 +87,13 @@ def test_powers_of_what_is_no_number(exponent: float, dtype: str) -> None:
         right = x**exponent
     for engine in ("llvm", "interpret"):
         np.testing.assert_array_equal(rnn(x, engine=engine)[0], right)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_rows_of_a_table_at_integers_of_either_width(dtype: str):
+    table = np.random.default_rng(2).normal(size=(5, 3)).astype("float32")
+    rnn = sn.RNN(lambda x, h, p: (h, h + np.take(p, x, axis=0)), table, memory=3, inputs=sn.Spec((), dtype))
+    tokens = np.array([[0, 4, -1, 2], [3, 3, -5, 1]], dtype)
+    for engine in ("llvm", "interpret"):
+        _, final = rnn(tokens, engine=engine)
+        assert_close(final, table[tokens].astype(np.float64).sum(axis=1), length=4, width=1)
