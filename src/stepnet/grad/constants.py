@@ -29,20 +29,20 @@ def moved(builder: Builder, net: Net, number: int, operands: list[int]) -> int |
     outside = dict(zip(body.inputs, operands, strict=True))
     leaving = {
         n
-        for n, one in enumerate(body.nodes)
-        if is_constant(one) and one.operation not in ("input", "constant")
+        for n, inside in enumerate(body.nodes)
+        if is_constant(inside) and inside.operation not in ("input", "constant")
     }
-    for n, one in enumerate(body.nodes):
-        if n in leaving or one.operation == "constant":
-            outside[n] = builder.copy(one, [outside[operand] for operand in one.inputs])
-    read = {operand for n, one in enumerate(body.nodes) if n not in leaving for operand in one.inputs}
+    for n, inside in enumerate(body.nodes):
+        if n in leaving or inside.operation == "constant":
+            outside[n] = builder.copy(inside, [outside[operand] for operand in inside.inputs])
+    read = {operand for n, inside in enumerate(body.nodes) if n not in leaving for operand in inside.inputs}
     arriving = sorted(read & leaving)
     inner = Builder()
     place: dict[int, int] = {}
     for n in (*body.inputs, *arriving):
         place[n] = inner.input(body.type_of(n), body.nodes[n].name or f"constant{n}")
-    for n, one in enumerate(body.nodes):
+    for n, inside in enumerate(body.nodes):
         if n not in place and n not in leaving:
-            place[n] = inner.copy(one, [place[operand] for operand in one.inputs])
+            place[n] = inner.copy(inside, [place[operand] for operand in inside.inputs])
     made = replace(recur, body=inner.net(place[result] for result in body.results))
     return made.add(builder, [*operands, *(outside[n] for n in arriving)], node.name, node.source)

@@ -74,13 +74,13 @@ def broadcast(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
 def concatenate(node: Node, d: Value, y: Value, *parts: Value) -> Cotangents:
     """To each part its own features."""
     axis: int = node.attributes["axis"] % y.rank
-    found: list[Value] = []
+    gradients: list[Value] = []
     start = 0
     for part in parts:
         stop = start + part.type.shape[axis]
-        found.append(d.slice(axis, start, stop))
+        gradients.append(d.slice(axis, start, stop))
         start = stop
-    return tuple(found)
+    return tuple(gradients)
 
 
 # ---- reductions --------------------------------------------------------------------------------------------

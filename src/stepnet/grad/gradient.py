@@ -48,8 +48,8 @@ def vjp(net: Net, wanted: Sequence[int] | None = None) -> Net:
       %6 = contract x d_0 : const f32[2, 3]
       return %3, %5, %6
     """
-    for one in (prune, fold, part, constants_outside):
-        net = one(net)
+    for rewrite in (prune, fold, part, constants_outside):
+        net = rewrite(net)
     types = [net.type_of(number) for number in net.inputs]
     if wanted is None:
         wanted = [place for place, type_ in enumerate(types) if type_.is_float]
@@ -64,8 +64,8 @@ def vjp(net: Net, wanted: Sequence[int] | None = None) -> Net:
     for result, seed in seeds.items():
         sweep.add(net.results[result], seed)
     sweep.run()
-    found = [sweep.of_input(net.inputs[one]).number for one in wanted]
-    joint = builder.net([*(sweep.forward.place[number] for number in net.results), *found])
-    for one in (prune, split, handed_over, prune, fold):
-        joint = one(joint)
+    cotangents = [sweep.of_input(net.inputs[place]).number for place in wanted]
+    joint = builder.net([*(sweep.forward.place[number] for number in net.results), *cotangents])
+    for rewrite in (prune, split, handed_over, prune, fold):
+        joint = rewrite(joint)
     return joint

@@ -46,7 +46,9 @@ def halves(net: Net, inputs: int, results: int) -> Halves:
     place = {n: forward.input(net.type_of(n), net.nodes[n].name) for n in net.inputs[:inputs]}
     first = [*net.results[:results], *saved]
     for number in sorted(ancestors(net.nodes, first) - place.keys()):
-        place[number] = forward.copy(net.nodes[number], [place[one] for one in net.nodes[number].inputs])
+        place[number] = forward.copy(
+            net.nodes[number], [place[operand] for operand in net.nodes[number].inputs]
+        )
     made = with_inputs(forward, [place[n] for n in net.inputs[:inputs]], [place[n] for n in first])
     place = {n: backward.input(net.type_of(n), net.nodes[n].name) for n in net.inputs}
     place |= {n: backward.input(net.type_of(n), f"saved{n}") for n in saved}
@@ -54,5 +56,5 @@ def halves(net: Net, inputs: int, results: int) -> Halves:
     for number in sorted(needed):
         node = net.nodes[number]
         if number not in place and (number in late or is_made_again(number)):
-            place[number] = backward.copy(node, [place[one] for one in node.inputs])
+            place[number] = backward.copy(node, [place[operand] for operand in node.inputs])
     return Halves(made, with_inputs(backward, order, [place[n] for n in wanted]), len(saved))

@@ -30,7 +30,7 @@ class Handover:
 
 def handed_over(net: Net) -> Net:
     """The net whose recurrences save what is lightest for later ones."""
-    found = {(by, to): handover for by, to, handover in handovers(net)}
+    saves = {(by, to): handover for by, to, handover in handovers(net)}
     builder = Builder()
     place: dict[int, int] = {}
     gives: dict[int, list[int]] = {}
@@ -43,17 +43,17 @@ def handed_over(net: Net) -> Net:
             place[number] = builder.copy(node, operands)
         else:
             recur = node.recur
-            for (by, to), handover in found.items():
+            for (by, to), handover in saves.items():
                 if to == number:
                     recur, operands = receiving(recur, operands, handover.moved, extra[by, to])
             # The recurrence may save for several others: each has values of its own.
             own = len(recur.outputs)
-            for (by, to), handover in found.items():
+            for (by, to), handover in saves.items():
                 if by == number:
                     recur = giving(recur, net.nodes[to].recur.body, handover)
             results = recur.add_results(builder, operands)
             more = results.outputs[own:]
-            for (by, to), handover in found.items():
+            for (by, to), handover in saves.items():
                 if by == number:
                     extra[by, to], more = more[: len(handover.moved)], more[len(handover.moved) :]
             gives[number] = [*results.outputs[:own], *results.memories]
@@ -80,14 +80,14 @@ def lightest(net: Net, number: int, saved: dict[int, int]) -> tuple[int, ...]:
     node = net.nodes[number]
     body, users = node.recur.body, net.users()
     cheap: set[int] = set()
-    for inner, one in enumerate(body.nodes):
-        read = [operand for operand in one.inputs if body.nodes[operand].operation != "constant"]
-        easy = one.kind in ("pointwise", "view") and len(one.types) == 1 and not is_dear(one)
-        if easy and one.type.extent == ROWS and read and all(n in saved or n in cheap for n in read):
+    for inner, inside in enumerate(body.nodes):
+        read = [operand for operand in inside.inputs if body.nodes[operand].operation != "constant"]
+        easy = inside.kind in ("pointwise", "view") and len(inside.types) == 1 and not is_dear(inside)
+        if easy and inside.type.extent == ROWS and read and all(n in saved or n in cheap for n in read):
             cheap.add(inner)
     early = cheap | saved.keys()
-    others = [one for inner, one in enumerate(body.nodes) if inner not in cheap]
-    sinks = early & {*body.results, *(operand for one in others for operand in one.inputs)}
+    others = [other for inner, other in enumerate(body.nodes) if inner not in cheap]
+    sinks = early & {*body.results, *(operand for other in others for operand in other.inputs)}
     weights = {inner: max(1, body.type_of(inner).size * body.type_of(inner).itemsize) for inner in early}
     for inner, operand in zip(node.recur.sequences, node.inputs, strict=False):
         if inner in saved and (len(users[operand]) > 1 or operand in net.results):

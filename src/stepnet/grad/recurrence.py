@@ -94,7 +94,7 @@ class Transposed:
     def made(self, handed: list[Value], after: list[Value]) -> dict[int, Value]:
         """Makes the recurrence; gives values of its body as they are at every step, by their numbers."""
         around = self.sweep.builder
-        outside = {one.number: self.known(one.number) for one in handed}
+        outside = {value.number: self.known(value.number) for value in handed}
         outputs = [number for number, known in outside.items() if known is None]
         results = [*outputs, *(value.number for value in after)]
         read = ancestors(self.builder.nodes, results)

@@ -73,15 +73,15 @@ def sections(net: Net) -> tuple[Section, ...]:
     wanted: list[dict[int, None]] = [{} for _ in range(homes.count + 1)]
     for number in net.results:
         wanted[homes.of[number]][number] = None
-    found: list[Section] = []
+    sections: list[Section] = []
     for place in reversed(range(homes.count + 1)):
         if wanted[place]:
             section = Cut(net, homes, place).section(list(wanted[place]))
             for number in section.operands:
                 if net.nodes[number].operation != "input":
                     wanted[homes.of[number]][number] = None
-            found.append(section)
-    return tuple(reversed(found))
+            sections.append(section)
+    return tuple(reversed(sections))
 
 
 class Homes:
@@ -213,11 +213,11 @@ class Cut:
         first = len(recur.outputs)
         for place, operand in enumerate(given.memories, first):
             picked = [
-                one
-                for one in wanted
-                if self.net.nodes[one].operation == "result"
-                and self.net.nodes[one].inputs[0] == number
-                and self.net.nodes[one].attributes["of"] == place
+                result
+                for result in wanted
+                if self.net.nodes[result].operation == "result"
+                and self.net.nodes[result].inputs[0] == number
+                and self.net.nodes[result].attributes["of"] == place
             ]
             self.memories.append(Carried(self.begins(operand), picked[0] if picked else None))
             self.lasts.append(builder.add("result", made, of=place))

@@ -22,22 +22,22 @@ class Stretch:
     size: int
 
 
-def added(one: Value, other: Value) -> Value:
+def added(left: Value, right: Value) -> Value:
     """The sum of two cotangents of one value: side by side where each has zeros for what the other has."""
-    builder = one.builder
-    axes = [axis_of(builder, value.number) for value in (one, other)]
-    if axes[0] is None or axes[0] != axes[1] or one.type != other.type:
-        return one + other
-    merged = alternating(stretches(builder, one.number, axes[0]), stretches(builder, other.number, axes[0]))
+    builder = left.builder
+    axes = [axis_of(builder, value.number) for value in (left, right)]
+    if axes[0] is None or axes[0] != axes[1] or left.type != right.type:
+        return left + right
+    merged = alternating(stretches(builder, left.number, axes[0]), stretches(builder, right.number, axes[0]))
     if merged is None:
-        return one + other
-    shape = list(one.type.shape)
+        return left + right
+    shape = list(left.type.shape)
 
     def made(stretch: Stretch) -> Value:
         shape[axes[0] or 0] = stretch.size
-        return one.zeros(*shape) if stretch.number is None else Value(builder, stretch.number)
+        return left.zeros(*shape) if stretch.number is None else Value(builder, stretch.number)
 
-    return joined(axes[0] - one.rank, *map(made, merged))
+    return joined(axes[0] - left.rank, *map(made, merged))
 
 
 def axis_of(builder: Builder, number: int) -> int | None:
@@ -63,14 +63,14 @@ def is_zeros(builder: Builder, number: int) -> bool:
     return node.operation == "constant" and not node.attributes["value"].value.any()
 
 
-def alternating(one: list[Stretch], other: list[Stretch]) -> list[Stretch] | None:
+def alternating(left: list[Stretch], right: list[Stretch]) -> list[Stretch] | None:
     """The stretches of a sum where each side has zeros for what the other has; None where both have numbers.
 
     >>> alternating([Stretch(7, 2), Stretch(None, 3)], [Stretch(None, 2), Stretch(8, 1), Stretch(None, 2)])
     [Stretch(number=7, size=2), Stretch(number=8, size=1), Stretch(number=None, size=2)]
     """
     merged: list[Stretch] = []
-    for stretch in pieces(one, other):
+    for stretch in pieces(left, right):
         if stretch is None:
             return None
         if merged and merged[-1].number is None and stretch.number is None:
@@ -80,9 +80,9 @@ def alternating(one: list[Stretch], other: list[Stretch]) -> list[Stretch] | Non
     return merged
 
 
-def pieces(one: list[Stretch], other: list[Stretch]) -> Iterator[Stretch | None]:
+def pieces(left: list[Stretch], right: list[Stretch]) -> Iterator[Stretch | None]:
     """The stretches of the sum from left to right; None where both have numbers, or a node would be cut."""
-    left, right = one[::-1], other[::-1]
+    left, right = left[::-1], right[::-1]
     while left and right:
         a, b = left.pop(), right.pop()
         size = min(a.size, b.size)

@@ -53,8 +53,8 @@ class Sweep:
         if isinstance(row, str):
             return
         operands = [self.value(operand) for operand in node.inputs]
-        found = row(node, self.cotangents[number], self.value(number), *operands)
-        for operand, cotangent in zip(node.inputs, found, strict=True):
+        cotangents = row(node, self.cotangents[number], self.value(number), *operands)
+        for operand, cotangent in zip(node.inputs, cotangents, strict=True):
             if cotangent is not None and self.net.type_of(operand).is_float:
                 self.add(operand, cotangent)
 

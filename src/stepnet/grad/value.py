@@ -72,9 +72,9 @@ class Value:
     def __neg__(self) -> "Value":
         return self.apply("negative")
 
-    def where(self, one: "Value", other: "Value | float") -> "Value":
-        """`one` where it holds, and `other` where it does not."""
-        return self.apply("where", one, other if isinstance(other, Value) else one.constant(other))
+    def where(self, chosen: "Value", other: "Value | float") -> "Value":
+        """`chosen` where it holds, and `other` where it does not."""
+        return self.apply("where", chosen, other if isinstance(other, Value) else chosen.constant(other))
 
     # ---- dtypes, shapes and extents
 

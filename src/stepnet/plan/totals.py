@@ -34,16 +34,16 @@ def totals_by_recurrence(
                 for operand in node.inputs
             ):
                 owner[number] = latest
-    found: dict[int, tuple[int, ...]] = {}
+    totals: dict[int, tuple[int, ...]] = {}
     for recurrence in recurrences:
         own = [n for n in owner if owner[n] == recurrence and net.nodes[n].operation != "result"]
         needed = set[int]()
         for number in reversed(own):
             if net.type_of(number).extent == CONST or number in needed:
                 needed |= {number, *net.nodes[number].inputs}
-        if totals := tuple(number for number in own if number in needed):
-            found[recurrence] = totals
-    return found
+        if needed:
+            totals[recurrence] = tuple(number for number in own if number in needed)
+    return totals
 
 
 def is_there(net: Net, number: int, recurrence: int, once: Collection[int]) -> bool:

@@ -138,17 +138,21 @@ class InPieces:
         cotangents = [None if end is None else known.get(end) for end in (*section.gives, *ends)]
         turn = Turn.of(net, len(section.gives), self.wanted, cotangents, way.call)
         programs = [program for program in (self.again, self.backward) if program is not None]
-        *again, backward = [BoundNet.of(one, [*inputs, *memories], way.call, way.engine) for one in programs]
+        *again, backward = [
+            BoundNet.of(program, [*inputs, *memories], way.call, way.engine) for program in programs
+        ]
         end = len(kept[0])
         for piece in self.pieces(way, back=True):
             first = end - piece.call.rows
-            ahead = [array[first:end] for array in kept] if end else [one[piece.rows] for one in memories]
+            ahead = (
+                [array[first:end] for array in kept] if end else [memory[piece.rows] for memory in memories]
+            )
             end, arrays = max(0, first), [*piece.inputs(net, inputs), *ahead]
-            results = [array for one in again for array in one(arrays, piece.call, apart=0)]
+            results = [array for run in again for array in run(arrays, piece.call, apart=0)]
             saved = [results[place] for place in self.saved]
             turn.add(piece, backward([*arrays, *turn.cotangents(piece), *saved], piece.call))
-        for one in (*again, backward):
-            one.release()
+        for bound in (*again, backward):
+            bound.release()
         begins = [memory.begins for memory in section.memories]
         return turn.gradients([*section.reads, *begins])
 
@@ -214,7 +218,7 @@ class Checkpointed:
         for section in sections(net):
             alive.append(bool(live.intersection(section.operands)))
             live.update(section.values if alive[-1] else ())
-            crossing |= dict.fromkeys(one for one in section.operands if one not in net.inputs)
+            crossing |= dict.fromkeys(number for number in section.operands if number not in net.inputs)
             types = [section.net.type_of(number) for number in section.net.inputs]
             places = [
                 place for place, one in enumerate(section.reads) if one in live and types[place].is_float

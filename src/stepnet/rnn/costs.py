@@ -47,18 +47,18 @@ Held = Mapping[Extent, int]
 
 def added(pairs: Iterable[tuple[Extent, Cost]]) -> dict[Extent, Cost]:
     """Costs of the same extent added, the deepest first."""
-    found: dict[Extent, Cost] = {}
+    costs: dict[Extent, Cost] = {}
     for extent, cost in pairs:
-        found[extent] = found.get(extent, Cost()) + cost
-    return dict(sorted(found.items(), key=lambda pair: -len(pair[0])))
+        costs[extent] = costs.get(extent, Cost()) + cost
+    return dict(sorted(costs.items(), key=lambda pair: -len(pair[0])))
 
 
 def bytes_of(types: Iterable[Type]) -> dict[Extent, int]:
     """The bytes of one of each of these values, by extent."""
-    found: dict[Extent, int] = {}
+    sizes: dict[Extent, int] = {}
     for type_ in types:
-        found[type_.extent] = found.get(type_.extent, 0) + nbytes([type_])
-    return found
+        sizes[type_.extent] = sizes.get(type_.extent, 0) + nbytes([type_])
+    return sizes
 
 
 def sum_of(*parts: Held) -> dict[Extent, int]:
@@ -127,7 +127,7 @@ def held(schedule: Schedule) -> dict[Extent, int]:
     gives = {number for part in schedule.parts for number in part.gives if number >= 0}
     between = bytes_of(net.type_of(number) for number in gives - results)
     inside = [kept(part.plan) for part in schedule.parts if part.plan is not None and part.extent == STEPS]
-    return sum_of(between, max(inside, key=lambda one: one.get(STEPS, 0), default=dict[Extent, int]()))
+    return sum_of(between, max(inside, key=lambda sizes: sizes.get(STEPS, 0), default=dict[Extent, int]()))
 
 
 def kept(plan: Plan) -> dict[Extent, int]:

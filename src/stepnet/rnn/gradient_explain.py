@@ -163,10 +163,10 @@ def in_pieces(run: Checkpointed) -> tuple[tuple[Saved, ...], tuple[Half, ...], M
         memories = (net.type_of(number) for number in net.inputs[len(part.section.reads) :])
         ahead += bytes_of(memories)[ROWS]
         if part.again is not None:
-            saved += saved_values(part.again.net, [part.again.net.results[one] for one in part.saved])
-        found = of_a_piece(part)
-        piece = max(piece, found, key=lambda one: one.get(STEPS, 0))
-        once = max(once, bytes_of(types_of(part.backward.net)), key=lambda one: one.get(CONST, 0))
+            saved += saved_values(part.again.net, [part.again.net.results[place] for place in part.saved])
+        own = of_a_piece(part)
+        piece = max(piece, own, key=lambda sizes: sizes.get(STEPS, 0))
+        once = max(once, bytes_of(types_of(part.backward.net)), key=lambda sizes: sizes.get(CONST, 0))
     fixed = {extent: count for extent, count in once.items() if extent in (CONST, ROWS)}
     # What crosses has a cotangent too.
     return tuple(saved), tuple(halves), Memory(crossing, sum_of(crossing, fixed), ahead, piece)
@@ -244,11 +244,11 @@ def head(facts: GradientExplanation) -> list[str]:
 def saved_lines(facts: GradientExplanation) -> list[str]:
     """What is saved."""
     where = "" if facts.checkpoint is None else ", of one piece at a time"
-    lines = [f"saved: {sizes_text(sum_of(*({one.extent: one.bytes} for one in facts.saved)))}{where}"]
-    width = max((len(one.name) for one in facts.saved), default=0)
+    lines = [f"saved: {sizes_text(sum_of(*({value.extent: value.bytes} for value in facts.saved)))}{where}"]
+    width = max((len(value.name) for value in facts.saved), default=0)
     return lines + [
-        f"  {one.name:<{width}}  {one.element:<10}  {amount(one.bytes, 'B'):>8} {name_of(one.extent)}"
-        for one in facts.saved
+        f"  {value.name:<{width}}  {value.element:<10}  {amount(value.bytes, 'B'):>8} {name_of(value.extent)}"
+        for value in facts.saved
     ]
 
 

@@ -89,10 +89,10 @@ class Cut:
 
     @classmethod
     def of(
-        cls, rnn: RNN, sequences: Any, initial: Any, statics: Any, lengths: Any, told: Any, engine: Order
+        cls, rnn: RNN, sequences: Any, initial: Any, statics: Any, lengths: Any, control: Any, engine: Order
     ) -> "Cut":
         """The steps that a call takes, by running it."""
-        reading = rnn.read(sequences, initial, statics, lengths, **told)
+        reading = rnn.read(sequences, initial, statics, lengths, **control)
         call, net, batch = reading.call, reading.running.net, reading.batch
         used, _ = run_until(reading.running.bound(engine), call, net)
         ahead = call.lengths - used if rnn.reverse else np.zeros_like(used)
@@ -101,7 +101,7 @@ class Cut:
         arrays = zip(batch.arrays, batch.levels, strict=True)
         cut = [Ragged(array[places[levels - 1]], offsets[:levels]) for array, levels in arrays]
         mask = None
-        if told["mask"] is not None:
+        if control["mask"] is not None:
             mask = Ragged(call.sequences[len(cut)][places[0]], offsets[:1])
         return cls(batch, rebuild(batch.structure, cut), places, mask)
 
@@ -152,12 +152,16 @@ class Given:
         engine: Order,
     ) -> "Given":
         """What the arguments of a call are; raises `InputError` for those that do not fit."""
-        told: Any = {"mask": None, "masked": "repeat", "begun": None, "time_major": False} | control
+        options: Any = {"mask": None, "masked": "repeat", "begun": None, "time_major": False} | control
         cut = None
         if isinstance(run.layer, RNN) and run.layer.until is not None:
-            cut = Cut.of(run.layer, sequences, initial, statics, lengths, told, engine)
-            sequences, lengths, told = cut.sequences, None, told | {"mask": cut.mask, "time_major": False}
-        reading = run.read(sequences, initial, statics, lengths, last_only, **told)
+            cut = Cut.of(run.layer, sequences, initial, statics, lengths, options, engine)
+            sequences, lengths, options = (
+                cut.sequences,
+                None,
+                options | {"mask": cut.mask, "time_major": False},
+            )
+        reading = run.read(sequences, initial, statics, lengths, last_only, **options)
         own = parameters_of(run.layer)
         held = own if params is None else same_parameters(params, own)
         call, ends = reading.call, reading.program.ends
@@ -193,13 +197,13 @@ class Given:
             return Ragged(array, (self.call.beside[extent[-1]],))
 
         inputs = [like_input(*pair) for pair in zip(ends.sequences, batch.levels, strict=False)]
-        found = {
+        gradients = {
             "params": rebuild(self.params, [made.get(place) for place in ends.parameters]),
             "inputs": rebuild(batch.structure, inputs),
             "initial": rebuild(program.memory, [made.get(place) for place in ends.memories]),
             "statics": rebuild(self.statics, [static(place) for place in ends.statics]),
         }
-        return Gradients(**{kind: found[kind] for kind in kinds})
+        return Gradients(**{kind: gradients[kind] for kind in kinds})
 
 
 def wanted_places(program: LayersProgram, count: int, kinds: Sequence[str]) -> list[int]:

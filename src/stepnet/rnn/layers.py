@@ -119,7 +119,7 @@ def leaves_of(
     with named(*names):
         given, still = layer.by_part(initial, "initial"), layer.by_part(statics, "statics")
     parts = zip(layer.part_names, layer.layers, given, still, strict=True)
-    return [one for name, part, h, s in parts for one in leaves_of(part, h, s, count, (*names, name))]
+    return [leaf for name, part, h, s in parts for leaf in leaves_of(part, h, s, count, (*names, name))]
 
 
 @dataclass(frozen=True)
@@ -344,7 +344,9 @@ class Wiring:
         """The outputs of one recurrence, or its last ones, and the structure of its memory."""
         rnn, builder = part.rnn, self.builder
         x = rnn.as_declared(x)
-        inputs = transform(lambda one: Spec(one.type.shape, one.type.dtype, len(one.type.extent) - 2), x)
+        inputs = transform(
+            lambda value: Spec(value.type.shape, value.type.dtype, len(value.type.extent) - 2), x
+        )
         check_inputs(rnn.inputs, inputs)
         program = rnn.program_of(inputs, part.statics.specs)
         traced = rnn.under(self.control, program).traced
@@ -364,7 +366,7 @@ class Wiring:
             builder.input(Type(CONST, array.shape, array.dtype.name), name or "param")
             for name, array in named_leaves(rnn.params)
         ]
-        operands = [*(one.number for one in leaves(x)), *self.mask, *memories]
+        operands = [*(value.number for value in leaves(x)), *self.mask, *memories]
         operands += [builder.add("expand", number, extent=ROWS) for number in hidden]
         gives = traced.recur(rnn.reverse, rnn.unroll).add_results(builder, [*operands, *statics, *params])
         made = Made(
@@ -373,7 +375,7 @@ class Wiring:
         self.made.append(made)
         output = rebuild(program.output, [Traced(builder, number) for number in gives.outputs])
         if last_only:
-            output = transform(lambda one: last_of(one, rnn.reverse), output)
+            output = transform(lambda value: last_of(value, rnn.reverse), output)
         return output, program.memory
 
 

@@ -67,9 +67,9 @@ class Turn:
             for type_, array in self.seeds
         ]
 
-    def add(self, piece: Piece, found: Sequence[Array]) -> None:
+    def add(self, piece: Piece, gradients: Sequence[Array]) -> None:
         """Takes what the backward half of a piece gives."""
-        for place, total, part in zip(self.wanted, self.totals, found, strict=False):
+        for place, total, part in zip(self.wanted, self.totals, gradients, strict=False):
             where = piece.where(self.type_of(place))
             if is_added(self.type_of(place)):
                 total[where] += part
@@ -78,7 +78,7 @@ class Turn:
         for type_, array in self.seeds[: len(self.seeds) - len(self.memories)]:
             if array is not None and type_.extent == ROWS:
                 array[piece.rows] = 0  # a sequence has its last step in one piece
-        for memory, part in zip(self.memories, found[len(self.totals) :], strict=True):
+        for memory, part in zip(self.memories, gradients[len(self.totals) :], strict=True):
             memory[piece.rows] = part
 
     def gradients(self, values: Sequence[int | None]) -> Iterable[tuple[int, Array]]:

@@ -69,11 +69,13 @@ class Runnable:
         wanted = wanted_of(inputs)
         if transformed:  # what requires a gradient is known to each transform alone
             wanted = tuple(
-                place for place, one in enumerate(inputs) if one is not None and one.is_floating_point()
+                place
+                for place, tensor in enumerate(inputs)
+                if tensor is not None and tensor.is_floating_point()
             )
         results = list(self.differentiable(batch, wanted, inputs, checkpoint))
         outputs, lead = len(self.program.levels), data.shape[: place.lead]
-        whole = [one.reshape(*lead, *one.shape[1:]) for one in results[:outputs]]
+        whole = [tensor.reshape(*lead, *tensor.shape[1:]) for tensor in results[:outputs]]
         return [*whole, *results[outputs:]]
 
     def in_order(self, place: Place, inputs: list[Any], wanted: tuple[int, ...]) -> list[Any]:
@@ -90,11 +92,11 @@ class Runnable:
         memories, statics, parameters = parts
         results = self.bound_to(parameters)(self, batch, data, memories, parameters, statics)
         outputs = len(self.program.levels)
-        return [*(one.flatten(0, place.lead - 1) for one in results[:outputs]), *results[outputs:]]
+        return [*(tensor.flatten(0, place.lead - 1) for tensor in results[:outputs]), *results[outputs:]]
 
     def bound_to(self, parameters: list[Any]) -> "Bound":
         """What runs it without gradients, kept by where the parameters lie."""
-        key = tuple(one.data_ptr() for one in parameters)
+        key = tuple(tensor.data_ptr() for tensor in parameters)
         if key not in self.bounds:
             keep(self.bounds, key, Bound())
         return self.bounds[key]
@@ -130,14 +132,14 @@ class Parameters:
     @classmethod
     def of(cls, runnable: Runnable, tensors: list[Any]) -> "Parameters":
         """Copies of the parameters, bound."""
-        copies = [one.detach().clone(memory_format=torch.contiguous_format) for one in tensors]
-        program = runnable.program.with_params([array_of(one) for one in copies])
-        return cls(runnable, [bits_of(one) for one in copies], program, FrozenCalls())
+        copies = [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in tensors]
+        program = runnable.program.with_params([array_of(tensor) for tensor in copies])
+        return cls(runnable, [bits_of(tensor) for tensor in copies], program, FrozenCalls())
 
     def are(self, runnable: Runnable, tensors: list[Any]) -> bool:
         """Whether they still are these, bit by bit."""
         return self.runnable is runnable and all(
-            torch.equal(bits_of(one), known) for one, known in zip(tensors, self.bits, strict=True)
+            torch.equal(bits_of(tensor), known) for tensor, known in zip(tensors, self.bits, strict=True)
         )
 
 
@@ -172,7 +174,7 @@ class Bound:
         """The results of a `Runnable`."""
         kept = self.parameters(runnable, tensors)
         array, program = array_of(data), kept.program
-        initial = rebuild(program.memory, [array_of(one) for one in states]) if states else None
+        initial = rebuild(program.memory, [array_of(tensor) for tensor in states]) if states else None
         key, results = None, None
         if batch.structure is not None and not statics:
             key = kept.frozen.key(array, False, "auto", "repeat", batch.steps is not None)
@@ -184,6 +186,6 @@ class Bound:
             flat = array.reshape(batch.total, *array.shape[lead:])
             whole = replace(batch, arrays=[flat], structure=flat)
             call = call_of(whole, memories, [], False, None, None)
-            call = replace(call, statics=[array_of(one) for one in statics])
+            call = replace(call, statics=[array_of(tensor) for tensor in statics])
             results = Reading(whole, program, program, call, False).run(AUTO, kept.frozen, key)
-        return [tensor_of(one) for one in (*leaves(results[0]), *leaves(results[1]))]
+        return [tensor_of(array) for array in (*leaves(results[0]), *leaves(results[1]))]

@@ -97,16 +97,16 @@ class NetFunction(torch.autograd.Function):
         tensors, saved = every[: ctx.count], every[ctx.count :]
         given = [cotangents[place] for place in made.floats]
         known = [
-            torch.zeros(shape, dtype=dtype) if one is None else one
-            for one, (shape, dtype) in zip(given, ctx.like, strict=True)
+            torch.zeros(shape, dtype=dtype) if tensor is None else tensor
+            for tensor, (shape, dtype) in zip(given, ctx.like, strict=True)
         ]
         if torch.is_grad_enabled():  # they are to have a gradient themselves
             inputs = [*tensors, *known]
-            found = made.gradient(wanted)(ctx.batch, wanted_of(inputs), inputs)
+            gradients = made.gradient(wanted)(ctx.batch, wanted_of(inputs), inputs)
         else:
-            found = run_backward(made.run(wanted, ctx.checkpoint), ctx.batch, tensors, known, saved)
-        gradients = dict(zip(wanted, found, strict=True))
-        return None, None, None, None, *(gradients.get(place) for place in range(ctx.count))
+            gradients = run_backward(made.run(wanted, ctx.checkpoint), ctx.batch, tensors, known, saved)
+        by_place = dict(zip(wanted, gradients, strict=True))
+        return None, None, None, None, *(by_place.get(place) for place in range(ctx.count))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
@@ -137,7 +137,7 @@ class QuickFunction(torch.autograd.Function):
 
 def wanted_of(tensors: Sequence[Any]) -> tuple[int, ...]:
     """The places of tensors that require a gradient."""
-    return tuple(place for place, one in enumerate(tensors) if one is not None and one.requires_grad)
+    return tuple(place for place, tensor in enumerate(tensors) if tensor is not None and tensor.requires_grad)
 
 
 def is_transformed() -> bool:
@@ -161,10 +161,10 @@ def run_backward(
     run: GradientRun, batch: Batch, tensors: Sequence[Any], cotangents: Sequence[Any], saved: Sequence[Any]
 ) -> tuple[Any, ...]:
     """The gradients of a net as tensors."""
-    arrays, kept = arrays_of(tensors), [array_of(one) for one in saved]
+    arrays, kept = arrays_of(tensors), [array_of(tensor) for tensor in saved]
     known = arrays_of(cotangents)
-    found = run.backward(arrays, known, kept, call_in(batch), AUTO)
-    return as_tensors(found, [*arrays, *known, *kept])
+    gradients = run.backward(arrays, known, kept, call_in(batch), AUTO)
+    return as_tensors(gradients, [*arrays, *known, *kept])
 
 
 def call_in(batch: Batch) -> Call:
@@ -174,7 +174,7 @@ def call_in(batch: Batch) -> Call:
 
 def arrays_of(tensors: Sequence[Any]) -> list[Any]:
     """The arrays of tensors; None stays."""
-    return [None if one is None else view_of(one) for one in tensors]
+    return [None if tensor is None else view_of(tensor) for tensor in tensors]
 
 
 def as_tensors(arrays: Sequence[Array], known: Sequence[Array | None]) -> tuple[Any, ...]:

@@ -148,7 +148,9 @@ def run_one(
 ) -> tuple[Any, list[Any]]:
     """The outputs and the last states of layers as one net."""
     kinds = 2 if sizes.mode == "LSTM" else 1
-    memories = [one for each in zip(*(state.unbind(0) for state in states), strict=True) for one in each]
+    memories = [
+        tensor for layer in zip(*(state.unbind(0) for state in states), strict=True) for tensor in layer
+    ]
     outputs, *last = run_sizes(module, sizes, place, data, memories, tensors, module.checkpoint)
     return outputs, [torch.stack(last[kind::kinds]) for kind in range(kinds)]
 

@@ -117,14 +117,14 @@ def in_graph(
     wanted = wanted_in_graph(inputs) if torch.is_grad_enabled() else []
     results = torch.ops.stepnet.recurrence(key, place.form, list(place.tensors), wanted, inputs)
     lead = data.shape[: place.lead]
-    whole = [one.reshape(*lead, *one.shape[1:]) for one in results[:outputs]]
+    whole = [tensor.reshape(*lead, *tensor.shape[1:]) for tensor in results[:outputs]]
     return [*whole, *results[outputs : outputs + len(memories)]]
 
 
 def wanted_in_graph(inputs: list[Any]) -> list[int]:
     """The places of inputs that a graph gives gradients of: an exported program may be asked for all."""
     if torch.compiler.is_exporting():
-        return [place for place, one in enumerate(inputs) if one.is_floating_point()]
+        return [place for place, tensor in enumerate(inputs) if tensor.is_floating_point()]
     return list(wanted_of(inputs))
 
 
@@ -153,13 +153,13 @@ def recurrence_backward(
 def shapes_of(net: Net, form: str, inputs: Sequence[Any]) -> list[Any]:
     """Empty tensors like the results of a net."""
     types = [net.type_of(number) for number in net.inputs]
-    rows = [one.shape[0] for type_, one in zip(types, inputs, strict=True) if type_.extent == ROWS]
+    rows = [tensor.shape[0] for type_, tensor in zip(types, inputs, strict=True) if type_.extent == ROWS]
     total = prod(inputs[0].shape[: 2 if form in ("time", "batch") else 1])
     lead = {STEPS: (total,), ROWS: tuple(rows[:1])}
     results = [net.type_of(number) for number in net.results]
     return [
-        inputs[0].new_empty((*lead.get(one.extent, ()), *one.shape), dtype=getattr(torch, one.dtype))
-        for one in results
+        inputs[0].new_empty((*lead.get(type_.extent, ()), *type_.shape), dtype=getattr(torch, type_.dtype))
+        for type_ in results
     ]
 
 
@@ -197,10 +197,10 @@ def gradients(ctx: Any, cotangents: Sequence[Any]) -> tuple[Any, ...]:
     results, saved = behind[: ctx.results], behind[ctx.results :]
     floats = runnable_of(ctx.key).differentiable.floats
     pairs = [(cotangents[place], results[place]) for place in floats]
-    known = [torch.zeros_like(like) if one is None else one for one, like in pairs]
+    known = [torch.zeros_like(like) if tensor is None else tensor for tensor, like in pairs]
     inputs = [*tensors, *known, *saved]
-    found = torch.ops.stepnet.recurrence_backward(ctx.key, ctx.form, list(place), ctx.wanted, inputs)
-    by_place = dict(zip(ctx.wanted, found, strict=True))
+    gradients = torch.ops.stepnet.recurrence_backward(ctx.key, ctx.form, list(place), ctx.wanted, inputs)
+    by_place = dict(zip(ctx.wanted, gradients, strict=True))
     if 0 in by_place:
         by_place[0] = by_place[0].reshape(tensors[0].shape)
     return None, None, [None] * places, None, [by_place.get(number) for number in range(count)]

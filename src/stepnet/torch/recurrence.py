@@ -77,7 +77,7 @@ class Recurrence(torch.nn.Module):
         else:
             self.cell, self.step = None, step
         self.params = torch.nn.ParameterDict(example[2] if len(example) == 3 and example[2] else {})
-        self._example = transform(lambda one: one.detach().clone(), (*example[:2], statics))
+        self._example = transform(lambda tensor: tensor.detach().clone(), (*example[:2], statics))
         self._output = self.enter().program.output
 
     def forward(self, input: Any, state: Any = None, statics: Any = None) -> Any:  # noqa: A002 - PyTorch's
@@ -94,13 +94,15 @@ class Recurrence(torch.nn.Module):
         states = [] if state is None else parts(state, memory, "state")
         fixed = parts(statics, still, "statics")
         if given.order is not None:
-            states, fixed = ([one.index_select(0, given.order) for one in all_] for all_ in (states, fixed))
+            states, fixed = (
+                [tensor.index_select(0, given.order) for tensor in all_] for all_ in (states, fixed)
+            )
         results = self.results(given, states, fixed)
         count = len(results) - len(leaves(memory))
         outputs, last = results[:count], results[count:]
         if given.back is not None:
-            last = [one.index_select(0, given.back) for one in last]
-        return rebuild(self._output, [given.form(one) for one in outputs]), rebuild(memory, last)
+            last = [tensor.index_select(0, given.back) for tensor in last]
+        return rebuild(self._output, [given.form(tensor) for tensor in outputs]), rebuild(memory, last)
 
     def results(self, given: Sequences, states: list[Any], statics: list[Any]) -> list[Any]:
         """The outputs and the last states: by the operator where a graph is made."""
@@ -141,14 +143,14 @@ class Recurrence(torch.nn.Module):
             {} if still is None else {"statics": rebuild(still, statics)},
         )
         lengths = given.data.shape[:lead]
-        return [*(one.reshape(*lengths, *one.shape[1:]) for one in outputs), *last]
+        return [*(tensor.reshape(*lengths, *tensor.shape[1:]) for tensor in outputs), *last]
 
     def zeros(self, given: Sequences) -> list[Any]:
         """The states that sequences begin with where none are handed in."""
         memories = leaves(self._example[1])
-        kinds = [given.data.dtype if one.is_floating_point() else one.dtype for one in memories]
+        kinds = [given.data.dtype if tensor.is_floating_point() else tensor.dtype for tensor in memories]
         pairs = zip(memories, kinds, strict=True)
-        return [given.data.new_zeros(given.rows, *one.shape[1:], dtype=kind) for one, kind in pairs]
+        return [given.data.new_zeros(given.rows, *tensor.shape[1:], dtype=kind) for tensor, kind in pairs]
 
     @property
     def tensors(self) -> dict[str, Any]:
@@ -166,7 +168,7 @@ class Recurrence(torch.nn.Module):
 
     def runnable(self, tensors: list[Any]) -> Runnable:
         """What runs the step in this mode and in the dtypes of its parameters: traced once for each."""
-        key = self.training, *((one.shape, one.dtype) for one in tensors)
+        key = self.training, *((tensor.shape, tensor.dtype) for tensor in tensors)
         kept = self.__dict__.setdefault(RUNNABLE, OrderedDict[Any, Any]())
         if key not in kept:
             keep(kept, key, self.traced(tensors))
@@ -176,19 +178,19 @@ class Recurrence(torch.nn.Module):
         """What runs the step in a mode, for a graph that was made in it."""
         if training == self.training:
             return self.enter()
-        before = [(one, one.training) for one in self.modules()]
+        before = [(module, module.training) for module in self.modules()]
         try:
             return self.train(training).enter()
         finally:
-            for one, mode in before:
-                one.training = mode
+            for module, mode in before:
+                module.training = mode
 
     def traced(self, tensors: list[Any]) -> Runnable:
         """The net of the step."""
-        floats = [one.dtype for one in tensors if one.is_floating_point()]
+        floats = [tensor.dtype for tensor in tensors if tensor.is_floating_point()]
 
-        def in_dtype(one: Any) -> Any:
-            return one.to(floats[0]) if floats and one.is_floating_point() else one
+        def in_dtype(tensor: Any) -> Any:
+            return tensor.to(floats[0]) if floats and tensor.is_floating_point() else tensor
 
         x, memory, statics = transform(in_dtype, self._example)
         example = (x, memory) if self.step is None else (x, memory, dict(self.params) or None)
@@ -196,14 +198,14 @@ class Recurrence(torch.nn.Module):
         rnn = trace(step, example, statics=statics, reverse=self.reverse)
         spec = cast("Spec", rnn.inputs)
         nothing = np.zeros((0, 0, *spec.shape), spec.dtype)
-        empty = transform(lambda one: np.zeros((0, *one.shape), one.dtype), rnn.statics)
+        empty = transform(lambda spec: np.zeros((0, *spec.shape), spec.dtype), rnn.statics)
         return Runnable(LayerPrograms(rnn).read(nothing, None, empty, None, False).program)
 
     def prepare(self) -> None:
         """Traces the step as it now is, unless its parameters are such as it cannot run with."""
         tensors = self.tensors.values()
-        if all(one.device.type == "cpu" for one in tensors) and all(
-            one.dtype in DTYPES for one in tensors if one.is_floating_point()
+        if all(tensor.device.type == "cpu" for tensor in tensors) and all(
+            tensor.dtype in DTYPES for tensor in tensors if tensor.is_floating_point()
         ):
             self.enter()
 
@@ -223,7 +225,9 @@ class Recurrence(torch.nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """All but what runs it, which a copy makes anew."""
-        return {name: one for name, one in self.__dict__.items() if name not in (BOUND, RUNNABLE, "_name")}
+        return {
+            name: value for name, value in self.__dict__.items() if name not in (BOUND, RUNNABLE, "_name")
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A copy, which has a name of its own."""
@@ -233,10 +237,10 @@ class Recurrence(torch.nn.Module):
 
 def parts(value: Any, example: Any, what: str) -> list[Any]:
     """The tensors of a state or of statics; raises `InputError` for another structure than the example's."""
-    found = leaves_as(value, example)
-    if found is None or not all(isinstance(one, torch.Tensor) for one in found):
+    tensors = leaves_as(value, example)
+    if tensors is None or not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
         raise InputError(f"{what}= is {skeleton(value)}; in the example it is {skeleton(example)}")
-    return found
+    return tensors
 
 
 def check_example(step: Any, example: Any) -> None:
@@ -246,7 +250,7 @@ def check_example(step: Any, example: Any) -> None:
     params: Any = example[2] if len(example) == 3 else None
     if params is not None and not (
         isinstance(params, dict)
-        and all(isinstance(one, torch.Tensor) for one in cast("dict[str, Any]", params).values())
+        and all(isinstance(tensor, torch.Tensor) for tensor in cast("dict[str, Any]", params).values())
     ):
         raise InputError(f"the parameters of a Recurrence are a dict of tensors, not {described(params)}")
 
@@ -256,10 +260,10 @@ def check_others(step: Any) -> None:
     called = step.forward if isinstance(step, torch.nn.Module) else step
     if not (inspect.isfunction(called) or inspect.ismethod(called)):
         return
-    found = inspect.getclosurevars(called)
-    for name, value in {**found.globals, **found.nonlocals}.items():
+    outer = inspect.getclosurevars(called)
+    for name, value in {**outer.globals, **outer.nonlocals}.items():
         owned: list[Any] = list(value.parameters()) if isinstance(value, torch.nn.Module) else [value]
-        if any(isinstance(one, torch.Tensor) and one.requires_grad for one in owned):
+        if any(isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in owned):
             raise InputError(
                 f"the step uses {name}, which requires a gradient and is none of its parameters: give it "
                 "with the parameters, or make it an attribute of the cell; a constant is .detach()ed"

@@ -127,11 +127,11 @@ class Pool:
 
     def give_back(self, *memory: Array) -> None:
         """Keeps memory that nobody uses any more."""
-        for one in memory:
-            if one.nbytes + sum(size * len(kept) for size, kept in tuple(self.free.items())) > self.most:
+        for array in memory:
+            if array.nbytes + sum(size * len(kept) for size, kept in tuple(self.free.items())) > self.most:
                 self.free = {}
-            if one.nbytes <= self.most:
-                self.free.setdefault(one.nbytes, []).append(one)
+            if array.nbytes <= self.most:
+                self.free.setdefault(array.nbytes, []).append(array)
 
 
 def size_class(size: int) -> int:

@@ -41,7 +41,7 @@ class View(NamedTuple):
         return np.ndarray(self.shape, self.dtype, buffer, self.offset, self.strides)
 
     @classmethod
-    def found(cls, array: Array, parameters: Sequence[Array]) -> "View | None":
+    def of_array(cls, array: Array, parameters: Sequence[Array]) -> "View | None":
         """The view that an array is of one of these; None where it is of none."""
         for place, parameter in enumerate(parameters):
             if array is parameter or np.may_share_memory(array, parameter):
@@ -80,7 +80,7 @@ class Refill:
             if node.operation == "constant":
                 self.fixed[key] = value
             else:
-                self.views[key] = View.found(value, like)
+                self.views[key] = View.of_array(value, like)
         self.packings: list[tuple[Packing, Key]] = []
         self.others: list[tuple[Callable[..., None], list[Key]]] = []
         for offset, entry in constants.entries:
