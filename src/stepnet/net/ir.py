@@ -192,7 +192,7 @@ def without_unused(nodes: tuple[Node, ...], results: tuple[int, ...]) -> Net:
             Node(n.operation, tuple(place[i] for i in n.inputs), n.types, n.pairs, n.name, n.source)
             for n in (nodes[number] for number in sorted(needed))
         )
-    return Net(kept, tuple(place[one] for one in sorted(inputs)), tuple(place[one] for one in results))
+    return Net(kept, tuple(place[old] for old in sorted(inputs)), tuple(place[old] for old in results))
 
 
 def with_inputs(builder: Builder, order: Sequence[int], results: Iterable[int]) -> Net:
@@ -210,11 +210,11 @@ def with_inputs(builder: Builder, order: Sequence[int], results: Iterable[int]) 
 
 def ancestors(nodes: Sequence[Node], numbers: Iterable[int]) -> set[int]:
     """All nodes that these need, themselves included."""
-    found = set(numbers)
+    reached = set(numbers)
     for number in reversed(range(len(nodes))):
-        if number in found:
-            found.update(nodes[number].inputs)
-    return found
+        if number in reached:
+            reached.update(nodes[number].inputs)
+    return reached
 
 
 # ---- recurrences -------------------------------------------------------------------------------------------
@@ -345,11 +345,13 @@ def net_lines(net: Net, title: str = "net", indent: str = "") -> list[str]:
 def node_lines(node: Node, names: list[str], number: int, indent: str) -> list[str]:
     """The text of one node: a line, and its body where it has one."""
     operands = " ".join(names[operand] for operand in node.inputs)
-    told = " ".join(
+    attributes = " ".join(
         f"{key}={attribute_text(value)}" for key, value in node.pairs if not isinstance(value, Net | Type)
     )
     types = ", ".join(map(str, node.types))
-    head = " ".join(part for part in (f"{indent}{names[number]} = {node.operation}", operands, told) if part)
+    head = " ".join(
+        part for part in (f"{indent}{names[number]} = {node.operation}", operands, attributes) if part
+    )
     lines = [f"{head} : {types}"]
     body = node.attributes.get("body")
     return lines + (net_lines(body, "body", indent + "  ") if isinstance(body, Net) else [])

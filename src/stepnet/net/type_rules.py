@@ -53,8 +53,8 @@ def pointwise_types(meaning: Callable[..., Array]) -> TypeRule:
         except TypeError as error:  # as NumPy has no difference of booleans
             raise NetError(str(error)) from None
         if probe.dtype.name not in COMPUTED:
-            given = ", ".join(operand.dtype for operand in operands)
-            raise NetError(f"no result of dtype {probe.dtype} is supported (from {given})")
+            dtypes = ", ".join(operand.dtype for operand in operands)
+            raise NetError(f"no result of dtype {probe.dtype} is supported (from {dtypes})")
         return (Type(joint_extent(operands), shape, probe.dtype.name),)
 
     return types
@@ -121,8 +121,8 @@ def products_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Ty
     sides, rights = operands[:lefts], operands[lefts:]
     if not sides or not rights or len(rights) % lefts:
         raise NetError(f"{len(rights)} right sides are not some for each of {lefts} left sides")
-    given = [matmul_types((sides[at % lefts], right), attributes)[0] for at, right in enumerate(rights)]
-    sums = [given[at : at + lefts] for at in range(0, len(given), lefts)]
+    types = [matmul_types((sides[at % lefts], right), attributes)[0] for at, right in enumerate(rights)]
+    sums = [types[at : at + lefts] for at in range(0, len(types), lefts)]
     if any(len(set(terms)) > 1 for terms in sums):
         raise NetError("products that are added have one type")
     return tuple(terms[0] for terms in sums)
@@ -236,8 +236,8 @@ def recur_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type,
     for node in body.nodes:
         if node.operation in TOTALS and node.type.extent == CONST:
             raise NetError(f"a body mixes no rows, and {node.operation} to const does: it stands outside")
-    given = (output.at(deeper(deep, output.extent)) for output in outputs)
-    return (*given, *(after.at(deep[:-1] + after.extent[1:]) for after in following))
+    per_step = (output.at(deeper(deep, output.extent)) for output in outputs)
+    return (*per_step, *(after.at(deep[:-1] + after.extent[1:]) for after in following))
 
 
 def recur_extent(operands: Sequence[Type], attributes: Attributes) -> Extent:

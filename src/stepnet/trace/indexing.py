@@ -88,8 +88,8 @@ def kept(entries: list[Any]) -> list[int]:
 
 def sliced(x: Traced, slices: list[tuple[int, int, int]]) -> Traced:
     """The value with one slice per feature axis."""
-    whole = [(0, size, 1) for size in x.type.shape]
-    return x if slices == whole else apply("slice", x, slices=tuple(slices))
+    everything = [(0, size, 1) for size in x.type.shape]
+    return x if slices == everything else apply("slice", x, slices=tuple(slices))
 
 
 def entry(item: Any, size: int) -> tuple[int, int, int] | Array:
