@@ -1,7 +1,9 @@
-"""A net on arrays in NumPy: slow, obvious and right. Everything else is tested against it.
+"""The interpreter: runs a net on NumPy arrays. It is slow and simple, and everything else is tested against
+it.
 
-A value of extent const is an array [features...]; at rows [rows, features...]; at rows/steps the steps of all
-rows laid end to end, [total, features...], with offsets that say where each row begins; and so on inward.
+A value of extent const is an array [features...]; at rows it is [rows, features...]; at rows/steps the steps
+of all rows are laid end to end, [total, features...], with the offsets of the rows; and so on for deeper
+extents.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,15 +22,17 @@ from stepnet.net.types import CONST, ROWS, STEPS, Extent, Literal, Type, is_besi
 from stepnet.ragged.offsets import offsets_of, positions_of
 
 Array = np.ndarray
-RunBody = Callable[
-    [Sequence[Array], "Segments", Array], list[Array]
-]  # arrays of the body's inputs, ..., index
+# Runs a body: takes the arrays of its inputs, their segments and the index.
+RunBody = Callable[[Sequence[Array], "Segments", Array], list[Array]]
 
 
 @dataclass(frozen=True)
 class Segments:
-    """How many rows there are, the offsets of each deeper axis, outermost first, and how many steps of each
-    row were before these, where some were. beside: the offsets of sequences that rows have besides, by axis.
+    """The numbers of rows, steps and deeper entries.
+
+    rows: the number of rows. offsets: those of each deeper axis, outermost first. begun: the number of steps
+    of each row that were run before; None for zeros. beside: the offsets of statics that are sequences, by
+    axis.
     """
 
     rows: int
@@ -37,7 +41,7 @@ class Segments:
     beside: Mapping[str, Array] = field(default_factory=dict[str, Array])
 
     def count(self, extent: Extent) -> int:
-        """How many values there are at an extent."""
+        """The number of values of an extent."""
         return 1 if extent == CONST else self.rows if extent == ROWS else int(self.into(extent)[-1])
 
     def into(self, extent: Extent) -> Array:
@@ -48,7 +52,7 @@ class Segments:
 def interpret(
     net: Net, arrays: Sequence[Array], segments: Segments, index: Array | None = None
 ) -> list[Array]:
-    """The results of a net, for arrays given in the order of its inputs."""
+    """The results of a net; arrays: its inputs, in order."""
     inputs = dict(zip(net.inputs, arrays, strict=True))
     values: list[Any] = []
     with np.errstate(all="ignore"):

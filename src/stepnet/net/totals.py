@@ -19,8 +19,8 @@ from stepnet.values.dtypes import kind_of_dtype
 Array = np.ndarray
 
 BLOCK = 256
-"""How many outer products are added one to the other before their sum is added to the total: shorter chains
-of additions lose less."""
+"""The number of outer products that are summed before the sum is added to the total: shorter chains of
+additions round less."""
 
 
 def contract(left: Array, right: Array) -> Array:

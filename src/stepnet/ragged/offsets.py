@@ -1,4 +1,4 @@
-"""The arithmetic of offsets: where each sequence starts and ends among the values, and what may be one."""
+"""The arithmetic of offsets, and checks of values, offsets, lengths and indices."""
 
 import operator
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from stepnet.values.arguments import array_of, shown, whole
 Array: TypeAlias = NDArray[Any]
 Offsets: TypeAlias = tuple[NDArray[np.int64], ...]
 Parts: TypeAlias = tuple[Array, Offsets]
-"""What every conversion gives back: values [total, *features], and offsets, one array per level."""
+"""The result of every conversion: values [total, *features], and offsets, an array per level."""
 
 
 def offsets_of(lengths: Any) -> NDArray[np.int64]:
@@ -88,7 +88,7 @@ def path_of(position: int, offsets: Sequence[Array]) -> tuple[int, ...]:
 
 
 def checked_values(values: Any, name: str) -> Array:
-    """The same values as a plain array of numbers in this machine's byte order; the same memory if they are.
+    """The values as a plain array of numbers in native byte order, copied only if necessary.
 
     Raises `InputError` if they are no array, hold no numbers, are masked, or have no first axis.
     """
@@ -200,7 +200,7 @@ def checked_lengths(lengths: Any, count: int, limit: int, entry: str, limit_name
 def checked_indices(indices: Any, count: int) -> NDArray[np.int64]:
     """The indices as int64 from 0 on, negative ones counted from the end.
 
-    Raises `InputError` for what is no whole number, naming the first that is beyond `count`.
+    Raises `InputError` for other values than whole numbers, and for indices beyond `count`, naming the first.
     """
     array = array_of(indices, "indices")
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
@@ -228,7 +228,7 @@ def checked_index(index: Any, count: int) -> int:
 
 
 def slice_of(index: slice, count: int) -> tuple[int, int, int]:
-    """The start, stop and stride that a slice has of so many; raises `InputError` for what is none."""
+    """The start, stop and stride of a slice of `count` entries; raises `InputError` for an invalid slice."""
     try:
         return index.indices(count)
     except (TypeError, ValueError) as error:

@@ -17,7 +17,7 @@ Array = np.ndarray
 
 
 def indexed(x: Traced, index: Any) -> Traced:
-    """The result of NumPy's indexing; raises `StepError` where it would touch the rows."""
+    """The result of NumPy's indexing; raises `StepError` if it would index the rows."""
     items = list(cast("tuple[Any, ...]", index)) if isinstance(index, tuple) else [index]
     if x.is_constant and len(items) == 1 and isinstance(items[0], Traced):
         return apply("gather", x, items[0])
