@@ -73,24 +73,25 @@ def more(record: Record) -> str:
 INTRODUCTION = """
 # The layouts of recurrent weights
 
-Where each framework puts the numbers of a GRU, an LSTM or a simple recurrence, and what it makes of them.
-This page is generated from the records that stepnet converts with (by docs/layouts_page.py); `stepnet
-convert` moves weights between any two of them, and says what it did.
+This page lists where each framework stores the numbers of a GRU, an LSTM or a simple recurrence, and which
+function they parametrise. It is generated from the records that stepnet converts with (docs/layouts_page.py).
+`stepnet convert` converts weights between any two of these layouts, and reports every step.
 
-Letters: gates of an LSTM are i (input), f (forget), g (candidate of the cell, also called c, j or z) and o
-(output); of a GRU r (reset), z (update, also u or i) and n (candidate, also h or c). W are the weights of
-the inputs, R the recurrent ones, b the bias of the inputs and d the recurrent bias. I inputs, H hidden
-units, K what recurs (H, or P where there is a projection), L layers, D directions.
+**Letters.** The gates of an LSTM are i (input), f (forget), g (candidate of the cell, also called c, j or z)
+and o (output); those of a GRU r (reset), z (update, also u or i) and n (candidate, also h or c). W are the
+weights of the inputs, R the recurrent weights, b the input bias and d the recurrent bias. The sizes are I
+inputs, H hidden units, K recurrent inputs (H, or P with a projection), L layers, D directions.
 
-A GRU that resets *after* the recurrent product computes n = tanh(W x + b + r (R h + d)), one that resets
-*before* n = tanh(W x + b + R (r h) + d): these are different functions, and weights of one become weights
-of the other only where R is diagonal. With an update gate that *keeps*, h' = z h + (1 - z) n; with one that
-*writes*, h' = (1 - z) h + z n: the signs of the row of z turn one into the other, bit for bit.
+**Functions.** A GRU that resets *after* the recurrent product computes n = tanh(W x + b + r (R h + d)); one
+that resets *before* it, n = tanh(W x + b + R (r h) + d). These are different functions, and weights can be
+converted from one to the other only if R is diagonal. With an update gate that *keeps*, h' = z h + (1 - z) n;
+with one that *writes*, h' = (1 - z) h + z n. To negate the row of z turns one into the other, bit for bit.
 
-The notation: `W[(g:rzn h) x]` is an array whose first axis is the gates r, z and n, in each the hidden
-units, and whose second is the inputs; `/` puts one array on top of another, `|` beside it, `;` behind it in
-one buffer; `{L D: ...}` repeats for each layer and direction; `~ h x` says that in the place of each gate
-lies the buffer of an array with these axes. In names {L} is the layer and {D} the direction.
+**Notation.** `W[(g:rzn h) x]` is an array whose first axis has the gates r, z and n and, in each of them, the
+hidden units; the second axis has the inputs. `/` stacks one array on top of another, `|` puts it beside,
+and `;` after it in the same buffer. `{L D: ...}` repeats for each layer and direction. `~ h x` means that the
+place of each gate holds the raw buffer of an array with these axes. In names, {L} is the layer and {D} the
+direction.
 """
 
 

@@ -108,7 +108,7 @@ def run(
 
 
 def input_of(layer: Layer) -> tuple[int, np.dtype[Any]]:
-    """How many numbers a layer takes at each step, and their dtype."""
+    """The number of input features of a layer, and their dtype."""
     traced = recurrences(layer, "the model")[0].plan.traced
     type_ = traced.type_of(traced.inputs[0])
     return type_.size, np.dtype(type_.dtype)

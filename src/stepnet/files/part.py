@@ -26,7 +26,7 @@ class Part(RawIOBase):
         return self.position
 
     def readinto(self, buffer: Any) -> int:
-        """How many of the next bytes were read."""
+        """Reads the next bytes into a buffer; gives their number."""
         view = memoryview(buffer).cast("B")[: max(0, self.place.size - self.position)]
         self.stream.seek(self.place.start + self.position)
         count = self.stream.readinto(view)

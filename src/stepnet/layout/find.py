@@ -1,4 +1,4 @@
-"""Which arrays of a file are recurrent layers, and of which layouts, by names and shapes alone.
+"""Finds the recurrent layers among arrays, and the layouts that fit them, by names and shapes.
 
     {"rnn.weight_ih_l0": (9, 2), "rnn.weight_hh_l0": (9, 3), "head.weight": (5, 3)}
         -> Match("rnn.", torch.gru); head.weight belongs to no recurrent layer

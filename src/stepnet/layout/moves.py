@@ -322,7 +322,9 @@ class Making:
             yield Demand(block, 0.0 - self.source_semantics.forget_bias, reason, added=(*ours[1:], *theirs))
 
     def unknown(self, moves: tuple[Move, ...]) -> Iterator[str]:
-        """Why numbers that the target needs, or cannot hold, are not to be had."""
+        """The refusals for blocks that the target needs and the source lacks, or that the target cannot
+        hold.
+        """
         for block in {replace(block, parameter="b", gate="f") for block in self.held}:
             here, target_sides = self.sides(block, self.held), self.sides(block, self.wanted)
             if self.offset(block) and not target_sides and not here:

@@ -26,7 +26,7 @@ class Sizes:
         directions: 1 or 2.
 
     Raises:
-        LayoutError: For what is no whole number from 1 on, or too large.
+        LayoutError: For sizes that are no whole numbers from 1 on, or too large.
 
     >>> Sizes(inputs=2, hidden=3, layers=2, directions=2).inputs_of(layer=1)
     6
@@ -101,7 +101,7 @@ def term_shape(term: Term, sizes: Sizes, layer: int) -> Shape:
 
 
 def stack_shape(stack: Stack, sizes: Sizes, layer: int) -> Shape:
-    """The shape of terms put together."""
+    """The shape of concatenated terms."""
     shapes = [term_shape(term, sizes, layer) for term in stack.terms]
     axis = range(len(shapes[0]))[stack.axis] if len(shapes) > 1 else -1
     return tuple(
@@ -111,7 +111,7 @@ def stack_shape(stack: Stack, sizes: Sizes, layer: int) -> Shape:
 
 
 def flat_length(parts: tuple[Stack | Loop, ...], sizes: Sizes, layer: int) -> int:
-    """How many numbers buffers hold, loops and all."""
+    """The number of elements of buffers, loops included."""
     total = 0
     for part in parts:
         if isinstance(part, Stack):

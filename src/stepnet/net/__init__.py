@@ -1,1 +1,1 @@
-"""What a net is: types, the table of operations, the graph, and the interpreter that defines its meaning."""
+"""Nets: types, the table of operations, the graph, and the interpreter that defines its meaning."""

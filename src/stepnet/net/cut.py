@@ -1,12 +1,12 @@
 """The smallest set of values from which others can be computed: a minimum cut of a graph.
 
-    sources   values that are there, or cost too much to be computed twice
-    cut       what is handed over: the fewest bytes from which all sinks can be computed
+    sources   values that exist, or that cost too much to be computed twice
+    cut       values that are handed over: the fewest bytes from which all sinks can be computed
     sinks     values that are needed
 
-Every path from a source to a sink goes through a value of the cut. It is found as the maximum flow from the
-sources to the sinks, where a value lets through as much as it weighs (Ford and Fulkerson, Maximal Flow
-Through a Network, 1956; shortest paths first: Edmonds and Karp, 1972).
+Every path from a source to a sink goes through a value of the cut. The cut is found by the maximum flow from
+the sources to the sinks, where the capacity of a value is its weight (Ford and Fulkerson, Maximal Flow
+Through a Network, 1956; with shortest paths first: Edmonds and Karp, 1972).
 """
 
 from collections import deque
@@ -17,7 +17,7 @@ from stepnet.errors import NetError
 from stepnet.net.ir import Node
 
 Side = tuple[int, bool]
-"""A value as it is reached (False), and as it is left for those that read it (True)."""
+"""The two ends of a value in the flow network: its entry (False) and its exit (True)."""
 SOURCE, SINK = (-1, True), (-2, False)
 
 
@@ -28,12 +28,12 @@ def smallest_cut(
     sinks: Iterable[int],
     latest: bool = True,
 ) -> set[int]:
-    """The lightest values that lie on every path from a source to a sink.
+    """The lightest set of values that contains a value of every path from a source to a sink.
 
-    Of cuts that weigh the same it is the latest, the one next to the sinks, or else the earliest.
+    Of cuts of equal weight it is the latest, next to the sinks, or else the earliest.
 
-    operands: for each value those that it is computed from. weights: of each value that may be in the cut;
-    others are never in it. Raises `NetError` where a path has none that may be.
+    operands: for each value, those that it is computed from. weights: those of the values that may be in the
+    cut. Raises `NetError` if a path has no such value.
 
     >>> sorted(smallest_cut({1: [0], 2: [0], 3: [1, 2]}, {0: 4, 1: 3, 2: 3, 3: 8}, [0], [3]))
     [0]
@@ -46,7 +46,7 @@ def smallest_cut(
         left.setdefault(a, {})[b] = weight
         left.setdefault(b, {}).setdefault(a, 0)
 
-    values = {*operands, *sources, *sinks, *(one for own in operands.values() for one in own)}
+    values = {*operands, *sources, *sinks, *(value for own in operands.values() for value in own)}
     for value in values:
         connect((value, False), (value, True), weights.get(value, inf))
         for operand in operands.get(value, ()):
@@ -70,43 +70,43 @@ def smallest_cut(
 
 
 def shortest_path(left: Mapping[Side, Mapping[Side, float]]) -> list[tuple[Side, Side]]:
-    """The edges of a path from the sources to the sinks that still lets something through; none if there is
-    no such path.
+    """The edges of a shortest path with capacity left from the sources to the sinks; empty if there is
+    none.
     """
     ahead: dict[Side, Side] = {SOURCE: SOURCE}
     waiting = deque([SOURCE])
     while waiting and SINK not in ahead:
-        here = waiting.popleft()
-        for there, weight in left.get(here, {}).items():
-            if weight > 0 and there not in ahead:
-                ahead[there] = here
-                waiting.append(there)
+        side = waiting.popleft()
+        for neighbour, weight in left.get(side, {}).items():
+            if weight > 0 and neighbour not in ahead:
+                ahead[neighbour] = side
+                waiting.append(neighbour)
     path: list[tuple[Side, Side]] = []
-    here = SINK
-    while here in ahead and here != SOURCE:
-        path.append((ahead[here], here))
-        here = ahead[here]
+    side = SINK
+    while side in ahead and side != SOURCE:
+        path.append((ahead[side], side))
+        side = ahead[side]
     return path[::-1]
 
 
 def reached(left: Mapping[Side, Mapping[Side, float]], start: Side, towards: bool) -> set[Side]:
-    """The sides that are reached from one by what is left, or (not `towards`) from which it is reached."""
+    """The sides that can be reached from `start` by edges with capacity left, or those that can reach it."""
     known = {start}
     waiting = [start]
     while waiting:
-        here = waiting.pop()
-        for there in left.get(here, {}):
-            weight = left[here][there] if towards else left[there].get(here, 0)
-            if weight > 0 and there not in known:
-                known.add(there)
-                waiting.append(there)
+        side = waiting.pop()
+        for neighbour in left.get(side, {}):
+            weight = left[side][neighbour] if towards else left[neighbour].get(side, 0)
+            if weight > 0 and neighbour not in known:
+                known.add(neighbour)
+                waiting.append(neighbour)
     return known
 
 
 DEAR = 10
-"""How many operations a function takes at least for each number to be worth an array of its values."""
+"""From this number of operations per element on, it is worth storing the values of a function."""
 
 
 def is_dear(node: Node) -> bool:
-    """Whether a value of each row is not to be computed twice: products, reductions and dear functions."""
+    """Whether values of a node are too expensive to be computed twice: products, reductions and the like."""
     return node.kind in ("matmul", "reduce", "scan", "gather", "extent") or node.row.flops >= DEAR

@@ -1,10 +1,11 @@
 """The inputs and results of a net by kind.
 
-    inputs    sequences, initial memories, statics, parameters results   per step, per row, totals
+    inputs    sequences, initial memories, statics, parameters
+    results   per step, per row, totals
 
-A net has its inputs and results in the order in which it was built. The kind of each follows from its extent;
-a static that is a sequence counts as one per row. An input with which a recurrence begins is an initial
-memory. A call may leave it out, and then it is zeros.
+A net has its inputs and results in the order in which it was built. The kind of each follows from its extent.
+A static that is a sequence counts as one per row. An input that is the initial value of a recurrence is an
+initial memory; a call may leave it out, and then it is zeros.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,9 @@
-"""A net on arrays in NumPy: slow, obvious and right. Everything else is tested against it.
+"""The interpreter: runs a net on NumPy arrays. It is slow and simple, and everything else is tested against
+it.
 
-A value of extent const is an array [features...]; at rows [rows, features...]; at rows/steps the steps of all
-rows laid end to end, [total, features...], with offsets that say where each row begins; and so on inward.
+A value of extent const is an array [features...]; at rows it is [rows, features...]; at rows/steps the steps
+of all rows are laid end to end, [total, features...], with the offsets of the rows; and so on for deeper
+extents.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,15 +22,17 @@ from stepnet.net.types import CONST, ROWS, STEPS, Extent, Literal, Type, is_besi
 from stepnet.ragged.offsets import offsets_of, positions_of
 
 Array = np.ndarray
-RunBody = Callable[
-    [Sequence[Array], "Segments", Array], list[Array]
-]  # arrays of the body's inputs, ..., index
+# Runs a body: takes the arrays of its inputs, their segments and the index.
+RunBody = Callable[[Sequence[Array], "Segments", Array], list[Array]]
 
 
 @dataclass(frozen=True)
 class Segments:
-    """How many rows there are, the offsets of each deeper axis, outermost first, and how many steps of each
-    row were before these, where some were. beside: the offsets of sequences that rows have besides, by axis.
+    """The numbers of rows, steps and deeper entries.
+
+    rows: the number of rows. offsets: those of each deeper axis, outermost first. begun: the number of steps
+    of each row that were run before; None for zeros. beside: the offsets of statics that are sequences, by
+    axis.
     """
 
     rows: int
@@ -37,7 +41,7 @@ class Segments:
     beside: Mapping[str, Array] = field(default_factory=dict[str, Array])
 
     def count(self, extent: Extent) -> int:
-        """How many values there are at an extent."""
+        """The number of values of an extent."""
         return 1 if extent == CONST else self.rows if extent == ROWS else int(self.into(extent)[-1])
 
     def into(self, extent: Extent) -> Array:
@@ -48,14 +52,14 @@ class Segments:
 def interpret(
     net: Net, arrays: Sequence[Array], segments: Segments, index: Array | None = None
 ) -> list[Array]:
-    """The results of a net, for arrays given in the order of its inputs."""
-    given = dict(zip(net.inputs, arrays, strict=True))
+    """The results of a net; arrays: its inputs, in order."""
+    inputs = dict(zip(net.inputs, arrays, strict=True))
     values: list[Any] = []
     with np.errstate(all="ignore"):
         for number, node in enumerate(net.nodes):
             operands = [values[operand] for operand in node.inputs]
             if node.operation == "input":
-                values.append(given[number])
+                values.append(inputs[number])
             elif node.operation == "index":
                 assert index is not None
                 values.append(index)
@@ -67,7 +71,7 @@ def interpret(
 
 
 def evaluated(net: Net, values: Mapping[int, Array], numbers: Iterable[int]) -> dict[int, Any]:
-    """The values of nodes with those of other nodes made of them, in order: constants, made of parameters."""
+    """The values of nodes, and those of the nodes `numbers` that are computed from them, in order."""
     known: dict[int, Any] = {number: np.asarray(value) for number, value in values.items()}
     with np.errstate(all="ignore"):
         for number in numbers:
@@ -77,7 +81,7 @@ def evaluated(net: Net, values: Mapping[int, Array], numbers: Iterable[int]) -> 
 
 
 def within(node: Node, operands: list[Array]) -> Any:
-    """An operation that the table gives a meaning."""
+    """The value of an operation of the table."""
     try:
         return node.row.meaning(*operands, **node.attributes)
     except IndexError as error:
@@ -85,9 +89,7 @@ def within(node: Node, operands: list[Array]) -> Any:
 
 
 def materialised(net: Net, number: int, value: Array, segments: Segments) -> Array:
-    """A result with its full leading axis, also where it is the same in every row; one that may be written to
-    where the value may be.
-    """
+    """A result with its full leading axis, even if it is the same in every row."""
     type_ = net.nodes[number].type
     shape = (segments.count(type_.extent), *type_.shape)
     if type_.extent == CONST:
@@ -96,7 +98,7 @@ def materialised(net: Net, number: int, value: Array, segments: Segments) -> Arr
 
 
 def widened(net: Net) -> Net:
-    """The same net in float64 throughout: what results in float32 are compared with."""
+    """The same net in float64, with which results in float32 are compared."""
     builder = Builder()
     place: list[int] = []
     for node in net.nodes:
@@ -122,7 +124,7 @@ def wide(value: Any) -> Any:
 
 
 def expand(net: Net, node: Node, operands: list[Array], segments: Segments) -> Array:
-    """The value of each entry repeated over what lies inside it."""
+    """The value of each entry, repeated for all inner entries."""
     depth, value = len(net.nodes[node.inputs[0]].type.extent), operands[0]
     if "how" in node.attributes:
         return at_ends(node, value, segments)
@@ -135,7 +137,7 @@ def expand(net: Net, node: Node, operands: list[Array], segments: Segments) -> A
 
 
 def at_ends(node: Node, value: Array, segments: Segments) -> Array:
-    """The value of each entry at the first or the last of what lies inside it, zeros at the rest."""
+    """The value of each entry at its first or last inner entry, zeros at the others."""
     extent, first = node.type.extent, node.attributes["how"] == "first"
     rows = len(extent) == 1
     offsets = np.array([0, segments.rows]) if rows else segments.into(extent)
@@ -146,7 +148,7 @@ def at_ends(node: Node, value: Array, segments: Segments) -> Array:
 
 
 def reduce(net: Net, node: Node, operands: list[Array], segments: Segments) -> Array:
-    """One value out of those inside each entry; zeros where there are none."""
+    """The reduction over the inner entries of each entry; zeros if there are none."""
     type_ = net.nodes[node.inputs[0]].type
     how = REDUCTIONS[node.attributes["how"]]
     if len(type_.extent) == 1:
@@ -180,12 +182,12 @@ def by_steps(
 ) -> tuple[Array, ...]:
     """A recurrence: `run` makes the body's results at every step, for the rows that have one."""
     recur = node.recur
-    body, given = recur.body, recur.given(operands)
+    body, by_kind = recur.body, recur.given(operands)
     deep = recur_extent([net.nodes[operand].type for operand in node.inputs[:1]], node.attributes)
     offsets = segments.into(deep)
     starts, lengths = offsets[:-1], np.diff(offsets)
     begun = segments.begun if deep == STEPS else None
-    state = [memory.copy() for memory in given.memories]
+    state = [memory.copy() for memory in by_kind.memories]
     types = recur.given([body.type_of(number) for number in body.inputs])
     results = [body.type_of(number) for number in recur.outputs]
     outputs: list[Array] = []
@@ -195,15 +197,15 @@ def by_steps(
         alive = np.flatnonzero(lengths > step)
         at = starts[alive] + (lengths[alive] - 1 - step if recur.reverse else step)
         places, inside = within_steps(at, () if is_beside(deep) else segments.offsets[len(deep) - 1 :])
-        pairs = zip(given.sequences, types.sequences, strict=True)
+        pairs = zip(by_kind.sequences, types.sequences, strict=True)
         inner = [sequence[places[len(type_.extent) - 1]] for sequence, type_ in pairs]
         memories, _ = of_rows(state, types.memories, segments, alive)
-        still, beside = given.others, segments.beside
+        still, beside = by_kind.others, segments.beside
         if len(alive) < len(lengths):
-            still, beside = of_rows(given.others, types.others, segments, alive)
+            still, beside = of_rows(by_kind.others, types.others, segments, alive)
         index = np.full(len(alive), step) + (begun[alive] if begun is not None else 0)
-        found = run([*inner, *memories, *still], Segments(len(alive), inside, beside=beside), index)
-        made = recur.gives(found)
+        step_results = run([*inner, *memories, *still], Segments(len(alive), inside, beside=beside), index)
+        made = recur.gives(step_results)
         for output, type_, value in zip(outputs, results, made.outputs, strict=True):
             output[places[len(type_.extent) - 1]] = value
         for memory, type_, value in zip(state, types.memories, made.memories, strict=True):
@@ -214,16 +216,16 @@ def by_steps(
 def of_rows(
     arrays: list[Array], types: list[Type], segments: Segments, rows: Array
 ) -> tuple[list[Array], Mapping[str, Array]]:
-    """What some rows have of values that are the same at every step, and the offsets of their sequences."""
-    found = [
+    """The values of some rows that are the same at every step, and the offsets of their static sequences."""
+    selected = [
         array if type_.extent == CONST else array[places_of(type_, segments, rows)]
         for array, type_ in zip(arrays, types, strict=True)
     ]
-    return found, {axis: offsets_of(np.diff(level)[rows]) for axis, level in segments.beside.items()}
+    return selected, {axis: offsets_of(np.diff(level)[rows]) for axis, level in segments.beside.items()}
 
 
 def places_of(type_: Type, segments: Segments, rows: Array) -> Array:
-    """Where the values of some rows are: one of each, or those of a sequence that it has besides."""
+    """The places of the values of some rows: one per row, or those of a static sequence of the row."""
     if not is_beside(type_.extent):
         return rows
     level = segments.beside[type_.extent[-1]]
@@ -231,7 +233,7 @@ def places_of(type_: Type, segments: Segments, rows: Array) -> Array:
 
 
 def within_steps(at: Array, offsets: tuple[Array, ...]) -> tuple[list[Array], tuple[Array, ...]]:
-    """Where the steps `at` and all that lies inside them are, depth by depth, and the offsets among these."""
+    """The places of the steps `at` and of their inner entries, level by level, and the offsets of these."""
     places: list[Array] = [at]
     inside: list[Array] = []
     for level in offsets:

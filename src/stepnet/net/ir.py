@@ -1,9 +1,8 @@
-"""The net: a graph of operations on values that each have a type. It is checked when it is made, and prints
-as text.
+"""The net: a graph of operations on typed values. It is checked when it is made, and prints as text.
 
-A net is data: a tuple of nodes in an order in which each comes after what it reads, the numbers of those that
-are its inputs, and the numbers of those that are its results. A recurrence is a node that holds a net, its
-body (the step-net), whose rows are the rows at one step.
+A net is data: a tuple of nodes, each after the nodes that it reads, with the numbers of its inputs and of its
+results. A recurrence is a node that holds a net, its body (the step-net), whose rows are the rows at one
+step.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,12 +16,12 @@ from stepnet.net.recur import Given, Gives, Order
 from stepnet.net.types import Literal, Type
 
 Pairs = tuple[tuple[str, Any], ...]
-"""What an operation is told besides its operands, by name and in the order of the names."""
+"""The attributes of an operation, sorted by name."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """One operation on earlier nodes; `name` and `source`, the user's line, are for people alone."""
+    """An operation on earlier nodes; `name` and `source`, the user's line, are only for messages and text."""
 
     operation: str
     inputs: tuple[int, ...]
@@ -40,12 +39,12 @@ class Node:
 
     @property
     def attributes(self) -> Mapping[str, Any]:
-        """What the operation is told besides its operands."""
+        """The attributes of the operation: its arguments other than operands."""
         return MappingProxyType(dict(self.pairs))
 
     @property
     def recur(self) -> "Recur":
-        """The recurrence that the node is, its parts by name."""
+        """The recurrence of a `recur` node."""
         return Recur.of(self.attributes)
 
     @property
@@ -67,7 +66,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Net:
-    """Nodes in order, the inputs among them, and the results among them."""
+    """Nodes in order, with the numbers of the inputs and of the results."""
 
     nodes: tuple[Node, ...]
     inputs: tuple[int, ...]
@@ -77,7 +76,7 @@ class Net:
         check(self)
 
     def __hash__(self) -> int:
-        # Of a few numbers: a body is looked up whenever a node with it is made, and few nets are alike.
+        # A cheap hash: a body is looked up whenever a node with it is made, and few nets are similar.
         return hash((len(self.nodes), self.inputs, self.results))
 
     def __str__(self) -> str:
@@ -118,7 +117,7 @@ def types_of(
     inputs: tuple[int, ...],
     attributes: Mapping[str, Any],
 ) -> tuple[Type, ...]:
-    """The types that an operation gives on these operands; raises `NetError` where it cannot take them."""
+    """The types of an operation's results for these operands; raises `NetError` if it cannot take them."""
     if operation == "result":
         operands = list(nodes[inputs[0]].types)
     else:
@@ -127,9 +126,9 @@ def types_of(
 
 
 class Builder:
-    """Makes a net node by node. A node that is there already is not made again.
+    """Makes a net node by node. Equal nodes are made once.
 
-    around: the one that makes the net around this one, where a value of that may be used in this.
+    around: the builder of the outer net, if its values may be used in this one.
     """
 
     def __init__(self) -> None:
@@ -169,11 +168,11 @@ class Builder:
         return self.nodes[number].type
 
     def is_inside(self, other: "Builder") -> bool:
-        """Whether the net of another is around this one's."""
+        """Whether the other builder makes a net around this one's, at any depth."""
         return self.around is not None and (self.around is other or self.around.is_inside(other))
 
     def captured(self, other: "Builder", number: int) -> int:
-        """The number here of a value of the net around."""
+        """The number in this net of a value of the outer net."""
         raise NetError("a net has no values of others")
 
     def net(self, results: Iterable[int]) -> Net:
@@ -182,7 +181,7 @@ class Builder:
 
 
 def without_unused(nodes: tuple[Node, ...], results: tuple[int, ...]) -> Net:
-    """The net of these nodes, less those that no result needs; inputs stay."""
+    """The net of these nodes, without those that no result needs; inputs are kept."""
     inputs = {number for number, node in enumerate(nodes) if node.operation == "input"}
     needed = ancestors(nodes, results) | inputs
     place = {old: new for new, old in enumerate(sorted(needed))}
@@ -192,11 +191,13 @@ def without_unused(nodes: tuple[Node, ...], results: tuple[int, ...]) -> Net:
             Node(n.operation, tuple(place[i] for i in n.inputs), n.types, n.pairs, n.name, n.source)
             for n in (nodes[number] for number in sorted(needed))
         )
-    return Net(kept, tuple(place[one] for one in sorted(inputs)), tuple(place[one] for one in results))
+    return Net(kept, tuple(place[old] for old in sorted(inputs)), tuple(place[old] for old in results))
 
 
 def with_inputs(builder: Builder, order: Sequence[int], results: Iterable[int]) -> Net:
-    """The net of a builder with these inputs, in this order, of which all that the results need are some."""
+    """The net of a builder with these inputs, in this order; raises `NetError` if results need another
+    input.
+    """
     made = Builder()
     place = {number: made.input(builder.type_of(number), builder.nodes[number].name) for number in order}
     wanted = tuple(results)
@@ -210,11 +211,11 @@ def with_inputs(builder: Builder, order: Sequence[int], results: Iterable[int]) 
 
 def ancestors(nodes: Sequence[Node], numbers: Iterable[int]) -> set[int]:
     """All nodes that these need, themselves included."""
-    found = set(numbers)
+    reached = set(numbers)
     for number in reversed(range(len(nodes))):
-        if number in found:
-            found.update(nodes[number].inputs)
-    return found
+        if number in reached:
+            reached.update(nodes[number].inputs)
+    return reached
 
 
 # ---- recurrences -------------------------------------------------------------------------------------------
@@ -222,7 +223,7 @@ def ancestors(nodes: Sequence[Node], numbers: Iterable[int]) -> set[int]:
 
 @dataclass(frozen=True)
 class Recur:
-    """A recurrence: its step-net, how many sequences and memories it has, and how it runs.
+    """A recurrence: its body, its numbers of sequences and memories, and how it runs.
 
     >>> from stepnet.net.types import ROWS
     >>> inside = Builder()
@@ -253,7 +254,7 @@ class Recur:
 
     @property
     def order(self) -> Order:
-        """The order in which its operands and its results lie."""
+        """The order of its operands and results."""
         return Order(self.sequence_count, self.memory_count)
 
     # ---- numbers of the body's nodes
@@ -265,7 +266,7 @@ class Recur:
 
     @property
     def memories(self) -> list[int]:
-        """The inputs of the body that are the memories ahead of a step."""
+        """The inputs of the body that are the memories before a step."""
         return self.given(self.body.inputs).memories
 
     @property
@@ -280,17 +281,17 @@ class Recur:
 
     @property
     def following(self) -> list[int]:
-        """The results of the body that are the memories behind a step."""
+        """The results of the body that are the memories after a step."""
         return self.gives(self.body.results).memories
 
-    # ---- anything that lies as operands or results do
+    # ---- entries in the order of operands or results
 
     def given(self, operands: Sequence[Any]) -> Given:
-        """What lies as the operands do, by what it is."""
+        """Entries in the order of the operands, by kind."""
         return self.order.given(operands)
 
     def gives(self, results: Sequence[Any]) -> Gives:
-        """What lies as the results do, by what it is."""
+        """Entries in the order of the results, by kind."""
         return self.order.gives(results)
 
     # ---- nodes
@@ -321,7 +322,7 @@ class Recur:
 
 
 def value_names(net: Net) -> list[str]:
-    """What each node is called in the text: an input by its name, all others by number."""
+    """The names of nodes in the text: an input has its own name, all others are numbered."""
     names: list[str] = []
     for number, node in enumerate(net.nodes):
         named = node.operation == "input" and node.name and node.name not in names
@@ -343,13 +344,15 @@ def net_lines(net: Net, title: str = "net", indent: str = "") -> list[str]:
 
 
 def node_lines(node: Node, names: list[str], number: int, indent: str) -> list[str]:
-    """The text of one node: a line, and its body where it has one."""
+    """The text of a node: a line, followed by its body if it has one."""
     operands = " ".join(names[operand] for operand in node.inputs)
-    told = " ".join(
+    attributes = " ".join(
         f"{key}={attribute_text(value)}" for key, value in node.pairs if not isinstance(value, Net | Type)
     )
     types = ", ".join(map(str, node.types))
-    head = " ".join(part for part in (f"{indent}{names[number]} = {node.operation}", operands, told) if part)
+    head = " ".join(
+        part for part in (f"{indent}{names[number]} = {node.operation}", operands, attributes) if part
+    )
     lines = [f"{head} : {types}"]
     body = node.attributes.get("body")
     return lines + (net_lines(body, "body", indent + "  ") if isinstance(body, Net) else [])

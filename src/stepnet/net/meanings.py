@@ -100,9 +100,10 @@ def cumprod(x: Array, *, axis: int) -> Array:
 
 
 def matmul(left: Array, right: Array) -> Array:
-    """Each vector [k] of the left with [k, n], by itself: its bits do not depend on how many there are.
+    """The product of each vector [k] of the left with [k, n], one vector at a time.
 
-    A library's product of many rows is another one than that of a single row, and rounds differently.
+    So its bits do not depend on the number of vectors: a library's product of many rows rounds differently
+    from that of a single row.
     """
     return np.matmul(left[..., None, :], right)[..., 0, :]
 
@@ -123,7 +124,7 @@ def gather(table: Array, index: Array) -> Array:
 
 
 def scatter(index: Array, values: Array, *, rows: int) -> Array:
-    """The sum of all values at each index, [rows, ...]: what `gather` read once for each of them."""
+    """The sum of all values at each index, [rows, ...]: the adjoint of `gather`."""
     total = np.zeros((rows, *values.shape[index.ndim :]), values.dtype)
     np.add.at(total, index, values)
     return total
@@ -149,5 +150,5 @@ REDUCTIONS: dict[str, Callable[[Array], Array]] = {
 
 
 def run_by_interpreter(*arrays: Array, **attributes: object) -> Array:
-    """The meaning of operations that change the extent: only the interpreter knows the lengths."""
+    """The meaning of operations that change the extent: it raises, as only the interpreter knows lengths."""
     raise NetError("this operation crosses extents; the interpreter runs it")

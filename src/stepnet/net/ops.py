@@ -1,8 +1,8 @@
-"""The operations: one table, one row per operation, with its NumPy meaning and the type it gives.
+"""The operations: a table with a row per operation, which has its NumPy meaning and its type rule.
 
 A row's `meaning` takes arrays whose leading axis (if any) is the rows and whose trailing axes are the
-features, so feature axes are always counted from the end. The type that a row gives is what its meaning gives
-on zero rows; only operations that cross extents say it themselves.
+features, so feature axes are always counted from the end. The type of a result is that of its meaning on zero
+rows; only operations that cross extents have rules of their own.
 
 To add an operation: one row here, and one row in each consumer's own table (the machine code of the llvm
 engine, an ONNX name, an ATen name).
@@ -22,11 +22,11 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Operation:
-    """One row: its name, its kind, what it means in NumPy (an array, or several), and the types it gives.
+    """A row of the table: the name of an operation, its kind, its meaning in NumPy, and its type rule.
 
     Kinds: `pointwise` (each number by itself), `view` (numbers moved within an element), `reduce` (over
-    feature axes), `scan` (along one, in order), `matmul`, `gather`, `source` (a value of its own), `extent`
-    (crosses extents, so the interpreter runs it) and `total` (one value for all there is).
+    feature axes), `scan` (along a feature axis, in order), `matmul`, `gather`, `source` (without operands),
+    `extent` (crosses extents, so the interpreter runs it) and `total` (a sum over all rows).
     """
 
     name: str

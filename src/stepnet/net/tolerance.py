@@ -1,4 +1,4 @@
-"""How far a right result may be from the right numbers: the one formula for all that is compared."""
+"""The tolerance for comparisons of results: one formula for all of them."""
 
 from math import sqrt
 from typing import Any, cast
@@ -9,11 +9,11 @@ ROUNDINGS = 16
 
 
 def tolerance(dtype: Any, length: int = 1, width: int = 1, roundings: int = ROUNDINGS) -> float:
-    """The distance from the right number that is due to rounding, relative to max(1, |right|).
+    """The error of a result that rounding explains, relative to max(1, |exact|).
 
     16 eps sqrt(length + width): the errors of a sum of `width` products, and of `length` steps of a
-    recurrence that forgets, add up as a random walk does; 16 roundings stand for the functions of one step.
-    Two right results may be twice as far from one another.
+    recurrence that forgets, grow like a random walk; 16 roundings stand for the functions of a step. Two
+    correct results may be twice as far from each other.
 
     >>> round(tolerance("float64", length=3, width=1) / 2**-52)
     32

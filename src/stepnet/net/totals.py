@@ -1,8 +1,8 @@
-"""One value out of many: of those of each sequence, and of all there are.
+"""Reductions over the steps of each sequence, and over all rows.
 
-Every sum has one order, which follows from how many values there are alone: that of a sequence's own steps,
-and that of rows, one sequence after the other. So results are the same for any number of threads, and those
-of a sequence in any batch. A library's product would not promise it.
+Every sum has a fixed order, which depends only on the number of values: the order of a sequence's steps, or
+of rows. So results are the same bits for any number of threads, and those of a sequence are the same in any
+batch. A library's product does not guarantee this.
 """
 
 from collections.abc import Callable
@@ -19,8 +19,8 @@ from stepnet.values.dtypes import kind_of_dtype
 Array = np.ndarray
 
 BLOCK = 256
-"""How many outer products are added one to the other before their sum is added to the total: shorter chains
-of additions lose less."""
+"""The number of outer products that are summed before the sum is added to the total: shorter chains of
+additions round less."""
 
 
 def contract(left: Array, right: Array) -> Array:
@@ -39,7 +39,7 @@ def contract(left: Array, right: Array) -> Array:
 
 
 def total(how: str, values: Array) -> Array:
-    """One value out of those of all rows; zeros where there are none.
+    """The reduction over all rows; zeros if there are none.
 
     >>> total("max", np.array([[1.0, 5.0], [3.0, 4.0]])).tolist(), total("sum", np.zeros((0, 1))).tolist()
     ([3.0, 5.0], [0.0])
@@ -48,7 +48,7 @@ def total(how: str, values: Array) -> Array:
 
 
 def total_of(node: Node, operands: list[Array]) -> Array:
-    """What a node gives that there is one of for all rows."""
+    """The value of a node of extent const that is computed from all rows."""
     with np.errstate(all="ignore"):
         if node.operation == "contract":
             return contract(*operands)
@@ -87,10 +87,10 @@ def by_segment(function: np.ufunc, values: Array, offsets: Array) -> Array:
     filled = np.diff(offsets) > 0
     if filled.all() and len(filled):
         return function.reduceat(values, offsets[:-1], axis=0)
-    found = np.zeros((len(filled), *values.shape[1:]), values.dtype)
+    reduced = np.zeros((len(filled), *values.shape[1:]), values.dtype)
     if filled.any():
-        found[filled] = function.reduceat(values, offsets[:-1][filled], axis=0)
-    return found
+        reduced[filled] = function.reduceat(values, offsets[:-1][filled], axis=0)
+    return reduced
 
 
 REDUCTIONS: dict[str, Callable[[Array, Array], Array]] = {

@@ -1,4 +1,6 @@
-"""Which types an operation gives, by those of its operands; raises `NetError` where it cannot take them."""
+"""The type rules of operations: the types of results by those of operands. They raise `NetError` for operands
+that an operation cannot take.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -14,18 +16,18 @@ from stepnet.values.dtypes import COMPUTED, DTYPES
 
 Array = np.ndarray
 ENDS = ("first", "last")
-"""Of a sequence's steps those that there is one of."""
+"""The steps of a sequence that `expand` can go to, besides all of them."""
 TOTALS = ("contract", "scatter", "reduce")
-"""Operations that make one value of those of all rows; `reduce` where it starts from rows."""
+"""Operations that reduce over all rows; `reduce` only if its operand is per row."""
 Attributes = Mapping[str, Any]
 TypeRule = Callable[[Sequence[Type], Attributes], tuple[Type, ...]]
 KEPT = 1024
 
 
 def asked_once(rule: TypeRule) -> TypeRule:
-    """A rule that asks NumPy, and is asked the same at every pass of every net: with what it said last kept.
+    """A type rule with a cache, for rules that call NumPy: every pass asks the same again.
 
-    A number among the attributes is kept with its type: a power of 2 is not one of 2.0.
+    Numbers among the attributes are kept with their types: a power of 2 is not a power of 2.0.
     """
 
     @lru_cache(KEPT)
@@ -39,7 +41,7 @@ def asked_once(rule: TypeRule) -> TypeRule:
 
 
 def pointwise_types(meaning: Callable[..., Array]) -> TypeRule:
-    """The type rule of a pointwise operation: shapes broadcast, and NumPy says the dtype."""
+    """The type rule of a pointwise operation: shapes broadcast, and the dtype is NumPy's."""
 
     @asked_once
     def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
@@ -53,15 +55,15 @@ def pointwise_types(meaning: Callable[..., Array]) -> TypeRule:
         except TypeError as error:  # as NumPy has no difference of booleans
             raise NetError(str(error)) from None
         if probe.dtype.name not in COMPUTED:
-            given = ", ".join(operand.dtype for operand in operands)
-            raise NetError(f"no result of dtype {probe.dtype} is supported (from {given})")
+            dtypes = ", ".join(operand.dtype for operand in operands)
+            raise NetError(f"no result of dtype {probe.dtype} is supported (from {dtypes})")
         return (Type(joint_extent(operands), shape, probe.dtype.name),)
 
     return types
 
 
 def element_types(meaning: Callable[..., Array]) -> TypeRule:
-    """The type rule of an operation within one element: what its meaning gives on zero rows."""
+    """The type rule of an operation within an element: the type of its meaning on zero rows."""
 
     @asked_once
     def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
@@ -78,7 +80,7 @@ def element_types(meaning: Callable[..., Array]) -> TypeRule:
 
 
 def cast_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """The same numbers in the dtype asked for; floats alone are cast to one that is only stored in."""
+    """The operand in another dtype; only floats can be cast to a storage dtype."""
     operand, dtype = operands[0], str(attributes["dtype"])
     result = Type(operand.extent, operand.shape, dtype)
     if DTYPES[dtype].is_stored and not operand.is_float:
@@ -87,7 +89,7 @@ def cast_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, 
 
 
 def computing(rule: TypeRule) -> TypeRule:
-    """The type rule of an operation that computes: it takes no value of a dtype that is only stored in."""
+    """A type rule that also refuses operands of storage dtypes, for operations that compute."""
 
     def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
         for operand in operands:
@@ -116,13 +118,13 @@ def matmul_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type
 
 
 def products_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """For each sum of products what every `matmul` in it gives. lefts: how many left sides there are."""
+    """For each sum of products, the type of every `matmul` in it. lefts: the number of left sides."""
     lefts: int = attributes["lefts"]
     sides, rights = operands[:lefts], operands[lefts:]
     if not sides or not rights or len(rights) % lefts:
         raise NetError(f"{len(rights)} right sides are not some for each of {lefts} left sides")
-    given = [matmul_types((sides[at % lefts], right), attributes)[0] for at, right in enumerate(rights)]
-    sums = [given[at : at + lefts] for at in range(0, len(given), lefts)]
+    types = [matmul_types((sides[at % lefts], right), attributes)[0] for at, right in enumerate(rights)]
+    sums = [types[at : at + lefts] for at in range(0, len(types), lefts)]
     if any(len(set(terms)) > 1 for terms in sums):
         raise NetError("products that are added have one type")
     return tuple(terms[0] for terms in sums)
@@ -159,12 +161,12 @@ def input_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type,
 
 
 def index_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """How many steps of its sequence came before: an integer per row."""
+    """The index of the step: an integer per row."""
     return (Type(ROWS, (), "int64"),)
 
 
 def result_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """One of several results of one node: here the operands are all of them."""
+    """One of several results of a node; the operands are the types of all of them."""
     of: int = attributes["of"]
     return (operands[of],)
 
@@ -184,7 +186,7 @@ def expand_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type
 
 
 def reduce_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """The same element, one per entry of the extent around it."""
+    """The same element, for each entry of the outer extent."""
     if not operands[0].extent:
         raise NetError("reduce takes a value that there is more than one of")
     if attributes["how"] not in REDUCTIONS:
@@ -205,10 +207,10 @@ def contract_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Ty
 
 
 def recur_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """The body's outputs at every step, then each memory's last value.
+    """The outputs of the body at every step, then the final value of each memory.
 
-    What the body has one of per row there is one of per step outside; what it has as a sequence of each row
-    is a sequence of each step.
+    A value per row of the body is a value per step outside; a sequence per row of the body is a sequence per
+    step outside.
     """
     order, body = Order.of(attributes), attributes["body"]
     sequences = order.sequence_count
@@ -236,17 +238,17 @@ def recur_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type,
     for node in body.nodes:
         if node.operation in TOTALS and node.type.extent == CONST:
             raise NetError(f"a body mixes no rows, and {node.operation} to const does: it stands outside")
-    given = (output.at(deeper(deep, output.extent)) for output in outputs)
-    return (*given, *(after.at(deep[:-1] + after.extent[1:]) for after in following))
+    per_step = (output.at(deeper(deep, output.extent)) for output in outputs)
+    return (*per_step, *(after.at(deep[:-1] + after.extent[1:]) for after in following))
 
 
 def recur_extent(operands: Sequence[Type], attributes: Attributes) -> Extent:
-    """The extent of the values that a recurrence has one of per step."""
+    """The extent of the values of a recurrence that are per step."""
     body = attributes["body"]
     inner = len(body.nodes[body.inputs[0]].type.extent) - 1
     return operands[0].extent[: len(operands[0].extent) - inner]
 
 
 def deeper(deep: Extent, inside: Extent) -> Extent:
-    """The extent outside of what a step has at an extent, where there is one of each row per `deep`."""
+    """The outer extent of a value of the body; deep: the outer extent of the body's rows."""
     return deep if len(inside) == 1 else extent_of(len(deep) + len(inside) - 1)

@@ -1,15 +1,15 @@
-"""What a value in a net is: its extent, its feature shape and its dtype.
+"""The type of a value in a net: its extent, its feature shape and its dtype.
 
-The extent says how many of it there are, as a path of ragged axes:
+The extent is the number of values, as a path of ragged axes:
 
     const                 one per model               a parameter
     rows                  one per sequence            a static, a memory, a final state
     rows/steps            one per step                an input, an output
     rows/steps/words      one per step of an inner sequence
-    rows/keys             one per step of a sequence that a row has besides, the same one at every step
+    rows/keys             one per step of a static that is a sequence
 
-Axes are called by their depth, so a step-net's rows/steps are the rows/steps/words of who runs it. Those of
-statics that are sequences have names of their own.
+Axes are named by their depth, so the rows/steps of a body are the rows/steps/words of the outer net. The axes
+of statics that are sequences have names of their own.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ STEPS: Extent = AXES[:2]
 
 @dataclass(frozen=True)
 class Type:
-    """One extent x feature shape x dtype.
+    """A type: extent x feature shape x dtype.
 
     >>> print(Type(ROWS, (64,), "float32"))
     rows f32[64]
@@ -51,7 +51,7 @@ class Type:
 
     @property
     def element(self) -> str:
-        """The text of one element, without the extent: f32[64]."""
+        """The text of the type without the extent: f32[64]."""
         return f"{DTYPES[self.dtype].text}[{', '.join(map(str, self.shape))}]"
 
     @property
@@ -61,12 +61,12 @@ class Type:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one number."""
+        """The bytes of a number."""
         return np.dtype(self.dtype).itemsize
 
     @property
     def is_float(self) -> bool:
-        """Whether the numbers are floating-point ones."""
+        """Whether the numbers are floating-point numbers."""
         return DTYPES[self.dtype].kind == "float"
 
     @property
@@ -108,7 +108,7 @@ class Literal:
 
 
 def native(array: np.ndarray) -> np.ndarray:
-    """The array, contiguous and in native byte order; the array itself where it is so already."""
+    """The array, contiguous and in native byte order, copied only if necessary."""
     return np.ascontiguousarray(array, array.dtype.newbyteorder("="))
 
 
@@ -120,14 +120,14 @@ def own_copy(array: np.ndarray) -> np.ndarray:
 
 
 def extent_of(depth: int) -> Extent:
-    """The extent of a number of axes; raises `NetError` for more than there are names for."""
+    """The extent of a number of axes; raises `NetError` for too many."""
     if depth > len(AXES):
         raise NetError(f"sequences nest {len(AXES) - 1} deep, not {depth - 1}")
     return AXES[:depth]
 
 
 def is_beside(extent: Extent) -> bool:
-    """Whether an extent is that of a static which is a sequence.
+    """Whether an extent is that of a static that is a sequence.
 
     >>> is_beside(("rows", "keys")), is_beside(STEPS)
     (True, False)
@@ -146,7 +146,7 @@ def hash_text(data: bytes) -> str:
 
 
 def joint_extent(types: Sequence[Type]) -> Extent:
-    """The extent that all values except constants share; raises `NetError` where there are two."""
+    """The common extent of all values except constants; raises `NetError` if there are several."""
     extents = {type_.extent for type_ in types if type_.extent != CONST}
     if len(extents) > 1:
         listed = ", ".join(sorted(map(extent_text, extents)))

@@ -1,7 +1,7 @@
 """Sequences of any length, laid end to end without padding, and their ways in and out.
 
-A `Ragged` is values and offsets: what Arrow calls a list array. Each neighbour in this folder is one other
-form of the same thing, as two plain functions between that form and (values, offsets).
+A `Ragged` is values and offsets, as in an Arrow list array. Each module in this folder converts another form
+of sequences, by two functions between that form and (values, offsets).
 """
 
 from collections.abc import Iterator

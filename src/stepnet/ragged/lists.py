@@ -73,7 +73,7 @@ def from_list(
 def _sequence(item: Any, name: str, wanted: np.dtype[Any] | None) -> Array:
     """One sequence as an array.
 
-    Python's whole numbers go into any dtype that they fit, all else where NumPy's same_kind rule lets it.
+    Python's whole numbers are cast to any dtype that they fit, all other values by NumPy's same_kind rule.
     """
     try:
         array = array_of(item, name)
@@ -91,7 +91,7 @@ def _sequence(item: Any, name: str, wanted: np.dtype[Any] | None) -> Array:
 
 
 def _levels_above_arrays(item: Any, depth: int = 0) -> int:
-    """How many lists are around the deepest array; 0 around none."""
+    """The number of lists around the deepest array; 0 if there is no array."""
     if not isinstance(item, list | tuple):
         return 0
     if depth > MOST_LEVELS:

@@ -1,4 +1,4 @@
-"""The arithmetic of offsets: where each sequence starts and ends among the values, and what may be one."""
+"""The arithmetic of offsets, and checks of values, offsets, lengths and indices."""
 
 import operator
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from stepnet.values.arguments import array_of, shown, whole
 Array: TypeAlias = NDArray[Any]
 Offsets: TypeAlias = tuple[NDArray[np.int64], ...]
 Parts: TypeAlias = tuple[Array, Offsets]
-"""What every conversion gives back: values [total, *features], and offsets, one array per level."""
+"""The result of every conversion: values [total, *features], and offsets, an array per level."""
 
 
 def offsets_of(lengths: Any) -> NDArray[np.int64]:
@@ -88,7 +88,7 @@ def path_of(position: int, offsets: Sequence[Array]) -> tuple[int, ...]:
 
 
 def checked_values(values: Any, name: str) -> Array:
-    """The same values as a plain array of numbers in this machine's byte order; the same memory if they are.
+    """The values as a plain array of numbers in native byte order, copied only if necessary.
 
     Raises `InputError` if they are no array, hold no numbers, are masked, or have no first axis.
     """
@@ -150,12 +150,12 @@ def checked_offsets(offsets: Any, total: int) -> Offsets:
     return tuple(levels)
 
 
-def _checked_level(given: Any, name: str) -> NDArray[np.int64]:
-    level = cast("NDArray[np.int64]", given)
-    kind = level.dtype.newbyteorder("=") if isinstance(given, np.ndarray) else None
+def _checked_level(value: Any, name: str) -> NDArray[np.int64]:
+    level = cast("NDArray[np.int64]", value)
+    kind = level.dtype.newbyteorder("=") if isinstance(value, np.ndarray) else None
     if kind != np.int64 or level.ndim != 1 or not level.size:
         raise InputError(
-            f"{name} must be a one-dimensional int64 array that starts with 0, and is {_kind(given)}"
+            f"{name} must be a one-dimensional int64 array that starts with 0, and is {_kind(value)}"
         )
     if level[0] != 0:
         raise InputError(
@@ -179,39 +179,39 @@ def checked_lengths(lengths: Any, count: int, limit: int, entry: str, limit_name
     Raises `InputError`, naming the first bad one, unless each is a whole number from 0 to `limit`. `entry`
     and `limit_name` are its words for what has a length and for the limit.
     """
-    given = array_of(lengths, "the lengths")
-    if given.ndim != 1 or len(given) != count:
+    array = array_of(lengths, "the lengths")
+    if array.ndim != 1 or len(array) != count:
         raise InputError(
-            f"the lengths have shape {given.shape}, and must have ({count},), one for each {entry}"
+            f"the lengths have shape {array.shape}, and must have ({count},), one for each {entry}"
         )
     if count == 0:
         return np.zeros(0, np.int64)
-    if given.dtype.kind not in "iu":
-        raise InputError(f"the lengths have dtype {given.dtype}, and must be whole numbers")
-    bad = (given < 0) | (given > limit)
+    if array.dtype.kind not in "iu":
+        raise InputError(f"the lengths have dtype {array.dtype}, and must be whole numbers")
+    bad = (array < 0) | (array > limit)
     if bad.any():
         first = int(bad.argmax())
         raise InputError(
-            f"{entry} {first} has length {given[first]}, and must have 0 to {limit}, {limit_name}"
+            f"{entry} {first} has length {array[first]}, and must have 0 to {limit}, {limit_name}"
         )
-    return given.astype(np.int64)
+    return array.astype(np.int64)
 
 
 def checked_indices(indices: Any, count: int) -> NDArray[np.int64]:
     """The indices as int64 from 0 on, negative ones counted from the end.
 
-    Raises `InputError` for what is no whole number, naming the first that is beyond `count`.
+    Raises `InputError` for other values than whole numbers, and for indices beyond `count`, naming the first.
     """
-    given = array_of(indices, "indices")
-    if given.ndim != 1 or (given.dtype.kind not in "iu" and given.size):
-        hint = "; np.flatnonzero(mask) makes them of a mask" if given.dtype == bool else ""
-        raise InputError(f"indices must be whole numbers [count], not {_kind(given)}{hint}")
-    if not given.size:
+    array = array_of(indices, "indices")
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
+        hint = "; np.flatnonzero(mask) makes them of a mask" if array.dtype == bool else ""
+        raise InputError(f"indices must be whole numbers [count], not {_kind(array)}{hint}")
+    if not array.size:
         return np.zeros(0, np.int64)
-    bad = (given < -count) | (given >= count)
+    bad = (array < -count) | (array >= count)
     if bad.any():
-        raise InputError(f"there is no sequence {given[bad.argmax()]}: there are {count}")
-    numbers = given.astype(np.int64)
+        raise InputError(f"there is no sequence {array[bad.argmax()]}: there are {count}")
+    numbers = array.astype(np.int64)
     return np.where(numbers < 0, numbers + count, numbers)
 
 
@@ -228,15 +228,15 @@ def checked_index(index: Any, count: int) -> int:
 
 
 def slice_of(index: slice, count: int) -> tuple[int, int, int]:
-    """The start, stop and stride that a slice has of so many; raises `InputError` for what is none."""
+    """The start, stop and stride of a slice of `count` entries; raises `InputError` for an invalid slice."""
     try:
         return index.indices(count)
     except (TypeError, ValueError) as error:
         raise InputError(f"{index} is no slice of sequences: {error}") from None
 
 
-def _kind(given: Any) -> str:
-    if isinstance(given, np.ndarray):
-        array = cast("Array", given)
+def _kind(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        array = cast("Array", value)
         return f"an array of shape {array.shape} and dtype {array.dtype}"
-    return f"a {type(given).__name__}" if given != () else "an empty tuple"
+    return f"a {type(value).__name__}" if value != () else "an empty tuple"

@@ -66,9 +66,9 @@ def _rows_and_times(offsets: NDArray[np.int64]) -> tuple[Array, Array]:
 
 
 def _checked_fill(fill: Any, dtype: np.dtype[Any]) -> Array:
-    whole = dtype.kind in "biu"
+    is_integral = dtype.kind in "biu"
     refusal = f"fill {shown(fill)} does not fit {dtype}"
-    if array_of(fill, "fill").ndim or (whole and array_of(fill, "fill").dtype.kind not in "biu"):
+    if array_of(fill, "fill").ndim or (is_integral and array_of(fill, "fill").dtype.kind not in "biu"):
         raise InputError(refusal)
     if array_of(fill, "fill").dtype.kind == "c" and dtype.kind != "c":
         raise InputError(refusal)
@@ -76,6 +76,6 @@ def _checked_fill(fill: Any, dtype: np.dtype[Any]) -> Array:
         filled = np.full((), fill, dtype)
     except (ValueError, OverflowError, TypeError) as error:
         raise InputError(f"{refusal}: {error}") from error
-    if whole and filled != fill:
+    if is_integral and filled != fill:
         raise InputError(refusal)
     return filled

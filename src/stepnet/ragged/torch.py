@@ -45,7 +45,7 @@ def from_packed(packed: Any) -> Parts:
 def packed_lengths(sizes: Array, total: int) -> NDArray[np.int64]:
     """The lengths of the sequences of a `PackedSequence`, the longest first, from its batch_sizes.
 
-    total: how many steps its data have. Raises `InputError` for sizes that are none.
+    total: the number of steps of its data. Raises `InputError` for invalid sizes.
     """
     if (sizes < 1).any() or (sizes[1:] > sizes[:-1]).any() or sizes.sum() != total:
         raise InputError(
@@ -110,7 +110,7 @@ def to_nested(values: Array, offsets: NDArray[np.int64]) -> Any:
 
 
 def _to_numpy(tensor: Any) -> Array:
-    """An array that shares the tensor's memory, where that is the CPU's."""
+    """An array that shares the tensor's memory, if that is on the CPU."""
     tensor = tensor.detach().cpu()
     if str(tensor.dtype) == "torch.bfloat16":
         return tensor.view(_torch().int16).numpy().view(ml_dtypes.bfloat16)
@@ -118,7 +118,7 @@ def _to_numpy(tensor: Any) -> Array:
 
 
 def _to_tensor(torch: Any, values: Array) -> Any:
-    """A tensor that shares the array's memory if that may be written to: torch knows no read-only tensors."""
+    """A tensor that shares the array's memory if that is writable, as torch has no read-only tensors."""
     values = np.require(values, requirements=["C", "W"])
     # NumPy lets an axis of length 1 have any stride, torch does not: reshaping makes it an ordinary one.
     values = values.reshape(1, *values.shape)[0]

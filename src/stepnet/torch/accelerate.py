@@ -1,4 +1,4 @@
-"""`accelerate`: the recurrent layers of a model run by stepnet, where they lie."""
+"""`accelerate`: makes stepnet run the recurrent layers of a PyTorch model, in place."""
 
 from dataclasses import dataclass
 from typing import Any, cast
@@ -19,8 +19,11 @@ OURS: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Accelerated:
-    """What `accelerate` did. replaced: the layers that stepnet runs now, by their names in the model. left:
-    those that it does not run, and why.
+    """The result of `accelerate`.
+
+    Attributes:
+        replaced: The layers that stepnet runs now, by their names in the model.
+        left: Why other recurrent layers were not replaced, by their names.
     """
 
     replaced: dict[str, Any]
@@ -33,24 +36,24 @@ class Accelerated:
             module.__class__ = theirs.get(type(module), type(module))
 
     def __str__(self) -> str:
-        lines = [f"{name or 'the model'}: {type(one).__name__}" for name, one in self.replaced.items()]
+        lines = [f"{name or 'the model'}: {type(module).__name__}" for name, module in self.replaced.items()]
         return "\n".join(
             [*lines, *(f"{name or 'the model'}: left, {why}" for name, why in self.left.items())]
         )
 
 
 def accelerate(model: Any) -> Accelerated:
-    """Makes the layers torch.nn.GRU, LSTM and RNN of a model, and the cells GRUCell, LSTMCell and RNNCell,
-    stepnet's, in place, and says which these are. A cell still runs a step at each call.
+    """Replaces, in place, the layers torch.nn.GRU, LSTM and RNN of a model, and the cells GRUCell, LSTMCell
+    and RNNCell, by stepnet's; gives which ones were replaced. A cell still runs one step per call.
 
-    They stay the objects that they are, with their parameters, hooks and names: optimisers and
-    state_dicts go on. What cannot be replaced is left as it is, with the reason.
+    The layers stay the same objects, with their parameters, hooks and names, so optimisers and state_dicts
+    remain valid. Layers that cannot be replaced are left unchanged, with the reason.
 
     Args:
         model: A torch.nn.Module.
 
     Raises:
-        InputError: For what is no module.
+        InputError: If `model` is no module.
 
     >>> import torch, stepnet.torch
     >>> half = torch.nn.LSTM(4, 4, dtype=torch.float16)
@@ -82,13 +85,13 @@ def accelerate(model: Any) -> Accelerated:
 
 
 def refusal(module: Any) -> str | None:
-    """Why a layer is left as it is; None for one that is replaced."""
+    """Why a layer cannot be replaced; None if it can."""
     kind = cast("Any", type(module))
     if kind in OURS.values():
         return "it is stepnet's already"
     if kind not in OURS:
         return f"{kind.__name__} is a class of its own, whose forward may be another"
-    dtypes = {str(one.dtype) for one in module.parameters() if one.dtype not in DTYPES}
+    dtypes = {str(parameter.dtype) for parameter in module.parameters() if parameter.dtype not in DTYPES}
     if dtypes:
         return f"its parameters are {', '.join(sorted(dtypes))}: float32 and float64 are run"
     return None

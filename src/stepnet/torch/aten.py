@@ -1,7 +1,8 @@
-"""The ATen operations that a step may use: one table, from each one's name to its rule.
+"""The ATen operations that a step may use: a table from the name of each to its rule.
 
-What PyTorch knows of dtypes (integers beside floats give float32, where NumPy gives float64) is in the ways
-to make a row. To add an operation: one row here, and its rule, where NumPy has none, in `rules` or `places`.
+The functions that make rows handle PyTorch's rules for dtypes: integers with floats give float32, where NumPy
+gives float64. To add an operation, add a row here, and a rule in `rules` or `places` if NumPy has no
+function.
 """
 
 from collections.abc import Callable
@@ -20,9 +21,10 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Row:
-    """One operation: its rule, and whether it takes values whose rows are joined with positions in one axis.
+    """An operation.
 
-    The rule takes the `Result` that PyTorch infers for the operation, and its arguments.
+    rule: takes the `Result` that PyTorch infers for the operation, and the arguments. folded: whether the
+    operation accepts values whose first axis is rows and positions joined.
     """
 
     rule: Function
@@ -96,10 +98,10 @@ TABLE: dict[str, Row] = {
     "neg.default": pointwise(np.negative),
     "abs.default": pointwise(np.absolute),
     "sign.default": pointwise(rules.sign),
-    "floor.default": pointwise(rules.whole(np.floor)),
-    "ceil.default": pointwise(rules.whole(np.ceil)),
-    "round.default": pointwise(rules.whole(np.rint)),
-    "trunc.default": pointwise(rules.whole(rules.truncate)),
+    "floor.default": pointwise(rules.rounding(np.floor)),
+    "ceil.default": pointwise(rules.rounding(np.ceil)),
+    "round.default": pointwise(rules.rounding(np.rint)),
+    "trunc.default": pointwise(rules.rounding(rules.truncate)),
     "exp.default": pointwise(np.exp),
     "expm1.default": pointwise(np.expm1),
     "log.default": pointwise(np.log),
@@ -208,8 +210,8 @@ TABLE: dict[str, Row] = {
     "index_select.default": Row(places.picked),
     "gather.default": Row(places.gathered),
     # new values
-    "empty.memory_format": Row(places.unsaid),
-    "empty_permuted.default": Row(places.unsaid),
+    "empty.memory_format": Row(places.undefined),
+    "empty_permuted.default": Row(places.undefined),
     "full.default": Row(places.filled),
     "full_like.default": Row(places.filled),
     "scalar_tensor.default": Row(places.number),

@@ -1,11 +1,11 @@
-"""The recurrent layers of torch.nn as nets, whose parameters are laid out as PyTorch has them.
+"""The recurrent layers of torch.nn as nets, whose parameters have PyTorch's layout.
 
     torch.nn.GRU(8, 16, num_layers=2, bidirectional=True)
         ->   Stack([Bidirectional(gru, gru), Bidirectional(gru, gru)])   ->   one net
 
     weight_ih [gates x hidden, inputs]    weight_hh [gates x hidden, output]    weight_hr [projected, hidden]
 
-So nothing is converted between a module's tensors and a net, and gradients are laid out as the tensors are.
+So a net uses a module's tensors without conversion, and gradients have the layout of the tensors.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ MOST_KEPT = 64
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the net of a module depends on. projected: 0 for no projection.
+    """The sizes and settings that the net of a module depends on; projected: 0 for no projection.
 
     >>> Sizes("LSTM", 3, 4, projected=2).shapes
     {'weight_ih': (16, 3), 'weight_hh': (16, 2), 'bias_ih': (16,), 'bias_hh': (16,), 'weight_hr': (2, 4)}
@@ -58,7 +58,7 @@ class Sizes:
 
     @classmethod
     def of_key(cls, key: str) -> "Sizes":
-        """The sizes that a key says.
+        """The sizes from a key.
 
         >>> Sizes.of_key("GRU 3 4 1 0 0 0 float32") == Sizes("GRU", 3, 4, bias=False)
         True
@@ -74,7 +74,7 @@ class Sizes:
 
     @property
     def directions(self) -> int:
-        """How many directions there are."""
+        """The number of directions."""
         return 2 if self.bidirectional else 1
 
     @property
@@ -93,7 +93,7 @@ class Sizes:
         }
 
     def alone(self, layer: int) -> "Sizes":
-        """One layer of these, by itself."""
+        """The sizes of a single layer of these."""
         inputs = self.output * self.directions if layer else self.inputs
         return replace(self, inputs=inputs, layers=1)
 
@@ -104,20 +104,20 @@ class Sizes:
 
     @property
     def directed(self) -> Layer:
-        """One layer in its directions."""
+        """A layer in all its directions."""
         if not self.bidirectional:
             return self.recurrence(False)
         return Bidirectional(self.recurrence(False), self.recurrence(True))
 
     def recurrence(self, reverse: bool) -> RNN:
-        """One layer in one direction."""
+        """A layer in one direction."""
         params = {name: np.zeros(shape, self.dtype) for name, shape in self.shapes.items()}
         memory = self.cell.memory(self.hidden, self.projected or None)
         return RNN(in_their_layout(self.cell), params, memory=memory, inputs=self.inputs, reverse=reverse)
 
 
 def in_their_layout(cell: Cell) -> Callable[[Any, Any, Any], Any]:
-    """The step of a cell for parameters as PyTorch has them: matrices are transposed."""
+    """The step of a cell for parameters in PyTorch's layout, where matrices are transposed."""
 
     def step(x: Any, memory: Any, params: Any) -> Any:
         own = {ours: params[theirs] for ours, theirs in NAMES.items() if theirs in params}
@@ -128,8 +128,8 @@ def in_their_layout(cell: Cell) -> Callable[[Any, Any, Any], Any]:
 
 @lru_cache(MOST_KEPT)
 def program_of(sizes: Sizes) -> LayersProgram:
-    """The program of such layers. Its inputs are the sequences, h (and c) of each recurrence, and the
-    parameters of each; its results the outputs, and the last h (and c) of each.
+    """The program of layers of these sizes. Its inputs are the sequences, h (and c) of each recurrence, and
+    the parameters of each; its results are the outputs, and the final h (and c) of each.
     """
     nothing = np.zeros((0, 0, sizes.inputs), sizes.dtype)
     return LayerPrograms(sizes.recurrences).read(nothing, None, None, None, False).program

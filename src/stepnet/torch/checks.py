@@ -1,4 +1,4 @@
-"""The tensors that modules take: of one dtype that there is machine code for, on the CPU."""
+"""Checks of the tensors that modules take: a single dtype that stepnet compiles for, on the CPU."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,16 +11,16 @@ DTYPES = {torch.float32: "float32", torch.float64: "float64"}
 
 
 def as_cast(dtype: Any, *tensors: Any) -> Sequence[Any]:
-    """The same tensors; under autocast in this dtype, which is that of the parameters."""
+    """The tensors unchanged; under autocast cast to this dtype, that of the parameters."""
     if not torch.is_autocast_enabled("cpu"):
         return tensors
-    return [one.to(dtype) for one in tensors]
+    return [tensor.to(dtype) for tensor in tensors]
 
 
 def check_tensors(
     title: str, names: Sequence[str], parameters: Sequence[Any], data: Any, states: Sequence[Any]
 ) -> None:
-    """Raises `InputError` unless all tensors are of one dtype that there is machine code for, on the CPU.
+    """Raises `InputError` unless all tensors are on the CPU and have the same dtype, float32 or float64.
 
     title: the module's name. names: those of its parameters.
     """
@@ -31,8 +31,8 @@ def check_tensors(
             f"float32 with .float(), or use torch.nn.{title}"
         )
     of_states = ("hx[0]", "hx[1]") if len(states) > 1 else ("hx",)
-    whole = zip((*names, "the input", *of_states), (*parameters, data, *states), strict=False)
-    for name, tensor in whole:
+    named = zip((*names, "the input", *of_states), (*parameters, data, *states), strict=False)
+    for name, tensor in named:
         if tensor.dtype != dtype or tensor.device.type != "cpu":
             raise InputError(
                 f"{name} of {title} is {tensor.dtype} on {tensor.device}, and {names[0]} is {dtype} on cpu; "

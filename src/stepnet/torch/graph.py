@@ -1,7 +1,8 @@
-"""A function on tensors as a graph of ATen operations, with a number of rows that stays a symbol.
+"""A function on tensors as a graph of ATen operations, in which the number of rows is a symbol.
 
-It runs once, on tensors that have shapes and no numbers, below `torch.fx`'s `make_fx`. Operations in place
-come out as operations that give new values, and what PyTorch makes of smaller operations comes out as those.
+The function runs once, on tensors with shapes but no numbers, under `make_fx` of `torch.fx`. Operations in
+place become operations that give new values, and composed operations become the smaller ones that they
+consist of.
 """
 
 import logging
@@ -29,17 +30,17 @@ sources: Any = pytorch("torch._dynamo.source")
 decompositions: Any = pytorch("torch._decomp")
 
 FAKE = (functional.FunctionalTensor, fake_tensors.FakeTensor)
-# What PyTorch takes the number of rows for until that would matter, which is refused.
+# The number of rows that PyTorch assumes; a step whose result depends on it is refused.
 HINT = 11
 
 
 class Rows(shapes.ShapeEnv):
     """PyTorch's shape environment, in which nothing may depend on the number of rows."""
 
-    def evaluate_expr(self, *given: Any, **options: Any) -> Any:
-        """The value of an expression; raises `StepError` where the number of rows would decide it."""
+    def evaluate_expr(self, *arguments: Any, **options: Any) -> Any:
+        """The value of an expression; raises `StepError` if it depends on the number of rows."""
         known = len(self.guards)
-        value = shapes.ShapeEnv.evaluate_expr(self, *given, **options)
+        value = shapes.ShapeEnv.evaluate_expr(self, *arguments, **options)
         if len(self.guards) > known:
             raise StepError(
                 "what is done depends on the number of rows, which a step does not know: let shapes "
@@ -54,11 +55,11 @@ class Held(dispatch.TorchDispatchMode):
     def __torch_dispatch__(
         self, operation: Any, types: Any, arguments: Any = (), options: dict[str, Any] | None = None
     ) -> Any:
-        """The result of an operation; raises `StepError` where it would change such a tensor."""
+        """The result of an operation; raises `StepError` if it would change such a tensor."""
         formal = operation._schema.arguments
-        given = dict(zip((argument.name for argument in formal), arguments, strict=False)) | (options or {})
+        values = dict(zip((argument.name for argument in formal), arguments, strict=False)) | (options or {})
         for argument in formal:
-            value = given.get(argument.name)
+            value = values.get(argument.name)
             written = argument.alias_info is not None and argument.alias_info.is_write
             if written and isinstance(value, torch.Tensor) and not isinstance(value, FAKE):
                 raise changed("a tensor that it closes over")
@@ -67,10 +68,10 @@ class Held(dispatch.TorchDispatchMode):
 
 @dataclass(frozen=True)
 class Layout:
-    """Whether there is one of a tensor per row, whether its first axis is the rows alone, and its features.
+    """The layout of a tensor: whether it has rows, whether its first axis is exactly the rows, its features.
 
-    PyTorch lays rows and positions out as one axis [rows x positions, ...] for a product, and rows as
-    [1, rows, ...]: these are not plain, and few operations take them.
+    For products, PyTorch also uses tensors [rows x positions, ...] and [1, rows, ...]. These are not plain,
+    and few operations accept them.
     """
 
     per_row: bool
@@ -80,7 +81,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Graph:
-    """The graph as a `torch.fx.GraphModule`, and the symbol of the number of rows."""
+    """A graph as a `torch.fx.GraphModule`, with the symbol of the number of rows."""
 
     module: Any
     rows: Any
@@ -91,11 +92,11 @@ class Graph:
         return list(self.module.graph.nodes)
 
     def held(self, node: Any) -> Any:
-        """The tensor that a `get_attr` node stands for."""
+        """The tensor of a `get_attr` node."""
         return getattr(self.module, node.target)
 
     def layout(self, tensor: Any) -> Layout:
-        """The layout of a tensor of the graph; raises `StepError` for one whose rows do not come first."""
+        """The layout of a tensor of the graph; raises `StepError` if the rows are not its first axis."""
         sizes = list(tensor.shape)
         places = [place for place, size in enumerate(sizes) if not isinstance(size, int)]
         if not places:
@@ -115,15 +116,15 @@ class Graph:
         return Layout(True, first == 0 and count == 1, positions + tuple(sizes[first + 1 :]))
 
     def text(self, size: Any) -> str:
-        """A size as people read it."""
+        """A size as text for messages."""
         return str(size).replace(str(self.rows), "rows")
 
 
 def graph_of(function: Callable[..., Any], types: Sequence[Type], names: Sequence[str]) -> Graph:
-    """The graph of function(*tensors), for tensors of these types that are called so in messages.
+    """The graph of function(*tensors), for tensors of these types; names: theirs, for messages.
 
-    Raises `StepError` for what PyTorch refuses, for what depends on the number of rows, and for changes of
-    parameters.
+    Raises `StepError` for errors of PyTorch, for a step that depends on the number of rows, and for one that
+    changes parameters.
     """
     for type_, name in zip(types, names, strict=True):
         if type_.extent not in (CONST, ROWS):
@@ -165,7 +166,7 @@ def row_count(environment: Any) -> Any:
 
 @cache
 def smaller() -> dict[Any, Callable[..., Any]]:
-    """What is made of smaller operations: all that PyTorch itself makes so for its core set, and norms."""
+    """The decompositions of composed operations: PyTorch's own for its core set, and those of norms."""
     aten = torch.ops.aten
     norms = [
         aten.native_group_norm,
@@ -173,10 +174,10 @@ def smaller() -> dict[Any, Callable[..., Any]]:
         aten._native_batch_norm_legit_no_training,
     ]
     table = {**decompositions.core_aten_decompositions(), **decompositions.get_decompositions(norms)}
-    # Of these the smaller ones compute places that are constants, are of dtypes that a step lacks, or lay
-    # rows and positions out as one axis.
-    whole = (aten.roll.default, aten.eye.default, aten.eye.m, aten.mv.default)
-    return {operation: rule for operation, rule in table.items() if operation not in whole}
+    # The smaller operations of these would compute constant indices, use dtypes that a step lacks, or join
+    # rows and positions in an axis.
+    undivided = (aten.roll.default, aten.eye.default, aten.eye.m, aten.mv.default)
+    return {operation: rule for operation, rule in table.items() if operation not in undivided}
 
 
 @contextmanager
@@ -217,7 +218,7 @@ def changed(what: str) -> StepError:
 
 
 def merge_permutes(graph: Any) -> None:
-    """A permutation of a permutation becomes one: between the two the rows may stand elsewhere."""
+    """Merges consecutive permutations, between which the rows may not be the first axis."""
     permute = torch.ops.aten.permute.default
     for node in graph.nodes:
         if node.target is permute and node.args[0].target is permute:

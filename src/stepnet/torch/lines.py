@@ -1,4 +1,6 @@
-"""The user's own lines where steps call PyTorch: not PyTorch's, nor what `stepnet.trace.lines` leaves out."""
+"""The lines of the user's code in steps that call PyTorch: without PyTorch's, and as in
+`stepnet.trace.lines`.
+"""
 
 import inspect
 import os
@@ -12,7 +14,7 @@ from stepnet.trace import lines
 torch: Any = pytorch("torch")
 PYTORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 MADE = ("<string>", "<eval_with_key>")
-"""What Python and PyTorch call code that they make themselves."""
+"""The file names of code that Python and PyTorch generate."""
 
 
 def is_users(code: CodeType) -> bool:
@@ -30,7 +32,7 @@ def line_of_call() -> str:
 
 
 def line_of_error(error: BaseException) -> str:
-    """The innermost of the user's lines that an error passed through, or else that of the current calls."""
+    """The innermost of the user's lines that an error passed through, else that of the current calls."""
     passed = [(frame.f_code, number) for frame, number in traceback.walk_tb(error.__traceback__)]
     users = [(code, number) for code, number in passed if is_users(code)]
     return lines.line_of(*users[-1]) if users else line_of_call()

@@ -1,4 +1,4 @@
-"""Rules for ATen operations that move features, pick them, or make new values: see `rules`."""
+"""Rules for ATen operations that move or pick features, or make new values; see `rules`."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -11,7 +11,7 @@ from stepnet.trace.numpy_shapes import broadcast_to_features, in_every_row
 from stepnet.trace.traced import Traced, refuse, reshaped
 from stepnet.values.dtypes import kind_of_dtype
 
-# What NumPy makes of a traced value is a traced value, which its stubs do not know.
+# NumPy's functions give traced values for traced values, which its stubs do not know.
 numpy: Any = np
 
 
@@ -39,7 +39,7 @@ def copied(result: Result, x: Any, source: Any, *_: Any) -> Any:
 
 
 def along(x: Any, dim: int, part: Any) -> Any:
-    """Part of one axis."""
+    """A part of x along an axis."""
     index = [slice(None)] * x.ndim
     index[dim] = part
     return x[tuple(index)]
@@ -48,7 +48,7 @@ def along(x: Any, dim: int, part: Any) -> Any:
 def sliced(x: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
     """A slice of one axis."""
     if not x.is_constant and dim % x.ndim == 0 and (start or 0, step) == (0, 1):
-        return x  # all rows, as the shape of the result says
+        return x  # all rows, by the shape of the result
     return along(x, dim, slice(start, end, step))
 
 
@@ -155,13 +155,13 @@ def gathered(result: Result, x: Any, dim: int, index: Any, **_: Any) -> Any:
 # ---- new values --------------------------------------------------------------------------------------------
 
 
-def unsaid(result: Result, *_: Any, **__: Any) -> Traced:
+def undefined(result: Result, *_: Any, **__: Any) -> Traced:
     """Zeros, for an operation whose numbers PyTorch leaves undefined."""
     return filled(result, None)
 
 
 def filled(result: Result, _: Any, value: Any = 0, **__: Any) -> Traced:
-    """One number everywhere."""
+    """The result filled with a number."""
     builder = result.like.builder
     constant = Traced(builder, builder.constant(np.full(result.features, value, result.dtype)))
     return in_every_row(constant, len(result.features)) if result.per_row else constant

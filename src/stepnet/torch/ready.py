@@ -1,9 +1,9 @@
-"""Recurrences from papers, each a cell of a few lines that is run by `Recurrence`.
+"""Recurrences from papers: each is a cell of a few lines that `Recurrence` runs.
 
     rnn = LayerNormLSTM(inputs, hidden, batch_first=True)        outputs, (h, c) = rnn(x)
 
-They are called as every `Recurrence` is, with tensors, `PackedSequence`s or jagged nested tensors. What is
-random is drawn with PyTorch's generator ahead of the steps, in training mode alone.
+Like every `Recurrence`, they take tensors, `PackedSequence`s or jagged nested tensors. Random numbers are
+drawn with PyTorch's generator before the steps, in training mode only.
 """
 
 from typing import Any
@@ -19,8 +19,9 @@ sigmoid, tanh = torch.sigmoid, torch.tanh
 
 
 class Ready(Recurrence):
-    """A recurrence of a cell of this module. extra: how many features the cell is given beside the inputs.
-    options: those of a `Recurrence`.
+    """A recurrence of a cell of this module.
+
+    extra: the number of features that the cell gets after the inputs. options: those of a `Recurrence`.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Ready(Recurrence):
 
 
 def share(value: float, name: str) -> float:
-    """A probability below 1; raises `InputError` for what is none."""
+    """A probability below 1; raises `InputError` for any other number."""
     if not 0 <= value < 1:
         raise InputError(f"{name} is a probability from 0, below 1, not {value}")
     return value
@@ -76,7 +77,7 @@ class LayerNormLSTM(Ready):
     22: f, i, o, g = LN(R h) + LN(W x) + b;  c' = sigmoid(f) c + sigmoid(i) tanh(g);
     h' = sigmoid(o) tanh(LN(c')).
 
-    The state is (h, c). eps: what is added to a variance.
+    The state is (h, c). eps: a number that is added to variances.
 
     >>> import torch, stepnet.torch.ready
     >>> outputs, (h, c) = stepnet.torch.ready.LayerNormLSTM(3, 4)(torch.ones(5, 2, 3))
@@ -92,7 +93,7 @@ class LayerNormLSTM(Ready):
 
 
 class ZoneoutGRUCell(nn.Module):
-    """One step of `ZoneoutGRU`. When it is trained, it is given what is kept behind the inputs."""
+    """A step of `ZoneoutGRU`. In training, the mask of kept memories follows the inputs in x."""
 
     def __init__(self, inputs: int, hidden: int, zoneout: float) -> None:
         super().__init__()  # type: ignore[misc]
@@ -106,11 +107,11 @@ class ZoneoutGRUCell(nn.Module):
 
 
 class ZoneoutGRU(Ready):
-    """The GRU some of whose memories keep their value at each step, at random.
+    """The GRU with zoneout: at each step, randomly chosen units keep their memory.
 
     D. Krueger and others, "Zoneout: regularizing RNNs by randomly preserving hidden activations", ICLR 2017
-    (arXiv 1606.01305, 2016): h' = d h + (1 - d) GRU(x, h), where each d is 1 with probability `zoneout`, anew
-    at each step, and when it is not trained d = `zoneout`.
+    (arXiv 1606.01305, 2016): h' = d h + (1 - d) GRU(x, h). In training, each d is 1 with probability
+    `zoneout`, drawn anew at each step; in evaluation, d = `zoneout`.
 
     The state is h.
 
@@ -127,11 +128,11 @@ class ZoneoutGRU(Ready):
 
     def forward(self, input: Any, state: Any = None) -> Any:  # type: ignore[override]  # noqa: A002
         """The outputs in the form of the sequences, and the last h."""
-        given = Sequences.of(input, self.batch_first)
-        kept = given.data.new_zeros(*given.data.shape[:-1], self.hidden)
+        sequences = Sequences.of(input, self.batch_first)
+        kept = sequences.data.new_zeros(*sequences.data.shape[:-1], self.hidden)
         if self.training:
             kept.bernoulli_(self.zoneout)
-        return super().forward(given.form(torch.cat([given.data, kept], -1)), state)
+        return super().forward(sequences.form(torch.cat([sequences.data, kept], -1)), state)
 
 
 # ---- variational dropout -----------------------------------------------------------------------------------
@@ -151,11 +152,11 @@ class VariationalLSTMCell(nn.Module):
 
 
 class VariationalLSTM(Ready):
-    """The LSTM with dropout of its inputs and of its h, by one mask for all steps of a sequence.
+    """The LSTM with dropout of its inputs and of h, with the same masks at all steps of a sequence.
 
     Y. Gal and Z. Ghahramani, "A theoretically grounded application of dropout in recurrent neural networks",
-    NIPS 2016 (arXiv 1512.05287): h', c' = LSTM(x m_x, (h m_h, c)), where each number of m_x and m_h is 0 with
-    probability `dropout`, and 1 / (1 - dropout) otherwise; when it is not trained all are 1. The four gates
+    NIPS 2016 (arXiv 1512.05287): h', c' = LSTM(x m_x, (h m_h, c)). In training, each number of m_x and m_h is
+    0 with probability `dropout`, and 1 / (1 - dropout) otherwise; in evaluation, all are 1. The four gates
     share their masks ("tied weights" in the paper).
 
     The state is (h, c).
@@ -175,9 +176,9 @@ class VariationalLSTM(Ready):
 
     def forward(self, input: Any, state: Any = None) -> Any:  # type: ignore[override]  # noqa: A002
         """The outputs in the form of the sequences, and the last h and c."""
-        given = Sequences.of(input, self.batch_first)
-        ones = [given.data.new_ones(given.rows, size) for size in (self.inputs, self.hidden)]
-        masks = tuple(nn.functional.dropout(one, self.dropout, self.training) for one in ones)
+        sequences = Sequences.of(input, self.batch_first)
+        ones = [sequences.data.new_ones(sequences.rows, size) for size in (self.inputs, self.hidden)]
+        masks = tuple(nn.functional.dropout(mask, self.dropout, self.training) for mask in ones)
         return super().forward(input, state, masks)
 
 
@@ -198,7 +199,7 @@ class MinimalGatedUnitCell(nn.Module):
 
 
 class MinimalGatedUnit(Ready):
-    """The GRU with one gate for both of its purposes.
+    """The minimal gated unit: a GRU whose only gate both resets and updates.
 
     G.-B. Zhou and others, "Minimal gated unit for recurrent neural networks", International Journal of
     Automation and Computing 13 (2016): f = sigmoid(W_f [h, x] + b_f);  n = tanh(W_n [f h, x] + b_n);
@@ -234,7 +235,7 @@ class PeepholeLSTMCell(nn.Module):
 
 
 class PeepholeLSTM(Ready):
-    """The LSTM whose gates see its cell.
+    """The LSTM with peepholes: its gates see the cell state.
 
     F. A. Gers and J. Schmidhuber, "Recurrent nets that time and count", IJCNN 2000:
     i, f, g, o = W x + R h + b;  c' = sigmoid(f + p_f c) c + sigmoid(i + p_i c) tanh(g);

@@ -28,7 +28,7 @@ Function = Callable[..., Any]
 class TorchStep:
     """A function on tensors as a step: its graph of ATen operations, replayed on a step's values.
 
-    `__wrapped__` is what the user wrote, whose parameters and place count as the step's.
+    `__wrapped__` is the user's function, for its signature and its place in the code.
     """
 
     function: Function
@@ -37,13 +37,13 @@ class TorchStep:
 
     def __call__(self, x: Any, memory: Any, params: Any, **further: Any) -> tuple[Any, Any]:
         """The output and the next memory."""
-        given = {"x": x, "memory": memory, "params": params, **further}
-        values: list[Traced] = leaves(given)
-        names = [name.removeprefix("params.") for name, _ in named_leaves(given)]
+        arguments = {"x": x, "memory": memory, "params": params, **further}
+        values: list[Traced] = leaves(arguments)
+        names = [name.removeprefix("params.") for name, _ in named_leaves(arguments)]
         structure: list[Any] = []
 
         def flat(*tensors: Any) -> list[Any]:
-            structure[:] = [self.function(**rebuild(given, tensors))]
+            structure[:] = [self.function(**rebuild(arguments, tensors))]
             return [tensor_of(leaf) for leaf in leaves(structure)]
 
         graph = graph_of(flat, [value.type for value in values], names)
@@ -59,7 +59,7 @@ def tensor_of(leaf: Any) -> Any:
 
 
 def replayed(graph: Graph, arguments: Sequence[Traced], place: str) -> list[Traced]:
-    """The graph's results, with each of its nodes applied to a step's values; `place` is the step's line."""
+    """The graph's results, from its nodes applied to a step's values; place: the line of the step."""
     values: dict[Any, Any] = {}
     remaining = iter(arguments)
     for node in graph.nodes:
@@ -101,7 +101,7 @@ def result(graph: Graph, node: Any, values: dict[Any, Any]) -> Traced:
 
 
 def applied(graph: Graph, node: Any, values: dict[Any, Any], arguments: Sequence[Traced]) -> Any:
-    """The results of one node: its row of the table applied to a step's values."""
+    """The results of a node: its row of the table applied to a step's values."""
     name = str(node.target).removeprefix("aten.")
     if name not in TABLE:
         raise refuse(f"{node.target} is not an operation of a step" + advice(node.target))
@@ -123,7 +123,7 @@ def applied(graph: Graph, node: Any, values: dict[Any, Any], arguments: Sequence
 
 
 def advice(operation: Any) -> str:
-    """The advice for an operation, after a colon; empty where there is none."""
+    """The advice for an operation, after a colon; empty if there is none."""
     if torch.Tag.nondeterministic_seeded in getattr(operation, "tags", ()):
         return f": {RANDOM}"
     known = ADVICE.get(getattr(operation, "__name__", "").split(".")[0])
@@ -131,7 +131,7 @@ def advice(operation: Any) -> str:
 
 
 def check_rows(graph: Graph, node: Any, layouts: Sequence[Layout]) -> None:
-    """Raises `StepError` where an operation mixes rows, as far as shapes tell it."""
+    """Raises `StepError` if, by its shapes, an operation mixes rows."""
     operands = [graph.layout(operand.meta["val"]) for operand in node.all_input_nodes if is_tensor(operand)]
     if any(layout.per_row for layout in operands) and not all(layout.per_row for layout in layouts):
         raise refuse(
@@ -148,7 +148,7 @@ def check_rows(graph: Graph, node: Any, layouts: Sequence[Layout]) -> None:
 
 
 def is_tensor(node: Any) -> bool:
-    """Whether a node of the graph is one tensor."""
+    """Whether a node of the graph is a single tensor."""
     return isinstance(node.meta.get("val"), torch.Tensor)
 
 
@@ -162,7 +162,7 @@ def result_of(node: Any, layout: Layout, like: Traced) -> Result:
 
 
 def torch_name(tensor: Any) -> str:
-    """The name of a tensor's dtype; refuses those that stepnet does not know."""
+    """The name of a tensor's dtype; raises `StepError` if stepnet does not know it."""
     name = str(tensor.dtype).removeprefix("torch.")
     if name not in COMPUTED:
         raise refuse(f"a value of dtype {name} is not one of a step; use one of {', '.join(COMPUTED)}")

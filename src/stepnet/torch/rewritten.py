@@ -1,6 +1,6 @@
-"""Functions of PyTorch that are traced as something else: its cells as equations, and dropout as a refusal.
+"""Functions of PyTorch that are traced as other functions: cells as equations, and dropout as an error.
 
-The cells, and some others, are C++ that asks for the number of rows, which a step does not know.
+The cells, and some others, are C++ code that needs the number of rows, which a step does not know.
 """
 
 from collections.abc import Callable, Sequence
@@ -53,7 +53,9 @@ def bilinear(a: Any, b: Any, W: Any, bias: Any = None) -> Any:
 
 
 def einsum(equation: str, *operands: Any) -> Any:
-    """The contraction; of a value with a parameter head by head: PyTorch would put heads before the rows."""
+    """The contraction. With a parameter it is done head by head, as PyTorch would put heads before the
+    rows.
+    """
     values: Sequence[Any] = listed(operands[0]) if len(operands) == 1 else operands
     inputs, _, output = equation.replace(" ", "").partition("->")
     terms = inputs.split(",")
@@ -66,7 +68,7 @@ def einsum(equation: str, *operands: Any) -> Any:
 
 
 def by_heads(terms: Sequence[str], output: str, values: Sequence[Any], head: str) -> Any:
-    """A contraction of two values, done for each place of a letter of both, side by side."""
+    """A contraction of two values, done for each index of a common letter and stacked."""
     equation = f"{','.join(terms)}->{output}".replace(head, "")
     places = [term.index(head) for term in terms]
     parts = [
@@ -82,7 +84,7 @@ def has_rows(x: Any) -> bool:
 
 
 def unbound(x: Any, dim: int = 0) -> Any:
-    """The parts of x along an axis; raises `StepError` where that holds the rows."""
+    """The parts of x along an axis; raises `StepError` if that is the axis of rows."""
     if not isinstance(x.shape[dim], int):
         raise StepError(
             "a step cannot take rows apart, nor loop over a tensor of them: take features, as x[:, 0] or "
@@ -92,7 +94,7 @@ def unbound(x: Any, dim: int = 0) -> Any:
 
 
 def refused(message: str) -> Callable[..., Any]:
-    """What raises `StepError` where it is called."""
+    """A function that raises a `StepError`."""
 
     def rule(*_: Any, **__: Any) -> Any:
         raise StepError(message)
@@ -101,7 +103,7 @@ def refused(message: str) -> Callable[..., Any]:
 
 
 def dropped(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    """x itself where dropout is off; raises `StepError` where it would draw random numbers."""
+    """x itself if dropout is off; raises `StepError` if it would draw random numbers."""
     if training and p > 0:
         raise StepError(
             "dropout draws anew at every step: call .eval() on the module, or multiply by a mask that is "
@@ -117,7 +119,7 @@ def cosine_similarity(a: Any, b: Any, dim: int = 1, eps: float = 1e-8) -> Any:
 
 
 def pad(x: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Any:
-    """Features with a number beside them: (before, after) along the last axis, then the one before it."""
+    """Features padded with a number: (before, after) along the last axis, then along the one before it."""
     if mode != "constant":
         raise StepError(f"padding of mode {mode} is not an operation of a step; use torch.cat")
     for place, (before, after) in enumerate(zip(pad[::2], pad[1::2], strict=True)):

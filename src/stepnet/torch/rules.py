@@ -1,8 +1,8 @@
-"""What each ATen operation is of a step's values, in terms of NumPy's functions and stepnet's. What moves
-features, picks them or makes new values is in `places`.
+"""Rules for ATen operations on a step's values, by functions of NumPy and stepnet. Rules for operations that
+move or pick features, or make new values, are in `places`.
 
-A rule takes the operation's own arguments as PyTorch gives them, with a step's values in place of tensors.
-Where it needs to know what PyTorch says of the result, that comes first.
+A rule takes the arguments that PyTorch gives to the operation, with a step's values in place of tensors. If
+it needs the result that PyTorch infers, that is its first argument.
 """
 
 import math
@@ -17,7 +17,7 @@ from stepnet.trace.contractions import matrix_product
 from stepnet.trace.feature_axes import listed
 from stepnet.trace.traced import Traced, refuse, reshaped
 
-# What NumPy makes of a traced value is a traced value, which its stubs do not know.
+# NumPy's functions give traced values for traced values, which its stubs do not know.
 numpy: Any = np
 
 
@@ -37,7 +37,7 @@ class Result:
 
 
 def to(dtype: str, values: Sequence[Any]) -> list[Any]:
-    """The values, those of a step as another dtype."""
+    """The values, with those of a step cast to a dtype."""
     return [value.astype(dtype) if isinstance(value, Traced) else value for value in values]
 
 
@@ -72,7 +72,7 @@ def scaled(b: Any, alpha: Any) -> Any:
 
 
 def divide(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
-    """a / b, rounded down or towards zero where it is asked for."""
+    """a / b, rounded down or towards zero by `rounding_mode`."""
     if rounding_mode is None:
         return a / b
     if rounding_mode == "floor":
@@ -88,13 +88,13 @@ def truncate(x: Any) -> Any:
     return numpy.where(x < 0, np.ceil(x), np.floor(x))
 
 
-def whole(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A function that rounds; integers stay as they are."""
+def rounding(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A rounding function that leaves integers unchanged."""
     return lambda x: function(x) if x.type.is_float else x
 
 
 def sign(x: Any) -> Any:
-    """-1, 0 or 1; 0 of what is not a number."""
+    """-1, 0 or 1; 0 for NaN."""
     return x if x.dtype == np.bool_ else (x > 0).astype(x.dtype) - (x < 0).astype(x.dtype)
 
 

@@ -1,4 +1,4 @@
-"""Sequences as modules of PyTorch get them, read where they lie."""
+"""The sequences that modules of PyTorch take, read without a copy."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Place:
-    """Where sequences lie in their data, as tensors say it, which a graph of PyTorch can hold.
+    """The places of sequences in their data, in tensors, so that a graph of PyTorch can hold it.
 
     form: "time" for data [time, batch, features...], "batch" for [batch, time, features...], "packed" and
-    "jagged" for [total, features...]. tensors: the batch sizes of a `PackedSequence`; the offsets, and where
-    there are holes the lengths, of a jagged nested tensor.
+    "jagged" for [total, features...]. tensors: the batch sizes of a `PackedSequence`; the offsets of a jagged
+    nested tensor, and its lengths if it has holes.
     """
 
     form: str
@@ -34,7 +34,7 @@ class Place:
 
     @property
     def lead(self) -> int:
-        """How many axes of the data say which step of which sequence it is."""
+        """The number of leading axes of the data, before the features."""
         return 1 if self.tensors else 2
 
     def batch(self, data: Any) -> Batch:
@@ -47,10 +47,11 @@ class Place:
 
 @dataclass(frozen=True)
 class Sequences:
-    """What a module is given. data: [total, features...], or [time, batch, features...] and the like. place:
-    where each sequence lies in it. rows: how many there are. form: outputs that lie as the data do, in the
-    form of the sequences. order, back: in which order the rows of a state stand in the data, and the way
-    back; None for as they are.
+    """The sequences that a module was called with.
+
+    data: [total, features...], or [time, batch, features...] and the like. place: the place of each sequence
+    in the data. rows: their number. form: gives outputs, laid out as the data, in the form of the sequences.
+    order, back: the permutation of a state's rows in the data, and its inverse; None if there is none.
     """
 
     data: Any
@@ -77,13 +78,13 @@ def data_of(value: Any) -> Any:
 
 
 def same(outputs: Any) -> Any:
-    """Outputs that have their form."""
+    """The outputs unchanged."""
     return outputs
 
 
 @lru_cache(MOST_KEPT)
 def dense_batch(first: int, second: int, time_major: bool) -> Batch:
-    """Where sequences of one length lie."""
+    """The batch of sequences of equal length."""
     return Batch.of(np.empty((first, second, 0), np.float32), None, time_major)
 
 
@@ -99,7 +100,7 @@ def packed(value: Any) -> Sequences:
 
 
 def packed_batch(total: int, counts: Array) -> Batch:
-    """Where the sequences of a `PackedSequence` lie, by its batch sizes."""
+    """The batch of the sequences of a `PackedSequence`, from its batch sizes."""
     lengths = packed_lengths(counts, total)
     rows = np.arange(len(lengths), dtype=np.int64)
     return Batch(None, [], [1], rows, lengths, total, (total,), offsets_of(counts)[:-1])
@@ -121,7 +122,7 @@ def nested(value: Any) -> Sequences:
 
 
 def jagged_batch(total: int, offsets: Array, lengths: Array | None = None) -> Batch:
-    """Where the sequences of a jagged nested tensor lie; raises `InputError` for damaged offsets."""
+    """The batch of the sequences of a jagged nested tensor; raises `InputError` for damaged offsets."""
     starts = offsets.astype(np.int64)[:-1]
     counts = (np.diff(offsets) if lengths is None else lengths).astype(np.int64)
     if (starts < 0).any() or (counts < 0).any() or (starts + counts > total).any():

@@ -1,6 +1,6 @@
-"""`GRUCell`, `LSTMCell` and `RNNCell` in the place of those of torch.nn: one call runs one step.
+"""`GRUCell`, `LSTMCell` and `RNNCell` in place of those of torch.nn: a call runs one step.
 
-h = GRUCell(3, 4)(x, h)    ->    the layer's net, over sequences of one step each that begin at h
+h = GRUCell(3, 4)(x, h)    ->    the layer's net, over sequences of one step with the initial state h
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
 class Step:
-    """The forward of a cell of torch.nn, whose subclass comes behind this one."""
+    """The forward of a cell; a base class that stands before the cell of torch.nn."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -29,13 +29,13 @@ class Step:
         mode = mode_of(self)
         states = states_of(self, mode, input, hx)
         if input.device.type != "cpu" or not fits(self, mode, input, states):
-            return theirs(input, hx)  # which says what is wrong
+            return theirs(input, hx)  # PyTorch reports the error
         run = following if torch.compiler.is_compiling() else untraced(following)
         last = run(self, mode, input, states)
         return tuple(last) if mode == "LSTM" else last[0]
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but what runs it, which a copy makes anew."""
+        """The state of the module without its compiled code, which a copy compiles again."""
         state: dict[str, Any] = super().__getstate__()  # type: ignore[misc]
         state.pop(BOUND, None)
         return state
@@ -49,7 +49,7 @@ def mode_of(module: Any) -> str:
 
 
 def states_of(module: Any, mode: str, value: Any, hx: Any) -> list[Any]:
-    """h, and c of an LSTM, as they are handed in; or zeros."""
+    """h, and c of an LSTM, from the argument `hx`; zeros if that is None."""
     if hx is None:
         zeros = value.new_zeros(*value.shape[:-1], module.hidden_size)
         return [zeros, zeros] if mode == "LSTM" else [zeros]
@@ -57,7 +57,7 @@ def states_of(module: Any, mode: str, value: Any, hx: Any) -> list[Any]:
 
 
 def fits(module: Any, mode: str, value: Any, states: list[Any]) -> bool:
-    """Whether the shapes are those of a step, and there is something to run."""
+    """Whether the shapes are those of a step, and no size is zero."""
     if not (module.input_size and module.hidden_size):
         return False
     if value.dim() not in (1, 2) or mode not in MODES or len(states) != (2 if mode == "LSTM" else 1):
@@ -82,8 +82,8 @@ def following(module: Any, mode: str, value: Any, states: list[Any]) -> list[Any
 class GRUCell(Step, torch.nn.GRUCell):
     """`torch.nn.GRUCell`, run by stepnet: the same arguments, parameters, state_dict and results.
 
-    One call runs one step, of `[batch, features]` or `[features]`. Whole sequences are run faster by `GRU`.
-    What is said of `GRU` holds for dtypes, gradients, devices and autocast too.
+    A call runs one step, of `[batch, features]` or `[features]`; `GRU` runs whole sequences faster. Dtypes,
+    gradients, devices and autocast are as for `GRU`.
 
     Raises:
         InputError: For other dtypes, under torch.vmap, and for forward-mode derivatives. Errors of shapes are

@@ -35,8 +35,8 @@ def trace(step: Any, example: Any, *, statics: Any = None, **options: Any) -> RN
         options: Other arguments of `RNN`, such as reverse=True.
 
     Raises:
-        InputError: For what is no step or no example of one call.
-        StepError: For an operation that no step has, or that mixes rows, with the line of your code.
+        InputError: If `step` is no step, or `example` are not the arguments of a call.
+        StepError: For an operation that steps do not have, or that mixes rows, with the line of your code.
 
     >>> import numpy as np, torch, stepnet.torch
     >>> cell = torch.nn.GRUCell(3, 4)
@@ -77,14 +77,14 @@ def parts_of(example: Any, step: Any) -> tuple[Any, Any, Any]:
     """The input, memory and parameters of an example call."""
     module = isinstance(step, torch.nn.Module)
     wanted = (2,) if module else (2, 3)
-    if not isinstance(example, tuple) or len(given := cast("tuple[Any, ...]", example)) not in wanted:
+    if not isinstance(example, tuple) or len(arguments := cast("tuple[Any, ...]", example)) not in wanted:
         names = "(x, state)" if module else "(x, memory, params)"
         raise InputError(
             f"example is what one call of the step is given, a tuple {names}, not {described(example)}"
         )
     if module:
-        return given[0], given[1], dict(tensors_of(step))
-    return given[0], given[1], given[2] if len(given) == 3 else None
+        return arguments[0], arguments[1], dict(tensors_of(step))
+    return arguments[0], arguments[1], arguments[2] if len(arguments) == 3 else None
 
 
 def described(value: Any) -> str:
@@ -121,7 +121,7 @@ def spec_of(leaf: Any, kind: str) -> Spec:
 
 
 def dtype_of(tensor: Any, what: str) -> str:
-    """The name of a tensor's dtype; raises `InputError` where stepnet does not know it."""
+    """The name of a tensor's dtype; raises `InputError` if stepnet does not know it."""
     name = str(tensor.dtype).removeprefix("torch.")
     if name not in COMPUTED:
         raise InputError(f"{what} has dtype {name}; use one of {', '.join(COMPUTED)}")
@@ -129,7 +129,7 @@ def dtype_of(tensor: Any, what: str) -> str:
 
 
 def parameter(leaf: Any) -> Any:
-    """A parameter as an array of its own."""
+    """A copy of a parameter as an array."""
     if not isinstance(leaf, torch.Tensor):
         return array_of(leaf, "a parameter").copy()
     dtype_of(leaf, "a parameter")
@@ -141,12 +141,12 @@ def name_of(step: Any) -> str:
     return getattr(step, "__name__", type(step).__name__)
 
 
-# ---- what the user wrote, as a function of (x, memory, params, ...) ----------------------------------------
+# ---- the user's step as a function of (x, memory, params, ...) ---------------------------------------------
 
 
 @dataclass(frozen=True)
 class OfFunction:
-    """A function on tensors as a step, whatever the names of its parameters are."""
+    """A function on tensors as a step; its own names of parameters do not matter."""
 
     step: Function
 
@@ -165,8 +165,8 @@ class OfModule:
     def __call__(self, x: Any, memory: Any, params: Any, **further: Any) -> tuple[Any, Any]:
         """The output and the next state."""
         wanted = skeleton(self.state)
-        given = {name: params[first] for name, first in first_names(self.module).items()}
-        output = torch.func.functional_call(self.module, given, (x, memory), further, tie_weights=False)
+        parameters = {name: params[first] for name, first in first_names(self.module).items()}
+        output = torch.func.functional_call(self.module, parameters, (x, memory), further, tie_weights=False)
         if skeleton(arranged(output, self.state)) == wanted:
             return leaves(arranged(output, self.state))[0], output
         pair = cast("tuple[Any, ...]", output)
@@ -184,7 +184,7 @@ def tensors_of(module: Any) -> list[tuple[str, Any]]:
 
 
 def first_names(module: Any) -> dict[str, str]:
-    """For the names of parameters and buffers in each module, the first one of the same tensor."""
+    """The first name of each parameter and buffer, by all its names; tied tensors have several."""
     first = {id(tensor): name for name, tensor in tensors_of(module)}
     names: dict[str, str] = {}
     for inner, member in module.named_modules():

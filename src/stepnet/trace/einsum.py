@@ -166,8 +166,8 @@ def check_output(text: str, terms: Sequence[Term], output: str) -> None:
         )
     if not output.startswith(rows):
         raise refuse(f"{text!r} moves the rows ({rows}); begin the output with them: ->{rows}...")
-    given = {letter for term in terms for letter in term.letters}
-    if len(set(output)) < len(output) or not set(output) <= given:
+    known = {letter for term in terms for letter in term.letters}
+    if len(set(output)) < len(output) or not set(output) <= known:
         raise refuse(f"np.einsum: the output {output!r} takes letters of the operands, each once")
 
 

@@ -1,8 +1,8 @@
 """Functions that NumPy lacks, for steps and for arrays alike: activations, and one-hot vectors.
 
 They take values of a step and plain arrays. Unless a function says otherwise, the result has the shape and
-the floating dtype of x; integers and bools become float64. All of them raise `InputError` for what is no
-array of numbers.
+the floating dtype of x; integers and bools become float64. All of them raise `InputError` for arguments that
+are no arrays of numbers.
 """
 
 # Each is written with NumPy's functions and operators, so that it works on a traced value as on an array,
@@ -241,7 +241,7 @@ def one_hot(index: Any, size: int, dtype: Any = np.float32) -> Any:
     return (np.expand_dims(index, -1) == np.arange(count)).astype(wanted)
 
 
-# ---- what they are given -----------------------------------------------------------------------------------
+# ---- checks of their arguments -----------------------------------------------------------------------------
 
 
 def numbers(name: str, value: Any) -> Any:

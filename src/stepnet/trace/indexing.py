@@ -17,7 +17,7 @@ Array = np.ndarray
 
 
 def indexed(x: Traced, index: Any) -> Traced:
-    """The result of NumPy's indexing; raises `StepError` where it would touch the rows."""
+    """The result of NumPy's indexing; raises `StepError` if it would index the rows."""
     items = list(cast("tuple[Any, ...]", index)) if isinstance(index, tuple) else [index]
     if x.is_constant and len(items) == 1 and isinstance(items[0], Traced):
         return apply("gather", x, items[0])
@@ -88,8 +88,8 @@ def kept(entries: list[Any]) -> list[int]:
 
 def sliced(x: Traced, slices: list[tuple[int, int, int]]) -> Traced:
     """The value with one slice per feature axis."""
-    whole = [(0, size, 1) for size in x.type.shape]
-    return x if slices == whole else apply("slice", x, slices=tuple(slices))
+    everything = [(0, size, 1) for size in x.type.shape]
+    return x if slices == everything else apply("slice", x, slices=tuple(slices))
 
 
 def entry(item: Any, size: int) -> tuple[int, int, int] | Array:

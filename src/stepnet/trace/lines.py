@@ -62,7 +62,7 @@ def defined_at(function: Any) -> str:
 
 
 def code_of(function: Any) -> CodeType | None:
-    """The user's code that a function, partial or callable object runs; None where it is not the user's."""
+    """The user's code that a function, partial or callable object runs; None if it is not the user's."""
     while (inner := inspect.unwrap(function)) is not function or isinstance(function, partial):
         function = cast("Any", inner).func if isinstance(inner, partial) else inner
     for candidate in (function, inspect.unwrap(type(function).__call__)):

@@ -42,7 +42,7 @@ def of_some(x: Traced, axes: tuple[int, ...], doing: str) -> tuple[int, ...]:
 
 
 def argmax(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
-    """Where the largest is along one axis."""
+    """The index of the largest along an axis."""
     if axis is None:
         raise refuse("np.argmax over all axes mixes rows; give axis=-1")
     axes = of_some(x, (feature_axis(x, axis, "np.argmax"),), "np.argmax")

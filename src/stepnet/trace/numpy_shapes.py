@@ -36,9 +36,9 @@ def reshape(x: Traced, shape: Any, order: str = "C") -> Traced:
 def transpose(x: Traced, axes: Sequence[int] | None = None) -> Traced:
     """The axes in another order; the rows stay first."""
     rank = x.ndim
-    given = list(range(rank - 1, -1, -1)) if axes is None else listed(axes)
-    order = [axis % rank for axis in given if is_integer(axis) and -rank <= axis < rank]
-    if len(given) != rank or sorted(order) != list(range(rank)):
+    requested = list(range(rank - 1, -1, -1)) if axes is None else listed(axes)
+    order = [axis % rank for axis in requested if is_integer(axis) and -rank <= axis < rank]
+    if len(requested) != rank or sorted(order) != list(range(rank)):
         raise refuse(f"transpose of {rank} axes wants each of them once, not {axes}")
     lead = 0 if x.is_constant else 1
     if lead and order[0] != 0:
@@ -103,10 +103,10 @@ def stack(arrays: Sequence[Any], axis: int = 0) -> Traced:
 
 def expand_dims(x: Traced, axis: Any) -> Traced:
     """The value with new feature axes of size one."""
-    given = listed(axis)
-    rank = x.ndim + len(given)
-    places = {axis % rank for axis in given if is_integer(axis) and -rank <= axis < rank}
-    if len(places) < len(given):
+    requested = listed(axis)
+    rank = x.ndim + len(requested)
+    places = {axis % rank for axis in requested if is_integer(axis) and -rank <= axis < rank}
+    if len(places) < len(requested):
         raise refuse(f"np.expand_dims to {rank} axes wants places among them, each once, not {axis}")
     lead = 0 if x.is_constant else 1
     if lead and 0 in places:

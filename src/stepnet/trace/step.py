@@ -186,16 +186,16 @@ def trace_step(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) 
 
     last, memory = memory, transform(carried, memory)
     stored = promoted_float(leaf.dtype for leaf in (*leaves(inputs), *leaves(params)))
-    given = {
+    traced = {
         kind: declare(part, kind)
         for kind, part in (("x", inputs), ("memory", memory), ("static", statics), ("param", params))
     }
-    before = transform(lambda value: value, given["memory"])  # which stays as it is, whatever the step does
+    before = transform(lambda value: value, traced["memory"])  # which stays as it is, whatever the step does
     with NamingLine(step):
-        extras = extra_arguments(step, builder, given["static"])
+        extras = extra_arguments(step, builder, traced["static"])
         if statics is not None and "statics" not in extras:
             raise InputError("statics were given, but the step has no parameter named `statics`")
-        returned = step(given["x"], given["memory"], given["param"], **extras)
+        returned = step(traced["x"], traced["memory"], traced["param"], **extras)
     with NamingLine(step), written_at(defined_at(step)):
         if not isinstance(returned, tuple) or len(pair := cast("tuple[Any, ...]", returned)) != 2:
             raise refuse("a step returns (output, memory), as one tuple of two")

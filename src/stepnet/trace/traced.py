@@ -148,13 +148,13 @@ class Traced(NDArrayOperatorsMixin):
 
     def reshape(self, *shape: Any) -> "Traced":
         """The features in another shape."""
-        whole = len(shape) == 1 and isinstance(shape[0], tuple | list)
-        return numpy.reshape(self, shape[0] if whole else shape)
+        as_sequence = len(shape) == 1 and isinstance(shape[0], tuple | list)
+        return numpy.reshape(self, shape[0] if as_sequence else shape)
 
     def transpose(self, *axes: Any) -> "Traced":
         """The feature axes in another order."""
-        whole = len(axes) == 1 and not isinstance(axes[0], int)
-        return numpy.transpose(self, (axes[0] if whole else axes) if axes else None)
+        as_sequence = len(axes) == 1 and not isinstance(axes[0], int)
+        return numpy.transpose(self, (axes[0] if as_sequence else axes) if axes else None)
 
     def swapaxes(self, first: int, second: int) -> "Traced":
         """Two feature axes exchanged."""

@@ -1,1 +1,1 @@
-"""What people read about plans and machines, as plain text, and the same facts as data."""
+"""Reports on files, layouts and machines: as text, as data and as pages."""

@@ -30,7 +30,7 @@ def arrays(gates: str, bias: str) -> dict[str, str]:
 
 
 def semantics(values: dict[str, str], gates: str | None, **fixed: Any) -> dict[str, Any]:
-    """What a layer's constructor lets one choose; the activation of its gates has this usual value."""
+    """The settings of a layer's constructor; the activation of its gates has this usual value."""
     return {
         **fixed,
         "gate_activation": Setting("recurrent_activation", values, gates),
@@ -39,7 +39,7 @@ def semantics(values: dict[str, str], gates: str | None, **fixed: Any) -> dict[s
 
 
 def lstm(values: dict[str, str], gates: str | None) -> dict[str, Any]:
-    """What an LSTM lets one choose: what goes to the cell and what comes out of it have one activation."""
+    """The settings of an LSTM, whose candidate and output share an activation."""
     return semantics(values, gates) | {"output_activation": Setting("activation", values, "tanh")}
 
 

@@ -61,7 +61,7 @@ def vector(kind: str) -> dict[str, str]:
 
 
 def ran(kind: str, evidence: Evidence = EVIDENCE) -> Evidence:
-    """What was verified of a kind of layer."""
+    """The evidence for a kind of layer."""
     return UNRUN if kind == "lstm_projection" else evidence
 
 
