@@ -46,7 +46,7 @@ class Match:
 
     @property
     def layout(self) -> str:
-        """The only layout that fits; raises `LayoutError` where there are several."""
+        """The only layout that fits; raises `LayoutError` if there are several."""
         if len(self.layouts) > 1:
             arrays = ", ".join(self.names)
             raise LayoutError(

@@ -56,10 +56,10 @@ class Sizes:
                 raise LayoutError(str(error)) from None
 
     def __str__(self) -> str:
-        said = f"{self.inputs} inputs, {self.hidden} hidden"
-        said += f", {self.projected} projected" if self.projected else ""
-        said += f", {self.layers} layers" if self.layers > 1 else ""
-        return said + (", both directions" if self.directions > 1 else "")
+        text = f"{self.inputs} inputs, {self.hidden} hidden"
+        text += f", {self.projected} projected" if self.projected else ""
+        text += f", {self.layers} layers" if self.layers > 1 else ""
+        return text + (", both directions" if self.directions > 1 else "")
 
     @property
     def output(self) -> int:

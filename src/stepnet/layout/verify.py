@@ -1,8 +1,8 @@
 """Whether two sets of weights compute the same: both run, in float64, on the same random sequences.
 
 Each side is read by its own record and run by its own equations, so what is compared is what the two
-layouts say of themselves, not what a conversion did. Where a framework itself is installed, what it gives is
-compared with what is said of it here.
+layouts say of themselves, not what a conversion did. If a framework itself is installed, its outputs are
+compared with those of its record.
 """
 
 from collections.abc import Mapping
@@ -107,8 +107,8 @@ class Own:
     def __str__(self) -> str:
         if self.difference is None:
             return f"{self.framework} itself: not compared: {self.reason}"
-        said = f"largest difference {self.difference:.3g}{beyond(self.agrees, self.allowed)}"
-        return f"{self.framework} {self.version} itself: {said} ({self.layout}, {self.dtype})"
+        text = f"largest difference {self.difference:.3g}{beyond(self.agrees, self.allowed)}"
+        return f"{self.framework} {self.version} itself: {text} ({self.layout}, {self.dtype})"
 
 
 @dataclass(frozen=True)
@@ -138,10 +138,10 @@ class Verdict:
 
     def __str__(self) -> str:
         over = f"{self.sequences} sequences, {self.steps} steps"
-        said = (
+        text = (
             f"largest difference {self.difference:.3g}{beyond(self.difference <= self.allowed, self.allowed)}"
         )
-        return f"{said} (outputs up to {self.largest:.3g}; float64, {over})"
+        return f"{text} (outputs up to {self.largest:.3g}; float64, {over})"
 
 
 def beyond(agrees: bool, allowed: float | None) -> str:

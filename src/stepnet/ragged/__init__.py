@@ -44,7 +44,7 @@ class Ragged:
             number of entries of the next level.
 
     Raises:
-        InputError: For values that are no numbers, and for offsets that are not as said.
+        InputError: For values that are no numbers, and for offsets that break the rules above.
 
     >>> words = Ragged(np.arange(8.0).reshape(4, 2), (np.array([0, 3, 3, 4]),))
     >>> words
