@@ -70,7 +70,7 @@ def by_parts(layer: Layer, value: Any, what: str) -> Any:
 def wanted_kinds(wrt: Any) -> tuple[str, ...]:
     """What gradients are asked for, in the order of `KINDS`; raises `InputError` for anything else."""
     alone = isinstance(wrt, str) or not isinstance(wrt, Iterable)
-    names = (wrt,) if alone else tuple(cast("Iterable[Any]", wrt))
+    names: tuple[Any, ...] = (wrt,) if alone else tuple(cast("Iterable[Any]", wrt))
     for name in names:
         choice(name, f"wrt is some of {', '.join(map(repr, KINDS))}", KINDS)
     return tuple(kind for kind in KINDS if kind in names)
