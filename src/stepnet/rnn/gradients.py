@@ -69,8 +69,8 @@ def by_parts(layer: Layer, value: Any, what: str) -> Any:
 
 def wanted_kinds(wrt: Any) -> tuple[str, ...]:
     """What gradients are asked for, in the order of `KINDS`; raises `InputError` for anything else."""
-    alone = isinstance(wrt, str) or not isinstance(wrt, Iterable)
-    names: tuple[Any, ...] = (wrt,) if alone else tuple(cast("Iterable[Any]", wrt))
+    several = isinstance(wrt, Iterable) and not isinstance(wrt, str)
+    names: list[Any] = [*cast("Iterable[Any]", wrt)] if several else [wrt]
     for name in names:
         choice(name, f"wrt is some of {', '.join(map(repr, KINDS))}", KINDS)
     return tuple(kind for kind in KINDS if kind in names)
