@@ -324,6 +324,7 @@ def test_the_engine_is_the_one_asked_for() -> None:
         ("steps is how many there are of each, not 2.5", {"rows": 1, "steps": 2.5}),
         ("checkpoint is None, 'sqrt' or", {"checkpoint": 0}),
         ("wrt is some of", {"wrt": "weights"}),
+        ("wrt is some of", {"wrt": 3}),
     ],
 )
 def test_what_is_refused(message: str, options: dict[str, Any]) -> None:
@@ -338,3 +339,8 @@ def test_inputs_are_to_be_known() -> None:
     with pytest.raises(InputError, match="layer 0: the inputs are not known yet"):
         sn.vjp(sn.Stack([rnn])).explain()
     assert ROWS in sn.vjp(two_directions()).explanation().costs_of(BACKWARD)
+
+
+def test_gradients_of_nothing_are_explained() -> None:
+    rnn = sn.cells.rnn("gru", sn.cells.CELLS["gru"].parameters(3, 4))
+    assert sn.vjp(rnn).explain(()).startswith("gradients of nothing")

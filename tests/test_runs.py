@@ -195,3 +195,19 @@ def test_calls_that_are_not_known_by_their_form() -> None:
     long = np.ones(2**14, np.int64)
     assert form_of(Call([], np.arange(2**14), long, 2**14, [])) is None
     assert form_of(Call([], call.starts, call.lengths, 5, [], last_only=True)) is None
+
+
+def test_values_that_are_repeated_for_all_rows_are_read_row_by_row() -> None:
+    """The backward half of masked layers begins with zeros that are one for all rows."""
+    layers = sn.Stack(
+        [sn.cells.rnn("gru", CELLS["gru"].parameters(inputs, 5)) for inputs in (3, 5)],
+    )
+    run, x, mask = sn.vjp(layers), numbers(64, 4, 3), RANDOM.random((64, 4)) < 0.5
+    seed, made = numbers(64, 4, 5), list[Any]()
+    for _ in range(4):  # the first is not prepared
+        _, finish = run(x, mask=mask)
+        made.append(finish(seed))
+    for gradients in made[1:]:
+        assert_same_bits(gradients.params, made[0].params)
+        assert_same_bits(gradients.inputs, made[0].inputs)
+        assert_same_bits(gradients.initial, made[0].initial)

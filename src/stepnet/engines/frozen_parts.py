@@ -102,10 +102,14 @@ def memories_of(part: Part) -> tuple[int, int]:
 
 
 def as_ever(place: int, run_part: RunPart, frame: Frame) -> Step:
-    """A function that runs a part as any call does."""
+    """A function that runs a part as any call does.
+
+    Frozen parts read values as they lie: one that is repeated for all rows, a view of stride 0, is copied.
+    """
 
     def step(values: Values) -> None:
-        values.update(run_part(place, values, frame))
+        made = run_part(place, values, frame)
+        values.update({number: np.asarray(array, order="C") for number, array in made.items()})
 
     return step
 

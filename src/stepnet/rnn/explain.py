@@ -298,7 +298,7 @@ def explain(schedule: Schedule, engine: Asked = "auto") -> str:
         )
     chosen, engines = choice(schedule, engine)
     named = list(parts_of(schedule))
-    width = max(len(number) for number, _, _ in named) + 2
+    width = max((len(number) for number, _, _ in named), default=0) + 2
     lines = [f"  {number:<{width}}{described(part, inside)}" for number, part, inside in named]
     texts = ["\n".join(["parts, in the order they run", *lines])]
     texts += ["\n".join(engine_lines(chosen, engines))]

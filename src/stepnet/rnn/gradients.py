@@ -1,9 +1,9 @@
 """A call whose gradient is taken: arguments checked, its net run, and gradients in the form of these."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -69,7 +69,8 @@ def by_parts(layer: Layer, value: Any, what: str) -> Any:
 
 def wanted_kinds(wrt: Any) -> tuple[str, ...]:
     """What gradients are asked for, in the order of `KINDS`; raises `InputError` for anything else."""
-    names = (wrt,) if isinstance(wrt, str) else tuple(wrt)
+    several = isinstance(wrt, Iterable) and not isinstance(wrt, str)
+    names: list[Any] = [*cast("Iterable[Any]", wrt)] if several else [wrt]
     for name in names:
         choice(name, f"wrt is some of {', '.join(map(repr, KINDS))}", KINDS)
     return tuple(kind for kind in KINDS if kind in names)
