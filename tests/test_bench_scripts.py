@@ -18,7 +18,7 @@ from tolerance import assert_close
 from typer.testing import CliRunner
 
 import stepnet as sn
-from bench import adam, beams, convert, length, nested, stolen, stream, training_memory, versions
+from bench import adam, beams, compiling, convert, length, nested, stolen, stream, training_memory, versions
 from stepnet import cells
 
 Array = np.ndarray
@@ -399,6 +399,13 @@ def test_training_steps_are_timed_beside_pytorch() -> None:
     for row in figures["rows"]:
         assert row["ours"] > 0
         assert row["ratio"] == pytest.approx(row["theirs"] / row["ours"])
+
+
+def test_compilation_is_timed_in_processes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "LAYERS", {"gru": compiling.LAYERS["gru"]})
+    figures = json.loads(ran(compiling, "--rounds", "1", "--json"))
+    assert list(figures) == ["gru"]
+    assert 0.01 < figures["gru"] < 60
 
 
 def test_training_stops_where_losses_differ(monkeypatch: pytest.MonkeyPatch) -> None:

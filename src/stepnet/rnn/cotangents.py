@@ -82,6 +82,8 @@ class Vjp:
         params: other parameters than the layer's own, in their structure. wrt: what gradients are wanted of,
         some of "params", "inputs", "initial" and "statics". All others are as in a call of the layer.
 
+        The arguments are not copied: the backward pass reads them again, so they must not change before it.
+
         checkpoint: what is kept for the gradients. None keeps what they read of every step. A number k keeps
         the memories ahead of every k steps, and computes those k steps again when their gradients are made;
         "sqrt" is the root of the most steps, about the k of least memory.
