@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
 
@@ -22,6 +23,7 @@ from rich.table import Table
 
 import stepnet.torch as st
 
+ROOT = Path(__file__).resolve().parents[1]
 LAYERS: dict[str, tuple[str, dict[str, Any]]] = {
     "gru": ("GRU", {}),
     "lstm": ("LSTM", {}),
@@ -48,7 +50,9 @@ def passes(layer: Any, inputs: int) -> float:
 
 def alone(name: str) -> float:
     """`first` in a process of its own."""
-    done = subprocess.run([sys.executable, "-c", FIRST, name], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST, name], check=True, capture_output=True, text=True, cwd=ROOT
+    )
     return float(done.stdout)
 
 

@@ -1,8 +1,8 @@
 """How much memory a training step takes beyond its arguments and results, beside PyTorch.
 
-    python bench/training_memory.py                      GRU and LSTM, N in 1 4, 10,000 steps, hidden 256
-    python bench/training_memory.py --cell gru --batch 16 --steps 1000 --hidden 64
-    python bench/training_memory.py --json
+    python -m bench.training_memory                      GRU and LSTM, N in 1 4, 10,000 steps, hidden 256
+    python -m bench.training_memory --cell gru --batch 16 --steps 1000 --hidden 64
+    python -m bench.training_memory --json
 
 Forward, backward and all gradients, float32, inputs as wide as the state, inputs require gradients too. In
 three ways: stepnet's layer, the same with checkpoint="sqrt", and torch.nn's. Each has a process of its own,
@@ -18,6 +18,7 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
 
@@ -33,6 +34,7 @@ from bench.length import ANEW, STATUS, peak
 from stepnet.engines.threads import threads
 from stepnet.net.tolerance import tolerance
 
+ROOT = Path(__file__).resolve().parents[1]
 BATCHES, HIDDEN, STEPS, WARM = (1, 4), 256, 10_000, 100
 SQRT, ALL, THEIRS = "checkpoint", "stepnet", "torch.nn"
 WAYS = (SQRT, ALL, THEIRS)
@@ -132,9 +134,9 @@ def timed(module: Any, x: Any, cotangent: Any) -> float:
 
 def in_a_process(*given: Any) -> Run:
     """What a process of its own measures."""
-    command = [sys.executable, __file__, "--alone", json.dumps(given)]
-    said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
-    return Run(**json.loads(said))
+    command = [sys.executable, "-m", "bench.training_memory", "--alone", json.dumps(given)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)
+    return Run(**json.loads(done.stdout))
 
 
 def measured(cell: str, batch: int, steps: int, hidden: int, rounds: int) -> Row:
