@@ -91,6 +91,16 @@ def test_all_about_every_number_is_rounded_to_the_nearest(target: Target, dtype:
 
 @TARGETS
 @STORED
+def test_numbers_of_every_exponent_are_rounded_to_the_nearest(target: Target, dtype: str) -> None:
+    """A thousand of each, also of those that are beyond the largest number."""
+    fractions = np.random.default_rng(0).integers(0, 2**23, 1000, np.uint32)
+    bits = (np.arange(512, dtype=np.uint32)[:, None] << 23 | fractions).ravel()
+    numbers = bits.view(np.float32)
+    assert_as_numpy(cast(numbers, dtype, target), rounded(numbers, dtype))
+
+
+@TARGETS
+@STORED
 @settings(max_examples=30)
 @given(st.lists(st.integers(0, 2**32 - 1), min_size=200, max_size=200))
 def test_any_float_is_rounded_to_the_nearest(target: Target, dtype: str, bits: list[int]) -> None:

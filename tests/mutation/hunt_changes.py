@@ -48,7 +48,7 @@ TESTS: dict[str, Sequence[str]] = {
     "plan/passes/*.py": PASSES,
     "plan/passes/lift.py": ("tests/test_nested.py", "tests/test_builder_nested.py"),
     "plan/plan.py": PASSES,
-    "plan/schedule.py": ("tests/test_nested.py", "tests/test_builder_nested.py"),
+    "plan/schedule.py": ("tests/test_plan.py", "tests/test_nested.py", "tests/test_builder_nested.py"),
     "plan/groups.py": ("tests/test_nested.py", "tests/test_builder_nested.py", "tests/test_runs.py"),
     "plan/totals.py": ("tests/test_runs.py", "tests/test_gradients.py"),
     "plan/passes/merge.py": ("tests/engines/test_products.py", *PASSES),

@@ -257,7 +257,7 @@ def plain(net: Net, numbers: list[int], groups: Groups) -> Part:
     made = whole(outer, operands, Recur(inner, len(reads), len(kinds)))
     extent, parameters = net.nodes[numbers[0]].types[0].extent, tuple(body.parameters)
     if not rows and not sums:
-        return Part("plain", tuple(reads), tuple(gives), extent, plan(made), 1, parameters=parameters)
+        return Part("plain", tuple(reads), tuple(gives), extent, plan(made), parameters=parameters)
     zeros, outputs = [-1] * len(kinds), [*gives, *(sums or [-1])]
     return Part(
         "recurrence",
