@@ -83,10 +83,12 @@ TESTS: dict[str, Sequence[str]] = {
     },
     **{
         f"engines/llvm/{name}.py": ("tests/engines/test_workers.py", "tests/test_frozen.py", *GENERATED)
-        for name in (
-            *("call_code", "compiled", "handover", "run", "system", "waiting", "workers", "workspace"),
-        )
+        for name in ("call_code", "compiled", "handover", "system", "waiting", "workers", "workspace")
     },
+    "engines/llvm/run.py": (
+        *("tests/engines/test_workers.py", "tests/test_frozen.py", "tests/test_totals.py"),
+        *GENERATED,
+    ),
     **{
         f"engines/llvm/{name}.py": (
             *("tests/engines/test_contract.py", "tests/engines/test_pack.py"),
