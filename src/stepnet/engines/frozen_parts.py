@@ -14,7 +14,16 @@ import numpy as np
 
 from stepnet.engines.base import Call, FrozenCall, Results
 from stepnet.engines.packed import plain_call
-from stepnet.engines.part import ENDS, Frame, Values, lent_places, own_results, sequence_call, takes_gaps
+from stepnet.engines.part import (
+    ENDS,
+    Frame,
+    Values,
+    lent_places,
+    memories_of,
+    own_results,
+    sequence_call,
+    takes_gaps,
+)
 from stepnet.net.ends import Ends
 from stepnet.net.interpret import Segments
 from stepnet.net.ir import Net
@@ -93,12 +102,6 @@ def filled(part: Part) -> tuple[int, ...]:
         return part.reads
     first, last = memories_of(part)
     return (*part.reads[:first], *part.reads[last:])
-
-
-def memories_of(part: Part) -> tuple[int, int]:
-    """Where the initial memories begin and end among the values that a recurrence reads."""
-    last = len(part.reads) - part.statics
-    return last - part.memories, last
 
 
 def as_ever(place: int, run_part: RunPart, frame: Frame) -> Step:

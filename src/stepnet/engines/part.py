@@ -80,15 +80,21 @@ def takes_gaps(schedule: Schedule) -> bool:
     return all(map(fits, schedule.parts))
 
 
+def memories_of(part: Part) -> tuple[int, int]:
+    """Where the initial memories begin and end among the values that a recurrence reads."""
+    last = len(part.reads) - part.statics
+    return last - part.memories, last
+
+
 def sequence_call(part: Part, values: Values, frame: Frame) -> Call:
     """The call of a recurrence over the sequences at its extent."""
     arrays = [None if n < 0 or values[n] is None else np.ascontiguousarray(values[n]) for n in part.reads]
-    first = len(arrays) - part.statics - part.memories
+    first, last = memories_of(part)
     return replace(
         frame.sequences(part.extent),
         sequences=[array for array in arrays[:first] if array is not None],
-        initial=arrays[first : first + part.memories],
-        statics=[array for array in arrays[first + part.memories :] if array is not None],
+        initial=arrays[first:last],
+        statics=[array for array in arrays[last:] if array is not None],
         last_only=part.last_only,
     )
 

@@ -307,7 +307,9 @@ def recurrence(net: Net, number: int, groups: Groups) -> Part:
     more = outer.add_totals(totals)
     gives += in_order_of_kinds(net, totals)
     there += [outer.place[total] for total in gives[len(there) :]]
-    kept = [number < 0 or is_read(net, number, totals) for number in gives]
+    users, inside = net.users(), {*totals}
+    # -1 stands for a last memory that nobody reads.
+    kept = [n < 0 or n in net.results or not inside.issuperset(users[n]) for n in gives]
     gives, there = (list(compress(numbers, kept)) for numbers in (gives, there))
     sequences = recur.sequence_count
     return Part(
@@ -327,12 +329,6 @@ def recurrence(net: Net, number: int, groups: Groups) -> Part:
 def in_order_of_kinds(net: Net, totals: tuple[int, ...]) -> list[int]:
     """Those that there is one of per row, and behind them those over all rows: the order of results."""
     return sorted(totals, key=lambda number: net.type_of(number).extent == CONST)
-
-
-def is_read(net: Net, number: int, totals: tuple[int, ...]) -> bool:
-    """Whether a value is a result of a net, or is read by others than these totals."""
-    others = (node.inputs for other, node in enumerate(net.nodes) if other not in totals)
-    return number in net.results or any(number in operands for operands in others)
 
 
 def loop(net: Net, number: int) -> Part:

@@ -69,8 +69,7 @@ def looped(
         output, following = step(x, rebuild(memory, now), index, **rebuild(further, still))
         outputs.append(leaves(output))
         now = leaves(following)
-    back = torch.empty_like(order)
-    back[order] = torch.arange(len(order), device=order.device)
+    back = order.argsort()
     last = [
         torch.cat([tensor, *reversed(chunks)]).index_select(0, back)
         for tensor, chunks in zip(now, left, strict=True)
