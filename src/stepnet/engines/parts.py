@@ -163,7 +163,7 @@ class BoundParts:
         return called_again(self, call, results)
 
     def frozen(self, call: Call) -> FrozenCall | None:
-        """What runs calls like this one, each part frozen that can be; None where that would not be faster."""
+        """What runs calls like this one, parts frozen where they can be; None where it is not faster."""
         return frozen_parts(self.schedule, self.constants, self.bound, self.part_results, call)
 
     def results(self, given: Values, frame: Frame) -> list[Array]:
