@@ -57,16 +57,16 @@ class FrozenParts:
         statics: Sequence[Array] = (),
     ) -> Results:
         """The results."""
-        values = self.constants | given_values(self.net, self.ends, (sequences, initial, statics))
+        values = self.constants | call_values(self.net, self.ends, (sequences, initial, statics))
         for step in self.steps:
             step(values)
         results, ends = own_results(self.net, values, self.lent), self.ends
         return Results(*([results[place] for place in kind] for kind in (ends.steps, ends.rows, ends.totals)))
 
 
-def given_values(net: Net, ends: Ends, given: tuple[Sequence[Array | None], ...]) -> Values:
+def call_values(net: Net, ends: Ends, arrays: tuple[Sequence[Array | None], ...]) -> Values:
     """The sequences, initial memories and statics of a call by their numbers in a net."""
-    kinds = zip((ends.sequences, ends.memories, ends.statics), given, strict=True)
+    kinds = zip((ends.sequences, ends.memories, ends.statics), arrays, strict=True)
     return {
         net.inputs[place]: array for places, kind in kinds for place, array in zip(places, kind, strict=True)
     }
@@ -85,7 +85,7 @@ def frozen_parts(
         return None
     frame = Frame(Segments(call.rows, (offsets_of(call.lengths),)), None if call.is_packed else call)
     net, ends = schedule.net, Ends.of(schedule.net)
-    values = constants | given_values(net, ends, (call.sequences, call.initial, call.statics))
+    values = constants | call_values(net, ends, (call.sequences, call.initial, call.statics))
     steps = list[Step]()
     for place, (part, bound_part) in enumerate(zip(schedule.parts, bound, strict=True)):
         if part.kind == "loop" or any(values[number] is None for number in filled(part)):
@@ -137,10 +137,10 @@ def frozen_part(part: Part, bound: Any, values: Values, frame: Frame) -> Step | 
 
     def step(values: Values) -> None:
         initial = [None if number < 0 else values[number] for number in memories]
-        given = [[values[number] for number in numbers] for numbers in (sequences, statics)]
-        results = run(given[0], [*initial, *none], given[1])
+        arrays = [[values[number] for number in numbers] for numbers in (sequences, statics)]
+        results = run(arrays[0], [*initial, *none], arrays[1])
         made = results.outputs if part.kind == "plain" else results.arrays
-        values.update(zip(part.gives, made, strict=True))
+        values.update(zip(part.results, made, strict=True))
 
     return step
 
@@ -149,9 +149,9 @@ def frozen_end(part: Part, frame: Frame) -> Step:
     """A function that takes the last step of each sequence, or the first."""
     assert part.node is not None
     first = part.node.attributes["how"] == "first"
-    sequences, read, gives = frame.sequences(STEPS), part.reads[0], part.gives[0]
+    sequences, read, result = frame.sequences(STEPS), part.reads[0], part.results[0]
 
     def step(values: Values) -> None:
-        values[gives] = sequences.ends(values[read], first)
+        values[result] = sequences.ends(values[read], first)
 
     return step

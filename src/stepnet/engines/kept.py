@@ -39,7 +39,7 @@ class KeptPlain:
 
     def __init__(self, net: Net, part: Part, bound: Bound, arrays: Sequence[Array], count: int) -> None:
         self.count, self.inputs = count, Inputs(arrays)
-        types = [net.type_of(number) for number in part.gives]
+        types = [net.type_of(number) for number in part.results]
         self.outputs = [np.empty((count, *type_.shape), type_.dtype) for type_ in types]
         call = plain_call(self.inputs.arrays, count)
         self.run = bound.again(call, Results(self.outputs, [np.empty(count, np.float32)]))

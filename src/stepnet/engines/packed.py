@@ -59,8 +59,8 @@ class Packed:
             for array, type_ in zip(self.call.initial, form.memories, strict=True)
         ]
         places = (*ends.sequences, *ends.memories, *ends.statics)
-        given = dict(zip(places, (*self.call.sequences, *initial, *self.call.statics), strict=True))
-        return [given[place] for place in sorted(given)]
+        arrays = dict(zip(places, (*self.call.sequences, *initial, *self.call.statics), strict=True))
+        return [arrays[place] for place in sorted(arrays)]
 
     def results(self, form: "Form", made: Sequence[Array], clean: Collection[int] = ()) -> Results:
         """The results of a net by kind, with steps in the caller's places, or the last of each sequence.

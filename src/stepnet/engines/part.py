@@ -107,7 +107,7 @@ def run_recurrence(net: Net, part: Part, bound: Any, values: Values, frame: Fram
     if results is None:
         made = bound(call)
         results = made.arrays
-    return {n: array for n, array in zip(part.gives, results, strict=True) if n >= 0}
+    return {n: array for n, array in zip(part.results, results, strict=True) if n >= 0}
 
 
 def run_plain(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
@@ -118,7 +118,7 @@ def run_plain(net: Net, part: Part, bound: Any, values: Values, frame: Frame) ->
         outputs = bound(plain_call(arrays, count)).outputs
     else:
         outputs = kept_plain(net, part, bound, arrays, count, frame.kept)
-    return dict(zip(part.gives, outputs, strict=True))
+    return dict(zip(part.results, outputs, strict=True))
 
 
 def run_across(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
@@ -126,17 +126,17 @@ def run_across(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -
     assert part.node is not None
     value, extent = values[part.reads[0]], net.type_of(part.reads[0]).extent
     if part.node.operation == "expand":
-        return {part.gives[0]: expand(net, part.node, [value], frame.segments)}
+        return {part.results[0]: expand(net, part.node, [value], frame.segments)}
     how: str = part.node.attributes["how"]
     if how in ENDS:
-        return {part.gives[0]: frame.sequences(extent).ends(value, how == "first")}
-    return {part.gives[0]: REDUCTIONS[how](value, frame.segments.into(extent))}
+        return {part.results[0]: frame.sequences(extent).ends(value, how == "first")}
+    return {part.results[0]: REDUCTIONS[how](value, frame.segments.into(extent))}
 
 
 def run_total(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
     """One value for all rows."""
     assert part.node is not None
-    return {part.gives[0]: bound(part.node, [values[number] for number in part.reads])}
+    return {part.results[0]: bound(part.node, [values[number] for number in part.reads])}
 
 
 def run_loop(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
@@ -148,11 +148,11 @@ def run_loop(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> 
     kept: Kept = {} if frame.kept is None else frame.kept
 
     def run(arrays: Sequence[Array], inside: Segments, index: Array) -> list[Array]:
-        given = {body.inputs[place]: arrays[place] for place in varying}
-        return bound.results(given | dict.fromkeys(counted, index), Frame(inside, kept=kept))
+        varying_values = {body.inputs[place]: arrays[place] for place in varying}
+        return bound.results(varying_values | dict.fromkeys(counted, index), Frame(inside, kept=kept))
 
     made = by_steps(net, part.node, [values[n] for n in part.reads], frame.segments, run)
-    return {n: array for n, array in zip(part.gives, made, strict=True) if n >= 0}
+    return {n: array for n, array in zip(part.results, made, strict=True) if n >= 0}
 
 
 KINDS: dict[str, Callable[..., Values]] = {

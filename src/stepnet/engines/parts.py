@@ -131,7 +131,7 @@ class BoundParts:
     @computed_once
     def clean(self) -> set[int]:
         """The places of the net's results that are zeros in gaps between sequences: what recurrences give."""
-        made = {n for part in self.schedule.parts if part.kind == "recurrence" for n in part.gives}
+        made = {n for part in self.schedule.parts if part.kind == "recurrence" for n in part.results}
         return {place for place, number in enumerate(self.net.results) if number in made}
 
     def __call__(self, call: Call) -> Results:
@@ -166,17 +166,17 @@ class BoundParts:
         """What runs calls like this one, parts frozen where they can be; None where it is not faster."""
         return frozen_parts(self.schedule, self.constants, self.bound, self.part_results, call)
 
-    def results(self, given: Values, frame: Frame) -> list[Array]:
+    def results(self, inputs: Values, frame: Frame) -> list[Array]:
         """The results of the net, for the values of all inputs that are no parameters.
 
         Those of a loop's step hold until the next step.
         """
-        values = self.values(given, frame)
+        values = self.values(inputs, frame)
         return [values[result] for result in self.net.results]
 
-    def values(self, given: Values, frame: Frame) -> Values:
+    def values(self, inputs: Values, frame: Frame) -> Values:
         """The values of the net that parts read and give, for those of all inputs that are no parameters."""
-        values = {**self.constants, **given}
+        values = {**self.constants, **inputs}
         for place in range(len(self.bound)):
             values.update(self.part_results(place, values, frame))
         return values

@@ -25,8 +25,8 @@ def without_node(adjoint: Callable[..., tuple[Value, ...] | Value]) -> Adjoint:
     """A row of a table of derivatives, as one of this table."""
 
     def cotangents(node: Node, *values: Value) -> Cotangents:
-        given = adjoint(*values)
-        return given if isinstance(given, tuple) else (given,)
+        cotangents = adjoint(*values)
+        return cotangents if isinstance(cotangents, tuple) else (cotangents,)
 
     return cotangents
 

@@ -34,10 +34,10 @@ class Forward:
         saved = saved_values(recur)
         body = replace(recur.body, results=(*recur.outputs, *saved, *recur.following))
         operands = [self.place[operand] for operand in net.nodes[number].inputs]
-        gives = replace(recur, body=body).add_results(builder, operands)
+        results = replace(recur, body=body).add_results(builder, operands)
         own = len(recur.outputs)
-        self.saved[number] = dict(zip(saved, gives.outputs[own:], strict=True))
-        results = [*gives.outputs[:own], *gives.memories]
-        for one, node in enumerate(net.nodes):
+        self.saved[number] = dict(zip(saved, results.outputs[own:], strict=True))
+        made = [*results.outputs[:own], *results.memories]
+        for place, node in enumerate(net.nodes):
             if node.operation == "result" and node.inputs[0] == number:
-                self.place[one] = results[node.attributes["of"]]
+                self.place[place] = made[node.attributes["of"]]

@@ -33,12 +33,12 @@ def handed_over(net: Net) -> Net:
     saves = {(by, to): handover for by, to, handover in handovers(net)}
     builder = Builder()
     place: dict[int, int] = {}
-    gives: dict[int, list[int]] = {}
+    results_of: dict[int, list[int]] = {}
     extra: dict[tuple[int, int], list[int]] = {}
     for number, node in enumerate(net.nodes):
         operands = [place[operand] for operand in node.inputs if operand in place]
-        if node.operation == "result" and node.inputs[0] in gives:
-            place[number] = gives[node.inputs[0]][node.attributes["of"]]
+        if node.operation == "result" and node.inputs[0] in results_of:
+            place[number] = results_of[node.inputs[0]][node.attributes["of"]]
         elif node.operation != "recur":
             place[number] = builder.copy(node, operands)
         else:
@@ -56,7 +56,7 @@ def handed_over(net: Net) -> Net:
             for (by, to), handover in saves.items():
                 if by == number:
                     extra[by, to], more = more[: len(handover.moved)], more[len(handover.moved) :]
-            gives[number] = [*results.outputs[:own], *results.memories]
+            results_of[number] = [*results.outputs[:own], *results.memories]
     return builder.net(place[result] for result in net.results)
 
 
@@ -119,9 +119,9 @@ def receiving(
     recur: Recur, operands: list[int], moved: tuple[int, ...], values: list[int]
 ) -> tuple[Recur, list[int]]:
     """The later recurrence with sequences for what has moved, and its operands."""
-    body, given = recur.body, recur.given(operands)
+    body, by_kind = recur.body, recur.operands_by_kind(operands)
     outside = {
-        **dict(zip(recur.sequences, given.sequences, strict=True)),
+        **dict(zip(recur.sequences, by_kind.sequences, strict=True)),
         **dict(zip(moved, values, strict=True)),
     }
     read = still_read(body, moved)
@@ -135,7 +135,7 @@ def receiving(
             place[number] = builder.copy(node, [place[operand] for operand in node.inputs])
     whole = builder.net(place[result] for result in body.results)
     changed = replace(recur, body=whole, sequence_count=len(sequences))
-    return changed, [*(outside[number] for number in sequences), *given.memories, *given.others]
+    return changed, [*(outside[number] for number in sequences), *by_kind.memories, *by_kind.others]
 
 
 def still_read(body: Net, moved: tuple[int, ...]) -> set[int]:

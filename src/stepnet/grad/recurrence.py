@@ -22,22 +22,22 @@ from stepnet.net.types import CONST, Type
 
 def transpose(sweep: Sweep, number: int) -> None:
     """Adds the cotangents of the operands of one recurrence of a net."""
-    given = sweep.of_results(number)
-    if given:
-        Transposed(sweep, number, given).run()
+    cotangents = sweep.of_results(number)
+    if cotangents:
+        Transposed(sweep, number, cotangents).run()
 
 
 @dataclass
 class Transposed:
     """The adjoint of one recurrence on its way.
 
-    given: the cotangents of its results, by their places. builder: of the new body. sequences, memories,
+    cotangents: of its results, by their places. builder: of the new body. sequences, memories,
     others: the inputs of that, each with the value around it that it reads.
     """
 
     sweep: Sweep
     number: int
-    given: dict[int, Value]
+    cotangents: dict[int, Value]
     builder: Builder = field(default_factory=Builder)
     sequences: dict[int, int] = field(default_factory=dict[int, int])
     memories: dict[int, int] = field(default_factory=dict[int, int])
@@ -54,12 +54,16 @@ class Transposed:
         recur, body, count = self.recur, self.body, len(self.recur.outputs)
         inner = Sweep(self.builder, body, self.forward(), self.sweep.transpose, inside=True)
         for place, number in enumerate(recur.outputs):
-            if place in self.given:
-                inner.add(number, self.cotangent(self.sequences, number, self.given[place].number))
+            if place in self.cotangents:
+                inner.add(number, self.cotangent(self.sequences, number, self.cotangents[place].number))
         carried: dict[int, Value] = {}
         for place, (memory, after) in enumerate(zip(recur.memories, recur.following, strict=True), count):
             if body.type_of(memory).is_float:
-                begun = self.given[place].number if place in self.given else self.zeros(self.types[place])
+                begun = (
+                    self.cotangents[place].number
+                    if place in self.cotangents
+                    else self.zeros(self.types[place])
+                )
                 carried[memory] = self.cotangent(self.memories, memory, begun)
                 inner.add(after, carried[memory])
         sums: dict[int, Value] = {}
@@ -105,9 +109,9 @@ class Transposed:
         others = {number: outer for number, outer in self.others.items() if number in read}
         body = with_inputs(self.builder, [*sequences, *self.memories, *others], results)
         recur = Recur(body, len(sequences), len(self.memories), reverse=not self.recur.reverse)
-        gives = recur.add_results(around, [*sequences.values(), *self.memories.values(), *others.values()])
-        self.final = [Value(around, number) for number in gives.memories]
-        made = dict(zip(outputs, gives.outputs, strict=True))
+        results = recur.add_results(around, [*sequences.values(), *self.memories.values(), *others.values()])
+        self.final = [Value(around, number) for number in results.memories]
+        made = dict(zip(outputs, results.outputs, strict=True))
         return {
             number: Value(around, made[number]) if known is None else known
             for number, known in outside.items()

@@ -33,13 +33,14 @@ class Section:
     """A part of a net. Its inputs are what it reads, and then its memories; its results what it gives, and
     then the last of its memories.
 
-    reads, gives: the values of the whole net that these are. What it gives per row is the last step's value,
-    in its direction. memories: none of a section behind all recurrences, which has no steps to run.
+    reads, results: the values of the whole net that its inputs and results are. A result per row is the value
+    of the last step, in its direction. memories: none of a section behind all recurrences, which has no
+    steps to run.
     """
 
     net: Net
     reads: tuple[int, ...]
-    gives: tuple[int, ...]
+    results: tuple[int, ...]
     memories: tuple[Carried, ...]
     reverse: bool
 
@@ -51,7 +52,7 @@ class Section:
     @property
     def values(self) -> tuple[int, ...]:
         """All values of the whole net that it makes."""
-        return (*self.gives, *(memory.ends for memory in self.memories if memory.ends is not None))
+        return (*self.results, *(memory.ends for memory in self.memories if memory.ends is not None))
 
 
 def sections(net: Net) -> tuple[Section, ...]:
@@ -66,7 +67,7 @@ def sections(net: Net) -> tuple[Section, ...]:
     >>> h0 = builder.input(Type(ROWS, (2,), "float32"), "h")
     >>> for reverse in (False, True):
     ...     y = Recur(body, 1, 1, reverse).add_results(builder, [y, h0]).outputs[0]
-    >>> [(section.reads, section.gives, section.reverse) for section in sections(builder.net([y]))]
+    >>> [(section.reads, section.results, section.reverse) for section in sections(builder.net([y]))]
     [((0,), (3,), False), ((3,), (5,), True)]
     """
     homes = Homes(net)
@@ -168,11 +169,11 @@ class Cut:
             else:
                 self.copy(number, wanted)
         ends = {memory.ends for memory in self.memories}
-        gives = [number for number in wanted if number not in ends]
+        results = [number for number in wanted if number not in ends]
         order = [*self.reads.values(), *self.begun]
-        made = with_inputs(self.builder, order, [*(self.place[number] for number in gives), *self.lasts])
+        made = with_inputs(self.builder, order, [*(self.place[number] for number in results), *self.lasts])
         reverse = bool(self.memories) and self.homes.reverse[self.number]
-        return Section(made, tuple(self.reads), tuple(gives), tuple(self.memories), reverse)
+        return Section(made, tuple(self.reads), tuple(results), tuple(self.memories), reverse)
 
     def needed(self, wanted: Iterable[int]) -> set[int]:
         """The nodes of the section, and what it reads."""
@@ -191,8 +192,8 @@ class Cut:
         node = self.net.nodes[number]
         if node.operation != "recur":
             return list(node.inputs)
-        given = node.recur.given(node.inputs)
-        return [*given.sequences, *given.others]
+        by_kind = node.recur.operands_by_kind(node.inputs)
+        return [*by_kind.sequences, *by_kind.others]
 
     def copy(self, number: int, wanted: list[int]) -> None:
         """Copies a node; a recurrence begins with memories that are inputs, and gives its last ones."""
@@ -201,17 +202,17 @@ class Cut:
             self.place[number] = builder.copy(node, [self.place[operand] for operand in node.inputs])
             return
         recur, body = node.recur, node.recur.body
-        given = recur.given(node.inputs)
+        by_kind = recur.operands_by_kind(node.inputs)
         begun = [
             builder.input(self.net.type_of(operand), body.nodes[inner].name)
-            for operand, inner in zip(given.memories, recur.memories, strict=True)
+            for operand, inner in zip(by_kind.memories, recur.memories, strict=True)
         ]
         sequences, others = (
-            [self.place[operand] for operand in kind] for kind in (given.sequences, given.others)
+            [self.place[operand] for operand in kind] for kind in (by_kind.sequences, by_kind.others)
         )
         made = self.place[number] = builder.copy(node, [*sequences, *begun, *others])
         first = len(recur.outputs)
-        for place, operand in enumerate(given.memories, first):
+        for place, operand in enumerate(by_kind.memories, first):
             picked = [
                 result
                 for result in wanted

@@ -44,7 +44,7 @@ class Ends:
             number
             for node in net.nodes
             if node.operation == "recur"
-            for number in node.recur.given(node.inputs).memories
+            for number in node.recur.operands_by_kind(node.inputs).memories
         }
         inputs: dict[str, list[int]] = {"sequences": [], "memories": [], "statics": [], "parameters": []}
         for place, number in enumerate(net.inputs):

@@ -182,13 +182,13 @@ def by_steps(
 ) -> tuple[Array, ...]:
     """A recurrence: `run` makes the body's results at every step, for the rows that have one."""
     recur = node.recur
-    body, by_kind = recur.body, recur.given(operands)
+    body, by_kind = recur.body, recur.operands_by_kind(operands)
     deep = recur_extent([net.nodes[operand].type for operand in node.inputs[:1]], node.attributes)
     offsets = segments.into(deep)
     starts, lengths = offsets[:-1], np.diff(offsets)
     begun = segments.begun if deep == STEPS else None
     state = [memory.copy() for memory in by_kind.memories]
-    types = recur.given([body.type_of(number) for number in body.inputs])
+    types = recur.operands_by_kind([body.type_of(number) for number in body.inputs])
     results = [body.type_of(number) for number in recur.outputs]
     outputs: list[Array] = []
     for type_ in node.types[: len(results)]:
@@ -205,7 +205,7 @@ def by_steps(
             still, beside = of_rows(by_kind.others, types.others, segments, alive)
         index = np.full(len(alive), step) + (begun[alive] if begun is not None else 0)
         step_results = run([*inner, *memories, *still], Segments(len(alive), inside, beside=beside), index)
-        made = recur.gives(step_results)
+        made = recur.results_by_kind(step_results)
         for output, type_, value in zip(outputs, results, made.outputs, strict=True):
             output[places[len(type_.extent) - 1]] = value
         for memory, type_, value in zip(state, types.memories, made.memories, strict=True):

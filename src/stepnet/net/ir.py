@@ -12,7 +12,7 @@ from typing import Any
 
 from stepnet.errors import NetError
 from stepnet.net.ops import OPERATIONS, Operation
-from stepnet.net.recur import Given, Gives, Order
+from stepnet.net.recur import OperandsByKind, Order, ResultsByKind
 from stepnet.net.types import Literal, Type
 
 Pairs = tuple[tuple[str, Any], ...]
@@ -231,8 +231,8 @@ class Recur:
     >>> recur = Recur(inside.net([inside.add("add", x, h)] * 2), sequence_count=1, memory_count=1)
     >>> recur.sequences, recur.memories, recur.outputs, recur.following
     ([0], [1], [2], [2])
-    >>> recur.given(["frames", "zeros"])
-    Given(sequences=['frames'], memories=['zeros'], others=[])
+    >>> recur.operands_by_kind(["frames", "zeros"])
+    OperandsByKind(sequences=['frames'], memories=['zeros'], others=[])
     """
 
     body: Net
@@ -262,37 +262,37 @@ class Recur:
     @property
     def sequences(self) -> list[int]:
         """The inputs of the body that are a step's slices of the sequences."""
-        return self.given(self.body.inputs).sequences
+        return self.operands_by_kind(self.body.inputs).sequences
 
     @property
     def memories(self) -> list[int]:
         """The inputs of the body that are the memories before a step."""
-        return self.given(self.body.inputs).memories
+        return self.operands_by_kind(self.body.inputs).memories
 
     @property
     def others(self) -> list[int]:
         """The inputs of the body that are the same at every step: statics and parameters."""
-        return self.given(self.body.inputs).others
+        return self.operands_by_kind(self.body.inputs).others
 
     @property
     def outputs(self) -> list[int]:
         """The results of the body that are a step's outputs."""
-        return self.gives(self.body.results).outputs
+        return self.results_by_kind(self.body.results).outputs
 
     @property
     def following(self) -> list[int]:
         """The results of the body that are the memories after a step."""
-        return self.gives(self.body.results).memories
+        return self.results_by_kind(self.body.results).memories
 
     # ---- entries in the order of operands or results
 
-    def given(self, operands: Sequence[Any]) -> Given:
+    def operands_by_kind(self, operands: Sequence[Any]) -> OperandsByKind:
         """Entries in the order of the operands, by kind."""
-        return self.order.given(operands)
+        return self.order.operands_by_kind(operands)
 
-    def gives(self, results: Sequence[Any]) -> Gives:
+    def results_by_kind(self, results: Sequence[Any]) -> ResultsByKind:
         """Entries in the order of the results, by kind."""
-        return self.order.gives(results)
+        return self.order.results_by_kind(results)
 
     # ---- nodes
 
@@ -311,11 +311,11 @@ class Recur:
             **unroll,
         )
 
-    def add_results(self, builder: Builder, operands: Iterable[int]) -> Gives:
+    def add_results(self, builder: Builder, operands: Iterable[int]) -> ResultsByKind:
         """The numbers of the results of a new node that is this recurrence."""
         number = self.add(builder, operands)
         count = len(builder.nodes[number].types)
-        return self.gives([builder.add("result", number, of=place) for place in range(count)])
+        return self.results_by_kind([builder.add("result", number, of=place) for place in range(count)])
 
 
 # ---- text --------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 
-class Given(NamedTuple):
+class OperandsByKind(NamedTuple):
     """The operands of a recurrence by kind: one entry for each sequence, memory and other operand."""
 
     sequences: list[Any]
@@ -19,7 +19,7 @@ class Given(NamedTuple):
     others: list[Any]
 
 
-class Gives(NamedTuple):
+class ResultsByKind(NamedTuple):
     """The results of a recurrence by kind: one entry for each output and each memory."""
 
     outputs: list[Any]
@@ -31,10 +31,10 @@ class Order:
     """The order of operands and results: some sequences, then some memories, then the others.
 
     >>> order = Order(sequence_count=1, memory_count=1)
-    >>> order.given(["frames", "zeros", "weights"])
-    Given(sequences=['frames'], memories=['zeros'], others=['weights'])
-    >>> order.gives(["outputs", "last"])
-    Gives(outputs=['outputs'], memories=['last'])
+    >>> order.operands_by_kind(["frames", "zeros", "weights"])
+    OperandsByKind(sequences=['frames'], memories=['zeros'], others=['weights'])
+    >>> order.results_by_kind(["outputs", "last"])
+    ResultsByKind(outputs=['outputs'], memories=['last'])
     """
 
     sequence_count: int
@@ -45,16 +45,16 @@ class Order:
         """The order of a node with these attributes."""
         return cls(attributes["sequences"], attributes["memories"])
 
-    def given(self, operands: Sequence[Any]) -> Given:
+    def operands_by_kind(self, operands: Sequence[Any]) -> OperandsByKind:
         """Entries in the order of the operands, by kind."""
         first = self.sequence_count + self.memory_count
-        return Given(
+        return OperandsByKind(
             list(operands[: self.sequence_count]),
             list(operands[self.sequence_count : first]),
             list(operands[first:]),
         )
 
-    def gives(self, results: Sequence[Any]) -> Gives:
+    def results_by_kind(self, results: Sequence[Any]) -> ResultsByKind:
         """Entries in the order of the results, by kind."""
         first = len(results) - self.memory_count
-        return Gives(list(results[:first]), list(results[first:]))
+        return ResultsByKind(list(results[:first]), list(results[first:]))

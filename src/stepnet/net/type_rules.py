@@ -217,7 +217,7 @@ def recur_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type,
     if sequences < 1:
         raise NetError("a recurrence runs over at least one sequence")
     deep = recur_extent(operands, attributes)
-    outputs, following = order.gives([body.nodes[result].type for result in body.results])
+    outputs, following = order.results_by_kind([body.nodes[result].type for result in body.results])
     for position, operand in enumerate(operands):
         inside = body.nodes[body.inputs[position]].type
         outside = CONST if inside.extent == CONST else deep[:-1] + inside.extent[1:]
@@ -225,7 +225,7 @@ def recur_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type,
             outside = deeper(deep, inside.extent)
         if (outside, inside.shape, inside.dtype) != (operand.extent, operand.shape, operand.dtype):
             raise NetError(f"operand {position} of the recurrence is {operand}, its body expects {inside}")
-    for memory, after in zip(order.given(operands).memories, following, strict=True):
+    for memory, after in zip(order.operands_by_kind(operands).memories, following, strict=True):
         if memory.element != after.element:
             raise NetError(f"a memory enters the body as {memory.element} and leaves as {after.element}")
     for output in outputs:

@@ -51,7 +51,7 @@ def is_plain(node: Node) -> bool:
     return node.operation not in ("recur", "expand", *TOTALS)
 
 
-def gives_of(net: Net, number: int) -> tuple[int, ...]:
+def results_of(net: Net, number: int) -> tuple[int, ...]:
     """The nodes that read each result of a recurrence, in order; -1 for one that nobody reads."""
     pickers = [-1] * len(net.nodes[number].types)
     for picker, node in enumerate(net.nodes):
@@ -114,8 +114,8 @@ def ended(net: Net) -> dict[int, dict[int, int]]:
         if node.operation != "recur" or has_inner(node.recur.body):
             continue
         how = "first" if node.recur.reverse else "last"
-        given: list[int] = node.recur.gives(gives_of(net, number)).outputs
-        outputs = [output for output in given if output >= 0]
+        every: list[int] = node.recur.results_by_kind(results_of(net, number)).outputs
+        outputs = [output for output in every if output >= 0]
         ends: dict[int, int] = {
             output: users[output][0]
             for output in outputs

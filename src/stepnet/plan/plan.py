@@ -101,7 +101,7 @@ class Plan:
         picked = [number for number in range(len(self.net.nodes)) if picks(self.net, number, self.recur)]
         by_place = {self.net.nodes[number].attributes["of"]: number for number in picked}
         places = range(len(self.recurrence.types))
-        return [by_place.get(place) for place in self.recurrence.recur.gives(places).memories]
+        return [by_place.get(place) for place in self.recurrence.recur.results_by_kind(places).memories]
 
     @property
     def read_in_the_end(self) -> set[int]:

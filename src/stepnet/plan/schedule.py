@@ -19,7 +19,7 @@ from stepnet.errors import NetError
 from stepnet.net.ir import Builder, Net, Node, Recur, without_unused
 from stepnet.net.type_rules import recur_extent
 from stepnet.net.types import CONST, ROWS, STEPS, Extent, Type
-from stepnet.plan.groups import Groups, gives_of, has_inner, is_plain, waves
+from stepnet.plan.groups import Groups, has_inner, is_plain, results_of, waves
 from stepnet.plan.passes.lift import lift
 from stepnet.plan.passes.when import is_constant, known_once
 from stepnet.plan.plan import Plan, plan
@@ -42,7 +42,7 @@ def is_nested(net: Net) -> bool:
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a schedule: the values of the net that it reads and gives, by their numbers.
+    """One part of a schedule: the values of the net that it reads, and its results, by their numbers.
 
     -1 stands for zeros among the values read, and for a result that nobody needs. last_only: whether a
     recurrence's outputs are the last of each sequence. late: whether some of its parameters are totals that
@@ -51,7 +51,7 @@ class Part:
 
     kind: str
     reads: tuple[int, ...]
-    gives: tuple[int, ...]
+    results: tuple[int, ...]
     extent: Extent = CONST
     plan: Plan | None = None
     memories: int = 0
@@ -230,7 +230,7 @@ def plain(net: Net, numbers: list[int], groups: Groups) -> Part:
     sums = sorted(number for number in groups.sums if net.nodes[number].inputs[0] in chosen)
     others = (node for n, node in enumerate(net.nodes) if n not in chosen and n not in sums)
     used = {operand for node in others for operand in node.inputs}.union(net.results)
-    gives = [number for number in numbers if number in used]
+    results = [number for number in numbers if number in used]
 
     body, outer = Inside(net), Builder()
     for number in reads:
@@ -248,7 +248,7 @@ def plain(net: Net, numbers: list[int], groups: Groups) -> Part:
         body.builder.add("add", memory, body.place[net.nodes[number].inputs[0]])
         for memory, number in zip(memories, sums, strict=False)
     ]
-    inner = body.builder.net([*(body.place[number] for number in gives), *(after or memories)])
+    inner = body.builder.net([*(body.place[number] for number in results), *(after or memories)])
 
     operands = [outer.input(net.type_of(number).at(STEPS), f"value{number}") for number in reads]
     operands += [outer.input(kind, f"sum{place}") for place, kind in enumerate(kinds)]
@@ -257,8 +257,8 @@ def plain(net: Net, numbers: list[int], groups: Groups) -> Part:
     made = whole(outer, operands, Recur(inner, len(reads), len(kinds)))
     extent, parameters = net.nodes[numbers[0]].types[0].extent, tuple(body.parameters)
     if not rows and not sums:
-        return Part("plain", tuple(reads), tuple(gives), extent, plan(made), parameters=parameters)
-    zeros, outputs = [-1] * len(kinds), [*gives, *(sums or [-1])]
+        return Part("plain", tuple(reads), tuple(results), extent, plan(made), parameters=parameters)
+    zeros, outputs = [-1] * len(kinds), [*results, *(sums or [-1])]
     return Part(
         "recurrence",
         (*reads, *zeros, *rows),
@@ -282,7 +282,7 @@ def recurrence(net: Net, number: int, groups: Groups) -> Part:
     node = net.nodes[number]
     ends, totals = groups.ends.get(number, {}), groups.totals.get(number, ())
     recur = node.recur
-    outputs, final = recur.gives(gives_of(net, number))
+    outputs, final = recur.results_by_kind(results_of(net, number))
     picked = [place for place, output in enumerate(outputs) if output >= 0]
     body = without_unused(recur.body.nodes, (*(recur.outputs[place] for place in picked), *recur.following))
     extent = recur_extent([net.type_of(node.inputs[0])], node.attributes)
@@ -300,22 +300,21 @@ def recurrence(net: Net, number: int, groups: Groups) -> Part:
         if here == STEPS:
             outer.place[operand] = operands[-1]
     made = replace(recur, body=body).add_results(outer.builder, operands)
-    given = [outputs[place] for place in picked]
-    gives: list[int] = [*given, *final]
+    numbers: list[int] = [*(outputs[place] for place in picked), *final]
     there: list[int] = [*made.outputs, *made.memories]
-    outer.place |= dict(zip(gives, there, strict=True))
+    outer.place |= dict(zip(numbers, there, strict=True))
     more = outer.add_totals(totals)
-    gives += in_order_of_kinds(net, totals)
-    there += [outer.place[total] for total in gives[len(there) :]]
+    numbers += in_order_of_kinds(net, totals)
+    there += [outer.place[total] for total in numbers[len(there) :]]
     users, inside = net.users(), {*totals}
     # -1 stands for a last memory that nobody reads.
-    kept = [n < 0 or n in net.results or not inside.issuperset(users[n]) for n in gives]
-    gives, there = (list(compress(numbers, kept)) for numbers in (gives, there))
+    kept = [n < 0 or n in net.results or not inside.issuperset(users[n]) for n in numbers]
+    numbers, there = (list(compress(values, kept)) for values in (numbers, there))
     sequences = recur.sequence_count
     return Part(
         "recurrence",
         (*reads[:sequences], *more, *reads[sequences:]),
-        tuple(ends.get(number, number) for number in gives),
+        tuple(ends.get(number, number) for number in numbers),
         extent,
         plan(outer.builder.net(there)),
         recur.memory_count,
@@ -336,4 +335,4 @@ def loop(net: Net, number: int) -> Part:
     node = net.nodes[number]
     extent = recur_extent([net.type_of(node.inputs[0])], node.attributes)
     body: Net = node.attributes["body"]
-    return Part("loop", node.inputs, gives_of(net, number), extent, node=node, inner=Schedule(body, body))
+    return Part("loop", node.inputs, results_of(net, number), extent, node=node, inner=Schedule(body, body))

@@ -99,7 +99,7 @@ def beam_search(
             live = Live(writer, front, rows.reshape(-1))
         else:
             live = gone_on(live, left, rows, logs.shape[1])
-        ahead, logs = writer.given(live.step(symbols), len(symbols)), best.logs
+        ahead, logs = writer.unchecked_scores(live.step(symbols), len(symbols)), best.logs
         trail.append((symbols, rows.reshape(-1)))
     return aside.put_together(trail)
 

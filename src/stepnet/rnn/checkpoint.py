@@ -109,7 +109,7 @@ class InPieces:
         """
         section, net = self.section, self.section.net
         inputs, memories = [values[number] for number in section.reads], self.begun(values, way.call)
-        made = [zeros(net.type_of(number), way.call) for number in net.results[: len(section.gives)]]
+        made = [zeros(net.type_of(number), way.call) for number in net.results[: len(section.results)]]
         kept = [[memory[:0]] for memory in memories]
         bound = BoundNet.of(self.forward, [*inputs, *memories], way.call, way.engine)
         for place, piece in enumerate(self.pieces(way)):
@@ -120,7 +120,7 @@ class InPieces:
             results = bound([*piece.inputs(net, inputs), *ahead], piece.call)
             piece.put(net, results, [*made, *memories])
         bound.release()
-        values.update(zip(section.gives, made, strict=True))
+        values.update(zip(section.results, made, strict=True))
         ends = [memory.ends for memory in section.memories]
         values.update({end: last for end, last in zip(ends, memories, strict=True) if end is not None})
         return [np.concatenate(parts) for parts in kept]
@@ -135,8 +135,8 @@ class InPieces:
         section, net = self.section, self.section.net
         inputs, memories = [values[number] for number in section.reads], self.begun(values, way.call)
         ends = [memory.ends for memory in section.memories]
-        cotangents = [None if end is None else known.get(end) for end in (*section.gives, *ends)]
-        turn = Turn.of(net, len(section.gives), self.wanted, cotangents, way.call)
+        cotangents = [None if end is None else known.get(end) for end in (*section.results, *ends)]
+        turn = Turn.of(net, len(section.results), self.wanted, cotangents, way.call)
         programs = [program for program in (self.again, self.backward) if program is not None]
         *again, backward = [
             BoundNet.of(program, [*inputs, *memories], way.call, way.engine) for program in programs
@@ -178,7 +178,7 @@ class AtOnce:
     def run(self, values: Values, way: Way) -> list[Array]:
         """As of `InPieces`; what is kept is what is saved."""
         arrays = self.halved.forward([values[number] for number in self.section.reads], way.call, way.engine)
-        values.update(zip(self.section.gives, arrays, strict=False))
+        values.update(zip(self.section.results, arrays, strict=False))
         return [arrays[place] for place in self.halved.saved]
 
     def gradients(
@@ -186,7 +186,7 @@ class AtOnce:
     ) -> Iterable[tuple[int, Array]]:
         """As of `InPieces`."""
         section, cotangents = self.section, list[Array]()
-        for number, value in zip(section.net.results, section.gives, strict=True):
+        for number, value in zip(section.net.results, section.results, strict=True):
             type_, array = section.net.type_of(number).computed, known.get(value)
             if type_.is_float:
                 cotangents.append(zeros(type_, way.call) if array is None else array.astype(type_.dtype))
@@ -235,9 +235,9 @@ class Checkpointed:
     @property
     def saved(self) -> tuple[int, ...]:
         """See `GradientRun`: what goes from one section to another, and what each keeps."""
-        given = [*self.net.results, *self.others]
+        results = [*self.net.results, *self.others]
         kept = sum(runs.kept for runs in self.sections)
-        return (*map(given.index, self.crossing), *range(len(given), len(given) + kept))
+        return (*map(results.index, self.crossing), *range(len(results), len(results) + kept))
 
     def forward(self, arrays: Arrays, call: Call, engine: Order) -> list[Array]:
         """See `GradientRun`."""

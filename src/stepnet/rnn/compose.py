@@ -242,13 +242,15 @@ class Stack:
         >>> [float(stream.step(np.array([1.0]))[0]) for _ in range(3)]
         [1.0, 3.0, 6.0]
         """
-        given, still = self.by_part(initial, "initial"), self.by_part(statics, "statics")
+        initial_parts, static_parts = self.by_part(initial, "initial"), self.by_part(statics, "statics")
         streams: list[Stream | StackStream] = []
         for place, layer in enumerate(self.layers):
             with named(f"layer {place}"):
                 if isinstance(layer, Bidirectional):
                     raise InputError("a Bidirectional begins at a sequence's last step: it has no stream")
-                streams.append(layer.stream(rows, given[place], still[place], engine, begun=begun))
+                streams.append(
+                    layer.stream(rows, initial_parts[place], static_parts[place], engine, begun=begun)
+                )
         return StackStream(self, tuple(streams))
 
     def trace_steps(
@@ -410,10 +412,13 @@ class StackStream:
         Raises:
             InputError: As `Stream.reset`, with the layer's place in the message.
         """
-        given, still = self.stack.by_part(initial, "initial"), self.stack.by_part(statics, "statics")
+        initial_parts, static_parts = (
+            self.stack.by_part(initial, "initial"),
+            self.stack.by_part(statics, "statics"),
+        )
         for place, stream in enumerate(self.streams):
             with named(f"layer {place}"):
-                stream.reset(rows, given[place], still[place])
+                stream.reset(rows, initial_parts[place], static_parts[place])
 
     def reorder(self, rows: Any) -> None:
         """Moves the memory of rows in every layer at once: row i goes on from row rows[i]. See

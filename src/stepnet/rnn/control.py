@@ -16,7 +16,7 @@ from stepnet.engines import Call, Results
 from stepnet.errors import InputError
 from stepnet.net.interpret import Segments, of_rows, within_steps
 from stepnet.net.ir import Builder, Net
-from stepnet.net.recur import Given
+from stepnet.net.recur import OperandsByKind
 from stepnet.net.types import ROWS, STEPS
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import ends_of, offsets_of, positions_of
@@ -197,7 +197,7 @@ def run_until(run: Callable[[Call], Results], call: Call, net: Net) -> tuple[Arr
     steps of all sequences are run at a time; sequences that have ended are then left out.
     """
     recur = next(node.recur for node in net.nodes if node.operation == "recur")
-    types, reverse = recur.given([net.type_of(number) for number in net.inputs]), recur.reverse
+    types, reverse = recur.operands_by_kind([net.type_of(number) for number in net.inputs]), recur.reverse
     rows, taken = np.arange(call.rows), np.zeros(call.rows, np.int64)
     memories, steps = call.initial, PIECES[0]
     final: list[Array] = []
@@ -224,7 +224,7 @@ def run_until(run: Callable[[Call], Results], call: Call, net: Net) -> tuple[Arr
 
 def some_steps(
     call: Call,
-    types: Given,
+    types: OperandsByKind,
     reverse: bool,
     rows: Array,
     taken: Array,

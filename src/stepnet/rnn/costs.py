@@ -84,7 +84,7 @@ def part_costs(net: Net, part: Part) -> Iterator[tuple[Extent, Cost]]:
         for extent, cost in costs(part.inner).items():
             yield (*part.extent, *extent[1:]) if extent else CONST, cost
     else:
-        yield from node_costs(net, [number for number in part.gives if number >= 0])
+        yield from node_costs(net, [number for number in part.results if number >= 0])
 
 
 def plan_costs(plan: Plan) -> Iterator[tuple[Extent, Cost]]:
@@ -124,8 +124,8 @@ def held(schedule: Schedule) -> dict[Extent, int]:
     if schedule.whole is not None:
         return kept(schedule.whole)
     results = {*net.results}
-    gives = {number for part in schedule.parts for number in part.gives if number >= 0}
-    between = bytes_of(net.type_of(number) for number in gives - results)
+    made = {number for part in schedule.parts for number in part.results if number >= 0}
+    between = bytes_of(net.type_of(number) for number in made - results)
     inside = [kept(part.plan) for part in schedule.parts if part.plan is not None and part.extent == STEPS]
     return sum_of(between, max(inside, key=lambda sizes: sizes.get(STEPS, 0), default=dict[Extent, int]()))
 

@@ -19,7 +19,7 @@ from stepnet.rnn.gradient_explain import GradientExplanation, gradient_explanati
 from stepnet.rnn.gradient_runs import GradientRun
 from stepnet.rnn.gradients import (
     KINDS,
-    Given,
+    CallArguments,
     Gradients,
     Programs,
     checked_layer,
@@ -95,7 +95,7 @@ class Vjp:
         array([100.])
         """
         asked, kinds, kept = checked_engine(engine), wanted_kinds(wrt), checked_checkpoint(checkpoint)
-        given = Given.of(
+        arguments = CallArguments.of(
             self.run,
             sequences,
             params,
@@ -106,11 +106,11 @@ class Vjp:
             control,
             asked,
         )
-        places = given.places(kinds)
-        run = gradient_run(self.programs, given.reading.program, given.net, places, kept)
-        made = run.forward(given.arrays, given.call, asked)
-        own, saved = made[: len(given.net.results)], [made[place] for place in run.saved]
-        finish = Backward(given, kinds, places, run, asked, own, saved)
+        places = arguments.places(kinds)
+        run = gradient_run(self.programs, arguments.reading.program, arguments.net, places, kept)
+        made = run.forward(arguments.arrays, arguments.call, asked)
+        own, saved = made[: len(arguments.net.results)], [made[place] for place in run.saved]
+        finish = Backward(arguments, kinds, places, run, asked, own, saved)
         return finish.results, finish
 
     def explanation(
@@ -171,7 +171,7 @@ class Vjp:
 class Backward:
     """What takes the cotangents of one run's results to its gradients, as often as it is called."""
 
-    given: Given
+    arguments: CallArguments
     kinds: tuple[str, ...]
     places: list[int]
     run: GradientRun
@@ -182,8 +182,8 @@ class Backward:
     @property
     def results(self) -> tuple[Any, Any]:
         """The outputs and the last memories of the run."""
-        program, levels = self.given.reading.program, self.given.reading.program.levels
-        outputs = list(map(self.given.batch.like_input, self.made, levels))
+        program, levels = self.arguments.reading.program, self.arguments.reading.program.levels
+        outputs = list(map(self.arguments.batch.like_input, self.made, levels))
         return rebuild(program.output, outputs), program.final(self.made[len(levels) :])
 
     def __call__(self, outputs: Any = None, final: Any = None) -> Gradients:
@@ -196,7 +196,7 @@ class Backward:
         flat_cotangents = [
             cotangent for what, value, like in pairs for cotangent in cotangents(what, value, like)
         ]
-        types = [self.given.net.type_of(number) for number in self.given.net.results]
+        types = [self.arguments.net.type_of(number) for number in self.arguments.net.results]
         arrays = [
             (np.zeros_like(flat) if cotangent is None else cotangent.reshape(flat.shape)).astype(
                 type_.computed.dtype
@@ -204,8 +204,10 @@ class Backward:
             for cotangent, flat, type_ in zip(flat_cotangents, self.made, types, strict=True)
             if type_.is_float
         ]
-        results = self.run.backward(self.given.arrays, arrays, self.saved, self.given.call, self.engine)
-        return self.given.gradients(self.kinds, self.places, results)
+        results = self.run.backward(
+            self.arguments.arrays, arrays, self.saved, self.arguments.call, self.engine
+        )
+        return self.arguments.gradients(self.kinds, self.places, results)
 
 
 def cotangents(what: str, value: Any, like: Any) -> list[Array | None]:

@@ -274,11 +274,11 @@ class Writer:
 
     def scored(self, output: Any, rows: int) -> Array:
         """The scores [rows, symbols] of an output; raises `InputError` where a row has no highest score."""
-        scores = self.given(output, rows)
+        scores = self.unchecked_scores(output, rows)
         check_highest(scores, scores.max(axis=1))
         return scores
 
-    def given(self, output: Any, rows: int) -> Array:
+    def unchecked_scores(self, output: Any, rows: int) -> Array:
         """The scores [rows, symbols] of an output, not checked for NaN; raises `InputError` for another
         shape.
         """

@@ -115,7 +115,7 @@ class Cut:
 
 
 @dataclass(frozen=True)
-class Given:
+class CallArguments:
     """What a call is given: the reading of its arguments, parameters, and the arrays of the net's inputs."""
 
     reading: Reading[LayersProgram]
@@ -151,7 +151,7 @@ class Given:
         last_only: bool,
         control: Controls,
         engine: Order,
-    ) -> "Given":
+    ) -> "CallArguments":
         """What the arguments of a call are; raises `InputError` for those that do not fit."""
         options: Any = {"mask": None, "masked": "repeat", "begun": None, "time_major": False} | control
         cut = None

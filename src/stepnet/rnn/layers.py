@@ -117,8 +117,8 @@ def leaves_of(
         with named(*names):
             return [Leaf(layer, names, initial, Statics.of(statics, count))]
     with named(*names):
-        given, still = layer.by_part(initial, "initial"), layer.by_part(statics, "statics")
-    parts = zip(layer.part_names, layer.layers, given, still, strict=True)
+        initial_parts, static_parts = layer.by_part(initial, "initial"), layer.by_part(statics, "statics")
+    parts = zip(layer.part_names, layer.layers, initial_parts, static_parts, strict=True)
     return [leaf for name, part, h, s in parts for leaf in leaves_of(part, h, s, count, (*names, name))]
 
 
@@ -247,12 +247,14 @@ def part_by_part(
 ) -> tuple[Any, Any]:
     """The outputs and the last memories by a call of each part."""
     last_only = flag(last_only, "last_only")
-    given, still = layer.by_part(initial, "initial"), layer.by_part(statics, "statics")
+    initial_parts, static_parts = layer.by_part(initial, "initial"), layer.by_part(statics, "statics")
     outputs, final = list[Any](), list[Any]()
     for place, (name, part) in enumerate(zip(layer.part_names, layer.layers, strict=True)):
         x, last = layer.input_of(sequences, outputs), last_only and layer.ends_with(place)
         with named(name):
-            output, memory = part(x, given[place], still[place], lengths, last, engine, **control)
+            output, memory = part(
+                x, initial_parts[place], static_parts[place], lengths, last, engine, **control
+            )
         outputs.append(output)
         final.append(memory)
     return layer.output_of(outputs, last_only), layer.together(final)
@@ -267,10 +269,10 @@ def scopes_of(
     **control: Unpack[Controls],
 ) -> Any:
     """The named values of every step, part by part. See `RNN.trace_steps`."""
-    given, still = layer.by_part(initial, "initial"), layer.by_part(statics, "statics")
+    initial_parts, static_parts = layer.by_part(initial, "initial"), layer.by_part(statics, "statics")
     outputs, scopes = list[Any](), list[Any]()
     for place, (name, part) in enumerate(zip(layer.part_names, layer.layers, strict=True)):
-        call = layer.input_of(sequences, outputs), given[place], still[place], lengths
+        call = layer.input_of(sequences, outputs), initial_parts[place], static_parts[place], lengths
         with named(name):
             scopes.append(part.trace_steps(*call, **control))
             if not layer.ends_with(place):
@@ -368,12 +370,12 @@ class Wiring:
         ]
         operands = [*(value.number for value in leaves(x)), *self.mask, *memories]
         operands += [builder.add("expand", number, extent=ROWS) for number in hidden]
-        gives = traced.recur(rnn.reverse, rnn.unroll).add_results(builder, [*operands, *statics, *params])
+        results = traced.recur(rnn.reverse, rnn.unroll).add_results(builder, [*operands, *statics, *params])
         made = Made(
-            rnn, program.memory, program.traced.last, memories, statics, params, gives.memories[:count]
+            rnn, program.memory, program.traced.last, memories, statics, params, results.memories[:count]
         )
         self.made.append(made)
-        output = rebuild(program.output, [Traced(builder, number) for number in gives.outputs])
+        output = rebuild(program.output, [Traced(builder, number) for number in results.outputs])
         if last_only:
             output = transform(lambda value: last_of(value, rnn.reverse), output)
         return output, program.memory

@@ -14,7 +14,7 @@ from stepnet.net.types import CONST, ROWS, STEPS, Type
 from stepnet.rnn.batch import Batch, checked_array
 from stepnet.rnn.checkpoint import gradient_run
 from stepnet.rnn.control import Controls
-from stepnet.rnn.gradients import Given, Gradients, Programs, checked_layer, wanted_kinds
+from stepnet.rnn.gradients import CallArguments, Gradients, Programs, checked_layer, wanted_kinds
 from stepnet.rnn.layers import Layer, LayerPrograms
 from stepnet.rnn.nets import Arrays, run_net
 from stepnet.rnn.pieces import Checkpoint, checked_checkpoint
@@ -86,28 +86,30 @@ class ValueAndGrad:
         kept = checked_checkpoint(checkpoint)
         if isinstance(self.layer, RNN) and self.layer.until is not None:
             raise InputError("where a recurrence with until= ends is known when it has run: take vjp of it")
-        given = Given.of(self.run, sequences, params, initial, statics, lengths, last_only, control, asked)
-        aimed = target_arrays(targets, given, last_only, lengths, bool(control.get("time_major")))
-        places = given.places(kinds)
+        arguments = CallArguments.of(
+            self.run, sequences, params, initial, statics, lengths, last_only, control, asked
+        )
+        aimed = target_arrays(targets, arguments, last_only, lengths, bool(control.get("time_major")))
+        places = arguments.places(kinds)
 
         def evaluated(arrays: Arrays, of: list[int]) -> tuple[Array, list[Array]]:
             """The value of the loss, and its gradients for inputs of its net at some places."""
             kind = skeleton(targets), *((array.dtype, array.shape[1:]) for array in aimed)
             program, dtype, at_steps = self.programs.get(
-                (given.reading.program, kind, tuple(of), kept is None),
-                lambda: self.program(given, targets, aimed, last_only, of, kept is not None),
+                (arguments.reading.program, kind, tuple(of), kept is None),
+                lambda: self.program(arguments, targets, aimed, last_only, of, kept is not None),
             )
-            count = int(given.call.lengths.sum()) if at_steps else given.call.rows
+            count = int(arguments.call.lengths.sum()) if at_steps else arguments.call.rows
             seed = np.asarray(1 / max(count, 1) if self.is_mean else 1, dtype)
-            value, *gradients = run_net(program, [*arrays, *aimed, seed], given.call, asked)
+            value, *gradients = run_net(program, [*arrays, *aimed, seed], arguments.call, asked)
             return (value * seed)[()], gradients
 
         if kept is None:
-            value, gradients = evaluated(given.arrays, places)
-            return value, given.gradients(kinds, places, gradients)
-        run = gradient_run(self.programs, given.reading.program, given.net, places, kept)
-        made = run.forward(given.arrays, given.call, asked)
-        types = [given.net.type_of(number) for number in given.net.results]
+            value, gradients = evaluated(arguments.arrays, places)
+            return value, arguments.gradients(kinds, places, gradients)
+        run = gradient_run(self.programs, arguments.reading.program, arguments.net, places, kept)
+        made = run.forward(arguments.arrays, arguments.call, asked)
+        types = [arguments.net.type_of(number) for number in arguments.net.results]
         floats = [place for place, type_ in enumerate(types) if type_.is_float]
         value, cotangents = evaluated(made[: len(types)], floats)
         computed = [
@@ -115,12 +117,12 @@ class ValueAndGrad:
             for place, array in zip(floats, cotangents, strict=True)
         ]
         saved = [made[place] for place in run.saved]
-        gradients = run.backward(given.arrays, computed, saved, given.call, asked)
-        return value, given.gradients(kinds, places, gradients)
+        gradients = run.backward(arguments.arrays, computed, saved, arguments.call, asked)
+        return value, arguments.gradients(kinds, places, gradients)
 
     def program(
         self,
-        given: Given,
+        arguments: CallArguments,
         targets: Any,
         aimed: list[Array],
         last_only: bool,
@@ -131,11 +133,13 @@ class ValueAndGrad:
 
         alone: of the results of the layer, which is not in it.
         """
-        net, at_steps = with_loss(self.loss, given, targets, aimed, last_only, alone)
+        net, at_steps = with_loss(self.loss, arguments, targets, aimed, last_only, alone)
         return NetProgram(vjp_net(net, places)), net.type_of(net.results[0]).dtype, at_steps
 
 
-def target_arrays(targets: Any, given: Given, last_only: bool, lengths: Any, time_major: bool) -> list[Array]:
+def target_arrays(
+    targets: Any, arguments: CallArguments, last_only: bool, lengths: Any, time_major: bool
+) -> list[Array]:
     """The targets as flat arrays; raises `InputError` where they do not lie as the outputs do."""
     named = list(named_leaves(targets))
     if not named:
@@ -143,25 +147,30 @@ def target_arrays(targets: Any, given: Given, last_only: bool, lengths: Any, tim
     if last_only:
         arrays = [checked_array(leaf, f"target {name}".strip()) for name, leaf in named]
         for (name, _), array in zip(named, arrays, strict=True):
-            if array.shape[:1] != (given.call.rows,):
+            if array.shape[:1] != (arguments.call.rows,):
                 what = f"target {name}".strip()
                 raise InputError(
                     f"{what} is {list(array.shape)}; with last_only its first axis should be the "
-                    f"{given.call.rows} sequences"
+                    f"{arguments.call.rows} sequences"
                 )
         return arrays
-    both = Batch.of({"inputs": given.batch.structure, "targets": targets}, lengths, time_major)
-    return both.arrays[len(given.batch.arrays) :]
+    both = Batch.of({"inputs": arguments.batch.structure, "targets": targets}, lengths, time_major)
+    return both.arrays[len(arguments.batch.arrays) :]
 
 
 def with_loss(
-    loss: Callable[..., Any], given: Given, targets: Any, aimed: list[Array], last_only: bool, alone: bool
+    loss: Callable[..., Any],
+    arguments: CallArguments,
+    targets: Any,
+    aimed: list[Array],
+    last_only: bool,
+    alone: bool,
 ) -> tuple[Net, bool]:
     """The net of a layer that gives the sum of a loss alone, and whether the loss is one of each step.
 
     alone: not the layer, but its results are in the net: they are inputs.
     """
-    net, program, builder = given.net, given.reading.program, Builder()
+    net, program, builder = arguments.net, arguments.reading.program, Builder()
     if alone:
         order = made = [
             builder.input(net.type_of(n), f"result{place}") for place, n in enumerate(net.results)

@@ -29,7 +29,7 @@ def described(part: Part, schedule: Schedule) -> str:
     assert part.node is not None
     if part.kind == "total":
         return f"{part.node.operation}: one value for all rows"
-    here, there = (extent_text(schedule.net.type_of(n).extent) for n in (part.reads[0], part.gives[0]))
+    here, there = (extent_text(schedule.net.type_of(n).extent) for n in (part.reads[0], part.results[0]))
     how = part.node.attributes.get("how")
     if how and part.node.operation == "expand":
         return f"a value at {here} at the {how} of {there}, and zeros"

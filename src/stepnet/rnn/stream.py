@@ -310,7 +310,7 @@ class PreparedStep:
 
     def reset(self, rows: Array, initial: Any, statics: Any) -> None:
         """Sets the memory of these rows; see `Stream.reset`."""
-        given = initial_arrays(initial, self.traced.memory, len(rows))
+        arrays = initial_arrays(initial, self.traced.memory, len(rows))
         new = Statics.of(same_statics(statics, self.still), len(rows)).arrays
         if statics is not None:
             old = [(array.shape[1:], array.dtype) for array in self.statics]
@@ -319,7 +319,7 @@ class PreparedStep:
             for kept, array in zip(self.statics, new, strict=True):
                 kept[rows] = array
             self.prepare()
-        for memory, first, array in zip(self.now.memory, self.first, given, strict=True):
+        for memory, first, array in zip(self.now.memory, self.first, arrays, strict=True):
             memory[rows] = first[rows] if array is None else array
         self.now.begun[rows] = 0
 
@@ -387,11 +387,11 @@ class CalledStep:
         """Sets the memory of these rows; see `Stream.reset`."""
         specs = transform(lambda array: Spec(array.shape[1:], array.dtype), self.memory)
         first = initial_arrays(self.first, specs, self.rows)
-        given = initial_arrays(initial, specs, len(rows))
+        arrays = initial_arrays(initial, specs, len(rows))
         if statics is not None:
             self.statics = self.with_statics(rows, statics)
         memory: list[Array] = [array.copy() for array in leaves(self.memory)]
-        for kept, old, new in zip(memory, first, given, strict=True):
+        for kept, old, new in zip(memory, first, arrays, strict=True):
             kept[rows] = new if new is not None else 0 if old is None else old[rows]
         begun = self.begun.copy()
         begun[rows] = 0
@@ -445,25 +445,25 @@ def described(value: Any) -> str:
 
 def chosen(rows: Any, count: int) -> Array:
     """The indices that an index, indices or a mask stand for; raises `InputError` for other rows."""
-    given = np.atleast_1d(array_of(rows, "rows"))
-    if given.dtype == bool and given.shape == (count,):
-        return np.flatnonzero(given)
-    if given.dtype.kind not in "iu" or given.ndim != 1 or ((given < 0) | (given >= count)).any():
+    chosen = np.atleast_1d(array_of(rows, "rows"))
+    if chosen.dtype == bool and chosen.shape == (count,):
+        return np.flatnonzero(chosen)
+    if chosen.dtype.kind not in "iu" or chosen.ndim != 1 or ((chosen < 0) | (chosen >= count)).any():
         raise InputError(
             f"rows is an index from 0 to {count - 1}, several of them or a mask, not {shown(rows)}"
         )
-    return cast("Array", given.astype(np.int64))
+    return cast("Array", chosen.astype(np.int64))
 
 
 def sources(rows: Any, count: int) -> Array:
     """The indices of `reorder`, checked: one for each row, each of a row that exists."""
-    given = array_of(rows, "rows")
+    order = array_of(rows, "rows")
     # The unsigned number of a negative one is beyond all counts.
-    if given.shape != (count,) or given.dtype.kind not in "iu" or given.astype(np.uint64).max() >= count:
+    if order.shape != (count,) or order.dtype.kind not in "iu" or order.astype(np.uint64).max() >= count:
         raise InputError(
             f"rows is {count} indices from 0 to {count - 1}, where each row goes on from, not {shown(rows)}"
         )
-    return cast("Array", given.astype(np.int64, copy=False))
+    return cast("Array", order.astype(np.int64, copy=False))
 
 
 def check_rows(name: str, array: Array, rows: int) -> None:

@@ -36,9 +36,9 @@ class Turn:
 
     @classmethod
     def of(
-        cls, net: Net, gives: int, wanted: Sequence[int], known: Sequence[Array | None], call: Call
+        cls, net: Net, outputs: int, wanted: Sequence[int], known: Sequence[Array | None], call: Call
     ) -> "Turn":
-        """Ahead of the last piece. gives: how many results are no memories. known: the cotangent of each
+        """Ahead of the last piece. outputs: how many results are no memories. known: the cotangent of each
         result; None for zeros.
         """
         seeds: list[tuple[Type, Array | None]] = []
@@ -48,7 +48,7 @@ class Turn:
                 seeds.append((type_, zeros(type_, call) if array is None else array.astype(type_.dtype)))
             elif type_.is_float:
                 seeds.append((type_, array))
-        ahead = sum(net.type_of(number).is_float for number in net.results[:gives])
+        ahead = sum(net.type_of(number).is_float for number in net.results[:outputs])
         memories = tuple(array for _, array in seeds[ahead:] if array is not None)
         types = [net.type_of(net.inputs[place]) for place in wanted[: len(wanted) - len(memories)]]
         totals = [zeros(type_.computed if is_added(type_) else type_, call) for type_ in types]

@@ -10,7 +10,7 @@ from stepnet.engines.llvm.finish import Finish, FinishCall, Kinds
 from stepnet.engines.llvm.memory import POOL, Shape, Together, empty
 from stepnet.net.types import Type
 
-Given = Sequence[Array | None]
+OptionalArrays = Sequence[Array | None]
 
 
 class Arrays(NamedTuple):
@@ -83,7 +83,9 @@ class Form:
                 output[...] = 0
         return Results(outputs, [np.empty(*shape) for shape in self.rows], self.totals.new())
 
-    def arrays(self, sequences: Given, initial: Given, statics: Given, results: Results) -> Arrays:
+    def arrays(
+        self, sequences: OptionalArrays, initial: OptionalArrays, statics: OptionalArrays, results: Results
+    ) -> Arrays:
         """All arrays of a call, including those of results that nobody asked for."""
         begun = list(initial)
         for place, zeros in self.filled.items():

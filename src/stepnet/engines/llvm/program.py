@@ -77,7 +77,7 @@ class Lowering:
     def __post_init__(self) -> None:
         self.records = Records(self.width)
         self.net, self.body, self.recur = self.plan.net, self.plan.body, self.plan.recurrence.recur
-        self.given = self.recur.given(self.plan.recurrence.inputs)
+        self.operands = self.recur.operands_by_kind(self.plan.recurrence.inputs)
         self.needs = Needs.of(self.plan)
         self.known = when(self.net)
         self.words: dict[str, list[int]] = {kind: [] for kind in ARRAYS}
@@ -162,8 +162,8 @@ class Lowering:
     def lower_sequence(self) -> RowWork | None:
         """The work once per sequence before its steps, and the statics that it reads."""
         read = {number for node in self.net.nodes if node.operation == "expand" for number in node.inputs}
-        read |= {*self.given.others, *self.read_in_the_end()}
-        read |= {number for number in self.given.memories if not is_zeros(self.net, number)}
+        read |= {*self.operands.others, *self.read_in_the_end()}
+        read |= {number for number in self.operands.memories if not is_zeros(self.net, number)}
         computed = [
             n
             for n in sorted(read)
@@ -230,11 +230,11 @@ class Lowering:
         read = {operand for number in late for operand in self.net.nodes[number].inputs}
         read |= {*self.plan.results(self.plan.ends.steps), *self.needs.kept}
         roots = early & {view_chain(self.net, operand)[0] for operand in read}
-        for number in (*self.given.sequences, *sorted(roots)):
+        for number in (*self.operands.sequences, *sorted(roots)):
             if number not in self.sources:
                 self.sources[number] = self.records.field("block", self.net.type_of(number))
                 wanted[number] = [self.sources[number]]
-        self.loop_sources += [self.sources[operand] for operand in self.given.sequences]
+        self.loop_sources += [self.sources[operand] for operand in self.operands.sequences]
         known = {number: source for number, source in self.sources.items() if number not in wanted}
         return self.lower(self.net, self.plan.before, "block", known, wanted)
 
@@ -243,7 +243,7 @@ class Lowering:
         body, recur, operands = self.body, self.recur, self.plan.recurrence.inputs
         sources = dict(zip(recur.sequences, self.loop_sources, strict=True))
         wanted: dict[int, list[Field]] = {}
-        slots = zip(recur.memories, recur.following, self.given.memories, self.needs.finals, strict=True)
+        slots = zip(recur.memories, recur.following, self.operands.memories, self.needs.finals, strict=True)
         for number, after, first, slot in slots:
             now = self.records.field("now", body.type_of(number))
             sources[number] = now

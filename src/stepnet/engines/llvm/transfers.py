@@ -69,10 +69,10 @@ def begin_memory(call: CallCode, source: Source, sequence: ir.Value, target: ir.
     if source.is_zeros:
         code.zero_bytes(target, source.bytes)
         return
-    given = code.icmp_signed("!=", call.word_at(source.word), code.number(0))
-    with code.when(given):
+    present = code.icmp_signed("!=", call.word_at(source.word), code.number(0))
+    with code.when(present):
         code.copy_bytes(target, call.of_sequence(source, sequence), source.bytes)
-    with code.when(code.not_(given)):
+    with code.when(code.not_(present)):
         code.zero_bytes(target, source.bytes)
 
 

@@ -30,7 +30,7 @@ def pruned(kept: Places, builder: Builder, net: Net, number: int, operands: list
         return None
     read = {net.nodes[user].attributes["of"] for user in net.users()[number]}
     recur = node.recur
-    places = recur.gives(range(len(node.types)))
+    places = recur.results_by_kind(range(len(node.types)))
     outputs = [place for place in places.outputs if place in read]
     memories = remembered(recur, outputs, [place in read for place in places.memories])
     if (len(outputs), len(memories)) == (len(places.outputs), len(places.memories)):
@@ -55,7 +55,7 @@ def remembered(recur: Recur, outputs: list[int], wanted: list[bool]) -> list[int
 
 def left(recur: Recur, memories: list[int]) -> list[int]:
     """The places of the operands that stay."""
-    places = recur.given(range(len(recur.body.inputs)))
+    places = recur.operands_by_kind(range(len(recur.body.inputs)))
     return [*places.sequences, *(places.memories[place] for place in memories), *places.others]
 
 

@@ -51,10 +51,10 @@ def sunk(builder: Builder, net: Net, number: int, operands: list[int]) -> list[i
     new_body = inner.net(
         [*(places[value] for value in frontier), *(places[value] for value in recur.following)]
     )
-    gives = replace(recur, body=new_body).add_results(builder, operands)
-    outside = dict(zip((*body.inputs, *frontier), (*operands, *gives.outputs), strict=True))
+    results = replace(recur, body=new_body).add_results(builder, operands)
+    outside = dict(zip((*body.inputs, *frontier), (*operands, *results.outputs), strict=True))
     outward = Outward(builder, body, STEPS, set(), outside)
-    return [outward.number(output) for output in outputs] + gives.memories
+    return [outward.number(output) for output in outputs] + results.memories
 
 
 def leaving(body: Net, outputs: list[int], following: list[int]) -> set[int]:
