@@ -31,27 +31,24 @@ from stepnet.net.totals import BLOCK
 from stepnet.net.totals import contract as contract_in_numpy
 
 Array = np.ndarray
+ARRAYS = ("left", "left_stride", "right", "right_stride", "total")
 WORDS = (
-    "left",
-    "left_stride",
-    "right",
-    "right_stride",
-    "places",
+    *ARRAYS,
     "first_row",
     "last_row",
+    "places",
     "left_columns",
     "right_columns",
     "first_group",
     "last_group",
     "first_unit",
     "last_unit",
-    "total",
     "total_stride",
     "packed_left",
     "packed_right",
 )
-"""What describes the work of one thread, 64 bits each. Columns of the left side come in groups, those of the
-right side in units of a vector; a thread has some groups of some units.
+"""What describes the work of one thread, 64 bits each: first what differs from call to call. Columns of the
+left side come in groups, those of the right side in units of a vector; a thread has some groups of some units.
 """
 WORD = {name: place for place, name in enumerate(WORDS)}
 DTYPES = ("float32", "float64")
@@ -271,7 +268,9 @@ class Contract:
         self.places = np.ascontiguousarray(places, np.int64)
         self.sizes, self.run = Sizes(target, dtype), kernel(target, dtype)
         groups, units = -(-left // self.sizes.group), -(-right // self.sizes.width)
-        self.total = np.zeros((groups * self.sizes.group, units * self.sizes.width), dtype)
+        whole = groups * self.sizes.group, units * self.sizes.width
+        self.total_columns = whole[1]
+        self.padded = None if whole == self.columns else np.zeros(whole, dtype)
         count = threads() if len(places) * left * right >= SHARED else 1
         self.held: list[Array] = []
         self.words = np.stack([self.share(*part) for part in parts(groups, units, count)])
@@ -295,8 +294,7 @@ class Contract:
             "last_group": groups[1],
             "first_unit": units[0],
             "last_unit": units[1],
-            "total": pointer(self.total),
-            "total_stride": self.total.strides[0],
+            "total_stride": self.total_columns * self.sizes.itemsize,
             "packed_left": pointer(packed[0]),
             "packed_right": pointer(packed[1]),
         }
@@ -305,24 +303,22 @@ class Contract:
         return words
 
     def __call__(self, left: Array, right: Array, out: Array | None = None) -> Array:
-        """The sum for these sides, [rows, columns], C-contiguous; put into `out` where that is given."""
-        numbers = {"left": pointer(left), "left_stride": left.strides[0]}
-        numbers |= {"right": pointer(right), "right_stride": right.strides[0]}
-        for name, value in numbers.items():
-            self.words[:, WORD[name]] = value
-        self.total[...] = 0
+        """The sum for these sides, [rows, columns]; put into `out`, a C-contiguous array, where there is that."""
+        made = np.empty(self.columns, self.dtype) if out is None else out
+        total = made if self.padded is None else self.padded
+        total[...] = 0
+        arrays = pointer(left), left.strides[0], pointer(right), right.strides[0], pointer(total)
+        self.words[:, : len(ARRAYS)] = arrays
         for first in range(0, len(self.places), ROWS_AT_ONCE):
-            self.words[:, WORD["first_row"]] = first
-            self.words[:, WORD["last_row"]] = min(len(self.places), first + ROWS_AT_ONCE)
+            last = min(len(self.places), first + ROWS_AT_ONCE)
+            self.words[:, len(ARRAYS) : len(ARRAYS) + 2] = first, last
             if self.orders is None:
                 self.run.call(pointer(self.words))
             else:
                 CREW.run(self.orders)
-        total = self.total[: self.columns[0], : self.columns[1]]
-        if out is None:
-            return total.copy()
-        out[...] = total
-        return out
+        if total is not made:
+            made[...] = total[: self.columns[0], : self.columns[1]]
+        return made
 
     def release(self) -> None:
         """Gives back its memory: it is not called any more."""

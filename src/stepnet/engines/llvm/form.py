@@ -65,11 +65,6 @@ class Form:
         }
         self.finish = None if finish is None else FinishCall(finish, call)
 
-    @property
-    def bytes(self) -> int:
-        """The memory that a call takes besides its results."""
-        return 0 if self.finish is None else self.finish.kept.bytes
-
     def release(self) -> None:
         """Gives back its memory: no more calls are made of this form."""
         if self.finish is not None:

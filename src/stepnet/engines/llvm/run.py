@@ -138,8 +138,8 @@ class Runner:
         if by_sequence or not len(call.lengths) or not np.all(call.lengths):
             return None
         form = self.form(call)
-        frozen = Frozen(self, call, form) if form.bytes <= FROZEN_BYTES else None
-        if frozen is None or frozen.bytes <= FROZEN_BYTES:
+        frozen = Frozen(self, call, form)
+        if frozen.bytes <= FROZEN_BYTES:
             return frozen
         self.give_back(frozen.spaces)
         return None
@@ -327,7 +327,7 @@ class Frozen:
         held.append(runner)
         self.run = Again(runner.compiled.run, spaces, held, pauses=True)
         self.spaces = spaces
-        self.bytes = form.bytes + sum(space.memory.nbytes for space in spaces)
+        self.bytes = sum(space.memory.nbytes for space in spaces)
         self.places = runner.array_words
         self.words = [(view(space.words), range(space.together)) for space in spaces]
 
