@@ -48,7 +48,8 @@ WORDS = (
     "packed_right",
 )
 """What describes the work of one thread, 64 bits each: first what differs from call to call. Columns of the
-left side come in groups, those of the right side in units of a vector; a thread has some groups of some units.
+left side come in groups, those of the right side in units of a vector; a thread has some groups of some of
+the units.
 """
 WORD = {name: place for place, name in enumerate(WORDS)}
 DTYPES = ("float32", "float64")
@@ -303,7 +304,7 @@ class Contract:
         return words
 
     def __call__(self, left: Array, right: Array, out: Array | None = None) -> Array:
-        """The sum for these sides, [rows, columns]; put into `out`, a C-contiguous array, where there is that."""
+        """The sum for these sides, [rows, columns]; put into `out`, a C-contiguous array, if there is one."""
         made = np.empty(self.columns, self.dtype) if out is None else out
         total = made if self.padded is None else self.padded
         total[...] = 0

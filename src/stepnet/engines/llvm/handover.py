@@ -22,11 +22,15 @@ from llvmlite import ir
 from stepnet.engines.llvm.build import MachineCode, NativeFunction
 from stepnet.engines.llvm.code import I64, POINTER, Code
 from stepnet.engines.llvm.system import BYTES as SEMAPHORE
-from stepnet.engines.llvm.system import semaphores
+from stepnet.engines.llvm.system import clock, semaphores, write_ticks, write_yield
 from stepnet.engines.llvm.target import host_target
 
 NOTHING, THERE, ASLEEP = range(3)
-LOOKS = 10000
+LOOKS, TURNS = 1000, 60
+"""How often a thread looks before it lets others have its processor, some 15 microseconds; and how often it
+does that before it sleeps. A training step takes half a millisecond from one call to the next; and PyTorch's
+own threads, which need the processor in between, would wait for one that never lets go.
+"""
 
 # Where things lie in a worker's memory: the place for work, the task's function and pointer, and what it
 # gave; in lines of their own, the place for work done, whether a thread has claimed it and the address of the
@@ -36,7 +40,19 @@ END, CLAIMED, NEXT, SEMAPHORES = 64, 128, 136, 192
 HANDLE = 8
 BYTES = SEMAPHORES + 2 * SEMAPHORE
 
-ORDERS = ("function", "crew", "gate", "patience", "wake", "count", "most", "asked", "came")
+ORDERS = (
+    "function",
+    "crew",
+    "gate",
+    "patience",
+    "wake",
+    "count",
+    "most",
+    "asked",
+    "came",
+    "worked",
+    "waited",
+)
 """The words of orders. After them comes for each task its pointer, and the address of the worker that has it.
 
 function: what each task is run by, and gives whether there is more to do. crew: where the address of the
@@ -44,7 +60,8 @@ first worker is. gate: 0 if the tasks have nothing to do with one another; else 
 is where those that have taken theirs wait for the number of threads. patience: how often a shared task is
 looked at before it is taken back. wake: whether sleeping workers are woken. count: how many tasks there are.
 most: how many threads may do them. asked, came: how many threads were asked for shared tasks, and how
-many came in time.
+many came in time. worked, waited: for how many ticks of the clock the first thread did tasks of its own, and
+then waited for the others.
 """
 
 
@@ -147,10 +164,21 @@ def read_until(code: Code, place: ir.Value, how: Literal["==", "!="], seen: ir.B
 def write_look(module: ir.Module) -> ir.Function:
     """look: reads the word again and again; if it is THERE, it becomes NOTHING; after a while ASLEEP."""
     function, code = entered(module, "look")
-    place = function.args[0]
-    sleep, there, taken = (code.append_basic_block(name) for name in ("sleep", "there", "taken"))
+    place, turns = function.args[0], code.alloca(I64)
+    blocks = "give_way", "tired", "sleep", "there", "taken"
+    give_way, tired, sleep, there, taken = map(code.append_basic_block, blocks)
+    code.store(code.number(0), turns)
     looks = read_until(code, place, "==", there, code.number(LOOKS))
-    look, tired = looks.parent, code.block
+    look = looks.parent
+    turn = code.add(code.load(turns), code.number(1))
+    code.store(turn, turns)
+    code.cbranch(code.icmp_signed("<", turn, code.number(TURNS)), give_way, tired)
+    code.position_at_end(give_way)
+    write_yield(code)
+    looks.add_incoming(code.number(0), give_way)
+    code.branch(look)
+    code.position_at_end(tired)
+    code.store(code.number(0), turns)
     looks.add_incoming(code.number(0), tired)
     code.cbranch(exchange(code, place, NOTHING, ASLEEP), sleep, look)
     # A signal may wake it too, while the word is still ASLEEP.
@@ -267,11 +295,17 @@ def write_lead(module: ir.Module, look: ir.Function, say: ir.Function) -> None:
     code.call(recruit, [pointer])
     with code.when(shared):
         code.call(settle, [pointer])
-    cell = code.alloca(I64)
+    cell, scratch = code.alloca(I64), code.alloca(I64, code.number(2))
+    address = code.number(clock().address)
+    began = write_ticks(code, address, scratch)
     code.store(run_task(code, orders.word("function"), orders.task(code.number(0))), cell)
     with code.when(code.not_(shared)):
         code.store(code.or_(code.load(cell), code.call(relieve, [pointer])), cell)
-    code.ret(code.or_(code.load(cell), code.call(finish, [pointer])))
+    done = write_ticks(code, address, scratch)
+    orders.set_word("worked", code.sub(done, began))
+    code.store(code.or_(code.load(cell), code.call(finish, [pointer])), cell)
+    orders.set_word("waited", code.sub(write_ticks(code, address, scratch), done))
+    code.ret(code.load(cell))
 
 
 def write_recruit(module: ir.Module, say: ir.Function) -> ir.Function:

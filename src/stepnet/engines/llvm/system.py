@@ -94,6 +94,12 @@ def write_rest(code: Code, address: ir.Value) -> None:
     code.call_at(address, ir.VoidType(), [code.number(0 if sys.platform == "win32" else REST)])
 
 
+def write_yield(code: Code) -> None:
+    """Code that lets other threads have the processor, if any wait for it."""
+    name = "SwitchToThread" if sys.platform == "win32" else "sched_yield"
+    code.call_at(code.number(address_of(system_library(), name)), ir.IntType(32), [])
+
+
 @cache
 def semaphores() -> Semaphores:
     """The semaphores of the system at hand."""

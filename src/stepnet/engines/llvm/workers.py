@@ -26,15 +26,18 @@ from stepnet.engines.llvm.handover import (
 )
 from stepnet.engines.llvm.memory import aligned, view
 from stepnet.engines.llvm.system import BYTES as SEMAPHORE
-from stepnet.engines.llvm.system import semaphores
+from stepnet.engines.llvm.system import clock, semaphores
 
 Array = np.ndarray
-MOST, ASKED, CAME = (ORDERS.index(name) for name in ("most", "asked", "came"))
+MOST, ASKED, CAME, WORKED, WAITED = map(ORDERS.index, ("most", "asked", "came", "worked", "waited"))
 # How often a shared task is looked at before its thread is left out: of a call (a thread that sleeps needs
 # 50 microseconds to come, and several times that where processors sleep too), and of a single step.
 PATIENCE, STEP_PATIENCE = 20000, 40
 # Seconds for which threads that were late are left out, the first time and at most.
 LEFT_OUT, LONGEST_LEFT_OUT = 0.01, 0.32
+# A thread with tasks of its own is late if the first one waits for it longer than so many seconds, and so
+# many times as long as it worked: tasks may differ, and then it would do the others no sooner.
+LATE_SECONDS, LATE_TIMES = 1e-3, 3
 # Seconds until another thread is asked for after the system refused one, and to wait for one to begin.
 REFUSED, BEGINS = 1.0, 1.0
 
@@ -133,22 +136,24 @@ class Orders:
             wake,
             count,
             count,
-            0,
-            0,
+            *[0] * (len(ORDERS) - CAME + 1),
         )
         self.address: int = self.words.ctypes.data
         # To read a word of NumPy's takes twice as long, and a step is some microseconds.
         self._view = view(self.words)
         self._stayed = None if progress is None else view(progress)
         self._lead = signals().lead
+        self._late = int(LATE_SECONDS * clock().per_second)
 
     def lead(self) -> bool:
         """Does every task, by as many threads as there are; gives whether there is more to do."""
-        if self._stayed is None:
-            return bool(self._lead.call(self.address))
         lateness, words = self.crew.lateness, self._view
         words[MOST] = lateness.allowed(self.count) if lateness.noted else self.count
         more = bool(self._lead.call(self.address))
+        if self._stayed is None:
+            if words[WAITED] > max(self._late, LATE_TIMES * words[WORKED]):
+                lateness.note(1)
+            return more
         stayed, came = self._stayed[0], words[CAME]
         if stayed < came or (self.wake and came < words[ASKED]):
             lateness.note(min(stayed, came))
