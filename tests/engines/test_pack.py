@@ -35,7 +35,7 @@ def unpacked(memory: Array, shape: tuple[int, int], gates: int, width: int, dtyp
 @pytest.mark.parametrize("view", VIEWS)
 @settings(max_examples=25, deadline=None)
 @given(
-    inner=st.integers(1, 9),
+    inner=st.integers(1, 40),
     size=st.integers(1, 40),
     gates=st.integers(1, 4),
     dtype=st.sampled_from(DTYPES),
@@ -48,7 +48,7 @@ def test_every_number_is_at_its_place(
     width = target.vector_bytes // 4
     most = 2 if dtype == "bool" else 100
     values = [VIEWS[view](random.integers(0, most, (inner, size)).astype(dtype)) for _ in range(gates)]
-    memory = aligned(4096 * 16)
+    memory = aligned(4096 * 64)
     for gate, value in enumerate(values):
         Packing(value, gate, gates, width, memory, target)(pointer(value))
     for value, whole in zip(values, unpacked(memory, (inner, size), gates, width, dtype), strict=True):

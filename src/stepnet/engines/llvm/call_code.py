@@ -8,7 +8,8 @@ from llvmlite import ir
 
 from stepnet.engines.llvm.code import I64, POINTER, Code
 from stepnet.engines.llvm.loops import Loop
-from stepnet.engines.llvm.records import Field
+from stepnet.engines.llvm.records import Field, Outside
+from stepnet.engines.llvm.stage import Rows, RowsOutside
 from stepnet.engines.llvm.system import write_ticks
 from stepnet.engines.llvm.waiting import barrier, wait_while
 from stepnet.engines.llvm.words import PROGRESS, WORDS
@@ -36,9 +37,10 @@ class Program:
     """The input of the code generator for a whole call: the loops of each stage, and the arrays of inputs and
     results.
 
-    memories: for each the source of its first value, the word of the array of its last values (-1 for none),
-    and its field. outputs are of every step or the last of each sequence, as the call says; kept ones are of
-    every step.
+    inputs, outputs and kept are copied to and from the fields of the block. outputs are of every step or the
+    last of each sequence, as the call says; kept ones are of every step. outside: the arrays that are not
+    copied. memories: for each the source of its first value, the word of the array of its last values (-1 for
+    none), and its field.
     """
 
     body: Net
@@ -55,6 +57,7 @@ class Program:
     memories: tuple[tuple[Source, int, Field], ...]
     outputs: tuple[tuple[int, Field], ...]
     kept: tuple[tuple[int, Field], ...]
+    outside: tuple[Outside, ...]
     index: Field | None
 
 
@@ -69,18 +72,21 @@ class CallCode:
         self.await_others()
         self.word = {name: self.word_at(place) for place, name in enumerate(WORDS)}
         pointers = ("progress", "barrier", "status", "constants", "now", "next", "lane", "block", "sequence")
+        pointers += ("nowhere",)
         self.pointer = {name: code.inttoptr(self.word[name], POINTER) for name in pointers}
         tables = WORDS[WORDS.index("order") : WORDS.index("last_only")]
         self.table = {name: code.inttoptr(self.word[name], POINTER) for name in tables}
         self.arrays: dict[int, ir.Value] = {}
         program_words = [word for word, _ in (*program.inputs, *program.outputs, *program.kept)]
         program_words += [source.word for source, _ in (*program.statics, *program.expanded)]
+        program_words += [array.word for array in program.outside]
         program_words += [word for begin, final, _ in program.memories for word in (begin.word, final)]
         for word in program_words:
             if word >= 0:
                 self.arrays[word] = code.inttoptr(self.word_at(word), POINTER)
         self.alone = code.icmp_signed("==", self.word["thread"], code.number(0))
         self.is_reverse = code.icmp_signed("!=", self.word["reverse"], code.number(0))
+        self.last_only = code.icmp_signed("!=", self.word["last_only"], code.number(0))
         self.sliced = code.icmp_signed("!=", self.word["slice"], code.number(0))
         self.threads = self.progress("threads")
         self.shared = code.icmp_signed(">", self.threads, code.number(1))
@@ -113,6 +119,21 @@ class CallCode:
         self.code.write(value, self.code.at(self.pointer["progress"], 8 * PROGRESS.index(name)), 8)
 
     # ---- records
+
+    def rows(self, base: ir.Value, count: ir.Value, **others: ir.Value) -> Rows:
+        """So many rows of the block from a row on, and records of as many others."""
+        code, strides = self.code, self.program.strides
+        block = code.at(self.pointer["block"], code.mul(base, code.number(strides["block"])))
+        outside = {
+            f"{array.table} {array.word}": RowsOutside(
+                self.arrays[array.word],
+                array.bytes,
+                code.at(self.table[array.table], code.mul(base, code.number(8))),
+                self.pointer["nowhere"],
+            )
+            for array in self.program.outside
+        }
+        return Rows({"block": block, **others}, strides, count, outside)
 
     def block_field(self, row: ir.Value, field: Field) -> ir.Value:
         """The pointer to a field of the block's record."""

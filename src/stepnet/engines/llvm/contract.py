@@ -209,7 +209,7 @@ class ContractCode:
         sums = accumulate(
             code,
             shape,
-            Left(numbers, itemsize, sizes.group * itemsize),
+            Left((numbers,), itemsize, sizes.group * itemsize),
             code.at(self.pointer("packed_right"), code.mul(unit, code.number(sizes.unit_bytes))),
             inner=inner,
             gates=1,

@@ -83,7 +83,7 @@ def write_block(
     rows = code.add(call.read("step_base", last), call.read("step_rows", last))
     gather(call, rows)
     call.wait()
-    block = Rows({"block": call.pointer["block"]}, call.program.strides, rows)
+    block = call.rows(code.number(0), rows)
     write_phases(call, call.program.outer, call.program.before, block)
     write_steps(call, steps, now_cell, next_cell)
     write_phases(call, call.program.outer, call.program.after, block)
@@ -152,7 +152,7 @@ def write_steps(call: CallCode, steps: ir.Value, now_cell: ir.Value, next_cell: 
 
 def write_step(call: CallCode, step: ir.Value, now_cell: ir.Value, next_cell: ir.Value) -> None:
     """One step of all lanes: begin, run the phases, end, exchange the memories."""
-    code, strides = call.code, call.program.strides
+    code = call.code
     now, following = code.load(now_cell), code.load(next_cell)
     base, rows = call.read("step_base", step), call.read("step_rows", step)
     # The first step of a block is begun where the block is.
@@ -161,9 +161,8 @@ def write_step(call: CallCode, step: ir.Value, now_cell: ir.Value, next_cell: ir
         with call.by_first_thread():
             begin_all(call, step, now)
         call.wait()
-    block = code.at(call.pointer["block"], code.mul(base, code.number(strides["block"])))
-    pointers = {"now": now, "next": following, "lane": call.pointer["lane"], "block": block}
-    write_phases(call, call.program.body, call.program.loop, Rows(pointers, strides, rows))
+    here = call.rows(base, rows, now=now, next=following, lane=call.pointer["lane"])
+    write_phases(call, call.program.body, call.program.loop, here)
     if any(final >= 0 for _, final, _ in call.program.memories):
         with call.by_first_thread(), code.loop(code.number(0), rows) as lane:
             end(call, lane, call.read("done", code.add(base, lane)), following)

@@ -96,8 +96,8 @@ class Stage:
         fields: dict[int, list[Field]] = {}
         for number in reversed(self.phase_of):  # users first: their operands may lie within them
             wanted = [*self.wanted.get(number, []), *fields.get(number, [])]
-            if not wanted and number in needed:
-                wanted = [self.records.field(self.scratch, self.net.type_of(number))]
+            if number in needed and not any(target.is_readable for target in wanted):
+                wanted = [self.records.field(self.scratch, self.net.type_of(number)), *wanted]
             if wanted:
                 fields[number] = wanted
             for piece, start in self.pieces_inside(number):
@@ -184,7 +184,7 @@ class Stage:
         lefts, rights = node.sides
         sides: list[Side] = []
         for place, operand in enumerate(lefts):
-            left, start = self.run_of(operand)
+            left, start = self.run_of(operand, by_number=True)
             own = rights[place :: len(lefts)]
             inner, size = self.net.type_of(own[0]).shape
             assert size == node.types[0].size
@@ -305,20 +305,23 @@ class Stage:
 
     def field_of(self, root: int) -> Field:
         """The field of a value."""
-        return self.sources[root] if root in self.sources else self.fields[root][0]
+        fields = [self.sources[root]] if root in self.sources else self.fields[root]
+        return next(each for each in fields if each.is_readable)
 
     def field_operand(self, source: Field, places: np.ndarray, dtype: str) -> Operand:
         """The cheapest way to read these places of a field, block by block."""
         if np.all(places == places[0]):
             return Uniform(source, int(places[0]), dtype)
-        if np.array_equal(places, places[0] + np.arange(len(places))):
-            return Load(source, int(places[0]), dtype)
         starts = places[:: self.width]
+        # A vector that begins inside a record may end beyond it, and one in an array of the call may not.
+        whole = not source.is_outside or starts.max() + self.width <= source.size
+        if whole and np.array_equal(places, places[0] + np.arange(len(places))):
+            return Load(source, int(places[0]), dtype)
         element = np.arange(len(places)) % self.width
         block = np.repeat(starts, self.width)[: len(places)]
         if np.array_equal(places, block):
             return Table(source, self.table(starts), "spread", dtype)
-        if np.array_equal(places, block + element):
+        if whole and np.array_equal(places, block + element):
             return Table(source, self.table(starts), "block", dtype)
         padded = np.concatenate([places, np.repeat(places[-1], -len(places) % self.width)])
         return Table(source, self.table(padded), "element", dtype)
@@ -327,15 +330,19 @@ class Stage:
         """The constants' offset of a table of places."""
         return self.constants.add_array(places.astype(np.int64))
 
-    def run_of(self, number: int) -> tuple[Field, int]:
-        """The field in which an operand's numbers lie in one run, copied there if need be, and the first."""
+    def run_of(self, number: int, by_number: bool = False) -> tuple[Field, int]:
+        """The field in which an operand's numbers lie in one run, copied there if need be, and the first.
+
+        by_number: whether they are read number by number, and not in vectors that may end behind them.
+        """
         root, _ = view_chain(self.net, number)
         places = view_places(self.net, number).ravel()
         start = int(places[0]) if len(places) else 0
-        if (root in self.sources or root in self.fields) and np.array_equal(
-            places, start + np.arange(len(places))
-        ):
-            return self.field_of(root), start
+        if root in self.sources or root in self.fields:
+            source = self.field_of(root)
+            along = np.array_equal(places, start + np.arange(len(places)))
+            if along and (by_number or not source.is_outside):
+                return source, start
         type_ = self.net.type_of(number)
         settled = self.records.field(self.scratch, type_)
         self.settling.append(CopyLoop(type_.size, self.operand(number, type_, -1), settled, 0))

@@ -2,8 +2,9 @@
 
     W [k, n], of any strides   ->   [unit block][k][gate][element], a gate's numbers at its place in each
 
-A matrix is read where it lies: rows of it side by side, or, where it is a transposed one, each number by its
-stride. In NumPy this takes several passes over memory.
+A matrix is read where it lies: rows of it side by side, or, where it is a transposed one, its columns, which
+are turned on registers as a square of vectors; and number by number where neither lies side by side. In NumPy
+this takes several passes over memory.
 """
 
 import ctypes
@@ -14,7 +15,7 @@ import numpy as np
 from llvmlite import ir
 
 from stepnet.engines.llvm.build import MachineCode, NativeFunction
-from stepnet.engines.llvm.code import I64, POINTER, Code
+from stepnet.engines.llvm.code import I32, I64, POINTER, Code, width_of
 from stepnet.engines.llvm.memory import pointer
 from stepnet.engines.llvm.target import Target
 
@@ -82,11 +83,16 @@ class PackCode:
         full, rest = (
             divide(self.words["size"], code.number(self.width)) for divide in (code.sdiv, code.srem)
         )
-        beside = code.icmp_signed("==", self.words["column_bytes"], code.number(self.itemsize))
+        itemsize, inner, zero = code.number(self.itemsize), self.words["inner"], code.number(0)
+        beside = code.icmp_signed("==", self.words["column_bytes"], itemsize)
+        along = code.icmp_signed("==", self.words["row_bytes"], itemsize)
+        squares = code.mul(code.sdiv(inner, code.number(self.width)), code.number(self.width))
         with code.when(beside):
-            self.blocks(full, self.copy)
+            self.blocks(full, zero, inner, self.copy)
         with code.when(code.not_(beside)):
-            self.blocks(full, self.gather)
+            turned = code.select(along, squares, zero)
+            self.blocks(full, zero, turned, self.turn, self.width)
+            self.blocks(full, turned, inner, self.gather)
         with code.loop(code.number(0), self.words["inner"]) as k, code.loop(code.number(0), rest) as place:
             source, packed = self.line(full, k)
             there = code.at(packed, code.mul(place, code.number(self.itemsize)))
@@ -104,16 +110,32 @@ class PackCode:
         place = code.add(code.mul(block, words["block_bytes"]), code.mul(k, words["step_bytes"]))
         return source, code.at(code.inttoptr(words["packed"], POINTER), place)
 
-    def blocks(self, full: ir.Value, move: Move) -> None:
-        """All full unit blocks, each k of them moved in one way."""
+    def blocks(self, full: ir.Value, first: ir.Value, last: ir.Value, move: Move, step: int = 1) -> None:
+        """All full unit blocks, each k of them, or `step` at a time, moved in one way."""
         code = self.code
-        with code.loop(code.number(0), full) as block, code.loop(code.number(0), self.words["inner"]) as k:
+        with code.loop(code.number(0), full) as block, code.loop(first, last, step) as k:
             move(*self.line(block, k))
 
     def copy(self, source: ir.Value, packed: ir.Value) -> None:
         """Numbers that lie side by side."""
         vector = ir.VectorType(self.element, self.width)
         self.code.write(self.code.read(vector, source, 1), packed, self.itemsize)
+
+    def turn(self, source: ir.Value, packed: ir.Value) -> None:
+        """As many k as a vector has numbers, which lie side by side for each column."""
+        code, width = self.code, self.width
+        vector = ir.VectorType(self.element, width)
+        square: list[ir.Value] = []
+        for _ in range(width):
+            square.append(code.read(vector, source, 1))
+            source = code.at(source, self.words["column_bytes"])
+        half = width // 2
+        for _ in range(half.bit_length()):  # each turn shuffles both halves into each other
+            pairs = zip(square[:half], square[half:], strict=True)
+            square = [shuffled(code, *pair, first) for pair in pairs for first in (0, half)]
+        for line in square:
+            code.write(line, packed, self.itemsize)
+            packed = code.at(packed, self.words["step_bytes"])
 
     def gather(self, source: ir.Value, packed: ir.Value) -> None:
         """Numbers that lie a stride apart."""
@@ -123,3 +145,10 @@ class PackCode:
                 code.read(self.element, source, 1), code.at(packed, place * self.itemsize), self.itemsize
             )
             source = code.at(source, self.words["column_bytes"])
+
+
+def shuffled(code: Code, a: ir.Value, b: ir.Value, first: int) -> ir.Value:
+    """Numbers of two vectors by turns, from a place of each on."""
+    width = width_of(a)
+    order = [place for index in range(first, first + width // 2) for place in (index, width + index)]
+    return code.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(order)), order))

@@ -10,7 +10,7 @@ from stepnet.engines.llvm.constants import Constants, Values
 from stepnet.engines.llvm.loops import Loop
 from stepnet.engines.llvm.lowering import Stage
 from stepnet.engines.llvm.needs import Needs
-from stepnet.engines.llvm.records import Field, Records
+from stepnet.engines.llvm.records import LINE, Field, Outside, Records, field_outside
 from stepnet.engines.llvm.target import Target
 from stepnet.engines.llvm.words import ARRAYS, WORDS
 from stepnet.engines.packed import parameters_of
@@ -32,6 +32,19 @@ class RowWork:
 
 
 @dataclass(frozen=True)
+class Result:
+    """A result of each step: its kind of array, the word of that and the number in the net.
+
+    field: where it is written in place; None for one that is copied.
+    """
+
+    kind: str
+    word: int
+    number: int
+    field: Field | None
+
+
+@dataclass(frozen=True)
 class Lowered:
     """A lowered plan: the driver's program, the constants, and the work once per sequence.
 
@@ -48,6 +61,10 @@ class Lowered:
     wanted: frozenset[int]
     weights: int
     other_weights: int
+
+
+IN_PLACE = ("float32", "float64")
+"""The dtypes of arrays whose rows are read and written in place, where they are whole vectors."""
 
 
 def vector_width(plan: Plan, target: Target) -> int:
@@ -90,7 +107,9 @@ class Lowering:
         self.loop_sources: list[Field] = []
         self.memory_fields: list[tuple[Source, int, Field]] = []
         self.static_fields: list[tuple[Source, Field]] = []
-        self.output_fields: list[Field] = []
+        self.outside: list[Outside] = []
+        self.results: list[Result] = []
+        self.output_sources: dict[int, Field] = {}
 
     def word(self, kind: str) -> int:
         """A new word for a pointer to a user's array."""
@@ -103,6 +122,7 @@ class Lowering:
         inputs = self.place_inputs()
         sequence = self.lower_sequence()
         expanded = self.place_expanded()
+        self.place_results()
         before = self.lower_before()
         loop, index = self.lower_loop()
         after, outputs, kept = self.lower_after()
@@ -116,7 +136,7 @@ class Lowering:
             before=before,
             loop=loop,
             after=after,
-            strides=strides | {"next": strides["now"]},
+            strides=strides | {"next": strides["now"], "nowhere": self.nowhere},
             width=self.width,
             unroll=self.plan.unroll,
             inputs=tuple(inputs),
@@ -125,21 +145,57 @@ class Lowering:
             memories=tuple(self.memory_fields),
             outputs=tuple(outputs),
             kept=tuple(kept),
+            outside=tuple(self.outside),
             index=index,
         )
         weights = read_by(self.body), read_by(self.net)
         return Lowered(program, self.constants, sequence, ended, self.words, frozenset(rows), *weights)
 
-    # ---- what comes in
+    # ---- what comes in, and what goes out
+
+    def field_in_place(self, table: str, word: int, number: int) -> Field | None:
+        """The field of a value in the array of a word; None where its rows are not whole vectors."""
+        type_ = self.net.type_of(number)
+        if type_.dtype not in IN_PLACE or not type_.size or type_.size % self.width:
+            return None
+        made = field_outside(table, word, type_)
+        self.outside.append(Outside.of(made))
+        return made
+
+    @property
+    def nowhere(self) -> int:
+        """The bytes of memory for rows that are nowhere."""
+        return max((array.bytes for array in self.outside), default=LINE)
+
+    def place_results(self) -> None:
+        """The array of every result of each step, and its field where it is written in place."""
+        made = {n for numbers in self.plan.after for n in numbers}
+        for kind, table, numbers in (
+            ("outputs", "put", self.plan.results(self.plan.ends.steps)),
+            ("kept", "where", self.needs.kept),
+        ):
+            for number in numbers:
+                word = self.word(kind)
+                here = number in made or self.is_picked(number)
+                field_ = self.field_in_place(table, word, number) if here else None
+                self.results.append(Result(kind, word, number, field_))
+
+    def is_picked(self, number: int) -> bool:
+        """Whether a value is what the loop gives at each step."""
+        picked = picks(self.net, number, self.plan.recur)
+        return picked and self.net.type_of(number).extent == STEPS
 
     def place_inputs(self) -> list[tuple[int, Field]]:
-        """A field of the block for every input, and a word for every array."""
+        """A field for every input, and a word for every array: those to copy to the block."""
         inputs: list[tuple[int, Field]] = []
         ends = self.plan.ends
         for place, number in enumerate(self.net.inputs):
             if place in ends.sequences:
-                self.sources[number] = self.records.field("block", self.net.type_of(number))
-                inputs.append((self.word("inputs"), self.sources[number]))
+                word = self.word("inputs")
+                in_place = self.field_in_place("where", word, number)
+                self.sources[number] = in_place or self.records.field("block", self.net.type_of(number))
+                if in_place is None:
+                    inputs.append((word, self.sources[number]))
             elif place not in ends.parameters:
                 self.row_words[number] = self.word("initial" if place in ends.memories else "statics")
         return inputs
@@ -252,9 +308,10 @@ class Lowering:
             if slot is not None:
                 self.final_words[slot.number] = final
             self.memory_fields.append((self.beginning(first), final, now))
-        for result in recur.outputs:
-            self.output_fields.append(self.records.field("block", body.type_of(result)))
-            wanted.setdefault(result, []).append(self.output_fields[-1])
+        for number in range(len(self.net.nodes)):
+            if self.is_picked(number):
+                of: int = self.net.nodes[number].attributes["of"]
+                wanted.setdefault(recur.outputs[of], []).extend(self.output_fields(number))
         for number, operand in zip(body.inputs, operands, strict=True):
             if number not in sources and body.type_of(number).extent != CONST:
                 sources[number] = self.records.field("lane", body.type_of(number))
@@ -265,28 +322,40 @@ class Lowering:
                 index = sources[number] = self.records.field("block", node.type)
         return self.lower(body, self.plan.loop, "lane", sources, wanted), index
 
+    def output_fields(self, number: int) -> list[Field]:
+        """The fields of an output of the loop: those in place, and one of the block where it is read and none
+        of those can be.
+        """
+        in_place = [result.field for result in self.results if result.number == number and result.field]
+        late = {n for numbers in self.plan.after for n in numbers}
+        read = [operand for n in late for operand in self.net.nodes[n].inputs]
+        read += [result.number for result in self.results if result.number != number or not result.field]
+        if all(view_chain(self.net, operand)[0] != number for operand in read):
+            return in_place
+        readable = next((each for each in in_place if each.is_readable), None)
+        source = readable or self.records.field("block", self.net.type_of(number))
+        self.output_sources[number] = source
+        return in_place if readable else [source, *in_place]
+
     def lower_after(
         self,
     ) -> tuple[list[list[Loop]], list[tuple[int, Field]], list[tuple[int, Field]]]:
         """The work on all steps of a block after the loop, and the fields of outputs and of kept values."""
-        sources = dict(self.sources)
-        for number, node in enumerate(self.net.nodes):
-            if picks(self.net, number, self.plan.recur) and node.type.extent == STEPS:
-                of: int = node.attributes["of"]
-                sources[number] = self.output_fields[of]
+        sources = {**self.sources, **self.output_sources}
         wanted: dict[int, list[Field]] = {}
-
-        def placed(number: int) -> Field:
-            if number in sources:
-                return sources[number]
-            if number not in wanted:
+        copies: dict[str, list[tuple[int, Field]]] = {"outputs": [], "kept": []}
+        for result in self.results:
+            number = result.number
+            if result.field is not None:
+                if not self.is_picked(number):
+                    wanted.setdefault(number, []).append(result.field)
+                continue
+            if number not in sources and number not in wanted:
                 wanted[number] = [self.records.field("block", self.net.type_of(number))]
-            return wanted[number][0]
-
-        results = self.plan.results(self.plan.ends.steps)
-        outputs = [(self.word("outputs"), placed(number)) for number in results]
-        kept = [(self.word("kept"), placed(number)) for number in self.needs.kept]
-        return self.lower(self.net, self.plan.after, "block", sources, wanted), outputs, kept
+            source = sources[number] if number in sources else wanted[number][0]
+            copies[result.kind].append((result.word, source))
+        loops = self.lower(self.net, self.plan.after, "block", sources, wanted)
+        return loops, copies["outputs"], copies["kept"]
 
     def lower_ended(self) -> RowWork | None:
         """The work for each sequence at its end."""

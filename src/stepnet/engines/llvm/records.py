@@ -8,6 +8,12 @@ user's arrays know exact sizes.
     lane         per lane: statics, and scratch values of a step
     block        per step of a block of steps: inputs, values computed before the loop, outputs
     sequence     per sequence: values computed from statics, and at the end
+
+A field of whole vectors may lie outside of the records: in an array of the call, where its rows are read and
+written in place. Their places are in a table of the block: `where` each row lies, or where it is `put`, which
+is nowhere but for the last row of a sequence if that alone is wanted.
+
+    where 40, put 41     per step of a block of steps: the arrays of these words
 """
 
 from dataclasses import dataclass, field
@@ -38,9 +44,46 @@ class Field:
         """The bytes of the elements, without padding."""
         return self.size * self.itemsize
 
+    @property
+    def is_outside(self) -> bool:
+        """Whether it lies in an array of the call."""
+        return self.record.startswith(("where ", "put "))
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether every row can be read again."""
+        return not self.record.startswith("put ")
+
+    @property
+    def alignment(self) -> int:
+        """The bytes that the first element of a row is aligned to."""
+        return self.itemsize if self.is_outside else LINE
+
     def part(self, start: int, size: int) -> "Field":
         """Some of the elements, as a field."""
         return Field(self.record, self.offset + start * self.itemsize, size, self.dtype)
+
+
+def field_outside(table: str, word: int, type_: Type) -> Field:
+    """The field for the values in an array of the call."""
+    return Field(f"{table} {word}", 0, type_.size, type_.dtype)
+
+
+@dataclass(frozen=True)
+class Outside:
+    """An array of the call whose rows are read or written in place: the table of their places, the word of
+    the array, and the bytes of a row.
+    """
+
+    table: str
+    word: int
+    bytes: int
+
+    @classmethod
+    def of(cls, field: Field) -> "Outside":
+        """The array of a whole field that lies outside."""
+        table, word = field.record.split()
+        return cls(table, int(word), field.bytes)
 
 
 @dataclass

@@ -2,8 +2,9 @@
 operands.
 """
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from llvmlite import ir
@@ -14,15 +15,40 @@ from stepnet.net.ir import Net
 
 
 @dataclass(frozen=True)
+class RowsOutside:
+    """The rows of an array of the call: the pointer to it, the bytes of a row, and the table of the places of
+    the stage's rows. A place below zero is nowhere, and so are rows beyond the stage's: for these there is
+    memory that nobody reads.
+    """
+
+    pointer: ir.Value
+    bytes: int
+    places: ir.Value
+    nowhere: ir.Value
+
+    def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
+        """The pointer to a row of a stage of so many."""
+        place = code.read_number(self.places, row)
+        somewhere = code.icmp_signed(">=", place, code.number(0))
+        there = code.at(self.pointer, code.mul(place, code.number(self.bytes)))
+        return code.select(code.and_(code.icmp_signed("<", row, count), somewhere), there, self.nowhere)
+
+
+@dataclass(frozen=True)
 class Rows:
-    """The rows of a stage: for each record the pointer to its first row, and the stride."""
+    """The rows of a stage: for each record the pointer to its first row, and the stride; and the rows of
+    arrays that are read and written in place.
+    """
 
     pointers: dict[str, ir.Value]
     strides: dict[str, int]
     count: ir.Value
+    outside: Mapping[str, RowsOutside] = field(default_factory=dict[str, RowsOutside])
 
     def at(self, code: Code, record: str, row: ir.Value) -> ir.Value:
         """The pointer to a row of a record."""
+        if record in self.outside:
+            return self.outside[record].at(code, row, self.count)
         return code.at(self.pointers[record], code.mul(row, code.number(self.strides[record])))
 
 
@@ -76,7 +102,7 @@ class StageCode:
         if isinstance(operand, Load):
             align = width * itemsize if operand.start == 0 else itemsize
             pointer = code.at(code.at(base, operand.start * itemsize), run)
-            return load_vector(code, operand.dtype, width, pointer, min(align, 64))
+            return load_vector(code, operand.dtype, width, pointer, min(align, operand.field.alignment))
         if isinstance(operand, Uniform):
             number = load_vector(code, operand.dtype, 1, code.at(base, operand.start * itemsize), itemsize)
             return code.spread(number, width)

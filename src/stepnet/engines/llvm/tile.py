@@ -84,14 +84,22 @@ def cover(shapes: tuple[Tile, ...], left: int, after_others: bool) -> Cover:
 
 @dataclass(frozen=True)
 class Left:
-    """The left side of a product at one tile: the pointer to its first row, and the bytes from row to row.
+    """The left side of a product at one tile: the pointer to its first row and the bytes from row to row, or
+    a pointer to each row.
 
     step: the bytes from one k to the next; None where they lie side by side.
     """
 
-    pointer: ir.Value
-    stride: int
+    pointers: tuple[ir.Value, ...]
+    stride: int = 0
     step: int | None = None
+
+    def rows(self, code: Code, count: int, offset: ir.Value) -> list[tuple[ir.Value, int]]:
+        """So many rows at an offset: for each a pointer, and how many bytes behind it the row is."""
+        pointers = [code.at(pointer, offset) for pointer in self.pointers]
+        if len(pointers) == 1:
+            return [(pointers[0], row * self.stride) for row in range(count)]
+        return [(pointer, 0) for pointer in pointers]
 
 
 def accumulate(
@@ -133,7 +141,7 @@ def accumulate(
     ]
     sums: Sums = [[[*gates] for gates in units] for units in carried]
     weights = code.at(packed, code.mul(place, code.number(gates * width * itemsize)))
-    numbers = code.at(left.pointer, code.mul(place, code.number(k_bytes)))
+    numbers = left.rows(code, tile.rows, code.mul(place, code.number(k_bytes)))
     vector_bytes = width * itemsize
     if unit_bytes is None:
         assert isinstance(inner, int)
@@ -145,8 +153,8 @@ def accumulate(
 
     for k in range(step):
         columns = [[parameter(k, unit, gate) for gate in range(gates)] for unit in range(tile.units)]
-        for row in range(tile.rows):
-            number = code.read(element, code.at(numbers, row * left.stride + k * k_bytes), itemsize)
+        for row, (pointer, behind) in enumerate(numbers):
+            number = code.read(element, code.at(pointer, behind + k * k_bytes), itemsize)
             spread = code.spread(number, width)
             for unit, gate in product(range(tile.units), range(gates)):
                 before_k = sums[row][unit][gate]

@@ -7,8 +7,10 @@ from stepnet.engines.llvm.records import Field
 
 
 def gather(call: CallCode, rows: ir.Value) -> None:
-    """The inputs' rows, and statics seen at every step, put into the block."""
+    """The rows of inputs that are copied, and statics seen at every step, put into the block."""
     code = call.code
+    if not call.program.inputs and not call.program.expanded:
+        return
     with code.loop(call.word["thread"], rows, call.threads) as row:
         where, owner = call.read("where", row), call.read("owner", row)
         for word, field in call.program.inputs:
@@ -19,26 +21,27 @@ def gather(call: CallCode, rows: ir.Value) -> None:
 
 
 def scatter(call: CallCode, rows: ir.Value) -> None:
-    """The outputs' rows put into the user's arrays: every step's, or each sequence's last."""
+    """The rows of outputs that are copied put into the user's arrays: every step's, or the last of each
+    sequence.
+    """
     code = call.code
     if not call.program.outputs and not call.program.kept:
         return
-    last_only = code.icmp_signed("!=", call.word["last_only"], code.number(0))
+    block = call.rows(code.number(0), rows)
+
+    def put(outputs: tuple[tuple[int, Field], ...], place: ir.Value, row: ir.Value) -> None:
+        for word, field in outputs:
+            target = code.at(call.arrays[word], code.mul(place, code.number(field.bytes)))
+            source = code.at(block.at(code, field.record, row), field.offset)
+            code.copy_bytes(target, source, field.bytes)
+
     with code.loop(call.word["thread"], rows, call.threads) as row:
         if call.program.outputs:
-            place = code.select(last_only, call.read("done", row), call.read("where", row))
+            place = call.read("put", row)
             with code.when(code.icmp_signed(">=", place, code.number(0))):
-                put(call, call.program.outputs, place, row)
+                put(call.program.outputs, place, row)
         if call.program.kept:
-            put(call, call.program.kept, call.read("where", row), row)
-
-
-def put(call: CallCode, outputs: tuple[tuple[int, Field], ...], place: ir.Value, row: ir.Value) -> None:
-    """A row of the block put into arrays."""
-    code = call.code
-    for word, field in outputs:
-        target = code.at(call.arrays[word], code.mul(place, code.number(field.bytes)))
-        code.copy_bytes(target, call.block_field(row, field), field.bytes)
+            put(call.program.kept, call.read("where", row), row)
 
 
 def begin_all(call: CallCode, step: ir.Value, now: ir.Value) -> None:

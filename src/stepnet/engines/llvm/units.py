@@ -150,9 +150,7 @@ class UnitCode:
         sums: Sums | None = None
         for side in product.sides:
             source = side.left
-            record = self.stage.rows.at(code, source.record, row)
-            pointer = code.at(record, source.offset + side.start * source.itemsize)
-            left = Left(pointer, self.stage.rows.strides[source.record])
+            left = self.left(source, source.offset + side.start * source.itemsize, tile, row)
             unit_bytes = side.inner * gates * width * source.itemsize
             first = code.at(self.stage.constants, side.packed)
             packed = code.at(first, code.mul(block, code.number(unit_bytes)))
@@ -169,6 +167,15 @@ class UnitCode:
             )
         assert sums is not None
         return sums
+
+    def left(self, source: Field, offset: int, tile: Tile, row: ir.Value) -> Left:
+        """The rows of a left side from an offset on."""
+        code, rows = self.code, self.stage.rows
+        if not source.is_outside:
+            pointer = code.at(rows.at(code, source.record, row), offset)
+            return Left((pointer,), rows.strides[source.record])
+        each = [code.add(row, code.number(place)) for place in range(tile.rows)]
+        return Left(tuple(code.at(rows.at(code, source.record, one), offset) for one in each))
 
     def epilogue(self, cells: list[Cell]) -> None:
         """The pointwise nodes of some cells abreast, and the stores."""
@@ -194,4 +201,4 @@ class UnitCode:
         code, width = self.code, self.stage.width
         base = code.at(self.stage.rows.at(code, target.record, row), target.offset)
         pointer = code.at(base, code.mul(block, code.number(width * target.itemsize)))
-        store_vector(code, target.dtype, value, pointer, min(width * target.itemsize, 64))
+        store_vector(code, target.dtype, value, pointer, min(width * target.itemsize, target.alignment))

@@ -70,9 +70,10 @@ class Workspace:
             "next": slots * strides["now"],
             "lane": slots * strides["lane"],
             "block": rows * strides["block"],
+            "nowhere": strides["nowhere"],
         }
         parts |= dict.fromkeys(("cursor", "left", "current", "count"), 8 * slots)
-        parts |= dict.fromkeys(("where", "owner", "fresh", "done"), 8 * rows)
+        parts |= dict.fromkeys(("where", "owner", "fresh", "done", "put"), 8 * rows)
         parts |= dict.fromkeys(("step_base", "step_rows", "step_fresh"), 8 * block_steps)
         parts |= {"barrier": LINE, "status": LINE, "progress": LINE}
         sizes = [-(-size // LINE) * LINE for size in parts.values()]
