@@ -7,7 +7,7 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from random_gradients import assert_differences, cast, gradients_by, plain
 from same_bits import assert_same_bits
 from test_gradients import (
@@ -102,9 +102,13 @@ def assert_near(one: Any, other: Any, length: int) -> None:
 # ---- what is called ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.long(every=2)
-@pytest.mark.parametrize(("name", "checkpoint"), in_turns(STEPS, [2, "sqrt"]))
-def test_every_kind_of_step(name: str, checkpoint: Any, engine: str) -> None:
+WAYS = [("llvm", 2), ("interpret", "sqrt"), ("llvm", "sqrt"), ("interpret", 2)]
+
+
+@pytest.mark.long(every=len(WAYS))
+@pytest.mark.parametrize(("name", "way"), in_turns(STEPS, WAYS), ids=str)
+def test_every_kind_of_step(name: str, way: tuple[str, Any]) -> None:
+    engine, checkpoint = way
     _, options = STEPS[name]
     options = {
         key: cast(part, "float32") if key in ("sequences", "statics") else part
@@ -121,9 +125,13 @@ def test_every_cell(name: str, reverse: bool) -> None:
         assert_like_all(layer, {"sequences": x}, checkpoint, 24)
 
 
-@pytest.mark.long(every=2)
-@pytest.mark.parametrize(("name", "last_only"), in_turns(LAYERS, [False, True]))
-def test_layers_of_both_directions(name: str, last_only: bool, engine: str) -> None:
+RUN = [("llvm", False), ("interpret", True), ("llvm", True), ("interpret", False)]
+
+
+@pytest.mark.long(every=len(RUN))
+@pytest.mark.parametrize(("name", "way"), in_turns(LAYERS, RUN), ids=str)
+def test_layers_of_both_directions(name: str, way: tuple[str, bool]) -> None:
+    engine, last_only = way
     x = cast(sequences(3), "float32")
     options = {"sequences": x, "last_only": last_only, "engine": engine}
     for checkpoint in (2, "sqrt"):
@@ -250,6 +258,7 @@ def test_a_backward_is_called_as_often_as_one_likes() -> None:
 # ---- what is drawn at random -------------------------------------------------------------------------------
 
 
+@settings(max_examples=25)
 @given(
     name=st.sampled_from(sorted(CELLS)),
     lengths=st.lists(st.integers(0, 12), min_size=1, max_size=5),
