@@ -117,7 +117,7 @@ def test_every_kind_of_step(name: str, way: tuple[str, Any]) -> None:
     assert_like_all(kept_step(name), options | {"engine": engine}, checkpoint, 24)
 
 
-@pytest.mark.long(every=4)
+@pytest.mark.long(every=5)
 @pytest.mark.parametrize(("name", "reverse"), in_turns(CELLS, [False, True]))
 def test_every_cell(name: str, reverse: bool) -> None:
     layer, x = kept_cell(name, reverse), cast(sequences(3), "float32")
