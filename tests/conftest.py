@@ -56,7 +56,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     places, cases, left = Counter[object](), Counter[str](), dict[pytest.Item, str]()
     for item in items:
-        if (mark := item.get_closest_marker("long")) and "every" in mark.kwargs:
+        if mark := next((one for one in item.iter_markers("long") if "every" in one.kwargs), None):
             name = item.nodeid.partition("[")[0]
             table = name, mark.kwargs.get("of")
             if places[table] % mark.kwargs["every"]:

@@ -390,7 +390,7 @@ def differentiated(data: st.DataObject) -> None:
     given = {"sequences": batch.inputs, "initial": batch.initial, "statics": batch.statics}
     given = {name: part for name, part in given.items() if part is not None}
     steps = int(batch.lengths.sum())
-    assert_gradients(lambda dtype: step.rnn(dtype, reverse), given, seed, LONGEST + steps, WIDTH, [dtype])
+    assert_gradients(lambda dtype: step.rnn(dtype, reverse), given, seed, LONGEST + steps, WIDTH, dtype)
 
 
 WAYS = {

@@ -264,6 +264,7 @@ TRAINING = {
 }
 
 
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize("name", TRAINING)
 @pytest.mark.parametrize("cell", ["gru", "lstm", "minimal", "custom"])
 @pytest.mark.parametrize("ragged", [False, True])

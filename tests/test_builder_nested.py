@@ -315,7 +315,7 @@ DOCUMENTS = st.lists(st.lists(LENGTHS, max_size=4), max_size=4)
 
 @ENGINES
 @pytest.mark.parametrize("name", PROGRAMS)
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(lengths=DOCUMENTS, seed=st.integers(0, 99))
 def test_blocks_in_a_block_are_loops_in_a_loop(
     name: str, engine: str, lengths: list[list[int]], seed: int

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tolerance import assert_close
+from turns import in_turns
 
 import stepnet as sn
 from stepnet.errors import InputError
@@ -71,9 +72,13 @@ def drawn(name: str, dtype: str, bias: bool = True) -> tuple[Any, Any, Any, Any]
     return sequences, initial, params, sn.cells.rnn(name, params)
 
 
-@pytest.mark.parametrize(("dtype", "bias"), [("float32", True), ("float64", True), ("float64", False)])
-@pytest.mark.parametrize("name", CELLS)
-def test_cell_is_its_equations(name: str, dtype: str, bias: bool, engine: str):
+KINDS = [("float32", True), ("float64", True), ("float64", False)]
+
+
+@pytest.mark.long(every=len(KINDS))
+@pytest.mark.parametrize(("name", "kind"), in_turns(CELLS, KINDS), ids=str)
+def test_cell_is_its_equations(name: str, kind: tuple[str, bool], engine: str):
+    dtype, bias = kind
     sequences, initial, params, rnn = drawn(name, dtype, bias)
     given = initial[0] if len(initial) == 1 else dict(zip("hc", initial, strict=True))
     outputs, final = rnn(sn.Ragged.from_list(sequences), initial=given, engine=engine)
@@ -143,9 +148,10 @@ KERAS = [
 ]
 
 
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize(("name", "dtype"), KERAS)
-def test_cell_is_the_one_of_keras(name: str, dtype: str, bias: bool, engine: str):
+@pytest.mark.long(every=2)
+@pytest.mark.parametrize(("kind", "bias"), in_turns(KERAS, [True, False]), ids=str)
+def test_cell_is_the_one_of_keras(kind: tuple[str, str], bias: bool, engine: str):
+    name, dtype = kind
     layer, cell, params = keras_layer(name, dtype, bias)
     x = np.random.default_rng(6).normal(size=(3, 9, INPUTS)).astype(dtype)
     with torch.no_grad():

@@ -7,7 +7,7 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from random_gradients import assert_differences, cast, gradients_by, plain
 from same_bits import assert_same_bits
 from test_gradients import (
@@ -28,6 +28,7 @@ from test_gradients import (
     with_inner_parameters,
 )
 from tolerance import assert_close
+from turns import in_turns
 
 import stepnet as sn
 from stepnet.errors import InputError, NetError
@@ -40,12 +41,31 @@ Array = np.ndarray
 SIZES = (1, 2, 5, "sqrt", 100)
 KINDS = ("params", "inputs", "initial", "statics")
 GRU, LSTM, BOTH = cell("gru", dtype="float32"), cell("lstm", dtype="float32"), both("float32")
+STACK = sn.Stack([GRU, cell("gru", 4, dtype="float32")])
 
 
 @cache
 def kept_cell(name: str, reverse: bool) -> sn.RNN:
     """A cell in single precision."""
     return cell(name, 3, reverse, "float32")
+
+
+@cache
+def kept_step(name: str) -> sn.RNN:
+    """A kind of step in single precision."""
+    return STEPS[name][0]("float32")
+
+
+@cache
+def kept_layers(name: str) -> Any:
+    """Layers in single precision."""
+    return LAYERS[name]("float32")
+
+
+@cache
+def kept_nested(enters: bool, reverse: bool) -> sn.RNN:
+    """A nested recurrence in single precision."""
+    return nested("float32", enters, reverse)
 
 
 @cache
@@ -82,37 +102,44 @@ def assert_near(one: Any, other: Any, length: int) -> None:
 # ---- what is called ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("checkpoint", [2, "sqrt"])
-@pytest.mark.parametrize("name", STEPS)
-def test_every_kind_of_step(name: str, checkpoint: Any, engine: str) -> None:
-    make, options = STEPS[name]
+WAYS = [("llvm", 2), ("interpret", "sqrt"), ("llvm", "sqrt"), ("interpret", 2)]
+
+
+@pytest.mark.long(every=len(WAYS))
+@pytest.mark.parametrize(("name", "way"), in_turns(STEPS, WAYS), ids=str)
+def test_every_kind_of_step(name: str, way: tuple[str, Any]) -> None:
+    engine, checkpoint = way
+    _, options = STEPS[name]
     options = {
         key: cast(part, "float32") if key in ("sequences", "statics") else part
         for key, part in options.items()
     }
-    assert_like_all(make("float32"), options | {"engine": engine}, checkpoint, 24)
+    assert_like_all(kept_step(name), options | {"engine": engine}, checkpoint, 24)
 
 
-@pytest.mark.long(every=3)
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.long(every=5)
+@pytest.mark.parametrize(("name", "reverse"), in_turns(CELLS, [False, True]))
 def test_every_cell(name: str, reverse: bool) -> None:
     layer, x = kept_cell(name, reverse), cast(sequences(3), "float32")
     for checkpoint in SIZES:
         assert_like_all(layer, {"sequences": x}, checkpoint, 24)
 
 
-@pytest.mark.parametrize("last_only", [False, True])
-@pytest.mark.parametrize("name", LAYERS)
-def test_layers_of_both_directions(name: str, last_only: bool, engine: str) -> None:
+RUN = [("llvm", False), ("interpret", True), ("llvm", True), ("interpret", False)]
+
+
+@pytest.mark.long(every=len(RUN))
+@pytest.mark.parametrize(("name", "way"), in_turns(LAYERS, RUN), ids=str)
+def test_layers_of_both_directions(name: str, way: tuple[str, bool]) -> None:
+    engine, last_only = way
     x = cast(sequences(3), "float32")
     options = {"sequences": x, "last_only": last_only, "engine": engine}
     for checkpoint in (2, "sqrt"):
-        assert_like_all(LAYERS[name]("float32"), options, checkpoint, 48, bits=False)
+        assert_like_all(kept_layers(name), options, checkpoint, 48, bits=False)
 
 
-@pytest.mark.parametrize("last_only", [False, True])
-@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.long(every=2)
+@pytest.mark.parametrize(("reverse", "last_only"), in_turns([False, True], [False, True]))
 def test_layers_of_one_direction_have_the_same_bits(reverse: bool, last_only: bool) -> None:
     stack = sn.Stack([cell("gru", 3, reverse, "float32"), cell("lstm", 4, reverse, "float32")])
     options = {"sequences": cast(sequences(3), "float32"), "last_only": last_only}
@@ -120,10 +147,10 @@ def test_layers_of_one_direction_have_the_same_bits(reverse: bool, last_only: bo
         assert_like_all(stack, options, checkpoint, 48)
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("enters", [False, True])
+@pytest.mark.long(every=2)
+@pytest.mark.parametrize(("enters", "reverse"), in_turns([False, True], [False, True]))
 def test_nested_recurrences(enters: bool, reverse: bool, engine: str) -> None:
-    layer = nested("float32", enters, reverse)
+    layer = kept_nested(enters, reverse)
     options = {"sequences": cast(documents(), "float32"), "engine": engine}
     for checkpoint in (1, 2, 100):
         assert_like_all(layer, options, checkpoint, 48)
@@ -205,9 +232,10 @@ def test_half_precision_adds_up_in_single() -> None:
 
 @pytest.mark.parametrize("wrt", [(), "params", "inputs", "initial", "statics"])
 def test_what_is_not_asked_for_is_none(wrt: Any) -> None:
-    for layer in (cell("gru"), both("float64"), sn.Stack([cell("gru"), cell("gru", 4)])):
-        (outputs, final), backward = sn.vjp(layer)(sequences(3), wrt=wrt, checkpoint=2)
-        _, every = sn.vjp(layer)(sequences(3), checkpoint=2)
+    x = cast(sequences(3), "float32")
+    for layer in (GRU, BOTH, STACK):
+        (outputs, final), backward = run_of(layer)(x, wrt=wrt, checkpoint=2)
+        _, every = run_of(layer)(x, checkpoint=2)
         found, right = backward(outputs, final), every(outputs, final)
         for kind in KINDS:
             if kind == wrt:
@@ -219,7 +247,7 @@ def test_what_is_not_asked_for_is_none(wrt: Any) -> None:
 def test_a_backward_is_called_as_often_as_one_likes() -> None:
     x = cast(sequences(3), "float32")
     for layer in (LSTM, BOTH):
-        (outputs, final), backward = sn.vjp(layer)(x, checkpoint=2)
+        (outputs, final), backward = run_of(layer)(x, checkpoint=2)
         for cotangents in ((outputs, final), (outputs, None), (None, final)):
             first, again = backward(*cotangents), backward(*cotangents)
             for one, other in zip(plain(vars(first)), plain(vars(again)), strict=True):
@@ -230,6 +258,7 @@ def test_a_backward_is_called_as_often_as_one_likes() -> None:
 # ---- what is drawn at random -------------------------------------------------------------------------------
 
 
+@settings(max_examples=25)
 @given(
     name=st.sampled_from(sorted(CELLS)),
     lengths=st.lists(st.integers(0, 12), min_size=1, max_size=5),
@@ -253,10 +282,11 @@ def test_random_cells_lengths_and_pieces(
 @pytest.mark.parametrize("make", [lambda: cell("gru"), lambda: both("float64")], ids=["gru", "directions"])
 def test_gradients_are_those_of_differences(make: Callable[[], Any]) -> None:
     layer, x = make(), sequences(3)
-    _, found = gradients_by(sn.vjp(layer), {"sequences": x}, 3, checkpoint=2)
+    programs = sn.vjp(layer)
+    _, found = gradients_by(programs, {"sequences": x}, 3, checkpoint=2)
 
     def run(moved: Any) -> Any:
-        return sn.vjp(layer)(moved["sequences"], params=moved["params"], engine="interpret")[0]
+        return programs(moved["sequences"], params=moved["params"], engine="interpret")[0]
 
     given_ = {"sequences": x, "params": parameters_of(layer)}
     assert_differences(run, given_, {"sequences": found.inputs, "params": found.params}, 3)
@@ -268,7 +298,7 @@ def test_gradients_are_those_of_differences(make: Callable[[], Any]) -> None:
 def test_gradients_have_the_same_bits_for_any_number_of_threads() -> None:
     lengths = (30, 0, 17, 5) * 6
     x = cast(sequences(3, lengths=lengths), "float32")
-    run, found = sn.vjp(BOTH), list[Any]()
+    run, found = run_of(BOTH), list[Any]()
     for count in (1, 2, 3):
         sn.set_threads(count)
         try:
@@ -282,7 +312,7 @@ def test_gradients_have_the_same_bits_for_any_number_of_threads() -> None:
 
 
 def test_gradients_of_a_sequence_have_the_same_bits_in_any_batch() -> None:
-    run, x = sn.vjp(GRU), cast(sequences(3), "float32")
+    run, x = run_of(GRU), cast(sequences(3), "float32")
     (outputs, final), backward = run(x, checkpoint=2)
     gradients = backward(outputs, final)
     for place in range(len(x)):
@@ -327,7 +357,7 @@ def test_a_loss_of_the_last_memories() -> None:
 
 
 def test_what_is_kept_is_the_memories_of_each_piece() -> None:
-    run, x = sn.vjp(LSTM), numbers(2, 100, 3).astype("float32")
+    run, x = run_of(LSTM), numbers(2, 100, 3).astype("float32")
     for checkpoint, count in ((None, 100), (10, 9), ("sqrt", 9), (30, 3), (100, 0), (1000, 0)):
         _, backward = run(x, checkpoint=checkpoint)
         kept = sum(array.nbytes for array in backward.saved)
@@ -337,7 +367,7 @@ def test_what_is_kept_is_the_memories_of_each_piece() -> None:
 
 def test_a_sequence_that_has_ended_keeps_nothing() -> None:
     x = cast(sequences(3, lengths=(100, *[1] * 50)), "float32")
-    _, backward = sn.vjp(GRU)(x, checkpoint=10)
+    _, backward = run_of(GRU)(x, checkpoint=10)
     assert sum(array.nbytes for array in backward.saved) == 9 * 4 * 4
 
 

@@ -77,6 +77,7 @@ FORWARD, BACKWARD = recurrence(seed=1), recurrence(seed=2, reverse=True)
 # ---- two directions
 
 
+@pytest.mark.long(every=5)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("merge", MERGES)
 def test_directions_are_merged_at_every_step(merge: str, form: str, engine: str):
@@ -89,6 +90,7 @@ def test_directions_are_merged_at_every_step(merge: str, form: str, engine: str)
         assert_close(final["backward"][row], back, TIME, INPUTS + HIDDEN)
 
 
+@pytest.mark.long(every=5)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("merge", MERGES)
 def test_last_outputs_are_each_directions_own(merge: str, form: str, engine: str):
@@ -133,6 +135,7 @@ def running_sum(x: Any, h: Any, params: Any, statics: Any) -> Any:
 SUMS = [sn.RNN(running_sum, memory={"sum": INPUTS}, reverse=reverse) for reverse in (False, True)]
 
 
+@pytest.mark.long(every=5)
 @pytest.mark.parametrize("merge", MERGES)
 @pytest.mark.parametrize("form", FORMS)
 def test_structures_of_outputs_are_merged_leaf_by_leaf(form: str, merge: str, engine: str):
@@ -389,6 +392,7 @@ def both_ways() -> sn.Bidirectional:
     return sn.Bidirectional(of_two(reverse=False), of_two(reverse=True), merge="sum")
 
 
+@pytest.mark.long(every=5)
 @pytest.mark.parametrize("masked", ["repeat", "zero"])
 @pytest.mark.parametrize("form", FORMS)
 def test_a_mask_reaches_every_recurrence(form: str, masked: str, engine: str):

@@ -98,7 +98,7 @@ def zeros_for(call: Given) -> Any:
     return call.initial or {n: np.zeros((count, *s.shape), s.dtype or F64) for n, s in MEMORY.items()}
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     given_calls(),
     st.sampled_from(["repeat", "zero"]),

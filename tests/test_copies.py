@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from turns import in_turns
 
 import stepnet as sn
 from stepnet import cells
@@ -165,8 +166,8 @@ MADE: dict[str, tuple[Any, tuple[Any, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", MADE)
-@pytest.mark.parametrize("used", [False, True])
+@pytest.mark.long(every=2)
+@pytest.mark.parametrize(("name", "used"), in_turns(MADE, [False, True]))
 def test_pickles_and_copies_give_the_same_bits(name: str, used: bool):
     made, given = MADE[name]
     if used:

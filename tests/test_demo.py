@@ -32,6 +32,8 @@ def figures(*arguments: str) -> dict:
     return json.loads(found.stdout)
 
 
+@pytest.mark.long(every=2)
+@pytest.mark.parametrize("engine", ["llvm", "interpret"])
 def test_figures(engine: str):
     found = figures("--engine", engine)
     assert (found["utterances"], found["frames"]) == (370, 5687)

@@ -11,6 +11,7 @@ from random_gradients import plain
 from test_explain import gru
 from test_gradients import STEPS as KINDS_OF_STEPS
 from test_gradients import documents, nested
+from turns import in_turns
 
 import stepnet as sn
 from stepnet.engines.llvm import memory
@@ -252,8 +253,8 @@ WORK = 4_500_000
 """The bytes that three programs work in at most: blocks of steps, packed parameters, operands of sums."""
 
 
-@pytest.mark.parametrize("checkpoint", [None, "sqrt", 500])
-@pytest.mark.parametrize("name", ["gru", "lstm", "layers"])
+@pytest.mark.long(every=3)
+@pytest.mark.parametrize(("name", "checkpoint"), in_turns(["gru", "lstm", "layers"], [None, "sqrt", 500]))
 @pytest.mark.usefixtures("counted")
 def test_memory_is_what_is_measured(name: str, checkpoint: Any) -> None:
     width, rows, steps = 32, 8, 2000

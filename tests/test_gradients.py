@@ -10,6 +10,7 @@ from gradcheck import assert_gradient, segments_of
 from random_gradients import assert_gradients, cast, plain
 from same_bits import assert_same_bits
 from tolerance import assert_close
+from turns import in_turns
 
 import stepnet as sn
 from stepnet.errors import StepnetError
@@ -120,18 +121,15 @@ STEPS: dict[str, tuple[Callable[[str], sn.RNN], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", STEPS)
-def test_the_gradient_of_a_step(name: str) -> None:
+@pytest.mark.long(every=2)
+@pytest.mark.parametrize(("name", "dtype"), in_turns(STEPS, ["float32", "float64"]))
+def test_the_gradient_of_a_step(name: str, dtype: str) -> None:
     make, given = STEPS[name]
-    assert_gradients(make, given, 0, 8, WIDTH, ["float32", "float64"])
-
-
-# Both directions of each cell, first the one that `make test` takes: another from cell to cell.
-BOTH_WAYS = [(name, (place + turn) % 2 == 1) for place, name in enumerate(CELLS) for turn in (0, 1)]
+    assert_gradients(make, given, 0, 8, WIDTH, dtype)
 
 
 @pytest.mark.long(every=2)
-@pytest.mark.parametrize(("name", "reverse"), BOTH_WAYS)
+@pytest.mark.parametrize(("name", "reverse"), in_turns(CELLS, [False, True]))
 def test_the_gradient_of_a_cell(name: str, reverse: bool) -> None:
     given = {"sequences": sequences(3)}
     assert_gradients(lambda dtype: cell(name, 3, reverse, dtype), given, 1, 8, WIDTH)
@@ -155,8 +153,8 @@ LAYERS: dict[str, Callable[[str], Any]] = {
 }
 
 
-@pytest.mark.parametrize("last_only", [False, True])
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.long(every=2)
+@pytest.mark.parametrize(("name", "last_only"), in_turns(LAYERS, [False, True]))
 def test_the_gradient_of_layers(name: str, last_only: bool) -> None:
     assert_gradients(LAYERS[name], {"sequences": sequences(3), "last_only": last_only}, 2, 24, WIDTH)
 
@@ -207,8 +205,8 @@ def shelves() -> sn.Ragged:
     return sn.Ragged.from_list([[[numbers(n, 3) for n in one] for one in books] for books in shelf], levels=3)
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("enters", [False, True])
+@pytest.mark.long(every=2)
+@pytest.mark.parametrize(("enters", "reverse"), in_turns([False, True], [False, True]))
 def test_the_gradient_of_a_nested_recurrence(enters: bool, reverse: bool) -> None:
     given = {"sequences": documents()}
     assert_gradients(lambda dtype: nested(dtype, enters, reverse), given, 3, 16, WIDTH)

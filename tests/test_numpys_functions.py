@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpys_values import EDGES, Array, Case, Function, Values, check, check_refused
+from turns import in_turns
 
 from stepnet.trace.numpy_functions import FUNCTIONS
 
@@ -422,9 +423,8 @@ TABLES = {
 }
 
 
-@pytest.mark.long(every=2)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.long(every=len(DTYPES))
+@pytest.mark.parametrize(("table", "dtype"), in_turns(TABLES, DTYPES))
 def test_functions(table: str, dtype: str) -> None:
     zeros = table != "einsums"  # of two zeros NumPy's einsum gives either, as its code goes
     cases = {f"{name}: {dtype}": Case(one, zeros=zeros) for name, one in TABLES[table].items()}

@@ -112,7 +112,7 @@ def binary_cases(name: str) -> Iterator[tuple[str, Case]]:
         )
 
 
-PARTS = 3  # in each of which every dtype is on either side, and every number
+PARTS = 7  # in each of which every dtype is on either side, and every number
 
 
 @pytest.mark.long(every=PARTS)

@@ -6,31 +6,35 @@ They end with code 0 if all was right, under a fault handler. `make test-long` r
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 SCRIPTS = Path(__file__).parent / "processes"
 
+SOME = pytest.mark.long(every=2, of="processes")
+"""Of these `make test` runs the first, the third and so on."""
+
 # The script, its arguments in every run, and in a long one.
-CASES = [
-    ("fork.py", ["40"], ["400"]),
-    ("fork_while_compiling.py", ["40"], ["400"]),
-    ("fork_while_running.py", ["30"], ["400"]),
-    ("pool.py", ["40"], ["2000"]),
-    ("data_loader.py", ["30"], ["2000"]),
+CASES: list[Any] = [
+    ("fork.py", ["20"], ["400"]),
+    ("fork_while_compiling.py", ["20"], ["400"]),
+    ("fork_while_running.py", ["20"], ["400"]),
+    ("pool.py", ["20"], ["2000"]),
+    ("data_loader.py", ["15"], ["2000"]),
     ("distributed.py", ["3", "fork"], ["100", "spawn"]),
-    ("layers_in_workers.py", ["6", "1"], ["200", "2"]),
-    ("interrupts.py", ["200", "2"], ["5000", "2"]),
-    ("interrupts.py", ["50", "3"], ["5000", "3"]),
-    ("interrupts.py", ["50", "4"], ["5000", "4"]),
-    ("interrupts.py", ["50", "3", "1e-5"], ["5000", "3", "1e-5"]),
+    ("layers_in_workers.py", ["6", "0"], ["200", "2"]),
+    pytest.param("interrupts.py", ["100", "2"], ["5000", "2"], marks=SOME),
+    pytest.param("interrupts.py", ["50", "3"], ["5000", "3"], marks=SOME),
+    pytest.param("interrupts.py", ["50", "3", "1e-5"], ["5000", "3", "1e-5"], marks=SOME),
+    pytest.param("interrupts.py", ["50", "4"], ["5000", "4"], marks=SOME),
     ("interrupted_compiles.py", ["20"], ["500"]),
     ("interrupted_streams.py", ["500"], ["20000"]),
-    ("interrupted_beams.py", ["100"], ["5000"]),
-    ("first_calls.py", ["2"], ["2"]),
-    ("first_calls.py", ["8"], ["16"]),
-    ("fork_while_importing.py", ["0.02"], ["0.02"]),
-    ("fork_while_importing.py", ["0.1"], ["0.1"]),
+    ("interrupted_beams.py", ["50"], ["5000"]),
+    pytest.param("first_calls.py", ["8"], ["16"], marks=SOME),
+    pytest.param("first_calls.py", ["2"], ["2"], marks=SOME),
+    pytest.param("fork_while_importing.py", ["0.02"], ["0.02"], marks=SOME),
+    pytest.param("fork_while_importing.py", ["0.1"], ["0.1"], marks=SOME),
     ("control_c.py", ["1"], ["5"]),
     ("no_threads.py", ["20"], ["400"]),
 ]

@@ -19,16 +19,16 @@ SLOW = [
     HealthCheck.large_base_example,
 ]
 FEW = {
-    "flat": 8,
-    "unrolled": 3,
-    "streamed": 25,
-    "controlled": 25,
-    "nested": 5,
-    "generated": 8,
-    "layered": 6,
-    "totalled": 5,
+    "flat": 5,
+    "unrolled": 2,
+    "streamed": 15,
+    "controlled": 15,
+    "nested": 3,
+    "generated": 5,
+    "layered": 4,
+    "totalled": 3,
     "stored": 2,
-    "differentiated": 3,
+    "differentiated": 2,
 }
 BATCH = 50
 assert FEW.keys() == WAYS.keys()

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from same_bits import assert_same_bits
+from turns import in_turns
 
 import stepnet as sn
 from stepnet.engines import Call, checked_engine
@@ -86,10 +87,14 @@ def answers(runs: Runs, params: list[Array], call: Call) -> Any:
     return runs(params, call).arrays
 
 
-@pytest.mark.parametrize("make", [forward, backward, stacked_forward, stacked])
-@pytest.mark.parametrize("name", ["gru", "lstm", "gru_reset_before"])
-@pytest.mark.parametrize("lengths", [(4, 4), (3, 1, 5), (1,)])
-def test_prepared_runs_give_the_bits_of_others(make: Any, name: str, lengths: tuple[int, ...]) -> None:
+MAKES = [forward, backward, stacked_forward, stacked]
+MADE = [(make, name) for make in MAKES for name in ("gru", "lstm", "gru_reset_before")]
+
+
+@pytest.mark.long(every=3)
+@pytest.mark.parametrize(("made", "lengths"), in_turns(MADE, [(4, 4), (3, 1, 5), (1,)]))
+def test_prepared_runs_give_the_bits_of_others(made: tuple[Any, str], lengths: tuple[int, ...]) -> None:
+    make, name = made
     program = NetProgram(make(name))
     runs = program.runs(AUTO)
     for turn in range(4):

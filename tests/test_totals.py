@@ -429,7 +429,7 @@ def made_of(p: Parts, number: int) -> set[int]:
     return ancestors(p.builder.nodes, [number])
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(random_nets())
 def test_random_nets_give_what_is_right(net: Net) -> None:
     assume(any(node.operation == "recur" for node in net.nodes))

@@ -1,6 +1,6 @@
 """The llvm engine against the interpreter in float64, on every target that this processor runs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
@@ -13,6 +13,7 @@ from hypothesis import Phase, given, settings
 from random_steps import RandomStep, Sequences, random_steps, sequences_for, wide
 from same_bits import assert_same_bits
 from tolerance import assert_close
+from turns import in_turns
 
 import stepnet as sn
 from stepnet.engines.base import Call, Results
@@ -107,7 +108,7 @@ def part(call: Call, chosen: Sequence[int]) -> Call:
 
 @TARGETS
 @DTYPES
-@settings(max_examples=4, phases=[Phase.generate])  # each attempt to shrink would be compiled, for minutes
+@settings(max_examples=3, phases=[Phase.generate])  # each attempt to shrink would be compiled, for minutes
 @given(data=st.data(), step=random_steps(), reverse=st.booleans())
 def test_random_steps(
     target: Target, dtype: str, data: st.DataObject, step: RandomStep, reverse: bool
@@ -241,27 +242,46 @@ def recurrence_once(name: str, size: int, dtype: str, inputs: int, reverse: bool
     )
 
 
-@pytest.mark.parametrize(
-    ("target", "size"), [(HOST, 1), *((target, 19) for target in available_targets())], ids=str
-)
+def on_targets(names: Iterable[str]) -> list[Any]:
+    """Each step on each target, in turns."""
+    pairs: list[Any] = in_turns(names, available_targets())
+    return [pytest.param(name, target, id=f"{name}-{target.name}") for name, target in pairs]
+
+
+EACH = len(available_targets())
+ON_TARGETS = on_targets(STEPS)
+
+
 @pytest.mark.parametrize("name", STEPS)
-def test_steps_of_all_kinds(target: Target, name: str, size: int) -> None:
-    rnn = recurrence(name, size)
+def test_steps_of_one_feature(name: str) -> None:
+    rnn = recurrence(name, 1)
     call = call_of(rnn, LENGTHS)
-    assert_right(rnn, call, compiled(rnn, target)(call), size, "float32")
+    assert_right(rnn, call, compiled(rnn)(call), 1, "float32")
 
 
-@TARGETS
-@pytest.mark.parametrize("name", ["gru_reset_before", "normalised", "with_statics"])
-def test_steps_in_float64_and_reverse(target: Target, name: str) -> None:
+@pytest.mark.long(every=EACH)
+@pytest.mark.parametrize(("name", "target"), ON_TARGETS)
+def test_steps_of_all_kinds(name: str, target: Target) -> None:
+    rnn = recurrence(name)
+    call = call_of(rnn, LENGTHS)
+    assert_right(rnn, call, compiled(rnn, target)(call), 19, "float32")
+
+
+@pytest.mark.long(every=EACH)
+@pytest.mark.parametrize(("name", "target"), on_targets(["gru_reset_before", "normalised", "with_statics"]))
+def test_steps_in_float64_and_reverse(name: str, target: Target) -> None:
     rnn = recurrence(name, 5, "float64", reverse=True)
     call = call_of(rnn, LENGTHS)
     assert_right(rnn, call, compiled(rnn, target)(call), 5, "float64")
 
 
-@DTYPES
-@pytest.mark.parametrize(("size", "inputs"), [(2, 1), (3, 16), (8, 33), (13, 1), (16, 16), (31, 3), (64, 64)])
-def test_gru_of_all_sizes(size: int, inputs: int, dtype: str) -> None:
+SIZES = [(2, 1), (3, 16), (8, 33), (13, 1), (16, 16), (31, 3), (64, 64)]
+
+
+@pytest.mark.long(every=2)
+@pytest.mark.parametrize(("sizes", "dtype"), in_turns(SIZES, ["float32", "float64"]), ids=str)
+def test_gru_of_all_sizes(sizes: tuple[int, int], dtype: str) -> None:
+    size, inputs = sizes
     rnn = recurrence("gru", size, dtype, inputs)
     call = call_of(rnn, LENGTHS)
     assert_right(rnn, call, compiled(rnn)(call), size + inputs, dtype)
@@ -270,9 +290,9 @@ def test_gru_of_all_sizes(size: int, inputs: int, dtype: str) -> None:
 # ---- the same bits ------------------------------------------------------------------
 
 
-@TARGETS
-@pytest.mark.parametrize("name", STEPS)
-def test_a_sequence_has_the_same_bits_alone_and_in_any_company(target: Target, name: str) -> None:
+@pytest.mark.long(every=EACH)
+@pytest.mark.parametrize(("name", "target"), ON_TARGETS)
+def test_a_sequence_has_the_same_bits_alone_and_in_any_company(name: str, target: Target) -> None:
     rnn = recurrence(name)
     run_ = compiled(rnn, target)
     call = call_of(rnn, [*LENGTHS, 3, 6, 9, 1, 4, 11, 2, 5])

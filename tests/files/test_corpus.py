@@ -4,10 +4,16 @@ Of all pairs, so many that each file and each target occurs; `make test-peers` r
 frameworks.
 """
 
+import os
+import runpy
+import sys
+import warnings
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+import torch
 from peers.corpus import results
 from peers.corpus.conversions import TARGETS, Conversion, conversions, judged, ours
 from peers.corpus.specimens import unpack
@@ -16,6 +22,20 @@ EVERY = 17
 SAVED = results.load()
 FILES = [f"{framework}/{file}" for framework, files in SAVED["files"].items() for file in files]
 Found = dict[str, list[tuple[Conversion, str]]]
+
+
+def in_this_process(command: list[str]) -> None:
+    """Runs a script of Python as a process of its own would, without the seconds in which it imports."""
+    _, script, *_ = command
+    path = [str(Path(script).parent), *sys.path]
+    with (
+        patch.object(sys, "argv", command[1:]),
+        patch.object(sys, "path", path),
+        patch.dict(os.environ),
+        warnings.catch_warnings(action="ignore"),
+        torch.no_grad(),
+    ):
+        runpy.run_path(script, run_name="__main__")
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +51,7 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> Found:
                 known = list(conversions(specimen, target, source, folder / f"written-{len(made)}"))
                 made += known
                 files += [file] * len(known)
-    asked, _ = judged(made, folder, environments=(".venv",))
+    asked, _ = judged(made, folder, environments=(".venv",), run=in_this_process)
     found: Found = {}
     for place, (file, one) in enumerate(zip(files, made, strict=True)):
         found.setdefault(file, []).append((one, ours(one) or asked.get(place, "")))

@@ -121,6 +121,7 @@ GRUS = {
 }
 
 
+@pytest.mark.long(every=5)
 @pytest.mark.parametrize("lowered", ["", "_loops"])
 @pytest.mark.parametrize("version", ["", "legacy_"])
 @pytest.mark.parametrize("graph", GRUS)

@@ -17,6 +17,7 @@ from containers import unpacked
 from saved_arrays import saved_arrays
 from test_cli import refusal, stepnet
 from tolerance import assert_close
+from turns import in_turns
 
 from stepnet.errors import FileError, LayoutError
 from stepnet.files.account import check_merges
@@ -94,6 +95,7 @@ CELLS = {
 }
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize(("version", "file"), TOLD)
 def test_layers_in_a_row_compute_what_keras_did(
@@ -115,12 +117,14 @@ def test_layers_in_a_row_compute_what_keras_did(
 
 
 @keras_runs
-@pytest.mark.long(every=3)
-@pytest.mark.parametrize("name", [name for name in ROWS if name != "simple"])
-@pytest.mark.parametrize(("version", "file"), TOLD)
+@pytest.mark.long(every=len(TOLD))
+@pytest.mark.parametrize(
+    ("name", "told"), in_turns([name for name in ROWS if name != "simple"], TOLD), ids=str
+)
 def test_what_is_written_runs_in_keras(
-    made: Callable[[str], Path], tmp_path: Path, version: str, file: str, name: str
+    made: Callable[[str], Path], tmp_path: Path, told: tuple[str, str], name: str
 ):
+    version, file = told
     os.environ.setdefault("KERAS_BACKEND", "torch")
     keras: Any = pytest.importorskip("keras")
     folder, out = made(version), tmp_path / "out.keras"
@@ -232,11 +236,12 @@ def test_a_cell_of_the_programs_own_is_asked_for(
 # ---- files that have arrays alone
 
 
-@pytest.mark.parametrize("name", ["both", "bothgru"])
-@pytest.mark.parametrize(("version", "file"), ALONE)
+@pytest.mark.long(every=2)
+@pytest.mark.parametrize(("alone", "name"), in_turns(ALONE, ["both", "bothgru"]), ids=str)
 def test_how_two_directions_are_merged_is_asked_for(
-    made: Callable[[str], Path], tmp_path: Path, version: str, file: str, name: str
+    made: Callable[[str], Path], tmp_path: Path, alone: tuple[str, str], name: str
 ):
+    version, file = alone
     folder = made(version)
     source, given, out = folder / name / file, numbers(folder), tmp_path / "out.keras"
     (module,) = read(source).modules

@@ -4,6 +4,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -45,15 +46,21 @@ def zipped(members: list[Member], places: list[int] | None = None) -> bytes:
     return body + listed + end
 
 
-def bomb(name: str, head: bytes = b"", says: int | None = None) -> Member:
-    """A member of zeros behind a head; says: how many bytes the zip has it to be."""
+@cache
+def packed(head: bytes) -> tuple[bytes, int]:
+    """Zeros behind a head, compressed, and their checksum."""
     packer, block = zlib.compressobj(9, zlib.DEFLATED, -15), bytes(1 << 20)
     data, checksum = packer.compress(head), zlib.crc32(head)
     for _ in range(LARGE >> 20):
         data += packer.compress(block)
         checksum = zlib.crc32(block, checksum)
-    size = len(head) + LARGE if says is None else says
-    return Member(name, data + packer.flush(), DEFLATED, size, checksum)
+    return data + packer.flush(), checksum
+
+
+def bomb(name: str, head: bytes = b"", says: int | None = None) -> Member:
+    """A member of zeros behind a head; says: how many bytes the zip has it to be."""
+    data, checksum = packed(head)
+    return Member(name, data, DEFLATED, len(head) + LARGE if says is None else says, checksum)
 
 
 def numpy_head(count: int) -> bytes:

@@ -10,7 +10,7 @@ pytest.importorskip("onnx")
 pytest.importorskip("keras")
 pytest.importorskip("msgpack")
 
-COUNT, SEED = 600, 0
+COUNT, SEED = 300, 0
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="limits of memory are Linux's")

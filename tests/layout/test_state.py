@@ -73,6 +73,7 @@ CASES = [  # kind, dtype, layers, bidirectional, bias
 ]
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize(("kind", "dtype", "layers", "bidirectional", "bias"), CASES)
 def test_outputs_are_torchs(kind: str, dtype: str, layers: int, bidirectional: bool, bias: bool, engine: str):
     theirs = module(kind, dtype, num_layers=layers, bidirectional=bidirectional, bias=bias)

@@ -1,4 +1,7 @@
-"""Layers of stepnet.torch in the workers of a DataLoader, forked and begun anew, beside this process."""
+"""Layers of stepnet.torch in the workers of a DataLoader, forked and begun anew, beside this process.
+
+Arguments: how many rows there are, and how many workers begin anew; 0 for none, each imports PyTorch.
+"""
 
 import sys
 
@@ -28,7 +31,8 @@ class Encoded(torch.utils.data.Dataset):
 if __name__ == "__main__":
     data = Encoded(int(sys.argv[1]))
     right = [data[place] for place in range(len(data))]  # what threads run here is there before the fork
-    for method, workers in ("fork", 2), ("spawn", int(sys.argv[2])):
+    ways = {"fork": 2, "spawn": int(sys.argv[2])}
+    for method, workers in ((method, count) for method, count in ways.items() if count):
         loader = torch.utils.data.DataLoader(
             data, num_workers=workers, batch_size=2, multiprocessing_context=method
         )

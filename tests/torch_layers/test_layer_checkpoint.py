@@ -20,6 +20,7 @@ from layer_cases import (
     tensors,
 )
 from torch.func import functional_call
+from turns import in_turns
 
 import stepnet.torch
 from stepnet.errors import InputError
@@ -33,9 +34,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 SIZES = (1, 4, "sqrt", 100)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("case", CASES)
-def test_gradients_are_those_that_all_values_give(case: str, form: str) -> None:
+@pytest.mark.long(every=3)
+@pytest.mark.parametrize(("form", "case"), in_turns(FORMS, CASES))
+def test_gradients_are_those_that_all_values_give(form: str, case: str) -> None:
     made = Case(*CASES[case])
     ours = made.modules()[1]
     for states in ([], made.states(ours)):
@@ -104,8 +105,8 @@ class Counting(torch.nn.Module):
         return h, (h, count + 1)
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.long(every=2)
+@pytest.mark.parametrize(("form", "reverse"), in_turns(FORMS, [False, True]))
 def test_a_recurrence_with_a_count_in_its_state(form: str, reverse: bool) -> None:
     torch.manual_seed(0)
     state = torch.zeros(1, HIDDEN), torch.zeros(1, dtype=torch.int64)

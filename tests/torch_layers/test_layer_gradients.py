@@ -20,6 +20,7 @@ from layer_cases import (
 )
 from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
+from turns import in_turns
 
 import stepnet.torch
 
@@ -48,13 +49,14 @@ def function_of(module: Any, form: str = "padded", steps: int = 3) -> Any:
     return call, [one.detach().clone().requires_grad_() for one in inputs]
 
 
-@pytest.mark.parametrize("form", ["padded", "packed"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.long(every=2)
+@pytest.mark.parametrize(("kind", "form"), in_turns(KINDS, ["padded", "packed"]))
 def test_gradients_are_those_of_differences(kind: str, form: str):
     call, inputs = function_of(KINDS[kind].modules()[1], form)
     assert torch.autograd.gradcheck(call, inputs, fast_mode=True)
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_of_gradients_are_those_of_differences(kind: str):
     call, inputs = function_of(KINDS[kind].modules()[1])
@@ -63,7 +65,7 @@ def test_gradients_of_gradients_are_those_of_differences(kind: str):
 
 def test_a_third_derivative_is_that_of_torch():
     found = []
-    for module in Case("GRU").modules():
+    for module in Case("RNN").modules():
         x = numbers(2, 1, INPUTS).requires_grad_()
         value, gradient = module(x)[0].sum(), x
         for _ in range(3):
@@ -91,8 +93,8 @@ def test_gradients_by_torch_func():
     assert_same(found[1], found[0])
 
 
-@pytest.mark.parametrize("form", ["padded", "packed"])
-@pytest.mark.parametrize("name", ["GRU", "LSTM", "RNN"])
+@pytest.mark.long(every=2)
+@pytest.mark.parametrize(("name", "form"), in_turns(["GRU", "LSTM", "RNN"], ["padded", "packed"]))
 def test_frozen_parameters_get_no_gradient(name: str, form: str):
     theirs, ours = Case(name, {"num_layers": 2}).modules()
     for module in (theirs, ours):

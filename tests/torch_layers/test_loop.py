@@ -64,6 +64,7 @@ def results(module: Any, by_loop: bool, value: Any, states: Any, statics: Any) -
     return module.results(given, states, [statics])
 
 
+@pytest.mark.long(every=5)
 @pytest.mark.parametrize("make", [dense, packed, nested])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("begun", [False, True])

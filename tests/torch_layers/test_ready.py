@@ -12,6 +12,7 @@ import pytest
 import torch
 from layer_cases import BATCH, DTYPES, HIDDEN, INPUTS, LENGTHS, STEPS, assert_same, numbers, packed
 from torch.nn.utils.rnn import pad_packed_sequence
+from turns import in_turns
 
 from stepnet.errors import InputError
 from stepnet.torch import ready
@@ -128,6 +129,7 @@ def given(case: str, dtype: torch.dtype) -> tuple[Tensor, list[Tensor]]:
     ]
 
 
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", CASES)
@@ -151,8 +153,8 @@ def test_padded_sequences_are_those_of_a_loop(case: str, dtype: torch.dtype, tra
             assert_same({"": plain}, {"": right["0"]})
 
 
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.long(every=2)
+@pytest.mark.parametrize(("case", "training"), in_turns(CASES, [True, False]))
 def test_sequences_of_any_lengths_are_those_of_a_loop(case: str, training: bool):
     module, step = module_of(case, torch.float64, training), CASES[case][1]
     x, states = given(case, torch.float64)
@@ -178,6 +180,7 @@ def test_sequences_of_any_lengths_are_those_of_a_loop(case: str, training: bool)
     assert_same(gradients(module, flat, last if len(states) > 1 else [last], x, states), right)
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("case", CASES)
 def test_the_other_way_and_the_other_layout(case: str):
     x = numbers(STEPS, BATCH, INPUTS)
@@ -189,6 +192,7 @@ def test_the_other_way_and_the_other_layout(case: str):
         assert_same({"": beside(x.flip(0).transpose(0, 1))[0].transpose(0, 1).flip(0)}, {"": right})
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("case", CASES)
 def test_gradients_are_those_of_differences(case: str):
     module = module_of(case, torch.float64, False)

@@ -104,6 +104,7 @@ def test_a_loop_of_steps_is_the_layer(kind: str):
         assert_same({"": torch.stack(outputs)}, {"": layer(x)[0]})
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_are_those_of_differences(kind: str):
     _, ours = cells(kind)

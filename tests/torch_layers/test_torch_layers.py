@@ -22,6 +22,7 @@ from layer_cases import (
     tensors,
 )
 from torch.nn.utils.rnn import pad_packed_sequence
+from turns import in_turns
 
 import stepnet.torch
 from stepnet.errors import InputError
@@ -33,13 +34,12 @@ pytestmark = [  # what torch warns of itself
 ]
 
 
-def title(options: dict[str, Any]) -> str:
-    return " ".join(str(one) for one in options.values())
+def title(value: Any) -> str:
+    return value if isinstance(value, str) else " ".join(map(str, value.values()))
 
 
-@pytest.mark.long(every=3)
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("options", list(pairwise(OPTIONS)), ids=title)
+@pytest.mark.long(every=len(FORMS))
+@pytest.mark.parametrize(("options", "form"), in_turns(pairwise(OPTIONS), FORMS), ids=title)
 def test_results_and_gradients_are_those_of_torch(options: dict[str, Any], form: str):
     options = dict(options)
     (name, further), dtype, with_states = (options.pop(one) for one in ("kind", "dtype", "states"))

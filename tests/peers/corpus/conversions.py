@@ -5,7 +5,7 @@ specimen --convert_file--> written file --judge--> outputs, next to those of who
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -32,6 +32,12 @@ from stepnet.rnn.compose import Layer
 ROW = "*"  # of a specimen: from the inputs of its first layer to the outputs of its last one
 
 
+def in_a_process(command: list[str]) -> None:
+    """Runs a command, which has to succeed."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
 @dataclass(frozen=True)
 class Judge:
     """Who runs written files: a framework by a script, in its environment, and what that is called with."""
@@ -45,13 +51,13 @@ class Judge:
     def python(self) -> Path:
         return python(self.environment)
 
-    def outputs(self, jobs: list[Job], folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    def outputs(
+        self, jobs: list[Job], folder: Path, run: Callable[[list[str]], None]
+    ) -> tuple[dict[str, Any], dict[str, str]]:
         """What it gives for jobs, by the place of the job and of the part; and its versions."""
         given, made = folder / "jobs.npz", folder / "outputs.npz"
         save(given, jobs)
-        command = [self.python, HERE / "corpus" / self.script, given, made]
-        done = subprocess.run([*command, *self.words], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-2000:]
+        run([*map(str, (self.python, HERE / "corpus" / self.script, given, made)), *self.words])
         with np.load(made) as file:
             return {name: file[name] for name in file.files}, json.loads(str(file["versions"]))
 
@@ -248,11 +254,14 @@ def wrong(outputs: Any, expected: Any) -> str:
 
 
 def judged(
-    conversions: list[Conversion], folder: Path, environments: tuple[str, ...] | None = None
+    conversions: list[Conversion],
+    folder: Path,
+    environments: tuple[str, ...] | None = None,
+    run: Callable[[list[str]], None] = in_a_process,
 ) -> tuple[dict[int, str], dict[str, str]]:
     """What is wrong with each conversion that a framework was asked about, by its place; and their versions.
 
-    environments: those whose frameworks are asked; by default all.
+    environments: those whose frameworks are asked; by default all. run: what runs a judge's command.
     """
     asked: dict[Judge, list[int]] = {}
     for place, one in enumerate(conversions):
@@ -264,7 +273,7 @@ def judged(
     for judge, places in asked.items():
         made = folder / f"judge-{judge.name}"
         made.mkdir()
-        outputs, its = judge.outputs([conversions[place].job for place in places], made)
+        outputs, its = judge.outputs([conversions[place].job for place in places], made, run)
         versions |= its
         for number, place in enumerate(places):
             failed = outputs.get(f"{number}|wrong")
