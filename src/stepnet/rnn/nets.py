@@ -48,8 +48,10 @@ class BoundNet:
 
 def filled(program: NetProgram, arrays: Arrays, place: int, call: Call) -> Array:
     """The array of an input, zeros where it is None."""
-    array, type_ = arrays[place], program.net.type_of(program.net.inputs[place])
-    return np.zeros((call.rows, *type_.shape), type_.dtype) if array is None else array
+    if (array := arrays[place]) is not None:
+        return array
+    type_ = program.net.type_of(program.net.inputs[place])
+    return np.zeros((call.rows, *type_.shape), type_.dtype)
 
 
 def parameters(program: NetProgram, arrays: Arrays, call: Call) -> list[Array]:

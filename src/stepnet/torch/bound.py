@@ -42,6 +42,10 @@ class Runnable:
     def __init__(self, program: LayersProgram) -> None:
         self.program, self.differentiable = program, Differentiable(program.net)
         self.bounds = OrderedDict[Any, Any]()
+        nodes = [program.net.nodes[number] for number in program.net.inputs]
+        self.inputs = [
+            (node.name, node.type.extent, node.type.shape, getattr(torch, node.type.dtype)) for node in nodes
+        ]
 
     def __call__(
         self,
@@ -105,19 +109,14 @@ class Runnable:
         self, batch: Batch, data: Any, memories: list[Any], statics: list[Any], parameters: list[Any]
     ) -> None:
         """Raises `InputError` for tensors unlike what the net says: machine code takes them as they are."""
-        net, count = self.program.net, self.program.memories
-        lead = data.shape[: 1 if batch.structure is None else 2]
-        inputs = [data, *(memories or [None] * count), *statics, *parameters]
-        for number, tensor in zip(net.inputs, inputs, strict=True):
-            type_ = net.type_of(number)
-            rows = {STEPS: lead, ROWS: (batch.count,)}.get(type_.extent, ())
-            shape, dtype = (*rows, *type_.shape), getattr(torch, type_.dtype)
-            if tensor is None or (tensor.shape == shape and tensor.dtype == dtype):
-                continue
-            raise InputError(
-                f"{net.nodes[number].name} is {tensor.dtype}{list(tensor.shape)}; it should be "
-                f"{dtype}{list(shape)}"
-            )
+        leads = {STEPS: data.shape[: 1 if batch.structure is None else 2], ROWS: (batch.count,)}
+        inputs = [data, *(memories or [None] * self.program.memories), *statics, *parameters]
+        for (name, extent, features, dtype), tensor in zip(self.inputs, inputs, strict=True):
+            shape = leads.get(extent, ()) + features
+            if tensor is not None and (tensor.shape != shape or tensor.dtype != dtype):
+                raise InputError(
+                    f"{name} is {tensor.dtype}{list(tensor.shape)}; it should be {dtype}{list(shape)}"
+                )
 
 
 @dataclass(frozen=True)

@@ -161,8 +161,7 @@ def run_backward(
     run: GradientRun, batch: Batch, tensors: Sequence[Any], cotangents: Sequence[Any], saved: Sequence[Any]
 ) -> tuple[Any, ...]:
     """The gradients of a net as tensors."""
-    arrays, kept = arrays_of(tensors), [array_of(tensor) for tensor in saved]
-    known = arrays_of(cotangents)
+    arrays, kept, known = arrays_of(tensors), *(list(map(array_of, kind)) for kind in (saved, cotangents))
     gradients = run.backward(arrays, known, kept, call_in(batch), AUTO)
     return as_tensors(gradients, [*arrays, *known, *kept])
 

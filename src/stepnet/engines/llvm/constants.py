@@ -4,7 +4,7 @@ The layout is decided by the compiler. The numbers are filled in when parameters
 product is packed as [unit block][k][gate][element], so that the microkernel reads it from front to back.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -58,8 +58,22 @@ class Places:
 
     def fill(self, memory: Array, values: Sequence[Array], target: Target) -> None:
         """Puts the numbers into memory, from the values of the sources."""
-        flat = values[0].ravel()
-        put(memory, flat if self.places is None else flat[self.places])
+        self.filler(memory)(values[0])
+
+    def filler(self, memory: Array) -> Callable[[Array], None]:
+        """What puts the numbers into memory, from the value of the source."""
+        type_, places = self.constant.type, self.places
+        count = type_.size if places is None else len(places)
+        numbers = memory[: count * type_.itemsize].view(type_.dtype)
+        all_ = places is None or np.array_equal(places, np.arange(type_.size))
+
+        def put_all(value: Array) -> None:
+            numbers[...] = value.reshape(-1)
+
+        def put_some(value: Array) -> None:
+            numbers[...] = value.reshape(-1)[places]
+
+        return put_all if all_ else put_some
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from stepnet.engines.llvm.constants import Values
 from stepnet.engines.llvm.contract import Contract, can_be_kept, contract
 from stepnet.engines.llvm.memory import Shape, Together
 from stepnet.engines.llvm.needs import Needs
-from stepnet.engines.llvm.sums import sums
+from stepnet.engines.llvm.sums import DTYPES, Sums, sums
 from stepnet.engines.llvm.target import Target
 from stepnet.net.ir import Node
 from stepnet.net.totals import REDUCTIONS, mean_of, total_of
@@ -73,6 +73,7 @@ class FinishCall:
         self.finish, self.plan = finish, finish.plan
         self.places, self.offsets = call.all_places, offsets_of(call.lengths)
         self.contracts: dict[int, Contract] = {}
+        self.sums: dict[int, Sums] = {}
         net, needs, batch = self.plan.net, finish.needs, call.rows
         read = self.plan.read_in_the_end
         numbers = {
@@ -128,11 +129,28 @@ class FinishCall:
     def reduce(self, values: dict[int, Rows], kinds: Kinds) -> None:
         """Computes one value from the steps of each sequence."""
         for number, array in zip(self.finish.needs.reduced, kinds["reduced"], strict=True):
+            if array is None:
+                continue
             node = self.plan.net.nodes[number]
-            if array is not None:
-                array[...] = reduced(
-                    node.attributes["how"], values[node.inputs[0]], self.offsets, self.finish.target
-                )
+            how, source = node.attributes["how"], values[node.inputs[0]]
+            if how == "sum" and self.are_kept(source, array):
+                self.sums_of(number, array)(source.array, array)
+            else:
+                array[...] = reduced(how, source, self.offsets, self.finish.target)
+
+    def are_kept(self, source: Rows, array: Array) -> bool:
+        """Whether sums of these rows have a form that can be kept: flat ones that are put into an array."""
+        values = source.array
+        flat = values.ndim == 2 and values.size and values.flags.c_contiguous and array.flags.c_contiguous
+        same = values.dtype == array.dtype and values.dtype.name in DTYPES
+        return bool(flat) and same and source.places is self.places
+
+    def sums_of(self, number: int, array: Array) -> Sums:
+        """What adds up the steps of each sequence, which is kept for the next call."""
+        if number not in self.sums:
+            name, target = array.dtype.name, self.finish.target
+            self.sums[number] = Sums(array.shape[1], name, self.places, self.offsets, target)
+        return self.sums[number]
 
     def total(self, values: dict[int, Rows], results: Results) -> None:
         """Computes the totals and puts those that are asked for into the results."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from stepnet.engines.base import Array, Call, Results
 from stepnet.engines.llvm.finish import Finish, FinishCall, Kinds
-from stepnet.engines.llvm.memory import POOL, Shape, Together, empty
+from stepnet.engines.llvm.memory import POOL, Shape, Together, maker
 from stepnet.net.types import Type
 
 OptionalArrays = Sequence[Array | None]
@@ -57,8 +57,8 @@ class Form:
         shapes: list[Shape] = [((count, *type_.shape), type_.dtype) for type_ in outputs]
         apart = len(shapes) if call.apart is None else call.apart
         self.batch, self.whole, self.record = call.rows, whole, record
-        self.outputs, self.others = shapes[:apart], Together(shapes[apart:])
-        self.rows: list[Shape] = [((call.rows, *type_.shape), type_.dtype) for type_ in rows]
+        self.outputs, self.others = [maker(shape) for shape in shapes[:apart]], Together(shapes[apart:])
+        self.rows = [maker(((call.rows, *type_.shape), type_.dtype)) for type_ in rows]
         self.totals = Together([(type_.shape, type_.dtype) for type_ in totals])
         self.filled = {
             place: np.zeros((call.rows, *type_.shape), type_.dtype) for place, type_ in filled.items()
@@ -72,11 +72,11 @@ class Form:
 
     def results(self) -> Results:
         """New arrays for the results; outputs are zeroed where there are places that no step writes."""
-        outputs = [*(empty(*shape) for shape in self.outputs), *self.others.new()]
+        outputs = [*(make() for make in self.outputs), *self.others.new()]
         if not self.whole:
             for output in outputs:
                 output[...] = 0
-        return Results(outputs, [np.empty(*shape) for shape in self.rows], self.totals.new())
+        return Results(outputs, [make() for make in self.rows], self.totals.new())
 
     def arrays(
         self, sequences: OptionalArrays, initial: OptionalArrays, statics: OptionalArrays, results: Results

@@ -13,7 +13,8 @@ The memory is private to the process: after a fork, parent and child each have t
 import ctypes
 import mmap
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Any, cast
 
@@ -46,15 +47,6 @@ def aligned(size: int) -> Array:
     return memory[start : start + size]
 
 
-def empty(shape: tuple[int, ...], dtype: Any) -> Array:
-    """A new array with any numbers, in huge pages where it is large."""
-    return (
-        Together([(shape, dtype)]).new()[0]
-        if bytes_of((shape, dtype)) >= MOSTLY_FULL
-        else np.empty(shape, dtype)
-    )
-
-
 class Held:
     """The owner of memory that arrays share: it goes when the last of them does.
 
@@ -74,7 +66,9 @@ class Together:
     def __init__(self, shapes: Sequence[Shape]) -> None:
         ends = accumulate(-(-bytes_of(shape) // LINE) * LINE + APART for shape in shapes)
         *starts, self.bytes = [0, *ends]
-        self.parts = [(*shape, start) for shape, start in zip(shapes, starts, strict=True)]
+        self.parts = [
+            (sizes, np.dtype(dtype), start) for (sizes, dtype), start in zip(shapes, starts, strict=True)
+        ]
 
     def arrays(self, memory: Array) -> list[Array]:
         """The arrays in memory of `bytes` at least."""
@@ -88,6 +82,14 @@ class Together:
         held = Held(memory)
         weakref.finalize(held, POOL.give_back, memory).atexit = False
         return self.arrays(np.asarray(held))
+
+
+def maker(shape: Shape) -> Callable[[], Array]:
+    """What makes new arrays of a shape and dtype, with any numbers: in huge pages where they are large."""
+    if bytes_of(shape) < MOSTLY_FULL:
+        return partial(np.empty, shape[0], np.dtype(shape[1]))
+    together = Together([shape])
+    return lambda: together.new()[0]
 
 
 def bytes_of(shape: Shape) -> int:

@@ -8,7 +8,7 @@ this takes several passes over memory.
 """
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
@@ -18,13 +18,27 @@ from stepnet.engines.llvm.build import MachineCode, NativeFunction
 from stepnet.engines.llvm.code import I32, I64, POINTER, Code, width_of
 from stepnet.engines.llvm.memory import pointer
 from stepnet.engines.llvm.target import Target
+from stepnet.engines.llvm.workers import CREW, Orders
+from stepnet.engines.threads import threads
 
 Array = np.ndarray
 Move = Callable[[ir.Value, ir.Value], None]
-WORDS = ("source", "row_bytes", "column_bytes", "inner", "size", "packed", "step_bytes", "block_bytes")
-"""What describes one matrix, 64 bits each. step_bytes, block_bytes: from one k, and from one unit block, to
-the next in the packed form.
+WORDS = (
+    "count",
+    "source",
+    "row_bytes",
+    "column_bytes",
+    "inner",
+    "size",
+    "packed",
+    "step_bytes",
+    "block_bytes",
+)
+"""What describes one matrix, 64 bits each. count: how many matrices there are, with those described behind
+this one. step_bytes, block_bytes: from one k, and from one unit block, to the next in the packed form.
 """
+SHARED = 2**17
+"""Threads share the packing of so many numbers: some 50 microseconds of work."""
 WORD = {name: place for place, name in enumerate(WORDS)}
 
 
@@ -39,6 +53,7 @@ class Packing:
         inner, size = like.shape
         step_bytes = gates * width * like.itemsize
         numbers = {
+            "count": 1,
             "source": 0,
             "row_bytes": like.strides[0],
             "column_bytes": like.strides[1],
@@ -59,6 +74,31 @@ class Packing:
             self.run.call(self.address)
 
 
+class Packings:
+    """Packings of views of parameters, done in one call; by several threads where there is much to pack.
+
+    views: for each packing the place of the parameter, and the bytes from its first number to the view.
+    """
+
+    def __init__(self, packings: Sequence[Packing], views: Sequence[tuple[int, int]]) -> None:
+        self.words = np.stack([packing.words for packing in packings])
+        self.parameters, self.offsets = np.array(views, np.int64).T
+        run, numbers = packings[0].run, self.words[:, WORD["inner"]] * self.words[:, WORD["size"]]
+        assert run is not None
+        count = min(len(packings), threads()) if numbers.sum() >= SHARED else 1
+        edges = np.linspace(0, len(packings), count + 1).astype(int)
+        self.words[edges[:-1], WORD["count"]] = np.diff(edges)
+        self.orders = Orders(CREW, run, [pointer(self.words[first:]) for first in edges[:-1]])
+
+    def __call__(self, addresses: Sequence[int]) -> None:
+        """Packs what lies in the parameters at these addresses."""
+        self.words[:, WORD["source"]] = np.array(addresses, np.int64)[self.parameters] + self.offsets
+        if self.orders.count == 1:
+            self.orders.function.call(pointer(self.words))
+        else:
+            CREW.run(self.orders)
+
+
 @cache
 def kernel(target: Target, itemsize: int, width: int) -> NativeFunction:
     """The machine code for numbers of a size: one for all shapes, dtypes and strides."""
@@ -75,10 +115,20 @@ class PackCode:
     def __init__(self, code: Code, itemsize: int, width: int, words: ir.Value) -> None:
         self.code, self.itemsize, self.width = code, itemsize, width
         self.element = ir.IntType(8 * itemsize)
-        self.words = {name: code.read(I64, code.at(words, 8 * place), 8) for name, place in WORD.items()}
+        self.first = words
 
     def write(self) -> None:
-        """All unit blocks: those that are full, and the one that is not."""
+        """All matrices."""
+        code = self.code
+        count = code.read(I64, code.at(self.first, 8 * WORD["count"]), 8)
+        with code.loop(code.number(0), count) as matrix:
+            words = code.at(self.first, code.mul(matrix, code.number(8 * len(WORDS))))
+            self.words = {name: code.read(I64, code.at(words, 8 * n), 8) for name, n in WORD.items()}
+            self.pack()
+        code.ret(code.number(0))
+
+    def pack(self) -> None:
+        """All unit blocks of a matrix: those that are full, and the one that is not."""
         code = self.code
         full, rest = (
             divide(self.words["size"], code.number(self.width)) for divide in (code.sdiv, code.srem)
@@ -98,7 +148,6 @@ class PackCode:
             there = code.at(packed, code.mul(place, code.number(self.itemsize)))
             number = code.read(self.element, code.at(source, code.mul(place, self.words["column_bytes"])), 1)
             code.write(number, there, self.itemsize)
-        code.ret(code.number(0))
 
     def line(self, block: ir.Value, k: ir.Value) -> tuple[ir.Value, ir.Value]:
         """Where the numbers of one k of a unit block lie, and where they are packed."""

@@ -8,14 +8,13 @@ other constants, and packs.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from stepnet.engines.llvm.constants import Constants, Packed, Values
 from stepnet.engines.llvm.memory import pointer
-from stepnet.engines.llvm.pack import Packing
+from stepnet.engines.llvm.pack import Packing, Packings
 from stepnet.engines.llvm.target import Target
 from stepnet.net.interpret import within
 from stepnet.net.types import CONST
@@ -82,7 +81,8 @@ class Refill:
             else:
                 self.views[key] = View.of_array(value, like)
         self.packings: list[tuple[Packing, Key]] = []
-        self.others: list[tuple[Callable[..., None], list[Key]]] = []
+        in_views = dict[int, list[tuple[Packing, View]]]()
+        self.others: list[tuple[Callable[[Array], None], Key]] = []
         for offset, entry in constants.entries:
             if isinstance(entry, np.ndarray):
                 continue
@@ -91,9 +91,17 @@ class Refill:
                 continue
             if isinstance(entry, Packed):
                 made = entry.packings(memory[offset:], [values[key] for key in keys], target)
-                self.packings += zip(made, keys, strict=True)
+                for packing, key in zip(made, keys, strict=True):
+                    if (view := self.views.get(key)) is None:
+                        self.packings.append((packing, key))
+                    elif packing.run is not None:
+                        in_views.setdefault(packing.run.address, []).append((packing, view))
             else:
-                self.others.append((partial(entry.fill, memory[offset:], target=target), keys))
+                self.others.append((entry.filler(memory[offset:]), keys[0]))
+        self.together = [
+            Packings([packing for packing, _ in pairs], [(view.parameter, view.offset) for _, view in pairs])
+            for pairs in in_views.values()
+        ]
 
     def key(self, inside: bool, number: int) -> Key:
         """A constant by where it is computed: those that the body is given, outside."""
@@ -104,14 +112,12 @@ class Refill:
         known: dict[Key, Array] = {}
         addresses = [pointer(array) for array in parameters]
         with np.errstate(all="ignore"):
+            for pack in self.together:
+                pack(addresses)
             for packing, key in self.packings:
-                view = self.views.get(key)
-                if view is not None:
-                    packing(addresses[view.parameter] + view.offset)
-                else:
-                    packing(pointer(self.value(key, parameters, known)))
-            for fill, keys in self.others:
-                fill(values=[self.value(key, parameters, known) for key in keys])
+                packing(pointer(self.value(key, parameters, known)))
+            for fill, key in self.others:
+                fill(self.value(key, parameters, known))
             return {n: self.value((False, n), parameters, known) for n in self.wanted}
 
     def value(self, key: Key, parameters: Sequence[Array], known: dict[Key, Array]) -> Array:

@@ -15,15 +15,23 @@ from llvmlite import ir
 
 from stepnet.engines.llvm.build import MachineCode, NativeFunction
 from stepnet.engines.llvm.code import I64, POINTER, Code, load_vector, store_vector
+from stepnet.engines.llvm.contract import ranges
 from stepnet.engines.llvm.memory import pointer
 from stepnet.engines.llvm.target import Target
+from stepnet.engines.llvm.workers import CREW, Orders
+from stepnet.engines.threads import threads
 from stepnet.net.totals import segment_sum
 
 Array = np.ndarray
-WORDS = ("values", "stride", "places", "offsets", "sequences", "columns", "sums")
-"""What describes the work, 64 bits each. stride: the bytes from row to row. columns: numbers of a row."""
+ARRAYS = ("values", "sums", "stride")
+WORDS = (*ARRAYS, "sums_stride", "places", "offsets", "sequences", "columns")
+"""What describes the work of one thread, 64 bits each: first what differs from call to call. stride,
+sums_stride: the bytes from row to row. columns: the numbers of each row that the thread adds up.
+"""
 WORD = {name: place for place, name in enumerate(WORDS)}
 DTYPES = ("float32", "float64")
+SHARED = 2**18
+"""Threads share sums of so many numbers: some 50 microseconds of work."""
 ABREAST = 4
 """How many vectors of a row are added one after the other before the code asks whether there are more."""
 
@@ -37,19 +45,41 @@ def sums(values: Array, places: Array, offsets: Array, target: Target) -> Array:
     if values.dtype.name not in DTYPES or not values.size:
         return segment_sum(values[places], offsets)
     rows = np.ascontiguousarray(values).reshape(len(values), -1)
-    made = np.zeros((len(offsets) - 1, rows.shape[1]), values.dtype)
-    numbers = {
-        "values": pointer(rows),
-        "stride": rows.strides[0],
-        "places": pointer(places := np.ascontiguousarray(places, np.int64)),
-        "offsets": pointer(offsets := np.ascontiguousarray(offsets, np.int64)),
-        "sequences": len(made),
-        "columns": rows.shape[1],
-        "sums": pointer(made),
-    }
-    words = np.array([numbers[name] for name in WORDS], np.int64)
-    kernel(target, values.dtype.name).call(pointer(words))
+    made = np.empty((len(offsets) - 1, rows.shape[1]), values.dtype)
+    Sums(rows.shape[1], values.dtype.name, places, offsets, target)(rows, made)
     return made.reshape(len(made), *values.shape[1:])
+
+
+class Sums:
+    """What runs sums of one form: of rows of so many columns, at these places."""
+
+    def __init__(self, columns: int, dtype: str, places: Array, offsets: Array, target: Target) -> None:
+        self.held = [np.ascontiguousarray(array, np.int64) for array in (places, offsets)]
+        self.run = kernel(target, dtype)
+        itemsize = np.dtype(dtype).itemsize
+        count = threads() if len(places) * columns >= SHARED else 1
+        parts = ranges(columns, count, ABREAST * target.vector_bytes // itemsize)
+        self.begins = np.array([first for first, _ in parts]) * itemsize
+        self.words = np.array(
+            [
+                [0, 0, 0, columns * itemsize, *map(pointer, self.held), len(offsets) - 1, last - first]
+                for first, last in parts
+            ],
+            np.int64,
+        )
+        tasks = [pointer(words) for words in self.words]
+        self.orders = Orders(CREW, self.run, tasks) if len(tasks) > 1 else None
+
+    def __call__(self, values: Array, out: Array) -> None:
+        """Puts the sums of these values, [rows, columns], into an array: both C-contiguous."""
+        out[...] = 0
+        self.words[:, 0] = pointer(values) + self.begins
+        self.words[:, 1] = pointer(out) + self.begins
+        self.words[:, 2] = values.strides[0]
+        if self.orders is None:
+            self.run.call(pointer(self.words))
+        else:
+            CREW.run(self.orders)
 
 
 @cache
@@ -76,11 +106,10 @@ class SumsCode:
         values, places, offsets, total = (
             code.inttoptr(words[name], POINTER) for name in ("values", "places", "offsets", "sums")
         )
-        row_bytes = code.mul(words["columns"], code.number(self.itemsize))
         with code.loop(code.number(0), words["sequences"]) as sequence:
             first = code.read_number(offsets, sequence)
             last = code.read_number(offsets, code.add(sequence, code.number(1)))
-            own = code.at(total, code.mul(sequence, row_bytes))
+            own = code.at(total, code.mul(sequence, words["sums_stride"]))
             with code.loop(first, last) as row:
                 place = code.read_number(places, row)
                 self.add(own, code.at(values, code.mul(place, words["stride"])))
