@@ -1,5 +1,6 @@
 """Threads that wait for work in machine code: handed it, refusing it, asleep; and steps that they share."""
 
+import ctypes
 import gc
 import os
 import threading
@@ -10,14 +11,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from llvmlite import ir
 
 import stepnet as sn
 from stepnet import cells
 from stepnet.engines.llvm import driver, engine, waiting, workers, workspace
 from stepnet.engines.llvm import run as llvm_run
+from stepnet.engines.llvm.build import MachineCode, NativeFunction
+from stepnet.engines.llvm.code import I64, POINTER, Code
 from stepnet.engines.llvm.compiled import Kept
-from stepnet.engines.llvm.handover import NOTHING, THERE, signals
+from stepnet.engines.llvm.handover import NOTHING, ORDERS, THERE, signals
 from stepnet.engines.llvm.run import Together
+from stepnet.engines.llvm.target import host_target
 from stepnet.engines.llvm.workers import CREW, Crew, Lateness, Orders, Worker, current_processor
 from stepnet.engines.threads import threads
 from stepnet.errors import InputError
@@ -259,6 +264,34 @@ def test_late_threads_are_left_out_for_a_while_and_longer_if_they_are_late_again
         lateness.note(1)
     now[0] += workers.LONGEST_LEFT_OUT
     assert lateness.allowed(4) == 4
+
+
+def waits() -> NativeFunction:
+    """A function of machine code that pauses as often as the number says that it is given."""
+    module = ir.Module("waits")
+    function = ir.Function(module, ir.FunctionType(I64, [POINTER]), "waits")
+    code = Code(function.append_basic_block("entry"), host_target())
+    with code.loop(code.number(0), code.read(I64, function.args[0], 8)):
+        code.pause()
+    code.ret(code.number(0))
+    return MachineCode(module, host_target()).function("waits", ctypes.c_int64)
+
+
+def test_a_worker_that_is_late_with_a_task_of_its_own_is_left_out_for_a_while():
+    crew, pauses = crew_of(1), np.array([100_000, 3_000_000])
+    order = Orders(crew, waits(), [pauses.ctypes.data, pauses.ctypes.data + 8])
+
+    def is_left_out() -> bool:
+        order.lead()
+        return crew.lateness.allowed(2) == 1
+
+    until(is_left_out)
+    order.lead()
+    assert order.words[ORDERS.index("asked")] == 1
+    pauses[:] = 3_000_000  # as long for both: nobody is late
+    crew.lateness = Lateness()
+    order.lead()
+    assert crew.lateness.allowed(2) == 2
 
 
 # ---- steps that threads share ------------------------------------------------------------------------------
