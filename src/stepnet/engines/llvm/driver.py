@@ -2,11 +2,11 @@
 
     for each block of steps:
         schedule   which sequence's step each lane is at: its row among the inputs, where it begins and ends
-        gather     the inputs' rows, and statics that are seen at every step
+        gather     inputs' rows that are not read in place, and statics that are seen at every step
         before     what needs no memory, on all rows of the block
         loop       step by step: new sequences get their initial memory, the phases run, ended ones leave it
         after      what feeds no memory, on all rows of the block
-        scatter    the outputs' rows
+        scatter    outputs' rows that are not written in place
 
 A lane starts its next sequence in the step after one ends, so nearly every step is full and nothing is
 padded. Lanes are sorted by how many steps they have, so those still at work are always the first ones. Memory
