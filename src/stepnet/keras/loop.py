@@ -17,6 +17,7 @@ from stepnet.keras.installed import installed
 from stepnet.keras.masks import Steps
 from stepnet.keras.records import note
 from stepnet.keras.steps import Traced, Way, called, in_full, masks_of, traced, value_of
+from stepnet.keras.whole import Whole, together
 from stepnet.torch.operator import untraced
 
 keras: Any = installed()
@@ -37,33 +38,34 @@ def inner_loop(
     if OWN_LOOP.get() is layer:  # Keras' loops call one another
         return theirs(sequences, initial_state, mask, training)
     states = initial_state if tree.is_nested(initial_state) else [initial_state]
-    if sequences.device.type == "meta":
-        return shapes(layer, sequences, states, bool(training))
+    whole = sequences if isinstance(sequences, Whole) else Whole(sequences)
+    if tree.flatten(whole.parts)[0].device.type == "meta":
+        return shapes(layer, whole, states, bool(training))
     run = untraced(answer)
-    return run(layer, theirs, sequences, states, mask, bool(training))
+    return run(layer, theirs, whole, states, mask, bool(training))
 
 
 def answer(
-    layer: Any, theirs: Callable[..., Results], sequences: Any, states: Any, mask: Any, training: bool
+    layer: Any, theirs: Callable[..., Results], whole: Whole, states: Any, mask: Any, training: bool
 ) -> Results:
     """The results, compiled or by Keras' own loop."""
     try:
-        loop = Loop.of(layer, sequences, states, mask, training)
+        loop = Loop.of(layer, whole, states, mask, training)
     except StepError as error:
         note(layer, str(error))
         token = OWN_LOOP.set(layer)
         try:
-            return theirs(sequences, states, mask, training)
+            return theirs(whole.parts, states, mask, training)
         finally:
             OWN_LOOP.reset(token)
     note(layer, None)
     return loop.run()
 
 
-def shapes(layer: Any, sequences: Any, states: Any, training: bool) -> Results:
+def shapes(layer: Any, whole: Whole, states: Any, training: bool) -> Results:
     """Results without numbers: of one step, for all of them."""
-    batch, time = sequences.shape[:2]
-    output, following = called(layer.cell, sequences[:, 0], states, training)
+    batch, time = whole.shape[:2]
+    output, following = called(layer.cell, whole[:, 0, :], states, training)
     outputs = output.unsqueeze(1).expand(batch, time, *output.shape[1:])
     return output, outputs, tree.pack_sequence_as(states, tree.flatten(following))
 
@@ -81,16 +83,16 @@ class Loop:
     way: Way
 
     @classmethod
-    def of(cls, layer: Any, x: Any, states: Any, mask: Any, training: bool) -> "Loop":
+    def of(cls, layer: Any, whole: Whole, states: Any, mask: Any, training: bool) -> "Loop":
         """The call; raises `StepError` for one that Keras' own loop is to run."""
         cell = layer.cell
-        mask = mask_of(mask, x)
-        check(layer, x, mask)
+        mask = mask_of(mask, whole)
+        check(layer, whole, mask)
         masks = masks_of(cell) if training else {}
         way = Way(training, layer.go_backwards, not layer.return_sequences, layer.unroll)
-        known = traced(cell, way, x[:, 0] if x.shape[1] else x.new_zeros(x.shape[0], *x.shape[2:]), states, masks)
+        known = traced(cell, way, whole[:, 0, :], states, masks)
         flat = [part for parts in masks.values() for part in parts]
-        return cls(layer, known, Steps.of(mask), x, states, flat, way)
+        return cls(layer, known, Steps.of(mask), together(whole.parts, 2), states, flat, way)
 
     def run(self) -> Results:
         """The results."""
@@ -120,7 +122,7 @@ class Loop:
         return end, outputs, states
 
 
-def mask_of(mask: Any, x: Any) -> Any:
+def mask_of(mask: Any, whole: Whole) -> Any:
     """The mask of a call as a tensor [batch, time]; raises `StepError` for one that is per feature."""
     if tree.is_nested(mask):
         mask = tree.flatten(mask)[0]
@@ -129,17 +131,18 @@ def mask_of(mask: Any, x: Any) -> Any:
     mask = keras.ops.convert_to_tensor(mask)
     while mask.ndim > 2 and mask.shape[-1] == 1:
         mask = mask.squeeze(-1)
-    if mask.shape != x.shape[:2]:
+    if mask.shape != whole.shape[:2]:
         raise StepError(
-            f"the mask is {list(mask.shape)}, and the sequences are {list(x.shape)}: a mask is [batch, time]"
+            f"the mask is {list(mask.shape)}, and the sequences are {list(whole.shape)}: a mask is [batch, time]"
         )
     return mask
 
 
-def check(layer: Any, x: Any, mask: Any) -> None:
+def check(layer: Any, whole: Whole, mask: Any) -> None:
     """Raises `StepError` for what Keras' own loop is to run."""
-    if x.device.type != "cpu":
-        raise StepError(f"the sequences are on {x.device}: machine code is for the CPU")
+    devices = {str(part.device) for part in tree.flatten(whole.parts)} - {"cpu"}
+    if devices:
+        raise StepError(f"the sequences are on {devices.pop()}: machine code is for the CPU")
     if torch.jit.is_tracing() or torch.compiler.is_exporting():
         raise StepError("the model is exported: its graph holds Keras' own operations")
     if getattr(layer, "use_cudnn", None) is True:

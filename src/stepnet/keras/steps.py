@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -18,13 +18,16 @@ import numpy as np
 from stepnet.errors import StepError, StepnetError
 from stepnet.keras.installed import installed
 from stepnet.keras.settings import MASKS, OWN, settings_of_cell
+from stepnet.keras.whole import apart, together
 from stepnet.rnn.declared import keep
 from stepnet.rnn.layers import LayerPrograms
 from stepnet.torch.bound import Runnable
 from stepnet.torch.lines import line_of_error
 from stepnet.torch.trace import trace
+from stepnet.trace.step import Spec
 
 keras: Any = installed()
+tree: Any = keras.tree
 torch: Any = installed("torch")
 AutocastScope: Any = installed("keras.src.backend.common.variables").AutocastScope
 
@@ -65,9 +68,13 @@ class Values(keras.StatelessScope):
 
 @dataclass
 class CellStep:
-    """A cell as a step on tensors. states: the structure of its states. read: the variables it has read."""
+    """A cell as a step on tensors.
+
+    like, states: tensors in the structures of its inputs and states. read: the variables it has read.
+    """
 
     cell: Any
+    like: Any
     states: Any
     variables: Sequence[Any]
     training: bool
@@ -79,13 +86,13 @@ class CellStep:
 
     def __call__(self, x: Any, memory: Any, params: Any, statics: Any = None) -> tuple[Any, Any]:
         """The output and the next states."""
-        states = keras.tree.pack_sequence_as(self.states, list(memory))
+        states = tree.pack_sequence_as(self.states, list(memory))
         tensors = [params[str(place)] for place in range(len(self.variables))]
         values = Values(self.variables, tensors)
         with values, AutocastScope(None), masked(self.cell, statics or {}):
-            output, following = called(self.cell, x, states, self.training)
+            output, following = called(self.cell, apart(x, self.like), states, self.training)
         self.read = list(values.read.values())
-        return output, tuple(keras.tree.flatten(following))
+        return output, tuple(tree.flatten(following))
 
 
 def called(cell: Any, x: Any, states: Any, training: bool) -> Any:
@@ -155,7 +162,7 @@ class Traced:
     holder: Holder = field(default_factory=Holder)
 
 
-TRACES = WeakKeyDictionary[Any, OrderedDict[Any, Traced]]()
+TRACES = WeakKeyDictionary[Any, OrderedDict[Any, Traced | StepError]]()
 """The traces of each cell so far."""
 
 SHARED = OrderedDict[Any, Runnable]()
@@ -172,20 +179,32 @@ def traced(cell: Any, way: Way, x: Any, states: Any, masks: dict[str, tuple[Any,
 
     Raises `StepError` for a cell that cannot be traced, with the operation and the line.
     """
-    settings, traces = settings_of_cell(cell), TRACES.setdefault(cell, OrderedDict[Any, Traced]())
-    flat = keras.tree.flatten(states)
+    settings, traces = settings_of_cell(cell), TRACES.setdefault(cell, OrderedDict())
+    flat = tree.flatten(states)
     variables = list(getattr(cell, "weights", ()))
     weights = tuple((variable.shape, variable.dtype) for variable in variables)
-    key = settings, way, form_of([x, *flat]), tuple(masks), form_of(keras.tree.flatten(masks)), weights
+    key = settings, way, form_of([*tree.flatten(x), *flat]), tuple(masks), form_of(tree.flatten(masks)), weights
     if key not in traces:
         run = SHARED.get(key) if is_own(cell) else None
-        known = Traced(run, tuple(variables)) if run else trace_cell(cell, way, x, states, masks, variables)
-        if settings_of_cell(cell) != settings:
-            raise StepError(f"the step of {type(cell).__name__} changes attributes of the cell")
-        keep(traces, key, known)
-        if is_own(cell):
-            keep(SHARED, key, known.runnable)
-    return traces[key]
+        keep(traces, key, Traced(run, tuple(variables)) if run else attempt(cell, way, x, states, masks))
+    known = traces[key]
+    if isinstance(known, StepError):
+        raise known
+    if is_own(cell) and key not in SHARED:
+        keep(SHARED, key, known.runnable)
+    return known
+
+
+def attempt(cell: Any, way: Way, x: Any, states: Any, masks: dict[str, tuple[Any, ...]]) -> Traced | StepError:
+    """What runs a cell, or the error that says why nothing does."""
+    before = settings_of_cell(cell)
+    try:
+        known = trace_cell(cell, way, x, states, masks, list(getattr(cell, "weights", ())))
+    except StepError as error:
+        return error
+    if settings_of_cell(cell) != before:
+        return StepError(f"the step of {type(cell).__name__} changes attributes of the cell as it runs")
+    return known
 
 
 def is_own(cell: Any) -> bool:
@@ -197,15 +216,15 @@ def trace_cell(
     cell: Any, way: Way, x: Any, states: Any, masks: dict[str, tuple[Any, ...]], variables: list[Any]
 ) -> Traced:
     """What runs a cell. variables: those that it is known to have; others are found by tracing it."""
-    memory = tuple(example(tensor) for tensor in keras.tree.flatten(states))
+    memory = tuple(example(tensor) for tensor in tree.flatten(states))
     statics = {name: tuple(map(example, parts)) for name, parts in masks.items()} or None
-    step = CellStep(cell, states, variables, way.training)
+    step = CellStep(cell, x, states, variables, way.training)
     params = {str(place): value_of(variable).detach() for place, variable in enumerate(variables)}
     try:
         with computing_in(cell, torch.empty(0, dtype=memory[0].dtype)):
             rnn = trace(
                 step,
-                (example(x), memory, params),
+                (example(together(x, 1)), memory, params),
                 statics=statics,
                 reverse=way.reverse,
                 unroll=UNROLLED if way.unroll else 1,
@@ -215,8 +234,9 @@ def trace_cell(
         raise StepError(text if "\n  at " in text else f"{text}\n  at {line_of_error(error)}") from error
     if {id(variable) for variable in step.read} != {id(variable) for variable in variables}:
         return trace_cell(cell, way, x, states, masks, step.read)
-    nothing = np.zeros((0, 0, *x.shape[1:]), rnn.inputs.dtype)
-    empty = keras.tree.map_structure(lambda tensor: tensor[:0].numpy(), statics) if statics else None
+    spec = cast("Spec", rnn.inputs)
+    nothing = np.zeros((0, 0, *spec.shape), spec.dtype)
+    empty = tree.map_structure(lambda tensor: tensor[:0].numpy(), statics) if statics else None
     program = LayerPrograms(rnn).read(nothing, None, empty, None, way.last_only).program
     return Traced(Runnable(program), tuple(variables))
 
