@@ -16,7 +16,8 @@ from stepnet.errors import StepError
 from stepnet.keras.installed import installed
 from stepnet.keras.masks import Steps
 from stepnet.keras.records import note
-from stepnet.keras.steps import Traced, Way, called, in_full, masks_of, traced, value_of
+from stepnet.keras.steps import Form, called, in_full, masks_of, value_of
+from stepnet.keras.traces import Traced, Way, traced
 from stepnet.keras.whole import Whole, together
 from stepnet.torch.operator import untraced
 
@@ -90,7 +91,7 @@ class Loop:
         check(layer, whole, mask)
         masks = masks_of(cell) if training else {}
         way = Way(training, layer.go_backwards, not layer.return_sequences, layer.unroll)
-        known = traced(cell, way, whole[:, 0, :], states, masks)
+        known = traced(cell, way, Form(whole[:, 0, :], states, masks))
         flat = [part for parts in masks.values() for part in parts]
         return cls(layer, known, Steps.of(mask), together(whole.parts, 2), states, flat, way)
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from stepnet.keras.cells import MASKS
 from stepnet.keras.installed import installed
 
 keras: Any = installed()
@@ -26,8 +27,6 @@ OWN: dict[Any, tuple[str, ...]] = {
 """The attributes that the steps of Keras' own cells read."""
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
-MASKS = ("_dropout_mask", "_recurrent_dropout_mask")
-"""Where Keras' cells keep the dropout masks of a call."""
 
 
 def kept_by_keras() -> frozenset[str]:

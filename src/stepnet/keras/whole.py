@@ -3,10 +3,10 @@
     (a [batch, time, 3], b [batch, time, 2, 2])   <->   data [batch, time, 7]
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 from stepnet.keras.installed import installed
 
@@ -59,12 +59,14 @@ def apart(x: Any, like: Any) -> Any:
 
 def is_shape(shape: Any) -> bool:
     """Whether this is one shape, and not a structure of them."""
-    return not isinstance(shape, Sequence) or all(size is None or isinstance(size, int) for size in shape)
+    if isinstance(shape, Mapping):
+        return False
+    return all(size is None or isinstance(size, int) for size in cast("Sequence[Any]", shape))
 
 
 def shapes_in(shapes: Any) -> list[Any]:
     """The shapes of a structure of them, in order."""
     if is_shape(shapes):
         return [shapes]
-    parts = shapes.values() if isinstance(shapes, dict) else shapes
+    parts = cast("Mapping[Any, Any]", shapes).values() if isinstance(shapes, Mapping) else shapes
     return [shape for part in parts for shape in shapes_in(part)]
