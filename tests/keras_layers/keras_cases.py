@@ -27,7 +27,7 @@ MASKS: dict[str, Array | None] = {
 STATES = {"SimpleRNN": 1, "GRU": 1, "LSTM": 2}
 
 
-def numbers(*shape: int, seed: int = 0, dtype: str = "float64") -> Array:
+def numbers(*shape: int, seed: int = 0, dtype: str = "float32") -> Array:
     """Some numbers."""
     return np.random.default_rng([seed, *shape]).normal(size=shape).astype(dtype)
 

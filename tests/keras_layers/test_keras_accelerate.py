@@ -30,8 +30,8 @@ def pytest_terminal_summary(terminalreporter):
     terminalreporter.write_line(f"fast and slow: {tuple(stepnet.keras.counters())}")
 '''
 FILES = {  # of Keras 3.15: how many tests pass and are skipped, and whether Keras' own loop is to run some
-    "rnn_test": (14, 0, False),
     "lstm_test": (6, 0, False),
+    "rnn_test": (14, 0, False),
     "gru_test": (8, 2, False),
     "simple_rnn_test": (5, 0, False),
     "bidirectional_test": (12, 1, False),
@@ -50,7 +50,7 @@ def unpatched() -> bool:
     return all(vars(kind)[name] is theirs for (kind, name), theirs in THEIRS.items())
 
 
-@pytest.mark.long(every=6)
+@pytest.mark.long(every=7)
 @pytest.mark.parametrize("file", FILES)
 def test_keras_own_tests_pass_with_it_on(file: str, tmp_path: Path):
     (tmp_path / "accelerated.py").write_text(PLUGIN)
@@ -89,7 +89,7 @@ def model_of(where: Any) -> Any:
 
 
 def test_a_loaded_model_is_run_until_it_is_undone(tmp_path: Path):
-    saved, x = model_of(keras.layers), numbers(BATCH, STEPS, INPUTS, dtype="float32")
+    saved, x = model_of(keras.layers), numbers(BATCH, STEPS, INPUTS)
     saved.save(tmp_path / "model.keras")
     right = saved.predict(x, verbose=0)
     done = stepnet.keras.accelerate()
@@ -107,7 +107,7 @@ def test_a_loaded_model_is_run_until_it_is_undone(tmp_path: Path):
 
 
 def test_accelerations_may_overlap():
-    layer, x = keras.layers.LSTM(UNITS), numbers(BATCH, STEPS, INPUTS, dtype="float32")
+    layer, x = keras.layers.LSTM(UNITS), numbers(BATCH, STEPS, INPUTS)
     outer = stepnet.keras.accelerate()
     with stepnet.keras.accelerate():
         pass
@@ -125,7 +125,7 @@ def test_it_ends_where_an_error_leaves_the_block():
 
 
 def test_our_layers_keep_config_and_files(tmp_path: Path):
-    ours, x = model_of(stepnet.keras), numbers(BATCH, STEPS, INPUTS, dtype="float32")
+    ours, x = model_of(stepnet.keras), numbers(BATCH, STEPS, INPUTS)
     right = ours.predict(x, verbose=0)
     for theirs, layer in zip(model_of(keras.layers).layers, ours.layers, strict=True):
         assert theirs.get_config().keys() == layer.get_config().keys()
@@ -133,12 +133,6 @@ def test_our_layers_keep_config_and_files(tmp_path: Path):
     loaded = keras.saving.load_model(tmp_path / "ours.keras")
     assert type(loaded.layers[2]) is stepnet.keras.GRU
     np.testing.assert_array_equal(loaded.predict(x, verbose=0), right)
-    theirs = model_of(keras.layers)
-    theirs.set_weights(ours.get_weights())
-    theirs.save(tmp_path / "theirs.keras")
-    swapped = keras.saving.load_model(tmp_path / "theirs.keras", {"GRU": stepnet.keras.GRU})
-    assert type(swapped.layers[2]) is stepnet.keras.GRU
-    np.testing.assert_allclose(swapped.predict(x, verbose=0), right, atol=1e-6)
 
 
 def test_a_report_says_what_it_knows():
@@ -152,7 +146,7 @@ def test_a_report_says_what_it_knows():
 def test_convolutions_run_keras_own_loop():
     layer = keras.layers.ConvLSTM1D(2, 3)
     with stepnet.keras.accelerate(), Counted() as counted:
-        layer(numbers(2, 3, 8, 1, dtype="float32"))
-        layer(numbers(2, 3, 8, 1, dtype="float32"))
+        layer(numbers(2, 3, 8, 1))
+        layer(numbers(2, 3, 8, 1))
     assert (counted.fast, counted.slow) == (0, 2)
     assert list(stepnet.keras.report(layer).left) == [layer.path]

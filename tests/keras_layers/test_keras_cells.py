@@ -73,7 +73,7 @@ def test_a_cell_that_is_no_layer_has_its_gradients():
     layers = keras.layers.RNN(cells[0]), stepnet.keras.RNN(cells[1])
     gradients = []
     for layer, cell in zip(layers, cells, strict=True):
-        layer(numbers(BATCH, STEPS, INPUTS, dtype="float32")).square().sum().backward()
+        layer(numbers(BATCH, STEPS, INPUTS)).square().sum().backward()
         gradients.append({"W": cell.kernel.value.grad.numpy(), "R": cell.recurrent.value.grad.numpy()})
     assert_same(gradients[1], gradients[0])
 
@@ -154,13 +154,13 @@ class Assigning(Gated):
 def test_what_cannot_be_traced_runs_keras_own_loop_and_says_why(cell: Any, why: str, line: str):
     theirs, ours = both(cell)
     with Counted() as counted:
-        outputs = ours(numbers(BATCH, STEPS, INPUTS, dtype="float32"), training=cell is Dropping)
+        outputs = ours(numbers(BATCH, STEPS, INPUTS), training=cell is Dropping)
     assert (counted.fast, counted.slow) == (0, 1)
     reason = stepnet.keras.report(ours).left[ours.path]
     assert why in reason
     assert not line or ("test_keras_cells.py:" in reason and line in reason)
     if cell is not Dropping:
-        right = theirs(numbers(BATCH, STEPS, INPUTS, dtype="float32"))
+        right = theirs(numbers(BATCH, STEPS, INPUTS))
         for one, other in zip(outputs, right, strict=True):
             torch.testing.assert_close(one, other)
 
@@ -209,7 +209,7 @@ class Two(keras.layers.Layer):
 
 def test_several_inputs_at_once():
     ours = stepnet.keras.RNN(Two(), return_sequences=True)
-    a, b = (torch.tensor(numbers(BATCH, STEPS, *sizes, dtype="float32")) for sizes in ((3,), (2, 2)))
+    a, b = (torch.tensor(numbers(BATCH, STEPS, *sizes)) for sizes in ((3,), (2, 2)))
     a.requires_grad_()
     outputs = ours({"a": a, "b": b})
     assert stepnet.keras.report(ours).left == {}
@@ -228,7 +228,7 @@ def test_several_inputs_at_once():
 def test_low_precision_of_a_cell_with_layers_in_it():
     ours = stepnet.keras.RNN(Gated(dtype="mixed_bfloat16"), dtype="mixed_bfloat16")
     exact = keras.layers.RNN(Gated())
-    x = numbers(BATCH, STEPS, INPUTS, dtype="float32")
+    x = numbers(BATCH, STEPS, INPUTS)
     for layer in (ours, exact):
         layer.build(x.shape)
     exact.set_weights(ours.get_weights())

@@ -39,7 +39,7 @@ def test_states_of_both_directions_under_a_mask(merge_mode: str | None):
     theirs = keras.layers.Bidirectional(keras.layers.GRU(UNITS, **options), **inner)
     ours = stepnet.keras.Bidirectional(stepnet.keras.GRU(UNITS, **options), **inner)
     same_weights(theirs, ours)
-    x, mask = torch.tensor(numbers(BATCH, STEPS, INPUTS, dtype="float32")), torch.tensor(MASKS["gaps"])
+    x, mask = torch.tensor(numbers(BATCH, STEPS, INPUTS)), torch.tensor(MASKS["gaps"])
     with pytest.raises(TypeError):
         theirs(x, mask=mask)
     with Counted() as counted:
@@ -69,7 +69,6 @@ WRONG: dict[str, Any] = {
     "states": lambda layer: layer(np.ones((2, 5, INPUTS), "float32"), initial_state=[np.ones((2, UNITS + 1))]),
     "rows of states": lambda layer: layer(np.ones((2, 5, INPUTS), "float32"), initial_state=[np.ones((3, UNITS))]),
     "mask": lambda layer: layer(np.ones((2, 5, INPUTS), "float32"), mask=np.ones((2, 4), bool)),
-    "unroll": lambda layer: type(layer)(UNITS, unroll=True)(keras.Input((None, INPUTS))),
     "units": lambda layer: type(layer)(-1),
     "activation": lambda layer: type(layer)(UNITS, activation="none of them"),
     "stateful": lambda layer: type(layer)(UNITS, stateful=True)(keras.Input((5, INPUTS))),
@@ -79,17 +78,25 @@ WRONG: dict[str, Any] = {
 }
 
 
+def raised(call: Any, layer: Any) -> type[Exception] | None:
+    """The type of the error that a call raises."""
+    try:
+        call(layer)
+    except Exception as error:
+        return type(error)
+    return None
+
+
 @pytest.mark.parametrize("wrong", WRONG)
 def test_wrong_calls_raise_what_keras_raises(wrong: str):
     theirs, ours = pair("GRU")
-    with pytest.raises(Exception, match="") as right:
-        WRONG[wrong](theirs)
-    with pytest.raises(right.type, match=""):
-        WRONG[wrong](ours)
+    right = raised(WRONG[wrong], theirs)
+    assert right is not None
+    assert raised(WRONG[wrong], ours) is right
 
 
 def test_another_batch_of_a_stateful_layer_is_refused():
     for layer in pair("LSTM", stateful=True):
-        layer(numbers(BATCH, STEPS, INPUTS, dtype="float32"))
+        layer(numbers(BATCH, STEPS, INPUTS))
         with pytest.raises(ValueError, match="the batch size of the input sequences must be the same"):
-            layer(numbers(BATCH + 1, STEPS, INPUTS, dtype="float32"))
+            layer(numbers(BATCH + 1, STEPS, INPUTS))

@@ -66,7 +66,7 @@ def test_every_two_arguments_together(options: dict[str, Any]):
 @pytest.mark.parametrize("return_sequences", [True, False])
 def test_predictions_are_those_of_keras(mask: str, return_sequences: bool):
     theirs, ours = pair("LSTM", return_sequences=return_sequences, return_state=True, go_backwards=True)
-    x, steps = numbers(BATCH, STEPS, INPUTS, dtype="float32"), MASKS[mask]
+    x, steps = numbers(BATCH, STEPS, INPUTS), MASKS[mask]
     with torch.no_grad():
         for _ in range(3):  # the third call of a form is prepared
             pairs = zip(ours(x, mask=steps), theirs(x, mask=steps), strict=True)
@@ -75,7 +75,7 @@ def test_predictions_are_those_of_keras(mask: str, return_sequences: bool):
 
 def test_changed_weights_are_used():
     theirs, ours = pair("GRU")
-    x = numbers(BATCH, STEPS, INPUTS, dtype="float32")
+    x = numbers(BATCH, STEPS, INPUTS)
     for number in range(3):
         for layer in (theirs, ours):
             layer.cell.kernel.assign(numbers(INPUTS, 3 * UNITS, seed=number))
@@ -90,7 +90,7 @@ def test_states_are_kept_while_it_is_trained(kind: str):
     _, ours = pair(kind, return_sequences=True, stateful=True)
     states = None
     for number in range(3):
-        x, answers = numbers(BATCH, STEPS, INPUTS, seed=number, dtype="float32"), []
+        x, answers = numbers(BATCH, STEPS, INPUTS, seed=number), []
         # Keras' own stateful layers cannot be trained on torch: the states of theirs are handed on here.
         outputs, *states = theirs(x, initial_state=states and [state.detach() for state in states])
         for layer, given in ((ours, ours(x, training=True)), (theirs, outputs)):
@@ -132,7 +132,7 @@ def test_the_seed_of_dropout_draws_what_keras_draws():
 
 def test_low_precision_is_computed_in_float32():
     theirs, ours = pair("LSTM", dtype="mixed_bfloat16", return_sequences=True, dropout=0.3, seed=1)
-    x = torch.tensor(numbers(BATCH, STEPS, INPUTS, dtype="float32"))
+    x = torch.tensor(numbers(BATCH, STEPS, INPUTS))
     exact = keras.layers.LSTM(UNITS, return_sequences=True, dropout=0.3, seed=1)
     exact.build(x.shape)
     exact.set_weights(theirs.get_weights())
@@ -146,7 +146,7 @@ def test_low_precision_is_computed_in_float32():
 
 
 def test_a_fit_ends_where_that_of_keras_ends():
-    x, y = numbers(32, STEPS, INPUTS, dtype="float32"), numbers(32, 1, seed=1, dtype="float32")
+    x, y = numbers(32, STEPS, INPUTS), numbers(32, 1, seed=1)
     losses, weights = [], []
     for where in (keras.layers, stepnet.keras):
         keras.utils.set_random_seed(5)

@@ -88,7 +88,7 @@ class Loop:
         """The call; raises `StepError` for one that Keras' own loop is to run."""
         cell = layer.cell
         mask = mask_of(mask, whole)
-        check(layer, whole, mask)
+        check(layer, whole, states, mask)
         masks = masks_of(cell) if training else {}
         way = Way(training, layer.go_backwards, not layer.return_sequences, layer.unroll)
         known = traced(cell, way, Form(whole[:, 0, :], states, masks))
@@ -139,8 +139,12 @@ def mask_of(mask: Any, whole: Whole) -> Any:
     return mask
 
 
-def check(layer: Any, whole: Whole, mask: Any) -> None:
+def check(layer: Any, whole: Whole, states: Any, mask: Any) -> None:
     """Raises `StepError` for what Keras' own loop is to run."""
+    batch = whole.shape[0]
+    for state in tree.flatten(states):
+        if state.shape[0] != batch:
+            raise StepError(f"an initial state is {list(state.shape)}, and there are {batch} sequences")
     devices = {str(part.device) for part in tree.flatten(whole.parts)} - {"cpu"}
     if devices:
         raise StepError(f"the sequences are on {devices.pop()}: machine code is for the CPU")
