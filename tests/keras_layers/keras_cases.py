@@ -1,20 +1,19 @@
 """Layers of Keras and ours with the same weights, what they are given, and what they answer."""
 
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
-import keras
 import numpy as np
-import pytest
 import torch
 from tolerance import distance
 
 import stepnet.keras
 from stepnet.net.tolerance import tolerance
 
+keras: Any = import_module("keras")  # few of its types are known
+ops: Any = keras.ops
 Array = np.ndarray
-KERAS_WARNS = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-"""For tests in which Keras makes arrays of its variables."""
 BATCH, STEPS, INPUTS, UNITS = 4, 6, 3, 5
 LENGTHS = np.array([6, 3, 0, 1])
 MASKS: dict[str, Array | None] = {
@@ -56,7 +55,7 @@ class Call:
     def answers(self, layer: Any) -> dict[str, Array]:
         """What a layer gives, and the gradients of everything that has some, by name."""
         x = torch.tensor(numbers(*self.shape, dtype=self.dtype), requires_grad=True)
-        sizes = [size for size in layer.state_size] if self.begin else []
+        sizes = list(layer.state_size) if self.begin else []
         states = [
             torch.tensor(numbers(self.shape[0], size, seed=7 + place, dtype=self.dtype), requires_grad=True)
             for place, size in enumerate(sizes)
@@ -72,7 +71,9 @@ class Call:
         results = list(keras.tree.flatten(given))
         weights = {weight.path.rpartition("/")[2]: weight.value for weight in layer.trainable_weights}
         inputs = {"x": x, **weights, **{f"state {place}": state for place, state in enumerate(states)}}
-        total = sum((one * torch.cos(torch.arange(one.numel())).reshape(one.shape)).sum() for one in results)
+        total: Any = sum(
+            (one * torch.cos(torch.arange(one.numel())).reshape(one.shape)).sum() for one in results
+        )
         gradients = torch.autograd.grad(total, list(inputs.values()), allow_unused=True)
         named = {f"d {name}": one for name, one in zip(inputs, gradients, strict=True) if one is not None}
         named |= {f"result {place}": one for place, one in enumerate(results)}
@@ -83,7 +84,7 @@ def assert_same(ours: dict[str, Array], theirs: dict[str, Array], steps: int = S
     """Asserts that answers agree but for rounding: each may be off by the tolerance."""
     assert ours.keys() == theirs.keys()
     for name, right in theirs.items():
-        assert ours[name].shape == right.shape and ours[name].dtype == right.dtype, name
+        assert (ours[name].shape, ours[name].dtype) == (right.shape, right.dtype), name
         away, most = distance(ours[name], right), 2 * tolerance(right.dtype, steps, UNITS)
         assert away <= most, f"{name} is {away:.3g} away, where {most:.3g} is allowed"
 

@@ -1,5 +1,5 @@
-"""`accelerate` makes stepnet run Keras' own layers and loaded models, until it is undone; Keras' own tests pass
-with it on.
+"""`accelerate` makes stepnet run Keras' own layers and loaded models, until it is undone; Keras' own tests
+pass with it on.
 """
 
 import re
@@ -8,17 +8,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
-from keras_cases import BATCH, INPUTS, KERAS_WARNS, STEPS, UNITS, Counted, numbers
+from keras_cases import BATCH, INPUTS, STEPS, UNITS, Counted, keras, numbers
 
 import stepnet.keras
 from stepnet.errors import InputError
 from stepnet.keras.accelerate import THEIRS
 
-pytestmark = KERAS_WARNS
-PLUGIN = '''
+PLUGIN = """
 import stepnet.keras
 
 def pytest_configure(config):
@@ -28,7 +26,7 @@ def pytest_configure(config):
 
 def pytest_terminal_summary(terminalreporter):
     terminalreporter.write_line(f"fast and slow: {tuple(stepnet.keras.counters())}")
-'''
+"""
 FILES = {  # of Keras 3.15: how many tests pass and are skipped, and whether Keras' own loop is to run some
     "lstm_test": (6, 0, False),
     "rnn_test": (14, 0, False),
@@ -54,7 +52,18 @@ def unpatched() -> bool:
 @pytest.mark.parametrize("file", FILES)
 def test_keras_own_tests_pass_with_it_on(file: str, tmp_path: Path):
     (tmp_path / "accelerated.py").write_text(PLUGIN)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "accelerated", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "accelerated",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+    ]
     command += ["-c", str(tmp_path / "none.ini"), "--rootdir", str(tmp_path), "-W", "ignore"]
     (tmp_path / "none.ini").write_text("[pytest]\n")
     source = Path(stepnet.keras.__file__).parents[2]
@@ -63,7 +72,12 @@ def test_keras_own_tests_pass_with_it_on(file: str, tmp_path: Path):
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        env={"KERAS_BACKEND": "torch", "PYTHONPATH": f"{source}:{tmp_path}", "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"},
+        env={
+            "KERAS_BACKEND": "torch",
+            "PYTHONPATH": f"{source}:{tmp_path}",
+            "HOME": str(tmp_path),
+            "OMP_NUM_THREADS": "1",
+        },
         check=False,
     )
     passed, skipped, slow = FILES[file]
@@ -71,7 +85,8 @@ def test_keras_own_tests_pass_with_it_on(file: str, tmp_path: Path):
     assert counts is not None, run.stdout + run.stderr
     print(file, counts[0])
     text = f"{passed} passed" + (f", {skipped} skipped" if skipped else "")
-    assert text in run.stdout and "failed" not in run.stdout, run.stdout
+    assert text in run.stdout, run.stdout
+    assert "failed" not in run.stdout, run.stdout
     assert (int(counts[2]) > 0) is slow
 
 
@@ -103,7 +118,8 @@ def test_a_loaded_model_is_run_until_it_is_undone(tmp_path: Path):
     done.undo()
     with Counted() as counted:
         loaded.predict(x, verbose=0)
-    assert counted.fast == 0 and unpatched()
+    assert counted.fast == 0
+    assert unpatched()
 
 
 def test_accelerations_may_overlap():

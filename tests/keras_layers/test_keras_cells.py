@@ -2,16 +2,24 @@
 
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 import torch
-from keras import ops
-from keras_cases import BATCH, INPUTS, KERAS_WARNS, STEPS, UNITS, Call, Counted, assert_same, numbers, same_weights
+from keras_cases import (
+    BATCH,
+    INPUTS,
+    STEPS,
+    UNITS,
+    Call,
+    Counted,
+    assert_same,
+    keras,
+    numbers,
+    ops,
+    same_weights,
+)
 
 import stepnet.keras
-
-pytestmark = KERAS_WARNS
 
 
 class Gated(keras.layers.Layer):
@@ -20,7 +28,10 @@ class Gated(keras.layers.Layer):
     def __init__(self, units: int = UNITS, slope: float = 1.0, **options: Any) -> None:
         super().__init__(**options)
         self.units, self.slope, self.state_size, self.output_size = units, slope, [units, units], units
-        self.gates, self.drop = keras.layers.Dense(2 * units, dtype=self.dtype_policy), keras.layers.Dropout(0.5)
+        self.gates, self.drop = (
+            keras.layers.Dense(2 * units, dtype=self.dtype_policy),
+            keras.layers.Dropout(0.5),
+        )
 
     def build(self, shape: Any) -> None:
         self.gates.build((shape[0], shape[1] + self.units))
@@ -174,10 +185,16 @@ def test_a_cell_that_draws_is_compiled_where_it_does_not():
 STACKS: dict[str, Any] = {
     "own": lambda: [
         keras.layers.LSTMCell(4, dropout=0.3, recurrent_dropout=0.2, seed=1),
-        keras.layers.StackedRNNCells([keras.layers.GRUCell(3, reset_after=False), keras.layers.SimpleRNNCell(4)]),
+        keras.layers.StackedRNNCells(
+            [keras.layers.GRUCell(3, reset_after=False), keras.layers.SimpleRNNCell(4)]
+        ),
         keras.layers.GRUCell(UNITS, dropout=0.3, seed=2, implementation=1, recurrent_dropout=0.1),
     ],
-    "mixed": lambda: [keras.layers.LSTMCell(4, dropout=0.3, seed=1), Gated(), keras.layers.SimpleRNNCell(2, "exponential")],
+    "mixed": lambda: [
+        keras.layers.LSTMCell(4, dropout=0.3, seed=1),
+        Gated(),
+        keras.layers.SimpleRNNCell(2, "exponential"),
+    ],
 }
 
 
@@ -203,7 +220,9 @@ class Two(keras.layers.Layer):
         self.second = self.add_weight(shape=(*second, UNITS), name="second")
 
     def call(self, inputs: Any, states: Any) -> Any:
-        h = ops.tanh(inputs["a"] @ self.first + ops.einsum("nij,ijk->nk", inputs["b"], self.second) + states[0])
+        h = ops.tanh(
+            inputs["a"] @ self.first + ops.einsum("nij,ijk->nk", inputs["b"], self.second) + states[0]
+        )
         return h, [h]
 
 
@@ -219,7 +238,10 @@ def test_several_inputs_at_once():
         h = torch.tanh(a[:, step] @ ours.cell.first.value + second + h)
         right.append(h)
     torch.testing.assert_close(outputs, torch.stack(right, 1))
-    gradients = [torch.autograd.grad(y.square().sum(), [a, ours.cell.second.value]) for y in (outputs, torch.stack(right, 1))]
+    gradients = [
+        torch.autograd.grad(y.square().sum(), [a, ours.cell.second.value])
+        for y in (outputs, torch.stack(right, 1))
+    ]
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other)
     assert ours.compute_output_shape({"a": (2, 6, 3), "b": (2, 6, 2, 2)}) == (2, 6, UNITS)
@@ -234,6 +256,6 @@ def test_low_precision_of_a_cell_with_layers_in_it():
     exact.set_weights(ours.get_weights())
     with Counted() as counted:
         outputs = ours(x)
-    assert counted.fast == 1 and outputs.dtype == torch.bfloat16
+    assert (counted.fast, outputs.dtype) == (1, torch.bfloat16)
     assert ours.cell.compute_dtype == ours.cell.gates.compute_dtype == "bfloat16"
     np.testing.assert_allclose(outputs.detach().float(), exact(x).detach(), atol=0.03)

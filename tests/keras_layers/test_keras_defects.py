@@ -2,15 +2,25 @@
 
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 import torch
-from keras_cases import BATCH, INPUTS, KERAS_WARNS, MASKS, STEPS, UNITS, Call, Counted, assert_same, numbers, pair, same_weights
+from keras_cases import (
+    BATCH,
+    INPUTS,
+    MASKS,
+    STEPS,
+    UNITS,
+    Call,
+    Counted,
+    assert_same,
+    keras,
+    numbers,
+    pair,
+    same_weights,
+)
 
 import stepnet.keras
-
-pytestmark = KERAS_WARNS
 
 
 @pytest.mark.parametrize("mask", ["right", "gaps"])
@@ -48,7 +58,9 @@ def test_states_of_both_directions_under_a_mask(merge_mode: str | None):
     flat = keras.tree.flatten(given)
     masks = [keras.src.backend.get_keras_mask(one) for one in flat]  # of each output, and of no state
     assert [one is not None for one in masks] == [True] * (len(flat) - 2) + [False, False]
-    plain = keras.layers.Bidirectional(keras.layers.GRU(UNITS, return_state=True, return_sequences=True), **inner)
+    plain = keras.layers.Bidirectional(
+        keras.layers.GRU(UNITS, return_state=True, return_sequences=True), **inner
+    )
     plain.build(x.shape)
     plain.set_weights(ours.get_weights()[: len(plain.get_weights())])
     for one, other in zip(flat, keras.tree.flatten(plain(x, mask=mask)), strict=True):
@@ -66,8 +78,12 @@ def test_dropout_of_each_gate_alone():
 WRONG: dict[str, Any] = {
     "features": lambda layer: layer(np.ones((2, 5, INPUTS + 1), "float32")),
     "axes": lambda layer: layer(np.ones((2, INPUTS), "float32")),
-    "states": lambda layer: layer(np.ones((2, 5, INPUTS), "float32"), initial_state=[np.ones((2, UNITS + 1))]),
-    "rows of states": lambda layer: layer(np.ones((2, 5, INPUTS), "float32"), initial_state=[np.ones((3, UNITS))]),
+    "states": lambda layer: layer(
+        np.ones((2, 5, INPUTS), "float32"), initial_state=[np.ones((2, UNITS + 1))]
+    ),
+    "rows of states": lambda layer: layer(
+        np.ones((2, 5, INPUTS), "float32"), initial_state=[np.ones((3, UNITS))]
+    ),
     "mask": lambda layer: layer(np.ones((2, 5, INPUTS), "float32"), mask=np.ones((2, 4), bool)),
     "units": lambda layer: type(layer)(-1),
     "activation": lambda layer: type(layer)(UNITS, activation="none of them"),

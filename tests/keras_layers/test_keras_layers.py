@@ -2,16 +2,27 @@
 
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 import torch
-from keras_cases import BATCH, KERAS_WARNS, INPUTS, MASKS, STATES, STEPS, UNITS, Call, Counted, assert_same, numbers, pair
+from keras_cases import (
+    BATCH,
+    INPUTS,
+    MASKS,
+    STATES,
+    STEPS,
+    UNITS,
+    Call,
+    Counted,
+    assert_same,
+    keras,
+    numbers,
+    pair,
+)
 from pairs import pairwise
 
 import stepnet.keras
 
-pytestmark = KERAS_WARNS
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "kind": ("SimpleRNN", "GRU", "LSTM"),
     "mask": tuple(MASKS),
@@ -69,8 +80,8 @@ def test_predictions_are_those_of_keras(mask: str, return_sequences: bool):
     x, steps = numbers(BATCH, STEPS, INPUTS), MASKS[mask]
     with torch.no_grad():
         for _ in range(3):  # the third call of a form is prepared
-            pairs = zip(ours(x, mask=steps), theirs(x, mask=steps), strict=True)
-            assert_same(*({str(n): one.numpy() for n, one in enumerate(ones)} for ones in zip(*pairs, strict=True)))
+            for one, other in zip(ours(x, mask=steps), theirs(x, mask=steps), strict=True):
+                assert_same({"y": one.numpy()}, {"y": other.numpy()})
 
 
 def test_changed_weights_are_used():
@@ -97,7 +108,7 @@ def test_states_are_kept_while_it_is_trained(kind: str):
             given.square().sum().backward()
             gradients = {weight.name: weight.value.grad.numpy() for weight in layer.trainable_weights}
             answers.append({"y": given.detach().numpy(), **gradients})
-        assert_same(*answers, 3 * STEPS)
+        assert_same(answers[0], answers[1], 3 * STEPS)
         kept = zip(ours.states, states, strict=True)
         for state, last in kept:
             np.testing.assert_allclose(state.numpy(), last.detach().numpy(), atol=1e-5)
@@ -116,18 +127,19 @@ def test_sequences_of_any_size(kind: str, shape: tuple[int, ...]):
         return
     assert answers["result 0"].shape == (*shape[:2], UNITS)
     for place in range(STATES[kind]):  # as nothing ran, they are those it began with
-        begun = numbers(shape[0], UNITS, seed=7 + place)
+        begun = numbers(shape[0], UNITS, seed=7 + place, dtype="float64")
         np.testing.assert_array_equal(answers[f"result {place + 1}"], begun)
     assert not answers["d kernel"].any()
 
 
 def test_the_seed_of_dropout_draws_what_keras_draws():
     theirs, ours = pair("GRU", dropout=0.3, recurrent_dropout=0.3, seed=11)
+    seen = list[Any]()
     for _ in range(3):
-        answers = [Call(training=True).answers(layer) for layer in (ours, theirs)]
-        assert_same(*answers)
-    again = Call(training=True).answers(ours)
-    assert abs(again["result 0"] - answers[0]["result 0"]).max() > 1e-3
+        drawn = Call(training=True).answers(ours)
+        assert_same(drawn, Call(training=True).answers(theirs))
+        seen.append(drawn["result 0"])
+    assert abs(seen[0] - seen[1]).max() > 1e-3
 
 
 def test_low_precision_is_computed_in_float32():
@@ -140,7 +152,7 @@ def test_low_precision_is_computed_in_float32():
         outputs = ours(x, training=True)
     assert counted.fast == 1
     outputs.float().square().sum().backward()
-    assert outputs.dtype == torch.bfloat16 and ours.cell.kernel.value.grad.dtype == torch.float32
+    assert (outputs.dtype, ours.cell.kernel.value.grad.dtype) == (torch.bfloat16, torch.float32)
     away = [abs(one.float() - exact(x, training=True)).max() for one in (outputs, theirs(x, training=True))]
     assert away[0] < 0.03, away
 
@@ -161,7 +173,8 @@ def test_a_fit_ends_where_that_of_keras_ends():
         model.compile(keras.optimizers.SGD(0.1), "mse")
         with Counted() as counted:
             losses.append(model.fit(x, y, epochs=3, batch_size=8, verbose=0).history["loss"])
-        assert counted.slow == 0 and (counted.fast > 0) == (where is stepnet.keras)
+        assert counted.slow == 0
+        assert (counted.fast > 0) == (where is stepnet.keras)
         weights.append(model.get_weights())
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
     for ours, theirs in zip(weights[1], weights[0], strict=True):

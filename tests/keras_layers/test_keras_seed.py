@@ -5,16 +5,13 @@ three layers: here with values and gradients, which are those of Keras' own laye
 from collections.abc import Callable
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 import torch
-from keras import ops
-from keras_cases import KERAS_WARNS, STATES, Call, Counted, assert_same, numbers, same_weights
+from keras_cases import STATES, Call, Counted, assert_same, keras, numbers, ops, same_weights
 
 import stepnet.keras
 
-pytestmark = KERAS_WARNS
 SAMPLES, TIMESTEPS, INPUTS, UNITS = 2, 5, 4, 3
 SHAPE = (SAMPLES, TIMESTEPS, INPUTS)
 each_layer = pytest.mark.parametrize("kind", STATES)
@@ -24,11 +21,13 @@ Maker = Callable[[Any], Any]
 def assert_trains_alike(make: Maker, inputs: Any, rate: float = 0.3) -> Any:
     """Asserts that a model trains like the same one of Keras' layers; gives ours.
 
-    make: gives the model of the layers of a module. What a step of gradient descent changes are the gradients.
+    make: gives the model of the layers of a module. What a step of gradient descent changes is the gradient.
     """
     theirs, ours = make(keras.layers), make(stepnet.keras)
-    outputs = [listed(model(inputs)) for model in (theirs, ours)][0]
-    weights = [numbers(*weight.shape, seed=place) / 2 for place, weight in enumerate(theirs.trainable_weights)]
+    outputs, _ = (listed(model(inputs)) for model in (theirs, ours))
+    weights = [
+        numbers(*weight.shape, seed=place) / 2 for place, weight in enumerate(theirs.trainable_weights)
+    ]
     for model in (theirs, ours):
         for variable, value in zip(model.trainable_weights, weights, strict=True):
             variable.assign(value)
@@ -37,11 +36,13 @@ def assert_trains_alike(make: Maker, inputs: Any, rate: float = 0.3) -> Any:
     targets = targets[0] if len(targets) == 1 else targets
     answers = []
     for model in (ours, theirs):
-        known: dict[str, Any] = {f"loss {step}": np.float32(model.train_on_batch(inputs, targets)) for step in range(2)}
+        known: dict[str, Any] = {
+            f"loss {step}": np.float32(model.train_on_batch(inputs, targets)) for step in range(2)
+        }
         known |= {f"weight {place}": weight.numpy() for place, weight in enumerate(model.trainable_weights)}
         known |= {f"y {place}": y for place, y in enumerate(listed(model.predict_on_batch(inputs)))}
         answers.append(known)
-    assert_same(*answers, 2 * TIMESTEPS)
+    assert_same(answers[0], answers[1], 2 * TIMESTEPS)
     for place, before in enumerate(weights):
         assert abs(answers[0][f"weight {place}"] - before).max() > 1e-6, place
     assert not stepnet.keras.report(ours).left
@@ -106,7 +107,9 @@ def test_masking_correctness(kind: str):
         padded.append(layer(torch.tensor(whole), mask=torch.tensor((whole != 0).any(-1))))
     for one in padded:
         assert_same({"y": one.detach().numpy()}, {"y": theirs(x).detach().numpy()})
-    gradients = [torch.autograd.grad(one.square().sum(), layer.cell.kernel.value)[0].numpy() for one in padded]
+    gradients = [
+        torch.autograd.grad(one.square().sum(), layer.cell.kernel.value)[0].numpy() for one in padded
+    ]
     right = torch.autograd.grad(theirs(x).square().sum(), theirs.cell.kernel.value)[0].numpy()
     for gradient in gradients:
         assert_same({"dW": gradient}, {"dW": right})
@@ -114,7 +117,9 @@ def test_masking_correctness(kind: str):
 
 @each_layer
 @pytest.mark.parametrize("implementation", [1, 2])
-@pytest.mark.parametrize("options", [{}, {"dropout": 0.1, "recurrent_dropout": 0.1, "seed": 2}, {"use_bias": False}])
+@pytest.mark.parametrize(
+    "options", [{}, {"dropout": 0.1, "recurrent_dropout": 0.1, "seed": 2}, {"use_bias": False}]
+)
 def test_implementation_mode(kind: str, implementation: int, options: dict[str, Any]):
     known = options if kind == "SimpleRNN" else {**options, "implementation": implementation}
     theirs, ours = (getattr(where, kind)(UNITS, **known) for where in (keras.layers, stepnet.keras))
@@ -139,7 +144,9 @@ def test_regularizer(kind: str):
     x = numbers(*SHAPE)
     ours = assert_trains_alike(make, x)
     ours(x)
-    assert len(ours.layers[0].losses) == 4 and all(float(loss.detach()) > 0 for loss in ours.layers[0].losses)
+    losses = [float(loss.detach()) for loss in ours.layers[0].losses]
+    assert len(losses) == 4 - (kind == "SimpleRNN")  # which drops that of its activity
+    assert min(losses) > 0
     assert np.linalg.norm(ours.layers[0].cell.kernel.numpy(), axis=0).max() < 0.7001
 
 
@@ -285,7 +292,7 @@ def test_minimal_rnn_cell_non_layer(cell: Any):
         answers.append({"y": output.detach().numpy(), "dW": gradients[0].numpy()})
         if where is stepnet.keras:
             assert not stepnet.keras.report(model).left
-    assert_same(*answers, 8 * TIMESTEPS)
+    assert_same(answers[0], answers[1], 8 * TIMESTEPS)
 
 
 class LayerCell(keras.layers.Layer):
@@ -325,7 +332,9 @@ def test_minimal_rnn_cell_layer():
 @each_layer
 def test_batch_size_equal_one(kind: str):
     def make(where: Any) -> Any:
-        return keras.Sequential([keras.Input(batch_shape=(1, TIMESTEPS, INPUTS)), getattr(where, kind)(UNITS)])
+        return keras.Sequential(
+            [keras.Input(batch_shape=(1, TIMESTEPS, INPUTS)), getattr(where, kind)(UNITS)]
+        )
 
     with Counted() as counted:
         assert_trains_alike(make, numbers(1, TIMESTEPS, INPUTS))

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from pairs import pairwise
 from tolerance import assert_close
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 

@@ -1,9 +1,9 @@
-"""Keras' own cells as steps on arrays: their equations, from their settings, in Keras' layout of weights.
+"""Keras' own cells as steps on arrays: equations from their settings, in Keras' layout of weights.
 
-    GRUCell(4, reset_after=True)   ->   step(x, (h,), {"0": kernel, "1": recurrent_kernel, "2": bias}, masks)
+    GRUCell(4) -> step(x, (h,), {"0": kernel, "1": recurrent_kernel, "2": bias}, masks)
 
-Their steps need no tracing of Keras' operations, and compute in the dtype of their inputs: Keras' own products
-of float64 are in float32. Cells that are stacked are one step. What is not in these tables is traced.
+Their steps need no tracing of Keras' operations, and compute in the dtype of their inputs, where products of
+Keras' cells in float64 are in float32. Cells that are stacked are one step. What is not in these tables is traced.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,9 @@ MASKS = ("_dropout_mask", "_recurrent_dropout_mask")
 """Where Keras' cells keep the dropout masks of a call: of their inputs, and of h."""
 
 ACTIVATIONS: dict[Any, Callable[[Any], Any]] = {
-    keras.activations.get(name): function for name, function in FUNCTIONS.items() if name != "hard_sigmoid_fifth"
+    keras.activations.get(name): function
+    for name, function in FUNCTIONS.items()
+    if name != "hard_sigmoid_fifth"
 }
 """What Keras' activations compute."""
 
@@ -80,13 +82,13 @@ def gru(x: Any, states: Sequence[Any], w: Weights) -> Sequence[Any]:
     x_z, x_r, x_n = numpy.split(biased(w.from_x(x), first), 3, axis=-1)
     if after:
         h_z, h_r, h_n = numpy.split(biased(w.from_h(h), second), 3, axis=-1)
+        z, r = w.gate(x_z + h_z), w.gate(x_r + h_r)
+        n = w.activated(x_n + r * h_n)
     else:
         units = w.cell.units
-        of_gates, of_n = w.recurrent[:, : 2 * units], w.recurrent[:, 2 * units :]
-        h_z, h_r = numpy.split(product(h, of_gates, w.of_h[:2]), 2, axis=-1)
-    z, r = w.gate(x_z + h_z), w.gate(x_r + h_r)
-    h_n = r * h_n if after else product(r * h, of_n, w.of_h[2:])
-    n = w.activated(x_n + h_n)
+        h_z, h_r = numpy.split(product(h, w.recurrent[:, : 2 * units], w.of_h[:2]), 2, axis=-1)
+        z, r = w.gate(x_z + h_z), w.gate(x_r + h_r)
+        n = w.activated(x_n + product(r * h, w.recurrent[:, 2 * units :], w.of_h[2:]))
     return [z * h + (1 - z) * n]
 
 
@@ -147,10 +149,11 @@ class NamedStep:
     def __call__(self, x: Any, memory: Any, params: Any, statics: Any = None) -> tuple[Any, Any]:
         """The output and the next states."""
         states, weights = iter(memory), iter(params.values())
+        known_masks: dict[str, Any] = statics or {}
         following = list[Any]()
         for place, cell in enumerate(self.cells):
             known = NAMED[type(cell)]
-            masks = [(statics or {}).get(f"{place}{name}", ()) for name in MASKS]
+            masks = [known_masks.get(f"{place}{name}", ()) for name in MASKS]
             kernel, recurrent = next(weights), next(weights)
             w = Weights(cell, kernel, recurrent, next(weights) if cell.use_bias else None, *masks)
             after = known.step(x, [next(states) for _ in range(known.states)], w)

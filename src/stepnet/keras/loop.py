@@ -133,9 +133,8 @@ def mask_of(mask: Any, whole: Whole) -> Any:
     while mask.ndim > 2 and mask.shape[-1] == 1:
         mask = mask.squeeze(-1)
     if mask.shape != whole.shape[:2]:
-        raise StepError(
-            f"the mask is {list(mask.shape)}, and the sequences are {list(whole.shape)}: a mask is [batch, time]"
-        )
+        shapes = f"the mask is {list(mask.shape)}, and the sequences are {list(whole.shape)}"
+        raise StepError(f"{shapes}: a mask is [batch, time]")
     return mask
 
 

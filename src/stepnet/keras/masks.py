@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from stepnet.keras.installed import installed
 from stepnet.ragged.offsets import offsets_of
@@ -18,6 +19,7 @@ from stepnet.torch.sequences import Place
 
 torch: Any = installed("torch")
 Array = np.ndarray
+Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -29,19 +31,19 @@ class Steps:
     """
 
     place: Place
-    valid: Array | None = None
+    valid: npt.NDArray[np.bool_] | None = None
     picked: Any = None
 
     @classmethod
     def of(cls, mask: Any) -> "Steps":
         """The steps where a mask, a tensor [batch, time], is true; all of them without one."""
-        valid = None if mask is None else mask.detach().bool().numpy()
+        valid: npt.NDArray[np.bool_] | None = None if mask is None else mask.detach().bool().numpy()
         if valid is None or valid.all():
             return cls(Place("batch"))
-        counts, (batch, time) = valid.sum(1), valid.shape
+        counts, (batch, time) = valid.sum(1), sizes_of(valid)
         first, last = valid.argmax(1), time - 1 - valid[:, ::-1].argmax(1)
         if ((last - first + 1 == counts) | (counts == 0)).all():
-            starts = np.append(np.arange(batch) * time + first, batch * time)
+            starts: Places = np.append(np.arange(batch) * time + first, batch * time)
             return cls(Place("jagged", (torch.from_numpy(starts), torch.from_numpy(counts))), valid)
         place = Place("jagged", (torch.from_numpy(offsets_of(counts)),))
         return cls(place, valid, torch.from_numpy(np.flatnonzero(valid)))
@@ -68,13 +70,13 @@ class Steps:
             values = values.reshape(batch, time, *values.shape[1:])
         return values.flip(1) if reverse else values
 
-    def sources(self, reverse: bool) -> Array:
+    def sources(self, reverse: bool) -> Places:
         """For each step the place of the one whose output it has: itself, or the latest that ran."""
         assert self.valid is not None
-        batch, time = self.valid.shape
+        batch, time = sizes_of(self.valid)
         steps = np.arange(time)
         order = self.valid[:, ::-1] if reverse else self.valid
-        latest = np.maximum.accumulate(np.where(order, steps, -1), axis=1)
+        latest: Places = np.maximum.accumulate(np.where(order, steps, -1), axis=1)
         latest = np.where(latest < 0, steps, latest)
         if reverse:
             latest = time - 1 - latest[:, ::-1]
@@ -86,3 +88,8 @@ class Steps:
             return value
         ran = torch.from_numpy(self.valid[:, 0 if reverse else -1].copy())
         return torch.where(ran.reshape(-1, *[1] * (value.ndim - 1)), value, torch.zeros_like(value))
+
+
+def sizes_of(valid: npt.NDArray[np.bool_]) -> tuple[int, int]:
+    """The batch and time of a mask."""
+    return int(valid.shape[0]), int(valid.shape[1])

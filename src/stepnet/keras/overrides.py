@@ -53,8 +53,8 @@ def compute_mask(layer: Any, theirs: Theirs, inputs: Any, mask: Any) -> Any:
     """The masks of what a `Bidirectional` gives: of its states, too, which have none."""
     if not (layer.return_state and layer.states is not None):
         return theirs(inputs, mask)
-    mask = mask[0] if isinstance(mask, list) else mask
-    outputs = (mask if layer.return_sequences else None,) * (1 if layer.merge_mode else 2)
+    of_each: Any = tree.flatten(mask)[0] if layer.return_sequences else None
+    outputs: tuple[Any, ...] = (of_each,) * (1 if layer.merge_mode else 2)
     return outputs + (None,) * len(layer.states)
 
 

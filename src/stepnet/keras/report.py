@@ -41,10 +41,10 @@ def report(model: Any) -> Report:
         InputError: If it is neither.
 
     >>> import keras, numpy as np, stepnet.keras
-    >>> model = keras.Sequential([stepnet.keras.GRU(4, name="first"), keras.layers.Dense(1)])
+    >>> model = keras.Sequential([stepnet.keras.GRU(4, name="first")], name="model")
     >>> _ = model.predict(np.ones((2, 5, 3)), verbose=0)
     >>> print(stepnet.keras.report(model))
-    first: compiled, GRUCell
+    model/first: compiled, GRUCell
     """
     if not isinstance(model, keras.layers.Layer):
         raise InputError(f"report takes a model or a layer of Keras, not a {type(model).__name__}")

@@ -32,8 +32,14 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None))
 def kept_by_keras() -> frozenset[str]:
     """The attributes that Keras keeps in every layer."""
     bare, built = keras.layers.Layer(), keras.layers.Dense(1)
-    built(np.zeros((1, 1), "float32"))
-    return frozenset([*vars(bare), *(name for name in vars(built) if name.startswith("_")), *MASKS])
+    built.build((1, 1))
+    own = [name for name in attributes(built) if name.startswith("_")]
+    return frozenset([*attributes(bare), *own, *MASKS])
+
+
+def attributes(owner: Any) -> dict[str, Any]:
+    """The attributes of an object by name."""
+    return owner.__dict__
 
 
 OF_EVERY_LAYER = kept_by_keras()
@@ -56,9 +62,9 @@ def settings_of_cell(cell: Any) -> Any:
     """The settings of a cell, as a key.
 
     >>> settings_of_cell(keras.layers.SimpleRNNCell(4, use_bias=False))[2:]
-    (('bool', False), ('int', 0), ('int', 0))
+    (('bool', False), ('float', 0.0), ('float', 0.0))
     """
-    kind = type(cell)
+    kind = cast("Any", type(cell))
     if kind in OWN:
         return kind, *(settings_of(getattr(cell, name), ()) for name in OWN[kind])
     return kind, *members(cell, ())
@@ -67,7 +73,7 @@ def settings_of_cell(cell: Any) -> Any:
 def members(owner: Any, seen: tuple[int, ...]) -> list[Any]:
     """The settings that an object's attributes hold, by their names."""
     seen = (*seen, id(owner))
-    named = [(name, value) for name, value in vars(owner).items() if name not in OF_EVERY_LAYER]
+    named = [(name, value) for name, value in attributes(owner).items() if name not in OF_EVERY_LAYER]
     return [(name, settings_of(value, seen)) for name, value in named]
 
 
@@ -80,7 +86,8 @@ def settings_of(value: Any, seen: tuple[int, ...]) -> Any:
     if hasattr(value, "state_size"):
         return settings_of_cell(value)
     if isinstance(value, np.ndarray):
-        return value.dtype.str, value.shape, value.tobytes()
+        array = cast("np.ndarray", value)
+        return array.dtype.str, array.shape, array.tobytes()
     inner = (*seen, id(value))
     if isinstance(value, Mapping):
         return "dict", *((key, settings_of(part, inner)) for key, part in cast("Any", value).items())

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stepnet.errors import StepError, StepnetError
-from stepnet.keras.installed import installed
 from stepnet.keras.cells import MASKS, cells_in
-from stepnet.keras.settings import settings_of_cell
+from stepnet.keras.installed import installed
+from stepnet.keras.settings import attributes, settings_of_cell
 from stepnet.keras.whole import apart, together
 from stepnet.rnn.recurrence import RNN
 from stepnet.torch.lines import LIBRARIES, line_of_error
@@ -57,7 +57,7 @@ class Values(keras.StatelessScope):
     """
 
     def __init__(self, variables: Sequence[Any], tensors: Sequence[Any]) -> None:
-        super().__init__(collect_losses=True, initialize_variables=False)
+        super().__init__(collect_losses=True, initialize_variables=False)  # type: ignore[misc]
         self.given = {id(variable): tensor for variable, tensor in zip(variables, tensors, strict=True)}
         self.read = dict[int, Any]()
 
@@ -118,9 +118,9 @@ def masks_of(cell: Any) -> dict[str, tuple[Any, ...]]:
     known = dict[str, tuple[Any, ...]]()
     for place, part in enumerate(cells_in(cell)):
         for name in MASKS:
-            mask = getattr(part, name, None)
+            mask: Any = getattr(part, name, None)
             if mask is not None:
-                known[f"{place}{name}"] = tuple(mask) if isinstance(mask, Sequence) else (mask,)
+                known[f"{place}{name}"] = tuple(mask) if is_list(mask) else (mask,)
     return known
 
 
@@ -132,10 +132,15 @@ def masked(cell: Any, masks: dict[str, tuple[Any, ...]]) -> Generator[None]:
             for name in MASKS:
                 mask = masks.get(f"{place}{name}")
                 if mask is not None:
-                    before = vars(part)[name]
-                    left.callback(vars(part).__setitem__, name, before)
-                    vars(part)[name] = list(mask) if isinstance(before, Sequence) else mask[0]
+                    held = attributes(part)
+                    left.callback(held.__setitem__, name, held[name])
+                    held[name] = list(mask) if is_list(held[name]) else mask[0]
         yield
+
+
+def is_list(mask: Any) -> bool:
+    """Whether a cell has a mask for each gate."""
+    return isinstance(mask, Sequence)
 
 
 # ---- tracing it --------------------------------------------------------------------------------------------

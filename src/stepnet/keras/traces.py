@@ -1,8 +1,8 @@
 """What runs a cell on the torch backend, made once for each kind of call.
 
-    one of Keras' cells   -->   its equations   ->
-                                                    RNN   -->   Runnable
-    any other cell        -->   its step, traced ->
+one of Keras' cells   -->   its equations   ->
+                                                RNN   -->   Runnable
+any other cell        -->   its step, traced ->
 """
 
 from collections import OrderedDict
@@ -59,10 +59,10 @@ class Traced:
     holder: Holder = field(default_factory=Holder)
 
 
-TRACES = WeakKeyDictionary[Any, OrderedDict[Any, Traced | StepError]]()
+TRACES = WeakKeyDictionary[Any, OrderedDict[Any, Any]]()
 """The traces of each cell so far, and the reasons why there is none."""
 
-SHARED = OrderedDict[Any, Runnable]()
+SHARED = OrderedDict[Any, Any]()
 """What runs Keras' own cells, of which their settings say everything."""
 
 
@@ -71,12 +71,12 @@ def traced(cell: Any, way: Way, form: Form) -> Traced:
 
     Raises `StepError` for a cell that cannot be traced, with the operation and the line.
     """
-    traces = TRACES.setdefault(cell, OrderedDict())
+    traces = TRACES.setdefault(cell, OrderedDict[Any, Any]())
     weights = tuple((variable.shape, variable.dtype) for variable in getattr(cell, "weights", ()))
     key = settings_of_cell(cell), way, form.key, weights
     if key not in traces:
         keep(traces, key, made(cell, way, form, key))
-    known = traces[key]
+    known: Traced | StepError = traces[key]
     if isinstance(known, StepError):
         raise known.with_traceback(None)
     return known
@@ -100,9 +100,7 @@ def named_recurrence(cell: Any, way: Way, form: Form) -> RNN:
     x, memory, masks = (
         tree.map_structure(spec_of, part) for part in (form.x, tuple(tree.flatten(form.states)), form.masks)
     )
-    params = {
-        str(place): np.zeros(variable.shape, x.dtype) for place, variable in enumerate(cell.weights)
-    }
+    params = {str(place): np.zeros(variable.shape, x.dtype) for place, variable in enumerate(cell.weights)}
     step = NamedStep(cells_in(cell))
     return RNN(step, params, memory=memory, inputs=x, statics=masks or None, **way.options)
 

@@ -1,6 +1,6 @@
 """What Keras' `call` cannot take apart itself: several sequences at once, and sequences without steps.
 
-    (a [batch, time, 3], b [batch, time, 2, 2])   <->   data [batch, time, 7]
+(a [batch, time, 3], b [batch, time, 2, 2])   <->   data [batch, time, 7]
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,15 +38,17 @@ def first(x: Any) -> Any:
 
 
 def together(steps: Any, lead: int) -> Any:
-    """A structure of tensors as one with their features side by side. lead: how many axes are before them."""
+    """A structure of tensors as one with their features side by side. lead: the number of axes before."""
     if not tree.is_nested(steps):
         return steps
-    flat = [keras.ops.reshape(part, (*part.shape[:lead], prod(part.shape[lead:]))) for part in tree.flatten(steps)]
+    flat = [
+        keras.ops.reshape(part, (*part.shape[:lead], prod(part.shape[lead:]))) for part in tree.flatten(steps)
+    ]
     return keras.ops.concatenate(flat, axis=-1)
 
 
 def apart(x: Any, like: Any) -> Any:
-    """The structure of tensors [rows, ...] that lies side by side in a tensor. like: tensors of its shapes."""
+    """The structure of tensors [rows, ...] that lie side by side in one. like: tensors of its shapes."""
     if not tree.is_nested(like):
         return x
     parts, begin = list[Any](), 0

@@ -21,7 +21,9 @@ MADE = ("<string>", "<eval_with_key>")
 def is_users(code: CodeType) -> bool:
     """Whether code is the user's."""
     file = code.co_filename
-    return lines.is_users(code) and file not in MADE and not os.path.abspath(file).startswith(tuple(LIBRARIES))
+    return (
+        lines.is_users(code) and file not in MADE and not os.path.abspath(file).startswith(tuple(LIBRARIES))
+    )
 
 
 def line_of_call() -> str:
