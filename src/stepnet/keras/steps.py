@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stepnet.errors import StepError, StepnetError
-from stepnet.keras.cells import MASKS, cells_in
+from stepnet.keras.dropout import masked
 from stepnet.keras.installed import installed
-from stepnet.keras.settings import attributes, settings_of_cell
+from stepnet.keras.settings import settings_of_cell
 from stepnet.keras.whole import apart, together
 from stepnet.rnn.recurrence import RNN
 from stepnet.torch.lines import LIBRARIES, line_of_error
@@ -108,39 +108,6 @@ def called(cell: Any, x: Any, states: Any, training: bool) -> Any:
     """What a cell gives for one step."""
     kwargs = {"training": training} if getattr(cell, "_call_has_training_arg", False) else {}
     return cell(x, states, **kwargs)
-
-
-# ---- dropout masks -----------------------------------------------------------------------------------------
-
-
-def masks_of(cell: Any) -> dict[str, tuple[Any, ...]]:
-    """The dropout masks that Keras has drawn for a call, by where the cells keep them."""
-    known = dict[str, tuple[Any, ...]]()
-    for place, part in enumerate(cells_in(cell)):
-        for name in MASKS:
-            mask: Any = getattr(part, name, None)
-            if mask is not None:
-                known[f"{place}{name}"] = tuple(mask) if is_list(mask) else (mask,)
-    return known
-
-
-@contextmanager
-def masked(cell: Any, masks: dict[str, tuple[Any, ...]]) -> Generator[None]:
-    """A context in which the cells have these masks."""
-    with ExitStack() as left:
-        for place, part in enumerate(cells_in(cell)):
-            for name in MASKS:
-                mask = masks.get(f"{place}{name}")
-                if mask is not None:
-                    held = attributes(part)
-                    left.callback(held.__setitem__, name, held[name])
-                    held[name] = list(mask) if is_list(held[name]) else mask[0]
-        yield
-
-
-def is_list(mask: Any) -> bool:
-    """Whether a cell has a mask for each gate."""
-    return isinstance(mask, Sequence)
 
 
 # ---- tracing it --------------------------------------------------------------------------------------------

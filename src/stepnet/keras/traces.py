@@ -17,6 +17,7 @@ from stepnet.keras.cells import NamedStep, cells_in, is_named
 from stepnet.keras.installed import installed
 from stepnet.keras.settings import settings_of_cell
 from stepnet.keras.steps import FULL, Form, trace_cell
+from stepnet.keras.way import Way
 from stepnet.rnn.declared import keep
 from stepnet.rnn.layers import LayerPrograms
 from stepnet.rnn.recurrence import RNN
@@ -26,25 +27,6 @@ from stepnet.values.structure import transform
 
 keras: Any = installed()
 tree: Any = keras.tree
-
-UNROLLED = 4
-"""How many steps stand one behind the other in the loop of a layer with unroll=True."""
-
-
-@dataclass(frozen=True)
-class Way:
-    """How a layer goes over the steps of its sequences. last_only: whether it gives the last output alone."""
-
-    training: bool
-    reverse: bool
-    last_only: bool
-    unroll: bool
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The options of the recurrence."""
-        return {"reverse": self.reverse, "unroll": UNROLLED if self.unroll else 1}
-
 
 class Holder:
     """Where machine code with a cell's parameters is kept between calls without gradients."""
