@@ -18,6 +18,7 @@ from stepnet.keras.installed import installed
 from stepnet.keras.settings import settings_of_cell
 from stepnet.keras.whole import apart, together
 from stepnet.rnn.recurrence import RNN
+from stepnet.torch.aten import RANDOM
 from stepnet.torch.lines import LIBRARIES, line_of_error
 from stepnet.torch.trace import trace
 
@@ -68,6 +69,8 @@ class Values(keras.StatelessScope):
 
     def add_update(self, update: Any) -> None:
         """Refused."""
+        if update[0].name == "seed_generator_state":
+            raise StepError(f"the step draws random numbers: {RANDOM}")
         raise StepError(f"the step assigns to the variable {update[0].path}, which is none of its states")
 
     def add_loss(self, loss: Any) -> None:
