@@ -3,7 +3,8 @@
     GRUCell(4) -> step(x, (h,), {"0": kernel, "1": recurrent_kernel, "2": bias}, masks)
 
 Their steps need no tracing of Keras' operations, and compute in the dtype of their inputs, where products of
-Keras' cells in float64 are in float32. Cells that are stacked are one step. What is not in these tables is traced.
+Keras' cells in float64 are in float32. Cells that are stacked are one step. What is not in these tables is
+traced.
 """
 
 from collections.abc import Callable, Sequence

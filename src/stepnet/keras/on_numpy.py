@@ -1,6 +1,6 @@
 """The loop of a recurrent layer on Keras' numpy backend, which has no gradients: Keras' own cells.
 
-    cell, its masks --> RNN      mask: masked steps are chosen over in the loop
+cell, its masks --> RNN      mask: masked steps are chosen over in the loop
 """
 
 from collections import OrderedDict
@@ -44,7 +44,9 @@ def prepared(layer: Any, whole: Whole, states: Any, mask: Any, training: bool) -
     """What runs a call of a layer; raises `StepError` for one that Keras' own loop is to run."""
     cell, x = layer.cell, whole.parts
     if tree.is_nested(x) or not is_named(cell):
-        raise StepError("on the numpy backend, the step of a cell that is not one of Keras' own is not traced")
+        raise StepError(
+            "on the numpy backend, the step of a cell that is not one of Keras' own is not traced"
+        )
     if mask is not None:
         mask = np.asarray(tree.flatten(mask)[0], bool)
         if mask.shape != x.shape[:2]:
@@ -57,13 +59,13 @@ def in_full(array: Array) -> Array:
     return array if str(array.dtype) in COMPUTED else array.astype(np.float32)
 
 
-def run(layer: Any, x: Array, states: Any, mask: Array | None, masks: Any) -> Results:
+def run(layer: Any, x: Array, states: Any, mask: Array | None, masks: dict[str, tuple[Any, ...]]) -> Results:
     """The results."""
     flat, way = [in_full(np.asarray(state)) for state in tree.flatten(states)], Way.of(layer, bool(masks))
-    statics = tree.map_structure(lambda part: in_full(np.asarray(part)), masks) or None
+    statics = {name: tuple(in_full(np.asarray(part)) for part in parts) for name, parts in masks.items()}
     rnn = recurrence(layer.cell, way, tuple(state.shape[1:] for state in flat), x.dtype)
     zero = "zero" if layer.zero_output_for_mask else "repeat"
-    output, last = rnn(x, tuple(flat), statics, None, way.last_only, mask=mask, masked=zero)
+    output, last = rnn(x, tuple(flat), statics or None, None, way.last_only, mask=mask, masked=zero)
     after = tree.pack_sequence_as(states, list(last))
     if way.last_only:
         return output, output[:, None], after

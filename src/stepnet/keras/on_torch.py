@@ -1,6 +1,6 @@
 """The loop of a recurrent layer on Keras' torch backend, with gradients.
 
-    cell, its masks --> Traced      mask --> Steps      data, states, variables --> results
+cell, its masks --> Traced      mask --> Steps      data, states, variables --> results
 """
 
 from collections.abc import Callable

@@ -28,6 +28,7 @@ from stepnet.values.structure import transform
 keras: Any = installed()
 tree: Any = keras.tree
 
+
 class Holder:
     """Where machine code with a cell's parameters is kept between calls without gradients."""
 

@@ -10,6 +10,7 @@ UNROLLED = 4
 Results = tuple[Any, Any, Any]
 """The last output, the outputs, and the last states."""
 
+
 @dataclass(frozen=True)
 class Way:
     """How a layer goes over the steps of its sequences. last_only: whether it gives the last output alone."""
