@@ -43,7 +43,7 @@ def read(split: str) -> tuple[Any, Any]:
 def save(path: Path, epochs: int = EPOCHS) -> None:
     """Trains a classifier with Keras alone, and saves it."""
     keras.utils.set_random_seed(0)
-    model = keras.Sequential(
+    model: Any = keras.Sequential(
         [
             keras.Input((None, FEATURES)),
             keras.layers.Masking(),

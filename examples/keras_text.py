@@ -55,8 +55,8 @@ def paragraphs(names: tuple[str, ...]) -> list[list[str]]:
 
 
 def read() -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """The paragraphs and what they are about, to train with and to test with: word numbers [paragraphs, time],
-    with zeros behind each, and 1 for statements.
+    """The paragraphs and what they are about, to train with and to test with: numbers of words
+    [paragraphs, time], with zeros behind each, and 1 for statements.
     """
     kinds = [paragraphs(TYPES), paragraphs(STATEMENTS)]
     counts = Counter(word for kind in kinds for part in kind for word in part)
