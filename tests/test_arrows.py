@@ -26,6 +26,7 @@ STAGES = {
     "rnn": "rnn",
     "torch": "torch",
     "layout": "layout",
+    "keras": "keras",
     "whole": "__init__",
     "files": "files",
     "report": "cli.report cli.demo",

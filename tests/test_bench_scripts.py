@@ -22,7 +22,19 @@ from tolerance import assert_close
 from typer.testing import CliRunner
 
 import stepnet as sn
-from bench import adam, beams, compiling, convert, length, nested, stolen, stream, training_memory, versions
+from bench import (
+    adam,
+    beams,
+    compiling,
+    convert,
+    keras_layers,
+    length,
+    nested,
+    stolen,
+    stream,
+    training_memory,
+    versions,
+)
 from stepnet import cells
 
 Array = np.ndarray
@@ -427,6 +439,28 @@ def test_training_steps_are_timed_beside_pytorch() -> None:
     for row in figures["rows"]:
         assert row["ours"] > 0
         assert row["ratio"] == pytest.approx(row["theirs"] / row["ours"])
+
+
+def test_layers_of_keras_are_timed_without_and_with_stepnet() -> None:
+    sizes = ("--batch", "2", "--units", "3", "--steps", "4", "--rounds", "1", "--kind", "mask,cell")
+    rows = json.loads(ran(keras_layers, *sizes, "--json"))["rows"]
+    names = [(row["kind"], row["call"].split("_")[0]) for row in rows]
+    assert names == [("mask", "train"), ("mask", "predict"), ("cell", "train"), ("cell", "predict")]
+    for row in rows:
+        assert row["ours"] > 0
+        assert row["ratio"] == pytest.approx(row["theirs"] / row["ours"])
+
+
+def test_layers_of_keras_that_differ_stop_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = keras_layers.turn
+    monkeypatch.setattr(
+        keras_layers, "turn", lambda call, ours: (right(call, ours)[0] + (1 if ours else 0), 1.0)
+    )
+    app = typer.Typer()
+    app.command()(keras_layers.main)
+    result = CliRunner().invoke(app, ["--batch", "1", "--units", "2", "--steps", "2", "--rounds", "1"])
+    assert result.exit_code != 0
+    assert "gru: stepnet and Keras differ by 1" in str(result.exception or "") + result.output
 
 
 @pytest.mark.usefixtures("in_this_process")

@@ -84,6 +84,25 @@ def test_the_custom_cell_learns_as_in_a_loop(monkeypatch: pytest.MonkeyPatch):
     assert losses[-1] < losses[0]
 
 
+def test_the_classifier_of_text_learns_as_with_keras_layer():
+    module, losses = example("keras_text"), list[list[float]]()
+    (x, y), _ = module.read()
+    for layers in (module.stepnet.keras, module.keras.layers):
+        module.keras.utils.set_random_seed(0)
+        model = module.model(layers, units=8)
+        rows = [slice(first, first + 4) for first in (0, 4, 8)]
+        losses.append([float(model.train_on_batch(x[row, :20], y[row])[0]) for row in rows])
+    assert_close(np.array(losses[0], "float32"), np.array(losses[1]), 20 * 3, 8)
+
+
+def test_the_cell_in_keras_learns_as_with_keras_layer():
+    module = example("keras_cell")
+    (_, losses), (_, others) = (
+        module.train(layers, 2) for layers in (module.stepnet.keras, module.keras.layers)
+    )
+    assert_close(np.array(losses, "float32"), np.array(others), module.TIME * 2, module.HIDDEN)
+
+
 # ---- what they print ---------------------------------------------------------------------------------------
 
 
@@ -158,3 +177,26 @@ def test_nothing_is_padded():
     characters, capital = module.packed(batch)
     assert len(characters.data) == len(capital) == sum(map(len, batch))
     assert capital.sum() == 2
+
+
+def test_the_classifier_of_text_tells_paragraphs(capsys: pytest.CaptureFixture[str]):
+    line, report = printed("keras_text", capsys, "--epochs", "1", "--units", "16")
+    assert float(line.split("%")[0]) > 60
+    assert report.endswith(": compiled, LSTMCell")
+
+
+def test_the_cell_in_keras_adds(capsys: pytest.CaptureFixture[str]):
+    line, *reports = printed("keras_cell", capsys, "--steps", "40")
+    first, last = (
+        float(one) for one in line.removeprefix("wrong by ").split(" at last")[0].split(" at first, ")
+    )
+    assert last < first / 2
+    assert [one.split(": ")[1] for one in reports] == ["compiled, IndRNNCell"] * 2
+
+
+def test_a_file_of_keras_is_served(capsys: pytest.CaptureFixture[str]):
+    times, differ, right = printed("keras_serve", capsys, "--epochs", "1")
+    theirs, ours = (float(part.split()[-2]) for part in times.split(" by ")[:2])
+    assert ours < theirs
+    assert float(differ.split()[4]) < 1e-5
+    assert float(right.split("%")[0]) > 30

@@ -25,6 +25,9 @@ NAMES = {
         Conversion Record Semantics Sizes Weights convert find from_torch layers record records verify
     """,
     "stepnet.rnn.masks": "dropout uniform",
+    "stepnet.keras": """
+        Bidirectional GRU LSTM RNN SimpleRNN StackedRNNCells TimeDistributed accelerate counters report
+    """,
     "stepnet.torch": "GRU GRUCell LSTM LSTMCell RNN RNNCell Recurrence accelerate ready trace",
 }
 
@@ -33,7 +36,8 @@ NOT_IMPORTED = """
     rich jinja2 typer llvmlite multiprocessing concurrent.futures subprocess tempfile zipfile asyncio
     xml.etree email unittest pydoc numpy.random numpy.ctypeslib safetensors torch pyarrow keras tensorflow
     jax onnx onnxruntime msgpack h5py matplotlib stepnet.cli stepnet.cli.demo stepnet.files stepnet.torch
-    stepnet.engines.llvm stepnet.cli.report.show stepnet.cli.report.picture stepnet.layout.records.torch
+    stepnet.keras stepnet.engines.llvm stepnet.cli.report.show stepnet.cli.report.picture
+    stepnet.layout.records.torch
 """
 MOST = {"of stepnet": 150, "of Python": 110, "of all others": 140}
 """How many modules may be loaded: some more than are, NumPy's among the last."""
@@ -76,7 +80,7 @@ def test_few_modules_are_imported(modules: list[str]):
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "stepnet.torch"])
 def test_users_see_what_is_meant_for_them(name: str):
     module = import_module(name)
-    seen = [one for one in dir(module) if one != "torch"]  # which is seen where it was imported
+    seen = [one for one in dir(module) if one not in ("torch", "keras")]  # seen where they were imported
     assert seen == sorted(NAMES[name].split())
     assert sorted(module.__all__) == seen
     assert all(hasattr(module, one) for one in seen)

@@ -1,7 +1,6 @@
 """Modules of torch.nn and ours with the same numbers, what they are given, and what they answer."""
 
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,24 +31,6 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "dtype": DTYPES,
     "states": (True, False),
 }
-
-
-def pairwise(options: dict[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
-    """Combinations in which every two values of two options meet."""
-    names = list(options)
-    left = {
-        pair
-        for a, b in itertools.combinations(range(len(names)), 2)
-        for pair in itertools.product(
-            ((a, place) for place in range(len(options[names[a]]))),
-            ((b, place) for place in range(len(options[names[b]]))),
-        )
-    }
-    every = list(itertools.product(*(range(len(values)) for values in options.values())))
-    while left:
-        best = max(every, key=lambda one: len(left & set(itertools.combinations(enumerate(one), 2))))
-        left -= set(itertools.combinations(enumerate(best), 2))
-        yield {name: options[name][place] for name, place in zip(names, best, strict=True)}
 
 
 @dataclass(frozen=True)

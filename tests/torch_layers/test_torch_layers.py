@@ -18,9 +18,9 @@ from layer_cases import (
     in_form,
     numbers,
     packed,
-    pairwise,
     tensors,
 )
+from pairs import pairwise
 from torch.nn.utils.rnn import pad_packed_sequence
 from turns import in_turns
 

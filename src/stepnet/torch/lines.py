@@ -12,7 +12,8 @@ from stepnet.torch.pytorch import pytorch
 from stepnet.trace import lines
 
 torch: Any = pytorch("torch")
-PYTORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+LIBRARIES = [os.path.dirname(os.path.abspath(torch.__file__)) + os.sep]
+"""The folders of code that is not the user's: PyTorch's, and those of what calls it for the user."""
 MADE = ("<string>", "<eval_with_key>")
 """The file names of code that Python and PyTorch generate."""
 
@@ -20,7 +21,9 @@ MADE = ("<string>", "<eval_with_key>")
 def is_users(code: CodeType) -> bool:
     """Whether code is the user's."""
     file = code.co_filename
-    return lines.is_users(code) and file not in MADE and not os.path.abspath(file).startswith(PYTORCH)
+    return (
+        lines.is_users(code) and file not in MADE and not os.path.abspath(file).startswith(tuple(LIBRARIES))
+    )
 
 
 def line_of_call() -> str:

@@ -1,0 +1,59 @@
+"""The loop over the steps of a recurrent layer: what runs in the place of Keras' `inner_loop`.
+
+    inner_loop(sequences, initial_state, mask, training)   -->   compiled, on Keras' backend
+                                                           -->   Keras' own loop, with the reason on record
+
+One procedure for every layer and cell.
+"""
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from importlib import import_module
+from typing import Any
+
+from stepnet.errors import StepError
+from stepnet.keras.installed import installed
+from stepnet.keras.records import note
+from stepnet.keras.way import Results
+from stepnet.keras.whole import Whole
+
+keras: Any = installed()
+tree: Any = keras.tree
+
+ON = {"torch": "stepnet.keras.on_torch", "numpy": "stepnet.keras.on_numpy"}
+"""What runs a call on each of Keras' backends."""
+
+backend: Any = import_module(ON.get(keras.backend.backend(), "stepnet.keras.on_others"))
+
+OWN_LOOP: ContextVar[Any] = ContextVar("OWN_LOOP", default=None)
+"""The layer whose own loop is running."""
+
+
+def inner_loop(
+    layer: Any, theirs: Callable[..., Results], sequences: Any, initial_state: Any, mask: Any, training: Any
+) -> Results:
+    """What a layer's `inner_loop` gives. theirs: Keras' own, which runs what cannot be compiled."""
+    if OWN_LOOP.get() is layer:  # Keras' loops call one another
+        return theirs(sequences, initial_state, mask, training)
+    states = initial_state if tree.is_nested(initial_state) else [initial_state]
+    whole = sequences if isinstance(sequences, Whole) else Whole(sequences)
+    shapes = backend.symbolic(layer, whole, states, bool(training))
+    run = backend.untraced(answer)
+    return shapes or run(layer, theirs, whole, states, mask, bool(training))
+
+
+def answer(
+    layer: Any, theirs: Callable[..., Results], whole: Whole, states: Any, mask: Any, training: bool
+) -> Results:
+    """The results, compiled or by Keras' own loop."""
+    try:
+        run = backend.prepared(layer, whole, states, mask, training)
+    except StepError as error:
+        note(layer, str(error))
+        token = OWN_LOOP.set(layer)
+        try:
+            return theirs(whole.parts, states, mask, training)
+        finally:
+            OWN_LOOP.reset(token)
+    note(layer, None)
+    return run()

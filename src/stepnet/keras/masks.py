@@ -1,0 +1,95 @@
+"""Which steps of a batch run: a mask of Keras as places of the steps in the data, and back.
+
+    mask  1 1 0 0      row 0 has 2 steps from 0        outputs  a b . .    ->    a b b b
+          0 1 1 0      row 1 has 2 steps from 1                 . c d .          . c d d
+          1 0 1 0      gaps: the steps are copied out
+
+So a masked step costs nothing. Where rows have no gaps, the sequences are read where they lie.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepnet.keras.installed import installed
+from stepnet.ragged.offsets import offsets_of
+from stepnet.torch.sequences import Place
+
+torch: Any = installed("torch")
+Array = np.ndarray
+Places = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps that run, of data [batch, time, ...].
+
+    valid: bool [batch, time]; None where all steps run. picked: their places in the data if these are copied
+    out.
+    """
+
+    place: Place
+    valid: npt.NDArray[np.bool_] | None = None
+    picked: Any = None
+
+    @classmethod
+    def of(cls, mask: Any) -> "Steps":
+        """The steps where a mask, a tensor [batch, time], is true; all of them without one."""
+        valid: npt.NDArray[np.bool_] | None = None if mask is None else mask.detach().bool().numpy()
+        if valid is None or valid.all():
+            return cls(Place("batch"))
+        counts, (batch, time) = valid.sum(1), sizes_of(valid)
+        first, last = valid.argmax(1), time - 1 - valid[:, ::-1].argmax(1)
+        if ((last - first + 1 == counts) | (counts == 0)).all():
+            starts: Places = np.append(np.arange(batch) * time + first, batch * time)
+            return cls(Place("jagged", (torch.from_numpy(starts), torch.from_numpy(counts))), valid)
+        place = Place("jagged", (torch.from_numpy(offsets_of(counts)),))
+        return cls(place, valid, torch.from_numpy(np.flatnonzero(valid)))
+
+    def data(self, x: Any) -> Any:
+        """The data [batch, time, ...] as what runs them reads them."""
+        if self.valid is None:
+            return x
+        flat = x.flatten(0, 1)
+        return flat if self.picked is None else flat.index_select(0, self.picked)
+
+    def outputs(self, values: Any, reverse: bool, zero: bool) -> Any:
+        """Outputs as Keras gives them, [batch, time, ...] in the order in which the steps ran.
+
+        zero: whether the output of a step that did not run is zero, and not that of the step before it.
+        """
+        if self.valid is not None:
+            batch, time = self.valid.shape
+            if self.picked is not None:
+                blank = values.new_zeros(batch * time, *values.shape[1:])
+                values = blank.index_copy(0, self.picked, values)
+            if not zero:
+                values = values.index_select(0, torch.from_numpy(self.sources(reverse)))
+            values = values.reshape(batch, time, *values.shape[1:])
+        return values.flip(1) if reverse else values
+
+    def sources(self, reverse: bool) -> Places:
+        """For each step the place of the one whose output it has: itself, or the latest that ran."""
+        assert self.valid is not None
+        batch, time = sizes_of(self.valid)
+        steps = np.arange(time)
+        order = self.valid[:, ::-1] if reverse else self.valid
+        latest: Places = np.maximum.accumulate(np.where(order, steps, -1), axis=1)
+        latest = np.where(latest < 0, steps, latest)
+        if reverse:
+            latest = time - 1 - latest[:, ::-1]
+        return (np.arange(batch)[:, None] * time + latest).reshape(-1)
+
+    def last(self, value: Any, reverse: bool, zero: bool) -> Any:
+        """The last output [batch, ...] as Keras gives it."""
+        if self.valid is None or not zero:
+            return value
+        ran = torch.from_numpy(self.valid[:, 0 if reverse else -1].copy())
+        return torch.where(ran.reshape(-1, *[1] * (value.ndim - 1)), value, torch.zeros_like(value))
+
+
+def sizes_of(valid: npt.NDArray[np.bool_]) -> tuple[int, int]:
+    """The batch and time of a mask."""
+    return int(valid.shape[0]), int(valid.shape[1])

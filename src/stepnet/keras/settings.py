@@ -1,0 +1,97 @@
+"""What a cell's step depends on besides its variables: the numbers, functions and flags that it holds.
+
+    GRUCell(units=4, activation=tanh, ...)    ->    (GRUCell, (4, tanh, ...))
+
+A step is traced once for each. So a cell whose attribute is set to another value between two calls is traced
+anew, and one that changes itself while it runs is found out.
+"""
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from stepnet.keras.cells import MASKS
+from stepnet.keras.installed import installed
+
+keras: Any = installed()
+
+SHARED = ("activation", "use_bias", "dropout", "recurrent_dropout")
+OWN: dict[Any, tuple[str, ...]] = {
+    keras.layers.SimpleRNNCell: SHARED,
+    keras.layers.GRUCell: (*SHARED, "recurrent_activation", "units", "implementation", "reset_after"),
+    keras.layers.LSTMCell: (*SHARED, "recurrent_activation", "units", "implementation"),
+    keras.layers.StackedRNNCells: ("cells",),
+}
+"""The attributes that the steps of Keras' own cells read."""
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
+def kept_by_keras() -> frozenset[str]:
+    """The attributes that Keras keeps in every layer."""
+    bare, built = keras.layers.Layer(), keras.layers.Dense(1)
+    built.build((1, 1))
+    own = [name for name in attributes(built) if name.startswith("_")]
+    return frozenset([*attributes(bare), *own, *MASKS])
+
+
+def attributes(owner: Any) -> dict[str, Any]:
+    """The attributes of an object by name."""
+    return owner.__dict__
+
+
+OF_EVERY_LAYER = kept_by_keras()
+
+
+@dataclass(frozen=True, eq=False)
+class Same:
+    """An object that is equal to itself alone, and is kept, so that no other one gets its identity."""
+
+    value: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def settings_of_cell(cell: Any) -> Any:
+    """The settings of a cell, as a key.
+
+    >>> settings_of_cell(keras.layers.SimpleRNNCell(4, use_bias=False))[2:]
+    (('bool', False), ('float', 0.0), ('float', 0.0))
+    """
+    kind = cast("Any", type(cell))
+    if kind in OWN:
+        return kind, *(settings_of(getattr(cell, name), ()) for name in OWN[kind])
+    return kind, *members(cell, ())
+
+
+def members(owner: Any, seen: tuple[int, ...]) -> list[Any]:
+    """The settings that an object's attributes hold, by their names."""
+    seen = (*seen, id(owner))
+    named = [(name, value) for name, value in attributes(owner).items() if name not in OF_EVERY_LAYER]
+    return [(name, settings_of(value, seen)) for name, value in named]
+
+
+def settings_of(value: Any, seen: tuple[int, ...]) -> Any:
+    """The settings in a value. seen: by identity, the objects that it is in."""
+    if isinstance(value, PLAIN):
+        return type(value).__name__, value
+    if id(value) in seen or isinstance(value, keras.Variable):
+        return None
+    if hasattr(value, "state_size"):
+        return settings_of_cell(value)
+    if isinstance(value, np.ndarray):
+        array = cast("np.ndarray", value)
+        return array.dtype.str, array.shape, array.tobytes()
+    inner = (*seen, id(value))
+    if isinstance(value, Mapping):
+        return "dict", *((key, settings_of(part, inner)) for key, part in cast("Any", value).items())
+    if isinstance(value, Sequence | Set):
+        return "list", *(settings_of(part, inner) for part in cast("Sequence[Any]", value))
+    known = Same(value), getattr(value, "_version", None)
+    return (*known, *members(value, seen)) if isinstance(value, keras.layers.Layer) else known

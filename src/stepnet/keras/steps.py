@@ -1,0 +1,180 @@
+"""Any cell on the torch backend as a recurrence: its own step, traced.
+
+    cell(x, states)   -->   step(x, memory, params, masks)   --trace-->   RNN, variables
+
+The variables that the step reads are its parameters, and the dropout masks that Keras has drawn for a call
+are its statics.
+"""
+
+import os
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from stepnet.errors import StepError, StepnetError
+from stepnet.keras.dropout import masked
+from stepnet.keras.installed import installed
+from stepnet.keras.settings import settings_of_cell
+from stepnet.keras.whole import apart, together
+from stepnet.rnn.recurrence import RNN
+from stepnet.torch.aten import RANDOM
+from stepnet.torch.lines import LIBRARIES, line_of_error
+from stepnet.torch.trace import trace
+
+keras: Any = installed()
+tree: Any = keras.tree
+torch: Any = installed("torch")
+AutocastScope: Any = installed("keras.src.backend.common.variables").AutocastScope
+
+LIBRARIES.append(os.path.dirname(os.path.abspath(keras.__file__)) + os.sep)  # whose lines are no user's
+
+FULL = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
+"""In which dtype a step computes whose values have one that is only stored."""
+
+ANSWERS = (ArithmeticError, AttributeError, LookupError, RuntimeError, StepnetError, TypeError, ValueError)
+"""What a step may raise while it is traced, where PyTorch or Keras finds no numbers in its tensors."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a step is called with, tensors [rows, ...]: its inputs, states, and dropout masks."""
+
+    x: Any
+    states: Any
+    masks: dict[str, tuple[Any, ...]]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """By what a trace for such tensors is known."""
+        tensors = tree.flatten((self.x, self.states, self.masks))
+        return tuple(self.masks), tuple((tensor.shape[1:], tensor.dtype) for tensor in tensors)
+
+
+class Values(keras.StatelessScope):
+    """A context in which variables have other values, and those that were read are known.
+
+    A step that changes a variable, or adds a loss, does so at every step, which a traced one does not.
+    """
+
+    def __init__(self, variables: Sequence[Any], tensors: Sequence[Any]) -> None:
+        super().__init__(collect_losses=True, initialize_variables=False)  # type: ignore[misc]
+        self.given = {id(variable): tensor for variable, tensor in zip(variables, tensors, strict=True)}
+        self.read = dict[int, Any]()
+
+    def get_current_value(self, variable: Any) -> Any:
+        """The value of a variable."""
+        self.read[id(variable)] = variable
+        return self.given.get(id(variable))
+
+    def add_update(self, update: Any) -> None:
+        """Refused."""
+        if update[0].name == "seed_generator_state":
+            raise StepError(f"the step draws random numbers: {RANDOM}")
+        raise StepError(f"the step assigns to the variable {update[0].path}, which is none of its states")
+
+    def add_loss(self, loss: Any) -> None:
+        """Refused."""
+        raise StepError("the step adds a loss at every step")
+
+
+@dataclass
+class CellStep:
+    """A cell as a step on tensors.
+
+    like, states: tensors in the structures of its inputs and states. read: the variables it has read.
+    """
+
+    cell: Any
+    like: Any
+    states: Any
+    variables: Sequence[Any]
+    training: bool
+    read: list[Any] = field(default_factory=list[Any])
+
+    @property
+    def __name__(self) -> str:
+        return type(self.cell).__name__
+
+    def __call__(self, x: Any, memory: Any, params: Any, statics: Any = None) -> tuple[Any, Any]:
+        """The output and the next states."""
+        states = tree.pack_sequence_as(self.states, list(memory))
+        tensors = [params[str(place)] for place in range(len(self.variables))]
+        values = Values(self.variables, tensors)
+        with values, AutocastScope(None), masked(self.cell, statics or {}):
+            output, following = called(self.cell, apart(x, self.like), states, self.training)
+        self.read = list(values.read.values())
+        return output, tuple(tree.flatten(following))
+
+
+def called(cell: Any, x: Any, states: Any, training: bool) -> Any:
+    """What a cell gives for one step."""
+    kwargs = {"training": training} if getattr(cell, "_call_has_training_arg", False) else {}
+    return cell(x, states, **kwargs)
+
+
+# ---- tracing it --------------------------------------------------------------------------------------------
+
+
+def trace_cell(cell: Any, form: Form, training: bool, options: dict[str, Any]) -> tuple[RNN, tuple[Any, ...]]:
+    """The recurrence of a cell, and the variables that it reads. options: those of the recurrence.
+
+    Raises `StepError` for a cell that cannot be traced, with the operation and the line.
+    """
+    variables = list[Any](getattr(cell, "weights", ()))
+    while True:
+        step = CellStep(cell, form.x, form.states, variables, training)
+        params = {str(place): value_of(variable).detach() for place, variable in enumerate(variables)}
+        call = example(together(form.x, 1)), tuple(map(example, tree.flatten(form.states))), params
+        statics = {name: tuple(map(example, parts)) for name, parts in form.masks.items()} or None
+        before = settings_of_cell(cell)
+        try:
+            with computing_in(cell, call[0].dtype), plain_errors():
+                rnn = trace(step, call, statics=statics, **options)
+        except ANSWERS as error:
+            text = str(error)
+            raise StepError(text if "\n  at " in text else f"{text}\n  at {line_of_error(error)}") from error
+        if settings_of_cell(cell) != before:
+            raise StepError(f"the step of {type(cell).__name__} changes attributes of the cell as it runs")
+        if {id(variable) for variable in step.read} == {id(variable) for variable in variables}:
+            return rnn, tuple(variables)
+        variables = step.read  # those of a cell that is no layer are found so
+
+
+def example(tensor: Any) -> Any:
+    """A tensor like another one for a trace, of one row."""
+    return torch.zeros(1, *tensor.shape[1:], dtype=FULL.get(tensor.dtype, tensor.dtype))
+
+
+def value_of(variable: Any) -> Any:
+    """The value of a variable in a dtype that steps compute in; its gradient is the variable's."""
+    return in_full(variable.value)
+
+
+def in_full(tensor: Any) -> Any:
+    """A tensor in a dtype that steps compute in."""
+    return tensor.to(FULL[tensor.dtype]) if tensor.dtype in FULL else tensor
+
+
+@contextmanager
+def plain_errors() -> Generator[None]:
+    """A context in which Keras raises errors as they are, without the arguments of its layers."""
+    before = keras.config.is_traceback_filtering_enabled()
+    keras.config.disable_traceback_filtering()
+    try:
+        yield
+    finally:
+        if before:
+            keras.config.enable_traceback_filtering()
+
+
+@contextmanager
+def computing_in(cell: Any, dtype: Any) -> Generator[None]:
+    """A context in which a cell and its layers compute in this dtype, and not in one that is only stored."""
+    layers: list[Any] = cell._flatten_layers() if isinstance(cell, keras.layers.Layer) else []
+    with ExitStack() as left:
+        for layer in layers:
+            if layer.compute_dtype in ("float16", "bfloat16"):
+                left.callback(setattr, layer, "dtype_policy", layer.dtype_policy)
+                layer.dtype_policy = str(dtype).removeprefix("torch.")
+        yield

@@ -1,0 +1,102 @@
+"""What runs a cell on the torch backend, made once for each kind of call.
+
+one of Keras' cells   -->   its equations   ->
+                                                RNN   -->   Runnable
+any other cell        -->   its step, traced ->
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from stepnet.errors import StepError
+from stepnet.keras.cells import NamedStep, cells_in, is_named
+from stepnet.keras.installed import installed
+from stepnet.keras.settings import settings_of_cell
+from stepnet.keras.steps import FULL, Form, trace_cell
+from stepnet.keras.way import Way
+from stepnet.rnn.declared import keep
+from stepnet.rnn.layers import LayerPrograms
+from stepnet.rnn.recurrence import RNN
+from stepnet.torch.bound import Runnable
+from stepnet.trace.step import Spec
+from stepnet.values.structure import transform
+
+keras: Any = installed()
+tree: Any = keras.tree
+
+
+class Holder:
+    """Where machine code with a cell's parameters is kept between calls without gradients."""
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What runs a cell, and the variables that it reads."""
+
+    runnable: Runnable
+    variables: tuple[Any, ...]
+    holder: Holder = field(default_factory=Holder)
+
+
+TRACES = WeakKeyDictionary[Any, OrderedDict[Any, Any]]()
+"""The traces of each cell so far, and the reasons why there is none."""
+
+SHARED = OrderedDict[Any, Any]()
+"""What runs Keras' own cells, of which their settings say everything."""
+
+
+def traced(cell: Any, way: Way, form: Form) -> Traced:
+    """What runs a cell over sequences of which a step has this form, and the variables that it reads.
+
+    Raises `StepError` for a cell that cannot be traced, with the operation and the line.
+    """
+    traces = TRACES.setdefault(cell, OrderedDict[Any, Any]())
+    weights = tuple((variable.shape, variable.dtype) for variable in getattr(cell, "weights", ()))
+    key = settings_of_cell(cell), way, form.key, weights
+    if key not in traces:
+        keep(traces, key, made(cell, way, form, key))
+    known: Traced | StepError = traces[key]
+    if isinstance(known, StepError):
+        raise known.with_traceback(None)
+    return known
+
+
+def made(cell: Any, way: Way, form: Form, key: Any) -> Traced | StepError:
+    """What runs a cell, or the error that says why nothing does."""
+    if is_named(cell) and not tree.is_nested(form.x):
+        if key not in SHARED:
+            keep(SHARED, key, runnable(named_recurrence(cell, way, form), way))
+        return Traced(SHARED[key], tuple(cell.weights))
+    try:
+        rnn, variables = trace_cell(cell, form, way.training, way.options)
+    except StepError as error:
+        return error
+    return Traced(runnable(rnn, way), variables)
+
+
+def named_recurrence(cell: Any, way: Way, form: Form) -> RNN:
+    """The recurrence of one of Keras' own cells, or of several that are stacked."""
+    x, memory, masks = (
+        tree.map_structure(spec_of, part) for part in (form.x, tuple(tree.flatten(form.states)), form.masks)
+    )
+    params = {str(place): np.zeros(variable.shape, x.dtype) for place, variable in enumerate(cell.weights)}
+    step = NamedStep(cells_in(cell))
+    return RNN(step, params, memory=memory, inputs=x, statics=masks or None, **way.options)
+
+
+def spec_of(tensor: Any) -> Spec:
+    """The spec of a tensor [rows, features...], in a dtype that steps compute in."""
+    dtype = FULL.get(tensor.dtype, tensor.dtype)
+    return Spec(tuple(tensor.shape[1:]), str(dtype).removeprefix("torch."))
+
+
+def runnable(rnn: RNN, way: Way) -> Runnable:
+    """What runs a recurrence."""
+    spec = cast("Spec", rnn.inputs)
+    nothing = np.zeros((0, 0, *spec.shape), spec.dtype)
+    empty = transform(lambda spec: np.zeros((0, *spec.shape), spec.dtype), rnn.statics)
+    return Runnable(LayerPrograms(rnn).read(nothing, None, empty, None, way.last_only).program)
