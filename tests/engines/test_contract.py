@@ -108,5 +108,5 @@ def test_other_dtypes_are_left_to_numpy(dtypes: tuple[str, str]) -> None:
 def test_more_rows_than_are_done_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = vectors(5 * BLOCK + 7, 4, 20)
     expected = contract(a, b, None, TARGETS[0])
-    monkeypatch.setattr(module, "ROWS_AT_ONCE", 2 * BLOCK)
+    monkeypatch.setattr(module, "AT_ONCE", 2 * BLOCK * 4 * 20)
     np.testing.assert_array_equal(contract(a, b, None, TARGETS[0]), expected, strict=True)

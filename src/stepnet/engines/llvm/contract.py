@@ -53,8 +53,8 @@ the units.
 """
 WORD = {name: place for place, name in enumerate(WORDS)}
 DTYPES = ("float32", "float64")
-ROWS_AT_ONCE = 64 * BLOCK
-"""After so many rows the code comes back, so that an interrupt arrives."""
+AT_ONCE = 2**31
+"""After so many multiply-adds, some hundredths of a second, the code comes back: an interrupt arrives then."""
 SHARED = 2**22
 """Threads share a contract only if it has so many multiply-adds: some 20 microseconds of work."""
 
@@ -273,6 +273,7 @@ class Contract:
         self.total_columns = whole[1]
         self.padded = None if whole == self.columns else np.zeros(whole, dtype)
         count = threads() if len(places) * left * right >= SHARED else 1
+        self.rows_at_once = max(1, AT_ONCE // (left * right * BLOCK)) * BLOCK
         self.held: list[Array] = []
         self.words = np.stack([self.share(*part) for part in parts(groups, units, count)])
         tasks = [pointer(words) for words in self.words]
@@ -310,8 +311,8 @@ class Contract:
         total[...] = 0
         arrays = pointer(left), left.strides[0], pointer(right), right.strides[0], pointer(total)
         self.words[:, : len(ARRAYS)] = arrays
-        for first in range(0, len(self.places), ROWS_AT_ONCE):
-            last = min(len(self.places), first + ROWS_AT_ONCE)
+        for first in range(0, len(self.places), self.rows_at_once):
+            last = min(len(self.places), first + self.rows_at_once)
             self.words[:, len(ARRAYS) : len(ARRAYS) + 2] = first, last
             if self.orders is None:
                 self.run.call(pointer(self.words))
