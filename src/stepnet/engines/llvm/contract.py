@@ -54,7 +54,7 @@ the units.
 WORD = {name: place for place, name in enumerate(WORDS)}
 DTYPES = ("float32", "float64")
 AT_ONCE = 2**31
-"""After so many multiply-adds, some hundredths of a second, the code comes back: an interrupt arrives then."""
+"""After so many multiply-adds, hundredths of a second, the code comes back, so that an interrupt arrives."""
 SHARED = 2**22
 """Threads share a contract only if it has so many multiply-adds: some 20 microseconds of work."""
 
