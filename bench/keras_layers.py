@@ -5,11 +5,11 @@
     python bench/keras_layers.py --json
 
 float32, inputs as wide as the memory, a dense layer behind. The same model, with the same weights, runs by
-turns with and without `stepnet.keras.accelerate()`, in one process. Losses are compared after each turn. A time
-is the median of all turns, and a ratio that of each round's.
+turns with and without `stepnet.keras.accelerate()`, in one process. Losses are compared after each turn. A
+time is the median of all turns, and a ratio that of each round's.
 
-Kinds: gru, lstm; dropout, a GRU with recurrent_dropout; mask, an LSTM over sequences of 50 to 100 steps, padded
-and masked; cell, a cell of one's own (a minimal gated unit).
+Kinds: gru, lstm; dropout, a GRU with recurrent_dropout; mask, an LSTM over sequences of 50 to 100 steps,
+padded and masked; cell, a cell of one's own (a minimal gated unit).
 """
 
 import json

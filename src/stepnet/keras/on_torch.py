@@ -15,13 +15,13 @@ from stepnet.keras.steps import Form, called, in_full, value_of
 from stepnet.keras.traces import Traced, traced
 from stepnet.keras.way import Results, Way
 from stepnet.keras.whole import Whole, together
-from stepnet.torch.operator import untraced
 
 keras: Any = installed()
 torch: Any = installed("torch")
 tree: Any = keras.tree
 
-__all__ = ["prepared", "symbolic", "untraced"]
+untraced: Any = torch.compiler.disable
+"""Makes a function one that torch.compile does not trace."""
 
 
 def symbolic(layer: Any, whole: Whole, states: Any, training: bool) -> Results | None:

@@ -6,7 +6,7 @@
 """
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from stepnet.keras.installed import installed
@@ -91,7 +91,7 @@ def standing_in(theirs: Theirs, ours: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(theirs)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return ours(self, theirs.__get__(self), *args, **kwargs)
+        return ours(self, partial(theirs, self), *args, **kwargs)
 
     return method
 
