@@ -210,3 +210,13 @@ def test_an_exported_graph_holds_keras_operations():
         program = torch.export.export(model, (x,))
     assert (counted.fast, counted.slow) == (0, 1)
     torch.testing.assert_close(program.module()(x), right)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int32"])
+def test_inputs_of_another_dtype(dtype: str):
+    theirs, ours = pair("LSTM", autocast=False)
+    x = (3 * numbers(BATCH, STEPS, INPUTS)).astype(dtype)
+    with Counted() as counted:
+        outputs = ours(x)
+    assert counted.fast == 1
+    assert_same({"y": outputs.detach().numpy()}, {"y": theirs(x).detach().numpy()})
