@@ -67,7 +67,7 @@ def call_in_time(layer: Any, theirs: Theirs, inputs: Any, training: Any = None, 
     if not fits or takes_mask or not is_rowwise(layer.layer, bool(training)):
         return theirs(inputs, training=training, mask=mask)
     kwargs = {"training": training} if layer.layer._call_has_training_arg else {}
-    batch, time, *features = inputs.shape
+    batch, time, *features = keras.ops.shape(inputs)
     outputs = layer.layer.call(keras.ops.reshape(inputs, (batch * time, *features)), **kwargs)
     return keras.ops.reshape(outputs, (batch, time, *outputs.shape[1:]))
 
