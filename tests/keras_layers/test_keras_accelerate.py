@@ -11,13 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 from keras_cases import BATCH, INPUTS, STEPS, UNITS, Counted, keras, numbers
+from typer.testing import CliRunner
 
 import stepnet.keras
+from stepnet.cli.commands import app
 from stepnet.errors import InputError
 from stepnet.keras.accelerate import THEIRS
 
 PLUGIN = """
 import stepnet.keras
+from stepnet.cli.commands import app
 
 def pytest_configure(config):
     for mark in ("requires_trainable_backend", "multi_device"):
@@ -48,7 +51,7 @@ def unpatched() -> bool:
     return all(vars(kind)[name] is theirs for (kind, name), theirs in THEIRS.items())
 
 
-@pytest.mark.long(every=7)
+@pytest.mark.long(every=12)
 @pytest.mark.parametrize("file", FILES)
 def test_keras_own_tests_pass_with_it_on(file: str, tmp_path: Path):
     (tmp_path / "accelerated.py").write_text(PLUGIN)
@@ -166,3 +169,19 @@ def test_convolutions_run_keras_own_loop():
         layer(numbers(2, 3, 8, 1))
     assert (counted.fast, counted.slow) == (0, 2)
     assert list(stepnet.keras.report(layer).left) == [layer.path]
+
+
+def test_a_file_of_ours_converts_as_one_of_keras(tmp_path: Path):
+    texts = list[str]()
+    for name, where in (("ours", stepnet.keras), ("theirs", keras.layers)):
+        layers = [
+            where.Bidirectional(where.LSTM(UNITS, return_sequences=True, name="lstm"), name="first"),
+            where.GRU(UNITS, name="second"),
+        ]
+        path = tmp_path / f"{name}.keras"
+        keras.Sequential([keras.Input((None, INPUTS)), *layers]).save(path)
+        command = ["convert", str(path), "--to", "torch", "-o", str(path.with_suffix(".safetensors"))]
+        result = CliRunner().invoke(app, command, catch_exceptions=False)
+        texts.append(result.output.replace(f"{name}.safetensors", "file"))
+    assert "keras.gru -> torch.gru: 10 inputs, 5 hidden" in texts[0]
+    assert texts[0] == texts[1]

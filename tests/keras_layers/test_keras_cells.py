@@ -1,5 +1,8 @@
 """Cells of one's own, and cells that are stacked: their own steps are traced."""
 
+import copy
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -259,3 +262,45 @@ def test_low_precision_of_a_cell_with_layers_in_it():
     assert (counted.fast, outputs.dtype) == (1, torch.bfloat16)
     assert ours.cell.compute_dtype == ours.cell.gates.compute_dtype == "bfloat16"
     np.testing.assert_allclose(outputs.detach().float(), exact(x).detach(), atol=0.03)
+
+
+@pytest.mark.parametrize("cell", [Gated, Mixing, lambda: keras.layers.LSTMCell(3)])
+def test_nothing_keeps_a_cell(cell: Any):
+    layer = stepnet.keras.RNN(cell())
+    layer(numbers(BATCH, STEPS, INPUTS))
+    known = weakref.ref(layer.cell), weakref.ref(layer)
+    del layer
+    gc.collect()
+    assert [reference() for reference in known] == [None, None]
+
+
+def test_a_copy_runs_with_weights_of_its_own():
+    layer = stepnet.keras.GRU(UNITS)
+    x = numbers(BATCH, STEPS, INPUTS)
+    before = layer(x).detach().numpy()
+    other = copy.deepcopy(layer)
+    other.cell.kernel.assign(2 * other.cell.kernel.value)
+    np.testing.assert_array_equal(layer(x).detach(), before)
+    layer.cell.kernel.assign(2 * layer.cell.kernel.value)
+    np.testing.assert_array_equal(other(x).detach(), layer(x).detach())
+
+
+def test_weights_that_are_shared_get_both_gradients():
+    theirs, ours = both(Gated)
+    gradients = []
+    for layer in (ours, theirs):
+        x = torch.tensor(numbers(BATCH, STEPS, INPUTS))
+        total = layer(x)[0].square().sum() + layer(2 * x)[0].sum()
+        gradients.append({"dW": torch.autograd.grad(total, layer.cell.gates.kernel.value)[0].numpy()})
+    assert_same(gradients[0], gradients[1])
+
+
+def test_second_gradients():
+    theirs, ours = both(lambda: keras.layers.GRUCell(UNITS))
+    answers = []
+    for layer in (ours, theirs):
+        x = torch.tensor(numbers(BATCH, STEPS, INPUTS), requires_grad=True)
+        (first,) = torch.autograd.grad(layer(x)[0].square().sum(), x, create_graph=True)
+        weight = layer.cell.recurrent_kernel.value
+        answers.append({"d": torch.autograd.grad(first.square().sum(), weight)[0].numpy()})
+    assert_same(answers[0], answers[1], 4 * STEPS)

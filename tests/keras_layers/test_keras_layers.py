@@ -179,3 +179,44 @@ def test_a_fit_ends_where_that_of_keras_ends():
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
     for ours, theirs in zip(weights[1], weights[0], strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")  # PyTorch's, of its own compiler
+def test_a_step_of_training_that_torch_compiles():
+    _, plain = pair("GRU")
+    _, compiled = pair("GRU")
+    x = torch.tensor(numbers(BATCH, STEPS, INPUTS))
+
+    def step(layer: Any, x: torch.Tensor) -> torch.Tensor:
+        loss = layer(x).square().mean()
+        loss.backward()
+        return loss
+
+    right = step(plain, x)
+    with Counted() as counted:
+        loss = torch.compile(step, backend="eager")(compiled, x)
+    torch.compiler.reset()
+    assert counted.fast == 1
+    torch.testing.assert_close(loss, right)
+    torch.testing.assert_close(compiled.cell.kernel.value.grad, plain.cell.kernel.value.grad)
+
+
+def test_an_exported_graph_holds_keras_operations():
+    layer = stepnet.keras.GRU(UNITS)
+    model = keras.Sequential([keras.Input((STEPS, INPUTS)), layer])
+    x = torch.tensor(numbers(BATCH, STEPS, INPUTS))
+    right = model(x)
+    with Counted() as counted:
+        program = torch.export.export(model, (x,))
+    assert (counted.fast, counted.slow) == (0, 1)
+    torch.testing.assert_close(program.module()(x), right)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int32"])
+def test_inputs_of_another_dtype(dtype: str):
+    theirs, ours = pair("LSTM", autocast=False)
+    x = (3 * numbers(BATCH, STEPS, INPUTS)).astype(dtype)
+    with Counted() as counted:
+        outputs = ours(x)
+    assert counted.fast == 1
+    assert_same({"y": outputs.detach().numpy()}, {"y": theirs(x).detach().numpy()})

@@ -115,6 +115,7 @@ def test_masking_correctness(kind: str):
         assert_same({"dW": gradient}, {"dW": right})
 
 
+@pytest.mark.long(every=4)
 @each_layer
 @pytest.mark.parametrize("implementation", [1, 2])
 @pytest.mark.parametrize(

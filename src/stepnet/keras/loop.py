@@ -38,10 +38,10 @@ def inner_loop(
     states = initial_state if tree.is_nested(initial_state) else [initial_state]
     whole = sequences if isinstance(sequences, Whole) else Whole(sequences)
     shapes = backend.symbolic(layer, whole, states, bool(training))
-    run = backend.untraced(answer)
-    return shapes or run(layer, theirs, whole, states, mask, bool(training))
+    return shapes or answer(layer, theirs, whole, states, mask, bool(training))
 
 
+@backend.untraced
 def answer(
     layer: Any, theirs: Callable[..., Results], whole: Whole, states: Any, mask: Any, training: bool
 ) -> Results:

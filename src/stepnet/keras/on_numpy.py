@@ -51,7 +51,14 @@ def prepared(layer: Any, whole: Whole, states: Any, mask: Any, training: bool) -
         mask = np.asarray(tree.flatten(mask)[0], bool)
         if mask.shape != x.shape[:2]:
             raise StepError(f"the mask is {list(mask.shape)}, and the sequences are {list(x.shape)}")
-    return partial(run, layer, in_full(np.asarray(x)), states, mask, masks_of(cell) if training else {})
+    return partial(
+        run,
+        layer,
+        in_full(np.asarray(x, tree.flatten(states)[0].dtype)),
+        states,
+        mask,
+        masks_of(cell) if training else {},
+    )
 
 
 def in_full(array: Array) -> Array:

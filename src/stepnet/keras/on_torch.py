@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stepnet.errors import StepError
+from stepnet.keras.cells import is_named
 from stepnet.keras.dropout import masks_of
 from stepnet.keras.installed import installed
 from stepnet.keras.masks import Steps
@@ -15,13 +16,13 @@ from stepnet.keras.steps import Form, called, in_full, value_of
 from stepnet.keras.traces import Traced, traced
 from stepnet.keras.way import Results, Way
 from stepnet.keras.whole import Whole, together
-from stepnet.torch.operator import untraced
 
 keras: Any = installed()
 torch: Any = installed("torch")
 tree: Any = keras.tree
 
-__all__ = ["prepared", "symbolic", "untraced"]
+untraced: Any = torch.compiler.disable
+"""Makes a function one that torch.compile does not trace."""
 
 
 def symbolic(layer: Any, whole: Whole, states: Any, training: bool) -> Results | None:
@@ -55,6 +56,8 @@ class Loop:
     def of(cls, layer: Any, whole: Whole, states: Any, mask: Any, training: bool) -> "Loop":
         """The call; raises `StepError` for one that Keras' own loop is to run."""
         cell = layer.cell
+        if is_named(cell):  # whose products take any dtype, and give that of the states
+            whole = whole.cast(tree.flatten(states)[0].dtype)
         mask = mask_of(mask, whole)
         check(layer, whole, states, mask)
         masks = masks_of(cell) if training else {}

@@ -6,7 +6,7 @@
 """
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from stepnet.keras.installed import installed
@@ -67,7 +67,7 @@ def call_in_time(layer: Any, theirs: Theirs, inputs: Any, training: Any = None, 
     if not fits or takes_mask or not is_rowwise(layer.layer, bool(training)):
         return theirs(inputs, training=training, mask=mask)
     kwargs = {"training": training} if layer.layer._call_has_training_arg else {}
-    batch, time, *features = inputs.shape
+    batch, time, *features = keras.ops.shape(inputs)
     outputs = layer.layer.call(keras.ops.reshape(inputs, (batch * time, *features)), **kwargs)
     return keras.ops.reshape(outputs, (batch, time, *outputs.shape[1:]))
 
@@ -91,7 +91,7 @@ def standing_in(theirs: Theirs, ours: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(theirs)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return ours(self, theirs.__get__(self), *args, **kwargs)
+        return ours(self, partial(theirs, self), *args, **kwargs)
 
     return method
 

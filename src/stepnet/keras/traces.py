@@ -59,14 +59,14 @@ def traced(cell: Any, way: Way, form: Form) -> Traced:
     key = settings_of_cell(cell), way, form.key, weights
     if key not in traces:
         keep(traces, key, made(cell, way, form, key))
-    known: Traced | StepError = traces[key]
-    if isinstance(known, StepError):
-        raise known.with_traceback(None)
+    known: Traced | str = traces[key]
+    if isinstance(known, str):
+        raise StepError(known)
     return known
 
 
-def made(cell: Any, way: Way, form: Form, key: Any) -> Traced | StepError:
-    """What runs a cell, or the error that says why nothing does."""
+def made(cell: Any, way: Way, form: Form, key: Any) -> Traced | str:
+    """What runs a cell, or why nothing does."""
     if is_named(cell) and not tree.is_nested(form.x):
         if key not in SHARED:
             keep(SHARED, key, runnable(named_recurrence(cell, way, form), way))
@@ -74,7 +74,7 @@ def made(cell: Any, way: Way, form: Form, key: Any) -> Traced | StepError:
     try:
         rnn, variables = trace_cell(cell, form, way.training, way.options)
     except StepError as error:
-        return error
+        return str(error)  # which, unlike the error, holds nothing of the cell
     return Traced(runnable(rnn, way), variables)
 
 

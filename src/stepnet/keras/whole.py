@@ -5,6 +5,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any, cast
 
@@ -24,6 +25,10 @@ class Whole:
     def shape(self) -> tuple[Any, ...]:
         """The shape of the first part."""
         return tuple(tree.flatten(self.parts)[0].shape)
+
+    def cast(self, dtype: Any) -> "Whole":
+        """The same in a dtype."""
+        return Whole(tree.map_structure(partial(keras.ops.cast, dtype=dtype), self.parts))
 
     def __getitem__(self, index: tuple[slice, int, slice]) -> Any:
         """The first step, zeros where there is none: Keras asks for it to know shapes and dtypes."""

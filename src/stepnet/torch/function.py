@@ -23,6 +23,7 @@ from stepnet.rnn.gradients import Programs
 from stepnet.rnn.pieces import Checkpoint
 from stepnet.rnn.reading import call_of
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.untraced import untraced
 
 torch: Any = pytorch("torch")
 Array = np.ndarray
@@ -131,8 +132,8 @@ class QuickFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
-        """See `NetFunction`."""
-        return NetFunction.backward(ctx, *cotangents)
+        """See `NetFunction`. A step of training that is compiled as a whole would trace it."""
+        return untraced(NetFunction.backward)(ctx, *cotangents)
 
 
 def wanted_of(tensors: Sequence[Any]) -> tuple[int, ...]:

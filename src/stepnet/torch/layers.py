@@ -11,9 +11,10 @@ from stepnet.rnn.pieces import Checkpoint, checked_checkpoint
 from stepnet.torch.bound import BOUND
 from stepnet.torch.cells import Sizes
 from stepnet.torch.checks import DTYPES, as_cast, check_tensors
-from stepnet.torch.operator import run_sizes, untraced
+from stepnet.torch.operator import run_sizes
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.sequences import PackedSequence, Place, Sequences, data_of
+from stepnet.torch.untraced import untraced
 
 torch: Any = pytorch("torch")
 

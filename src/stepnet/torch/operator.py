@@ -10,9 +10,8 @@ elsewhere finds none, and says so.
 Without a graph, the operator is not used: it takes longer to call.
 """
 
-import sys
-from collections.abc import Callable, Sequence
-from functools import cache, lru_cache
+from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any
 from weakref import WeakValueDictionary
@@ -61,20 +60,6 @@ def runnable_of(key: str) -> Runnable:
             "and cells GRU, LSTM and RNN run anywhere"
         )
     return MODULES[name].runnable_in(mode == "train")
-
-
-def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function for a call that makes no graph: where torch.compile is in use, one that is never traced.
-
-    It goes on behind what it could not trace, and would trace the insides of what runs a net.
-    """
-    return apart(function) if "torch._dynamo" in sys.modules else function
-
-
-@cache
-def apart(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that is never traced. Asking for that imports PyTorch's compiler."""
-    return torch.compiler.disable(function)
 
 
 def run_sizes(

@@ -14,10 +14,11 @@ from stepnet.rnn.pieces import Checkpoint, checked_checkpoint
 from stepnet.torch.bound import BOUND, Runnable
 from stepnet.torch.checks import DTYPES
 from stepnet.torch.loop import Turns, looped
-from stepnet.torch.operator import MODULES, check_graph, in_graph, untraced
+from stepnet.torch.operator import MODULES, check_graph, in_graph
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.sequences import Sequences, data_of
 from stepnet.torch.trace import OfFunction, OfModule, described, tensors_of, trace
+from stepnet.torch.untraced import untraced
 from stepnet.trace.step import Spec
 from stepnet.values.structure import leaves, leaves_as, rebuild, skeleton, transform
 

@@ -9,9 +9,10 @@ from typing import Any, cast
 from stepnet.torch.bound import BOUND
 from stepnet.torch.cells import MODES, Sizes
 from stepnet.torch.checks import DTYPES, as_cast, check_tensors
-from stepnet.torch.operator import run_sizes, untraced
+from stepnet.torch.operator import run_sizes
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.sequences import Place
+from stepnet.torch.untraced import untraced
 
 torch: Any = pytorch("torch")
 NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")

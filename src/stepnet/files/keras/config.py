@@ -315,16 +315,20 @@ def nodes_of(model: Config) -> list[Config]:
 
 
 def class_of(node: Config) -> str:
-    """The class of a layer: its name if it is Keras' own, else the name that it is registered under.
+    """The class of a layer: its name if it is Keras' own, or stepnet's in its place; else the name that it is
+    registered under.
 
     >>> class_of({"class_name": "LSTM", "module": "keras.layers", "registered_name": None})
     'LSTM'
     >>> class_of({"class_name": "LSTM", "module": "model", "registered_name": "Mine>LSTM"})
     'Mine>LSTM'
+    >>> class_of({"class_name": "LSTM", "module": "stepnet.keras.layers", "registered_name": "stepnet>LSTM"})
+    'LSTM'
     """
     name, registered = str(node.get("class_name") or ""), node.get("registered_name")
     module = str(node.get("module") or "")
-    if not registered or module.partition(".")[0] in ("keras", "tf_keras"):
+    own = module.partition(".")[0] in ("keras", "tf_keras") or registered == f"stepnet>{name}"
+    if own or not registered:
         return name
     return f"{module}>{name}" if registered == name else str(registered)
 
