@@ -2,6 +2,7 @@
 pass with it on.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -185,3 +186,23 @@ def test_a_file_of_ours_converts_as_one_of_keras(tmp_path: Path):
         texts.append(result.output.replace(f"{name}.safetensors", "file"))
     assert "keras.gru -> torch.gru: 10 inputs, 5 hidden" in texts[0]
     assert texts[0] == texts[1]
+
+
+def test_importing_it_changes_nothing_of_keras():
+    program = """
+import keras
+keras.utils.set_random_seed(1)
+{}
+layer = keras.layers.Dense(2)
+layer.build((None, 3))
+print(layer.name, keras.layers.Layer().name, layer.kernel.numpy().tolist(), keras.random.normal((2,)).tolist())
+"""
+    command = [sys.executable, "-W", "ignore", "-c"]
+    env = {**os.environ, "PYTHONPATH": str(Path(stepnet.keras.__file__).parents[2])}
+    without, with_it = (
+        subprocess.run(
+            [*command, program.format(line)], capture_output=True, text=True, check=True, env=env
+        ).stdout
+        for line in ("", "import stepnet.keras")
+    )
+    assert with_it == without
