@@ -2,6 +2,7 @@
 pass with it on.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -168,7 +169,8 @@ def test_convolutions_run_keras_own_loop():
         layer(numbers(2, 3, 8, 1))
         layer(numbers(2, 3, 8, 1))
     assert (counted.fast, counted.slow) == (0, 2)
-    assert list(stepnet.keras.report(layer).left) == [layer.path]
+    (reason,) = stepnet.keras.report(layer).left.values()
+    assert "conv_lstm.py:" in reason
 
 
 def test_a_file_of_ours_converts_as_one_of_keras(tmp_path: Path):
@@ -185,3 +187,21 @@ def test_a_file_of_ours_converts_as_one_of_keras(tmp_path: Path):
         texts.append(result.output.replace(f"{name}.safetensors", "file"))
     assert "keras.gru -> torch.gru: 10 inputs, 5 hidden" in texts[0]
     assert texts[0] == texts[1]
+
+
+def test_importing_it_changes_nothing_of_keras():
+    program = """
+import keras
+keras.utils.set_random_seed(1)
+{}
+layer = keras.layers.Dense(2)
+layer.build((None, 3))
+print(layer.name, layer.kernel.numpy().tolist(), keras.random.normal((2,)).tolist())
+"""
+    env = {**os.environ, "PYTHONPATH": str(Path(stepnet.keras.__file__).parents[2])}
+    outputs = list[bytes]()
+    for line in ("", "import stepnet.keras"):
+        command = [sys.executable, "-W", "ignore", "-c", program.format(line)]
+        outputs.append(subprocess.run(command, capture_output=True, check=True, env=env).stdout)
+    assert outputs[0].startswith(b"dense ")
+    assert outputs[0] == outputs[1]

@@ -304,3 +304,15 @@ def test_second_gradients():
         weight = layer.cell.recurrent_kernel.value
         answers.append({"d": torch.autograd.grad(first.square().sum(), weight)[0].numpy()})
     assert_same(answers[0], answers[1], 4 * STEPS)
+
+
+def test_a_loss_of_a_cell_at_every_step_is_kept():
+    losses = []
+    for where in (stepnet.keras, keras.layers):
+        layer = where.RNN(keras.layers.GRUCell(UNITS, activity_regularizer="l2"))
+        layer.build((BATCH, STEPS, INPUTS))
+        layer.set_weights([numbers(*weight.shape) for weight in layer.get_weights()])
+        layer(numbers(BATCH, STEPS, INPUTS))
+        losses.append([float(loss.detach()) for loss in layer.losses])
+    assert len(losses[0]) >= STEPS
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)

@@ -235,6 +235,7 @@ def test_return_state(kind: str):
         np.testing.assert_array_equal(state.detach(), kept.numpy())
 
 
+@pytest.mark.long(every=3)
 @each_layer
 @pytest.mark.parametrize("options", [{}, {"dropout": 0.2, "seed": 5}])
 def test_state_reuse(kind: str, options: dict[str, Any]):

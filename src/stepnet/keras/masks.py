@@ -82,12 +82,28 @@ class Steps:
             latest = time - 1 - latest[:, ::-1]
         return (np.arange(batch)[:, None] * time + latest).reshape(-1)
 
-    def last(self, value: Any, reverse: bool, zero: bool) -> Any:
-        """The last output [batch, ...] as Keras gives it."""
-        if self.valid is None or not zero:
-            return value
-        ran = torch.from_numpy(self.valid[:, 0 if reverse else -1].copy())
-        return torch.where(ran.reshape(-1, *[1] * (value.ndim - 1)), value, torch.zeros_like(value))
+    def last(self, values: Any, reverse: bool, zero: bool) -> Any:
+        """The last output [batch, ...] as Keras gives it: zero for a row of which no step ran."""
+        if self.valid is None:
+            return step_of(values, 0 if reverse else -1)
+        batch, time = sizes_of(self.valid)
+        if not len(values):
+            return values.new_zeros(batch, *values.shape[1:])
+        counts = self.valid.sum(1)
+        first = (
+            np.arange(batch) * time + self.valid.argmax(1) if self.picked is None else offsets_of(counts)[:-1]
+        )
+        places = first if reverse else first + counts - 1
+        ran = self.valid[:, 0 if reverse else -1] if zero else counts > 0
+        rows = values.index_select(0, torch.from_numpy(np.where(ran, places, 0)))
+        return torch.where(torch.from_numpy(ran.copy()).reshape(-1, *[1] * (rows.ndim - 1)), rows, 0)
+
+
+def step_of(values: Any, step: int) -> Any:
+    """A step of values [batch, time, ...]; zeros where there is none."""
+    if values.shape[1] == 0:
+        return values.new_zeros(len(values), *values.shape[2:])
+    return values[:, step]
 
 
 def sizes_of(valid: npt.NDArray[np.bool_]) -> tuple[int, int]:

@@ -72,9 +72,11 @@ def run(layer: Any, x: Array, states: Any, mask: Array | None, masks: dict[str, 
     statics = {name: tuple(in_full(np.asarray(part)) for part in parts) for name, parts in masks.items()}
     rnn = recurrence(layer.cell, way, tuple(state.shape[1:] for state in flat), x.dtype)
     zero = "zero" if layer.zero_output_for_mask else "repeat"
-    output, last = rnn(x, tuple(flat), statics or None, None, way.last_only, mask=mask, masked=zero)
+    output, last = rnn(
+        x, tuple(flat), statics or None, None, not layer.return_sequences, mask=mask, masked=zero
+    )
     after = tree.pack_sequence_as(states, list(last))
-    if way.last_only:
+    if not layer.return_sequences:
         return output, output[:, None], after
     outputs = output[:, ::-1] if way.reverse else output
     end = outputs[:, -1] if outputs.shape[1] else np.zeros_like(outputs, shape=(len(x), outputs.shape[-1]))

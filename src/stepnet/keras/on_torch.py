@@ -11,7 +11,7 @@ from stepnet.errors import StepError
 from stepnet.keras.cells import is_named
 from stepnet.keras.dropout import masks_of
 from stepnet.keras.installed import installed
-from stepnet.keras.masks import Steps
+from stepnet.keras.masks import Steps, step_of
 from stepnet.keras.steps import Form, called, in_full, value_of
 from stepnet.keras.traces import Traced, traced
 from stepnet.keras.way import Results, Way
@@ -86,12 +86,11 @@ class Loop:
         following = [now.to(before.dtype) for now, before in zip(last, flat, strict=True)]
         states = tree.pack_sequence_as(self.states, following)
         zero = layer.zero_output_for_mask
-        if way.last_only:
-            output = steps.last(output, way.reverse, zero)
-            return output, output.unsqueeze(1), states
+        if not layer.return_sequences:
+            last_output = steps.last(output, way.reverse, zero)
+            return last_output, last_output.unsqueeze(1), states
         outputs = steps.outputs(output, way.reverse, zero)
-        end = outputs[:, -1] if outputs.shape[1] else outputs.new_zeros(len(outputs), *outputs.shape[2:])
-        return end, outputs, states
+        return step_of(outputs, -1), outputs, states
 
 
 def mask_of(mask: Any, whole: Whole) -> Any:

@@ -31,7 +31,9 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 def kept_by_keras() -> frozenset[str]:
     """The attributes that Keras keeps in every layer."""
-    bare, built = keras.layers.Layer(), keras.layers.Dense(1)
+    # Named, and without random numbers: Keras counts the layers that it names, and draws from one generator.
+    bare = keras.layers.Layer(name="bare")
+    built = keras.layers.Dense(1, name="built", kernel_initializer="zeros")
     built.build((1, 1))
     own = [name for name in attributes(built) if name.startswith("_")]
     return frozenset([*attributes(bare), *own, *MASKS])

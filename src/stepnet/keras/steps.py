@@ -10,6 +10,7 @@ import os
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from traceback import walk_tb
 from typing import Any
 
 from stepnet.errors import StepError, StepnetError
@@ -19,15 +20,18 @@ from stepnet.keras.settings import settings_of_cell
 from stepnet.keras.whole import apart, together
 from stepnet.rnn.recurrence import RNN
 from stepnet.torch.aten import RANDOM
-from stepnet.torch.lines import LIBRARIES, line_of_error
+from stepnet.torch.lines import LIBRARIES, is_users, line_of_error
 from stepnet.torch.trace import trace
+from stepnet.trace.lines import line_of
 
 keras: Any = installed()
 tree: Any = keras.tree
 torch: Any = installed("torch")
 AutocastScope: Any = installed("keras.src.backend.common.variables").AutocastScope
 
-LIBRARIES.append(os.path.dirname(os.path.abspath(keras.__file__)) + os.sep)  # whose lines are no user's
+KERAS = os.path.dirname(os.path.abspath(keras.__file__)) + os.sep
+LAYERS = os.path.join(KERAS, "src", "layers") + os.sep
+LIBRARIES.append(KERAS)  # whose lines are no user's
 
 FULL = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 """In which dtype a step computes whose values have one that is only stored."""
@@ -132,13 +136,24 @@ def trace_cell(cell: Any, form: Form, training: bool, options: dict[str, Any]) -
             with computing_in(cell, call[0].dtype), plain_errors():
                 rnn = trace(step, call, statics=statics, **options)
         except ANSWERS as error:
-            text = str(error)
-            raise StepError(text if "\n  at " in text else f"{text}\n  at {line_of_error(error)}") from error
+            raise StepError(located(error)) from error
         if settings_of_cell(cell) != before:
             raise StepError(f"the step of {type(cell).__name__} changes attributes of the cell as it runs")
         if {id(variable) for variable in step.read} == {id(variable) for variable in variables}:
             return rnn, tuple(variables)
         variables = step.read  # those of a cell that is no layer are found so
+
+
+def located(error: BaseException) -> str:
+    """The message of an error with a line: the user's, or that of a layer of Keras where there is none."""
+    text, deepest = str(error), error
+    while deepest.__context__ is not None:
+        deepest = deepest.__context__
+    passed = [(frame.f_code, number) for frame, number in walk_tb(deepest.__traceback__)]
+    theirs = [place for place in passed if place[0].co_filename.startswith(LAYERS)]
+    if theirs and not any(is_users(code) for code, _ in passed):
+        return text.partition("\n  at ")[0] + f"\n  at {line_of(*theirs[-1])}"
+    return text if "\n  at " in text else f"{text}\n  at {line_of_error(error)}"
 
 
 def example(tensor: Any) -> Any:

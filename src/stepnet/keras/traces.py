@@ -69,13 +69,13 @@ def made(cell: Any, way: Way, form: Form, key: Any) -> Traced | str:
     """What runs a cell, or why nothing does."""
     if is_named(cell) and not tree.is_nested(form.x):
         if key not in SHARED:
-            keep(SHARED, key, runnable(named_recurrence(cell, way, form), way))
+            keep(SHARED, key, runnable(named_recurrence(cell, way, form)))
         return Traced(SHARED[key], tuple(cell.weights))
     try:
         rnn, variables = trace_cell(cell, form, way.training, way.options)
     except StepError as error:
         return str(error)  # which, unlike the error, holds nothing of the cell
-    return Traced(runnable(rnn, way), variables)
+    return Traced(runnable(rnn), variables)
 
 
 def named_recurrence(cell: Any, way: Way, form: Form) -> RNN:
@@ -94,9 +94,9 @@ def spec_of(tensor: Any) -> Spec:
     return Spec(tuple(tensor.shape[1:]), str(dtype).removeprefix("torch."))
 
 
-def runnable(rnn: RNN, way: Way) -> Runnable:
+def runnable(rnn: RNN) -> Runnable:
     """What runs a recurrence."""
     spec = cast("Spec", rnn.inputs)
     nothing = np.zeros((0, 0, *spec.shape), spec.dtype)
     empty = transform(lambda spec: np.zeros((0, *spec.shape), spec.dtype), rnn.statics)
-    return Runnable(LayerPrograms(rnn).read(nothing, None, empty, None, way.last_only).program)
+    return Runnable(LayerPrograms(rnn).read(nothing, None, empty, None, False).program)

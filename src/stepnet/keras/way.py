@@ -13,11 +13,10 @@ Results = tuple[Any, Any, Any]
 
 @dataclass(frozen=True)
 class Way:
-    """How a layer goes over the steps of its sequences. last_only: whether it gives the last output alone."""
+    """How a layer goes over the steps of its sequences."""
 
     training: bool
     reverse: bool
-    last_only: bool
     unroll: bool
 
     @property
@@ -28,4 +27,4 @@ class Way:
     @classmethod
     def of(cls, layer: Any, training: bool) -> "Way":
         """The way of a layer."""
-        return cls(training, layer.go_backwards, not layer.return_sequences, layer.unroll)
+        return cls(training, layer.go_backwards, layer.unroll)

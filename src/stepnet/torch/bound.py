@@ -79,10 +79,7 @@ class Runnable:
             )
         results = list(self.differentiable(batch, wanted, inputs, checkpoint))
         outputs, lead = len(self.program.levels), data.shape[: place.lead]
-        whole = [
-            tensor.reshape(*lead, *tensor.shape[1:]) if levels else tensor
-            for tensor, levels in zip(results[:outputs], self.program.levels, strict=True)
-        ]
+        whole = [tensor.reshape(*lead, *tensor.shape[1:]) for tensor in results[:outputs]]
         return [*whole, *results[outputs:]]
 
     def in_order(self, place: Place, inputs: list[Any], wanted: tuple[int, ...]) -> list[Any]:
