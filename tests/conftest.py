@@ -45,6 +45,22 @@ def pytest_configure(config: pytest.Config) -> None:
     """A new seed for random steps where none is asked for; the workers of a run have it from there."""
     if config.option.seed is None:
         config.option.seed = int.from_bytes(os.urandom(3), "big")
+    if config.option.long and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(AtOnce(config))
+
+
+class AtOnce:
+    """Shows each failure when it happens: a run of hours may be stopped before it would show them."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Shows what a test that failed said."""
+        if report.failed:
+            terminal = self.config.pluginmanager.getplugin("terminalreporter")
+            assert terminal is not None
+            terminal.write_line(f"\n{report.nodeid}\n{report.longreprtext}")
 
 
 LEFT = pytest.StashKey[dict[str, tuple[int, int]]]()
