@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Generator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 os.environ["KERAS_BACKEND"] = "torch"  # read when keras is first imported
 os.environ["OMP_NUM_THREADS"] = "1"  # of torch and NumPy, whose threads wait for those of the other workers
@@ -58,8 +59,7 @@ class AtOnce:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Shows what a test that failed said."""
         if report.failed:
-            terminal = self.config.pluginmanager.getplugin("terminalreporter")
-            assert terminal is not None
+            terminal: Any = self.config.pluginmanager.getplugin("terminalreporter")
             terminal.write_line(f"\n{report.nodeid}\n{report.longreprtext}")
 
 
