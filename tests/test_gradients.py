@@ -465,3 +465,21 @@ def test_a_backward_is_called_as_often_as_one_likes(engine: str) -> None:
         assert_same_bits(one, other)
     nothing = backward()
     assert not any(one.any() for one in plain(vars(nothing)))
+
+
+def test_a_view_of_an_input_that_is_saved_and_read_in_the_loop():
+    params = {name: np.full((1, 1), 0.1 * place) for place, name in enumerate("ahvx", 1)}
+
+    def step(x: Array, h: Array, p: Any) -> tuple[Array, Array]:
+        scaled = 0.5 * (x.reshape(-1, 1) * p["a"][0])
+        h = np.tanh(h @ p["h"] + scaled @ p["v"] + x[:, None] @ p["x"])
+        return h, h
+
+    x = np.array([[1.0, 2.0, 3.0]])
+    layer = sn.RNN(step, params, memory=1)
+    results, backward = sn.vjp(layer)(x)
+    expected, other = sn.vjp(layer)(x, engine="interpret")
+    ours, theirs = backward(*results), other(*expected)
+    assert_close(ours.inputs, theirs.inputs, 3)
+    for name in params:
+        assert_close(ours.params[name], theirs.params[name], 3)

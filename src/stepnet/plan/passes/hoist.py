@@ -97,9 +97,11 @@ def staying(recur: Recur, known: list[When]) -> list[bool]:
     inside = [n for n, time in enumerate(known) if time == When.IN]
     read = {operand for number in inside for operand in body.nodes[number].inputs}
     sinks = early & (read | set(recur.following))
-    first = {n for n in early if n in recur.sequences or is_dear(body.nodes[n]) or n in recur.outputs}
     operands = {n: [operand for operand in body.nodes[n].inputs if operand in early] for n in early}
     weights = {n: weight(body, n, recur) for n in early}
+    # A view of an input is never where a path begins, be it an output too: the input is.
+    first = {n for n in early if weights[n] and (is_dear(body.nodes[n]) or n in recur.outputs)}
+    first |= early & {*recur.sequences}
     cut = smallest_cut(operands, {n: size for n, size in weights.items() if size}, first, sinks)
     stays = [time == When.IN for time in known]
     waiting = list(sinks - cut)
