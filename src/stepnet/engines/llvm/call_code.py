@@ -125,9 +125,9 @@ class CallCode:
         code, strides = self.code, self.program.strides
         block = code.at(self.pointer["block"], code.mul(base, code.number(strides["block"])))
         outside = {
-            f"{array.table} {array.word}": RowsOutside(
+            array.field.record: RowsOutside(
                 self.arrays[array.word],
-                array.bytes,
+                array.field.bytes,
                 code.at(self.table[array.table], code.mul(base, code.number(8))),
                 self.pointer["nowhere"],
             )

@@ -25,7 +25,7 @@ from stepnet.engines.llvm.memory import POOL, pointer
 from stepnet.engines.llvm.records import LINE
 from stepnet.engines.llvm.target import Target
 from stepnet.engines.llvm.tile import UNROLLED, Left, Tile, accumulate, tiles
-from stepnet.engines.llvm.workers import CREW, Orders
+from stepnet.engines.llvm.workers import Work
 from stepnet.engines.threads import threads
 from stepnet.net.totals import BLOCK
 from stepnet.net.totals import contract as contract_in_numpy
@@ -267,7 +267,7 @@ class Contract:
     def __init__(self, left: int, right: int, dtype: str, places: Array, target: Target) -> None:
         self.columns, self.dtype = (left, right), dtype
         self.places = np.ascontiguousarray(places, np.int64)
-        self.sizes, self.run = Sizes(target, dtype), kernel(target, dtype)
+        self.sizes = Sizes(target, dtype)
         groups, units = -(-left // self.sizes.group), -(-right // self.sizes.width)
         whole = groups * self.sizes.group, units * self.sizes.width
         self.total_columns = whole[1]
@@ -276,8 +276,7 @@ class Contract:
         self.rows_at_once = max(1, AT_ONCE // (left * right * BLOCK)) * BLOCK
         self.held: list[Array] = []
         self.words = np.stack([self.share(*part) for part in parts(groups, units, count)])
-        tasks = [pointer(words) for words in self.words]
-        self.orders = Orders(CREW, self.run, tasks) if len(tasks) > 1 else None
+        self.work = Work(kernel(target, dtype), self.words)
 
     def share(self, groups: tuple[int, int], units: tuple[int, int]) -> Array:
         """The words of a thread that has these groups and units."""
@@ -314,10 +313,7 @@ class Contract:
         for first in range(0, len(self.places), self.rows_at_once):
             last = min(len(self.places), first + self.rows_at_once)
             self.words[:, len(ARRAYS) : len(ARRAYS) + 2] = first, last
-            if self.orders is None:
-                self.run.call(pointer(self.words))
-            else:
-                CREW.run(self.orders)
+            self.work()
         if total is not made:
             made[...] = total[: self.columns[0], : self.columns[1]]
         return made

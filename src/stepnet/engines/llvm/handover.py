@@ -296,15 +296,23 @@ def write_lead(module: ir.Module, look: ir.Function, say: ir.Function) -> None:
     with code.when(shared):
         code.call(settle, [pointer])
     cell, scratch = code.alloca(I64), code.alloca(I64, code.number(2))
-    address = code.number(clock().address)
-    began = write_ticks(code, address, scratch)
+    times = [code.alloca(I64) for _ in range(3)]
+
+    def note_time(place: int) -> None:
+        code.store(write_ticks(code, code.number(clock().address), scratch), times[place])
+
+    with code.when(code.not_(shared)):
+        note_time(0)
     code.store(run_task(code, orders.word("function"), orders.task(code.number(0))), cell)
     with code.when(code.not_(shared)):
         code.store(code.or_(code.load(cell), code.call(relieve, [pointer])), cell)
-    done = write_ticks(code, address, scratch)
-    orders.set_word("worked", code.sub(done, began))
+        note_time(1)
     code.store(code.or_(code.load(cell), code.call(finish, [pointer])), cell)
-    orders.set_word("waited", code.sub(write_ticks(code, address, scratch), done))
+    with code.when(code.not_(shared)):
+        note_time(2)
+        began, done, ended = map(code.load, times)
+        orders.set_word("worked", code.sub(done, began))
+        orders.set_word("waited", code.sub(ended, done))
     code.ret(code.load(cell))
 
 

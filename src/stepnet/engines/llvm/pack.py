@@ -18,7 +18,7 @@ from stepnet.engines.llvm.build import MachineCode, NativeFunction
 from stepnet.engines.llvm.code import I32, I64, POINTER, Code, width_of
 from stepnet.engines.llvm.memory import pointer
 from stepnet.engines.llvm.target import Target
-from stepnet.engines.llvm.workers import CREW, Orders
+from stepnet.engines.llvm.workers import Work
 from stepnet.engines.threads import threads
 
 Array = np.ndarray
@@ -88,15 +88,12 @@ class Packings:
         count = min(len(packings), threads()) if numbers.sum() >= SHARED else 1
         edges = np.linspace(0, len(packings), count + 1).astype(int)
         self.words[edges[:-1], WORD["count"]] = np.diff(edges)
-        self.orders = Orders(CREW, run, [pointer(self.words[first:]) for first in edges[:-1]])
+        self.work = Work(run, self.words, edges[:-1])
 
     def __call__(self, addresses: Sequence[int]) -> None:
         """Packs what lies in the parameters at these addresses."""
         self.words[:, WORD["source"]] = np.array(addresses, np.int64)[self.parameters] + self.offsets
-        if self.orders.count == 1:
-            self.orders.function.call(pointer(self.words))
-        else:
-            CREW.run(self.orders)
+        self.work()
 
 
 @cache

@@ -10,7 +10,7 @@ from stepnet.engines.llvm.constants import Constants, Values
 from stepnet.engines.llvm.loops import Loop
 from stepnet.engines.llvm.lowering import Stage
 from stepnet.engines.llvm.needs import Needs
-from stepnet.engines.llvm.records import LINE, Field, Outside, Records, field_outside
+from stepnet.engines.llvm.records import LINE, Field, Outside, Records
 from stepnet.engines.llvm.target import Target
 from stepnet.engines.llvm.words import ARRAYS, WORDS
 from stepnet.engines.packed import parameters_of
@@ -107,6 +107,7 @@ class Lowering:
         self.loop_sources: list[Field] = []
         self.memory_fields: list[tuple[Source, int, Field]] = []
         self.static_fields: list[tuple[Source, Field]] = []
+        self.late = {number for numbers in self.plan.after for number in numbers}
         self.outside: list[Outside] = []
         self.results: list[Result] = []
         self.output_sources: dict[int, Field] = {}
@@ -158,25 +159,23 @@ class Lowering:
         type_ = self.net.type_of(number)
         if type_.dtype not in IN_PLACE or not type_.size or type_.size % self.width:
             return None
-        made = field_outside(table, word, type_)
-        self.outside.append(Outside.of(made))
-        return made
+        self.outside.append(Outside(table, word, type_))
+        return self.outside[-1].field
 
     @property
     def nowhere(self) -> int:
         """The bytes of memory for rows that are nowhere."""
-        return max((array.bytes for array in self.outside), default=LINE)
+        return max((array.field.bytes for array in self.outside), default=LINE)
 
     def place_results(self) -> None:
         """The array of every result of each step, and its field where it is written in place."""
-        made = {n for numbers in self.plan.after for n in numbers}
         for kind, table, numbers in (
             ("outputs", "put", self.plan.results(self.plan.ends.steps)),
             ("kept", "where", self.needs.kept),
         ):
             for number in numbers:
                 word = self.word(kind)
-                here = number in made or self.is_picked(number)
+                here = number in self.late or self.is_picked(number)
                 field_ = self.field_in_place(table, word, number) if here else None
                 self.results.append(Result(kind, word, number, field_))
 
@@ -279,11 +278,9 @@ class Lowering:
     def lower_before(self) -> list[list[Loop]]:
         """The work on all steps of a block before the loop; its results are the sequences of the loop."""
         wanted: dict[int, list[Field]] = {}
-        early, late = (
-            {n for numbers in stage for n in numbers} for stage in (self.plan.before, self.plan.after)
-        )
+        early = {n for numbers in self.plan.before for n in numbers}
         # What is done after the loop reads a view where the value lies that it is a view of.
-        read = {operand for number in late for operand in self.net.nodes[number].inputs}
+        read = {operand for number in self.late for operand in self.net.nodes[number].inputs}
         read |= {*self.plan.results(self.plan.ends.steps), *self.needs.kept}
         roots = early & {view_chain(self.net, operand)[0] for operand in read}
         for number in (*self.operands.sequences, *sorted(roots)):
@@ -327,8 +324,7 @@ class Lowering:
         of those can be.
         """
         in_place = [result.field for result in self.results if result.number == number and result.field]
-        late = {n for numbers in self.plan.after for n in numbers}
-        read = [operand for n in late for operand in self.net.nodes[n].inputs]
+        read = [operand for n in self.late for operand in self.net.nodes[n].inputs]
         read += [result.number for result in self.results if result.number != number or not result.field]
         if all(view_chain(self.net, operand)[0] != number for operand in read):
             return in_place

@@ -64,26 +64,20 @@ class Field:
         return Field(self.record, self.offset + start * self.itemsize, size, self.dtype)
 
 
-def field_outside(table: str, word: int, type_: Type) -> Field:
-    """The field for the values in an array of the call."""
-    return Field(f"{table} {word}", 0, type_.size, type_.dtype)
-
-
 @dataclass(frozen=True)
 class Outside:
     """An array of the call whose rows are read or written in place: the table of their places, the word of
-    the array, and the bytes of a row.
+    the array, and the type of its values.
     """
 
     table: str
     word: int
-    bytes: int
+    type: Type
 
-    @classmethod
-    def of(cls, field: Field) -> "Outside":
-        """The array of a whole field that lies outside."""
-        table, word = field.record.split()
-        return cls(table, int(word), field.bytes)
+    @property
+    def field(self) -> Field:
+        """The field of the values."""
+        return Field(f"{self.table} {self.word}", 0, self.type.size, self.type.dtype)
 
 
 @dataclass

@@ -18,7 +18,7 @@ from stepnet.engines.llvm.code import I64, POINTER, Code, load_vector, store_vec
 from stepnet.engines.llvm.contract import ranges
 from stepnet.engines.llvm.memory import pointer
 from stepnet.engines.llvm.target import Target
-from stepnet.engines.llvm.workers import CREW, Orders
+from stepnet.engines.llvm.workers import Work
 from stepnet.engines.threads import threads
 from stepnet.net.totals import segment_sum
 
@@ -55,31 +55,23 @@ class Sums:
 
     def __init__(self, columns: int, dtype: str, places: Array, offsets: Array, target: Target) -> None:
         self.held = [np.ascontiguousarray(array, np.int64) for array in (places, offsets)]
-        self.run = kernel(target, dtype)
         itemsize = np.dtype(dtype).itemsize
         count = threads() if len(places) * columns >= SHARED else 1
         parts = ranges(columns, count, ABREAST * target.vector_bytes // itemsize)
         self.begins = np.array([first for first, _ in parts]) * itemsize
-        self.words = np.array(
-            [
-                [0, 0, 0, columns * itemsize, *map(pointer, self.held), len(offsets) - 1, last - first]
-                for first, last in parts
-            ],
-            np.int64,
-        )
-        tasks = [pointer(words) for words in self.words]
-        self.orders = Orders(CREW, self.run, tasks) if len(tasks) > 1 else None
+        self.words = np.zeros((len(parts), len(WORDS)), np.int64)
+        same = columns * itemsize, *map(pointer, self.held), len(offsets) - 1
+        for words, (first, last) in zip(self.words, parts, strict=True):
+            words[len(ARRAYS) :] = *same, last - first
+        self.work = Work(kernel(target, dtype), self.words)
 
     def __call__(self, values: Array, out: Array) -> None:
         """Puts the sums of these values, [rows, columns], into an array: both C-contiguous."""
         out[...] = 0
-        self.words[:, 0] = pointer(values) + self.begins
-        self.words[:, 1] = pointer(out) + self.begins
-        self.words[:, 2] = values.strides[0]
-        if self.orders is None:
-            self.run.call(pointer(self.words))
-        else:
-            CREW.run(self.orders)
+        for name, array in (("values", values), ("sums", out)):
+            self.words[:, WORD[name]] = pointer(array) + self.begins
+        self.words[:, WORD["stride"]] = values.strides[0]
+        self.work()
 
 
 @cache

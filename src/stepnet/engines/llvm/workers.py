@@ -127,17 +127,8 @@ class Orders:
         self.words[len(ORDERS) :: 2] = tasks
         gate = 0 if progress is None else progress.ctypes.data
         patience = PATIENCE if wake else STEP_PATIENCE
-        count = self.count
-        self.words[: len(ORDERS)] = (
-            function.address,
-            crew.first.ctypes.data,
-            gate,
-            patience,
-            wake,
-            count,
-            count,
-            *[0] * (len(ORDERS) - CAME + 1),
-        )
+        known = function.address, crew.first.ctypes.data, gate, patience, wake, self.count, self.count
+        self.words[: len(known)] = known
         self.address: int = self.words.ctypes.data
         # To read a word of NumPy's takes twice as long, and a step is some microseconds.
         self._view = view(self.words)
@@ -256,5 +247,28 @@ class Crew:
 
 
 CREW = Crew()
+
+
+class Work:
+    """Work of a function of machine code on rows of words: a task each for threads, or a single call.
+
+    words: the rows, which may be set to other numbers between calls. firsts: at which of them a task begins;
+    None for all.
+    """
+
+    def __init__(self, function: NativeFunction, words: Array, firsts: Array | None = None) -> None:
+        self.function, self.words = function, words
+        rows = range(len(words)) if firsts is None else firsts
+        self.tasks = [words[row:].ctypes.data for row in rows]
+        self.orders = Orders(CREW, function, self.tasks) if len(self.tasks) > 1 else None
+
+    def __call__(self) -> None:
+        """Does all of it."""
+        if self.orders is None:
+            self.function.call(self.tasks[0])
+        else:
+            CREW.run(self.orders)
+
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=CREW.forget)
