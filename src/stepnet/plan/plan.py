@@ -198,6 +198,15 @@ def is_of_steps(net: Net, number: int) -> bool:
 
 def phases(net: Net, numbers: list[int]) -> tuple[tuple[int, ...], ...]:
     """The nodes by phase. Views and inputs are in none, as nothing is computed for them."""
+    later = set[int]()
+    while torn := torn_nodes(net, phase := phase_of_each(net, numbers, later)):
+        later |= torn
+    count = max(phase.values(), default=-1) + 1
+    return tuple(tuple(n for n in numbers if phase.get(n) == level) for level in range(count))
+
+
+def phase_of_each(net: Net, numbers: list[int], later: set[int]) -> dict[int, int]:
+    """The phase of each node. later: nodes that begin a phase behind all that they read."""
     phase: dict[int, int] = {}
     inside = set(numbers)
     for number in numbers:
@@ -211,11 +220,33 @@ def phases(net: Net, numbers: list[int]) -> tuple[tuple[int, ...], ...]:
         for operand in node.inputs:
             root, _ = view_chain(net, operand)
             if root in phase and root in inside:
-                along = node.kind == "pointwise" and reads_along(net, operand, node)
+                along = node.kind == "pointwise" and number not in later and reads_along(net, operand, node)
                 own_phase = max(own_phase, phase[root] + (0 if along else 1))
         phase[number] = own_phase
-    count = max(phase.values(), default=-1) + 1
-    return tuple(tuple(n for n in numbers if phase.get(n) == level) for level in range(count))
+    return phase
+
+
+def torn_nodes(net: Net, phase: dict[int, int]) -> set[int]:
+    """The nodes that read in their own phase what another thread may compute.
+
+    Threads share products, and the pointwise work of their size, by unit; all other work by row.
+    """
+    products = {(phase[n], net.nodes[n].types[0].size) for n in phase if net.nodes[n].kind == "matmul"}
+
+    def by_unit(number: int) -> bool:
+        node = net.nodes[number]
+        shared = node.kind in ("pointwise", "matmul") or node.operation == "result"
+        return shared and (phase[number], node.types[0].size) in products
+
+    return {
+        number
+        for number in phase
+        if net.nodes[number].kind == "pointwise"
+        for operand in net.nodes[number].inputs
+        if (root := view_chain(net, operand)[0]) in phase
+        and phase[root] == phase[number]
+        and by_unit(root) != by_unit(number)
+    }
 
 
 def reads_along(net: Net, operand: int, user: Node) -> bool:

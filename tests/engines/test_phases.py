@@ -1,0 +1,104 @@
+"""What threads that share a step do between two barriers: no thread reads what another one writes."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_steps import RandomStep, random_steps
+
+import stepnet as sn
+from stepnet.engines.llvm.loops import Loop, UnitLoop
+from stepnet.engines.llvm.program import lowered
+from stepnet.engines.llvm.records import Field
+from stepnet.engines.llvm.target import host_target
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Access:
+    """The bytes of each row that a loop reads or writes; threads share it by row, or by unit of a size."""
+
+    record: str
+    begin: int
+    end: int
+    share: Any
+
+
+def share(loop: Loop) -> Any:
+    return ("units", loop.size) if isinstance(loop, UnitLoop) and loop.products else "rows"
+
+
+def fields(value: Any, skip: str) -> Iterator[Field]:
+    """The fields in a loop, but for those of one of its attributes."""
+    if isinstance(value, Field):
+        yield value
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from fields(part, skip)
+    elif hasattr(value, "__dataclass_fields__"):
+        for name in value.__dataclass_fields__:
+            if name != skip:
+                yield from fields(getattr(value, name), skip)
+
+
+def written(loop: Loop) -> list[Field]:
+    if isinstance(loop, UnitLoop):
+        return [field for _, field in loop.stores]
+    return [getattr(loop, "target", None) or field for field in getattr(loop, "targets", [None])]
+
+
+def read(loop: Loop) -> list[Field]:
+    if isinstance(loop, UnitLoop):
+        operands = [operand for _, operands in loop.nodes for operand in operands]
+        operands += [operand for operand, _ in loop.stores]
+        return [*fields(loop.products, ""), *fields(operands, "")]
+    return [*fields(loop, "target" if hasattr(loop, "target") else "targets")]
+
+
+def accesses(loop: Loop, fields_: list[Field]) -> list[Access]:
+    return [Access(f.record, f.offset, f.offset + f.bytes, share(loop)) for f in fields_]
+
+
+def torn(phase: list[Loop]) -> list[tuple[Access, Access]]:
+    """What one loop of a phase writes and another reads that other threads may run."""
+    writes = [access for loop in phase for access in accesses(loop, written(loop))]
+    reads = [access for loop in phase for access in accesses(loop, read(loop))]
+    return [
+        (a, b)
+        for a, b in product(writes, reads)
+        if a.record == b.record and a.begin < b.end and b.begin < a.end and a.share != b.share
+    ]
+
+
+def assert_whole(rnn: sn.RNN) -> None:
+    for plan in rnn.schedule.plans:
+        program = lowered(plan, host_target()).program
+        for phase in (*program.before, *program.loop, *program.after):
+            assert not torn(phase)
+
+
+@settings(max_examples=150)
+@given(step=random_steps(), reverse=st.booleans())
+def test_no_thread_reads_what_another_writes_in_one_phase(step: RandomStep, reverse: bool) -> None:
+    assert_whole(step.rnn("float32", reverse))
+
+
+def test_a_quotient_of_a_sum_beside_a_product_of_its_size() -> None:
+    def step(x: Any, h: Any, params: Any) -> Any:
+        centre = np.mean(x, axis=1, keepdims=True)
+        h = np.tanh(h + centre + x @ params)
+        return h, h
+
+    assert_whole(sn.RNN(step, np.ones((4, 1), "float32"), memory=1, inputs=4))
+
+
+def test_the_check_sees_a_phase_that_is_torn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stepnet.plan.plan.torn_nodes", lambda net, phase: set())
+    with pytest.raises(AssertionError):
+        test_a_quotient_of_a_sum_beside_a_product_of_its_size()
