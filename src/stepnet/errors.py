@@ -36,6 +36,10 @@ class StepError(StepnetError):
     """A step does what no step can: it mixes rows, changes a value in place, or uses an unknown operation."""
 
 
+class ModelError(StepnetError):
+    """A model has an operation, or uses one in a way, that stepnet does not run."""
+
+
 class InputError(StepnetError):
     """An argument is not what it should be: arrays, lengths or sequences that do not fit."""
 

@@ -190,12 +190,12 @@ def test_statics_fit_the_model() -> None:
         InputError,
     )
     with pytest.raises(InputError, match=r"model is a function model\(x, params\)"):
-        sn.Graph(3)
+        sn.Graph(3)  # pyright: ignore[reportArgumentType]
     with pytest.raises(InputError, match=r"call the graph once, or make it with inputs="):
         print(sn.Graph(lambda x, params: x).net)
 
 
 def test_inputs_fit_what_was_declared() -> None:
     graph = sn.Graph(lambda x, params: sn.reduce(x, "max"), inputs=3)
-    with pytest.raises(InputError, match=r"input has features \[2\]; this recurrence was made for \[3\]"):
+    with pytest.raises(InputError, match=r"input has features \[2\]; this graph was made for \[3\]"):
         graph(np.ones((1, 2, 2), "float32"))

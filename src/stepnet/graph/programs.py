@@ -32,7 +32,7 @@ class GraphPrograms:
     """
 
     def __init__(self, model: Model, params: Any, inputs: Any, statics: Any) -> None:
-        self.model, self.params, self.inputs = model, params, inputs
+        self.model, self.params, self.inputs, self.statics = model, params, inputs, statics
         self.programs = OrderedDict[Any, GraphProgram]()
         self.frozen = FrozenCalls[GraphProgram]()
         self.latest: GraphProgram | None = None
@@ -52,7 +52,8 @@ class GraphPrograms:
         key = (skeleton(inputs), *leaves(inputs), skeleton(statics), *leaves(statics))
         program = self.programs.get(key)
         if program is None:
-            check_inputs(self.inputs, inputs)
+            check_inputs(self.inputs, inputs, owner="graph")
+            check_inputs(self.statics, statics, "static", "graph")
             program = GraphProgram(trace_model(self.model, inputs, statics, self.params), self.params)
             keep(self.programs, key, program)
         self.latest = program
@@ -83,7 +84,7 @@ class GraphPrograms:
     def with_params(self, params: Any) -> "GraphPrograms":
         """The same with other parameters: plans and machine code stay."""
         made = GraphPrograms(self.model, params, None, None)
-        made.inputs = self.inputs
+        made.inputs, made.statics = self.inputs, self.statics
         for key, program in self.programs.items():
             made.programs[key] = program.with_params((params, program.traced.captured))
         made.latest = next(

@@ -77,13 +77,15 @@ def trace_model(model: Model, inputs: Any, statics: Any, params: Any) -> TracedM
 def statics_argument(model: Model, statics: Any, values: Any) -> dict[str, Any]:
     """The argument `statics`, for a model that has it; raises `InputError` where it does not fit the call."""
     try:
-        takes = "statics" in inspect.signature(model).parameters
+        argument = inspect.signature(model).parameters.get("statics")
     except (TypeError, ValueError):
-        takes = False
-    if takes != (statics is not None):
-        has, were = ("a", "none were given") if takes else ("no", "they were given")
+        argument = None
+    if statics is None and (argument is None or argument.default is not argument.empty):
+        return {}
+    if (argument is None) != (statics is None):
+        has, were = ("no", "they were given") if argument is None else ("a", "none were given")
         raise InputError(f"the model has {has} parameter named `statics`, and {were}")
-    return {"statics": values} if takes else {}
+    return {"statics": values}
 
 
 def with_captured(net: Net) -> tuple[Net, tuple[Array, ...]]:

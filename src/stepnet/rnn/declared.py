@@ -186,21 +186,18 @@ def same_parameters(params: Any, before: Any) -> Any:
     return made
 
 
-def check_inputs(declared: Any, given: Any) -> None:
-    """Raises `InputError` for inputs with other features than the recurrence was made for."""
+def check_inputs(declared: Any, given: Any, kind: str = "input", owner: str = "recurrence") -> None:
+    """Raises `InputError` for inputs, or what else, with other features than the recurrence was made for."""
     if declared is None:
         return
     given = arranged(given, declared)
     if skeleton(declared) != skeleton(given):
-        raise InputError(
-            f"the inputs are {skeleton(given)}; this recurrence was made for {skeleton(declared)}"
-        )
+        raise InputError(f"the {kind}s are {skeleton(given)}; this {owner} was made for {skeleton(declared)}")
     for (name, expected), array in zip(named_leaves(declared), leaves(given), strict=True):
         if expected.shape != array.shape:
-            what = f"input {name}".strip()
+            what = f"{kind} {name}".strip()
             raise InputError(
-                f"{what} has features {list(array.shape)}; "
-                f"this recurrence was made for {list(expected.shape)}"
+                f"{what} has features {list(array.shape)}; this {owner} was made for {list(expected.shape)}"
             )
 
 

@@ -88,7 +88,8 @@ class Walk:
     """All nodes of a model in order, with those of bodies and called functions.
 
     main: the scope of the model's graph. types: of values, if the model has them. ends: the outputs of all
-    graphs.
+    graphs. bodies: of nodes that have some, the
+    graph and the scope of each, by attribute.
     """
 
     def __init__(self, model: Proto, store: Store) -> None:
@@ -97,6 +98,7 @@ class Walk:
         self.nodes: list[Node] = []
         self.types: dict[Key, Proto] = {}
         self.ends: list[Key] = []
+        self.bodies: dict[Node, dict[str, tuple[Proto, Scope]]] = {}
         self.main = self.graph(model.graph, Scope({}, opset=opset_of(model, 1)), "", 0)
 
     def graph(self, graph: Proto, outer: Scope, path: str, depth: int) -> Scope:
@@ -133,10 +135,11 @@ class Walk:
             node = node_of(proto, scope, path)
             self.nodes.append(node)
             scope.sources.update({name: Output(node, i) for i, name in enumerate(node.outputs) if name})
-            for attribute in node.attributes.values():
+            for name, attribute in node.attributes.items():
                 graphs = {GRAPH: [attribute.g], GRAPHS: attribute.graphs}.get(attribute.type, [])
                 for graph in graphs:
-                    self.graph(graph, scope, f"{node.name}/", depth + 1)
+                    body = graph, self.graph(graph, scope, f"{node.name}/", depth + 1)
+                    self.bodies.setdefault(node, {})[name] = body
             function = self.functions.get((node.domain, node.op))
             if function is not None:
                 self.call(function, node, depth + 1)

@@ -1,0 +1,227 @@
+"""RNN, GRU and LSTM as recurrences of a model.
+
+    X [time, batch, inputs]   -->   Y [time, directions, batch, hidden],  Y_h, Y_c [directions, batch, hidden]
+
+The steps are the equations of ONNX's operators, version 22, with every activation, `clip`, `input_forget`,
+peepholes, and a reset before or after the product.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepnet.errors import ModelError
+from stepnet.files.onnx.node import DIRECTIONS, GATES, filled, misfit
+from stepnet.onnx.activations import (
+    affine,
+    elu,
+    hard_sigmoid,
+    leaky_relu,
+    scaled_tanh,
+    thresholded_relu,
+)
+from stepnet.onnx.call import Call
+from stepnet.onnx.placed import AxesError, Placed, reshaped, words
+from stepnet.onnx.shaping import repeated
+from stepnet.onnx.sizes import FEATURE, SEQUENCES, STEPS, Size
+from stepnet.rnn.recurrence import RNN
+from stepnet.trace import functions
+from stepnet.trace.traced import Traced, apply
+
+Array = np.ndarray
+Function = Callable[..., Any]
+ACTIVATIONS: Mapping[str, Function] = {
+    "Affine": affine,
+    "Elu": elu,
+    "HardSigmoid": hard_sigmoid,
+    "LeakyRelu": leaky_relu,
+    "Relu": functions.relu,
+    "ScaledTanh": scaled_tanh,
+    "Sigmoid": functions.sigmoid,
+    "Softplus": functions.softplus,
+    "Softsign": functions.softsign,
+    "Tanh": np.tanh,
+    "ThresholdedRelu": thresholded_relu,
+}
+SLOTS = {"RNN": ("h",), "GRU": ("h",), "LSTM": ("h", "c")}
+
+
+@dataclass(frozen=True)
+class OnnxStep:
+    """A step of an operator in one direction: x, memory {"h": ..., "c": ...}, and the arrays of its node.
+
+    activations: the function of each gate's place, with alpha and beta. bound: `clip`, or None.
+    """
+
+    op: str
+    activations: tuple[tuple[str, float | None, float | None], ...]
+    bound: float | None = None
+    reset_after: bool = False
+    coupled: bool = False
+
+    @property
+    def __name__(self) -> str:
+        return self.op.lower()
+
+    def activated(self, place: int, x: Any) -> Any:
+        """An activation of what is clipped."""
+        return self.function(place, x if self.bound is None else np.clip(x, -self.bound, self.bound))
+
+    def function(self, place: int, x: Any) -> Any:
+        """An activation with the numbers that it takes."""
+        name, *numbers = self.activations[place]
+        return ACTIVATIONS[name](x, *(number for number in numbers if number is not None))
+
+    def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
+        """The output and the memory after a step."""
+        steps = {"RNN": self.rnn, "GRU": self.gru, "LSTM": self.lstm}
+        after = steps[self.op](x @ params["W"] + params["b"], memory, params)
+        return after["h"], after
+
+    def rnn(self, x: Any, memory: Any, params: Any) -> Any:
+        """H' = f(X W + H R + b)."""
+        return {"h": self.activated(0, x + memory["h"] @ params["R"] + params["d"])}
+
+    def gru(self, x: Any, memory: Any, params: Any) -> Any:
+        """H' = (1 - z) n + z H, with the gates in the order z r n."""
+        h, R, d, size = memory["h"], params["R"], params["d"], memory["h"].shape[-1]
+        gates, last = slice(0, 2 * size), slice(2 * size, None)
+        from_h = h @ R[:, gates] + d[gates]
+        z = self.activated(0, x[:, :size] + from_h[:, :size])
+        r = self.activated(0, x[:, size : 2 * size] + from_h[:, size:])
+        inside = r * (h @ R[:, last] + d[last]) if self.reset_after else (r * h) @ R[:, last] + d[last]
+        n = self.activated(1, x[:, last] + inside)
+        return {"h": (1 - z) * n + z * h}
+
+    def lstm(self, x: Any, memory: Any, params: Any) -> Any:
+        """C' = f C + i g, H' = o h(C'), with the gates in the order i o f g."""
+        h, c = memory["h"], memory["c"]
+        i, o, f, g = np.split(x + h @ params["R"] + params["d"], 4, axis=-1)
+        p_i, p_o, p_f = params.get("p", (0, 0, 0))
+        i = self.activated(0, i + p_i * c)
+        f = 1 - i if self.coupled else self.activated(0, f + p_f * c)
+        c = f * c + i * self.activated(1, g)
+        return {"h": self.activated(0, o + p_o * c) * self.function(2, c), "c": c}
+
+
+def recurrence(call: Call) -> list[Placed | None]:
+    """The outputs Y, Y_h and Y_c of an RNN, GRU or LSTM."""
+    arrays = {
+        name: array
+        for place, name in ((1, "W"), (2, "R"), (3, "B"), (7, "P"))
+        if (array := weights(call, place)) is not None
+    }
+    try:
+        attributes = filled(call.op, call.attributes, arrays["R"].shape[-1])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelError(str(error)) from None
+    if problem := misfit(call.op, arrays, attributes):
+        raise ModelError(problem)
+    batch_first = bool(attributes["layout"])
+    x = as_sequences(call.x, batch_first)
+    initial = [beginning(call, place, batch_first) for place in (5, 6)[: len(SLOTS[call.op])]]
+    made = [
+        direction(call, x.value, arrays, attributes, number, [state(value, number) for value in initial])
+        for number in range(DIRECTIONS[attributes["direction"]])
+    ]
+    return outputs(call, x, made, batch_first)
+
+
+def weights(call: Call, place: int) -> Array | None:
+    """An operand that is a constant; None where there is none."""
+    value = call.optional(place)
+    return None if value is None else value.array
+
+
+def as_sequences(x: Placed, batch_first: bool) -> Placed:
+    """The input, whose axes are steps, sequences and features; raises `AxesError` for others."""
+    axes = SEQUENCES + STEPS + FEATURE if batch_first else STEPS + SEQUENCES + FEATURE
+    if x.axes != axes:
+        raise AxesError(f"its input is [{words(x.axes)}], and it runs over [{words(axes)}]")
+    if x.is_constant:
+        raise ModelError("its input is a constant")
+    return x
+
+
+def beginning(call: Call, place: int, batch_first: bool) -> Placed | None:
+    """An initial state, [directions, hidden] of each sequence; None for zeros."""
+    value = call.optional(place)
+    if value is None or (value.is_constant and not np.any(value.value)):
+        return None
+    axes = SEQUENCES + FEATURE * 2 if batch_first else FEATURE + SEQUENCES + FEATURE
+    if value.axes == FEATURE * 3:
+        size = Size(SEQUENCES)
+        value = repeated(value, [size if letter == SEQUENCES else 1 for letter in axes])
+    if value.axes != axes:
+        raise AxesError(f"an initial state is [{words(value.axes)}], and should be [{words(axes)}]")
+    return value
+
+
+def state(value: Placed | None, number: int) -> Any:
+    """The part of an initial state that is a direction's."""
+    if value is None:
+        return None
+    return value.value[:, number] if isinstance(value.value, Traced) else value.value[number]
+
+
+def direction(
+    call: Call,
+    x: Traced,
+    arrays: Mapping[str, Array],
+    attributes: Mapping[str, Any],
+    number: int,
+    initial: list[Any],
+) -> tuple[Any, dict[str, Any]]:
+    """The outputs and last memories of one direction."""
+    hidden, way = attributes["hidden_size"], attributes["direction"]
+    count = len(attributes["activations"]) // DIRECTIONS[way]
+    chosen = slice(number * count, (number + 1) * count)
+    names = ("activations", "activation_alpha", "activation_beta")
+    step = OnnxStep(
+        call.op,
+        tuple(zip(*(attributes[name][chosen] for name in names), strict=True)),
+        attributes["clip"],
+        bool(attributes.get("linear_before_reset")),
+        bool(attributes.get("input_forget")),
+    )
+    wide = GATES[call.op] * hidden
+    biases = arrays["B"][number] if "B" in arrays else np.zeros(2 * wide, arrays["W"].dtype)
+    params = {"W": arrays["W"][number].T, "R": arrays["R"][number].T, "b": biases[:wide], "d": biases[wide:]}
+    if "P" in arrays:
+        params["p"] = tuple(arrays["P"][number].reshape(3, hidden))
+    slots = SLOTS[call.op]
+    rnn = RNN(step, params, memory=dict.fromkeys(slots, hidden), reverse=way == "reverse" or number == 1)
+    begins = {
+        slot: value if isinstance(value, Traced) else rows_of(x, value, hidden)
+        for slot, value in zip(slots, initial, strict=True)
+    }
+    return rnn(x, initial=begins if any(value is not None for value in initial) else None)
+
+
+def rows_of(x: Traced, value: Array | None, hidden: int) -> Traced:
+    """A constant, or zeros, for each sequence."""
+    array = np.zeros(hidden, x.dtype) if value is None else value
+    literal = Traced(x.builder, x.builder.constant(np.asarray(array, x.dtype)))
+    return apply("expand", literal, extent=("rows",))
+
+
+def outputs(
+    call: Call, x: Placed, made: list[tuple[Any, dict[str, Any]]], batch_first: bool
+) -> list[Placed | None]:
+    """The operator's outputs, of both directions."""
+
+    def joined(values: list[Any], axes: str) -> Placed:
+        wide = [reshaped(value, (1, *value.type.shape)) for value in values]
+        return x.with_value(wide[0] if len(wide) == 1 else np.concatenate(wide, axis=-2), axes)
+
+    every = SEQUENCES + STEPS + FEATURE * 2 if batch_first else STEPS + FEATURE + SEQUENCES + FEATURE
+    last = SEQUENCES + FEATURE * 2 if batch_first else FEATURE + SEQUENCES + FEATURE
+    results: list[Placed | None] = [joined([output for output, _ in made], every)]
+    results += [joined([memory[slot] for _, memory in made], last) for slot in SLOTS[call.op]]
+    return results
+
+
+RECURRENT = dict.fromkeys(GATES, recurrence)
+"""The rule of each operator."""

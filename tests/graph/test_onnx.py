@@ -1,0 +1,459 @@
+"""ONNX models as graphs: ONNX's own tests of its operators, and exported models against onnxruntime."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tolerance import assert_close
+
+import stepnet as sn
+from stepnet.errors import FileError, InputError, ModelError
+from stepnet.files.store import Store
+from stepnet.onnx.loading import loaded
+from stepnet.onnx.sizes import Size
+from stepnet.values.structure import leaves
+
+onnx: Any = pytest.importorskip("onnx", reason="onnx is not installed")
+ort: Any = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+torch: Any = pytest.importorskip("torch", reason="torch is not installed")
+helper: Any = onnx.helper
+numpy_helper: Any = onnx.numpy_helper
+stepnet_onnx: Any = pytest.importorskip("stepnet.onnx")
+Array = np.ndarray
+FLOAT = 1
+KINDS = ("gru", "lstm", "rnn", "scan")
+OPSET = [helper.make_opsetid("", 17)]
+
+
+def node_cases() -> list[Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from onnx.backend.test.loader import load_model_tests
+
+        cases: list[Any] = load_model_tests(kind="node")
+    return [case for case in cases if any(kind in case.name for kind in KINDS)]
+
+
+# ---- ONNX's own tests --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", node_cases(), ids=lambda case: case.name)
+def test_onnxs_own_tests_of_its_operators(case: Any, engine: str) -> None:
+    for inputs, outputs in case.data_sets:
+        made = stepnet_onnx.Backend.run_model(case.model, inputs, engine=engine)
+        assert len(made) == len(outputs)
+        for actual, right in zip(made, outputs, strict=True):
+            assert_close(actual, right, 5, 10)
+
+
+def test_there_are_as_many_as_onnx_has() -> None:
+    assert len(node_cases()) == 22
+
+
+# ---- models that PyTorch exports ---------------------------------------------------------------------------
+
+
+class Classifier(torch.nn.Module):
+    """An embedding, a recurrence, what becomes of its steps, and a linear layer."""
+
+    def __init__(self, cell: str, batch_first: bool, both: bool, layers: int, how: str) -> None:
+        super().__init__()
+        self.how, self.time = how, 1 if batch_first else 0
+        width = 12 if both else 6
+        self.table = torch.nn.Embedding(50, 8)
+        options = {"batch_first": batch_first, "bidirectional": both, "num_layers": layers}
+        self.rnn = getattr(torch.nn, cell)(8, 6, **options)
+        self.norm, self.scores, self.out = (
+            torch.nn.LayerNorm(width),
+            torch.nn.Linear(width, 1),
+            torch.nn.Linear(width, 3),
+        )
+
+    def forward(self, words: Any) -> Any:
+        h, last = self.rnn(self.table(words))
+        time = self.time
+        if self.how == "last":
+            h = h[:, -1] if time else h[-1]
+        elif self.how == "mean":
+            h = h.mean(time)
+        elif self.how == "max":
+            h = h.max(time).values
+        elif self.how == "states":
+            last = last[0] if isinstance(last, tuple) else last
+            h = torch.cat([last[-2], last[-1]], 1) if len(last) > 1 else last[-1]
+        elif self.how == "tags":
+            h = torch.relu(self.norm(h))
+        elif self.how == "attention":
+            h = (torch.softmax(self.scores(h), time) * h).sum(time)
+        elif self.how == "product":
+            weights = torch.softmax(self.scores(h), 1)
+            h = torch.bmm(weights.transpose(1, 2), h).squeeze(1)
+        return torch.log_softmax(self.out(h), -1)
+
+
+CLASSIFIERS = [
+    ("GRU", True, False, 1, "last"),
+    ("GRU", False, True, 2, "tags"),
+    ("LSTM", True, True, 1, "states"),
+    ("LSTM", False, False, 2, "mean"),
+    ("RNN", True, True, 1, "max"),
+    ("GRU", False, False, 1, "attention"),
+    ("LSTM", True, True, 1, "product"),
+]
+
+
+def exported(model: Any, example: Any, path: Path, dynamo: bool) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if dynamo:
+            open_ = torch.export.Dim.DYNAMIC
+            torch.onnx.export(
+                model, (example,), path, dynamo=True, dynamic_shapes=({0: open_, 1: open_},), verbose=False
+            )
+        else:
+            torch.onnx.export(
+                model, (example,), path, dynamo=False, input_names=["x"], dynamic_axes={"x": {0: "n", 1: "t"}}
+            )
+
+
+def assert_runs(graph: sn.Graph, model: Any, batch_first: bool, engine: str) -> None:
+    words = [torch.randint(0, 50, (length,)) for length in (4, 1, 7)]
+    made = graph(sn.Ragged.from_list([sequence.numpy() for sequence in words]), engine=engine)
+    rows = made.to_list() if isinstance(made, sn.Ragged) else list(made)
+    with torch.no_grad():
+        for sequence, row in zip(words, rows, strict=True):
+            right = model(sequence[None] if batch_first else sequence[:, None])
+            right = right.squeeze(0 if batch_first or right.ndim == 2 else 1)
+            assert_close(row, right.numpy(), 8, 30)
+
+
+@pytest.mark.parametrize("case", CLASSIFIERS, ids=str)
+def test_classifiers_run_over_sequences_of_any_length(case: Any, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, batch_first = Classifier(*case).eval(), case[1]
+    exported(model, torch.randint(0, 50, (3, 5) if batch_first else (5, 3)), tmp_path / "m.onnx", False)
+    assert_runs(stepnet_onnx.load(tmp_path / "m.onnx"), model, batch_first, "interpret")
+
+
+@pytest.mark.parametrize("cell", ["GRU", "LSTM"])
+def test_the_newer_exporter_too_and_in_machine_code(cell: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Classifier(cell, True, True, 1, "states").eval()
+    exported(model, torch.randint(0, 50, (3, 5)), tmp_path / "m.onnx", True)
+    assert_runs(stepnet_onnx.load(tmp_path / "m.onnx"), model, True, "llvm")
+
+
+# ---- models by hand, judged by onnxruntime -----------------------------------------------------------------
+
+
+def value(name: str, *sizes: Any, kind: int = FLOAT) -> Any:
+    return helper.make_tensor_value_info(name, kind, list(sizes))
+
+
+def model_of(nodes: Any, inputs: Any, outputs: Any, arrays: dict[str, Array] | None = None) -> Any:
+    initial = [numpy_helper.from_array(array, name) for name, array in (arrays or {}).items()]
+    graph = helper.make_graph(nodes, "made", inputs, outputs, initial)
+    made = helper.make_model(graph, opset_imports=OPSET, ir_version=9)
+    onnx.checker.check_model(made)
+    return made
+
+
+def theirs(model: Any, inputs: dict[str, Array]) -> list[Array]:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    return ort.InferenceSession(model.SerializeToString(), options).run(None, inputs)
+
+
+def assert_as_theirs(model: Any, inputs: dict[str, Array], length: int = 10, width: int = 30) -> None:
+    made = stepnet_onnx.Backend.run_model(model, inputs, engine="interpret")
+    for actual, right in zip(made, theirs(model, inputs), strict=True):
+        assert_close(actual, right, length, width)
+
+
+def random(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).uniform(-1, 1, shape).astype("float32")
+
+
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+
+
+@settings(max_examples=60)
+@given(
+    op=st.sampled_from([*GATES]),
+    direction=st.sampled_from(["forward", "reverse", "bidirectional"]),
+    lengths=st.lists(st.integers(1, 5), min_size=1, max_size=4),
+    extras=st.tuples(st.booleans(), st.booleans(), st.booleans(), st.booleans()),
+)
+def test_lengths_and_initial_states_are_as_onnxruntimes(
+    op: str, direction: str, lengths: list[int], extras: tuple[bool, bool, bool, bool]
+) -> None:
+    bias, initial, after, peepholes = extras
+    D, H, gates, count, time = (
+        2 if direction == "bidirectional" else 1,
+        3,
+        GATES[op],
+        len(lengths),
+        max(lengths),
+    )
+    arrays = {"W": random(D, gates * H, 2), "R": random(D, gates * H, H, seed=1)}
+    arrays |= {"B": random(D, 2 * gates * H, seed=2)} if bias else {}
+    fed = {"X": random(time, count, 2, seed=3), "sequence_lens": np.array(lengths, "int32")}
+    names = ["X", "W", "R", "B" if bias else "", "sequence_lens"]
+    slots = ["initial_h", "initial_c"][: 2 if op == "LSTM" else 1]
+    if initial:
+        fed |= {slot: random(D, count, H, seed=4 + at) for at, slot in enumerate(slots)}
+        names += slots
+    if op == "LSTM" and peepholes:
+        arrays["P"] = random(D, 3 * H, seed=6)
+        names += [""] * (7 - len(names)) + ["P"]
+    attributes = {"linear_before_reset": int(after)} if op == "GRU" else {}
+    outputs = ["Y", "Y_h", "Y_c"][: 3 if op == "LSTM" else 2]
+    made = helper.make_node(op, names, outputs, hidden_size=H, direction=direction, **attributes)
+    kinds = {"int32": 6, "float32": FLOAT}
+    inputs = [value(name, *array.shape, kind=kinds[str(array.dtype)]) for name, array in fed.items()]
+    ends = [value("Y", "t", D, "n", H), *(value(name, D, "n", H) for name in outputs[1:])]
+    assert_as_theirs(model_of([made], inputs, ends, arrays), fed)
+
+
+ACTIVATIONS = [
+    ("Affine", 0.5, 0.1),
+    ("Elu", 1.5, None),
+    ("HardSigmoid", 0.3, 0.4),
+    ("LeakyRelu", 0.2, None),
+    ("Relu", None, None),
+    ("ScaledTanh", 0.7, 0.9),
+    ("Softsign", None, None),
+    ("ThresholdedRelu", 0.1, None),
+]
+
+
+@pytest.mark.parametrize(("name", "alpha", "beta"), ACTIVATIONS)
+def test_every_activation_with_its_numbers_and_a_clip(
+    name: str, alpha: float | None, beta: float | None
+) -> None:
+    attributes: dict[str, Any] = {"activations": [name], "clip": 0.9}
+    attributes |= {"activation_alpha": [alpha]} if alpha is not None else {}
+    attributes |= {"activation_beta": [beta]} if beta is not None else {}
+    made = node("RNN", "X W R", "Y", hidden_size=3, **attributes)
+    arrays = {"W": 2 * random(1, 3, 2), "R": random(1, 3, 3)}
+    model = model_of([made], [value("X", "t", "n", 2)], [value("Y", "t", 1, "n", 3)], arrays)
+    assert_as_theirs(model, {"X": random(4, 2, 2)})
+
+
+POINTWISE = """
+    Abs Ceil Cos Cosh Elu Erf Exp Floor HardSigmoid HardSwish Identity LeakyRelu Neg Reciprocal Relu Round
+    Selu Sigmoid Sign Sin Sinh Softplus Softsign Tan Tanh
+"""
+
+
+@pytest.mark.parametrize("op", POINTWISE.split())
+def test_functions_of_single_numbers(op: str) -> None:
+    model = model_of(
+        [helper.make_node(op, ["x"], ["y"])], [value("x", "n", "t", 3)], [value("y", "n", "t", 3)]
+    )
+    assert_as_theirs(model, {"x": 2 * random(2, 4, 3)})
+
+
+def node(op: str, inputs: str, outputs: str = "y", **attributes: Any) -> Any:
+    names = [text.split() for text in (inputs, outputs)]
+    return helper.make_node(op, *names, **attributes)
+
+
+SHAPES: dict[str, tuple[list[Any], dict[str, Any], int]] = {
+    "split": ([node("Split", "x", "a b", axis=2), node("Mul", "a b")], {}, 3),
+    "concat": ([node("Concat", "x x", axis=-1)], {}, 3),
+    "slice": ([node("Slice", "x b e a s")], {"b": [3], "e": [-9], "a": [2], "s": [-2]}, 3),
+    "reshape": ([node("Reshape", "x s", "r"), node("ReduceMax", "r", axes=[3])], {"s": [0, 0, 2, 2]}, 4),
+    "transposed": (
+        [
+            node("Transpose", "x", "r", perm=[1, 0, 2]),
+            node("MatMul", "r w", "m"),
+            node("Transpose", "m", perm=[1, 0, 2]),
+        ],
+        {"w": random(4, 3)},
+        3,
+    ),
+    "normalised": ([node("LayerNormalization", "x w b")], {"w": random(4), "b": random(4)}, 3),
+    "clip": ([node("Clip", "x l h")], {"l": np.float32(-0.2), "h": np.float32(0.3)}, 3),
+    "where": ([node("Greater", "x l", "c"), node("Where", "c x l")], {"l": np.float32(0.1)}, 3),
+    "argmax": ([node("ArgMax", "x", "a", axis=-1), node("Cast", "a", to=FLOAT)], {}, 3),
+    "mean of steps": ([node("ReduceMean", "x", "m", axes=[1]), node("Sub", "x m")], {}, 3),
+    "first step": ([node("Gather", "x i", axis=1)], {"i": 0}, 2),
+    "last step": ([node("Slice", "x b e a")], {"b": [-1], "e": [2**63 - 1], "a": [1]}, 3),
+    "flattened": ([node("ReduceSum", "x a", "m", keepdims=0), node("Flatten", "m")], {"a": [1]}, 2),
+    "gemm": (
+        [
+            node("ReduceMax", "x", "m", axes=[1], keepdims=0),
+            node("Gemm", "m w b", transB=1, alpha=0.5, beta=2.0),
+        ],
+        {"w": random(3, 4), "b": random(3)},
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_features_and_steps(name: str) -> None:
+    nodes, arrays, rank = SHAPES[name]
+    arrays = {title: np.asarray(array) for title, array in arrays.items()}
+    model = model_of(nodes, [value("x", "n", "t", 4)], [value("y", *"abcd"[:rank])], arrays)
+    assert_as_theirs(model, {"x": random(2, 5, 4)})
+
+
+def scan_body() -> Any:
+    nodes = [
+        helper.make_node("MatMul", ["h", "R"], ["p"]),
+        helper.make_node("Add", ["p", "x"], ["s"]),
+        helper.make_node("Tanh", ["s"], ["after"]),
+        helper.make_node("Mul", ["after", "scale"], ["out"]),
+    ]
+    return nodes, [value("after", "n", 3), value("out", "n", 3)]
+
+
+@pytest.mark.parametrize("reverse", [0, 1])
+def test_a_scan_whose_body_reads_what_is_around_it(reverse: int) -> None:
+    nodes, outputs = scan_body()
+    body = helper.make_graph(nodes, "cell", [value("h", "n", 3), value("x", "n", 3)], outputs)
+    scan = helper.make_node(
+        "Scan", ["h0", "X"], ["last", "every"], body=body, num_scan_inputs=1,
+        scan_input_directions=[reverse], scan_output_directions=[reverse],
+    )  # fmt: skip
+    model = model_of(
+        [helper.make_node("Exp", ["g"], ["scale"]), scan],
+        [value("h0", 2, 3), value("X", 4, 2, 3), value("g", 2, 3)],
+        [value("last", 2, 3), value("every", 4, 2, 3)],
+        {"R": random(3, 3)},
+    )
+    assert_as_theirs(model, {"h0": random(2, 3), "X": random(4, 2, 3, seed=1), "g": random(2, 3, seed=2)})
+
+
+def test_a_loop_over_the_steps_is_a_recurrence() -> None:
+    nodes, outputs = scan_body()
+    nodes = [
+        helper.make_node("Gather", ["X", "i"], ["x"], axis=0),
+        helper.make_node("Identity", ["go"], ["go_on"]),
+        helper.make_node("Identity", ["two"], ["scale"]),
+        *nodes,
+    ]
+    inputs = [value("i", kind=7), value("go", kind=9), value("h", 2, 3)]
+    body = helper.make_graph(nodes, "cell", inputs, [value("go_on", kind=9), *outputs])
+    around = [
+        helper.make_node("Shape", ["X"], ["sizes"]),
+        helper.make_node("Gather", ["sizes", "zero"], ["T"]),
+        helper.make_node("Loop", ["T", "true", "h0"], ["last", "every"], body=body),
+    ]
+    arrays = {"R": random(3, 3), "two": np.full(3, 2, "f4"), "zero": np.array(0), "true": np.array(True)}
+    outputs = [value("last", "n", 3), value("every", "t", "n", 3)]
+    model = model_of(around, [value("h0", 2, 3), value("X", "t", 2, 3)], outputs, arrays)
+    assert_as_theirs(model, {"h0": random(2, 3), "X": random(5, 2, 3, seed=1)})
+
+
+# ---- what is refused ---------------------------------------------------------------------------------------
+
+
+def refusal(nodes: Any, arrays: Any = None, axes: Any = None, sizes: Any = ("n", "t", 4)) -> str:
+    initial = [numpy_helper.from_array(np.asarray(array), name) for name, array in (arrays or {}).items()]
+    graph = helper.make_graph(nodes, "made", [value("x", *sizes)], [value("y", *"abc")], initial)
+    model = helper.make_model(graph, opset_imports=OPSET, ir_version=9)
+    with pytest.raises((ModelError, InputError)) as error:
+        loaded(model, Store(None, model.ByteSize()), "made.onnx", axes or {}, {})
+    return str(error.value)
+
+
+def test_an_operator_without_a_rule_is_named_with_its_node() -> None:
+    nodes = [
+        helper.make_node("Tanh", ["x"], ["a"], name="first"),
+        helper.make_node("Det", ["a"], ["y"], name="second"),
+    ]
+    assert refusal(nodes) == "made.onnx: Det not supported: Det 'second'; its 1 other nodes are"
+
+
+REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "all sequences": (
+        node("ReduceMean", "x", axes=[0], name="odd"),
+        {},
+        "it is over all sequences: each sequence is run by itself",
+    ),
+    "some steps": (
+        node("Slice", "x b e a", name="odd"),
+        {"b": [1], "e": [3], "a": [1]},
+        "it takes steps 1 to 3 in steps of 1: of sequences all, of steps all, the first or the last can be",
+    ),
+    "a step in the middle": (
+        node("Gather", "x i", axis=1, name="odd"),
+        {"i": 2},
+        "it takes step 2: the first and the last can be taken",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_uses_that_are_refused_name_the_node(name: str) -> None:
+    made, arrays, message = REFUSED[name]
+    assert (
+        refusal([made], arrays, {"x": "NT."}) == f"{message}\n  at node 'odd' ({made.op_type}) of made.onnx"
+    )
+
+
+def test_steps_by_steps_are_refused() -> None:
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["x", "t"], ["y"], name="scores"),
+    ]
+    assert "a product of [sequences, steps, features] and [sequences, features, steps]" in refusal(nodes)
+
+
+def test_axes_are_checked() -> None:
+    nodes = [helper.make_node("Tanh", ["x"], ["y"])]
+    assert refusal(nodes, axes={"z": "NT."}) == "axes= names 'z', and the inputs are x"
+    assert "the axes of 'x' are 'NTT', and it has 3" in refusal(nodes, axes={"x": "NTT"})
+    assert "none of its inputs is a sequence" in refusal(nodes, axes={"x": "N.."}, sizes=("n", 2, 4))
+    open_ = refusal(nodes, sizes=("n", "t", "features"))
+    assert "'x' has a feature of which the model does not say how many numbers it has" in open_
+
+
+def test_padding_is_not_counted() -> None:
+    nodes = [
+        helper.make_node("GRU", ["x", "W", "R", "", "sequence_lens"], ["h"], hidden_size=2),
+        helper.make_node("ReduceMean", ["h"], ["y"], axes=[0], name="mean"),
+    ]
+    arrays = {"W": random(1, 6, 4), "R": random(1, 6, 2)}
+    initial = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    inputs = [value("x", "t", "n", 4), value("sequence_lens", "n", kind=6)]
+    graph = helper.make_graph(nodes, "made", inputs, [value("y", *[None] * 4)], initial)
+    with pytest.raises(
+        ModelError, match=r"it is over all steps, padding included(.|\n)*at node 'mean' \(ReduceMean\)"
+    ):
+        stepnet_onnx.Backend.prepare(helper.make_model(graph, opset_imports=OPSET, ir_version=9)).graph({})
+
+
+def test_files_that_are_no_models(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(b"not a model")
+    with pytest.raises(FileError, match="this is no whole ONNX model"):
+        stepnet_onnx.load(tmp_path / "m.onnx")
+    with pytest.raises(InputError, match="device is 'CPU', not 'CUDA'"):
+        stepnet_onnx.Backend.prepare(
+            model_of([helper.make_node("Tanh", ["x"], ["y"])], [value("x", 1, 2)], [value("y", 1, 2)]), "CUDA"
+        )
+
+
+def test_a_model_of_a_hostile_size_is_refused() -> None:
+    arrays = {"s": np.array([1 << 30, 1 << 30])}
+    nodes = [
+        helper.make_node("ConstantOfShape", ["s"], ["big"]),
+        helper.make_node("Exp", ["big"], ["bigger"]),
+        helper.make_node("ReduceSum", ["bigger"], ["one"], keepdims=0),
+        helper.make_node("Add", ["x", "one"], ["y"], name="sum"),
+    ]
+    assert "numbers" in refusal(nodes, arrays)
+
+
+def test_sizes_are_products() -> None:
+    assert Size("N") * Size("T") == Size("T") * Size("N")
+    assert (Size("N") * 4) // Size("N") == 4
+    assert (Size("N") * Size("T")) // 1 == Size("NT")
+    assert leaves({"size": Size("N")}) == [Size("N")]
