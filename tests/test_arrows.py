@@ -27,6 +27,7 @@ STAGES = {
     "torch": "torch",
     "layout": "layout",
     "keras": "keras",
+    "onednn": "onednn",
     "whole": "__init__",
     "files": "files",
     "report": "cli.report cli.demo",

@@ -45,13 +45,12 @@ def kept(settings: Hashable, given: Mapping[str, Array], make: Callable[[dict[st
     """The layer of these settings and arrays; made of copies where there is none yet."""
     names, arrays = tuple(given), tuple(given.values())
     key = (settings, *((name, array.shape, array.dtype) for name, array in given.items()))
-    listed = KEPT.find(key, lambda listed: any(entry.holds(arrays) for entry in listed))
-    if listed is None:
+    entry = KEPT.find(key, lambda listed: next((entry for entry in listed if entry.holds(arrays)), None))
+    if entry is None:
         copies = tuple(np.array(array, order="C") for array in arrays)
-        new = Kept(copies, make(dict(zip(names, copies, strict=True))))
-        KEPT.put(key, (new, *(KEPT.held(key) or ()))[:SETS])
-        return new.layer
-    return next(entry.layer for entry in listed if entry.holds(arrays))
+        entry = Kept(copies, make(dict(zip(names, copies, strict=True))))
+        KEPT.put(key, (entry, *(KEPT.held(key) or ()))[:SETS])
+    return entry.layer
 
 
 KEPT: Cache[tuple[Kept, ...]] = Cache(

@@ -9,7 +9,6 @@ import numpy as np
 
 from stepnet.engines.calibration import Calibration, data_scale, weight_scales
 from stepnet.engines.onednn.library import Library, library
-from stepnet.engines.onednn.padding import padding
 from stepnet.engines.onednn.recurrence import Recurrence
 from stepnet.engines.onednn.run import ran
 from stepnet.engines.onednn.weights import Weights
@@ -27,15 +26,18 @@ from stepnet.values.once import computed_once
 
 Array = np.ndarray
 
-TARGETS = {
-    "onednn.rnn": "rnn",
-    "onednn.gru": "gru",
-    "onednn.lbr_gru": "lbr_gru",
-    "onednn.lstm": "lstm",
-    "onednn.lstm_peephole": "lstm",
-    "onednn.lstm_projection": "lstm",
-}
-"""The layouts that oneDNN's recurrences take, in the order to try them, and their cells."""
+TARGETS = (
+    ("rnn", "", "onednn.rnn", "rnn"),
+    ("gru", "before", "onednn.gru", "gru"),
+    ("gru", "after", "onednn.lbr_gru", "lbr_gru"),
+    ("lstm", "", "onednn.lstm", "lstm"),
+    ("lstm", "", "onednn.lstm_peephole", "lstm"),
+    ("lstm", "", "onednn.lstm_projection", "lstm"),
+)
+"""Per cell, and reset of a GRU, the layouts that oneDNN's recurrences take, and their cells, the plainest first.
+
+An LSTM is converted to the first that it fits; if it fits none, the reason is the plainest one's.
+"""
 
 DTYPES = ("float32", "bfloat16", "float16", "int8")
 CELLS = ("last", "all", "none")
@@ -49,7 +51,6 @@ class Source:
     arrays: Mapping[str, Array]
     layout: str
     semantics: Mapping[str, Any]
-    path: str | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +59,7 @@ class Layer:
 
     Attributes:
         source: The weights as they were given.
+        library: oneDNN.
         inputs: The features of a step.
         states: The sizes of the memories, h or h and c.
         recurrence: What runs on oneDNN; None where llvm runs.
@@ -67,6 +69,7 @@ class Layer:
     """
 
     source: Source
+    library: Library
     inputs: int
     states: tuple[int, ...]
     recurrence: Recurrence | None
@@ -78,11 +81,6 @@ class Layer:
     def engine(self) -> str:
         """The engine that runs it: "onednn" or "llvm"."""
         return "onednn" if self.reason is None else "llvm"
-
-    @property
-    def library(self) -> Library:
-        """The library that runs it."""
-        return library(self.source.path)
 
     def __repr__(self) -> str:
         return f"Layer({self.recurrence or f'{self.source.layout} on llvm: {self.reason}'})"
@@ -111,7 +109,7 @@ class Layer:
         """
         reverse, cell = flag(reverse, "reverse"), choice(cell, C_WHEN, CELLS)
         sequences = Sequences.of(x, self.inputs)
-        rows = sequences.call.rows
+        rows = sequences.rows
         initial = [state(h0, (rows, self.states[0]), "h0")]
         if len(self.states) > 1:
             initial.append(state(c0, (rows, self.states[1]), "c0"))
@@ -124,7 +122,7 @@ class Layer:
             self.library,
             replace(self.recurrence, direction="right2left") if reverse else self.recurrence,
             self.weights,
-            padding(sequences.call, reverse),
+            sequences.padding(reverse),
             sequences.values,
             initial,
             last_c=is_lstm and cell != "none",
@@ -149,9 +147,8 @@ class Layer:
         is_lstm = len(self.states) > 1
         if is_lstm and cell == "all":
             raise RefusedError(f"c of each step is given by oneDNN alone, and llvm runs this: {self.reason}")
-        rows = sequences.call.rows
         filled = [
-            np.zeros((rows, size), np.float32) if array is None else array
+            np.zeros((sequences.rows, size), np.float32) if array is None else array
             for array, size in zip(initial, self.states, strict=True)
         ]
         begin = dict(zip("hc", filled, strict=True)) if is_lstm else filled[0]
@@ -203,6 +200,8 @@ class Layer:
             RefusedError: For one that this recurrence or this processor does not have, with the reason.
         """
         recurrence, weights = self.on_onednn(dtype)
+        if calibration is not None and dtype != "int8":
+            raise InputError(f"calibration= is for dtype='int8', and dtype is {dtype!r}")
         wanted = replace(recurrence, dtype=dtype, calibration=calibration)
         reason = wanted.refuse(self.library)
         if reason is not None:
@@ -268,9 +267,9 @@ def layer(
         LibraryError: Without oneDNN.
         RefusedError: For a dtype that this recurrence or this processor does not have.
     """
-    library(path)
+    loaded = library(path)
     own = {name: np.array(array) for name, array in as_arrays(arrays).items()}
-    source = Source(own, layout, dict(semantics or {}), path)
+    source = Source(own, layout, dict(semantics or {}))
     for name, array in own.items():
         check_float(array, name)
     given = one_dtype(own).name
@@ -281,20 +280,21 @@ def layer(
         raise InputError("a layer on oneDNN is of one layer and direction; make one for each")
     states = (sizes.output, sizes.hidden)[: 1 + (record.cell == "lstm")]
     if made is None:
-        whole = Layer(source, sizes.inputs, states, None, None, reason, np.dtype("float32"))
+        whole = Layer(source, loaded, sizes.inputs, states, None, None, reason, np.dtype("float32"))
         return whole if dtype in (None, "float32") else whole.in_dtype(dtype, calibration)
     recurrence, weights = made
     result = np.dtype(given if dtype is None else "float32")
-    whole = Layer(source, sizes.inputs, states, recurrence, weights, None, result)
+    whole = Layer(source, loaded, sizes.inputs, states, recurrence, weights, None, result)
     wanted = dtype or given
-    return whole if wanted == "float32" else whole.in_dtype(wanted, calibration)
+    return whole if wanted == "float32" and calibration is None else whole.in_dtype(wanted, calibration)
 
 
 def converted(source: Source) -> tuple[tuple[Recurrence, Weights] | None, str | None]:
     """The recurrence and its weights in oneDNN's own layout; None, and the reason, where there is none."""
-    cell, reason = registry.record(source.layout).cell, None
-    for target, kind in TARGETS.items():
-        if registry.record(target).cell != cell:
+    record = registry.record(source.layout)
+    meaning, reason = record.settled(source.semantics), None
+    for cell, reset, target, kind in TARGETS:
+        if (cell, reset or meaning.reset) != (meaning.cell, meaning.reset):
             continue
         try:
             conversion = convert(
@@ -303,7 +303,7 @@ def converted(source: Source) -> tuple[tuple[Recurrence, Weights] | None, str | 
         except RangeError:
             raise
         except ConversionError as error:
-            reason = str(error)
+            reason = reason or str(error)
             continue
         arrays = conversion.arrays
         _, _, inputs, _, hidden = arrays["weights_layer"].shape

@@ -197,7 +197,7 @@ def fusion_gru(
     arrays = weights_of(weight_x, weight_h, bias, 3, (3,))
     semantics = gru_semantics(origin_mode, activation, gate_activation)
     run = kept_layer("gru", arrays, semantics, dtype, calibration, library)
-    return run(x, h0, reverse=is_reverse)
+    return run(x, h0, reverse=flag(is_reverse, "is_reverse"))
 
 
 def lstm_layer(
@@ -284,7 +284,7 @@ def fusion_lstm(
         arrays["bias"] = np.ascontiguousarray(arrays["bias"][:, : 4 * arrays["weight_h"].shape[0]])
     semantics = lstm_semantics(gate_activation, cell_activation, candidate_activation)
     run = kept_layer("lstm", arrays, semantics, dtype, calibration, library)
-    return run(x, h0, c0, reverse=is_reverse, cell=cell)
+    return run(x, h0, c0, reverse=flag(is_reverse, "is_reverse"), cell=cell)
 
 
 def multi_gru(

@@ -16,6 +16,7 @@ from threading import Lock
 from typing import Any, Generic, TypeVar
 
 Value = TypeVar("Value")
+Part = TypeVar("Part")
 MEGABYTE = 2**20
 
 
@@ -63,21 +64,22 @@ class Cache(Generic[Value]):
 
     def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
         """The value of a key, which is made where there is none."""
-        value = self.find(key)
+        value = self.find(key, whole)
         if value is None:
             value = make()
             self.put(key, value)
         return value
 
-    def find(self, key: Hashable, fits: Callable[[Value], bool] = lambda value: True) -> Value | None:
-        """The value of a key, if there is one and it fits."""
+    def find(self, key: Hashable, pick: Callable[[Value], Part | None]) -> Part | None:
+        """What `pick` takes of the value of a key: None, a miss, where there is none, or nothing fits."""
         with self.lock:
             entry = self.values.pop(key, None)
             if entry is not None:
                 self.values[key] = entry
-                if fits(entry[0]):
+                picked = pick(entry[0])
+                if picked is not None:
                     self.hits += 1
-                    return entry[0]
+                    return picked
             self.misses += 1
             return None
 
@@ -103,3 +105,8 @@ class Cache(Generic[Value]):
         """The counts so far."""
         with self.lock:
             return Counts(self.hits, self.misses, self.evictions, len(self.values), self.bytes)
+
+
+def whole(value: Value) -> Value:
+    """The value itself."""
+    return value

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Iterator
 from ctypes import byref, c_int, c_void_p
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from math import prod
@@ -45,12 +45,15 @@ MISSING = (
 )
 
 
+FORKED: list[bool] = []
+"""Not empty in a process that was forked from one that had loaded a library: its threads are not in it."""
+
+
 @dataclass(frozen=True, eq=False)
 class Library:
     """A loaded library, its version, and its engine for the processor.
 
-    version: as in (3, 2, 0). isa: the bits of the instruction sets that it uses. process: where it was loaded;
-    its threads do not live on in a forked process.
+    version: as in (3, 2, 0). isa: the bits of the instruction sets that it uses.
     """
 
     path: str
@@ -59,7 +62,6 @@ class Library:
     runtime: str
     isa: int
     engine: c_void_p
-    process: int = field(default_factory=os.getpid)
 
     def __repr__(self) -> str:
         return f"oneDNN {'.'.join(map(str, self.version))} ({self.runtime}; {self.path})"
@@ -87,7 +89,7 @@ class Library:
 
     def check_process(self) -> None:
         """Raises `LibraryError` in a forked process: the threads that the library waits for are not there."""
-        if os.getpid() != self.process:
+        if FORKED:
             raise LibraryError(
                 "oneDNN was loaded before this process was forked, and its threads are not in it; start the "
                 "process by multiprocessing's 'spawn' or 'forkserver', or load oneDNN in it alone"
@@ -122,6 +124,16 @@ def loaded(path: str) -> Library:
     for candidate in (path,) if path else candidates():
         return opened(candidate)
     raise LibraryError(MISSING)
+
+
+def after_fork() -> None:
+    """Remembers in a forked process that a library was loaded before."""
+    if loaded.cache_info().currsize:
+        FORKED.append(True)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=after_fork)
 
 
 def candidates() -> Iterator[str]:

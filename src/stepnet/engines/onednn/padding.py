@@ -74,6 +74,15 @@ def padding(call: Call, reverse: bool) -> Padding:
     return PADDINGS.get(key, lambda: made(call, reverse))
 
 
+def padding_of(offsets: Array, reverse: bool) -> Padding:
+    """The places of sequences that lie end to end."""
+
+    def packed() -> Padding:
+        return made(Call((), offsets[:-1], np.diff(offsets), int(offsets[-1]), ()), reverse)
+
+    return PADDINGS.get((offsets.tobytes(), reverse), packed)
+
+
 def made(call: Call, reverse: bool) -> Padding:
     """The places of a call's sequences."""
     lengths = call.lengths

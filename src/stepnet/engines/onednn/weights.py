@@ -45,11 +45,11 @@ class Weights:
         if run.serial == self.serial:
             return
         key = (run.library.path, run.recurrence, run.is_gradient, self.serial)
-        kept = PACKED.find(key, lambda kept: any(packed.fits(run) for packed in kept))
-        if kept is None:
-            kept = (Packed(run, self.arrays), *(PACKED.held(key) or ()))
-            PACKED.put(key, kept)
-        run.bind(next(packed for packed in kept if packed.fits(run)), self.serial)
+        packed = PACKED.find(key, lambda kept: next((packed for packed in kept if packed.fits(run)), None))
+        if packed is None:
+            packed = Packed(run, self.arrays)
+            PACKED.put(key, (packed, *(PACKED.held(key) or ())))
+        run.bind(packed, self.serial)
 
 
 PACKED: Cache[tuple[Packed, ...]] = Cache(
