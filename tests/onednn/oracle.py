@@ -61,16 +61,16 @@ class Case:
 def case(
     lengths: Sequence[int], inputs: int = 3, hidden: int = 5, gates: int = 3, biases: int | None = None, seed: int = 0
 ) -> Case:
-    """Random arguments, of both signs."""
+    """Random arguments, of both signs; the weights are the same for all lengths."""
     random = np.random.default_rng(seed)
 
     def drawn(*shape: int, scale: float = 1.0) -> Array:
         return (scale * random.normal(size=shape)).astype(np.float32)
 
-    x = [drawn(length, inputs) for length in lengths]
     scale = 1 / np.sqrt(hidden)
     weights = drawn(inputs, gates * hidden, scale=scale), drawn(hidden, gates * hidden, scale=scale)
     bias = drawn(1, (biases or gates) * hidden)
+    x = [drawn(length, inputs) for length in lengths]
     return Case(x, drawn(len(lengths), hidden), *weights, bias, drawn(len(lengths), hidden))
 
 
