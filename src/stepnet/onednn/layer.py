@@ -11,6 +11,7 @@ from stepnet.engines.calibration import Calibration, data_scale, weight_scales
 from stepnet.engines.onednn.library import Library, library
 from stepnet.engines.onednn.recurrence import Recurrence
 from stepnet.engines.onednn.run import ran
+from stepnet.engines.onednn.training import Tape, Tapes, recorded
 from stepnet.engines.onednn.weights import Weights
 from stepnet.errors import ConversionError, InputError, RefusedError
 from stepnet.layout import registry
@@ -64,6 +65,7 @@ class Layer:
         states: The sizes of the memories, h or h and c.
         recurrence: What runs on oneDNN; None where llvm runs.
         weights: Its numbers.
+        layout: oneDNN's own layout of them.
         reason: Why llvm runs; None where oneDNN does.
         dtype: The dtype of the results.
     """
@@ -74,6 +76,7 @@ class Layer:
     states: tuple[int, ...]
     recurrence: Recurrence | None
     weights: Weights | None
+    layout: str
     reason: str | None
     dtype: np.dtype[Any]
 
@@ -109,12 +112,7 @@ class Layer:
         """
         reverse, cell = flag(reverse, "reverse"), choice(cell, C_WHEN, CELLS)
         sequences = Sequences.of(x, self.inputs)
-        rows = sequences.rows
-        initial = [state(h0, (rows, self.states[0]), "h0")]
-        if len(self.states) > 1:
-            initial.append(state(c0, (rows, self.states[1]), "c0"))
-        elif c0 is not None:
-            raise InputError("c0 is the memory c of an LSTM, and this recurrence has none")
+        initial = self.initial(sequences, h0, c0)
         if self.recurrence is None or self.weights is None:
             return self.on_llvm(sequences, initial, reverse, cell)
         is_lstm = len(self.states) > 1
@@ -135,6 +133,50 @@ class Layer:
             outputs = {"h": outputs, "c": sequences.like(self.result(made.cells))}
         final = {"h": made.h} if made.c is None else {"h": made.h, "c": made.c}
         return outputs, {name: self.result(value) for name, value in final.items()}
+
+    def vjp(
+        self, x: Any, h0: Any = None, c0: Any = None, *, reverse: bool = False
+    ) -> tuple[Any, Any, "Pullback"]:
+        """Outputs and final memories, and a function that gives the gradients, by oneDNN's backward pass.
+
+        Args:
+            x: As in a call.
+            h0: As in a call.
+            c0: As in a call.
+            reverse: As in a call.
+
+        Returns:
+            The outputs and the final memories as a call gives them, and a `Pullback`.
+
+        Raises:
+            InputError: For arguments that do not fit.
+            RefusedError: Where llvm runs, and for float16 and int8.
+        """
+        reverse = flag(reverse, "reverse")
+        recurrence, weights = self.on_onednn("float32")
+        wanted = replace(recurrence, training=True, direction="right2left" if reverse else "left2right")
+        if reason := wanted.refuse(self.library):
+            raise RefusedError(f"onednn: {reason}")
+        sequences = Sequences.of(x, self.inputs)
+        initial = self.initial(sequences, h0, c0)
+        values = sequences.values.astype(np.float32, copy=False)
+        tape = recorded(self.library, wanted, weights, sequences.call, values, initial)
+        outputs = sequences.like(self.result(tape.made.outputs))
+        if len(self.states) == 1:
+            final: Any = self.result(tape.made.h)
+        else:
+            final = {"h": self.result(tape.made.h), "c": self.result(np.asarray(tape.made.c))}
+        return outputs, final, Pullback(self, sequences, tape)
+
+    def initial(self, sequences: Sequences, h0: Any, c0: Any) -> list[Array | None]:
+        """The memories before the first step, checked."""
+        rows = sequences.rows
+        initial = [state(h0, (rows, self.states[0]), "h0")]
+        if len(self.states) > 1:
+            initial.append(state(c0, (rows, self.states[1]), "c0"))
+        elif c0 is not None:
+            raise InputError("c0 is the memory c of an LSTM, and this recurrence has none")
+        return initial
 
     def result(self, values: Array) -> Array:
         """Results in their dtype."""
@@ -173,6 +215,15 @@ class Layer:
             for reverse in (False, True)
         )
         return made
+
+    def weights_gradient(self, gradients: Mapping[str, Array]) -> dict[str, Array]:
+        """Gradients in oneDNN's own layout, as those of the arrays that the layer was made of."""
+        source, (recurrence, _) = self.source, self.on_onednn("float32")
+        semantics: dict[str, Any] = {"target": dict(source.semantics)}
+        if recurrence.cell == "rnn":
+            semantics["candidate_activation"] = recurrence.activation
+        made = convert(gradients, self.layout, source.layout, kind="gradient", semantics=semantics).arrays
+        return {name: made[name].reshape(array.shape) for name, array in source.arrays.items()}
 
     def calibrate(self, samples: Sequence[Any], keep: float = 1.0) -> Calibration:
         """The scales for int8: of the inputs from samples, of the weights from themselves.
@@ -234,6 +285,48 @@ class Layer:
         return compared(recurrence.dtype, step, [(low, right) for low, right in pairs])
 
 
+@dataclass(frozen=True, eq=False)
+class Pullback:
+    """The gradients of a run: `pullback(d_outputs, d_final)`, once."""
+
+    layer: Layer
+    sequences: Sequences
+    tape: Tape | Tapes
+
+    def __call__(self, outputs: Any = None, final: Any = None) -> dict[str, Any]:
+        """The gradients of a sum of products with `outputs` and `final`; None for zeros.
+
+        Args:
+            outputs: In the form of the outputs.
+            final: [batch, hidden]; of an LSTM a dict with "h", "c" or both.
+
+        Returns:
+            A dict: "x" in the form of x, "h0", of an LSTM "c0", and "weights", by the names and in the layout
+            of the weights that the layer was made of.
+
+        Raises:
+            InputError: For arrays of another shape, and for a second call.
+        """
+        shape = (len(self.sequences.values), self.layer.states[0])
+        given = getattr(outputs, "values", outputs)
+        if given is not None:
+            given = np.asarray(given, np.float32)
+            if given.size != shape[0] * shape[1]:
+                raise InputError(f"the gradient of the outputs has shape {given.shape}, and must have {shape}")
+            given = np.ascontiguousarray(given.reshape(shape))
+        last = final if isinstance(final, Mapping) else {"h": final}
+        names = "hc"[: len(self.layer.states)]
+        ends = [
+            state(last.get(name), (self.sequences.rows, size), f"the gradient of {name}")
+            for name, size in zip(names, self.layer.states, strict=True)
+        ]
+        made = self.tape.backward(given, ends[0], ends[1] if len(ends) > 1 else None)
+        results: dict[str, Any] = {"x": self.sequences.like(made.x), "h0": made.h}
+        if made.c is not None:
+            results["c0"] = made.c
+        return results | {"weights": self.layer.weights_gradient(made.weights)}
+
+
 def eps(dtype: str) -> Any:
     """The distance from 1 to the next number."""
     return ml_dtypes.finfo(dtype).eps
@@ -280,16 +373,16 @@ def layer(
         raise InputError("a layer on oneDNN is of one layer and direction; make one for each")
     states = (sizes.output, sizes.hidden)[: 1 + (record.cell == "lstm")]
     if made is None:
-        whole = Layer(source, loaded, sizes.inputs, states, None, None, reason, np.dtype("float32"))
+        whole = Layer(source, loaded, sizes.inputs, states, None, None, "", reason, np.dtype("float32"))
         return whole if dtype in (None, "float32") else whole.in_dtype(dtype, calibration)
-    recurrence, weights = made
+    recurrence, weights, own_layout = made
     result = np.dtype(given if dtype is None else "float32")
-    whole = Layer(source, loaded, sizes.inputs, states, recurrence, weights, None, result)
+    whole = Layer(source, loaded, sizes.inputs, states, recurrence, weights, own_layout, None, result)
     wanted = dtype or given
     return whole if wanted == "float32" and calibration is None else whole.in_dtype(wanted, calibration)
 
 
-def converted(source: Source) -> tuple[tuple[Recurrence, Weights] | None, str | None]:
+def converted(source: Source) -> tuple[tuple[Recurrence, Weights, str] | None, str | None]:
     """The recurrence and its weights in oneDNN's own layout; None, and the reason, where there is none."""
     record = registry.record(source.layout)
     meaning, reason = record.settled(source.semantics), None
@@ -316,5 +409,5 @@ def converted(source: Source) -> tuple[tuple[Recurrence, Weights] | None, str | 
             conversion.report.target_semantics.candidate_activation if kind == "rnn" else "tanh",
             "weights_peephole" in arrays,
         )
-        return (recurrence, Weights.of(recurrence, arrays)), None
+        return (recurrence, Weights.of(recurrence, arrays), target), None
     return None, reason or f"oneDNN has no cell like that of {source.layout}"

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.engines.base import Call
 from stepnet.engines.onednn.padding import Padding, padding_of
 from stepnet.errors import InputError
 from stepnet.ragged import Ragged
@@ -50,6 +51,11 @@ class Sequences:
     def rows(self) -> int:
         """How many sequences there are."""
         return len(self.offsets) - 1
+
+    @property
+    def call(self) -> Call:
+        """The call of an engine over them, without arrays."""
+        return Call((), self.offsets[:-1], np.diff(self.offsets), len(self.values), ())
 
     def padding(self, reverse: bool) -> Padding:
         """Where the steps lie in a padded array."""

@@ -42,6 +42,12 @@ class Start:
     recurrence: Recurrence
     states: Mapping[str, Array | None]
 
+    @classmethod
+    def of(cls, recurrence: Recurrence, initial: Sequence[Array | None]) -> "Start":
+        """Those of h, and of c where there is one; what is not given is zeros."""
+        slots = ("src_iter", "src_iter_c")[: 1 + recurrence.row.has_cell]
+        return cls(recurrence, dict(zip(slots, (*initial, None, None), strict=False)))
+
     def fill(self, run: Run) -> None:
         """Writes them where a primitive reads them."""
         for slot, state in self.states.items():
@@ -95,8 +101,7 @@ def ran(
     The time of a call is that of the primitive, and of copies into and out of its padded arrays; there are none
     where the caller's steps lie [steps, rows] without gaps.
     """
-    slots = ("src_iter", "src_iter_c")[: 1 + recurrence.row.has_cell]
-    start = Start(recurrence, dict(zip(slots, initial, strict=False)))
+    start = Start.of(recurrence, initial)
     read = {"src_layer": x} if attention is None else {"src_layer": x, "attention": attention}
     if not padding.steps:
         made = np.zeros((len(x), recurrence.output), np.float32)
