@@ -82,7 +82,9 @@ def step(known: Recognised, weights: dict[str, Array], x: Array, memories: list[
 def agree(known: Recognised, name: str, actual: Array, expected: Array) -> None:
     """Raises `NetError` unless two arrays agree but for rounding."""
     away = np.abs(actual - expected) / np.maximum(1, np.abs(expected))
-    most = 2 * tolerance("float64", 1, known.inputs + known.hidden)
+    # The numbers in a body, as the 1 / 6 of hard_sigmoid, are rounded to its dtype.
+    dtype = known.recur.body.type_of(known.recur.memories[0]).dtype
+    most = 2 * tolerance(dtype, 1, known.inputs + known.hidden)
     if not bool((away <= most).all()):
         raise NetError(
             f"the recurrence was taken for {known}, and differs in {name} by {float(away.max()):.3g}, where "

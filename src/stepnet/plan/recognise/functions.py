@@ -11,6 +11,7 @@ The activations that a known cell may have are those of `layout.equations`. Each
 that equals it, for the argument which its innermost function has, is the activation.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -22,6 +23,7 @@ from stepnet.layout.equations import ACTIVATIONS
 from stepnet.net.ir import Builder, Net, Pairs
 from stepnet.net.types import ROWS, Type
 from stepnet.plan.recognise.polynomial import (
+    LARGEST,
     ONE,
     Atom,
     Different,
@@ -38,29 +40,33 @@ from stepnet.trace.traced import Traced
 # What NumPy gives for a traced value is a traced one, which its stubs do not know.
 numpy: Any = np
 
-# An activation and a way to write it, the ways that others are made of first. Those of `ACTIVATIONS` are
-# stepnet's own; sigmoid, tanh and linear are no functions of others.
-SPELLINGS: tuple[tuple[str, Callable[[Any], Any]], ...] = (
-    ("sigmoid", lambda a: 1 / (1 + numpy.exp(-a))),
-    ("sigmoid", lambda a: numpy.exp(a) / (1 + numpy.exp(a))),
-    ("tanh", lambda a: (1 - numpy.exp(-2 * a)) / (1 + numpy.exp(-2 * a))),
-    ("tanh", lambda a: (numpy.exp(2 * a) - 1) / (numpy.exp(2 * a) + 1)),
-    ("tanh", lambda a: (numpy.exp(a) - numpy.exp(-a)) / (numpy.exp(a) + numpy.exp(-a))),
-    ("relu", ACTIVATIONS["relu"]),
-    ("relu", lambda a: numpy.where(a > 0, a, 0)),
-    ("relu", lambda a: numpy.where(a >= 0, a, 0)),
-    ("relu", lambda a: 0.5 * (a + numpy.abs(a))),
-    ("hard_sigmoid", ACTIVATIONS["hard_sigmoid"]),
-    ("hard_sigmoid", lambda a: numpy.clip(a + 3, 0, 6) / 6),
-    ("hard_sigmoid_fifth", ACTIVATIONS["hard_sigmoid_fifth"]),
-    ("softsign", ACTIVATIONS["softsign"]),
-    ("elu", ACTIVATIONS["elu"]),
-    ("elu", lambda a: numpy.where(a > 0, a, numpy.exp(a) - 1)),
-    ("selu", ACTIVATIONS["selu"]),
-    ("softplus", ACTIVATIONS["softplus"]),
-    ("softplus", lambda a: numpy.log(1 + numpy.exp(a))),
-    ("silu", ACTIVATIONS["silu"]),
-    ("gelu", ACTIVATIONS["gelu"]),
+# An activation and a way to write it, in groups: one in terms of others comes in a group after theirs. Those
+# of `ACTIVATIONS` are stepnet's own; sigmoid, tanh and linear need no row for that.
+SPELLINGS: tuple[tuple[tuple[str, Callable[[Any], Any]], ...], ...] = (
+    (
+        ("sigmoid", lambda a: 1 / (1 + numpy.exp(-a))),
+        ("relu", ACTIVATIONS["relu"]),
+        ("relu", lambda a: numpy.where(a > 0, a, 0)),
+        ("relu", lambda a: numpy.where(a >= 0, a, 0)),
+        ("relu", lambda a: 0.5 * (a + numpy.abs(a))),
+        ("softplus", lambda a: numpy.log(1 + numpy.exp(a))),
+        ("softsign", ACTIVATIONS["softsign"]),
+        ("gelu", ACTIVATIONS["gelu"]),
+    ),
+    (
+        ("sigmoid", lambda a: numpy.exp(a) / (1 + numpy.exp(a))),
+        ("tanh", lambda a: (1 - numpy.exp(-2 * a)) / (1 + numpy.exp(-2 * a))),
+        ("tanh", lambda a: (numpy.exp(2 * a) - 1) / (numpy.exp(2 * a) + 1)),
+        ("tanh", lambda a: (numpy.exp(a) - numpy.exp(-a)) / (numpy.exp(a) + numpy.exp(-a))),
+        ("hard_sigmoid", ACTIVATIONS["hard_sigmoid"]),
+        ("hard_sigmoid", lambda a: numpy.clip(a + 3, 0, 6) / 6),
+        ("hard_sigmoid_fifth", ACTIVATIONS["hard_sigmoid_fifth"]),
+        ("elu", ACTIVATIONS["elu"]),
+        ("elu", lambda a: numpy.where(a > 0, a, numpy.exp(a) - 1)),
+        ("selu", ACTIVATIONS["selu"]),
+        ("softplus", ACTIVATIONS["softplus"]),
+        ("silu", ACTIVATIONS["silu"]),
+    ),
 )
 EVEN = ("sigmoid", "absolute")
 """Functions whose argument is kept with one sign: f(-a) is known from f(a)."""
@@ -74,7 +80,9 @@ class Rule:
     """A spelling of an activation in normal form, as far as is needed to find its argument.
 
     anchor: the function whose first operand is slope * argument + shift. names: the functions of its terms.
-    is_single: whether there is a single one, and nothing else but its coefficient, `factor`.
+    is_single: whether there is a single one, and nothing else but its coefficient, `factor`. multiplies:
+    whether the argument itself is a factor, so that there are as many terms as it has. before: how many rules
+    are of earlier groups.
     """
 
     activation: str
@@ -85,11 +93,20 @@ class Rule:
     names: frozenset[str]
     is_single: bool
     factor: float
+    multiplies: bool
+    before: int
 
-    def arguments(self, functions_: Iterator[Function]) -> Iterator[Polynomial]:
+    def may_be(self, names: frozenset[str]) -> bool:
+        """Whether a value with these functions in its terms may be of this spelling: any further ones are in
+        its argument.
+        """
+        return self.names <= names if self.multiplies else self.names == names
+
+    def arguments(self, value: Polynomial) -> Iterator[Polynomial]:
         """What the argument may be, by the functions of a value."""
-        for function in functions_:
-            if function.name == self.anchor:
+        most = len(value.terms) if self.multiplies else LARGEST
+        for function in functions_in(value, ACTIVATIONS):
+            if function.name == self.anchor and len(function.operands[0].terms) <= most:
                 argument = (function.operands[0] - Polynomial.number(self.shift)).scaled(1 / self.slope)
                 yield argument
                 if self.anchor in EVEN:
@@ -151,18 +168,25 @@ class Algebra:
     def collapsed(self, value: Polynomial, single: bool) -> Polynomial:
         """The activation that a value is a spelling of; the value itself if it is of none.
 
+        Of several it is the one whose argument is the most even: hard_sigmoid_fifth(a), not
+        hard_sigmoid(1.2 a).
+
         single: whether the value is one function, so that those spellings are meant.
         """
         names = names_in(value)
-        for place, rule in enumerate(self.rules):
-            if rule.names != names or rule.is_single != single:
+        best: tuple[int, Rule, Polynomial] | None = None
+        for rule in self.rules:
+            if rule.is_single != single or not rule.may_be(names):
                 continue
-            before = replace(self, rules=self.rules[:place])
+            before = replace(self, rules=self.rules[: rule.before])
             scaled = value.scaled(rule.factor)
-            for argument in rule.arguments(functions_in(value, ACTIVATIONS)):
+            for argument in rule.arguments(value):
                 if before.spelled(rule.net, argument) == scaled:
-                    return self.activation(rule.activation, argument).scaled(1 / rule.factor)
-        return value
+                    measure = unevenness(argument)
+                    best = (measure, rule, argument) if best is None or measure < best[0] else best
+        if best is None:
+            return value
+        return self.activation(best[1].activation, best[2]).scaled(1 / best[1].factor)
 
     def spelled(self, net: Net, argument: Polynomial) -> Polynomial:
         """The value of the net of a spelling, for an argument."""
@@ -184,6 +208,11 @@ def is_fixed(what: Leaf | Product | Function) -> bool:
     if isinstance(what, Product):
         return all(atom.fixed for atom in what.left)
     return all(operand.fixed for operand in what.operands)
+
+
+def unevenness(argument: Polynomial) -> int:
+    """How many coefficients of an argument are no powers of two."""
+    return sum(abs(math.frexp(factor)[0]) != 0.5 for monomial, factor in argument.terms if monomial)
 
 
 def names_in(value: Polynomial) -> frozenset[str]:
@@ -257,8 +286,9 @@ HOLE = Leaf("hole", 0, b"")
 def rules(dtype: str) -> tuple[Rule, ...]:
     """The rows of `SPELLINGS` as rules, with their numbers rounded to a dtype as those of a body are."""
     made: list[Rule] = []
-    for name, spelling in SPELLINGS:
-        made.append(rule_of(name, traced(spelling, dtype), tuple(made)))
+    for group in SPELLINGS:
+        before = tuple(made)
+        made += [rule_of(name, traced(spelling, dtype), before) for name, spelling in group]
     return tuple(made)
 
 
@@ -289,5 +319,7 @@ def rule_of(name: str, net: Net, before: tuple[Rule, ...]) -> Rule:
                 names_in(value),
                 single is not None,
                 1.0 if single is None else single[1],
+                monomial[0] in value.atoms(),
+                len(before),
             )
     raise AssertionError(f"{name} is written without a function of its argument")

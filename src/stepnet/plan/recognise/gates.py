@@ -202,11 +202,12 @@ def of_products(algebra: Algebra, value: Polynomial, gate: Gate) -> tuple[Polyno
     rest: dict[Monomial, float] = dict(value.terms)
     inner = ZERO
     for monomial, factor in value.terms:
-        product = monomial[0].what if len(monomial) == 1 else None
-        if isinstance(product, Product) and gate.atom in product.left:
-            left = without(product.left, gate.atom)
-            inner = inner + algebra.atom(Product(left, product.matrix)).scaled(factor)
-            del rest[monomial]
+        for atom in monomial:
+            if isinstance(atom.what, Product) and gate.atom in atom.what.left:
+                product = algebra.atom(Product(without(atom.what.left, gate.atom), atom.what.matrix))
+                inner = inner + product * Polynomial(((without(monomial, atom), factor),))
+                rest.pop(monomial)
+                break
     return gate.solved(Polynomial.of(rest), inner)
 
 

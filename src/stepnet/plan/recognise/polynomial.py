@@ -19,6 +19,10 @@ LARGEST = 1024
 """How many terms a polynomial has at most."""
 
 
+ROUNDING = 4 * 2.0**-52
+"""How far rounding takes a coefficient, relative to it: those of a body are few numbers multiplied."""
+
+
 class Different(Exception):
     """The reason why a value is none of what known cells compute. depth: how far a cell had been matched."""
 
@@ -99,6 +103,18 @@ Monomial = tuple[Atom, ...]
 """The factors of a term, in order; none for the number 1."""
 
 
+def added(one: float, other: float) -> float:
+    """The sum of two coefficients; 0 where nothing but their roundings is left."""
+    total = one + other
+    return 0.0 if abs(total) <= ROUNDING * abs(one) else total
+
+
+def whole(factor: float) -> float:
+    """A coefficient, which is a whole number if it is one but for rounding, as 0.2 * (1 / 0.2)."""
+    near = float(round(factor)) if abs(factor) < LARGEST else 0.0
+    return near if near and abs(factor - near) <= ROUNDING * abs(near) else factor
+
+
 def number_of(atom: Atom) -> int:
     """The place of an atom in the order of terms."""
     return atom.number
@@ -126,7 +142,7 @@ class Polynomial:
         """The polynomial of coefficients by product."""
         if len(terms) > LARGEST:
             raise Different("its next memory is a sum of too many products")
-        kept = [(monomial, factor) for monomial, factor in terms.items() if factor != 0]
+        kept = [(monomial, whole(factor)) for monomial, factor in terms.items() if factor != 0]
         return cls(tuple(sorted(kept, key=lambda term: numbers_of(term[0]))))
 
     @classmethod
@@ -142,7 +158,7 @@ class Polynomial:
     def __add__(self, other: "Polynomial") -> "Polynomial":
         total = dict(self.terms)
         for monomial, factor in other.terms:
-            total[monomial] = total.get(monomial, 0.0) + factor
+            total[monomial] = added(total.get(monomial, 0.0), factor)
         return Polynomial.of(total)
 
     def __neg__(self) -> "Polynomial":
@@ -158,7 +174,7 @@ class Polynomial:
         for one, factor in self.terms:
             for two, other_factor in other.terms:
                 monomial = tuple(sorted((*one, *two), key=number_of))
-                total[monomial] = total.get(monomial, 0.0) + factor * other_factor
+                total[monomial] = added(total.get(monomial, 0.0), factor * other_factor)
         return Polynomial.of(total)
 
     def scaled(self, factor: float) -> "Polynomial":

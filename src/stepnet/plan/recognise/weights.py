@@ -121,7 +121,7 @@ class Arrays:
             if slices[axis] == (0, shape[axis], 1):
                 return number
             return self.builder.add("slice", number, slices=tuple(slices))
-        return self.builder.add("take", number, axis=axis, indices=tuple(places.tolist()))
+        return self.builder.add("take", number, axis=axis - len(shape), indices=tuple(places.tolist()))
 
     def matrix(self, matrix: Matrix) -> int:
         """The numbers of a matrix, from where they lie in a constant."""
@@ -171,7 +171,7 @@ class Arrays:
         inverse = np.full(size, rows, np.int64)
         inverse[places] = np.arange(rows)
         padded = self.builder.add("concatenate", value, self.filled(0, (1, columns)), axis=-2)
-        return self.builder.add("take", padded, axis=0, indices=tuple(inverse.tolist()))
+        return self.builder.add("take", padded, axis=-2, indices=tuple(inverse.tolist()))
 
     def joined(self, pieces: list[int]) -> int:
         """The gates side by side, in the dtype of the memory."""
