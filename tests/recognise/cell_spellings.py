@@ -96,7 +96,11 @@ class Spelling:
             "h|x": {"K": (self.width + X, count * H)},
             "halves of x": {"W": (X, count * H), "R": (self.width, count * H)},
             "scaled": {"W": (X, count * H), "R": (self.width, count * H), "s": (self.width,), "t": (H,)},
-            "apart": {f"{name}{gate}": (size, H) for name, size in (("W", X), ("R", self.width)) for gate in self.gates},
+            "apart": {
+                f"{name}{gate}": (size, H)
+                for name, size in (("W", X), ("R", self.width))
+                for gate in self.gates
+            },
         }[self.matrices]
         if self.bias in ("one", "two"):
             shapes["b"] = (count * H,)
@@ -112,7 +116,9 @@ class Spelling:
 
     def __str__(self) -> str:
         usual = {field.name: field.default for field in fields(self)}
-        return " ".join(f"{name}={value}" for name, value in vars(self).items() if value != usual[name]) or "gru"
+        return (
+            " ".join(f"{name}={value}" for name, value in vars(self).items() if value != usual[name]) or "gru"
+        )
 
     # ---- the equations
 
@@ -146,7 +152,9 @@ class Spelling:
         h, c = (memory[name] for name in "hc")
         given = {gate: self.given(gate, x, h, params) for gate in self.gates}
         if self.peephole:
-            given |= {gate: given[gate] + params["p"]["ifo".index(gate)] * c for gate in "if" if gate in given}
+            given |= {
+                gate: given[gate] + params["p"]["ifo".index(gate)] * c for gate in "if" if gate in given
+            }
         f = self.act("gate", given["f"])
         if self.flipped:
             f = 1 - self.act("gate", -given["f"])
@@ -268,7 +276,10 @@ def by_gates(known: Recognised, arrays: dict[str, Array]) -> dict[str, Any]:
     gates = GATES[known.cell]
     wide = {name: array for name, array in arrays.items() if name in "WRbd"}
     params: dict[str, Any] = {
-        name: {gate: array[..., place * known.hidden : (place + 1) * known.hidden] for place, gate in enumerate(gates)}
+        name: {
+            gate: array[..., place * known.hidden : (place + 1) * known.hidden]
+            for place, gate in enumerate(gates)
+        }
         for name, array in wide.items()
     }
     if "p" in arrays:
@@ -277,7 +288,7 @@ def by_gates(known: Recognised, arrays: dict[str, Array]) -> dict[str, Any]:
 
 
 def both(recur: Recur, known: Recognised, steps: int = 3, rows: int = 3) -> tuple[list[Array], list[Array]]:
-    """The memories after some steps on random numbers, in float64: by the body, and by the recognised cell."""
+    """The memories after some steps on random numbers, in float64: by the body, and by the cell."""
     random = np.random.default_rng(7)
     body = widened(recur.body)
     scale = 0.5  # so that gates do not saturate, where all functions are alike
@@ -293,10 +304,14 @@ def both(recur: Recur, known: Recognised, steps: int = 3, rows: int = 3) -> tupl
         xs = [scale * random.normal(size=array.shape) for array in kinds.sequences]
         results = interpret(body, [*xs, *ours, *kinds.others], Segments(rows), np.zeros(rows, np.int64))
         ours = recur.results_by_kind(results).memories
-        x = np.concatenate([np.zeros((rows, 0)), *(xs[place].reshape(rows, -1) for place in known.sequences)], -1)
+        x = np.concatenate(
+            [np.zeros((rows, 0)), *(xs[place].reshape(rows, -1) for place in known.sequences)], -1
+        )
         if known.projected is not None:
             x = x[:, list(known.projected)]
-            params["W"] = dict(zip(GATES[known.cell], np.split(np.eye(x.shape[1]), len(GATES[known.cell]), 1), strict=True))
+            params["W"] = dict(
+                zip(GATES[known.cell], np.split(np.eye(x.shape[1]), len(GATES[known.cell]), 1), strict=True)
+            )
         with np.errstate(all="ignore"):
             if known.c is None:
                 theirs[known.h] = step(x, theirs[known.h], params)[1]

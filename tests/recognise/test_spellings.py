@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cell_spellings import BIASES, CHOICES, MATRICES, SIGMOIDS, TANHS, H, Spelling, X, both
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from cell_spellings import BIASES, CHOICES, MATRICES, SIGMOIDS, TANHS, H, Spelling, X, both
 from tolerance import assert_close
 
 import stepnet as sn
@@ -14,18 +14,32 @@ from stepnet.layout.equations import ACTIVATIONS
 from stepnet.plan.recognise import Recognised, check, recognise
 from stepnet.rnn.cells import CELLS, rnn
 
-GRUS = [{"cell": "gru", "reset": reset, "update": update} for reset in ("after", "before") for update in ("keep", "write")]
+GRUS = [
+    {"cell": "gru", "reset": reset, "update": update}
+    for reset in ("after", "before")
+    for update in ("keep", "write")
+]
 ALL: list[dict[str, Any]] = [{"cell": "rnn"}, *GRUS, {"cell": "lstm"}]
 SPELLINGS = [
     *(Spelling(**cell, matrices=matrices) for cell in ALL for matrices in MATRICES),
     *(Spelling(**cell, bias=bias) for cell in ALL for bias in BIASES),
     *(Spelling(**cell, sigmoid=sigmoid) for cell in ALL[1:] for sigmoid in SIGMOIDS),
     *(Spelling(**cell, tanh=tanh) for cell in ALL for tanh in TANHS),
-    *(Spelling(**cell, choice=choice, flipped=flip) for cell in GRUS for choice in CHOICES for flip in (False, True)),
+    *(
+        Spelling(**cell, choice=choice, flipped=flip)
+        for cell in GRUS
+        for choice in CHOICES
+        for flip in (False, True)
+    ),
     *(Spelling(**cell, candidate=name) for cell in ALL for name in ACTIVATIONS),
     *(Spelling(**cell, gate=name) for cell in ALL[1:] for name in ACTIVATIONS if name != "linear"),
     *(Spelling("lstm", output=name) for name in ACTIVATIONS),
-    *(Spelling("lstm", memory=memory, peephole=p, flipped=f) for memory in ("hc", "ch") for p in (False, True) for f in (False, True)),
+    *(
+        Spelling("lstm", memory=memory, peephole=p, flipped=f)
+        for memory in ("hc", "ch")
+        for p in (False, True)
+        for f in (False, True)
+    ),
     *(Spelling("lstm", coupled=True, choice=choice, peephole=p) for choice in CHOICES for p in (False, True)),
     *(Spelling("lstm", coupled=True, gate=gate) for gate in ("hard_sigmoid", "hard_sigmoid_fifth")),
     *(Spelling("lstm", projected=True, matrices=matrices) for matrices in MATRICES),
@@ -42,7 +56,8 @@ def assert_recognised(spelling: Spelling, dtype: Any = np.float64) -> Recognised
     assert isinstance(known, Recognised), str(known)
     assert known.cell == spelling.cell
     assert {name: getattr(known.semantics, name) for name in spelling.semantics} == spelling.semantics
-    assert known.outputs == ("h",) and (known.inputs, known.hidden) == (X, H)
+    assert known.outputs == ("h",)
+    assert (known.inputs, known.hidden) == (X, H)
     for ours, theirs in zip(*both(recur, known), strict=True):
         assert_close(theirs, ours, length=3, width=X + H, dtype=dtype)
     check(known)
@@ -99,9 +114,14 @@ def test_named_cells_are_recognised(name: str) -> None:
     recur = rnn(name, CELLS[name].parameters(*sizes)).program.traced.recur()
     known = recognise(recur)
     assert isinstance(known, Recognised), str(known)
-    shapes = {array: known.weights.type_of(n).shape for array, n in zip(known.names, known.weights.results, strict=True)}
+    shapes = {
+        array: known.weights.type_of(n).shape
+        for array, n in zip(known.names, known.weights.results, strict=True)
+    }
     # Two biases that are added are one bias.
-    assert shapes == {array: shape for array, shape in CELLS[name].shapes(*sizes).items() if array != "d" or name == "gru"}
+    assert shapes == {
+        array: shape for array, shape in CELLS[name].shapes(*sizes).items() if array != "d" or name == "gru"
+    }
     for ours, theirs in zip(*both(recur, known), strict=True):
         assert_close(theirs, ours, length=3, width=8)
     check(known)
@@ -118,7 +138,9 @@ def test_several_sequences_are_one_input() -> None:
     params = {"A": np.ones((2 + H, H)), "B": np.ones((3, H)), "R": np.ones((H, H))}
     net = sn.RNN(step, params, memory=H, inputs={"a": 2, "unread": 7, "b": 3}).net
     known = recognise(net)
-    assert isinstance(known, Recognised) and known.sequences == (0, 2) and known.inputs == 5
+    assert isinstance(known, Recognised)
+    assert known.sequences == (0, 2)
+    assert known.inputs == 5
     ours, theirs = both(known.recur, known)
     assert_close(theirs[0], ours[0], length=3, width=9)
 
@@ -126,7 +148,9 @@ def test_several_sequences_are_one_input() -> None:
 def test_no_input_is_a_matrix_without_rows() -> None:
     net = sn.RNN(lambda x, h, p: (h, np.tanh(h @ p)), np.ones((H, H)), memory=H, inputs=2).net
     known = recognise(net)
-    assert isinstance(known, Recognised) and known.sequences == () and known.inputs == 0
+    assert isinstance(known, Recognised)
+    assert known.sequences == ()
+    assert known.inputs == 0
     assert known.outputs == (None,)
     assert known.weights.type_of(known.weights.results[0]).shape == (0, H)
 
@@ -138,9 +162,12 @@ def test_an_input_that_was_multiplied_before_has_no_matrix() -> None:
         h = z * n + (1 - z) * h
         return h, h
 
-    recur = sn.RNN(step, np.ones((H, 3 * H)), memory=H, inputs=sn.Spec(3 * H, "float64")).program.traced.recur()
+    recur = sn.RNN(
+        step, np.ones((H, 3 * H)), memory=H, inputs=sn.Spec(3 * H, "float64")
+    ).program.traced.recur()
     known = recognise(recur)
-    assert isinstance(known, Recognised) and known.names == ("R",)
+    assert isinstance(known, Recognised)
+    assert known.names == ("R",)
     assert known.projected == (*range(H, 2 * H), *range(H), *range(2 * H, 3 * H))  # r z n
     ours, theirs = both(recur, known)
     assert_close(theirs[0], ours[0], length=3, width=3 * H)
@@ -154,4 +181,5 @@ def test_outputs_that_are_no_memory_do_not_matter() -> None:
 
     params = {"W": np.ones((2, H)), "R": np.ones((H, H))}
     known = recognise(sn.RNN(step, params, memory=H, inputs=2).net)
-    assert isinstance(known, Recognised) and known.outputs == (None, "h")
+    assert isinstance(known, Recognised)
+    assert known.outputs == (None, "h")

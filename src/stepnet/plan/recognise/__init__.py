@@ -14,9 +14,8 @@ random numbers.
 
 It is asked of a step as it was traced, ahead of all passes: hoisting moves `x @ W + b` out of the body, and
 with it most of the arrays. The passes that take spellings apart, `part` and `split`, are not needed first,
-since a polynomial is asked for features, not for nodes. They would have to run on each step that is no known
-cell as well. Outputs do not matter to recognition: `Recognised.outputs` says which of them are h or c, and the
-pass `sink` takes the others behind the loop.
+since a polynomial is asked for features, not for nodes. Outputs do not matter to recognition:
+`Recognised.outputs` says which of them are h or c, and the pass `sink` takes the others behind the loop.
 """
 
 from stepnet.plan.recognise.check import check

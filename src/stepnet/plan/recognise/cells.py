@@ -1,4 +1,4 @@
-"""The known cells: a table with a row per cell, and how each is found in the polynomials of a step's memories.
+"""The known cells: a table with a row per cell, and how each is found in a step's polynomials.
 
     rnn    h' = n                        n = act(x W + h R + b)
     gru    h' = z h + (1 - z) n          n = act(x W + b + r (h R + d)),  or  act(x W + b + (r h) R)
@@ -22,10 +22,11 @@ from stepnet.plan.recognise.gates import (
     gates_in,
     gates_in_products,
     of_products,
+    strange,
     sum_of,
     unclipped,
 )
-from stepnet.plan.recognise.polynomial import ONE, ZERO, Different, Leaf, Matrix, Polynomial, Product
+from stepnet.plan.recognise.polynomial import ONE, ZERO, DifferentError, Leaf, Matrix, Polynomial, Product
 
 NAMES = {
     "r": "reset gate r",
@@ -62,15 +63,19 @@ class Match:
 def simple(algebra: Algebra, h: Memory) -> Match:
     """A simple recurrence."""
     activation, argument = activation_of(h.after)
-    candidate = sum_of(argument, NAMES["n"], h.leaf)
+    try:
+        candidate = sum_of(argument, NAMES["n"], h.leaf)
+    except DifferentError as different:
+        # Every value is linear in itself: that it is no sum of products says nothing then.
+        raise DifferentError(different.reason, 0 if activation == "linear" else different.depth) from None
     if not candidate.h:
-        raise Different("its memory is not multiplied by a matrix", 1)
+        raise DifferentError("its memory is not multiplied by a matrix", 1)
     return match_of("rnn", {"n": candidate}, candidate_activation=activation)
 
 
 def gru(algebra: Algebra, h: Memory) -> Match:
     """A gated recurrent unit."""
-    reason = Different("its next memory is not z h + (1 - z) n, for any gate z", 1)
+    reason = DifferentError("its next memory is not z h + (1 - z) n, for any gate z", 1)
     for z, update, n in updates(h):
         activation, argument = activation_of(n)
         clip, inner = unclipped(argument)
@@ -78,17 +83,23 @@ def gru(algebra: Algebra, h: Memory) -> Match:
             try:
                 candidate = candidate_of(clip, reset, outside, within, h.leaf)
                 if r.activation != z.activation:
-                    raise Different(f"the gates r and z have different activations, {r.activation} and {z.activation}", 3)
-                gates = {name: sum_of(gate.argument, NAMES[name], h.leaf) for name, gate in (("r", r), ("z", z))}
+                    raise DifferentError(
+                        f"the gates r and z have different activations, {r.activation} and {z.activation}", 3
+                    )
+                gates = {
+                    name: sum_of(gate.argument, NAMES[name], h.leaf) for name, gate in (("r", r), ("z", z))
+                }
                 functions = {"gate_activation": z.activation, "candidate_activation": activation}
                 if r.value == z.value:
                     only = {"f": gates["z"], "n": candidate}
                     return match_of("mgu", only, reset=reset, update=update, **functions)
                 return match_of("gru", gates | {"n": candidate}, reset=reset, update=update, **functions)
-            except Different as different:
+            except DifferentError as different:
                 reason = max(reason, different, key=lambda each: each.depth)
         if reason.depth < 2:
-            reason = Different("its candidate has no reset gate", 2)
+            others = strange(inner)
+            text = f"has {others} in it, which no known cell has" if others else "has no reset gate"
+            reason = DifferentError(f"the candidate n {text}", 2)
     raise reason
 
 
@@ -119,9 +130,9 @@ def candidate_of(clip: float, reset: str, outside: Polynomial, within: Polynomia
     """The candidate of a GRU."""
     out, inner = sum_of(outside, NAMES["n"], h), sum_of(within, NAMES["n"], h)
     if out.h or inner.x or out.clip or inner.clip:
-        raise Different("the reset gate r does not multiply the memory's product alone", 2)
+        raise DifferentError("the reset gate r does not multiply the memory's product alone", 2)
     if not inner.h or (reset == "before" and inner.bias.terms):
-        raise Different("the reset gate r does not multiply the memory", 2)
+        raise DifferentError("the reset gate r does not multiply the memory", 2)
     return Sum(clip, out.x, inner.h, out.bias, inner.bias)
 
 
@@ -134,7 +145,9 @@ def lstm(algebra: Algebra, h: Memory, c: Memory) -> Match:
     f, rest = forget_gate(cell, c)
     i, g = input_gate(f, rest)
     if len({gate.activation for gate in (i, f, o)}) > 1:
-        raise Different(f"the gates i, f, o have different activations, {i.activation}, {f.activation}, {o.activation}", 3)
+        raise DifferentError(
+            f"the gates i, f, o have different activations, {i.activation}, {f.activation}, {o.activation}", 3
+        )
     candidate_activation, argument = activation_of(g)
     coupled = i.value == ONE - f.value
     sums = {
@@ -154,7 +167,7 @@ def lstm(algebra: Algebra, h: Memory, c: Memory) -> Match:
         projection_clip=projection_clip,
     )
     if projection is None and projection_clip:
-        raise Different("its output is clipped, and not projected", 3)
+        raise DifferentError("its output is clipped, and not projected", 3)
     return Match(match.semantics, match.gates, projection)
 
 
@@ -183,19 +196,19 @@ def output_gate(output: Polynomial, cell: Polynomial) -> tuple[Gate, str]:
             activation, argument = activation_of(parts[1])
             if argument == cell:
                 return o, activation
-    raise Different("no memory is o activation(c'), for a gate o and the other memory c'", 1)
+    raise DifferentError("no memory is o activation(c'), for a gate o and the other memory c'", 1)
 
 
 def forget_gate(cell: Polynomial, c: Memory) -> tuple[Gate, Polynomial]:
     """The gate f and the rest, of cell = f c + rest."""
     parts = cell.divided(c.before.terms[0][0][0])
     if parts is None or not parts[1].terms:
-        raise Different("the cell c' has no term f c", 2)
+        raise DifferentError("the cell c' has no term f c", 2)
     rest, factor = parts
     for f in gates_in(factor):
         if f.value == factor:
             return f, rest
-    raise Different("the old cell c is not multiplied by one forget gate f", 2)
+    raise DifferentError("the old cell c is not multiplied by one forget gate f", 2)
 
 
 def input_gate(f: Gate, rest: Polynomial) -> tuple[Gate, Polynomial]:
@@ -204,18 +217,18 @@ def input_gate(f: Gate, rest: Polynomial) -> tuple[Gate, Polynomial]:
         parts = i.divided(rest)
         if parts is not None and not parts[0].terms and i.activation == f.activation:
             return i, parts[1]
-    raise Different("what is added to the cell is not i g, for a gate i like the forget gate", 2)
+    raise DifferentError("what is added to the cell is not i g, for a gate i like the forget gate", 2)
 
 
 def match_of(cell: str, gates: dict[str, Sum], **semantics: object) -> Match:
     """The match of a cell with these gates, in their order."""
     clips = {gate.clip for gate in gates.values()}
     if len(clips) > 1:
-        raise Different("its gates are clipped to different bounds", 3)
+        raise DifferentError("its gates are clipped to different bounds", 3)
     bound = clips.pop()
     if bound:
         if cell == "mgu":
-            raise Different("it is a minimal gated unit with clipped gates", 3)
+            raise DifferentError("it is a minimal gated unit with clipped gates", 3)
         semantics["clip"] = bound
     ordered = {name: gates[name] for name in GATES[cell]}
     return Match(Semantics(cell, **semantics), ordered)  # type: ignore[arg-type]

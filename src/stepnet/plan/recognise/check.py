@@ -43,7 +43,8 @@ def check(known: Recognised, seed: int = 0) -> None:
     ]
     weights = dict(zip(known.names, interpret(widened(known.weights), parameters, Segments(1)), strict=True))
     x = np.concatenate(
-        [np.zeros((ROWS, 0)), *(given.sequences[place].reshape(ROWS, -1) for place in known.sequences)], axis=-1
+        [np.zeros((ROWS, 0)), *(given.sequences[place].reshape(ROWS, -1) for place in known.sequences)],
+        axis=-1,
     )
     h, c = step(known, weights, x, given.memories)
     expected = {"h": (known.h, h)} | ({} if known.c is None else {"c": (known.c, c)})
@@ -54,7 +55,9 @@ def check(known: Recognised, seed: int = 0) -> None:
             agree(known, f"the output {kind}", value, expected[kind][1])
 
 
-def step(known: Recognised, weights: dict[str, Array], x: Array, memories: list[Array]) -> tuple[Array, Array]:
+def step(
+    known: Recognised, weights: dict[str, Array], x: Array, memories: list[Array]
+) -> tuple[Array, Array]:
     """h and c after one step of the cell; c is h, where there is none."""
     gates = GATES[known.cell]
     params: dict[str, Any] = {

@@ -26,7 +26,7 @@ from stepnet.plan.recognise.polynomial import (
     LARGEST,
     ONE,
     Atom,
-    Different,
+    DifferentError,
     Function,
     Leaf,
     Monomial,
@@ -34,7 +34,6 @@ from stepnet.plan.recognise.polynomial import (
     Product,
     functions_in,
 )
-from stepnet.trace import functions
 from stepnet.trace.traced import Traced
 
 # What NumPy gives for a traced value is a traced one, which its stubs do not know.
@@ -133,7 +132,9 @@ class Algebra:
     def applied(self, operation: str, operands: Sequence[Polynomial], pairs: Pairs = ()) -> Polynomial:
         """The value of a pointwise operation."""
         rule = ARITHMETIC.get(operation)
-        made = self.function(operation, operands, pairs) if rule is None else rule(self, operands, dict(pairs))
+        made = (
+            self.function(operation, operands, pairs) if rule is None else rule(self, operands, dict(pairs))
+        )
         return self.collapsed(made, False)
 
     def function(self, name: str, operands: Sequence[Polynomial], pairs: Pairs = ()) -> Polynomial:
@@ -249,7 +250,7 @@ def reciprocal(algebra: Algebra, value: Polynomial) -> Polynomial:
     """1 / value."""
     if (number := value.constant) is not None:
         if number == 0:
-            raise Different("it divides by zero")
+            raise DifferentError("it divides by zero")
         return Polynomial.number(1 / number)
     return algebra.function(RECIPROCAL, [value])
 

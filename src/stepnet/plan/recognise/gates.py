@@ -9,18 +9,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stepnet.layout.semantics import ACTIVATIONS, SYMMETRIC
+from stepnet.plan.recognise.functions import Algebra
 from stepnet.plan.recognise.polynomial import (
     ZERO,
     Atom,
-    Different,
+    DifferentError,
     Leaf,
     Matrix,
     Monomial,
     Polynomial,
     Product,
+    functions_in,
     without,
 )
-from stepnet.plan.recognise.functions import Algebra
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def bounded(value: Polynomial, name: str) -> tuple[float, Polynomial] | None:
 
 @dataclass(frozen=True)
 class Term:
-    """factor * (the features of a leaf * rows) @ matrix * columns; without a matrix, the features themselves."""
+    """factor * (features of a leaf * rows) @ matrix * columns; without a matrix, the features themselves."""
 
     factor: float
     leaf: Leaf
@@ -125,12 +126,15 @@ class Sum:
 
     def negated(self) -> "Sum":
         """The sum of the gate 1 - f."""
-        x, h = (tuple(Term(-t.factor, t.leaf, t.rows, t.matrix, t.columns) for t in terms) for terms in (self.x, self.h))
+        x, h = (
+            tuple(Term(-t.factor, t.leaf, t.rows, t.matrix, t.columns) for t in terms)
+            for terms in (self.x, self.h)
+        )
         return Sum(self.clip, x, h, -self.bias, -self.inside, -self.peephole)
 
 
 def sum_of(value: Polynomial, what: str, h: Leaf, cell: Polynomial = ZERO) -> Sum:
-    """The terms of an argument; raises `Different` for one that known cells do not have.
+    """The terms of an argument; raises `DifferentError` for one that known cells do not have.
 
     what: the gate, for the message. h: the memory that is multiplied by matrices. cell: the memory that is
     seen through a peephole, if any.
@@ -149,14 +153,22 @@ def sum_of(value: Polynomial, what: str, h: Leaf, cell: Polynomial = ZERO) -> Su
             continue
         term = term_of(others, factor, fixed)
         if term is None:
-            raise Different(f"the {what} is given more than products of the input and of the memory", 2)
+            names = strange(value)
+            more = f"{names}, which no known cell has" if names else "more than products of input and memory"
+            raise DifferentError(f"the {what} is given {more}", 2)
         if term.leaf.kind == "sequence":
             x.append(term)
         elif term.leaf.kind == "memory" and term.leaf.number == h.number and term.matrix is not None:
             own.append(term)
         else:
-            raise Different(f"the {what} is given {reading(term)}", 2)
+            raise DifferentError(f"the {what} is given {reading(term)}", 2)
     return Sum(clip, tuple(x), tuple(own), bias, peephole=peephole)
+
+
+def strange(value: Polynomial) -> str:
+    """The functions in a value that are no activations, for a message; empty if there are none."""
+    names = {function.name for function in functions_in(value, ACTIVATIONS)}
+    return ", ".join(sorted(names - set(ACTIVATIONS)))
 
 
 def reading(term: Term) -> str:
@@ -217,5 +229,3 @@ def gates_in_products(value: Polynomial) -> Iterator[Gate]:
         if isinstance(atom.what, Product):
             for inner in atom.what.left:
                 yield from gates_of(inner)
-
-

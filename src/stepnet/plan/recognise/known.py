@@ -11,7 +11,7 @@ from stepnet.net.ir import Net, Node, Recur
 from stepnet.net.types import ROWS
 from stepnet.plan.recognise.cells import KNOWN, Match, Memory, Row
 from stepnet.plan.recognise.gates import Term
-from stepnet.plan.recognise.polynomial import Different, Leaf, Polynomial
+from stepnet.plan.recognise.polynomial import DifferentError, Leaf, Polynomial
 from stepnet.plan.recognise.values import Values
 from stepnet.plan.recognise.weights import arrays_of, is_projected
 
@@ -92,7 +92,7 @@ def recognise(of: Net | Node | Recur) -> Recognised | Refused:
     """
     try:
         return recognised(recur_of(of))
-    except Different as different:
+    except DifferentError as different:
         return Refused(different.reason)
 
 
@@ -103,14 +103,14 @@ def recur_of(of: Net | Node | Recur) -> Recur:
     nodes = of.nodes if isinstance(of, Net) else (of,)
     recurs = [node.recur for node in nodes if node.operation == "recur"]
     if len(recurs) != 1:
-        raise Different(f"there are {len(recurs) or 'no'} recurrences, and not one")
+        raise DifferentError(f"there are {len(recurs) or 'no'} recurrences, and not one")
     return recurs[0]
 
 
 def recognised(recur: Recur) -> Recognised:
-    """The cell that a recurrence computes; raises `Different`."""
+    """The cell that a recurrence computes; raises `DifferentError`."""
     memories = memories_of(recur)
-    reason = Different(f"it carries {len(memories)} memories, and known cells one or two")
+    reason = DifferentError(f"it carries {len(memories)} memories, and known cells one or two")
     values = Values.of(recur)
     whole = [
         Memory(leaf, values.whole(number), values.whole(after))
@@ -123,20 +123,20 @@ def recognised(recur: Recur) -> Recognised:
             try:
                 match = row.found(values.algebra, *(whole[place] for place in order))
                 return result(values, row, match, order, whole)
-            except Different as different:
+            except DifferentError as different:
                 reason = max(reason, different, key=lambda each: each.depth)
     raise reason
 
 
 def memories_of(recur: Recur) -> list[Leaf]:
-    """The memories of a body as leaves; raises `Different` for those that no known cell has."""
+    """The memories of a body as leaves; raises `DifferentError` for those that no known cell has."""
     leaves: list[Leaf] = []
     if not 1 <= recur.memory_count <= 2:
-        raise Different(f"it carries {recur.memory_count} memories, and known cells one or two")
+        raise DifferentError(f"it carries {recur.memory_count} memories, and known cells one or two")
     for number in recur.memories:
         type_ = recur.body.type_of(number)
         if type_.extent != ROWS or len(type_.shape) != 1 or not type_.is_float:
-            raise Different(f"a memory is {type_.element}, and known cells carry a vector of floats")
+            raise DifferentError(f"a memory is {type_.element}, and known cells carry a vector of floats")
         leaves.append(Leaf("memory", number, np.arange(type_.size, dtype=np.int64).tobytes()))
     return leaves
 
@@ -149,7 +149,7 @@ def result(
     last = order[-1]
     hidden, outputs = (body.type_of(recur.memories[place]).size for place in (last, order[0]))
     if match.projection is None and hidden != outputs:
-        raise Different("its memories have different sizes", 3)
+        raise DifferentError("its memories have different sizes", 3)
     gates = list(match.gates.values())
     read = {term.leaf.number for gate in gates for term in gate.x}
     sequences = [number for number in recur.sequences if number in read]
@@ -183,5 +183,5 @@ def kind_of(values: Values, number: int, after: Mapping[Polynomial, str]) -> str
     """The memory, after the step, that an output is; None for anything else."""
     try:
         return after.get(values.whole(number))
-    except Different:
+    except DifferentError:
         return None

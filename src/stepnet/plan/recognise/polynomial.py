@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.errors import StepnetError
 from stepnet.net.ir import Pairs
 
 LARGEST = 1024
@@ -23,7 +24,7 @@ ROUNDING = 4 * 2.0**-52
 """How far rounding takes a coefficient, relative to it: those of a body are few numbers multiplied."""
 
 
-class Different(Exception):
+class DifferentError(StepnetError):
     """The reason why a value is none of what known cells compute. depth: how far a cell had been matched."""
 
     def __init__(self, reason: str, depth: int = 0) -> None:
@@ -87,7 +88,7 @@ class Function:
 
 @dataclass(frozen=True, eq=False)
 class Atom:
-    """A factor of a term. number: its place in the order of terms; fixed: whether it is of parameters alone."""
+    """A factor of a term. number: its place in the order of terms; fixed: whether it is of parameters only."""
 
     number: int
     what: Leaf | Product | Function
@@ -141,7 +142,7 @@ class Polynomial:
     def of(cls, terms: Mapping[Monomial, float]) -> "Polynomial":
         """The polynomial of coefficients by product."""
         if len(terms) > LARGEST:
-            raise Different("its next memory is a sum of too many products")
+            raise DifferentError("its next memory is a sum of too many products")
         kept = [(monomial, whole(factor)) for monomial, factor in terms.items() if factor != 0]
         return cls(tuple(sorted(kept, key=lambda term: numbers_of(term[0]))))
 
@@ -169,7 +170,7 @@ class Polynomial:
 
     def __mul__(self, other: "Polynomial") -> "Polynomial":
         if len(self.terms) * len(other.terms) > LARGEST:
-            raise Different("its next memory is a sum of too many products")
+            raise DifferentError("its next memory is a sum of too many products")
         total: dict[Monomial, float] = {}
         for one, factor in self.terms:
             for two, other_factor in other.terms:

@@ -15,7 +15,7 @@ import numpy as np
 from stepnet.net.ir import Node, Recur
 from stepnet.net.types import CONST
 from stepnet.plan.recognise.functions import ARITHMETIC, Algebra, rules
-from stepnet.plan.recognise.polynomial import ZERO, Different, Leaf, Matrix, Polynomial, Product
+from stepnet.plan.recognise.polynomial import ZERO, DifferentError, Leaf, Matrix, Polynomial, Product
 from stepnet.plan.recognise.views import View, views_of
 from stepnet.values.dtypes import DTYPES
 
@@ -88,7 +88,7 @@ class Values:
             return self.piece(node, places)
         if node.operation == "expand":
             return self.at(node.inputs[0], places)
-        raise Different(f"it computes {node.operation}{at_line(node)}, which no known cell does")
+        raise DifferentError(f"it computes {node.operation}{at_line(node)}, which no known cell does")
 
     def is_arithmetic(self, node: Node) -> bool:
         """Whether a node is a sum, difference or product of constants."""
@@ -105,8 +105,13 @@ class Values:
     def cast(self, node: Node, places: Array) -> Polynomial:
         """A value in a dtype that holds all of its numbers."""
         before = self.recur.body.type_of(node.inputs[0])
-        if np.promote_types(before.dtype, node.type.dtype) != np.dtype(node.type.dtype) or not before.is_float:
-            raise Different(f"it rounds {before.element} to {DTYPES[node.type.dtype].text}{at_line(node)}")
+        if (
+            np.promote_types(before.dtype, node.type.dtype) != np.dtype(node.type.dtype)
+            or not before.is_float
+        ):
+            raise DifferentError(
+                f"it rounds {before.element} to {DTYPES[node.type.dtype].text}{at_line(node)}"
+            )
         return self.at(node.inputs[0], places)
 
     def operand_places(self, node: Node, places: Array) -> list[tuple[int, Array]]:
@@ -119,7 +124,10 @@ class Values:
                 found.append((operand, places))
                 continue
             index = np.unravel_index(places, shape) if shape else ()
-            kept = [np.zeros_like(at) if size == 1 else at for at, size in zip(index[len(shape) - len(own) :], own, strict=True)]
+            kept = [
+                np.zeros_like(at) if size == 1 else at
+                for at, size in zip(index[len(shape) - len(own) :], own, strict=True)
+            ]
             flat: Any = np.ravel_multi_index(tuple(kept), own) if own else np.zeros_like(places)
             found.append((operand, flat))
         return found
@@ -133,7 +141,7 @@ class Values:
         width = len(matrix.axes[1])
         vectors, columns = places // width, matrix.axes[1][places % width]
         if places.size and not bool((vectors == vectors[0]).all()):
-            raise Different(f"one value is made of products of several vectors{at_line(node)}")
+            raise DifferentError(f"one value is made of products of several vectors{at_line(node)}")
         depth = len(view.axes[-1])
         features = (vectors[0] if places.size else 0) * depth + np.arange(depth, dtype=np.int64)
         total = ZERO
@@ -173,13 +181,13 @@ class Values:
         """Features of a concatenation that are all of one of its pieces."""
         owners, inside = self.owners(node, places)
         if places.size and not bool((owners == owners[0]).all()):
-            raise Different(f"one value is computed of several that are joined{at_line(node)}")
+            raise DifferentError(f"one value is computed of several that are joined{at_line(node)}")
         return self.at(node.inputs[int(owners[0]) if places.size else 0], inside)
 
     def owners(self, node: Node, places: Array) -> tuple[Array, Array]:
         """The piece of a concatenation that each feature is in, and its place in that."""
         shapes = [self.recur.body.type_of(operand).shape for operand in node.inputs]
-        axis = node.attributes["axis"] % len(node.type.shape)
+        axis = int(node.attributes["axis"]) % len(node.type.shape)
         ends = np.cumsum([shape[axis] for shape in shapes])
         index = list(np.unravel_index(places, node.type.shape))
         owners = np.searchsorted(ends, index[axis], side="right")
@@ -195,5 +203,3 @@ class Values:
 def at_line(node: Node) -> str:
     """The user's line of a node, for a message."""
     return f" at {node.source}" if node.source else ""
-
-

@@ -20,7 +20,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class View:
-    """Features of a node: that at the index i, j, ... is at the place start + axes[0][i] + axes[1][j] + ..."""
+    """Features of a node. The one at the index i, j is at the place start + axes[0][i] + axes[1][j]."""
 
     root: int
     start: int
@@ -70,6 +70,7 @@ def viewed(node: Node, source: View) -> View | None:
     """A view of a view of a node; None for an operation that is no view, or mixes axes."""
     attributes = node.attributes
     axes = source.axes
+    kept: tuple[Array, ...]
     match node.operation:
         case "expand" | "concatenate":
             kept = axes
@@ -79,9 +80,10 @@ def viewed(node: Node, source: View) -> View | None:
                 for axis, (start, stop, step) in zip(axes, attributes["slices"], strict=True)
             )
         case "transpose":
-            kept = tuple(axes[place] for place in attributes["order"])
+            order: tuple[int, ...] = attributes["order"]
+            kept = tuple(axes[place] for place in order)
         case "take":
-            axis = attributes["axis"] % len(axes)
+            axis = int(attributes["axis"]) % len(axes)
             kept = (*axes[:axis], axes[axis][np.array(attributes["indices"], np.int64)], *axes[axis + 1 :])
         case "broadcast":
             kept = broadcast(axes, attributes["shape"])
@@ -136,5 +138,7 @@ def taken_apart(axis: Array, sizes: list[int]) -> list[Array] | None:
         index: list[Any] = list(first)
         index[place] = slice(None)
         axes.append(grid[tuple(index)] - (0 if place == 0 else axis[0]))
-        total = total + (grid[tuple(index)] - axis[0]).reshape([size if p == place else 1 for p in range(len(sizes))])
+        total = total + (grid[tuple(index)] - axis[0]).reshape(
+            [size if p == place else 1 for p in range(len(sizes))]
+        )
     return axes if np.array_equal(total, grid) else None

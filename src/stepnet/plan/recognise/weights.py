@@ -19,7 +19,7 @@ from stepnet.plan.recognise.functions import RECIPROCAL
 from stepnet.plan.recognise.gates import Sum, Term
 from stepnet.plan.recognise.polynomial import (
     Atom,
-    Different,
+    DifferentError,
     Function,
     Leaf,
     Matrix,
@@ -95,7 +95,7 @@ class Arrays:
             case Function(name=name, operands=operands) if name == RECIPROCAL:
                 return self.builder.add("divide", self.filled(1, (size,)), self.vector(operands[0], size))
             case Function(name=name):
-                raise Different(f"{name} of parameters is computed at every step", 3)
+                raise DifferentError(f"{name} of parameters is computed at every step", 3)
 
     def scaled(self, number: int, factor: float) -> int:
         """A value multiplied by a number."""
@@ -114,7 +114,10 @@ class Arrays:
     def picked(self, number: int, places: Array, axis: int) -> int:
         """Places along an axis: a slice, where they lie side by side."""
         shape = self.builder.type_of(number).shape
-        first, step = int(places[0]) if len(places) else 0, int(places[1] - places[0]) if len(places) > 1 else 1
+        first, step = (
+            int(places[0]) if len(places) else 0,
+            int(places[1] - places[0]) if len(places) > 1 else 1,
+        )
         if step > 0 and bool((np.diff(places) == step).all()):
             slices = [(0, size, 1) for size in shape]
             slices[axis] = (first, first + step * (len(places) - 1) + 1 if len(places) else first, step)
@@ -167,7 +170,7 @@ class Arrays:
         if np.array_equal(places, np.arange(size)):
             return value
         if len(np.unique(places)) < len(places):
-            raise Different("a feature is multiplied twice by one matrix", 3)
+            raise DifferentError("a feature is multiplied twice by one matrix", 3)
         inverse = np.full(size, rows, np.int64)
         inverse[places] = np.arange(rows)
         padded = self.builder.add("concatenate", value, self.filled(0, (1, columns)), axis=-2)
@@ -225,12 +228,12 @@ def arrays_of(
 
 
 def is_projected(gates: Iterable[Sum]) -> bool:
-    """Whether the input enters as it is, without any matrix, in all gates; raises `Different` for some."""
+    """Whether the input enters as it is, without any matrix, in all gates; raises `DifferentError` for some."""
     terms = [gate.x for gate in gates]
     bare = [term.matrix is None for gate in terms for term in gate]
     if not any(bare):
         return False
     plain = all(len(gate) == 1 and gate[0].factor == 1 and not gate[0].columns for gate in terms)
     if not all(bare) or not plain:
-        raise Different("the input enters some gates by a matrix, and others as it is", 3)
+        raise DifferentError("the input enters some gates by a matrix, and others as it is", 3)
     return True
