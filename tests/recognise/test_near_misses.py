@@ -90,7 +90,10 @@ MISSES: dict[str, tuple[Step, str]] = {
         gru(lambda x, h, r, p: np.tanh(x @ p["W"][2] + r * ((r * h) @ p["R"][2])), plain_h),
         "more than products",
     ),
-    "a gate without effect on h": (gru(plain_n, lambda z, h, n, *_: h + (1 - z) * n), "a memory without a matrix"),
+    "a gate without effect on h": (
+        gru(plain_n, lambda z, h, n, *_: h + (1 - z) * n),
+        "a memory without a matrix",
+    ),
     "nearly 1 - z": (gru(plain_n, lambda z, h, n, *_: z * h + (0.999 - z) * n), "z h + (1 - z) n"),
     "decayed": (gru(plain_n, lambda z, h, n, *_: 0.999 * (z * h + (1 - z) * n)), "z h + (1 - z) n"),
     "zoneout": (
