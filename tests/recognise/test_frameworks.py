@@ -1,4 +1,4 @@
-"""Cells of PyTorch and of Keras, and hand-written modules, are recognised in the nets that they are traced to."""
+"""Cells of PyTorch and of Keras, and modules written by hand, are recognised in their traced nets."""
 
 from typing import Any
 
@@ -118,6 +118,11 @@ def of_keras(cell: Any, named: bool) -> sn.RNN:
     )
 
 
+def test_softplus_of_pytorch_is_another_function() -> None:
+    """It is the identity from 20 on, which in float64 is no rounding."""
+    assert "greater" in str(recognise(of_keras(layers.GRUCell(H, activation="softplus"), False).net))
+
+
 @pytest.mark.parametrize("named", [False, True], ids=["traced", "named"])
 @pytest.mark.parametrize(
     ("cell", "text"),
@@ -152,10 +157,6 @@ def of_keras(cell: Any, named: bool) -> sn.RNN:
         (
             lambda: layers.GRUCell(H, activation="elu"),
             "gru: reset='after', update='keep', candidate_activation='elu'",
-        ),
-        (
-            lambda: layers.GRUCell(H, activation="softplus"),
-            "gru: reset='after', update='keep', candidate_activation='softplus'",
         ),
         (
             lambda: layers.GRUCell(H, activation="gelu"),

@@ -9,12 +9,11 @@ from cell_spellings import H, Spelling, X, both
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_spellings import drawn
-from tolerance import assert_close, distance
+from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.errors import NetError
 from stepnet.net.ir import Builder, Net, Recur
-from stepnet.net.tolerance import tolerance
 from stepnet.plan.recognise import Recognised, Refused, check, recognise
 
 Step = Callable[..., Any]
@@ -119,7 +118,7 @@ MISSES: dict[str, tuple[Step, str]] = {
     ),
     "a leaky relu": (
         gru(lambda x, h, r, p: sn.leaky_relu(x @ p["W"][2] + r * (h @ p["R"][2])), plain_h),
-        "has greater_equal, where in it",
+        "given greater_equal, which",
     ),
     "different activations of gates": (
         lambda x, h, p: (
@@ -248,11 +247,25 @@ def test_recurrences_that_no_cell_is_like_are_refused() -> None:
     assert "carries 3 memories" in reason(lambda x, m, p: (x, m), memory={"a": H, "b": H, "c": H})
     assert "a memory is f64[2, 2]" in reason(lambda x, h, p: (x, h), memory=(2, 2), inputs=2)
     assert "a memory is i64[]" in reason(lambda x, h, p: (x, h + 1), memory=sn.Spec((), "int64"))
-    assert "computes index" in reason(counted)
+    assert "computes with i64[1]" in reason(counted)
     assert "a static, which no known cell has" in reason(told, statics=H)
     assert "not multiplied by a matrix" in reason(lambda x, h, p: (h, np.tanh(x @ p)))
     masked = sn.RNN(lambda x, h, p: (h, np.where(x > 0, np.tanh(x @ p + h @ p), h)), R, memory=H, inputs=H)
     assert isinstance(recognise(masked.net), Refused)
+
+
+def test_integers_are_refused() -> None:
+    def step(x: Any, h: Any, p: Any) -> Any:
+        return h, np.tanh(x @ p + h @ p + ((x > 0) + (x > 1)) * h)
+
+    def scaled(x: Any, h: Any, p: Any) -> Any:
+        return h, np.tanh(h @ p + x * np.ones(H))
+
+    R = np.ones((H, H))
+    rnn = sn.RNN(scaled, R, memory=H, inputs=sn.Spec(H, "int32"))
+    assert "it computes with i32[4]" in str(recognise(rnn.net))
+    rnn = sn.RNN(step, R, memory=H, inputs=H)
+    assert "it computes with bool[4]" in str(recognise(rnn.net))
 
 
 def test_a_net_without_one_recurrence_is_refused() -> None:
@@ -337,9 +350,6 @@ def test_a_changed_cell_is_never_taken_for_what_it_is_not(data: Any, spelling: S
     ours, theirs = both(recur, known)
     for mine, other in zip(ours, theirs, strict=True):
         assert_close(other, mine, length=3, width=4 * (X + H))
-    before = recognise(spelling.rnn().program.traced.recur())
-    assert isinstance(before, Recognised)
-    assert np.isfinite(distance(ours[0], both(before.recur, before)[0][0]))
     OUTCOMES.append("still a cell")
 
 
@@ -347,4 +357,3 @@ def test_changes_end_both_ways() -> None:
     """Of the random changes above many make something else, and many another cell of the same kind."""
     if OUTCOMES:
         assert min(OUTCOMES.count("refused"), OUTCOMES.count("still a cell")) > len(OUTCOMES) / 20
-        assert tolerance("float64") > 0

@@ -5,6 +5,7 @@
     1 / (1 + exp(-a))                 ->   sigmoid(a)
     0.5 * (1 + tanh(0.5 * a))         ->   sigmoid(a)          by the second line
     where(a > 0, a, 0), maximum(a, 0) ->   relu(a)
+    where(c, a, b)                    ->   c a + (1 - c) b     c is 0 or 1, so that c c = c
 
 The activations that a known cell may have are those of `layout.equations`. Each spelling of one is a row of
 `SPELLINGS`: it is traced once, with a hole for its argument, and is then itself such a normal form. A value
@@ -71,6 +72,15 @@ EVEN = ("sigmoid", "absolute")
 """Functions whose argument is kept with one sign: f(-a) is known from f(a)."""
 SWAPPED = {"less": "greater", "less_equal": "greater_equal"}
 COMMUTING = ("minimum", "maximum", "equal", "not_equal", "logical_and", "logical_or", "logical_xor")
+CONDITIONS = {
+    *SWAPPED.values(),
+    "equal",
+    "not_equal",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+    "logical_not",
+}
 RECIPROCAL, SIGMOID = "reciprocal", "sigmoid"
 
 
@@ -126,7 +136,7 @@ class Algebra:
         """An atom as a polynomial."""
         atom = self.atoms.get(what)
         if atom is None:
-            atom = self.atoms[what] = Atom(len(self.atoms), what, is_fixed(what))
+            atom = self.atoms[what] = Atom(len(self.atoms), what, is_fixed(what), is_condition(what))
         return Polynomial.atom(atom)
 
     def applied(self, operation: str, operands: Sequence[Polynomial], pairs: Pairs = ()) -> Polynomial:
@@ -221,6 +231,11 @@ def names_in(value: Polynomial) -> frozenset[str]:
     return frozenset(function.name for atom in value.atoms() if (function := atom.function))
 
 
+def is_condition(what: Leaf | Product | Function) -> bool:
+    """Whether an atom is 0 or 1."""
+    return isinstance(what, Function) and what.name in CONDITIONS
+
+
 def ordered(name: str, operands: Sequence[Polynomial]) -> tuple[str, Sequence[Polynomial]]:
     """A function with its operands in one order, numbers last."""
     if name in SWAPPED:
@@ -255,6 +270,11 @@ def reciprocal(algebra: Algebra, value: Polynomial) -> Polynomial:
     return algebra.function(RECIPROCAL, [value])
 
 
+def chosen(condition: Polynomial, yes: Polynomial, no: Polynomial) -> Polynomial:
+    """where(condition, yes, no): the condition is an atom that is 0 or 1."""
+    return no + condition * (yes - no)
+
+
 def power(algebra: Algebra, operands: Sequence[Polynomial], attributes: Mapping[str, Any]) -> Polynomial:
     """A value to a constant power."""
     exponent = float(attributes["exponent"])
@@ -275,6 +295,7 @@ ARITHMETIC: dict[str, Arithmetic] = {
     "negative": lambda algebra, operands, attributes: -operands[0],
     "divide": lambda algebra, operands, attributes: operands[0] * reciprocal(algebra, operands[1]),
     "power": power,
+    "where": lambda algebra, operands, attributes: chosen(*operands),
 }
 
 

@@ -88,11 +88,14 @@ class Function:
 
 @dataclass(frozen=True, eq=False)
 class Atom:
-    """A factor of a term. number: its place in the order of terms; fixed: whether it is of parameters only."""
+    """A factor of a term. number: its place in the order of terms; fixed: whether it is of parameters only;
+    condition: whether it is 0 or 1.
+    """
 
     number: int
     what: Leaf | Product | Function
     fixed: bool
+    condition: bool
 
     @property
     def function(self) -> Function | None:
@@ -124,6 +127,12 @@ def number_of(atom: Atom) -> int:
 def numbers_of(monomial: Monomial) -> tuple[int, ...]:
     """The places of the factors of a term in the order of terms."""
     return tuple(atom.number for atom in monomial)
+
+
+def multiplied(one: Monomial, two: Monomial) -> Monomial:
+    """The product of two products; a condition is a factor once."""
+    further = tuple(atom for atom in two if not (atom.condition and atom in one))
+    return tuple(sorted((*one, *further), key=number_of))
 
 
 def without(monomial: Monomial, atom: Atom) -> Monomial:
@@ -174,7 +183,7 @@ class Polynomial:
         total: dict[Monomial, float] = {}
         for one, factor in self.terms:
             for two, other_factor in other.terms:
-                monomial = tuple(sorted((*one, *two), key=number_of))
+                monomial = multiplied(one, two)
                 total[monomial] = added(total.get(monomial, 0.0), factor * other_factor)
         return Polynomial.of(total)
 

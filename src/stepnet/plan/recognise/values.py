@@ -73,6 +73,10 @@ class Values:
     def computed(self, number: int, places: Array) -> Polynomial:
         """Features of a node that is no view."""
         node = self.recur.body.nodes[number]
+        if not self.is_of_floats(node):
+            raise DifferentError(
+                f"it computes with {node.type.element}{at_line(node)}, and known cells with floats"
+            )
         if node.operation == "input":
             return self.algebra.atom(Leaf(self.kinds[number], number, places.tobytes()))
         if node.types[0].extent == CONST and not self.is_arithmetic(node):
@@ -91,8 +95,14 @@ class Values:
         raise DifferentError(f"it computes {node.operation}{at_line(node)}, which no known cell does")
 
     def is_arithmetic(self, node: Node) -> bool:
-        """Whether a node is a sum, difference or product of constants."""
-        return node.operation in ARITHMETIC and node.operation not in ("divide", "power")
+        """Whether a node is a sum, difference or product of constants, of floats."""
+        plain = ("add", "subtract", "multiply", "negative")
+        return node.operation in plain and node.types[0].is_float
+
+    def is_of_floats(self, node: Node) -> bool:
+        """Whether a node is what it is in the algebra: integers overflow, and True + True is True."""
+        exact = node.operation in ARITHMETIC or (node.operation == "input" and bool(node.types[0].extent))
+        return not exact or node.types[0].extent == CONST or node.types[0].is_float
 
     def constant(self, node: Node, number: int, places: Array) -> Polynomial:
         """A number, if all features are the same one; else a vector of parameters."""

@@ -228,7 +228,7 @@ def arrays_of(
 
 
 def is_projected(gates: Iterable[Sum]) -> bool:
-    """Whether the input enters as it is, without any matrix, in all gates; raises `DifferentError` for some."""
+    """Whether the input enters all gates as it is, without a matrix; raises `DifferentError` for some."""
     terms = [gate.x for gate in gates]
     bare = [term.matrix is None for gate in terms for term in gate]
     if not any(bare):
