@@ -19,6 +19,7 @@ STAGES = {
     "ragged": "ragged",
     "net": "net",
     "trace": "trace",
+    "meaning": "layout.options layout.semantics layout.equations",
     "plan": "plan",
     "grad": "grad",
     "engines": "engines",
