@@ -92,22 +92,12 @@ ONEDNN = ("docs/onednn.md", "src/stepnet/onednn/")
 
 def skip_without_onednn(items: list[pytest.Item]) -> None:
     """Skips examples that run on oneDNN where it is not installed, and says so."""
+    from installed_onednn import missing_onednn
+
     examples = [item for item in items if any(path in item.path.as_posix() for path in ONEDNN)]
     if examples and (reason := missing_onednn()):
         for item in examples:
             item.add_marker(pytest.mark.skip(reason=reason))
-
-
-def missing_onednn() -> str | None:
-    """Why oneDNN cannot be used here; None where it can."""
-    from stepnet.engines.onednn.library import library
-    from stepnet.errors import LibraryError
-
-    try:
-        library()
-    except LibraryError as error:
-        return str(error)
-    return None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 import pytest
+from installed_onednn import missing_onednn
 
 import stepnet as sn
 from stepnet import onednn
 from stepnet.engines.onednn.library import Library, library
-from stepnet.errors import LibraryError
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,6 @@ def alone_with_its_caches() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def dnnl() -> Library:
     """The library."""
-    try:
-        return library()
-    except LibraryError as error:
-        pytest.skip(str(error))
+    if reason := missing_onednn():
+        pytest.skip(reason)
+    return library()

@@ -36,7 +36,11 @@ class Case:
 
     @property
     def ragged(self) -> sn.Ragged:
-        return sn.Ragged.from_list(self.x) if self.x else sn.Ragged.from_padded(np.zeros((0, 1, self.inputs), "f4"))
+        return (
+            sn.Ragged.from_list(self.x)
+            if self.x
+            else sn.Ragged.from_padded(np.zeros((0, 1, self.inputs), "f4"))
+        )
 
     @property
     def inputs(self) -> int:
@@ -59,7 +63,12 @@ class Case:
 
 
 def case(
-    lengths: Sequence[int], inputs: int = 3, hidden: int = 5, gates: int = 3, biases: int | None = None, seed: int = 0
+    lengths: Sequence[int],
+    inputs: int = 3,
+    hidden: int = 5,
+    gates: int = 3,
+    biases: int | None = None,
+    seed: int = 0,
 ) -> Case:
     """Random arguments, of both signs; the weights are the same for all lengths."""
     random = np.random.default_rng(seed)
@@ -113,7 +122,10 @@ def gru(
     d = case.hidden
     flat = case.weight_h.astype(np.float64).ravel()
     w_gates, w_candidate = flat[: 2 * d * d].reshape(d, 2 * d), flat[2 * d * d :].reshape(d, d)
-    w_x, b = case.weight_x.astype(np.float64), 0 if case.bias is None else case.bias.ravel().astype(np.float64)
+    w_x, b = (
+        case.weight_x.astype(np.float64),
+        0 if case.bias is None else case.bias.ravel().astype(np.float64),
+    )
     gate, candidate = ACTIVATIONS[gate_activation], ACTIVATIONS[activation]
 
     def step(x: Array, h: Array, c: Array) -> tuple[Array, Array]:
@@ -140,7 +152,9 @@ def lstm(
     if case.bias is not None:
         whole[: case.bias.size] = case.bias.ravel()
     b, (p_i, p_f, p_o) = whole[: 4 * d], np.split(whole[4 * d :], 3)
-    gate, output, candidate = (ACTIVATIONS[n] for n in (gate_activation, cell_activation, candidate_activation))
+    gate, output, candidate = (
+        ACTIVATIONS[n] for n in (gate_activation, cell_activation, candidate_activation)
+    )
 
     def step(x: Array, h: Array, c: Array) -> tuple[Array, Array]:
         g, i, f, o = np.split(x @ w_x + h @ w_h + b, 4)
@@ -150,7 +164,9 @@ def lstm(
     return over(case, is_reverse, step)
 
 
-def multi_gru(x: Sequence[Array], cases: Sequence[Case], origin_mode: bool = False) -> tuple[list[Array], list[Array]]:
+def multi_gru(
+    x: Sequence[Array], cases: Sequence[Case], origin_mode: bool = False
+) -> tuple[list[Array], list[Array]]:
     """Layers of two directions each: the outputs of the last layer, and all final memories."""
     final: list[Array] = []
     values = [array.astype(np.float64) for array in x]

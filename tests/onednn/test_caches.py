@@ -133,7 +133,10 @@ def test_a_cache_in_many_threads():
     shared: Cache[int] = cache.Cache(5, 1000, lambda value: 1)
 
     def work(place: int) -> bool:
-        return all(shared.get(number % 9, lambda number=number: number % 9) == number % 9 for number in range(place, 3000))
+        return all(
+            shared.get(number % 9, lambda number=number: number % 9) == number % 9
+            for number in range(place, 3000)
+        )
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(work, range(4)))

@@ -35,7 +35,9 @@ def run(inputs: Case, **settings: Any) -> None:
 
 
 BASE = case([2, 4, 3])
-WAYS = [{"is_reverse": reverse, "origin_mode": origin} for reverse in (False, True) for origin in (False, True)]
+WAYS = [
+    {"is_reverse": reverse, "origin_mode": origin} for reverse in (False, True) for origin in (False, True)
+]
 
 
 @pytest.mark.parametrize("settings", WAYS, ids=str)
@@ -69,7 +71,9 @@ def test_lengths(settings: Settings, lengths: list[int]):
 
 
 @pytest.mark.parametrize("settings", WAYS, ids=str)
-@pytest.mark.parametrize(("inputs", "hidden"), [(36, 8), (8, 8), (17, 15), (3, 16), (1, 1), (13, 31), (65, 33)])
+@pytest.mark.parametrize(
+    ("inputs", "hidden"), [(36, 8), (8, 8), (17, 15), (3, 16), (1, 1), (13, 31), (65, 33)]
+)
 def test_sizes(settings: Settings, inputs: int, hidden: int):
     run(case([2, 4, 3], inputs, hidden), **settings)
 
@@ -81,7 +85,11 @@ def test_uniform_weights():
     def uniform(*shape: int) -> Any:
         return random.random(shape, dtype=np.float32)
 
-    run(Case([uniform(n, 3) for n in (2, 4, 3)], uniform(3, 5), uniform(3, 15), uniform(5, 15), uniform(1, 15)))
+    run(
+        Case(
+            [uniform(n, 3) for n in (2, 4, 3)], uniform(3, 5), uniform(3, 15), uniform(5, 15), uniform(1, 15)
+        )
+    )
 
 
 def test_large_inputs_saturate():
@@ -193,7 +201,10 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("weight_x and weight_h have shapes (3, 14)", {"weight_x": np.zeros((3, 14), "f4")}),
     ("weight_x and weight_h have shapes", {"weight_h": np.zeros(75, "f4")}),
     ("bias has shape (14,), and must have 15 numbers", {"bias": np.zeros(14, "f4")}),
-    ("WeightX has dtype float64", {name: getattr(BASE, name).astype("f8") for name in ("weight_x", "weight_h", "bias")}),
+    (
+        "WeightX has dtype float64",
+        {name: getattr(BASE, name).astype("f8") for name in ("weight_x", "weight_h", "bias")},
+    ),
     ("activation is one of sigmoid, tanh", {"activation": "cosh"}),
     ("is_reverse is True or False", {"is_reverse": 1}),
     ("origin_mode is True or False", {"origin_mode": "no"}),

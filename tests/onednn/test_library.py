@@ -11,19 +11,33 @@ import pytest
 
 from stepnet.engines.onednn import library as libraries
 from stepnet.engines.onednn.interface import FUNCTIONS, STATUSES
-from stepnet.engines.onednn.library import MISSING, VARIABLE, Library, check_descriptors, failure, library, opened
+from stepnet.engines.onednn.library import (
+    MISSING,
+    VARIABLE,
+    Library,
+    check_descriptors,
+    failure,
+    library,
+    opened,
+)
 from stepnet.engines.onednn.objects import Owned, described
 from stepnet.errors import LibraryError, RefusedError
 
 
-def compiled(folder: Path, major: int, runtime: int, functions: Any = FUNCTIONS, engine_status: int = 0) -> str:
+def compiled(
+    folder: Path, major: int, runtime: int, functions: Any = FUNCTIONS, engine_status: int = 0
+) -> str:
     """A library with oneDNN's functions that does nothing but say its version."""
     source = folder / "stub.c"
     lines = [
         "typedef struct { int major, minor, patch; const char *commit; unsigned cpu, gpu; } Version;",
         f'static Version version = {{ {major}, 9, 1, "x", {runtime}, 0 }};',
-        *("const void *dnnl_version(void) { return &version; }" if n == "dnnl_version" else
-          f"long {n}(void) {{ return {engine_status if n == 'dnnl_engine_create' else 0}; }}" for n in functions),
+        *(
+            "const void *dnnl_version(void) { return &version; }"
+            if n == "dnnl_version"
+            else f"long {n}(void) {{ return {engine_status if n == 'dnnl_engine_create' else 0}; }}"
+            for n in functions
+        ),
     ]
     source.write_text("\n".join(lines))
     target = folder / "libdnnl.so.3"
@@ -40,7 +54,9 @@ def test_another_version(tmp_path: Path):
 
 
 def test_a_build_for_sycl(tmp_path: Path):
-    with pytest.raises(LibraryError, match="is oneDNN 3.9.1 built for SYCL, which finds no processor here; pip install"):
+    with pytest.raises(
+        LibraryError, match="is oneDNN 3.9.1 built for SYCL, which finds no processor here; pip install"
+    ):
         opened(compiled(tmp_path, 3, 512))
 
 
@@ -92,7 +108,9 @@ def test_the_constants_are_those_of_the_library(dnnl: Library):
 
 
 def test_statuses_have_their_names(dnnl: Library):
-    with pytest.raises(LibraryError, match="says invalid_arguments to dnnl_memory_desc_create_with_tag, asked for a memory"):
+    with pytest.raises(
+        LibraryError, match="says invalid_arguments to dnnl_memory_desc_create_with_tag, asked for a memory"
+    ):
         described(dnnl, (-2, 3, 5), "float32")
     refused = failure(dnnl, "f", STATUSES.index("unimplemented"), "a thing")
     assert isinstance(refused, RefusedError)

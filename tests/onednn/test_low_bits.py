@@ -27,7 +27,9 @@ def needs(dnnl: Library, dtype: str) -> None:
 
 def near(made: Any, right: list[np.ndarray], bound: float) -> None:
     """Asserts that outputs are within a bound, and that they were not computed in float32."""
-    ours = np.concatenate([np.zeros((0, 1)), *(np.asarray(rows, np.float64).reshape(-1, 1) for rows in made.to_list())])
+    ours = np.concatenate(
+        [np.zeros((0, 1)), *(np.asarray(rows, np.float64).reshape(-1, 1) for rows in made.to_list())]
+    )
     theirs = np.concatenate([np.zeros((0, 1)), *(rows.reshape(-1, 1) for rows in right)])
     away = np.abs(ours - theirs).max(initial=0)
     assert away <= bound, f"{away:.3g} away, where {bound:.3g} is allowed"
@@ -175,7 +177,9 @@ def test_wrong_calibrations():
     arguments = inputs.arguments()
     with pytest.raises(RefusedError, match="int8 needs a calibration"):
         onednn.fusion_gru(*arguments, dtype="int8")
-    with pytest.raises(InputError, match="the calibration has 1 scales of weights, and there are 3 gates of 5"):
+    with pytest.raises(
+        InputError, match="the calibration has 1 scales of weights, and there are 3 gates of 5"
+    ):
         onednn.fusion_gru(*arguments, dtype="int8", calibration=onednn.Calibration(127, 128, (1.0,)))
     with pytest.raises(InputError, match="calibration= is for dtype='int8'"):
         calibration = onednn.calibrate([inputs.ragged], inputs.weight_x, inputs.weight_h)

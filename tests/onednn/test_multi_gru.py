@@ -66,7 +66,9 @@ def test_int8():
     for place in (0, 2):
         pair = cases[place : place + 2]
         calibrations += [onednn.calibrate([x], each.weight_x, each.weight_h, each.bias) for each in pair]
-        x, _ = onednn.multi_gru(x, *([getattr(each, name) for each in pair] for name in ("weight_x", "weight_h", "bias")))
+        x, _ = onednn.multi_gru(
+            x, *([getattr(each, name) for each in pair] for name in ("weight_x", "weight_h", "bias"))
+        )
     listed = [[getattr(each, name) for each in cases] for name in ("weight_x", "weight_h", "bias")]
     low, _ = onednn.multi_gru(cases[0].ragged, *listed, dtype="int8", calibrations=calibrations)
     away = np.abs(low.values - x.values).max()

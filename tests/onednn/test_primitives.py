@@ -144,7 +144,9 @@ def test_shapes(dnnl: Library, recurrence: Recurrence, steps: int, rows: int):
 
 
 REFUSED = {
-    "oneDNN has the cell lbr_gru in float32, bfloat16, float16, not in int8": Recurrence("lbr_gru", 3, 5, dtype="int8"),
+    "oneDNN has the cell lbr_gru in float32, bfloat16, float16, not in int8": Recurrence(
+        "lbr_gru", 3, 5, dtype="int8"
+    ),
     "oneDNN has gradients of the cell gru in float32, bfloat16, not in float16": Recurrence(
         "gru", 3, 5, dtype="float16", training=True
     ),
@@ -152,7 +154,9 @@ REFUSED = {
     "oneDNN runs the cell augru from left to right alone": Recurrence("augru", 3, 5, direction="concat"),
     "oneDNN has the activations relu, tanh, sigmoid, not elu": Recurrence("rnn", 3, 5, activation="elu"),
     "int8 needs a calibration, which samples give": Recurrence("gru", 3, 5, dtype="int8"),
-    "direction is one of left2right, right2left, concat, sum, not up": Recurrence("gru", 3, 5, direction="up"),
+    "direction is one of left2right, right2left, concat, sum, not up": Recurrence(
+        "gru", 3, 5, direction="up"
+    ),
 }
 
 
@@ -173,7 +177,9 @@ def test_an_instruction_set_that_is_missing(dnnl: Library):
 def test_weights_of_the_wrong_shape():
     recurrence = Recurrence("gru", 3, 5)
     arrays = {name: np.zeros(recurrence.shape(name, 0, 0), "f4") for name in recurrence.weights}
-    assert Weights.of(recurrence, {**arrays, "bias": np.ones((1, 1, 3, 5))}).arrays["bias"].dtype == np.float32
+    assert (
+        Weights.of(recurrence, {**arrays, "bias": np.ones((1, 1, 3, 5))}).arrays["bias"].dtype == np.float32
+    )
     with pytest.raises(InputError, match=r"weights_iter of gru .* is of shape \(5, 5\)"):
         Weights.of(recurrence, {**arrays, "weights_iter": np.zeros((5, 5))})
     with pytest.raises(InputError, match="weights_layer of gru .* is missing"):

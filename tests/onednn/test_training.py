@@ -51,7 +51,9 @@ def lstm_step(p: dict[str, Tensor], peepholes: bool) -> Any:
     return step
 
 
-def right(inputs: Case, step: Any, weights: dict[str, Tensor], reverse: bool, drawn: dict[str, Any]) -> dict[str, Any]:
+def right(
+    inputs: Case, step: Any, weights: dict[str, Tensor], reverse: bool, drawn: dict[str, Any]
+) -> dict[str, Any]:
     """The gradients by autograd."""
     xs, h0, c0 = [tensor(x) for x in inputs.x], tensor(inputs.h0), tensor(inputs.c0)
     loss = sum((0 * each.sum() for each in (*weights.values(), h0)), torch.zeros((), dtype=torch.float64))
@@ -84,7 +86,9 @@ def drawn_for(inputs: Case, with_c: bool) -> dict[str, Any]:
     }
 
 
-def check(layer: onednn.Layer, inputs: Case, step: Any, reverse: bool, is_lstm: bool, roundings: int = 16) -> None:
+def check(
+    layer: onednn.Layer, inputs: Case, step: Any, reverse: bool, is_lstm: bool, roundings: int = 16
+) -> None:
     drawn = drawn_for(inputs, is_lstm)
     begin = (inputs.h0, inputs.c0) if is_lstm else (inputs.h0,)
     outputs, final, pullback = layer.vjp(inputs.ragged, *begin, reverse=reverse)
@@ -92,12 +96,18 @@ def check(layer: onednn.Layer, inputs: Case, step: Any, reverse: bool, is_lstm: 
     low = layer.recurrence is not None and layer.recurrence.dtype != "float32"
     bound = {"length": 20, "width": 30, "dtype": "bfloat16" if low else "float32"}
     assert_close(outputs.values, plain.values, **bound)
-    d_outputs = outputs.with_values(np.concatenate([np.zeros((0, inputs.hidden)), *drawn["outputs"]]).astype("f4"))
-    d_final = {"h": drawn["h"].astype("f4"), "c": drawn["c"].astype("f4")} if is_lstm else drawn["h"].astype("f4")
+    d_outputs = outputs.with_values(
+        np.concatenate([np.zeros((0, inputs.hidden)), *drawn["outputs"]]).astype("f4")
+    )
+    d_final = (
+        {"h": drawn["h"].astype("f4"), "c": drawn["c"].astype("f4")} if is_lstm else drawn["h"].astype("f4")
+    )
     made = pullback(d_outputs, d_final)
     weights = {name: tensor(array) for name, array in layer.source.arrays.items()}
     wanted = right(inputs, step(weights), weights, reverse, drawn)
-    most = tolerance("bfloat16" if low else "float32", max(map(len, inputs.x), default=0) * len(inputs.x), 8, roundings)
+    most = tolerance(
+        "bfloat16" if low else "float32", max(map(len, inputs.x), default=0) * len(inputs.x), 8, roundings
+    )
 
     def near(ours: Array, theirs: Array, name: str) -> None:
         assert ours.shape == theirs.shape

@@ -53,6 +53,4 @@ def kept(settings: Hashable, given: Mapping[str, Array], make: Callable[[dict[st
     return entry.layer
 
 
-KEPT: Cache[tuple[Kept, ...]] = Cache(
-    64, 256 * MEGABYTE, lambda listed: sum(entry.bytes for entry in listed)
-)
+KEPT: Cache[tuple[Kept, ...]] = Cache(64, 256 * MEGABYTE, lambda listed: sum(entry.bytes for entry in listed))

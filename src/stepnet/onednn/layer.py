@@ -312,7 +312,9 @@ class Pullback:
         if given is not None:
             given = np.asarray(given, np.float32)
             if given.size != shape[0] * shape[1]:
-                raise InputError(f"the gradient of the outputs has shape {given.shape}, and must have {shape}")
+                raise InputError(
+                    f"the gradient of the outputs has shape {given.shape}, and must have {shape}"
+                )
             given = np.ascontiguousarray(given.reshape(shape))
         last = final if isinstance(final, Mapping) else {"h": final}
         names = "hc"[: len(self.layer.states)]

@@ -30,7 +30,9 @@ def activation(name: Any, what: str) -> str:
     return ACTIVATIONS[choice(name, f"{what} is one of {', '.join(ACTIVATIONS)}", ACTIVATIONS)]
 
 
-def weights_of(weight_x: Any, weight_h: Any, bias: Any, gates: int, biases: tuple[int, ...]) -> dict[str, Array]:
+def weights_of(
+    weight_x: Any, weight_h: Any, bias: Any, gates: int, biases: tuple[int, ...]
+) -> dict[str, Array]:
     """The weights by Paddle's names, with their shapes checked. biases: how many blocks a bias may have."""
     given = {"weight_x": weight_x, "weight_h": weight_h} | ({} if bias is None else {"bias": bias})
     arrays = {name: array_of(value, name) for name, value in given.items()}
@@ -46,7 +48,9 @@ def weights_of(weight_x: Any, weight_h: Any, bias: Any, gates: int, biases: tupl
     if bias is not None:
         sizes = [blocks * hidden for blocks in biases]
         if arrays["bias"].size not in sizes:
-            raise InputError(f"bias has shape {shapes['bias']}, and must have {' or '.join(map(str, sizes))} numbers")
+            raise InputError(
+                f"bias has shape {shapes['bias']}, and must have {' or '.join(map(str, sizes))} numbers"
+            )
         arrays["bias"] = arrays["bias"].reshape(1, -1)
     return {name: np.ascontiguousarray(array) for name, array in arrays.items()}
 

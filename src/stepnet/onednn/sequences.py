@@ -43,7 +43,9 @@ class Sequences:
         else:
             raise InputError(f"x is a Ragged or an array [batch, time, features], not {shown(given)}")
         if values.shape[1:] != (features,):
-            raise InputError(f"a step of x has shape {values.shape[1:]}, and the weights are for ({features},)")
+            raise InputError(
+                f"a step of x has shape {values.shape[1:]}, and the weights are for ({features},)"
+            )
         check_float(values, "x")
         return cls(given, offsets, np.ascontiguousarray(values))
 

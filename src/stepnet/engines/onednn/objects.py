@@ -161,9 +161,7 @@ class Primitive:
         library = description.library
         self.library, self.description = library, description
         self.primitive = Owned.made(library, "primitive", "dnnl_primitive_create", description.handle)
-        self.stream = Owned.made(
-            library, "stream", "dnnl_stream_create", library.engine, DEFAULT_STREAM
-        )
+        self.stream = Owned.made(library, "stream", "dnnl_stream_create", library.engine, DEFAULT_STREAM)
         self.memories: dict[int, Memory] = {}
         self.places: dict[int, int] = {}
         self.arguments = (Argument * 0)()

@@ -1,8 +1,8 @@
 """Where the steps of sequences lie in an array [steps, rows] with padding, on the side that the direction needs.
 
-    left2right    a a a    right2left    a a a       the direction meets the steps first and padding behind
-                  b b .                  . b b       them, so that padding changes no step's result
-                  c . .                  . . c
+left2right    a a a    right2left    a a a       the direction meets the steps first and padding behind
+              b b .                  . b b       them, so that padding changes no step's result
+              c . .                  . . c
 """
 
 from dataclasses import dataclass

@@ -52,7 +52,11 @@ def description(
     row, kind = recurrence.row, BACKWARD if forward else TRAINING if recurrence.training else INFERENCE
     ways = ("", "diff_") if forward else ("",)
     # Names of descriptions that live until the function has read them.
-    owned = {way + slot: wanted_by(library, recurrence, slot, way, steps, rows) for way in ways for slot in row.slots}
+    owned = {
+        way + slot: wanted_by(library, recurrence, slot, way, steps, rows)
+        for way in ways
+        for slot in row.slots
+    }
     memories = [None if memory is None else memory.handle for memory in owned.values()]
     vanilla = recurrence.cell == "rnn"
     attribute = attributes(library, recurrence.calibration, own_scratchpad=True)
@@ -104,9 +108,7 @@ class Run:
         forward: "Run | None" = None,
     ) -> None:
         self.library, self.recurrence, self.steps, self.rows = library, recurrence, steps, rows
-        self.described = description(
-            library, recurrence, steps, rows, forward.described if forward else None
-        )
+        self.described = description(library, recurrence, steps, rows, forward.described if forward else None)
         self.primitive = Primitive(self.described)
         self.memories: dict[str, Memory] = {}
         self.views: dict[str, Array] = {}

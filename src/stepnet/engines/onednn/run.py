@@ -56,7 +56,11 @@ class Start:
     def array(self, slot: str, rows: int) -> Array:
         """One of them as a new array."""
         state = self.states[slot]
-        return np.zeros((rows, *self.recurrence.shape(slot, 0, 0)[3:]), np.float32) if state is None else state + 0
+        return (
+            np.zeros((rows, *self.recurrence.shape(slot, 0, 0)[3:]), np.float32)
+            if state is None
+            else state + 0
+        )
 
 
 def limit_threads(library: Library, count: int) -> None:

@@ -156,7 +156,16 @@ def taped(
     if not whole.steps:
         made = np.zeros((len(x), wanted.output), np.float32)
         c = start.array("src_iter_c", whole.rows) if wanted.row.has_cell else None
-        return Tape(library, wanted, weights, whole, len(x), Ran(made, start.array("src_iter", whole.rows), c), None, key)
+        return Tape(
+            library,
+            wanted,
+            weights,
+            whole,
+            len(x),
+            Ran(made, start.array("src_iter", whole.rows), c),
+            None,
+            key,
+        )
     pair = taken(key) or Pair.of(library, wanted, whole.steps, whole.rows)
     run = pair.forward
     weights.bind(run)
@@ -234,4 +243,3 @@ class Tapes:
                 dc[chosen] = made.c
             weights = {name: weights[name] + made.weights[name] for name in weights}
         return Gradients(x, dh, dc, weights)
-
