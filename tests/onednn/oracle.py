@@ -1,4 +1,4 @@
-"""Paddle's fused operators as plain loops in float64, sequence by sequence and step by step, and data for them."""
+"""Paddle's fused operators as plain loops in float64, one sequence and step at a time, and data for them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Finding and loading oneDNN: what is missing, or of another kind, is a reason in words; failures have names."""
+"""Finding and loading oneDNN: what is missing, or of another kind, is a reason; failures have names."""
 
 import ctypes
 import gc
@@ -49,13 +49,13 @@ def compiled(
 
 
 def test_another_version(tmp_path: Path):
-    with pytest.raises(LibraryError, match="is oneDNN 2.9.1, and stepnet calls version 3"):
+    with pytest.raises(LibraryError, match=r"is oneDNN 2\.9\.1, and stepnet calls version 3"):
         opened(compiled(tmp_path, 2, 2))
 
 
 def test_a_build_for_sycl(tmp_path: Path):
     with pytest.raises(
-        LibraryError, match="is oneDNN 3.9.1 built for SYCL, which finds no processor here; pip install"
+        LibraryError, match=r"is oneDNN 3\.9\.1 built for SYCL, which finds no processor here; pip install"
     ):
         opened(compiled(tmp_path, 3, 512))
 
@@ -95,7 +95,7 @@ def test_nothing_installed(monkeypatch: pytest.MonkeyPatch):
 
 def test_the_variable_and_the_argument_name_a_library(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(VARIABLE, "/nowhere/libdnnl.so.3")
-    with pytest.raises(LibraryError, match="/nowhere/libdnnl.so.3 cannot be loaded"):
+    with pytest.raises(LibraryError, match=r"/nowhere/libdnnl\.so\.3 cannot be loaded"):
         library()
     with pytest.raises(LibraryError, match="/elsewhere cannot be loaded"):
         library("/elsewhere")

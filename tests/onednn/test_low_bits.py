@@ -181,8 +181,8 @@ def test_wrong_calibrations():
         InputError, match="the calibration has 1 scales of weights, and there are 3 gates of 5"
     ):
         onednn.fusion_gru(*arguments, dtype="int8", calibration=onednn.Calibration(127, 128, (1.0,)))
+    calibration = onednn.calibrate([inputs.ragged], inputs.weight_x, inputs.weight_h)
     with pytest.raises(InputError, match="calibration= is for dtype='int8'"):
-        calibration = onednn.calibrate([inputs.ragged], inputs.weight_x, inputs.weight_h)
         onednn.fusion_gru(*arguments, calibration=calibration)
     with pytest.raises(InputError, match="finite numbers above 0"):
         onednn.Calibration(0, 128, (1.0,))
@@ -193,6 +193,7 @@ def test_wrong_calibrations():
     with pytest.raises(InputError, match="keep is the part"):
         data_scale([np.ones(3)], keep=0)
     peepholes = case([2], gates=4, biases=7)
+    layer = onednn.lstm_layer(peepholes.weight_x, peepholes.weight_h, peepholes.bias)
+    calibration = layer.calibrate([peepholes.ragged])
     with pytest.raises(RefusedError, match="no peepholes in int8"):
-        layer = onednn.lstm_layer(peepholes.weight_x, peepholes.weight_h, peepholes.bias)
-        layer.in_dtype("int8", layer.calibrate([peepholes.ragged]))
+        layer.in_dtype("int8", calibration)

@@ -1,4 +1,4 @@
-"""Each of oneDNN's recurrences by itself: cells, directions, dtypes; what is refused, and with which words."""
+"""Each of oneDNN's recurrences by itself: cells, directions, dtypes; what is refused, and how."""
 
 from dataclasses import replace
 from typing import Any
@@ -22,7 +22,7 @@ ACTIVATIONS: dict[str, Any] = {"tanh": np.tanh, "relu": lambda a: np.maximum(a, 
 
 
 def step(recurrence: Recurrence, w: Arrays, x: Array, h: Array, c: Array, a: Array) -> tuple[Array, Array]:
-    """One step of oneDNN's equations for all rows, in float64; w of one direction, [inputs, gates, hidden]."""
+    """One step of oneDNN's equations for all rows, in float64; w of one direction."""
     from_x = np.einsum("ni,igh->gnh", x, w["weights_layer"])
     from_h = np.einsum("ni,igh->gnh", h, w["weights_iter"])
     b = w["bias"][:, None]
@@ -182,7 +182,7 @@ def test_weights_of_the_wrong_shape():
     )
     with pytest.raises(InputError, match=r"weights_iter of gru .* is of shape \(5, 5\)"):
         Weights.of(recurrence, {**arrays, "weights_iter": np.zeros((5, 5))})
-    with pytest.raises(InputError, match="weights_layer of gru .* is missing"):
+    with pytest.raises(InputError, match=r"weights_layer of gru .* is missing"):
         Weights.of(recurrence, {"weights_iter": arrays["weights_iter"]})
     assert not Weights.of(recurrence, {n: a for n, a in arrays.items() if n != "bias"}).arrays["bias"].any()
 

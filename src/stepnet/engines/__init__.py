@@ -10,8 +10,8 @@ from stepnet.errors import InputError, RefusedError
 from stepnet.plan.schedule import Schedule
 from stepnet.values.arguments import shown
 
-# The order of engine="auto". The interpreter is not in it: who wants the slow path says so. Nor is onednn, which
-# pads sequences of different lengths.
+# The order of engine="auto". The interpreter is not in it: who wants the slow path says so. Nor is onednn,
+# which pads sequences of different lengths.
 AUTO = ("llvm",)
 
 Order = str | tuple[str, ...]

@@ -1,7 +1,8 @@
 """What samples say of the numbers of a recurrence: the scales with which 8 bits hold them.
 
-A calibration is a plain value, of no engine's: q = scale x + shift for inputs and for the memory h, in 0 to 255;
-and q = scale w for the weights of each unit of each gate, in -127 to 127, the same for inputs and memory.
+A calibration is a plain value, of no engine's: q = scale x + shift for inputs and for the memory h, in 0 to
+255; and q = scale w for the weights of each unit of each gate, in -127 to 127, the same for inputs and
+memory.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
-"""oneDNN: its recurrences as functions on ragged sequences, with weights in Paddle's arrangement or any other.
+"""oneDNN: its recurrences as functions on ragged sequences, with weights in Paddle's layout or any other.
 
 `fusion_gru`, `multi_gru` and `fusion_lstm` are the operators of those names. `layer` makes one recurrence of
-weights in any layout. They need the library: pip install stepnet[onednn], or STEPNET_ONEDNN. `counters` says what
-was made, what was found, and which engine ran.
+weights in any layout. They need the library: pip install stepnet[onednn], or STEPNET_ONEDNN. `counters` says
+what was made, what was found, and which engine ran.
 """
 
 from stepnet.engines.calibration import Calibration

@@ -16,8 +16,9 @@ CACHES: dict[str, Any] = {"primitives": RUNS, "weights": PACKED, "paddings": PAD
 def counters() -> Mapping[str, Counts]:
     """What each cache has done, by name.
 
-    primitives: by recurrence, steps, rows, threads, and thread of Python. weights: in the formats of primitives,
-    without lengths. paddings: the places of sequences. layers: those that the operators made of their arguments.
+    primitives: by recurrence, steps, rows, threads, and thread of Python. weights: in the formats of
+    primitives, without lengths. paddings: the places of sequences. layers: those that the operators made of
+    their arguments.
 
     >>> list(counters())
     ['primitives', 'weights', 'paddings', 'layers']

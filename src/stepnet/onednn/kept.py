@@ -1,8 +1,8 @@
 """The layers that the operators made of their arguments: found again by the numbers of the weights.
 
-An operator is a function: it is given the weights with every call, and a caller may have changed them in place.
-So the weights are compared with the copies that a layer was made of, bit by bit. That takes a twentieth of the
-time that reordering them takes, and a small part of a call's.
+An operator is a function: it is given the weights with every call, and a caller may have changed them in
+place. So the weights are compared with the copies that a layer was made of, bit by bit. That takes a
+twentieth of the time that reordering them takes, and a small part of a call's.
 """
 
 from collections.abc import Callable, Hashable, Mapping

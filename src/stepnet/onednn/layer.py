@@ -35,7 +35,8 @@ TARGETS = (
     ("lstm", "", "onednn.lstm_peephole", "lstm"),
     ("lstm", "", "onednn.lstm_projection", "lstm"),
 )
-"""Per cell, and reset of a GRU, the layouts that oneDNN's recurrences take, and their cells, the plainest first.
+"""Per cell, and reset of a GRU, the layouts that oneDNN's recurrences take, and their cells, the plainest
+first.
 
 An LSTM is converted to the first that it fits; if it fits none, the reason is the plainest one's.
 """
@@ -98,13 +99,13 @@ class Layer:
             h0: The memory h before the first step, [batch, hidden]; zeros by default.
             c0: The memory c of an LSTM, likewise.
             reverse: Whether each sequence runs from its own last step.
-            cell: Of an LSTM, when its memory c is wanted: "last", "all" or "none". oneDNN gives c at the end of
-                a primitive alone. So where lengths differ, "last" runs one primitive for each different length,
-                and "all" one for each step.
+            cell: Of an LSTM, when its memory c is wanted: "last", "all" or "none". oneDNN gives c at the end
+                of a primitive alone. So where lengths differ, "last" runs one primitive for each different
+                length, and "all" one for each step.
 
         Returns:
-            The outputs in the form of `x`; with cell="all" a dict of "h" and "c". The final h [batch, hidden]; of
-            an LSTM a dict of "h" and, unless cell="none", "c".
+            The outputs in the form of `x`; with cell="all" a dict of "h" and "c". The final h [batch,
+            hidden]; of an LSTM a dict of "h" and, unless cell="none", "c".
 
         Raises:
             InputError: For arguments that do not fit.
@@ -237,7 +238,7 @@ class Layer:
             InputError: For samples without steps, and for NaN and infinity.
             RefusedError: For a recurrence that oneDNN does not have in int8.
         """
-        recurrence, weights = self.on_onednn("int8")
+        _, weights = self.on_onednn("int8")
         both = [weights.arrays[name] for name in ("weights_layer", "weights_iter")]
         values = [Sequences.of(sample, self.inputs).values for sample in samples]
         scale, shift = data_scale(values, keep)
@@ -316,7 +317,8 @@ class Pullback:
                     f"the gradient of the outputs has shape {given.shape}, and must have {shape}"
                 )
             given = np.ascontiguousarray(given.reshape(shape))
-        last = final if isinstance(final, Mapping) else {"h": final}
+        given_last: Any = final if isinstance(final, Mapping) else {"h": final}
+        last: Mapping[str, Any] = given_last
         names = "hc"[: len(self.layer.states)]
         ends = [
             state(last.get(name), (self.sequences.rows, size), f"the gradient of {name}")
@@ -331,7 +333,8 @@ class Pullback:
 
 def eps(dtype: str) -> Any:
     """The distance from 1 to the next number."""
-    return ml_dtypes.finfo(dtype).eps
+    finfo: Any = ml_dtypes.finfo
+    return finfo(dtype).eps
 
 
 def layer(

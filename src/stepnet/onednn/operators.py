@@ -1,8 +1,10 @@
-"""The operators fusion_gru, multi_gru and fusion_lstm, with the arguments and weights that Paddle has for them.
+"""The operators fusion_gru, multi_gru and fusion_lstm, with the arguments and weights that Paddle has for
+them.
 
     weight_x   [inputs, 3 hidden]    u|r|c, the update gate first; of an LSTM [inputs, 4 hidden], c|i|f|o
-    weight_h   [hidden, 3 hidden]    of a GRU the memory of [hidden, 2 hidden], u|r, and [hidden, hidden], c, behind
-    bias       [1, 3 hidden]         of an LSTM [1, 4 hidden], with peepholes [1, 7 hidden]: i|f|o behind
+    weight_h   [hidden, 3 hidden]    of a GRU the memory of [hidden, 2 hidden], u|r, and [hidden, hidden], c,
+    behind bias       [1, 3 hidden]         of an LSTM [1, 4 hidden], with peepholes [1, 7 hidden]: i|f|o
+    behind
 
 origin_mode: whether the update gate keeps the memory, h' = u h + (1 - u) c, as oneDNN has it. By default it
 writes, h' = (1 - u) h + u c: then the weights of the gate change their sign, as 1 - s(a) = s(-a).
@@ -166,10 +168,12 @@ def fusion_gru(
     Weights that were changed in place since the last call are seen: they are compared with copies.
 
     Args:
-        x: A `Ragged` [total, inputs] of one level, or an array [batch, time, inputs]; float32, or half precision.
+        x: A `Ragged` [total, inputs] of one level, or an array [batch, time, inputs]; float32, or half
+            precision.
         h0: The memory before the first step, [batch, hidden]; None for zeros.
         weight_x: [inputs, 3 hidden], the gates u|r|c side by side.
-        weight_h: [hidden, 3 hidden], whose memory is [hidden, 2 hidden], u|r, with [hidden, hidden], c, behind.
+        weight_h: [hidden, 3 hidden], whose memory is [hidden, 2 hidden], u|r, with [hidden, hidden], c,
+            behind.
         bias: [1, 3 hidden] or [3 hidden]; None for none.
         is_reverse: Whether each sequence runs from its own last step.
         origin_mode: Whether the update gate keeps the memory: h' = u h + (1 - u) c. By default it writes.
@@ -308,8 +312,8 @@ def multi_gru(
 
     Args:
         x: As of `fusion_gru`.
-        weights_x: Two for each layer, forward and reverse; see `fusion_gru`. From the second layer on the inputs
-            are the outputs of the layer before: forward, then reverse.
+        weights_x: Two for each layer, forward and reverse; see `fusion_gru`. From the second layer on the
+            inputs are the outputs of the layer before: forward, then reverse.
         weights_h: Likewise.
         biases: Likewise, each an array or None; None for none at all.
         origin_mode: As of `fusion_gru`.
@@ -381,7 +385,8 @@ def calibrate(
     keep: float = 1.0,
     library: str | None = None,
 ) -> Calibration:
-    """The scales with which a GRU, or an LSTM, runs in int8: of inputs from samples, of weights from themselves.
+    """The scales with which a GRU, or an LSTM, runs in int8: of inputs from samples, of weights from
+    themselves.
 
     Each unit of each gate has a scale for its weights. Inputs and memory share one scale and a shift, so that
     they may be negative. What samples give is a plain value; see `Calibration`.

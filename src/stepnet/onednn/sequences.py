@@ -37,8 +37,8 @@ class Sequences:
                 raise InputError(f"x has {given.levels} levels, and a recurrence runs over one: x.inner()")
             offsets, values = given.offsets[0], given.values
         elif given.ndim == 3:
-            rows, steps, _ = given.shape
-            offsets = np.arange(rows + 1) * steps
+            rows, steps = (int(size) for size in given.shape[:2])
+            offsets = np.arange(0, rows * steps + 1, steps) if steps else np.zeros(rows + 1, np.int64)
             values = given.reshape(rows * steps, given.shape[2])
         else:
             raise InputError(f"x is a Ragged or an array [batch, time, features], not {shown(given)}")

@@ -78,11 +78,11 @@ def arranged(recurrence: Recurrence, semantics: Semantics, arrays: Mapping[str, 
         bias = np.concatenate([bias[:2] + inside[:2], bias[2:], inside[2:]])
     else:
         bias = bias + inside
+    further = {"weights_peephole": "p", "weights_projection": "P"}
     made = {
         "weights_layer": gates("W", recurrence.inputs),
         "weights_iter": gates("R", recurrence.output),
         "bias": bias,
-        "weights_peephole": arrays.get("p"),
-        "weights_projection": arrays.get("P"),
+        **{name: arrays[ours] for name, ours in further.items() if ours in arrays},
     }
     return {name: made[name][None, None] for name in recurrence.weights}

@@ -1,4 +1,4 @@
-"""What calls keep for the next ones: primitives by everything that they depend on, and weights without lengths.
+"""What calls keep for the next ones, by everything that it depends on.
 
     runs        library, recurrence (cell, sizes, dtype, direction, training, scales), steps, rows, threads,
                 and the thread of Python: a run has memory of its own

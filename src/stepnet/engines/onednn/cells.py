@@ -13,10 +13,10 @@ GIVEN: Slots = ("dst_layer", "dst_iter")
 class Cell:
     """A kind of recurrence.
 
-    function: its name in oneDNN's functions. number: that of the kind, `dnnl_alg_kind_t`. gates: their order in
-    the weights, as stepnet's letters. biases: how many there are, per unit. slots: the memories in the order of
-    oneDNN's functions. reset: of a GRU, before or after the recurrent product. lowest: the dtypes beside
-    float32, for inference. trains: the dtypes in which there are gradients.
+    function: its name in oneDNN's functions. number: that of the kind, `dnnl_alg_kind_t`. gates: their order
+    in the weights, as stepnet's letters. biases: how many there are, per unit. slots: the memories in the
+    order of oneDNN's functions. reset: of a GRU, before or after the recurrent product. lowest: the dtypes
+    beside float32, for inference. one_direction: whether it runs from left to right alone.
     """
 
     function: str

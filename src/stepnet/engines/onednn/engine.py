@@ -1,7 +1,7 @@
-"""The engine: recurrences that compute a cell of oneDNN's, by its primitives; what lies between them, by llvm.
+"""The engine: recurrences that compute a cell of oneDNN's by its primitives, and what lies between by llvm.
 
-It is not in "auto": stepnet's own machine code needs no padding. It is for a comparison on the same net, and for
-machines that oneDNN knows best.
+It is not in "auto": stepnet's own machine code needs no padding. It is for a comparison on the same net, and
+for machines that oneDNN knows best.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -83,9 +83,9 @@ def parts_of(schedule: Schedule) -> Iterator[Part]:
 class Known:
     """A plan whose recurrence oneDNN has.
 
-    reads: the sequences that x is made of, by their places in a call. memories: h, and c, by their places among
-    the initial memories. parameters: the constants of the net that the body reads, by number. outputs, final:
-    for each result of the net of that kind, "h" or "c".
+    reads: the sequences that x is made of, by their places in a call. memories: h, and c, by their places
+    among the initial memories. parameters: the constants of the net that the body reads, by number. outputs,
+    final: for each result of the net of that kind, "h" or "c".
     """
 
     net: Net

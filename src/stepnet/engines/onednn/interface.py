@@ -1,7 +1,7 @@
 """The C interface of oneDNN 3, as far as recurrences need it: constants, structs and functions, in tables.
 
-The numbers are those of include/oneapi/dnnl/dnnl_types.h, which are the same in versions 3.2 to 3.7. The checks in
-`library.py` compare them with what the loaded library answers.
+The numbers are those of include/oneapi/dnnl/dnnl_types.h, which are the same in versions 3.2 to 3.7. The
+checks in `library.py` compare them with what the loaded library answers.
 """
 
 import ctypes

@@ -1,7 +1,7 @@
 """The library itself: where it is, whether it is one that stepnet can use, and its functions.
 
-A library that is missing, or of another kind, is a reason in words: the engine refuses with it, and everything
-else of stepnet works.
+A library that is missing, or of another kind, is a reason in words: the engine refuses with it, and
+everything else of stepnet works.
 """
 
 import ctypes
@@ -169,7 +169,8 @@ def opened(path: str) -> Library:
     runtime = RUNTIMES.get(version.cpu_runtime, str(version.cpu_runtime))
     if version.cpu_runtime not in USABLE_RUNTIMES:
         raise LibraryError(
-            f"{text} built for {runtime}, which finds no processor here; pip install {WHEEL} has one that does"
+            f"{text} built for {runtime}, which finds no processor here; pip install {WHEEL}: it "
+            "has one that does"
         )
     engine = c_void_p()
     status = functions.dnnl_engine_create(byref(engine), CPU, 0)
@@ -206,6 +207,6 @@ def check_descriptors(made: Library) -> None:
             made.functions.dnnl_memory_desc_destroy(described)
             if not same:
                 raise LibraryError(
-                    f"{made} reads the description {dtype}{list(dims)} otherwise: its constants are not those "
-                    "of versions 3.2 to 3.7"
+                    f"{made} reads the description {dtype}{list(dims)} otherwise: its constants are not "
+                    "those of versions 3.2 to 3.7"
                 )

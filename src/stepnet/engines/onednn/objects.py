@@ -104,7 +104,8 @@ class Described(Owned):
         return numbers[0], numbers[1], numbers[2]
 
     def wanted(self, name: str) -> int:
-        """The address of the description of an argument that the primitive wants; it belongs to the primitive.
+        """The address of the description of an argument that the primitive wants; it belongs to the
+        primitive.
 
         name: one of ARGUMENTS, behind "diff_" for a gradient.
         """
@@ -147,7 +148,7 @@ class Memory(Owned):
         return made
 
     def lend(self, array: Array) -> None:
-        """Lets its numbers lie in a caller's array, which is not kept alive: until it is lent its own again."""
+        """Lets its numbers lie in a caller's array, which is not kept alive, until it has its own again."""
         self.library.call("dnnl_memory_set_data_handle", self.handle, array.ctypes.data)
 
 

@@ -1,4 +1,4 @@
-"""Where the steps of sequences lie in an array [steps, rows] with padding, on the side that the direction needs.
+"""Where steps lie in an array [steps, rows] with padding, on the side that the direction needs.
 
 left2right    a a a    right2left    a a a       the direction meets the steps first and padding behind
               b b .                  . b b       them, so that padding changes no step's result
@@ -20,11 +20,11 @@ Array = np.ndarray
 class Padding:
     """The places of one call.
 
-    steps, rows: the sizes of the padded array. target: the row of the flat padded array [steps * rows] of each
-    step, sequence after sequence. source: the same in the caller's array; None where they lie in order. whole:
-    whether the caller's array is the padded one. last: the row of the flat array with the step that each
-    sequence ends with; for an empty one any row. empty: the empty sequences; None where there are none. ends:
-    the different lengths above 0, shortest first.
+    steps, rows: the sizes of the padded array. target: the row of the flat padded array [steps * rows] of
+    each step, sequence after sequence. source: the same in the caller's array; None where they lie in order.
+    whole: whether the caller's array is the padded one. last: the row of the flat array with the step that
+    each sequence ends with; for an empty one any row. empty: the empty sequences; None where there are none.
+    ends: the different lengths above 0, shortest first.
     """
 
     steps: int
@@ -45,7 +45,7 @@ class Padding:
     @property
     def bytes(self) -> int:
         """The memory of the tables."""
-        return sum(array.nbytes for array in (self.target, self.last, self.lengths) if array is not None)
+        return sum(array.nbytes for array in (self.target, self.last, self.lengths))
 
     def picked(self, values: Array) -> Array:
         """The steps of all sequences, one after the other, of values as the caller has them."""

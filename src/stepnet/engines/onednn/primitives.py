@@ -95,8 +95,8 @@ def wanted_by(
 class Run:
     """A primitive and the arrays that it reads and writes, for one thread.
 
-    arrays: those of all arguments but weights, by name. A caller fills what is read, or lets an argument lie in
-    an array of its own.
+    arrays: those of all arguments but weights, by name. A caller fills what is read, or lets an argument lie
+    in an array of its own.
     """
 
     def __init__(

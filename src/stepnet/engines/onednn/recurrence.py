@@ -13,8 +13,16 @@ OPTIONAL = {"weights_peephole": "peephole", "weights_projection": "projected"}
 """Memories that there are only where a recurrence has this field."""
 
 STATES = {"src_iter", "dst_iter", "src_iter_c", "dst_iter_c"}
-LOW = {"src_layer", "src_iter", "attention", "weights_layer", "weights_iter", "weights_projection"}
-LOW |= {"dst_layer", "dst_iter"}
+LOW = {
+    "src_layer",
+    "src_iter",
+    "attention",
+    "weights_layer",
+    "weights_iter",
+    "weights_projection",
+    "dst_layer",
+    "dst_iter",
+}
 """Memories in a half's dtype; the cell c, biases and peepholes are float32."""
 QUANTIZED = {"src_layer": "uint8", "weights_layer": "int8", "weights_iter": "int8"}
 

@@ -25,8 +25,8 @@ LIMITS = local()
 class Ran:
     """The results of a recurrence.
 
-    outputs: of each step, where the caller's steps lie, [total, output]. h: [rows, output], of each sequence at
-    its own end. c: [rows, hidden], if it was asked for. cells: c of each step, if that was asked for.
+    outputs: of each step, where the caller's steps lie, [total, output]. h: [rows, output], of each sequence
+    at its own end. c: [rows, hidden], if it was asked for. cells: c of each step, if that was asked for.
     """
 
     outputs: Array
@@ -102,8 +102,8 @@ def ran(
     x: [total, inputs], where `padding` says. initial: h and c, [rows, ...] each; None for zeros. attention:
     [total, 1], of a cell that has it. last_c, all_c: whether c is wanted, of the last step or of each.
 
-    The time of a call is that of the primitive, and of copies into and out of its padded arrays; there are none
-    where the caller's steps lie [steps, rows] without gaps.
+    The time of a call is that of the primitive, and of copies into and out of its padded arrays; there are
+    none where the caller's steps lie [steps, rows] without gaps.
     """
     start = Start.of(recurrence, initial)
     read = {"src_layer": x} if attention is None else {"src_layer": x, "attention": attention}
@@ -156,8 +156,8 @@ def in_pieces(
 ) -> Ran:
     """The same with c, which a primitive gives at its own last step alone.
 
-    It is run piece by piece, and ends where a sequence ends: so c is there at each end. For c of each step, each
-    step is a piece.
+    It is run piece by piece, and ends where a sequence ends: so c is there at each end. For c of each step,
+    each step is a piece.
     """
     steps, rows = padding.steps, padding.rows
     padded = {slot: padding.padded(stored(recurrence, slot, values)) for slot, values in read.items()}

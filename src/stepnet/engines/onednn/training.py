@@ -1,7 +1,7 @@
 """Gradients of a recurrence: a forward pass that keeps what the backward pass needs, over ragged sequences.
 
-oneDNN gives c, and takes its gradient, at the last step of a primitive alone. So where c is wanted at the end of
-sequences of different lengths, those of one length are a batch of their own, and nothing is padded.
+oneDNN gives c, and takes its gradient, at the last step of a primitive alone. So where c is wanted at the end
+of sequences of different lengths, those of one length are a batch of their own, and nothing is padded.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from stepnet.errors import InputError
 Array = np.ndarray
 
 FREE: dict[object, list["Pair"]] = {}
-"""Primitives whose gradients are done, by everything they depend on. Lists and dicts are shared without a lock."""
+"""Primitives whose gradients are done, by all that they depend on. Lists are shared without a lock."""
 MOST_FREE = 4
 
 
@@ -42,7 +42,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Gradients:
-    """The gradients of a recurrence: of x [total, inputs], h and c [rows, ...], and of the weights by name."""
+    """The gradients of a recurrence: of x [total, inputs], h and c [rows, ...], and the weights by name."""
 
     x: Array
     h: Array

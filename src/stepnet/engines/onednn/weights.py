@@ -27,7 +27,7 @@ class Weights:
 
     @classmethod
     def of(cls, recurrence: Recurrence, arrays: Mapping[str, Array]) -> "Weights":
-        """The weights of a recurrence; a bias that is missing is zeros. Raises `InputError` for other shapes."""
+        """The weights of a recurrence; a missing bias is zeros. Raises `InputError` for other shapes."""
         made: dict[str, Array] = {}
         for name in recurrence.weights:
             shape = recurrence.shape(name, 0, 0)
