@@ -87,7 +87,7 @@ $(VENV)/demo.stamp: pyproject.toml $(VENV)/pip.stamp
 
 $(VENV)/test.stamp: pyproject.toml $(VENV)/pip.stamp
 	@echo "installing stepnet and all that its tests need in $(VENV) ..."
-	@$(BIN)/python $(PIP) --editable '.[demo,arrow,torch,keras,onnx,flax]' --group test --group bench
+	@$(BIN)/python $(PIP) --editable '.[demo,arrow,torch,keras,onnx,onednn,flax]' --group test --group bench
 	@touch $(VENV)/demo.stamp $@
 
 $(VENV)/lint.stamp: pyproject.toml $(VENV)/pip.stamp

@@ -28,11 +28,11 @@ class Case:
     """Arguments of an operator. x: one array [steps, inputs] for each sequence."""
 
     x: Sequence[Array]
-    h0: Array | None
+    h0: Any
     weight_x: Array
     weight_h: Array
-    bias: Array | None
-    c0: Array | None = None
+    bias: Any
+    c0: Any = None
 
     @property
     def ragged(self) -> sn.Ragged:

@@ -93,7 +93,7 @@ def test_uniform_weights():
 
 
 def test_large_inputs_saturate():
-    run(replace(BASE, x=[100 * x for x in BASE.x], bias=10 * np.float32(BASE.bias)))
+    run(replace(BASE, x=[100 * x for x in BASE.x], bias=10 * BASE.bias))
 
 
 def test_a_long_sequence():
@@ -105,7 +105,7 @@ def test_everything_changes_between_calls(settings: Settings):
     """h0, the batch and the longest length, up and down; the same longest length with other batches."""
     whole = case([4, 2, 3, 4, 1, 7])
     for rows in ([0, 1], [0, 1, 2, 3], [3], [5, 0], [0, 1], [2, 4], [4], [5, 4, 3, 2, 1, 0]):
-        for h0 in (whole.h0, None, -2 * np.float32(whole.h0)):
+        for h0 in (whole.h0, None, -2 * whole.h0):
             begin = None if h0 is None else h0[rows]
             run(replace(whole, x=[whole.x[row] for row in rows], h0=begin), **settings)
 
@@ -131,7 +131,7 @@ def test_weights_changed_to_nan_are_seen():
 @pytest.mark.parametrize("gate_activation", ["sigmoid", "tanh", "relu"])
 @pytest.mark.parametrize("is_reverse", [False, True])
 def test_activations(activation: str, gate_activation: str, is_reverse: bool):
-    settings = {"activation": activation, "gate_activation": gate_activation}
+    settings: Any = {"activation": activation, "gate_activation": gate_activation}
     run(case([2, 0, 3]), is_reverse=is_reverse, **settings)
     layer = onednn.gru_layer(BASE.weight_x, BASE.weight_h, BASE.bias, **settings)
     assert layer.engine == ("onednn" if (activation, gate_activation) == ("tanh", "sigmoid") else "llvm")
@@ -157,7 +157,7 @@ def test_arrays_that_are_not_contiguous():
         x=[np.repeat(x, 2, 1)[:, ::2] for x in inputs.x],
         weight_x=np.asfortranarray(inputs.weight_x),
         weight_h=np.repeat(inputs.weight_h, 2, 0)[::2],
-        h0=np.float32(inputs.h0)[::-1],
+        h0=inputs.h0[::-1],
     )
     run(twice)
     ragged = inputs.ragged

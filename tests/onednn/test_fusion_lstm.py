@@ -63,19 +63,20 @@ def test_everything_changes_between_calls():
     for rows in ([0, 1], [0, 1, 2, 3], [3], [5, 0], [2, 4]):
         part = replace(whole, x=[whole.x[row] for row in rows])
         for scale in (1, -2):
-            run(replace(part, h0=scale * np.float32(whole.h0)[rows], c0=scale * np.float32(whole.c0)[rows]))
+            run(replace(part, h0=scale * whole.h0[rows], c0=scale * whole.c0[rows]))
 
 
 def test_peepholes_that_are_not_used():
     inputs = case([2, 4], **PEEPHOLES)
     made, _ = onednn.fusion_lstm(*inputs.lstm_arguments(), use_peepholes=False)
-    right = lstm(replace(inputs, bias=np.float32(inputs.bias)[:, :20]))
+    right = lstm(replace(inputs, bias=inputs.bias[:, :20]))
     assert_close(made.to_list()[1], right.outputs[1].astype(np.float32), 4, 8)
 
 
 @pytest.mark.parametrize("name", ["gate_activation", "cell_activation", "candidate_activation"])
 def test_other_activations_run_on_llvm(name: str):
-    inputs, settings = case([2, 0, 3], **PLAIN), {name: "relu"}
+    inputs = case([2, 0, 3], **PLAIN)
+    settings: Any = {name: "relu"}
     run(inputs, is_reverse=True, **settings)
     run(inputs, "none", **settings)
     layer = onednn.lstm_layer(inputs.weight_x, inputs.weight_h, inputs.bias, **settings)

@@ -46,7 +46,8 @@ def half_bound(inputs: Case) -> float:
 @pytest.mark.parametrize("origin_mode", [False, True])
 def test_bfloat16_gru(dnnl: Library, lengths: list[int], is_reverse: bool, origin_mode: bool):
     needs(dnnl, "bfloat16")
-    inputs, settings = case(lengths, 6, 12), {"is_reverse": is_reverse, "origin_mode": origin_mode}
+    inputs = case(lengths, 6, 12)
+    settings: Any = {"is_reverse": is_reverse, "origin_mode": origin_mode}
     outputs, final = onednn.fusion_gru(*inputs.arguments(), **settings, dtype="bfloat16")
     right = gru(inputs, **settings)
     near(outputs, right.outputs, half_bound(inputs))
@@ -94,9 +95,9 @@ def int8_bound(inputs: Case, step: float) -> float:
 @pytest.mark.parametrize("left", [(), ("bias",), ("h0",)], ids=str)
 def test_int8_gru(lengths: list[int], is_reverse: bool, origin_mode: bool, left: tuple[str, ...]):
     whole = case(lengths, 6, 12)
-    inputs = replace(whole, x=[np.tanh(x) for x in whole.x], h0=np.tanh(np.float32(whole.h0))).without(*left)
+    inputs = replace(whole, x=[np.tanh(x) for x in whole.x], h0=np.tanh(whole.h0)).without(*left)
     calibration = onednn.calibrate([np.ones((1, 1, 6), "f4")], inputs.weight_x, inputs.weight_h)
-    settings = {"is_reverse": is_reverse, "origin_mode": origin_mode}
+    settings: Any = {"is_reverse": is_reverse, "origin_mode": origin_mode}
     outputs, final = onednn.fusion_gru(*inputs.arguments(), **settings, dtype="int8", calibration=calibration)
     right = gru(inputs, **settings)
     near(outputs, right.outputs, int8_bound(inputs, calibration.step))
@@ -107,7 +108,7 @@ def test_int8_gru(lengths: list[int], is_reverse: bool, origin_mode: bool, left:
 @pytest.mark.parametrize("cell", ["last", "all", "none"])
 def test_int8_lstm(is_reverse: bool, cell: str):
     whole = case([5, 9, 0, 9], 6, 12, gates=4)
-    inputs = replace(whole, h0=np.tanh(np.float32(whole.h0)))
+    inputs = replace(whole, h0=np.tanh(whole.h0))
     calibration = onednn.calibrate([inputs.ragged], inputs.weight_x, inputs.weight_h, inputs.bias)
     outputs, final = onednn.fusion_lstm(
         *inputs.lstm_arguments(), is_reverse=is_reverse, cell=cell, dtype="int8", calibration=calibration
@@ -147,7 +148,7 @@ def test_accuracy_is_that_of_the_samples():
 
 
 def test_the_scale_covers_what_samples_hold():
-    ragged = sn.Ragged.from_list([np.float32([[-4.0], [1.0]])])
+    ragged = sn.Ragged.from_list([np.array([[-4.0], [1.0]], "f4")])
     inputs = case([2], 1, 2)
     calibration = onednn.calibrate([ragged], inputs.weight_x, inputs.weight_h)
     assert (calibration.scale, calibration.shift) == (127 / 4, 128.0)

@@ -44,7 +44,7 @@ def same(rnn: Any, *arguments: Any, length: int = 12, **options: Any) -> None:
 
 def named(name: str, reverse: bool = False, seed: int = 0, inputs: int = INPUTS) -> sn.RNN:
     cell = cells.CELLS[name]
-    sizes = {"projected": 3} if "P" in cell.further else {}
+    sizes: Any = {"projected": 3} if "P" in cell.further else {}
     return cells.rnn(name, cell.parameters(inputs, HIDDEN, seed=seed, **sizes), reverse=reverse)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
@@ -317,8 +317,7 @@ class Pullback:
                     f"the gradient of the outputs has shape {given.shape}, and must have {shape}"
                 )
             given = np.ascontiguousarray(given.reshape(shape))
-        given_last: Any = final if isinstance(final, Mapping) else {"h": final}
-        last: Mapping[str, Any] = given_last
+        last = cast("dict[str, Any]", final) if isinstance(final, dict) else {"h": final}
         names = "hc"[: len(self.layer.states)]
         ends = [
             state(last.get(name), (self.sequences.rows, size), f"the gradient of {name}")

@@ -1,10 +1,9 @@
-"""The operators fusion_gru, multi_gru and fusion_lstm, with the arguments and weights that Paddle has for
-them.
+"""The operators fusion_gru, multi_gru and fusion_lstm, with the arguments and weights that Paddle has.
 
-    weight_x   [inputs, 3 hidden]    u|r|c, the update gate first; of an LSTM [inputs, 4 hidden], c|i|f|o
-    weight_h   [hidden, 3 hidden]    of a GRU the memory of [hidden, 2 hidden], u|r, and [hidden, hidden], c,
-    behind bias       [1, 3 hidden]         of an LSTM [1, 4 hidden], with peepholes [1, 7 hidden]: i|f|o
-    behind
+    weight_x   [inputs, 3 hidden]   the gates u|r|c, the update gate first; of an LSTM 4, c|i|f|o
+    weight_h   [hidden, 3 hidden]   of a GRU the memory of [hidden, 2 hidden], u|r, with [hidden, hidden], c,
+                                    behind it; of an LSTM [hidden, 4 hidden], c|i|f|o
+    bias       [1, 3 hidden]        of an LSTM [1, 4 hidden]; with peepholes [1, 7 hidden], i|f|o behind
 
 origin_mode: whether the update gate keeps the memory, h' = u h + (1 - u) c, as oneDNN has it. By default it
 writes, h' = (1 - u) h + u c: then the weights of the gate change their sign, as 1 - s(a) = s(-a).
