@@ -4,8 +4,8 @@
     python bench/onednn_calls.py --threads 2      by default one, which other processes disturb least
     python bench/onednn_calls.py --json
 
-The ways take turns, round by round. What is told is the time that a tenth of the rounds stay below: on a
-machine where other processes run, the others wait for those.
+The ways take turns, round by round, and the fastest call of each is told: on a machine where other processes
+run, the others wait for those.
 
     bare       the primitive alone, executed on the same padded memory, without any copy
     layer      `stepnet.onednn.gru_layer(...)(x)`, or `lstm_layer`
@@ -35,9 +35,8 @@ from stepnet.net.tolerance import tolerance
 
 Array = np.ndarray
 WAYS = ("bare", "layer", "operator", "engine", "llvm")
-SECONDS = 0.002
+SECONDS = 0.003
 """How long one way runs at a time, at least."""
-QUANTILE = 0.1
 
 
 @dataclass(frozen=True)
@@ -124,12 +123,11 @@ def timed(case: Case, rounds: int) -> dict[str, float]:
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
-            count, start = 0, perf_counter()
-            while perf_counter() - start < SECONDS:
+            begin = perf_counter()
+            while (start := perf_counter()) - begin < SECONDS:
                 way()
-                count += 1
-            times[name].append((perf_counter() - start) / count * 1e6)
-    low = {name: float(np.quantile(values, QUANTILE)) for name, values in times.items()}
+                times[name].append((perf_counter() - start) * 1e6)
+    low = {name: min(values) for name, values in times.items()}
     return low | {"own": low["layer"] - low["bare"]}
 
 

@@ -521,7 +521,7 @@ def test_memory_of_training_stops_where_gradients_differ(monkeypatch: pytest.Mon
 def test_calls_on_onednn_are_timed():
     if reason := missing_onednn():
         pytest.skip(reason)
-    told = json.loads(run(onednn_calls, "--quick", "--rounds", "1", "--json"))
+    told = json.loads(ran(onednn_calls, "--quick", "--rounds", "1", "--json"))
     sn.set_threads(None)
     assert told["library"].startswith("oneDNN 3.")
     assert list(told["cases"]) == ["gru 4, 2 x 2-3 steps", "lstm 4, 2 x 2 steps"]
