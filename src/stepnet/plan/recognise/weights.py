@@ -108,8 +108,12 @@ class Arrays:
     def flat(self, number: int) -> int:
         """A constant of the body, laid flat."""
         value = self.constant(number)
-        type_ = self.builder.type_of(value)
-        return self.builder.add("reshape", value, rank=len(type_.shape), shape=(type_.size,))
+        return self.reshaped(value, (self.builder.type_of(value).size,))
+
+    def reshaped(self, number: int, shape: tuple[int, ...]) -> int:
+        """A value with another shape."""
+        own = self.builder.type_of(number).shape
+        return number if own == shape else self.builder.add("reshape", number, rank=len(own), shape=shape)
 
     def picked(self, number: int, places: Array, axis: int) -> int:
         """Places along an axis: a slice, where they lie side by side."""
@@ -137,14 +141,14 @@ class Arrays:
                 if not is_grid(down, across, width):
                     continue
                 value = self.constant(matrix.number)
-                value = self.builder.add("reshape", value, rank=len(shape), shape=(height, width))
+                value = self.reshaped(value, (height, width))
                 shift = int(down.min(initial=0)) % width if len(down) else 0
                 value = self.picked(value, (down - shift) // width, 0)
                 value = self.picked(value, across + shift, 1)
                 return self.builder.add("transpose", value, order=(1, 0)) if turned else value
         places = (rows[:, None] + columns).ravel()
         value = self.picked(self.flat(matrix.number), places, 0)
-        return self.builder.add("reshape", value, rank=1, shape=(len(rows), len(columns)))
+        return self.reshaped(value, (len(rows), len(columns)))
 
     # ---- the arrays
 
@@ -156,7 +160,7 @@ class Arrays:
             value = self.scaled(self.matrix(term.matrix), term.factor)
             rows, columns = self.builder.type_of(value).shape
             if term.rows:
-                scale = self.builder.add("reshape", self.monomial(term.rows, rows), rank=1, shape=(rows, 1))
+                scale = self.reshaped(self.monomial(term.rows, rows), (rows, 1))
                 value = self.builder.add("multiply", value, scale)
             if term.columns:
                 value = self.builder.add("multiply", value, self.monomial(term.columns, columns))
@@ -219,7 +223,7 @@ def arrays_of(
             results[name] = made.joined([made.vector(value, hidden) for value in values])
     if any(gate.peephole.terms for gate in gates):
         rows = [made.vector(match.gates[name].peephole, hidden) for name in "ifo"]
-        flat: Any = [made.builder.add("reshape", row, rank=1, shape=(1, hidden)) for row in rows]
+        flat = [made.reshaped(row, (1, hidden)) for row in rows]
         results["p"] = made.typed(made.builder.add("concatenate", *flat, axis=-2))
     if match.projection is not None:
         factor, matrix = match.projection
