@@ -8,7 +8,6 @@ them, so that they can be computed again when parameters change, and be part of 
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
