@@ -116,3 +116,43 @@ def test_a_nested_recurrence_is_refused() -> None:
 
     refused = recognise(sn.RNN(step, np.ones((H, H)), memory=H, inputs=sn.Spec(H, "float64", levels=1)).net)
     assert isinstance(refused, Refused)
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [
+        (
+            lambda x, h, p: (h.reshape(-1, 2, 2) @ p["R"][:2, :2]).reshape(-1, H),
+            "products of several vectors",
+        ),
+        (
+            lambda x, h, p: np.concatenate([h @ p["R"][:, :2], x @ p["W"][:, :2]], axis=-1),
+            "several that are joined",
+        ),
+        (lambda x, h, p: h[:, [0, 0, 1, 2]] @ p["R"], "a feature is multiplied twice by one matrix"),
+        (lambda x, h, p: x @ p["W"] + x[:, [0, 1, 2, 2]] + h @ p["R"], "by a matrix, and others as it is"),
+    ],
+)
+def test_features_that_have_no_place_in_the_arrays_are_refused(step: Any, reason: str) -> None:
+    params = {"W": np.ones((X, H)), "R": np.ones((H, H))}
+
+    def tanh(x: Any, h: Any, p: Any) -> Any:
+        return h, np.tanh(step(x, h, p))
+
+    refused = recognise(sn.RNN(tanh, params, memory=H, inputs=sn.Spec(X, "float64")).net)
+    assert isinstance(refused, Refused), str(refused)
+    assert reason in refused.reason
+
+
+def test_a_condition_is_itself_however_often_it_is_asked() -> None:
+    def step(x: Any, h: Any, p: Any) -> Any:
+        a = x @ p["W"] + h @ p["R"]
+        large = a > 0
+        h = np.where(large, np.where(large, a, np.sin(a)), 0)
+        return h, h
+
+    params = {"W": np.ones((X, H)), "R": np.ones((H, H))}
+    known = recognise(sn.RNN(step, params, memory=H, inputs=sn.Spec(X, "float64")).net)
+    assert isinstance(known, Recognised), str(known)
+    assert known.semantics.candidate_activation == "relu"
+    check(known)

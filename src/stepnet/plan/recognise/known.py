@@ -103,7 +103,7 @@ def recognise(of: Net | Node | Recur) -> Recognised | Refused:
     >>> print(recognise(sn.RNN(step, params, memory=2, inputs=3).net))
     gru: reset='before', update='write'; 2 units, W, R
     >>> print(recognise(sn.RNN(lambda x, h, p: (h, np.sin(h + x)), memory=2, inputs=2).net))
-    its memory is not multiplied by a matrix
+    it computes sin, which no known cell does
     """
     try:
         return recognised(recur_of(of))
