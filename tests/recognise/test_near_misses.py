@@ -360,7 +360,7 @@ def changed(draw: Any, recur: Recur) -> Recur:
 OUTCOMES: list[str] = []
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(st.data(), drawn())
 def test_a_changed_cell_is_never_taken_for_what_it_is_not(data: Any, spelling: Spelling) -> None:
     recur = changed(data.draw, spelling.rnn().program.traced.recur())

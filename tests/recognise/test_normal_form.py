@@ -60,6 +60,8 @@ def test_a_spelling_is_recognised_in_a_step(name: str, spelling: Any, dtype: str
         lambda x, h, p: x[:, :1] @ p["W"][:1] + h @ (p["R"] * p["b"]) * p["b"] + p["b"] / 3 + p["b"] ** 2,
         lambda x, h, p: (x + 1) @ p["W"] + (h - p["b"]) @ p["R"],
         lambda x, h, p: x @ p["W"] + (h * p["b"] / 2) @ p["R"] / p["b"],
+        lambda x, h, p: x[:, :1] * p["b"] + h @ p["R"],
+        lambda x, h, p: x @ p["W"] + 2 * x[:, [0, 1, 2, 2]] + h @ p["R"],
         lambda x, h, p: x @ np.exp(p["W"]) + h @ np.tanh(p["R"]) + np.exp(p["b"]),
     ],
 )
@@ -130,7 +132,6 @@ def test_a_nested_recurrence_is_refused() -> None:
             "several that are joined",
         ),
         (lambda x, h, p: h[:, [0, 0, 1, 2]] @ p["R"], "a feature is multiplied twice by one matrix"),
-        (lambda x, h, p: x @ p["W"] + x[:, [0, 1, 2, 2]] + h @ p["R"], "by a matrix, and others as it is"),
     ],
 )
 def test_features_that_have_no_place_in_the_arrays_are_refused(step: Any, reason: str) -> None:

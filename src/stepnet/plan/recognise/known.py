@@ -98,7 +98,8 @@ def recognise(of: Net | Node | Recur) -> Recognised | Refused:
     ...     z = sn.sigmoid(np.concatenate([h, x], axis=-1) @ p["Z"])
     ...     r = 1 / (1 + np.exp(-(np.concatenate([h, x], axis=-1) @ p["R"])))
     ...     n = np.tanh(np.concatenate([r * h, x], axis=-1) @ p["N"])
-    ...     return n, (1 - z) * h + z * n
+    ...     h = (1 - z) * h + z * n
+    ...     return h, h
     >>> params = {name: np.zeros((5, 2), np.float32) for name in "ZRN"}
     >>> print(recognise(sn.RNN(step, params, memory=2, inputs=3).net))
     gru: reset='before', update='write'; 2 units, W, R

@@ -155,17 +155,26 @@ class Arrays:
         """The sum of matrices [size, hidden]; features: where the features of each leaf begin."""
         total: int | None = None
         for term in terms:
-            assert term.matrix is not None
-            value = self.scaled(self.matrix(term.matrix), term.factor)
-            rows, columns = self.builder.type_of(value).shape
+            value = self.block(term, features[term.leaf.number], size)
+            total = value if total is None else self.builder.add("add", total, value)
+        return self.filled(0, (size, self.hidden)) if total is None else total
+
+    def block(self, term: Term, begin: int, size: int) -> int:
+        """The matrix [size, hidden] of one term, whose leaf's features begin at a row."""
+        places = term.leaf.places + begin
+        if term.matrix is None:  # a feature for each unit
+            picks = np.arange(size)[:, None] == places
+            value = self.builder.constant(picks.astype(self.dtype))
+        else:
+            value = self.matrix(term.matrix)
+            rows = self.builder.type_of(value).shape[0]
             if term.rows:
                 scale = self.reshaped(self.monomial(term.rows, rows), (rows, 1))
                 value = self.builder.add("multiply", value, scale)
-            if term.columns:
-                value = self.builder.add("multiply", value, self.monomial(term.columns, columns))
-            value = self.placed(value, term.leaf.places + features[term.leaf.number], size)
-            total = value if total is None else self.builder.add("add", total, value)
-        return self.filled(0, (size, self.hidden)) if total is None else total
+            value = self.placed(value, places, size)
+        if term.columns:
+            value = self.builder.add("multiply", value, self.monomial(term.columns, self.hidden))
+        return self.scaled(value, term.factor)
 
     def placed(self, value: int, places: Array, size: int) -> int:
         """The rows of a matrix at their places in one with `size` rows, zeros elsewhere."""
@@ -231,12 +240,9 @@ def arrays_of(
 
 
 def is_projected(gates: Iterable[Sum]) -> bool:
-    """Whether the input enters all gates as it is, without a matrix; raises `DifferentError` for some."""
+    """Whether each gate is given one number of the input for each unit as it is, without a matrix."""
     terms = [gate.x for gate in gates]
-    bare = [term.matrix is None for gate in terms for term in gate]
-    if not any(bare):
-        return False
-    plain = all(len(gate) == 1 and gate[0].factor == 1 and not gate[0].columns for gate in terms)
-    if not all(bare) or not plain:
-        raise DifferentError("the input enters some gates by a matrix, and others as it is", 3)
-    return True
+    return all(
+        len(gate) == 1 and gate[0].matrix is None and gate[0].factor == 1 and not gate[0].columns
+        for gate in terms
+    )
