@@ -4,7 +4,7 @@ A test names only what differs from the plainest way, and hypothesis draws all o
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -262,13 +262,8 @@ class Spelling:
 
 def arrays_of(known: Recognised, body_inputs: list[Array]) -> dict[str, Array]:
     """The arrays of a cell in float64, by name, from those of the body's inputs."""
-    others = known.recur.operands_by_kind(body_inputs).others
-    parameters = [
-        array
-        for array, number in zip(others, known.recur.others, strict=True)
-        if not known.recur.body.type_of(number).extent
-    ]
-    return dict(zip(known.names, interpret(widened(known.weights), parameters, Segments(1)), strict=True))
+    wide = replace(known, weights=widened(known.weights))
+    return wide.arrays(known.recur.operands_by_kind(body_inputs).others)
 
 
 def by_gates(known: Recognised, arrays: dict[str, Array]) -> dict[str, Any]:

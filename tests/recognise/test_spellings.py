@@ -102,7 +102,7 @@ def drawn(draw: Any) -> Spelling:
     return Spelling(**fields)
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(drawn())
 def test_any_mixture_of_spellings_is_recognised(spelling: Spelling) -> None:
     assert_recognised(spelling)

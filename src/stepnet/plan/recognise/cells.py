@@ -22,7 +22,6 @@ from stepnet.plan.recognise.gates import (
     gates_in,
     gates_in_products,
     of_products,
-    strange,
     sum_of,
     unclipped,
 )
@@ -97,9 +96,7 @@ def gru(algebra: Algebra, h: Memory) -> Match:
             except DifferentError as different:
                 reason = max(reason, different, key=lambda each: each.depth)
         if reason.depth < 2:
-            others = strange(inner)
-            text = f"has {others} in it, which no known cell has" if others else "has no reset gate"
-            reason = DifferentError(f"the candidate n {text}", 2)
+            reason = DifferentError("the candidate n has no reset gate", 2)
     raise reason
 
 

@@ -4,6 +4,7 @@ Recognition is a proof, by rules that people wrote. This runs both sides of it o
 hands a recurrence to other code does before.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from stepnet.errors import NetError
 from stepnet.layout.equations import step_of
 from stepnet.layout.semantics import GATES
 from stepnet.net.interpret import Segments, interpret, widened
+from stepnet.net.ir import Recur, without_unused
 from stepnet.net.tolerance import tolerance
 from stepnet.net.types import CONST
 from stepnet.plan.recognise.known import Recognised
@@ -28,7 +30,9 @@ def check(known: Recognised, seed: int = 0) -> None:
         seed: The seed of the numbers.
     """
     random = np.random.default_rng(seed)
-    recur, body = known.recur, widened(known.recur.body)
+    outputs = {place: kind for place, kind in enumerate(known.outputs) if kind is not None}
+    recur = wide_recur(known.recur, list(outputs))
+    body = recur.body
     arrays: list[Array] = []
     for number in body.inputs:
         type_ = body.type_of(number)
@@ -36,12 +40,7 @@ def check(known: Recognised, seed: int = 0) -> None:
         arrays.append(random.normal(size=shape).astype(type_.dtype))
     given = recur.operands_by_kind(arrays)
     made = recur.results_by_kind(interpret(body, arrays, Segments(ROWS), np.zeros(ROWS, np.int64)))
-    parameters = [
-        array
-        for array, number in zip(given.others, recur.others, strict=True)
-        if body.type_of(number).extent == CONST
-    ]
-    weights = dict(zip(known.names, interpret(widened(known.weights), parameters, Segments(1)), strict=True))
+    weights = replace(known, recur=recur, weights=widened(known.weights)).arrays(given.others)
     x = np.concatenate(
         [np.zeros((ROWS, 0)), *(given.sequences[place].reshape(ROWS, -1) for place in known.sequences)],
         axis=-1,
@@ -50,9 +49,14 @@ def check(known: Recognised, seed: int = 0) -> None:
     expected = {"h": (known.h, h)} | ({} if known.c is None else {"c": (known.c, c)})
     for name, (place, value) in expected.items():
         agree(known, name, made.memories[place], value)
-    for kind, value in zip(known.outputs, made.outputs, strict=True):
-        if kind is not None:
-            agree(known, f"the output {kind}", value, expected[kind][1])
+    for kind, value in zip(outputs.values(), made.outputs, strict=True):
+        agree(known, f"the output {kind}", value, expected[kind][1])
+
+
+def wide_recur(recur: Recur, outputs: list[int]) -> Recur:
+    """A recurrence in float64, with some of its outputs and nothing that only the others need."""
+    results = (*(recur.outputs[place] for place in outputs), *recur.following)
+    return replace(recur, body=widened(without_unused(recur.body.nodes, results)))
 
 
 def step(

@@ -153,9 +153,7 @@ def sum_of(value: Polynomial, what: str, h: Leaf, cell: Polynomial = ZERO) -> Su
             continue
         term = term_of(others, factor, fixed)
         if term is None:
-            names = strange(value)
-            more = f"{names}, which no known cell has" if names else "more than products of input and memory"
-            raise DifferentError(f"the {what} is given {more}", 2)
+            raise DifferentError(f"the {what} is given more than products of the input and of the memory", 2)
         if term.leaf.kind == "sequence":
             x.append(term)
         elif term.leaf.kind == "memory" and term.leaf.number == h.number and term.matrix is not None:
@@ -165,10 +163,10 @@ def sum_of(value: Polynomial, what: str, h: Leaf, cell: Polynomial = ZERO) -> Su
     return Sum(clip, tuple(x), tuple(own), bias, peephole=peephole)
 
 
-def strange(value: Polynomial) -> str:
-    """The functions in a value that are no activations, for a message; empty if there are none."""
-    names = {function.name for function in functions_in(value, ACTIVATIONS)}
-    return ", ".join(sorted(names - set(ACTIVATIONS)))
+def strange(value: Polynomial) -> set[str]:
+    """The functions in a value that are no activations: beside those of a bound, no known cell has any."""
+    names = {function.name for function in functions_in(value, ())}
+    return names - {*ACTIVATIONS, "minimum", "maximum"}
 
 
 def reading(term: Term) -> str:

@@ -7,13 +7,16 @@ from itertools import permutations
 import numpy as np
 
 from stepnet.layout.semantics import Semantics
+from stepnet.net.interpret import Segments, interpret
 from stepnet.net.ir import Net, Node, Recur
-from stepnet.net.types import ROWS
+from stepnet.net.types import CONST, ROWS
 from stepnet.plan.recognise.cells import KNOWN, Match, Memory, Row
-from stepnet.plan.recognise.gates import Term
+from stepnet.plan.recognise.gates import Term, strange
 from stepnet.plan.recognise.polynomial import DifferentError, Leaf, Polynomial
 from stepnet.plan.recognise.values import Values
 from stepnet.plan.recognise.weights import arrays_of, is_projected
+
+Array = np.ndarray
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,18 @@ class Recognised:
         """The name of the cell."""
         return self.semantics.cell
 
+    def arrays(self, others: Sequence[Array]) -> dict[str, Array]:
+        """The arrays of the cell by name, in the dtype of the memory.
+
+        Args:
+            others: The arrays of what the recurrence takes besides sequences and memories, in its order:
+                parameters and statics.
+        """
+        types = [self.recur.body.type_of(number) for number in self.recur.others]
+        pairs = zip(types, others, strict=True)
+        parameters = [array for type_, array in pairs if type_.extent == CONST]
+        return dict(zip(self.names, interpret(self.weights, parameters, Segments(1)), strict=True))
+
     def __str__(self) -> str:
         text = repr(self.semantics).removeprefix("Semantics(").removesuffix(")")
         return f"{text}; {self.hidden} units, {', '.join(self.names)}"
@@ -83,12 +98,13 @@ def recognise(of: Net | Node | Recur) -> Recognised | Refused:
     ...     z = sn.sigmoid(np.concatenate([h, x], axis=-1) @ p["Z"])
     ...     r = 1 / (1 + np.exp(-(np.concatenate([h, x], axis=-1) @ p["R"])))
     ...     n = np.tanh(np.concatenate([r * h, x], axis=-1) @ p["N"])
-    ...     return n, (1 - z) * h + z * n
+    ...     h = (1 - z) * h + z * n
+    ...     return h, h
     >>> params = {name: np.zeros((5, 2), np.float32) for name in "ZRN"}
     >>> print(recognise(sn.RNN(step, params, memory=2, inputs=3).net))
     gru: reset='before', update='write'; 2 units, W, R
     >>> print(recognise(sn.RNN(lambda x, h, p: (h, np.sin(h + x)), memory=2, inputs=2).net))
-    its memory is not multiplied by a matrix
+    it computes sin, which no known cell does
     """
     try:
         return recognised(recur_of(of))
@@ -125,7 +141,8 @@ def recognised(recur: Recur) -> Recognised:
                 return result(values, row, match, order, whole)
             except DifferentError as different:
                 reason = max(reason, different, key=lambda each: each.depth)
-    raise reason
+    names = ", ".join(sorted({name for memory in whole for name in strange(memory.after)}))
+    raise DifferentError(f"it computes {names}, which no known cell does") if names else reason
 
 
 def memories_of(recur: Recur) -> list[Leaf]:

@@ -7,9 +7,8 @@ A polynomial stands for a vector with one number per unit; an atom is such a vec
 are.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -233,11 +232,13 @@ class Polynomial:
 ONE, ZERO = Polynomial.number(1), Polynomial()
 
 
-def functions_in(polynomial: Polynomial, stop: Any) -> Iterator[Function]:
-    """The functions in a polynomial, and those in their operands, unless their name is in `stop`."""
-    for atom in polynomial.atoms():
-        if (function := atom.function) is not None:
-            yield function
-            if function.name not in stop:
-                for operand in function.operands:
-                    yield from functions_in(operand, stop)
+def functions_in(polynomial: Polynomial, stop: Container[str]) -> list[Function]:
+    """The functions in a polynomial, and in their operands unless their name is in `stop`, each once."""
+    seen: dict[Atom, Function] = {}
+    waiting = [polynomial]
+    while waiting:
+        for atom in waiting.pop().atoms():
+            if (function := atom.function) is not None and atom not in seen:
+                seen[atom] = function
+                waiting += [] if function.name in stop else function.operands
+    return list(seen.values())

@@ -8,7 +8,6 @@ them, so that they can be computed again when parameters change, and be part of 
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -108,8 +107,12 @@ class Arrays:
     def flat(self, number: int) -> int:
         """A constant of the body, laid flat."""
         value = self.constant(number)
-        type_ = self.builder.type_of(value)
-        return self.builder.add("reshape", value, rank=len(type_.shape), shape=(type_.size,))
+        return self.reshaped(value, (self.builder.type_of(value).size,))
+
+    def reshaped(self, number: int, shape: tuple[int, ...]) -> int:
+        """A value with another shape."""
+        own = self.builder.type_of(number).shape
+        return number if own == shape else self.builder.add("reshape", number, rank=len(own), shape=shape)
 
     def picked(self, number: int, places: Array, axis: int) -> int:
         """Places along an axis: a slice, where they lie side by side."""
@@ -137,14 +140,14 @@ class Arrays:
                 if not is_grid(down, across, width):
                     continue
                 value = self.constant(matrix.number)
-                value = self.builder.add("reshape", value, rank=len(shape), shape=(height, width))
+                value = self.reshaped(value, (height, width))
                 shift = int(down.min(initial=0)) % width if len(down) else 0
                 value = self.picked(value, (down - shift) // width, 0)
                 value = self.picked(value, across + shift, 1)
                 return self.builder.add("transpose", value, order=(1, 0)) if turned else value
         places = (rows[:, None] + columns).ravel()
         value = self.picked(self.flat(matrix.number), places, 0)
-        return self.builder.add("reshape", value, rank=1, shape=(len(rows), len(columns)))
+        return self.reshaped(value, (len(rows), len(columns)))
 
     # ---- the arrays
 
@@ -152,17 +155,26 @@ class Arrays:
         """The sum of matrices [size, hidden]; features: where the features of each leaf begin."""
         total: int | None = None
         for term in terms:
-            assert term.matrix is not None
-            value = self.scaled(self.matrix(term.matrix), term.factor)
-            rows, columns = self.builder.type_of(value).shape
-            if term.rows:
-                scale = self.builder.add("reshape", self.monomial(term.rows, rows), rank=1, shape=(rows, 1))
-                value = self.builder.add("multiply", value, scale)
-            if term.columns:
-                value = self.builder.add("multiply", value, self.monomial(term.columns, columns))
-            value = self.placed(value, term.leaf.places + features[term.leaf.number], size)
+            value = self.block(term, features[term.leaf.number], size)
             total = value if total is None else self.builder.add("add", total, value)
         return self.filled(0, (size, self.hidden)) if total is None else total
+
+    def block(self, term: Term, begin: int, size: int) -> int:
+        """The matrix [size, hidden] of one term, whose leaf's features begin at a row."""
+        places = term.leaf.places + begin
+        if term.matrix is None:  # a feature for each unit
+            picks = np.arange(size)[:, None] == places
+            value = self.builder.constant(picks.astype(self.dtype))
+        else:
+            value = self.matrix(term.matrix)
+            rows = self.builder.type_of(value).shape[0]
+            if term.rows:
+                scale = self.reshaped(self.monomial(term.rows, rows), (rows, 1))
+                value = self.builder.add("multiply", value, scale)
+            value = self.placed(value, places, size)
+        if term.columns:
+            value = self.builder.add("multiply", value, self.monomial(term.columns, self.hidden))
+        return self.scaled(value, term.factor)
 
     def placed(self, value: int, places: Array, size: int) -> int:
         """The rows of a matrix at their places in one with `size` rows, zeros elsewhere."""
@@ -219,7 +231,7 @@ def arrays_of(
             results[name] = made.joined([made.vector(value, hidden) for value in values])
     if any(gate.peephole.terms for gate in gates):
         rows = [made.vector(match.gates[name].peephole, hidden) for name in "ifo"]
-        flat: Any = [made.builder.add("reshape", row, rank=1, shape=(1, hidden)) for row in rows]
+        flat = [made.reshaped(row, (1, hidden)) for row in rows]
         results["p"] = made.typed(made.builder.add("concatenate", *flat, axis=-2))
     if match.projection is not None:
         factor, matrix = match.projection
@@ -228,12 +240,9 @@ def arrays_of(
 
 
 def is_projected(gates: Iterable[Sum]) -> bool:
-    """Whether the input enters all gates as it is, without a matrix; raises `DifferentError` for some."""
+    """Whether each gate is given one number of the input for each unit as it is, without a matrix."""
     terms = [gate.x for gate in gates]
-    bare = [term.matrix is None for gate in terms for term in gate]
-    if not any(bare):
-        return False
-    plain = all(len(gate) == 1 and gate[0].factor == 1 and not gate[0].columns for gate in terms)
-    if not all(bare) or not plain:
-        raise DifferentError("the input enters some gates by a matrix, and others as it is", 3)
-    return True
+    return all(
+        len(gate) == 1 and gate[0].matrix is None and gate[0].factor == 1 and not gate[0].columns
+        for gate in terms
+    )
