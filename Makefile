@@ -69,7 +69,7 @@ layouts: $(VENV)/test.stamp ## docs/layouts.md, from the records
 	$(BIN)/python docs/layouts_page.py
 
 test-peers: peers $(VENV)/test.stamp ## layouts and files against the frameworks themselves
-	$(BIN)/python -m pytest tests/peers/test_peers.py tests/peers/test_corpus.py $(ARGS)
+	$(BIN)/python -m pytest tests/peers/test_peers.py tests/peers/test_paddle_fused.py tests/peers/test_corpus.py $(ARGS)
 
 # What is installed
 
