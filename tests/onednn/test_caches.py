@@ -108,6 +108,14 @@ def test_changing_weights_do_not_fill_the_memory():
     assert onednn.counters()["layers"].bytes == held
 
 
+def test_weights_with_nan_are_found_again():
+    inputs = case([2])
+    inputs.weight_x[0, 0] = np.nan
+    for _ in range(2):
+        onednn.fusion_gru(*inputs.arguments())
+    assert misses()["layers"] == 1
+
+
 def test_threads_share_weights_and_have_memory_of_their_own():
     """Eight threads, other inputs in each, the same weights; each call is checked."""
     inputs = case([6, 2, 9], 16, 32)

@@ -124,6 +124,22 @@ def test_several_inputs_and_two_memories_the_other_way_round():
     same(rnn, {"a": a, "b": b}, last_only=True)
 
 
+def test_inputs_of_two_axes():
+    """A frame of 2 x 2 features, which the step lays flat."""
+
+    def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+        h = np.tanh(x.reshape(-1, INPUTS) @ p["W"] + h @ p["R"])
+        return h, h
+
+    random = np.random.default_rng(0)
+    params = {"W": random.normal(size=(INPUTS, HIDDEN)).astype("f4"), "R": np.eye(HIDDEN, dtype="f4") / 2}
+    rnn = sn.RNN(step, params, memory=HIDDEN)
+    x = sequences(2, 5)
+    same(rnn, x.with_values(x.values.reshape(-1, 2, 2)))
+    for _ in range(3):
+        same(rnn, random.normal(size=(3, 4, 2, 2)).astype("f4"))
+
+
 def test_inputs_that_enter_as_they_are():
     """As Paddle's operator gru takes them: already multiplied."""
 
