@@ -11,7 +11,7 @@ import stepnet
 
 NAMES = {
     "stepnet": """
-        Bidirectional Conversion Gradients RNN Ragged Spec Stack StepnetError __version__ beam_search
+        Bidirectional Conversion Gradients Graph RNN Ragged Spec Stack StepnetError __version__ beam_search
         builder cells convert create_rnn_op elu erf expand foreach gelu generate hard_sigmoid layer_norm
         layout leaky_relu masks one_hot reduce relu sampling scan selu set_threads sigmoid silu softmax
         softmax_over_steps softplus softsign value_and_grad vjp

@@ -3,6 +3,7 @@
 from stepnet import layout
 from stepnet.engines.threads import set_threads
 from stepnet.errors import StepnetError
+from stepnet.graph.graph import Graph
 from stepnet.layout.convert import Conversion, convert
 from stepnet.ragged import Ragged
 from stepnet.rnn import builder, cells, masks
@@ -39,6 +40,7 @@ __all__ = [
     "Bidirectional",
     "Conversion",
     "Gradients",
+    "Graph",
     "Ragged",
     "Spec",
     "Stack",

@@ -128,11 +128,13 @@ def types_of(
 class Builder:
     """Makes a net node by node. Equal nodes are made once.
 
-    around: the builder of the outer net, if its values may be used in this one.
+    around: the builder of the outer net, if its values may be used in this one. is_model: whether the net is
+    a whole model, in which recurrences begin at zeros unless it says otherwise.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_model: bool = False) -> None:
         self.around: Builder | None = None
+        self.is_model = is_model
         self.nodes: list[Node] = []
         self._known: dict[tuple[str, tuple[int, ...], tuple[Type, ...], Pairs], int] = {}
 
@@ -154,9 +156,9 @@ class Builder:
         """The number of a new input."""
         return self.add("input", name=name, type=type_)
 
-    def constant(self, value: Any) -> int:
-        """The number of a constant array."""
-        return self.add("constant", value=Literal(value))
+    def constant(self, value: Any, name: str = "") -> int:
+        """The number of a constant array. name: what it is called where it becomes a parameter."""
+        return self.add("constant", name=name, value=Literal(value))
 
     def copy(self, node: Node, inputs: Iterable[int], **changed: Any) -> int:
         """The number of the same operation on other operands, with some attributes changed."""

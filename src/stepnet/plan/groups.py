@@ -15,29 +15,31 @@ class Groups:
     """The nodes of a net that are computed in the parts of others.
 
     once: constants that are known when parameters are bound. through: expansions that need no array. sums:
-    those that are added step by step. ends: for recurrences of which last outputs alone are needed, for each
-    output the node of its last value. totals: for recurrences the totals of their results.
+    those that are added step by step. zeros: memories that begin at zeros. ends: for recurrences of which
+    last outputs alone are needed, for each output the node of its last value. totals: for recurrences the
+    totals of their results.
     """
 
     once: set[int]
     through: set[int]
     sums: set[int]
+    zeros: set[int]
     ends: dict[int, dict[int, int]]
     totals: dict[int, tuple[int, ...]]
 
     @classmethod
     def of(cls, net: Net) -> "Groups":
         """The groups of a net."""
-        once, ends = known_once(net), ended(net)
-        totals = totals_by_recurrence(net, once, flat_recurrences(net) - ends.keys())
-        return cls(once, repeated(net), summed(net), ends, totals)
+        once, ends, flat = known_once(net), ended(net), flat_recurrences(net)
+        totals = totals_by_recurrence(net, once, flat - ends.keys())
+        return cls(once, repeated(net), summed(net), zeros(net, flat), ends, totals)
 
     @property
     def apart(self) -> set[int]:
         """The nodes of which there are no parts."""
         members = {number for numbers in self.totals.values() for number in numbers}
         members |= {number for pairs in self.ends.values() for number in pairs.values()}
-        return self.once | self.through | self.sums | members
+        return self.once | self.through | self.sums | self.zeros | members
 
 
 def has_inner(body: Net) -> bool:
@@ -98,6 +100,26 @@ def summed(net: Net) -> set[int]:
         and is_plain(operand := net.nodes[node.inputs[0]])
         and operand.operation not in ("input", "index", "result")
         and not is_constant(operand)
+    }
+
+
+def zeros(net: Net, flat: set[int]) -> set[int]:
+    """Zeros of each row that nothing needs but recurrences, flat ones, as memories to begin with."""
+
+    def is_memory(number: int, user: int) -> bool:
+        inputs = net.nodes[user].inputs
+        begins = net.nodes[user].recur.operands_by_kind(inputs).memories if user in flat else []
+        return inputs.count(number) == begins.count(number)
+
+    users = net.users()
+    return {
+        number
+        for number, node in enumerate(net.nodes)
+        if node.operation == "expand"
+        and (filled := net.nodes[node.inputs[0]]).operation == "constant"
+        and not filled.attributes["value"].value.any()
+        and number not in net.results
+        and all(is_memory(number, user) for user in users[number])
     }
 
 

@@ -294,7 +294,7 @@ def recurrence(net: Net, number: int, groups: Groups) -> Part:
         if type_.extent == CONST:
             operands.append(outer.of(operand))
             continue
-        reads.append(operand)
+        reads.append(-1 if operand in groups.zeros else operand)
         here = STEPS if place < recur.sequence_count else ROWS
         operands.append(outer.builder.input(type_.at(here), f"value{operand}"))
         if here == STEPS:

@@ -50,13 +50,13 @@ from stepnet.net.types import ROWS
 from stepnet.ragged import Ragged
 from stepnet.rnn.batch import Batch, checked_array
 from stepnet.rnn.block import REDUCE, Block, Memory, Replay, numbered
-from stepnet.rnn.declared import default_dtype
 from stepnet.rnn.program import Asked
 from stepnet.rnn.recurrence import RNN, scan
 from stepnet.trace.lines import user_frame
 from stepnet.trace.step import Spec
 from stepnet.trace.traced import Traced, apply, array_of, lifted, refuse, user_line
 from stepnet.values.arguments import flag, function, is_integer, shown, whole
+from stepnet.values.dtypes import promoted_float
 from stepnet.values.structure import leaves, skeleton
 
 __all__ = ["add_two", "create_rnn_op", "foreach", "matmul"]
@@ -164,7 +164,7 @@ class RNNOp:
             raise refuse("dtype= goes with shape=; a memory with init= has the dtype of that array")
         name = numbered("memory", len(self._memories))
         if init is None:
-            default = default_dtype([spec.dtype for spec in self._specs.values()])
+            default = promoted_float(spec.dtype for spec in self._specs.values())
             first, spec = None, Spec(shape, default if dtype is None else dtype)
         else:
             first, spec = self._row(init, f"init of `{name}`")

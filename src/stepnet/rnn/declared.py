@@ -6,6 +6,7 @@ Calls, streams, layers and outer steps all get their programs here.
 """
 
 from collections import OrderedDict
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -137,11 +138,7 @@ class Declared:
         key = (skeleton(inputs), *leaves(inputs), skeleton(statics), *leaves(statics))
         program = self._programs.get(key)
         if program is None:
-            default = default_dtype(
-                [*(s.dtype for s in leaves(inputs)), *(p.dtype for p in leaves(self.params))]
-            )
-            memory = transform(lambda spec: Spec(spec.shape, spec.dtype or default), self.memory)
-            statics = transform(lambda spec: Spec(spec.shape, spec.dtype or default, 0, spec.axis), statics)
+            memory, statics = (beside(part, inputs, leaves(self.params)) for part in (self.memory, statics))
             traced = trace_step(self.step, inputs, memory, statics, self.params)
             program = StepProgram(traced, self.reverse, self.unroll)
             keep(self._programs, key, program)
@@ -207,12 +204,15 @@ def check_inputs(declared: Any, given: Any) -> None:
             )
 
 
-def default_dtype(dtypes: list[Any]) -> str:
-    """The promoted floating dtype of arrays; float32 where none is floating."""
-    return promoted_float(dtypes)
-
-
 def with_dtypes(inputs: Any, params: list[Array]) -> Any:
     """The `Spec`s of inputs, with the floating dtype of the parameters where they have no dtype."""
-    default = default_dtype([p.dtype for p in params])
+    default = promoted_float(array.dtype for array in params)
     return transform(lambda spec: Spec(spec.shape, spec.dtype or default, spec.levels), inputs)
+
+
+def beside(specs: Any, inputs: Any, params: list[Array]) -> Any:
+    """The `Spec`s of memories or statics, with the floating dtype of inputs and parameters where they have no
+    dtype.
+    """
+    default = promoted_float(leaf.dtype for leaf in (*leaves(inputs), *params))
+    return transform(lambda spec: replace(spec, dtype=spec.dtype or default), specs)

@@ -67,9 +67,12 @@ def in_step(rnn: Declared, sequences: Any, initial: Any, statics: Any, last_only
     operands = [leaf.number for _, leaf in named]
     operands += [value.number for value in memory_values(builder, initial, traced)]
     operands += [leaf.number for leaf in leaves(statics)]
+    title = getattr(rnn.step, "__name__", type(rnn.step).__name__)
     operands += [
-        lifted(builder, value, ()) if isinstance(value, Traced) else builder.constant(value)
-        for value in leaves(rnn.params)
+        lifted(builder, value, ())
+        if isinstance(value, Traced)
+        else builder.constant(value, f"{title}.{name}".rstrip("."))
+        for name, value in named_leaves(rnn.params)
     ]
     gives = traced.recur(rnn.reverse, rnn.unroll).add_results(builder, operands)
     outputs = output_of(rebuild(traced.output, [Traced(builder, number) for number in gives.outputs]))
@@ -90,6 +93,8 @@ def row_value(leaf: Any) -> Traced:
 def memory_values(builder: Any, initial: Any, traced: TracedStep) -> list[Traced]:
     """The initial memories of an inner recurrence."""
     expected = list(named_leaves(traced.memory))
+    if initial is None and builder.is_model:
+        initial = ZEROS
     if initial is None:
         raise refuse(
             "a recurrence inside a step says how its memory begins: initial='zeros' anew for each inner "

@@ -96,11 +96,12 @@ class Program(NetProgram):
         return tuple(len(self.net.type_of(number).extent) - 1 for number in outputs)
 
     def split(self, results: Results) -> Results:
-        """The same with outputs that there is one of per row among the outputs, ahead of which none is."""
-        count = self.levels.count(0)
-        if not count:
+        """The same with outputs that there is one of per row among the outputs, in the order of the net."""
+        if 0 not in self.levels:
             return results
-        return Results([*results.outputs, *results.final[:count]], results.final[count:])
+        steps, rows = iter(results.outputs), iter(results.final)
+        outputs = [next(steps if levels else rows) for levels in self.levels]
+        return Results(outputs, list(rows))
 
     def final(self, memories: list[Array]) -> Any:
         """The last memories as a call gives them back."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from stepnet.errors import InputError
 from stepnet.net.ir import Builder, Net, Recur, without_unused
-from stepnet.net.types import AXES, CONST, ROWS, Type, extent_of, is_beside
+from stepnet.net.types import AXES, CONST, ROWS, Extent, Type, extent_of, is_beside
 from stepnet.trace.indexing import indexed
 from stepnet.trace.lines import NamingLine, defined_at, refuse, written_at
 from stepnet.trace.numpy_functions import FUNCTIONS
@@ -169,26 +169,17 @@ def trace_step(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) 
 
     Raises `StepError` naming the user's line, memory and shapes.
     """
-    builder = Builder()
-
-    def declare(structure: Any, kind: str) -> Any:
-        values: list[Traced] = []
-        for name, leaf in named_leaves(structure):
-            beside = (leaf.axis,) if kind == "static" and leaf.axis else ()
-            type_ = Type(
-                CONST if kind == "param" else extent_of(1 + getattr(leaf, "levels", 0)) + beside,
-                tuple(leaf.shape),
-                dtype_name(leaf.dtype, f"{kind} {name}"),
-            )
-            value = Traced(builder, builder.input(type_, name or kind))
-            values.append(value.astype(type_.computed.dtype))
-        return rebuild(structure, values)
-
-    last, memory = memory, transform(carried, memory)
+    builder, last = Builder(), memory
+    memory = transform(carried, memory)
     stored = promoted_float(leaf.dtype for leaf in (*leaves(inputs), *leaves(params)))
     traced = {
-        kind: declare(part, kind)
-        for kind, part in (("x", inputs), ("memory", memory), ("static", statics), ("param", params))
+        kind: declared(builder, part, kind, extent)
+        for kind, part, extent in (
+            ("x", inputs, ROWS),
+            ("memory", memory, ROWS),
+            ("static", statics, ROWS),
+            ("param", params, CONST),
+        )
     }
     before = transform(lambda value: value, traced["memory"])  # which stays as it is, whatever the step does
     with NamingLine(step):
@@ -209,6 +200,23 @@ def trace_step(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) 
     body = builder.net(results + following)
     names = tuple(name or "output" for name, _ in named_leaves(output))
     return TracedStep(body, inputs, memory, statics, params, blank(output), names, last)
+
+
+def declared(builder: Builder, structure: Any, kind: str, extent: Extent) -> Any:
+    """New inputs of a net in a structure of `Spec`s, or of parameters, as values in their compute dtypes.
+
+    extent: that of an input without levels of its own.
+    """
+    values: list[Traced] = []
+    for name, leaf in named_leaves(structure):
+        axes = extent_of(len(extent) + (leaf.levels if isinstance(leaf, Spec) else 0))
+        beside = leaf.axis if kind == "static" else ""
+        type_ = Type(
+            (*axes, beside) if beside else axes, tuple(leaf.shape), dtype_name(leaf.dtype, f"{kind} {name}")
+        )
+        value = Traced(builder, builder.input(type_, name or kind))
+        values.append(value.astype(type_.computed.dtype))
+    return rebuild(structure, values)
 
 
 def carried(spec: Spec) -> Spec:

@@ -1,0 +1,1 @@
+"""Whole models: recurrences and what lies between them, as one net."""

@@ -1,0 +1,134 @@
+"""A model as a value: `Graph`."""
+
+from functools import partial
+from typing import Any
+
+from stepnet.engines import checked_engine
+from stepnet.graph.programs import GraphPrograms
+from stepnet.graph.trace import Model
+from stepnet.net.ir import Net
+from stepnet.plan.schedule import Schedule
+from stepnet.rnn.declared import parameter, same_parameters
+from stepnet.rnn.explain import explain
+from stepnet.rnn.program import Asked
+from stepnet.trace.step import specs
+from stepnet.values.arguments import function
+from stepnet.values.structure import skeleton, transform
+
+
+class Graph:
+    """A model: recurrences and what lies between them, as one net: `outputs = graph(sequences)`.
+
+    Args:
+        model: model(x, params) -> outputs: a function of whole sequences. It calls recurrences, `Stack`s and
+            `Bidirectional`s, `sn.reduce`, `sn.expand`, `sn.softmax_over_steps`, and all that a step may call.
+            Recurrences begin at zeros unless initial= says otherwise. A model with a parameter named
+            `statics` gets values that each sequence has once.
+        params: The parameters, arrays in any structure. They are copied here. Arrays that the model captures,
+            as the parameters of its recurrences, are copied when it is traced.
+        inputs: The features of the sequences at a step: 64, (4, 16), {"words": sn.Spec((), "int64")}. Without
+            it they are known at the first call.
+        statics: The features of the statics, likewise.
+
+    Raises:
+        InputError: For arguments of another form.
+        StepError: For a model that cannot be traced, with the line; at the first call if `inputs` is not
+            given.
+
+    >>> import numpy as np
+    >>> import stepnet as sn
+    >>> gru = sn.cells.rnn("gru", sn.cells.CELLS["gru"].parameters(inputs=8, hidden=16))
+    >>> def model(words, params):
+    ...     h, _ = gru(params["table"][words])
+    ...     return sn.softmax(sn.reduce(h, "mean") @ params["W"])
+    >>> random = np.random.default_rng(0)
+    >>> params = {
+    ...     "table": random.normal(size=(100, 8)).astype("float32"),
+    ...     "W": random.normal(size=(16, 2)).astype("float32"),
+    ... }
+    >>> graph = sn.Graph(model, params)
+    >>> graph(sn.Ragged.from_list([np.array([3, 14, 15]), np.array([9, 26])])).shape
+    (2, 2)
+    """
+
+    def __init__(self, model: Model, params: Any = None, *, inputs: Any = None, statics: Any = None) -> None:
+        function(model, "model is a function model(x, params)")
+        self.model = model
+        self.params = transform(parameter, params)
+        self.inputs, self.statics = specs(inputs), specs(statics)
+        self._programs = GraphPrograms(model, self.params, self.inputs, self.statics)
+
+    @property
+    def net(self) -> Net:
+        """The net, as traced for the latest kind of inputs."""
+        return self._programs.program.traced.net
+
+    @property
+    def schedule(self) -> Schedule:
+        """The parts that run one after the other."""
+        return self._programs.program.schedule
+
+    def __call__(
+        self,
+        sequences: Any,
+        statics: Any = None,
+        lengths: Any = None,
+        engine: Asked = "auto",
+        *,
+        time_major: bool = False,
+    ) -> Any:
+        """The outputs of the model, in its structure.
+
+        Args:
+            sequences: A `Ragged`, an array [batch, time, features...], or a structure of these.
+            statics: Values that each sequence has once: arrays [batch, features...].
+            lengths: The length of each sequence of an array, [batch], where they differ.
+            engine: An engine, or several in order of preference.
+            time_major: Whether arrays of sequences and outputs of each step are [time, batch, ...].
+
+        Returns:
+            Outputs of each step in the form of the sequences: a `Ragged` for a `Ragged`, an array with zeros
+            beyond the lengths for an array. Outputs that each sequence has once: [batch, features...].
+
+        Raises:
+            InputError: For arguments that do not fit the model or one another.
+            StepError: For a model that cannot be traced, at the first call with such inputs.
+        """
+        return self._programs.run(sequences, statics, lengths, engine, time_major)
+
+    def explain(self, engine: Asked = "auto") -> str:
+        """The parts in the order they run, what each of them does and costs, and the engine, as text.
+
+        Args:
+            engine: An engine, or several in order of preference.
+
+        Raises:
+            InputError: Before the inputs are known.
+        """
+        return explain(self.schedule, checked_engine(engine))
+
+    def with_params(self, params: Any) -> "Graph":
+        """The same model with other parameters. Nothing is traced, planned or compiled again.
+
+        Args:
+            params: The new parameters, in the structure, shapes and dtypes of the old ones.
+
+        Raises:
+            InputError: For another structure, or other shapes or dtypes.
+        """
+        made = object.__new__(type(self))
+        made.__dict__.update(vars(self))
+        made.params = same_parameters(params, self.params)
+        made._programs = self._programs.with_params(made.params)
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The arguments it was made from: a copy, or one in another process, is traced and compiled again."""
+        return partial(Graph, inputs=self.inputs, statics=self.statics), (self.model, self.params)
+
+    def __repr__(self) -> str:
+        name = getattr(self.model, "__name__", type(self.model).__name__)
+        return f"Graph({name}, params={skeleton(self.params)})"
+
+    def __str__(self) -> str:
+        return str(self.net)

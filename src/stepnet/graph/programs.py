@@ -1,0 +1,92 @@
+"""The programs of a model: one for each kind of inputs, and what runs calls of them."""
+
+from collections import OrderedDict
+from typing import Any
+
+from stepnet.engines import checked_engine
+from stepnet.errors import InputError
+from stepnet.graph.trace import Model, TracedModel, trace_model
+from stepnet.plan.passes.absorb import absorb
+from stepnet.rnn.batch import Batch, Statics
+from stepnet.rnn.declared import beside, check_inputs, keep, with_dtypes
+from stepnet.rnn.frozen import FrozenCalls
+from stepnet.rnn.nets import call_on
+from stepnet.rnn.program import Asked, Program
+from stepnet.rnn.reading import Reading, call_of
+from stepnet.values.arguments import flag
+from stepnet.values.structure import leaves, skeleton
+
+
+class GraphProgram(Program):
+    """The program of a model: of its net with the work of single steps inside the recurrences."""
+
+    def __init__(self, traced: TracedModel, params: Any) -> None:
+        super().__init__(absorb(traced.net), traced.output, (), (), 0, [*leaves(params), *traced.captured])
+        self.traced = traced
+
+
+class GraphPrograms:
+    """The programs of a model for the kinds of inputs so far.
+
+    inputs, statics: the `Spec`s that were declared, or None.
+    """
+
+    def __init__(self, model: Model, params: Any, inputs: Any, statics: Any) -> None:
+        self.model, self.params, self.inputs = model, params, inputs
+        self.programs = OrderedDict[Any, GraphProgram]()
+        self.frozen = FrozenCalls[GraphProgram]()
+        self.latest: GraphProgram | None = None
+        if inputs is not None:
+            inputs = with_dtypes(inputs, leaves(params))
+            self.program_of(inputs, beside(statics, inputs, leaves(params)))
+
+    @property
+    def program(self) -> GraphProgram:
+        """The program for the latest kind of inputs; raises `InputError` before inputs are known."""
+        if self.latest is None:
+            raise InputError("the inputs are not known yet: call the graph once, or make it with inputs=")
+        return self.latest
+
+    def program_of(self, inputs: Any, statics: Any) -> GraphProgram:
+        """The program for inputs and statics of these `Spec`s."""
+        key = (skeleton(inputs), *leaves(inputs), skeleton(statics), *leaves(statics))
+        program = self.programs.get(key)
+        if program is None:
+            check_inputs(self.inputs, inputs)
+            program = GraphProgram(trace_model(self.model, inputs, statics, self.params), self.params)
+            keep(self.programs, key, program)
+        self.latest = program
+        return program
+
+    def read(
+        self, sequences: Any, statics: Any = None, lengths: Any = None, time_major: bool = False
+    ) -> Reading[GraphProgram]:
+        """The arguments of a call, checked; raises `InputError` for those that do not fit."""
+        batch = Batch.of(sequences, lengths, flag(time_major, "time_major"))
+        still = Statics.of(statics, batch.count)
+        program = self.program_of(batch.specs, still.specs)
+        call = call_of(batch, [], [still], False, None, None)
+        # A static with which a recurrence begins is an initial memory of the net.
+        call = call_on(program, [*batch.arrays, *still.arrays, *program.params], call, None)
+        return Reading(batch, program, program, call, ends=False)
+
+    def run(self, sequences: Any, statics: Any, lengths: Any, engine: Asked, time_major: bool) -> Any:
+        """The outputs of a call."""
+        plain = statics is None and lengths is None
+        key = self.frozen.key(sequences, False, engine, "repeat", time_major) if plain else None
+        if key is not None and (done := self.frozen.run(key, sequences, None)) is not None:
+            self.latest, (outputs, _) = done
+            return outputs
+        reading = self.read(sequences, statics, lengths, time_major)
+        return reading.run(checked_engine(engine), self.frozen, key)[0]
+
+    def with_params(self, params: Any) -> "GraphPrograms":
+        """The same with other parameters: plans and machine code stay."""
+        made = GraphPrograms(self.model, params, None, None)
+        made.inputs = self.inputs
+        for key, program in self.programs.items():
+            made.programs[key] = program.with_params((params, program.traced.captured))
+        made.latest = next(
+            (made.programs[key] for key, program in self.programs.items() if program is self.latest), None
+        )
+        return made

@@ -1,0 +1,103 @@
+"""From a model, written as ordinary Python over whole sequences, to a net.
+
+    def model(words, params):                          words: rows/steps i64
+        x = params["table"][words]               -->   %1 = gather table words         rows/steps f32[8]
+        h, _ = gru(x)                                  %2 = recur %1 ...               rows/steps f32[16]
+        return sn.reduce(h, "mean") @ params["W"]      %3 = reduce %2 how=mean         rows f32[16]
+                                                       %4 = matmul %3 W                rows f32[2]
+
+A sequence is in a model what an inner sequence is in a step, so all that a step does with those a model does.
+Arrays that the model captures, as the parameters of its recurrences, become parameters of the net: a net with
+other values of them has the same machine code.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepnet.errors import InputError
+from stepnet.net.ir import Builder, Net
+from stepnet.net.types import CONST, ROWS, STEPS, Literal
+from stepnet.trace.lines import NamingLine, defined_at, refuse, written_at
+from stepnet.trace.step import blank, declared, rounded, row_value
+from stepnet.values.dtypes import promoted_float
+from stepnet.values.structure import leaves, named_leaves
+
+Array = np.ndarray
+Model = Callable[..., Any]
+SMALL = 16
+"""How many numbers a captured array has at most that stays a constant of the net: it is part of the code.
+
+Parameters of recurrences are captured by name, and none of them stays.
+"""
+
+
+@dataclass(frozen=True)
+class TracedModel:
+    """The net of a model.
+
+    output: the structure of its outputs, with zeros for leaves. captured: the arrays of the net's last
+    inputs, which the model captured.
+    """
+
+    net: Net
+    output: Any
+    captured: tuple[Array, ...]
+
+
+def trace_model(model: Model, inputs: Any, statics: Any, params: Any) -> TracedModel:
+    """The net of a model, for structures of `Spec`s with dtypes and of parameter arrays.
+
+    Its inputs are the sequences, the statics, the parameters, and the arrays that it captures. Raises
+    `StepError` naming the user's line.
+    """
+    builder = Builder(is_model=True)
+    stored = promoted_float(leaf.dtype for leaf in (*leaves(inputs), *leaves(params)))
+    x = declared(builder, inputs, "x", STEPS)
+    still = declared(builder, statics, "static", ROWS)
+    parameters = declared(builder, params, "param", CONST)
+    with NamingLine(model):
+        extras = statics_argument(model, statics, still)
+        output = model(x, parameters, **extras)
+    with NamingLine(model), written_at(defined_at(model)):
+        named = list(named_leaves(output))
+        if not named:
+            raise refuse("a model returns its outputs; this one returns none")
+        results = [
+            row_value(builder, leaf, f"output `{name}`" if name else "the output") for name, leaf in named
+        ]
+        results = [rounded(builder, number, stored) for number in results]
+    net, captured = with_captured(builder.net(results))
+    return TracedModel(net, blank(output), captured)
+
+
+def statics_argument(model: Model, statics: Any, values: Any) -> dict[str, Any]:
+    """The argument `statics`, for a model that has it; raises `InputError` where it does not fit the call."""
+    try:
+        takes = "statics" in inspect.signature(model).parameters
+    except (TypeError, ValueError):
+        takes = False
+    if takes != (statics is not None):
+        has, were = ("a", "none were given") if takes else ("no", "they were given")
+        raise InputError(f"the model has {has} parameter named `statics`, and {were}")
+    return {"statics": values} if takes else {}
+
+
+def with_captured(net: Net) -> tuple[Net, tuple[Array, ...]]:
+    """The net with its named and its larger constants as further inputs, and the arrays of these."""
+    builder, places = Builder(is_model=True), dict[int, int]()
+    for number in net.inputs:
+        places[number] = builder.input(net.type_of(number), net.nodes[number].name)
+    captured = list[Array]()
+    for number, node in enumerate(net.nodes):
+        literal: Literal | None = node.attributes.get("value") if node.operation == "constant" else None
+        if literal is not None and (node.name or literal.value.size > SMALL):
+            places[number] = builder.input(node.type, node.name or f"captured{len(captured)}")
+            captured.append(literal.value)
+    for number, node in enumerate(net.nodes):
+        if number not in places:
+            places[number] = builder.copy(node, [places[operand] for operand in node.inputs])
+    return builder.net(places[number] for number in net.results), tuple(captured)

@@ -1,0 +1,134 @@
+"""Work of single steps inside recurrences: where it moves, where it does not, and that results stay."""
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from random_models import WORDS, RandomModel, random_models
+from tolerance import assert_close
+
+import stepnet as sn
+from stepnet.net.ir import Net
+from stepnet.plan.passes.absorb import absorb
+from stepnet.plan.schedule import schedule
+from stepnet.rnn.nets import run_net
+from stepnet.rnn.program import NetProgram
+
+
+def leaky(x: Any, h: Any, params: Any) -> tuple[Any, Any]:
+    h = np.tanh(x @ params + h)
+    return h, h
+
+
+def layer(inputs: int, reverse: bool = False) -> sn.RNN:
+    return sn.RNN(leaky, np.full((inputs, 2), 0.1, "float32"), memory=2, reverse=reverse)
+
+
+def net_of(model: Any, params: Any = None, inputs: Any = 3) -> Net:
+    return sn.Graph(model, params, inputs=inputs).net
+
+
+def outside(net: Net) -> list[str]:
+    """The operations around the recurrences."""
+    sources = ("input", "constant", "expand", "recur", "result")
+    return [node.operation for node in net.nodes if node.operation not in sources]
+
+
+W = np.ones((3, 3), "float32")
+V = np.ones((2, 4), "float32")
+
+
+@settings(max_examples=80)
+@given(model=random_models())
+def test_nets_compute_the_same(model: RandomModel) -> None:
+    graph = sn.Graph(model, model.structure, inputs=sn.Spec((), "int64"))
+    random = np.random.default_rng(0)
+    lengths = [3, 0, 5]
+    words = sn.Ragged(random.integers(0, WORDS, 8), (np.cumsum([0, *lengths]),))
+    reading = graph._programs.read(words)
+    arrays = [*reading.batch.arrays, *graph._programs.program.params]
+    before, after = (
+        run_net(NetProgram(net), arrays, reading.call, "interpret") for net in (graph.net, absorb(graph.net))
+    )
+    assert len(before) == len(after)
+    for left, right in zip(before, after, strict=True):
+        assert_close(left, right, 6, 200, "float64")
+
+
+def test_projections_and_embeddings_move_in() -> None:
+    def model(words: Any, params: Any) -> Any:
+        return layer(3)(params["table"][words] @ params["W"] + 1.5)[0]
+
+    params = {"table": np.ones((9, 3), "float32"), "W": W}
+    net = absorb(net_of(model, params, sn.Spec((), "int64")))
+    assert outside(net) == []
+    body = next(node.recur.body for node in net.nodes if node.operation == "recur")
+    assert [node.operation for node in body.nodes if node.operation in ("gather", "matmul")] == [
+        "gather",
+        "matmul",
+        "matmul",
+    ]
+
+
+def test_a_bias_that_is_shared_stays_as_it_is() -> None:
+    def model(x: Any, b: Any) -> Any:
+        return layer(3)(x + b)[0], sn.reduce(x, "sum") + b
+
+    net = absorb(net_of(model, np.ones(3, "float32")))
+    shared = next(number for number in net.inputs if net.nodes[number].name == "param")
+    assert len(net.users()[shared]) == 2
+    assert outside(net) == ["reduce", "add"]
+
+
+def test_a_product_for_two_recurrences_is_computed_once() -> None:
+    def model(x: Any, W: Any) -> Any:
+        y = x @ W
+        return layer(3)(y)[0], layer(3, reverse=True)(y)[0]
+
+    assert outside(absorb(net_of(model, W))) == ["matmul"]
+
+
+def test_an_embedding_for_two_directions_is_read_by_each() -> None:
+    def model(words: Any, table: Any) -> Any:
+        x = table[words]
+        return layer(3)(x)[0], layer(3, reverse=True)(x)[0]
+
+    assert outside(absorb(net_of(model, np.ones((9, 3), "float32"), sn.Spec((), "int64")))) == []
+
+
+def test_what_a_caller_sees_stays() -> None:
+    def model(x: Any, W: Any) -> Any:
+        y = np.tanh(x @ W)
+        return layer(3)(y)[0], y
+
+    assert outside(absorb(net_of(model, W))) == ["matmul", "tanh"]
+
+
+def test_merges_and_classifiers_move_into_the_last_recurrence() -> None:
+    both = sn.Bidirectional(layer(3), layer(3, reverse=True))
+
+    def model(x: Any, params: Any) -> Any:
+        return sn.softmax(both(x)[0] @ params)
+
+    net = absorb(net_of(model, np.ones((4, 5), "float32")))
+    assert outside(net) == []
+    assert [part.kind for part in schedule(net).parts] == ["recurrence", "recurrence"]
+
+
+def test_what_needs_all_steps_stays_outside() -> None:
+    def model(x: Any, V: Any) -> Any:
+        h = layer(3)(x)[0]
+        return (h - sn.expand(sn.reduce(h, "mean"), h)) @ V
+
+    assert outside(absorb(net_of(model, V))) == ["reduce", "subtract", "matmul"]
+
+
+def test_values_of_each_sequence_come_in_as_statics() -> None:
+    def model(x: Any, params: Any, statics: Any) -> Any:
+        return layer(3)(x * sn.expand(statics, x))[0]
+
+    graph = sn.Graph(model, inputs=3, statics=3)
+    assert outside(absorb(graph.net)) == []
+    x, scale = np.ones((2, 4, 3), "float32"), np.array([[1, 2, 3], [0, 0, 0]], "float32")
+    np.testing.assert_array_equal(graph(x, statics=scale)[1], np.zeros((4, 2)))
+    assert_close(graph(x, statics=scale)[0], layer(3)(x[:1] * scale[0])[0][0], 4, 3)
