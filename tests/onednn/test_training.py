@@ -197,12 +197,24 @@ def test_a_second_pass_does_not_disturb_the_first():
 
 
 def test_primitives_of_gradients_are_used_again():
-    training.FREE.clear()
     inputs = case([3, 2])
     layer = onednn.gru_layer(inputs.weight_x, inputs.weight_h, inputs.bias)
     for _ in range(3):
         layer.vjp(inputs.ragged)[2]()
     assert [len(listed) for listed in training.FREE.values()] == [1]
+
+
+def test_primitives_of_gradients_are_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(training, "MOST_KEYS", 2)
+    inputs = case([1])
+    layer = onednn.gru_layer(inputs.weight_x, inputs.weight_h, inputs.bias)
+    for length in (1, 2, 3, 4):
+        runs = [layer.vjp(case([length]).ragged)[2] for _ in range(training.MOST_FREE + 1)]
+        for run in runs:
+            run()
+    assert [len(listed) for listed in training.FREE.values()] == [training.MOST_FREE] * 2
+    onednn.clear()
+    assert not training.FREE
 
 
 def test_what_has_no_gradient():

@@ -23,7 +23,7 @@ Array = np.ndarray
 
 FREE: dict[object, list["Pair"]] = {}
 """Primitives whose gradients are done, by all that they depend on. Lists are shared without a lock."""
-MOST_FREE = 4
+MOST_FREE, MOST_KEYS = 4, 32
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,7 @@ class Tape:
             begin.get("src_iter_c"),
             {name: np.array(run.view(f"diff_{name}")) for name in recurrence.weights},
         )
-        listed = FREE.setdefault(self.key, [])
-        if len(listed) < MOST_FREE:
-            listed.append(self.pair)
+        give_back(self.key, self.pair)
         self.pair = None
         return gradients
 
@@ -185,6 +183,15 @@ def taken(key: object) -> Pair | None:
         return FREE.get(key, []).pop()
     except IndexError:
         return None
+
+
+def give_back(key: object, pair: Pair) -> None:
+    """Keeps a pair for the next forward pass of the same kind; the oldest kinds go first."""
+    listed = FREE.setdefault(key, [])
+    if len(listed) < MOST_FREE:
+        listed.append(pair)
+    for old in tuple(FREE)[:-MOST_KEYS]:
+        FREE.pop(old, None)
 
 
 @dataclass(frozen=True)
