@@ -3,8 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
+import hypothesis.strategies as st
 import numpy as np
 import pytest
+from hypothesis import given
 from oracle import Case, Right, case, gru
 from tolerance import assert_close
 
@@ -218,3 +220,24 @@ def test_wrong_arguments(message: str, wrong: Settings):
     with pytest.raises(InputError) as error:
         onednn.fusion_gru(**(dict(zip(names, BASE.arguments(), strict=True)) | wrong))
     assert message in str(error.value)
+
+
+@given(
+    lengths=st.lists(st.integers(0, 9), max_size=7),
+    sizes=st.tuples(st.integers(1, 20), st.integers(1, 20)),
+    left=st.sets(st.sampled_from(["h0", "bias"])),
+    is_reverse=st.booleans(),
+    origin_mode=st.booleans(),
+    seed=st.integers(0, 9),
+)
+def test_random_calls(
+    lengths: list[int],
+    sizes: tuple[int, int],
+    left: set[str],
+    is_reverse: bool,
+    origin_mode: bool,
+    seed: int,
+):
+    """One after the other, with all that is kept from those before."""
+    inputs = case(lengths, *sizes, seed=seed).without(*left)
+    run(inputs, is_reverse=is_reverse, origin_mode=origin_mode)
