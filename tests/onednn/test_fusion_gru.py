@@ -167,6 +167,16 @@ def test_arrays_that_are_not_contiguous():
     check(onednn.fusion_gru(strided, *inputs.arguments()[1:]), gru(inputs), inputs)
 
 
+@pytest.mark.parametrize("lengths", [[4], [4, 2], [3, 3]], ids=str)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_inputs_of_fewer_bits(lengths: list[int], dtype: str):
+    """With weights in float32 they are computed in float32."""
+    inputs = case(lengths)
+    low = replace(inputs, x=[x.astype(dtype) for x in inputs.x])
+    exact = replace(inputs, x=[x.astype("f4") for x in low.x])
+    check(onednn.fusion_gru(*low.arguments()), gru(exact), inputs)
+
+
 def test_inputs_are_not_changed():
     inputs = case([4])
     ragged, *others = inputs.arguments()

@@ -1,17 +1,20 @@
 """Each of oneDNN's recurrences by itself: cells, directions, dtypes; what is refused, and how."""
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 from oracle import sigmoid
-from tolerance import distance
+from tolerance import assert_close, distance
 
 from stepnet.engines.onednn.cells import CELLS
 from stepnet.engines.onednn.library import Library
+from stepnet.engines.onednn.padding import padding_of
 from stepnet.engines.onednn.primitives import Run
 from stepnet.engines.onednn.recurrence import Recurrence
+from stepnet.engines.onednn.run import ran
 from stepnet.engines.onednn.weights import Weights
 from stepnet.errors import InputError, RefusedError
 from stepnet.net.tolerance import tolerance
@@ -71,7 +74,7 @@ def drawn(recurrence: Recurrence, steps: int, rows: int) -> tuple[Arrays, Arrays
     random = np.random.default_rng(0)
     slots = [slot for slot in recurrence.slots if not slot.startswith("dst")]
     scale = 1 / np.sqrt(recurrence.hidden)
-    arrays = {s: scale * random.normal(size=recurrence.shape(s, steps, rows)).astype("f4") for s in slots}
+    arrays = {s: (scale * random.normal(size=recurrence.shape(s, steps, rows))).astype("f4") for s in slots}
     if "attention" in arrays:
         arrays["attention"] = sigmoid(arrays["attention"])
     weights = {name: arrays.pop(name) for name in recurrence.weights}
@@ -125,6 +128,28 @@ def test_cells(dnnl: Library, recurrence: Recurrence, direction: str, training: 
 @pytest.mark.parametrize("training", [False, True])
 def test_attention(dnnl: Library, recurrence: Recurrence, training: bool):
     check(dnnl, replace(recurrence, training=training))
+
+
+@pytest.mark.parametrize("lengths", [[2, 0, 5, 5], [4, 4], [3]], ids=str)
+@pytest.mark.parametrize("recurrence", ATTENDED, ids=str)
+def test_attention_over_ragged_sequences(dnnl: Library, recurrence: Recurrence, lengths: list[int]):
+    weights, inputs = drawn(recurrence, sum(lengths), 1)
+    x, attention = inputs["src_layer"][:, 0], inputs["attention"][:, 0]
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    numbers = Weights.of(recurrence, weights)
+    places = padding_of(offsets, False)
+    made = ran(dnnl, recurrence, numbers, places, x, attention=attention)
+    double = ran(dnnl, recurrence, numbers, places, x.astype("f8"), attention=attention.astype("f8"))
+    assert_close(double.outputs, made.outputs)
+    for row, (first, end) in enumerate(pairwise(offsets)):
+        alone = {
+            "src_layer": x[first:end, None],
+            "attention": attention[first:end, None],
+            "src_iter": np.zeros((1, 1, 1, recurrence.hidden)),
+        }
+        wanted = right(recurrence, weights, alone)
+        assert_close(made.outputs[first:end], wanted["dst_layer"][:, 0].astype("f4"), 5, 8)
+        assert_close(made.h[row], wanted["dst_iter"][0, 0, 0].astype("f4"), 5, 8)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -154,7 +154,9 @@ def opened(path: str) -> Library:
     try:
         functions = ctypes.CDLL(path)
     except OSError as error:
-        raise LibraryError(f"{path} cannot be loaded as oneDNN: {error}") from None
+        raise LibraryError(
+            f"{path} cannot be loaded as oneDNN: {error}; pip install {WHEEL} has one that needs nothing else"
+        ) from None
     lacking = [name for name in FUNCTIONS if not hasattr(functions, name)]
     if lacking:
         raise LibraryError(f"{path} is not oneDNN {MAJOR}: it has no function {lacking[0]}")

@@ -116,7 +116,7 @@ def ran(
         return in_pieces(library, recurrence, weights, padding, read, start, all_c)
     run = run_of(library, recurrence, padding.steps, padding.rows, weights)
     start.fill(run)
-    if padding.whole and recurrence.dtype == "float32":
+    if padding.whole and recurrence.dtype == "float32" and all(map(is_readable, read.values())):
         made = np.empty((len(x), recurrence.output), np.float32)
         run.run_on({**read, "dst_layer": made})
         padded = made
@@ -128,6 +128,11 @@ def ran(
         made = padding.placed(padded, len(x))
     c = np.array(run.view("dst_iter_c")[0, 0]) if last_c else None
     return Ran(made, ends(padded, padding, start), c)
+
+
+def is_readable(values: Array) -> bool:
+    """Whether a primitive in float32 reads an array where it lies."""
+    return values.dtype == np.float32 and values.flags.c_contiguous
 
 
 def stored(recurrence: Recurrence, slot: str, values: Array) -> Array:
