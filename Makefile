@@ -69,7 +69,7 @@ layouts: $(VENV)/test.stamp ## docs/layouts.md, from the records
 	$(BIN)/python docs/layouts_page.py
 
 test-peers: peers $(VENV)/test.stamp ## layouts and files against the frameworks themselves
-	$(BIN)/python -m pytest tests/peers/test_peers.py tests/peers/test_corpus.py $(ARGS)
+	$(BIN)/python -m pytest tests/peers/test_peers.py tests/peers/test_paddle_fused.py tests/peers/test_corpus.py $(ARGS)
 
 # What is installed
 
@@ -87,7 +87,7 @@ $(VENV)/demo.stamp: pyproject.toml $(VENV)/pip.stamp
 
 $(VENV)/test.stamp: pyproject.toml $(VENV)/pip.stamp
 	@echo "installing stepnet and all that its tests need in $(VENV) ..."
-	@$(BIN)/python $(PIP) --editable '.[demo,arrow,torch,keras,onnx,flax]' --group test --group bench
+	@$(BIN)/python $(PIP) --editable '.[demo,arrow,torch,keras,onnx,onednn,flax]' --group test --group bench
 	@touch $(VENV)/demo.stamp $@
 
 $(VENV)/lint.stamp: pyproject.toml $(VENV)/pip.stamp

@@ -67,7 +67,10 @@ LEFT = pytest.StashKey[dict[str, tuple[int, int]]]()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without --long each n-th case alone of a test marked `long(every=n)`, of those with one `of`."""
+    """Without --long each n-th case alone of a test marked `long(every=n)`, of those with one `of`. Without
+    oneDNN the examples of its own pages are skipped.
+    """
+    skip_without_onednn(items)
     if config.option.long:
         return
     places, cases, left = Counter[object](), Counter[str](), dict[pytest.Item, str]()
@@ -82,6 +85,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[LEFT] = {name: (count, cases[name]) for name, count in Counter(left.values()).items()}
     config.hook.pytest_deselected(items=list(left))
     items[:] = [item for item in items if item not in left]
+
+
+ONEDNN = ("docs/onednn.md", "src/stepnet/onednn/")
+
+
+def skip_without_onednn(items: list[pytest.Item]) -> None:
+    """Skips examples that run on oneDNN where it is not installed, and says so."""
+    from installed_onednn import missing_onednn
+
+    examples = [item for item in items if any(path in item.path.as_posix() for path in ONEDNN)]
+    if examples and (reason := missing_onednn()):
+        for item in examples:
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import typer
+from installed_onednn import missing_onednn
 from tolerance import assert_close
 from typer.testing import CliRunner
 
@@ -30,6 +31,7 @@ from bench import (
     keras_layers,
     length,
     nested,
+    onednn_calls,
     stolen,
     stream,
     training_memory,
@@ -511,3 +513,18 @@ def test_memory_of_training_stops_where_gradients_differ(monkeypatch: pytest.Mon
     )
     row = training_memory.measured("gru", 1, 1, 1, 1)
     assert row.share == len("checkpoint") / len("torch.nn")
+
+
+# ---- oneDNN
+
+
+def test_calls_on_onednn_are_timed():
+    if reason := missing_onednn():
+        pytest.skip(reason)
+    told = json.loads(ran(onednn_calls, "--quick", "--rounds", "1", "--json"))
+    sn.set_threads(None)
+    assert told["library"].startswith("oneDNN 3.")
+    assert list(told["cases"]) == ["gru 4, 2 x 2-3 steps", "lstm 4, 2 x 2 steps"]
+    for row in told["cases"].values():
+        assert row["own"] == row["layer"] - row["bare"]
+        assert min(row[name] for name in onednn_calls.WAYS) > 0

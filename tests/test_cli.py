@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 import torch
+from installed_onednn import missing_onednn
 from safetensors.torch import load_file, save_file
 from tolerance import assert_close
 from typer.main import get_command
@@ -278,7 +279,9 @@ def test_doctor_says_what_there_is():
     assert code == 0
     assert found["stepnet"] == sn.__version__
     assert found["packages"]["numpy"] == np.__version__
-    assert found["engines"] == {"llvm": None, "interpret": None}
+    assert list(found["engines"]) == ["llvm", "onednn", "interpret"]
+    assert found["engines"]["llvm"] is found["engines"]["interpret"] is None
+    assert found["engines"]["onednn"] == missing_onednn()
     assert found["threads"] >= 1
     assert any(target.startswith("generic") for target in found["targets"])
     code, stdout, _ = stepnet("doctor")

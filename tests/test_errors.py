@@ -560,7 +560,11 @@ CALLS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
         (X,),
         {"statics": np.ones((2, 1), F32)},
     ),
-    "no such engine": ("no engine is called 'cuda'; there are llvm, interpret", (X,), {"engine": "cuda"}),
+    "no such engine": (
+        "no engine is called 'cuda'; there are llvm, onednn, interpret",
+        (X,),
+        {"engine": "cuda"},
+    ),
     "no such engine among several": ("no engine is called 'cuda'", (X,), {"engine": ("cuda", "llvm")}),
 }
 

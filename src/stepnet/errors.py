@@ -52,6 +52,10 @@ class RefusedError(StepnetError):
     """No engine of those asked for runs the plan; the message has the reason of each."""
 
 
+class LibraryError(StepnetError):
+    """A library that an engine calls is missing, is of another version, or reports a failure."""
+
+
 class FileError(StepnetError):
     """A file cannot be read or written: truncated, of another kind, or unsafe."""
 

@@ -10,7 +10,8 @@ from stepnet.errors import InputError, RefusedError
 from stepnet.plan.schedule import Schedule
 from stepnet.values.arguments import shown
 
-# The order of engine="auto". The interpreter is not in it: who wants the slow path says so.
+# The order of engine="auto". The interpreter is not in it: who wants the slow path says so. Nor is onednn,
+# which pads sequences of different lengths.
 AUTO = ("llvm",)
 
 Order = str | tuple[str, ...]
@@ -28,6 +29,7 @@ __all__ = [
     "choose",
     "engine_named",
     "engine_names",
+    "order_of",
 ]
 
 
@@ -38,8 +40,9 @@ def engines() -> dict[str, Engine]:
     def imported() -> dict[str, Engine]:
         from stepnet.engines.interpreter import Interpreter
         from stepnet.engines.llvm.engine import LlvmEngine
+        from stepnet.engines.onednn.engine import OneDnnEngine
 
-        return {engine.name: engine for engine in (LlvmEngine(), Interpreter())}
+        return {engine.name: engine for engine in (LlvmEngine(), OneDnnEngine(), Interpreter())}
 
     return undivided(imported)
 
@@ -73,7 +76,7 @@ def checked_engine(asked: Any) -> Order:
     return names
 
 
-def order_of(asked: Order) -> tuple[str, ...]:
+def order_of(asked: str | Sequence[str]) -> tuple[str, ...]:
     """The names of the engines in the order to try them."""
     names = (asked,) if isinstance(asked, str) else asked
     return tuple(engine for name in names for engine in (AUTO if name == "auto" else (name,)))

@@ -183,11 +183,15 @@ class Ragged:
         >>> Ragged.from_list([[1, 2], [3]]).with_values(np.zeros((3, 5)))
         Ragged(2 sequences of 1 to 2 steps, 5 features, float64)
         """
-        if len(checked_values(values, "values")) != self.total:
+        checked = checked_values(values, "values")
+        if len(checked) != self.total:
             raise InputError(
                 f"the new values have shape {np.shape(values)}, and there are {self.total} steps to hold them"
             )
-        return Ragged(values, self.offsets)
+        made = object.__new__(Ragged)  # the offsets are checked, and nobody can write to them
+        object.__setattr__(made, "values", checked)
+        object.__setattr__(made, "offsets", self.offsets)
+        return made
 
     def inner(self) -> "Ragged":
         """The inner sequences one after the other: one level fewer. `group` is the inverse.

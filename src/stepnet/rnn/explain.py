@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from textwrap import wrap
 
-from stepnet.engines import choose, engine_named, engine_names
+from stepnet.engines import AUTO, choose, engine_named, engine_names, order_of
 from stepnet.errors import RefusedError
 from stepnet.net.ir import Net, Node
 from stepnet.net.types import CONST, Type
@@ -83,12 +83,16 @@ def explanation(schedule: Schedule, engine: Asked = "auto") -> Explanation:
 
 
 def choice(schedule: Schedule, engine: Asked) -> tuple[str | None, dict[str, str | None]]:
-    """The chosen engine, or None if all engines asked for refuse; and why each engine refuses."""
+    """The chosen engine, or None if all engines asked for refuse; and why each refuses.
+
+    Engines that need more than stepnet's own dependencies are named where they are asked for.
+    """
+    asked = {*order_of(engine), *AUTO, "interpret"}
     try:
         chosen = choose(schedule, engine)[0].name
     except RefusedError:
         chosen = None
-    return chosen, {name: engine_named(name).refuse(schedule) for name in engine_names()}
+    return chosen, {name: engine_named(name).refuse(schedule) for name in engine_names() if name in asked}
 
 
 def plan_explanation(plan: Plan, chosen: str | None, engines: dict[str, str | None]) -> Explanation:

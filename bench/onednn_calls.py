@@ -1,0 +1,157 @@
+"""Calls on oneDNN beside its primitive called bare: what stepnet's own part of a call takes.
+
+    python bench/onednn_calls.py                  a table, in microseconds
+    python bench/onednn_calls.py --threads 2      by default one, which other processes disturb least
+    python bench/onednn_calls.py --json
+
+The ways take turns, round by round, and the fastest call of each is told: on a machine where other processes
+run, the others wait for those.
+
+    bare       the primitive alone, executed on the same padded memory, without any copy
+    layer      `stepnet.onednn.gru_layer(...)(x)`, or `lstm_layer`
+    operator   `stepnet.onednn.fusion_gru(x, ...)`, which compares the weights too
+    engine     the same recurrence as an `RNN`, engine="onednn"
+    llvm       the same, engine="llvm": without padding
+
+`own` is the time of the layer less that of the primitive. Of ragged sequences it includes the copies into and
+out of the padded memory. All ways are checked to give the same.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import stepnet as sn
+from stepnet import onednn
+from stepnet.engines.onednn.run import run_of
+from stepnet.net.tolerance import tolerance
+
+Array = np.ndarray
+WAYS = ("bare", "layer", "operator", "engine", "llvm")
+SECONDS = 0.003
+"""How long one way runs at a time, at least."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A recurrence and its sequences."""
+
+    cell: str
+    hidden: int
+    lengths: tuple[int, ...]
+
+    @property
+    def title(self) -> str:
+        """The case on one line."""
+        few, many = min(self.lengths), max(self.lengths)
+        steps = f"{few}" if few == many else f"{few}-{many}"
+        return f"{self.cell} {self.hidden}, {len(self.lengths)} x {steps} steps"
+
+
+RAGGED = tuple(int(n) for n in np.random.default_rng(0).integers(5, 61, 50))
+CASES = [
+    *(Case("gru", hidden, lengths) for hidden in (16, 64) for lengths in ((1,), (20,), (3, 7, 5))),
+    *(Case(cell, 256, (100,) * rows) for cell in ("gru", "lstm") for rows in (1, 16)),
+    *(Case(cell, 128, RAGGED) for cell in ("gru", "lstm")),
+]
+QUICK = [Case("gru", 4, (3, 2)), Case("lstm", 4, (2, 2))]
+
+
+def weights_of(case: Case) -> tuple[Array, ...]:
+    """The weights as Paddle has them."""
+    random, gates = np.random.default_rng(0), 3 if case.cell == "gru" else 4
+    shapes = ((case.hidden, gates * case.hidden),) * 2 + ((1, gates * case.hidden),)
+    return tuple((random.normal(size=shape) / np.sqrt(case.hidden)).astype(np.float32) for shape in shapes)
+
+
+def ways_of(case: Case) -> dict[str, Callable[[], Any]]:
+    """The functions to time, by name; each gives its outputs."""
+    random = np.random.default_rng(1)
+    x = sn.Ragged.from_list([random.normal(size=(n, case.hidden)).astype(np.float32) for n in case.lengths])
+    weights = weights_of(case)
+    is_gru = case.cell == "gru"
+    layer = (onednn.gru_layer if is_gru else onednn.lstm_layer)(*weights)
+    names = ("WeightX", "WeightH", "Bias") if is_gru else ("fc/Weight", "Weight", "Bias")
+    layout = "paddle.fusion_gru" if is_gru else "paddle.dynamic_lstm_no_peepholes"
+    semantics = {"update": "write"} if is_gru else {}
+    rnn: Any = sn.layout.layers(dict(zip(names, weights, strict=True)), layout, semantics=semantics)
+    assert layer.recurrence is not None
+    first, last = layer(x, cell="none"), max(case.lengths)
+    run = run_of(layer.library, layer.recurrence, last, len(x), layer.weights)
+    functions, primitive = layer.library.functions, run.primitive
+    arguments = (
+        primitive.primitive.handle,
+        primitive.stream.handle,
+        len(primitive.arguments),
+        primitive.arguments,
+    )
+
+    def bare() -> Any:
+        functions.dnnl_primitive_execute(*arguments)
+        functions.dnnl_stream_wait(arguments[1])
+        return first[0]
+
+    def operator() -> Any:
+        if is_gru:
+            return onednn.fusion_gru(x, None, *weights)[0]
+        return onednn.fusion_lstm(x, None, None, *weights, cell="none")[0]
+
+    return {
+        "bare": bare,
+        "layer": lambda: layer(x, cell="none")[0],
+        "operator": operator,
+        "engine": lambda: rnn(x, engine="onednn")[0],
+        "llvm": lambda: rnn(x, engine="llvm")[0],
+    }
+
+
+def timed(case: Case, rounds: int) -> dict[str, float]:
+    """The microseconds of each way, and of the layer's own part."""
+    ways = ways_of(case)
+    results = {name: way().values for name, way in ways.items()}
+    most = tolerance("float32", max(case.lengths), 2 * case.hidden)
+    for name, values in results.items():
+        if not np.abs(values - results["llvm"]).max() <= most:
+            raise SystemExit(f"{case.title}: {name} gives other outputs than llvm")
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, way in ways.items():
+            begin = perf_counter()
+            while (start := perf_counter()) - begin < SECONDS:
+                way()
+                times[name].append((perf_counter() - start) * 1e6)
+    low = {name: min(values) for name, values in times.items()}
+    return low | {"own": low["layer"] - low["bare"]}
+
+
+def main(
+    threads: Annotated[int, typer.Option(min=1, help="of oneDNN and of stepnet")] = 1,
+    rounds: Annotated[int, typer.Option(min=1)] = 100,
+    quick: Annotated[bool, typer.Option(help="tiny cases")] = False,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """Times each case, and prints a table."""
+    sn.set_threads(threads)
+    found = {case.title: timed(case, rounds) for case in (QUICK if quick else CASES)}
+    used = str(onednn.gru_layer(*weights_of(QUICK[0])).library).partition(";")[0] + ")"
+    if as_json:
+        print(json.dumps({"library": used, "threads": threads, "cases": found}))
+        return
+    table = Table(title=f"{used}, threads: {threads}; microseconds, {rounds} rounds")
+    for name in ("case", *WAYS, "own", "layer / bare"):
+        table.add_column(name, justify="left" if name == "case" else "right", no_wrap=True)
+    for title, row in found.items():
+        numbers = [f"{row[name]:.1f}" for name in (*WAYS, "own")]
+        table.add_row(title, *numbers, f"{row['layer'] / row['bare']:.2f}")
+    Console(width=120).print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)

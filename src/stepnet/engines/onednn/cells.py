@@ -1,0 +1,66 @@
+"""The recurrences that oneDNN has, one row each: gates, biases, memories, and what they are good for."""
+
+from dataclasses import dataclass
+
+Slots = tuple[str, ...]
+
+FEED: Slots = ("src_layer", "src_iter")
+WEIGHTS: Slots = ("weights_layer", "weights_iter", "bias")
+GIVEN: Slots = ("dst_layer", "dst_iter")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A kind of recurrence.
+
+    function: its name in oneDNN's functions. number: that of the kind, `dnnl_alg_kind_t`. gates: their order
+    in the weights, as stepnet's letters. biases: how many there are, per unit. slots: the memories in the
+    order of oneDNN's functions. reset: of a GRU, before or after the recurrent product. lowest: the dtypes
+    beside float32, for inference. one_direction: whether it runs from left to right alone.
+    """
+
+    function: str
+    number: int
+    gates: str
+    biases: int
+    slots: Slots
+    lowest: Slots
+    reset: str = ""
+    one_direction: bool = False
+
+    @property
+    def has_cell(self) -> bool:
+        """Whether there is a memory c beside h."""
+        return "src_iter_c" in self.slots
+
+    @property
+    def dtypes(self) -> Slots:
+        """The dtypes of inference."""
+        return ("float32", *self.lowest)
+
+
+HALVES: Slots = ("bfloat16", "float16")
+LSTM_SLOTS: Slots = (
+    *FEED,
+    "src_iter_c",
+    "weights_layer",
+    "weights_iter",
+    "weights_peephole",
+    "weights_projection",
+    "bias",
+    *GIVEN,
+    "dst_iter_c",
+)
+PLAIN: Slots = (*FEED, *WEIGHTS, *GIVEN)
+ATTENDED: Slots = (*FEED, "attention", *WEIGHTS, *GIVEN)
+
+CELLS = {
+    "rnn": Cell("vanilla_rnn", 0x1FFF, "n", 1, PLAIN, HALVES),
+    "lstm": Cell("lstm", 0x2FFF, "ifgo", 4, LSTM_SLOTS, (*HALVES, "int8")),
+    "gru": Cell("gru", 0x3FFF, "zrn", 3, PLAIN, (*HALVES, "int8"), "before"),
+    "lbr_gru": Cell("lbr_gru", 0x4FFF, "zrn", 4, PLAIN, HALVES, "after"),
+    "augru": Cell("augru", 0x5FFF, "zrn", 3, ATTENDED, HALVES, "before", one_direction=True),
+    "lbr_augru": Cell("lbr_augru", 0x6FFF, "zrn", 4, ATTENDED, HALVES, "after", one_direction=True),
+}
+TRAINED = ("float32", "bfloat16")
+"""The dtypes in which there are gradients."""

@@ -1,0 +1,198 @@
+"""The primitive of a recurrence for so many steps and rows: its description, its memories, a run.
+
+With weights in the format `any` oneDNN chooses the format for these very lengths: `packed` reorders weights,
+and what was reordered for one primitive is used for another only where both want the same.
+"""
+
+from collections.abc import Mapping
+from ctypes import c_void_p
+from math import prod
+
+import numpy as np
+
+from stepnet.engines.onednn.interface import (
+    ACTIVATIONS,
+    BACKWARD,
+    DIRECTIONS,
+    INFERENCE,
+    OVERWRITE_WEIGHTS,
+    TRAINING,
+)
+from stepnet.engines.onednn.library import Library
+from stepnet.engines.onednn.objects import (
+    Described,
+    Memory,
+    Owned,
+    Primitive,
+    aligned,
+    attributes,
+    described,
+    number_of,
+    reordered,
+)
+from stepnet.engines.onednn.recurrence import OPTIONAL, Recurrence
+from stepnet.errors import LibraryError, RefusedError
+
+Array = np.ndarray
+FORMATTED = ("weights_layer", "weights_iter", "weights_projection")
+"""Memories whose format oneDNN chooses."""
+EXTRA = ("workspace", "scratchpad")
+
+
+def description(
+    library: Library, recurrence: Recurrence, steps: int, rows: int, forward: Described | None = None
+) -> Described:
+    """The description of the primitive, or, with that of the forward pass, of its gradient.
+
+    Raises `RefusedError` for what the library does not have.
+    """
+    reason = recurrence.refuse(library)
+    if reason is not None:
+        raise RefusedError(f"onednn: {reason}")
+    row, kind = recurrence.row, BACKWARD if forward else TRAINING if recurrence.training else INFERENCE
+    ways = ("", "diff_") if forward else ("",)
+    # Names of descriptions that live until the function has read them.
+    owned = {
+        way + slot: wanted_by(library, recurrence, slot, way, steps, rows)
+        for way in ways
+        for slot in row.slots
+    }
+    memories = [None if memory is None else memory.handle for memory in owned.values()]
+    vanilla = recurrence.cell == "rnn"
+    attribute = attributes(library, recurrence.calibration, own_scratchpad=True)
+    made = Described.made(
+        library,
+        "primitive_desc",
+        f"dnnl_{row.function}_{'backward' if forward else 'forward'}_primitive_desc_create",
+        library.engine,
+        kind,
+        *([ACTIVATIONS[recurrence.activation]] if vanilla else []),
+        DIRECTIONS[recurrence.direction],
+        *memories,
+        OVERWRITE_WEIGHTS if forward else 0,
+        *([0.0, 0.0] if vanilla else []),
+        *([forward.handle] if forward else []),
+        attribute.handle,
+        asked=f"{recurrence}, {steps} steps of {rows} rows",
+    )
+    if made.kinds() != (kind, row.number, DIRECTIONS[recurrence.direction]):
+        raise LibraryError(f"{library} understands {recurrence} otherwise: {made.kinds()}")
+    return made
+
+
+def wanted_by(
+    library: Library, recurrence: Recurrence, slot: str, way: str, steps: int, rows: int
+) -> Owned | None:
+    """The description of a memory to ask for; None for one that there is not."""
+    if slot in OPTIONAL and slot not in recurrence.slots:
+        return None
+    dtype = "float32" if way else recurrence.dtype_of(slot)
+    return described(
+        library, recurrence.shape(slot, steps, rows), dtype, "any" if slot in FORMATTED and not way else ""
+    )
+
+
+class Run:
+    """A primitive and the arrays that it reads and writes, for one thread.
+
+    arrays: those of all arguments but weights, by name. A caller fills what is read, or lets an argument lie
+    in an array of its own.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        recurrence: Recurrence,
+        steps: int,
+        rows: int,
+        forward: "Run | None" = None,
+    ) -> None:
+        self.library, self.recurrence, self.steps, self.rows = library, recurrence, steps, rows
+        self.described = description(library, recurrence, steps, rows, forward.described if forward else None)
+        self.primitive = Primitive(self.described)
+        self.memories: dict[str, Memory] = {}
+        self.views: dict[str, Array] = {}
+        self.serial = -1
+        self.bytes = 0
+        self.is_gradient = gradient = forward is not None
+        for slot in recurrence.slots:
+            if slot not in recurrence.weights:
+                self.add(slot, forward)
+            if gradient:
+                self.add(f"diff_{slot}", None)
+        for slot in EXTRA:
+            if self.described.size(slot):
+                self.add(slot, forward if slot == "workspace" else None)
+        self.primitive.set({number_of(name): memory for name, memory in self.memories.items()})
+
+    def add(self, name: str, forward: "Run | None") -> None:
+        """Makes the memory of an argument; that of the forward pass is shared with it."""
+        if forward is not None:
+            self.memories[name] = forward.memories[name]
+            return
+        size = self.described.size(name)
+        self.bytes += size
+        wanted = self.described.wanted(name)
+        self.memories[name] = Memory.over(self.library, wanted, aligned(size))
+
+    def view(self, name: str) -> Array:
+        """The numbers of an argument as an array of its shape."""
+        if name not in self.views:
+            slot = name.removeprefix("diff_")
+            dtype = "float32" if slot != name else self.recurrence.dtype_of(slot)
+            shape = self.recurrence.shape(slot, self.steps, self.rows)
+            numbers = self.memories[name].array.view(dtype)
+            self.views[name] = numbers[: prod(shape)].reshape(shape)
+        return self.views[name]
+
+    def flat(self, name: str) -> Array:
+        """The same as [steps * rows, ...], for an argument that has steps."""
+        view = self.view(name)
+        return view.reshape(-1, view.shape[-1])
+
+    def bind(self, weights: "Packed", serial: int) -> None:
+        """Takes weights that lie in the formats that it wants."""
+        self.primitive.set({number_of(name): memory for name, memory in weights.memories.items()})
+        self.serial = serial
+
+    def run(self) -> None:
+        """Runs it on the present contents of its memories."""
+        self.primitive.run()
+
+    def run_on(self, arrays: Mapping[str, Array]) -> None:
+        """Runs it once with these arguments in the caller's arrays, which are C-contiguous."""
+        try:
+            for name, array in arrays.items():
+                self.memories[name].lend(array)
+            self.primitive.run()
+        finally:
+            for name in arrays:
+                self.memories[name].lend(self.memories[name].array)
+
+
+class Packed:
+    """Weights in the formats that a primitive wants."""
+
+    def __init__(self, run: Run, arrays: Mapping[str, Array]) -> None:
+        library, recurrence = run.library, run.recurrence
+        attribute = None
+        if recurrence.calibration is not None:
+            attribute = attributes(library, recurrence.calibration, own_scratchpad=False)
+        self.formats: dict[str, Owned] = {}
+        self.memories: dict[str, Memory] = {}
+        for name, array in arrays.items():
+            wanted = c_void_p(run.described.wanted(name))
+            own = Owned.made(library, "memory_desc", "dnnl_memory_desc_clone", wanted)
+            self.formats[name] = own
+            is_weight = name in FORMATTED
+            self.memories[name] = reordered(library, array, own, attribute if is_weight else None)
+
+    def fits(self, run: Run) -> bool:
+        """Whether a primitive wants the same formats."""
+        equal = run.library.functions.dnnl_memory_desc_equal
+        return all(equal(own.handle, run.described.wanted(name)) for name, own in self.formats.items())
+
+    @property
+    def bytes(self) -> int:
+        """How much memory the weights take."""
+        return sum(memory.array.size for memory in self.memories.values())

@@ -1,0 +1,133 @@
+"""A recurrence for oneDNN without the lengths of any call, and what its memories are with them."""
+
+from dataclasses import dataclass
+
+from stepnet.engines.calibration import Calibration
+from stepnet.engines.onednn.cells import CELLS, TRAINED, Cell
+from stepnet.engines.onednn.interface import ACTIVATIONS, DIRECTIONS
+from stepnet.engines.onednn.library import Library
+
+Shape = tuple[int, ...]
+
+OPTIONAL = {"weights_peephole": "peephole", "weights_projection": "projected"}
+"""Memories that there are only where a recurrence has this field."""
+
+STATES = {"src_iter", "dst_iter", "src_iter_c", "dst_iter_c"}
+LOW = {
+    "src_layer",
+    "src_iter",
+    "attention",
+    "weights_layer",
+    "weights_iter",
+    "weights_projection",
+    "dst_layer",
+    "dst_iter",
+}
+"""Memories in a half's dtype; the cell c, biases and peepholes are float32."""
+QUANTIZED = {"src_layer": "uint8", "weights_layer": "int8", "weights_iter": "int8"}
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """A recurrence of one layer: everything about it but its numbers, and the lengths of a call.
+
+    Attributes:
+        cell: A name in `cells.CELLS`.
+        inputs: How many features a step has.
+        hidden: How many units there are.
+        projected: How many numbers h has after the projection of an LSTM; 0 for none.
+        activation: Of the cell "rnn": tanh, relu or sigmoid.
+        peephole: Whether an LSTM has peepholes.
+        dtype: float32, bfloat16, float16, or int8 with a calibration.
+        direction: left2right, right2left, or both with their outputs in "concat" or "sum".
+        training: Whether what a gradient needs is kept.
+        calibration: The scales of int8.
+    """
+
+    cell: str
+    inputs: int
+    hidden: int
+    projected: int = 0
+    activation: str = "tanh"
+    peephole: bool = False
+    dtype: str = "float32"
+    direction: str = "left2right"
+    training: bool = False
+    calibration: Calibration | None = None
+
+    @property
+    def row(self) -> Cell:
+        """The cell's row."""
+        return CELLS[self.cell]
+
+    @property
+    def output(self) -> int:
+        """How many numbers h has."""
+        return self.projected or self.hidden
+
+    @property
+    def directions(self) -> int:
+        """1, or 2 for both."""
+        return 2 if self.direction in ("concat", "sum") else 1
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The memories that there are, in the order of oneDNN's functions."""
+        return tuple(s for s in self.row.slots if s not in OPTIONAL or getattr(self, OPTIONAL[s]))
+
+    @property
+    def weights(self) -> tuple[str, ...]:
+        """The memories that are parameters."""
+        return tuple(slot for slot in self.slots if slot.startswith("weights") or slot == "bias")
+
+    def shape(self, slot: str, steps: int, rows: int) -> Shape:
+        """The shape of a memory, all axes as oneDNN names them: time, batch; layer, direction, gate."""
+        both, gates = self.directions, len(self.row.gates)
+        width = self.output * (2 if self.direction == "concat" else 1)
+        return {
+            "src_layer": (steps, rows, self.inputs),
+            "attention": (steps, rows, 1),
+            "dst_layer": (steps, rows, width),
+            "src_iter": (1, both, rows, self.output),
+            "dst_iter": (1, both, rows, self.output),
+            "src_iter_c": (1, both, rows, self.hidden),
+            "dst_iter_c": (1, both, rows, self.hidden),
+            "weights_layer": (1, both, self.inputs, gates, self.hidden),
+            "weights_iter": (1, both, self.output, gates, self.hidden),
+            "weights_peephole": (1, both, 3, self.hidden),
+            "weights_projection": (1, both, self.hidden, self.output),
+            "bias": (1, both, self.row.biases, self.hidden),
+        }[slot]
+
+    def dtype_of(self, slot: str) -> str:
+        """The dtype of a memory."""
+        if self.dtype == "int8":
+            return QUANTIZED.get(slot, "float32")
+        return self.dtype if slot in LOW else "float32"
+
+    def refuse(self, library: Library) -> str | None:
+        """The reason why the library has no such recurrence; None if it has."""
+        row = self.row
+        dtypes = [dtype for dtype in row.dtypes if not self.training or dtype in TRAINED]
+        if self.dtype not in dtypes:
+            way = "gradients of the cell" if self.training else "the cell"
+            return f"oneDNN has {way} {self.cell} in {', '.join(dtypes)}, not in {self.dtype}"
+        if self.dtype != "float32" and self.projected:
+            return f"a projection is run in float32, not in {self.dtype}"
+        if self.dtype == "int8" and self.peephole:
+            return "oneDNN has no peepholes in int8"
+        if self.dtype == "int8" and self.calibration is None:
+            return "int8 needs a calibration, which samples give"
+        if row.one_direction and self.direction != "left2right":
+            return f"oneDNN runs the cell {self.cell} from left to right alone"
+        if self.cell == "rnn" and self.activation not in ACTIVATIONS:
+            return f"oneDNN has the activations {', '.join(ACTIVATIONS)}, not {self.activation}"
+        if self.direction not in DIRECTIONS:
+            return f"direction is one of {', '.join(DIRECTIONS)}, not {self.direction}"
+        return library.lacks(self.dtype)
+
+    def __str__(self) -> str:
+        further = [f"{self.inputs} inputs", f"{self.hidden} units", self.dtype, self.direction]
+        further += [f"projected to {self.projected}"] * bool(self.projected) + ["peepholes"] * self.peephole
+        further += ["training"] * self.training
+        return f"{self.cell} ({', '.join(further)})"

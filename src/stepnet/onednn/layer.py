@@ -1,0 +1,417 @@
+"""One recurrence with its weights, on oneDNN; on the engine llvm where oneDNN has no such activations."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import ml_dtypes
+import numpy as np
+
+from stepnet.engines.calibration import Calibration, data_scale, weight_scales
+from stepnet.engines.onednn.library import Library, library
+from stepnet.engines.onednn.recurrence import Recurrence
+from stepnet.engines.onednn.run import ran
+from stepnet.engines.onednn.training import Tape, Tapes, recorded
+from stepnet.engines.onednn.weights import Weights
+from stepnet.errors import ConversionError, InputError, RefusedError
+from stepnet.layout import registry
+from stepnet.layout.arguments import as_arrays, one_dtype
+from stepnet.layout.convert import RangeError, convert
+from stepnet.layout.layers import layers
+from stepnet.layout.solve import sizes_of
+from stepnet.onednn.accuracy import Accuracy, compared
+from stepnet.onednn.sequences import Sequences, check_float, state
+from stepnet.rnn.recurrence import RNN
+from stepnet.values.arguments import choice, flag
+from stepnet.values.once import computed_once
+
+Array = np.ndarray
+
+TARGETS = (
+    ("rnn", "", "onednn.rnn", "rnn"),
+    ("gru", "before", "onednn.gru", "gru"),
+    ("gru", "after", "onednn.lbr_gru", "lbr_gru"),
+    ("lstm", "", "onednn.lstm", "lstm"),
+    ("lstm", "", "onednn.lstm_peephole", "lstm"),
+    ("lstm", "", "onednn.lstm_projection", "lstm"),
+)
+"""Per cell, and reset of a GRU, the layouts that oneDNN's recurrences take, and their cells, the plainest
+first.
+
+An LSTM is converted to the first that it fits; if it fits none, the reason is the plainest one's.
+"""
+
+DTYPES = ("float32", "bfloat16", "float16", "int8")
+CELLS = ("last", "all", "none")
+C_WHEN = "cell is 'last' (c at the end of each sequence), 'all' (at each step) or 'none'"
+
+
+@dataclass(frozen=True)
+class Source:
+    """The weights that a layer was made of: arrays in a layout, and what that leaves open."""
+
+    arrays: Mapping[str, Array]
+    layout: str
+    semantics: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """A recurrence on oneDNN: `outputs, final = layer(sequences)`. `stepnet.onednn.layer` makes one.
+
+    Attributes:
+        source: The weights as they were given.
+        library: oneDNN.
+        inputs: The features of a step.
+        states: The sizes of the memories, h or h and c.
+        recurrence: What runs on oneDNN; None where llvm runs.
+        weights: Its numbers.
+        layout: oneDNN's own layout of them.
+        reason: Why llvm runs; None where oneDNN does.
+        dtype: The dtype of the results.
+    """
+
+    source: Source
+    library: Library
+    inputs: int
+    states: tuple[int, ...]
+    recurrence: Recurrence | None
+    weights: Weights | None
+    layout: str
+    reason: str | None
+    dtype: np.dtype[Any]
+
+    @property
+    def engine(self) -> str:
+        """The engine that runs it: "onednn" or "llvm"."""
+        return "onednn" if self.reason is None else "llvm"
+
+    def __repr__(self) -> str:
+        return f"Layer({self.recurrence or f'{self.source.layout} on llvm: {self.reason}'})"
+
+    def __call__(
+        self, x: Any, h0: Any = None, c0: Any = None, *, reverse: bool = False, cell: str = "last"
+    ) -> tuple[Any, Any]:
+        """The outputs of each step, and the memory at the end of each sequence.
+
+        Args:
+            x: A `Ragged` of one level, or an array [batch, time, features].
+            h0: The memory h before the first step, [batch, hidden]; zeros by default.
+            c0: The memory c of an LSTM, likewise.
+            reverse: Whether each sequence runs from its own last step.
+            cell: Of an LSTM, when its memory c is wanted: "last", "all" or "none". oneDNN gives c at the end
+                of a primitive alone. So where lengths differ, "last" runs one primitive for each different
+                length, and "all" one for each step.
+
+        Returns:
+            The outputs in the form of `x`; with cell="all" a dict of "h" and "c". The final h [batch,
+            hidden]; of an LSTM a dict of "h" and, unless cell="none", "c".
+
+        Raises:
+            InputError: For arguments that do not fit.
+            LibraryError: Where oneDNN reports a failure.
+        """
+        reverse, cell = flag(reverse, "reverse"), choice(cell, C_WHEN, CELLS)
+        sequences = Sequences.of(x, self.inputs)
+        initial = self.initial(sequences, h0, c0)
+        if self.recurrence is None or self.weights is None:
+            return self.on_llvm(sequences, initial, reverse, cell)
+        is_lstm = len(self.states) > 1
+        made = ran(
+            self.library,
+            replace(self.recurrence, direction="right2left") if reverse else self.recurrence,
+            self.weights,
+            sequences.padding(reverse),
+            sequences.values,
+            initial,
+            last_c=is_lstm and cell != "none",
+            all_c=is_lstm and cell == "all",
+        )
+        outputs = sequences.like(self.result(made.outputs))
+        if not is_lstm:
+            return outputs, self.result(made.h)
+        if made.cells is not None:
+            outputs = {"h": outputs, "c": sequences.like(self.result(made.cells))}
+        final = {"h": made.h} if made.c is None else {"h": made.h, "c": made.c}
+        return outputs, {name: self.result(value) for name, value in final.items()}
+
+    def vjp(
+        self, x: Any, h0: Any = None, c0: Any = None, *, reverse: bool = False
+    ) -> tuple[Any, Any, "Pullback"]:
+        """Outputs and final memories, and a function that gives the gradients, by oneDNN's backward pass.
+
+        Args:
+            x: As in a call.
+            h0: As in a call.
+            c0: As in a call.
+            reverse: As in a call.
+
+        Returns:
+            The outputs and the final memories as a call gives them, and a `Pullback`.
+
+        Raises:
+            InputError: For arguments that do not fit.
+            RefusedError: Where llvm runs, and for float16 and int8.
+        """
+        reverse = flag(reverse, "reverse")
+        recurrence, weights = self.on_onednn("float32")
+        wanted = replace(recurrence, training=True, direction="right2left" if reverse else "left2right")
+        if reason := wanted.refuse(self.library):
+            raise RefusedError(f"onednn: {reason}")
+        sequences = Sequences.of(x, self.inputs)
+        initial = self.initial(sequences, h0, c0)
+        values = sequences.values.astype(np.float32, copy=False)
+        tape = recorded(self.library, wanted, weights, sequences.call, values, initial)
+        outputs = sequences.like(self.result(tape.made.outputs))
+        if len(self.states) == 1:
+            final: Any = self.result(tape.made.h)
+        else:
+            final = {"h": self.result(tape.made.h), "c": self.result(np.asarray(tape.made.c))}
+        return outputs, final, Pullback(self, sequences, tape)
+
+    def initial(self, sequences: Sequences, h0: Any, c0: Any) -> list[Array | None]:
+        """The memories before the first step, checked."""
+        rows = sequences.rows
+        initial = [state(h0, (rows, self.states[0]), "h0")]
+        if len(self.states) > 1:
+            initial.append(state(c0, (rows, self.states[1]), "c0"))
+        elif c0 is not None:
+            raise InputError("c0 is the memory c of an LSTM, and this recurrence has none")
+        return initial
+
+    def result(self, values: Array) -> Array:
+        """Results in their dtype."""
+        return values.astype(self.dtype, copy=False)
+
+    def on_llvm(
+        self, sequences: Sequences, initial: Sequence[Array | None], reverse: bool, cell: str
+    ) -> tuple[Any, Any]:
+        """The same on the engine llvm."""
+        is_lstm = len(self.states) > 1
+        if is_lstm and cell == "all":
+            raise RefusedError(f"c of each step is given by oneDNN alone, and llvm runs this: {self.reason}")
+        filled = [
+            np.zeros((sequences.rows, size), np.float32) if array is None else array
+            for array, size in zip(initial, self.states, strict=True)
+        ]
+        begin = dict(zip("hc", filled, strict=True)) if is_lstm else filled[0]
+        x = sequences.like(sequences.values.astype(np.float32, copy=False))
+        outputs, final = self.rnns[reverse](x, begin)
+        if is_lstm and cell == "none":
+            final = {"h": final["h"]}
+        return outputs, final
+
+    @computed_once
+    def rnns(self) -> "tuple[RNN, RNN]":
+        """The recurrence on llvm, in both directions."""
+        source = self.source
+        made: Any = tuple(
+            layers(
+                source.arrays,
+                source.layout,
+                semantics=source.semantics,
+                dtype="float32",
+                reverse=reverse,
+            )
+            for reverse in (False, True)
+        )
+        return made
+
+    def weights_gradient(self, gradients: Mapping[str, Array]) -> dict[str, Array]:
+        """Gradients in oneDNN's own layout, as those of the arrays that the layer was made of."""
+        source, (recurrence, _) = self.source, self.on_onednn("float32")
+        semantics: dict[str, Any] = {"target": dict(source.semantics)}
+        if recurrence.cell == "rnn":
+            semantics["candidate_activation"] = recurrence.activation
+        made = convert(gradients, self.layout, source.layout, kind="gradient", semantics=semantics).arrays
+        return {name: made[name].reshape(array.shape) for name, array in source.arrays.items()}
+
+    def calibrate(self, samples: Sequence[Any], keep: float = 1.0) -> Calibration:
+        """The scales for int8: of the inputs from samples, of the weights from themselves.
+
+        Args:
+            samples: `Ragged`s or arrays [batch, time, features], such as those that will run.
+            keep: The part of the inputs' numbers that lies within the scale. With 0.999 the largest of a
+                thousand saturate, and the others are finer for it.
+
+        Raises:
+            InputError: For samples without steps, and for NaN and infinity.
+            RefusedError: For a recurrence that oneDNN does not have in int8.
+        """
+        _, weights = self.on_onednn("int8")
+        both = [weights.arrays[name] for name in ("weights_layer", "weights_iter")]
+        values = [Sequences.of(sample, self.inputs).values for sample in samples]
+        scale, shift = data_scale(values, keep)
+        return Calibration(scale, shift, weight_scales(both, self.library.largest_weight))
+
+    def in_dtype(self, dtype: str, calibration: Calibration | None = None) -> "Layer":
+        """The same recurrence in another dtype of oneDNN's: float32, bfloat16, float16 or int8.
+
+        Raises:
+            InputError: For another dtype.
+            RefusedError: For one that this recurrence or this processor does not have, with the reason.
+        """
+        recurrence, weights = self.on_onednn(dtype)
+        if calibration is not None and dtype != "int8":
+            raise InputError(f"calibration= is for dtype='int8', and dtype is {dtype!r}")
+        wanted = replace(recurrence, dtype=dtype, calibration=calibration)
+        reason = wanted.refuse(self.library)
+        if reason is not None:
+            raise RefusedError(f"onednn: {reason}")
+        if calibration is not None and len(calibration.weights) != len(wanted.row.gates) * wanted.hidden:
+            raise InputError(
+                f"the calibration has {len(calibration.weights)} scales of weights, and there are "
+                f"{len(wanted.row.gates)} gates of {wanted.hidden} units"
+            )
+        return replace(self, recurrence=wanted, weights=Weights(weights.arrays))
+
+    def on_onednn(self, dtype: str) -> tuple[Recurrence, Weights]:
+        """What runs on oneDNN; raises `RefusedError` where llvm runs."""
+        choice(dtype, f"dtype is one of {', '.join(DTYPES)}", DTYPES)
+        if self.recurrence is None or self.weights is None:
+            raise RefusedError(f"onednn: there is no {dtype} of what llvm runs: {self.reason}")
+        return self.recurrence, self.weights
+
+    def accuracy(self, samples: Sequence[Any], reverse: bool = False) -> Accuracy:
+        """How far the outputs for samples are from those of float32. See `Accuracy`."""
+        recurrence, _ = self.on_onednn("float32")
+        whole = self.in_dtype("float32")
+        pairs = [
+            tuple(np.asarray(getattr(made, "values", made), np.float32) for made in both)
+            for both in (
+                (low(sample, reverse=reverse, cell="none")[0] for low in (self, whole)) for sample in samples
+            )
+        ]
+        step = recurrence.calibration.step if recurrence.calibration else float(eps(recurrence.dtype))
+        return compared(recurrence.dtype, step, [(low, right) for low, right in pairs])
+
+
+@dataclass(frozen=True, eq=False)
+class Pullback:
+    """The gradients of a run: `pullback(d_outputs, d_final)`, once."""
+
+    layer: Layer
+    sequences: Sequences
+    tape: Tape | Tapes
+
+    def __call__(self, outputs: Any = None, final: Any = None) -> dict[str, Any]:
+        """The gradients of a sum of products with `outputs` and `final`; None for zeros.
+
+        Args:
+            outputs: In the form of the outputs.
+            final: [batch, hidden]; of an LSTM a dict with "h", "c" or both.
+
+        Returns:
+            A dict: "x" in the form of x, "h0", of an LSTM "c0", and "weights", by the names and in the layout
+            of the weights that the layer was made of.
+
+        Raises:
+            InputError: For arrays of another shape, and for a second call.
+        """
+        shape = (len(self.sequences.values), self.layer.states[0])
+        given = getattr(outputs, "values", outputs)
+        if given is not None:
+            given = np.asarray(given, np.float32)
+            if given.size != shape[0] * shape[1]:
+                raise InputError(
+                    f"the gradient of the outputs has shape {given.shape}, and must have {shape}"
+                )
+            given = np.ascontiguousarray(given.reshape(shape))
+        last = cast("dict[str, Any]", final) if isinstance(final, dict) else {"h": final}
+        names = "hc"[: len(self.layer.states)]
+        ends = [
+            state(last.get(name), (self.sequences.rows, size), f"the gradient of {name}")
+            for name, size in zip(names, self.layer.states, strict=True)
+        ]
+        made = self.tape.backward(given, ends[0], ends[1] if len(ends) > 1 else None)
+        results: dict[str, Any] = {"x": self.sequences.like(made.x), "h0": made.h}
+        if made.c is not None:
+            results["c0"] = made.c
+        return results | {"weights": self.layer.weights_gradient(made.weights)}
+
+
+def eps(dtype: str) -> Any:
+    """The distance from 1 to the next number."""
+    finfo: Any = ml_dtypes.finfo
+    return finfo(dtype).eps
+
+
+def layer(
+    arrays: Mapping[str, Any],
+    layout: str,
+    *,
+    semantics: Mapping[str, Any] | None = None,
+    dtype: str | None = None,
+    calibration: Calibration | None = None,
+    path: str | None = None,
+) -> Layer:
+    """One recurrence of weights in any layout, on oneDNN.
+
+    A function that oneDNN does not have, such as other activations, runs on the engine llvm, in float32.
+    `Layer.engine` says which runs, and `Layer.reason` why. The weights are copied.
+
+    Args:
+        arrays: Arrays by the framework's own names, of one layer and direction; see `stepnet.convert`.
+        layout: The name of their layout, such as "torch.gru" or "paddle.fusion_gru".
+        semantics: What the layout leaves open, by field of `Semantics`.
+        dtype: float32, bfloat16, float16, or int8 with a calibration; by default that of the arrays.
+        calibration: The scales of int8; `Layer.calibrate` makes them from samples.
+        path: The library; by default the one of STEPNET_ONEDNN, or the one that is installed.
+
+    Raises:
+        LayoutError: For arrays that do not fit the layout, and for what is left open.
+        InputError: For float64 weights: oneDNN computes in float32 and less.
+        LibraryError: Without oneDNN.
+        RefusedError: For a dtype that this recurrence or this processor does not have.
+    """
+    loaded = library(path)
+    own = {name: np.array(array) for name, array in as_arrays(arrays).items()}
+    source = Source(own, layout, dict(semantics or {}))
+    for name, array in own.items():
+        check_float(array, name)
+    given = one_dtype(own).name
+    made, reason = converted(source)
+    record = registry.record(layout)
+    sizes = sizes_of(record, {name: array.shape for name, array in own.items()}, None)
+    if (sizes.layers, sizes.directions) != (1, 1):
+        raise InputError("a layer on oneDNN is of one layer and direction; make one for each")
+    states = (sizes.output, sizes.hidden)[: 1 + (record.cell == "lstm")]
+    if made is None:
+        whole = Layer(source, loaded, sizes.inputs, states, None, None, "", reason, np.dtype("float32"))
+        return whole if dtype in (None, "float32") else whole.in_dtype(dtype, calibration)
+    recurrence, weights, own_layout = made
+    result = np.dtype(given if dtype is None else "float32")
+    whole = Layer(source, loaded, sizes.inputs, states, recurrence, weights, own_layout, None, result)
+    wanted = dtype or given
+    return whole if wanted == "float32" and calibration is None else whole.in_dtype(wanted, calibration)
+
+
+def converted(source: Source) -> tuple[tuple[Recurrence, Weights, str] | None, str | None]:
+    """The recurrence and its weights in oneDNN's own layout; None, and the reason, where there is none."""
+    record = registry.record(source.layout)
+    meaning, reason = record.settled(source.semantics), None
+    for cell, reset, target, kind in TARGETS:
+        if (cell, reset or meaning.reset) != (meaning.cell, meaning.reset):
+            continue
+        try:
+            conversion = convert(
+                source.arrays, source.layout, target, semantics=source.semantics, dtype="float32"
+            )
+        except RangeError:
+            raise
+        except ConversionError as error:
+            reason = reason or str(error)
+            continue
+        arrays = conversion.arrays
+        _, _, inputs, _, hidden = arrays["weights_layer"].shape
+        projected = arrays["weights_projection"].shape[3] if "weights_projection" in arrays else 0
+        recurrence = Recurrence(
+            kind,
+            inputs,
+            hidden,
+            projected,
+            conversion.report.target_semantics.candidate_activation if kind == "rnn" else "tanh",
+            "weights_peephole" in arrays,
+        )
+        return (recurrence, Weights.of(recurrence, arrays), target), None
+    return None, reason or f"oneDNN has no cell like that of {source.layout}"

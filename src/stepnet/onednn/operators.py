@@ -1,0 +1,410 @@
+"""The operators fusion_gru, multi_gru and fusion_lstm, with the arguments and weights that Paddle has.
+
+    weight_x   [inputs, 3 hidden]   the gates u|r|c, the update gate first; of an LSTM 4, c|i|f|o
+    weight_h   [hidden, 3 hidden]   of a GRU the memory of [hidden, 2 hidden], u|r, with [hidden, hidden], c,
+                                    behind it; of an LSTM [hidden, 4 hidden], c|i|f|o
+    bias       [1, 3 hidden]        of an LSTM [1, 4 hidden]; with peepholes [1, 7 hidden], i|f|o behind
+
+origin_mode: whether the update gate keeps the memory, h' = u h + (1 - u) c, as oneDNN has it. By default it
+writes, h' = (1 - u) h + u c: then the weights of the gate change their sign, as 1 - s(a) = s(-a).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from stepnet.engines.calibration import Calibration
+from stepnet.errors import InputError, named
+from stepnet.onednn.kept import kept
+from stepnet.onednn.layer import Layer, layer
+from stepnet.values.arguments import array_of, choice, flag
+
+Array = np.ndarray
+
+ACTIVATIONS = {"sigmoid": "sigmoid", "tanh": "tanh", "relu": "relu", "identity": "linear", "linear": "linear"}
+"""Paddle's names of activations, and stepnet's."""
+
+
+def activation(name: Any, what: str) -> str:
+    """stepnet's name of an activation; raises `InputError` for an unknown one."""
+    return ACTIVATIONS[choice(name, f"{what} is one of {', '.join(ACTIVATIONS)}", ACTIVATIONS)]
+
+
+def weights_of(
+    weight_x: Any, weight_h: Any, bias: Any, gates: int, biases: tuple[int, ...]
+) -> dict[str, Array]:
+    """The weights by Paddle's names, with their shapes checked. biases: how many blocks a bias may have."""
+    given = {"weight_x": weight_x, "weight_h": weight_h} | ({} if bias is None else {"bias": bias})
+    arrays = {name: array_of(value, name) for name, value in given.items()}
+    shapes = {name: array.shape for name, array in arrays.items()}
+    hidden = shapes["weight_h"][0] if len(shapes["weight_h"]) == 2 else 0
+    right = hidden > 0 and shapes["weight_h"] == (hidden, gates * hidden)
+    right = right and len(shapes["weight_x"]) == 2 and shapes["weight_x"][1] == gates * hidden
+    if not right:
+        raise InputError(
+            f"weight_x and weight_h have shapes {shapes['weight_x']} and {shapes['weight_h']}, and must have "
+            f"[inputs, {gates} hidden] and [hidden, {gates} hidden]"
+        )
+    if bias is not None:
+        sizes = [blocks * hidden for blocks in biases]
+        if arrays["bias"].size not in sizes:
+            raise InputError(
+                f"bias has shape {shapes['bias']}, and must have {' or '.join(map(str, sizes))} numbers"
+            )
+        arrays["bias"] = arrays["bias"].reshape(1, -1)
+    return {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+
+
+def gru_layer(
+    weight_x: Any,
+    weight_h: Any,
+    bias: Any = None,
+    *,
+    origin_mode: bool = False,
+    activation: str = "tanh",
+    gate_activation: str = "sigmoid",
+    dtype: str | None = None,
+    calibration: Calibration | None = None,
+    library: str | None = None,
+) -> Layer:
+    """The recurrence of `fusion_gru`, with copies of its weights, to be called again and again.
+
+    The arguments are those of `fusion_gru`. It is for weights that do not change: a call compares nothing.
+
+    Raises:
+        InputError, LibraryError, RefusedError: As `fusion_gru`.
+    """
+    arrays = weights_of(weight_x, weight_h, bias, 3, (3,))
+    semantics = gru_semantics(origin_mode, activation, gate_activation)
+    return gru(arrays, semantics, dtype, calibration, library)
+
+
+def gru_semantics(origin_mode: Any, candidate: Any, gates: Any) -> dict[str, Any]:
+    """What a GRU's arguments say of its function."""
+    return {
+        "update": "keep" if flag(origin_mode, "origin_mode") else "write",
+        "candidate_activation": activation(candidate, "activation"),
+        "gate_activation": activation(gates, "gate_activation"),
+    }
+
+
+def gru(
+    arrays: Mapping[str, Array],
+    semantics: Mapping[str, Any],
+    dtype: str | None,
+    calibration: Calibration | None,
+    library: str | None,
+) -> Layer:
+    """A layer of the weights of a GRU."""
+    names = {"weight_x": "WeightX", "weight_h": "WeightH", "bias": "Bias"}
+    renamed = {names[name]: array for name, array in arrays.items()}
+    return layer(
+        renamed,
+        "paddle.fusion_gru",
+        semantics=semantics,
+        dtype=dtype,
+        calibration=calibration,
+        path=library,
+    )
+
+
+def lstm(
+    arrays: Mapping[str, Array],
+    semantics: Mapping[str, Any],
+    dtype: str | None,
+    calibration: Calibration | None,
+    library: str | None,
+) -> Layer:
+    """A layer of the weights of an LSTM."""
+    hidden = arrays["weight_h"].shape[0]
+    bias = arrays.get("bias", np.zeros((1, 4 * hidden), arrays["weight_h"].dtype))
+    peepholes = "" if bias.size > 4 * hidden else "_no_peepholes"
+    renamed = {"fc/Weight": arrays["weight_x"], "Weight": arrays["weight_h"], "Bias": bias}
+    return layer(
+        renamed,
+        f"paddle.dynamic_lstm{peepholes}",
+        semantics=semantics,
+        dtype=dtype,
+        calibration=calibration,
+        path=library,
+    )
+
+
+MAKERS = {"gru": gru, "lstm": lstm}
+
+
+def kept_layer(
+    kind: str,
+    arrays: dict[str, Array],
+    semantics: Mapping[str, Any],
+    dtype: str | None,
+    calibration: Calibration | None,
+    library: str | None,
+) -> Layer:
+    """The layer of these arguments: the one that was made of the same numbers before, or a new one."""
+    settings = (kind, tuple(semantics.items()), dtype, calibration, library)
+    return kept(settings, arrays, lambda own: MAKERS[kind](own, semantics, dtype, calibration, library))
+
+
+def fusion_gru(
+    x: Any,
+    h0: Any,
+    weight_x: Any,
+    weight_h: Any,
+    bias: Any = None,
+    *,
+    is_reverse: bool = False,
+    origin_mode: bool = False,
+    activation: str = "tanh",
+    gate_activation: str = "sigmoid",
+    dtype: str | None = None,
+    calibration: Calibration | None = None,
+    library: str | None = None,
+) -> tuple[Any, Array]:
+    """A GRU with its reset before the recurrent product, over ragged sequences: `outputs, final`.
+
+    Weights that were changed in place since the last call are seen: they are compared with copies.
+
+    Args:
+        x: A `Ragged` [total, inputs] of one level, or an array [batch, time, inputs]; float32, or half
+            precision.
+        h0: The memory before the first step, [batch, hidden]; None for zeros.
+        weight_x: [inputs, 3 hidden], the gates u|r|c side by side.
+        weight_h: [hidden, 3 hidden], whose memory is [hidden, 2 hidden], u|r, with [hidden, hidden], c,
+            behind.
+        bias: [1, 3 hidden] or [3 hidden]; None for none.
+        is_reverse: Whether each sequence runs from its own last step.
+        origin_mode: Whether the update gate keeps the memory: h' = u h + (1 - u) c. By default it writes.
+        activation: Of the candidate c. Anything but "tanh" runs on the engine llvm.
+        gate_activation: Of the gates. Anything but "sigmoid" runs on the engine llvm.
+        dtype: The dtype that oneDNN computes in: float32, bfloat16, float16, or int8 with a calibration; by
+            default that of the weights.
+        calibration: The scales of int8; see `calibrate`.
+        library: The path of the library; by default that of STEPNET_ONEDNN, or the one that is installed.
+
+    Returns:
+        The outputs in the form of `x`, and h at the end of each sequence, [batch, hidden].
+
+    Raises:
+        InputError: For arguments that do not fit.
+        LibraryError: Without oneDNN, and where it reports a failure.
+        RefusedError: For a dtype that this processor does not have.
+
+    >>> import numpy as np
+    >>> import stepnet as sn
+    >>> from stepnet.onednn import fusion_gru
+    >>> x = sn.Ragged.from_list([np.ones((2, 1), "float32"), np.ones((3, 1), "float32")])
+    >>> weight_x, weight_h = np.ones((1, 6), "float32"), np.zeros((2, 6), "float32")
+    >>> outputs, final = fusion_gru(x, None, weight_x, weight_h)
+    >>> final.round(3)
+    array([[0.707, 0.707],
+           [0.747, 0.747]], dtype=float32)
+    """
+    arrays = weights_of(weight_x, weight_h, bias, 3, (3,))
+    semantics = gru_semantics(origin_mode, activation, gate_activation)
+    run = kept_layer("gru", arrays, semantics, dtype, calibration, library)
+    return run(x, h0, reverse=flag(is_reverse, "is_reverse"))
+
+
+def lstm_layer(
+    weight_x: Any,
+    weight_h: Any,
+    bias: Any = None,
+    *,
+    gate_activation: str = "sigmoid",
+    cell_activation: str = "tanh",
+    candidate_activation: str = "tanh",
+    dtype: str | None = None,
+    calibration: Calibration | None = None,
+    library: str | None = None,
+) -> Layer:
+    """The recurrence of `fusion_lstm`, with copies of its weights, to be called again and again.
+
+    The arguments are those of `fusion_lstm`.
+
+    Raises:
+        InputError, LibraryError, RefusedError: As `fusion_lstm`.
+    """
+    arrays = weights_of(weight_x, weight_h, bias, 4, (4, 7))
+    semantics = lstm_semantics(gate_activation, cell_activation, candidate_activation)
+    return lstm(arrays, semantics, dtype, calibration, library)
+
+
+def lstm_semantics(gates: Any, output: Any, candidate: Any) -> dict[str, Any]:
+    """What an LSTM's arguments say of its function."""
+    return {
+        "gate_activation": activation(gates, "gate_activation"),
+        "output_activation": activation(output, "cell_activation"),
+        "candidate_activation": activation(candidate, "candidate_activation"),
+    }
+
+
+def fusion_lstm(
+    x: Any,
+    h0: Any,
+    c0: Any,
+    weight_x: Any,
+    weight_h: Any,
+    bias: Any = None,
+    *,
+    is_reverse: bool = False,
+    use_peepholes: bool | None = None,
+    gate_activation: str = "sigmoid",
+    cell_activation: str = "tanh",
+    candidate_activation: str = "tanh",
+    cell: str = "last",
+    dtype: str | None = None,
+    calibration: Calibration | None = None,
+    library: str | None = None,
+) -> tuple[Any, dict[str, Array]]:
+    """An LSTM over ragged sequences: `outputs, final`, with final["h"] and final["c"].
+
+    Args:
+        x: As of `fusion_gru`.
+        h0: The memory h before the first step, [batch, hidden]; None for zeros.
+        c0: The memory c, likewise.
+        weight_x: [inputs, 4 hidden], the gates c|i|f|o side by side.
+        weight_h: [hidden, 4 hidden], likewise.
+        bias: [1, 4 hidden]; with peepholes [1, 7 hidden], those of i|f|o behind; None for none.
+        is_reverse: Whether each sequence runs from its own last step.
+        use_peepholes: Whether there are peepholes; by default the size of the bias says so.
+        gate_activation: Of the gates. Anything but "sigmoid" runs on the engine llvm.
+        cell_activation: Of c on its way to the output. Anything but "tanh" runs on llvm.
+        candidate_activation: Of the candidate. Anything but "tanh" runs on llvm.
+        cell: When c is wanted: "last", "all" or "none"; see `Layer`.
+        dtype: As of `fusion_gru`.
+        calibration: As of `fusion_gru`.
+        library: As of `fusion_gru`.
+
+    Returns:
+        The outputs in the form of `x`, with cell="all" a dict of "h" and "c"; and the final memories.
+
+    Raises:
+        InputError: For arguments that do not fit.
+        LibraryError: Without oneDNN, and where it reports a failure.
+        RefusedError: For a dtype that this recurrence or this processor does not have.
+    """
+    blocks = (4, 7) if use_peepholes is None else (7,) if flag(use_peepholes, "use_peepholes") else (4, 7)
+    arrays = weights_of(weight_x, weight_h, bias, 4, blocks)
+    if use_peepholes is False and bias is not None:
+        arrays["bias"] = np.ascontiguousarray(arrays["bias"][:, : 4 * arrays["weight_h"].shape[0]])
+    semantics = lstm_semantics(gate_activation, cell_activation, candidate_activation)
+    run = kept_layer("lstm", arrays, semantics, dtype, calibration, library)
+    return run(x, h0, c0, reverse=flag(is_reverse, "is_reverse"), cell=cell)
+
+
+def multi_gru(
+    x: Any,
+    weights_x: Sequence[Any],
+    weights_h: Sequence[Any],
+    biases: Sequence[Any] | None = None,
+    *,
+    origin_mode: bool = False,
+    activation: str = "tanh",
+    gate_activation: str = "sigmoid",
+    dtype: str | None = None,
+    calibrations: Sequence[Calibration] | None = None,
+    library: str | None = None,
+) -> tuple[Any, list[Array]]:
+    """A stack of bidirectional GRUs over ragged sequences; each layer joins its two directions.
+
+    Args:
+        x: As of `fusion_gru`.
+        weights_x: Two for each layer, forward and reverse; see `fusion_gru`. From the second layer on the
+            inputs are the outputs of the layer before: forward, then reverse.
+        weights_h: Likewise.
+        biases: Likewise, each an array or None; None for none at all.
+        origin_mode: As of `fusion_gru`.
+        activation: As of `fusion_gru`.
+        gate_activation: As of `fusion_gru`.
+        dtype: As of `fusion_gru`.
+        calibrations: The scales of int8, one for each direction of each layer; see `calibrate`.
+        library: As of `fusion_gru`.
+
+    Returns:
+        The outputs of the last layer in the form of `x`, and h at the end of each sequence, of each direction
+        of each layer.
+
+    Raises:
+        InputError: For arguments that do not fit, named by layer and direction.
+        LibraryError: Without oneDNN, and where it reports a failure.
+        RefusedError: For a dtype that this processor does not have.
+    """
+    count = len(weights_x)
+    listed = {
+        "weights_h": weights_h,
+        "biases": [None] * count if biases is None else biases,
+        "calibrations": [None] * count if calibrations is None else calibrations,
+    }
+    wrong = next((name for name, values in listed.items() if len(values) != count), None)
+    if not count or count % 2 or wrong is not None:
+        lengths = ", ".join(f"{name} {len(values)}" for name, values in listed.items())
+        raise InputError(f"two weights are for each layer; weights_x has {count}, {lengths}")
+    final: list[Array] = []
+    for place in range(0, count, 2):
+        outputs: list[Any] = []
+        for direction in (0, 1):
+            at = place + direction
+            with named(f"layer {place // 2}, {('forward', 'reverse')[direction]}"):
+                made, last = fusion_gru(
+                    x,
+                    None,
+                    weights_x[at],
+                    weights_h[at],
+                    listed["biases"][at],
+                    is_reverse=bool(direction),
+                    origin_mode=origin_mode,
+                    activation=activation,
+                    gate_activation=gate_activation,
+                    dtype=dtype,
+                    calibration=listed["calibrations"][at],
+                    library=library,
+                )
+            outputs.append(made)
+            final.append(last)
+        x = joined(outputs)
+    return x, final
+
+
+def joined(outputs: Sequence[Any]) -> Any:
+    """The features of several values of one form side by side."""
+    first = outputs[0]
+    if isinstance(first, np.ndarray):
+        return np.concatenate(outputs, axis=-1)
+    return first.with_values(np.concatenate([made.values for made in outputs], axis=-1))
+
+
+def calibrate(
+    samples: Sequence[Any],
+    weight_x: Any,
+    weight_h: Any,
+    bias: Any = None,
+    *,
+    keep: float = 1.0,
+    library: str | None = None,
+) -> Calibration:
+    """The scales with which a GRU, or an LSTM, runs in int8: of inputs from samples, of weights from
+    themselves.
+
+    Each unit of each gate has a scale for its weights. Inputs and memory share one scale and a shift, so that
+    they may be negative. What samples give is a plain value; see `Calibration`.
+
+    Args:
+        samples: Inputs such as those that will run, `Ragged`s or arrays [batch, time, inputs].
+        weight_x: As of `fusion_gru` or `fusion_lstm`.
+        weight_h: Likewise.
+        bias: Likewise.
+        keep: The part of the inputs' numbers that lies within the scale. With 0.999 the largest of a thousand
+            saturate, and the others are finer for it.
+        library: As of `fusion_gru`.
+
+    Raises:
+        InputError: For samples without steps, for NaN and infinity, and for weights that do not fit.
+        LibraryError: Without oneDNN.
+    """
+    shape = np.shape(weight_h)
+    is_lstm = len(shape) == 2 and shape[1] == 4 * shape[0]
+    make = lstm_layer if is_lstm else gru_layer
+    made = make(weight_x, weight_h, bias, dtype="float32", library=library)
+    return made.calibrate(samples, keep)

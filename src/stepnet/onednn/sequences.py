@@ -1,0 +1,89 @@
+"""Sequences in the form in which they are given, end to end, and results in the same form."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepnet.engines.base import Call
+from stepnet.engines.onednn.padding import Padding, padding_of
+from stepnet.errors import InputError
+from stepnet.ragged import Ragged
+from stepnet.values.arguments import array_of, shown
+
+Array = np.ndarray
+
+
+FLOATS = tuple(map(np.dtype, ("float32", "bfloat16", "float16")))
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Sequences end to end: their offsets, their values [total, features], and what they were given as."""
+
+    given: "Ragged | Array"
+    offsets: Array
+    values: Array
+
+    @classmethod
+    def of(cls, x: Any, features: int) -> "Sequences":
+        """Sequences of a Ragged, or of an array [batch, time, features].
+
+        Raises `InputError` for other shapes and dtypes.
+        """
+        given = x if isinstance(x, Ragged) else array_of(x, "x")
+        if isinstance(given, Ragged):
+            if len(given.offsets) != 1:
+                raise InputError(f"x has {given.levels} levels, and a recurrence runs over one: x.inner()")
+            offsets, values = given.offsets[0], given.values
+        elif given.ndim == 3:
+            rows, steps = (int(size) for size in given.shape[:2])
+            offsets = np.arange(0, rows * steps + 1, steps) if steps else np.zeros(rows + 1, np.int64)
+            values = given.reshape(rows * steps, given.shape[2])
+        else:
+            raise InputError(f"x is a Ragged or an array [batch, time, features], not {shown(given)}")
+        if values.shape[1:] != (features,):
+            raise InputError(
+                f"a step of x has shape {values.shape[1:]}, and the weights are for ({features},)"
+            )
+        check_float(values, "x")
+        return cls(given, offsets, np.ascontiguousarray(values))
+
+    @property
+    def rows(self) -> int:
+        """How many sequences there are."""
+        return len(self.offsets) - 1
+
+    @property
+    def call(self) -> Call:
+        """The call of an engine over them, without arrays."""
+        return Call((), self.offsets[:-1], np.diff(self.offsets), len(self.values), ())
+
+    def padding(self, reverse: bool) -> Padding:
+        """Where the steps lie in a padded array."""
+        return padding_of(self.offsets, reverse)
+
+    def like(self, values: Array) -> Any:
+        """Values of each step, [total, features], in the form in which the sequences were given."""
+        if isinstance(self.given, Ragged):
+            return self.given.with_values(values)
+        return values.reshape(*self.given.shape[:2], values.shape[-1])
+
+
+def check_float(array: Array, what: str) -> None:
+    """Raises `InputError` for what is not float32, float16 or bfloat16."""
+    if array.dtype not in FLOATS:
+        raise InputError(
+            f"{what} has dtype {array.dtype}, and oneDNN computes in float32 and less: .astype(np.float32)"
+        )
+
+
+def state(given: Any, shape: tuple[int, int], name: str) -> Array | None:
+    """A memory to begin with as float32; None for zeros."""
+    if given is None:
+        return None
+    array = array_of(given, name)
+    if array.shape != shape:
+        raise InputError(f"{name} has shape {array.shape}, and must have {shape}: one row per sequence")
+    check_float(array, name)
+    return np.ascontiguousarray(array, np.float32)

@@ -1,0 +1,216 @@
+"""Each of oneDNN's recurrences by itself: cells, directions, dtypes; what is refused, and how."""
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from oracle import sigmoid
+from tolerance import assert_close, distance
+
+from stepnet.engines.onednn.cells import CELLS
+from stepnet.engines.onednn.library import Library
+from stepnet.engines.onednn.padding import padding_of
+from stepnet.engines.onednn.primitives import Run
+from stepnet.engines.onednn.recurrence import Recurrence
+from stepnet.engines.onednn.run import ran
+from stepnet.engines.onednn.weights import Weights
+from stepnet.errors import InputError, RefusedError
+from stepnet.net.tolerance import tolerance
+
+Array = np.ndarray
+Arrays = dict[str, Array]
+ACTIVATIONS: dict[str, Any] = {"tanh": np.tanh, "relu": lambda a: np.maximum(a, 0), "sigmoid": sigmoid}
+
+
+def step(recurrence: Recurrence, w: Arrays, x: Array, h: Array, c: Array, a: Array) -> tuple[Array, Array]:
+    """One step of oneDNN's equations for all rows, in float64; w of one direction."""
+    from_x = np.einsum("ni,igh->gnh", x, w["weights_layer"])
+    from_h = np.einsum("ni,igh->gnh", h, w["weights_iter"])
+    b = w["bias"][:, None]
+    if recurrence.cell == "rnn":
+        return ACTIVATIONS[recurrence.activation](from_x[0] + from_h[0] + b[0]), c
+    if recurrence.cell == "lstm":
+        i, f, g, o = from_x + from_h + b
+        p_i, p_f, p_o = w.get("weights_peephole", np.zeros((3, recurrence.hidden)))
+        c = sigmoid(f + p_f * c) * c + sigmoid(i + p_i * c) * np.tanh(g)
+        h = sigmoid(o + p_o * c) * np.tanh(c)
+        return (h @ w["weights_projection"] if recurrence.projected else h), c
+    u, r = sigmoid(from_x[:2] + from_h[:2] + b[:2])
+    if recurrence.cell.endswith("augru"):
+        u = (1 - a) * u
+    if recurrence.cell.startswith("lbr"):
+        n = np.tanh(from_x[2] + b[2] + r * (from_h[2] + b[3]))
+    else:
+        n = np.tanh(from_x[2] + b[2] + (r * h) @ w["weights_iter"][:, 2])
+    return u * h + (1 - u) * n, c
+
+
+def right(recurrence: Recurrence, w: Arrays, inputs: Arrays) -> Arrays:
+    """What a primitive is to give: outputs, and the last memories of each direction."""
+    x = inputs["src_layer"].astype(np.float64)
+    made: list[Array] = []
+    last: list[tuple[Array, Array]] = []
+    for way in range(recurrence.directions):
+        own = {name: array[0, way].astype(np.float64) for name, array in w.items()}
+        h = inputs["src_iter"][0, way].astype(np.float64)
+        c = inputs["src_iter_c"][0, way].astype(np.float64) if "src_iter_c" in inputs else h
+        outputs = np.zeros((*x.shape[:2], recurrence.output))
+        backward = recurrence.direction == "right2left" or way == 1
+        for t in reversed(range(len(x))) if backward else range(len(x)):
+            a = inputs["attention"][t] if "attention" in inputs else np.zeros(1)
+            h, c = step(recurrence, own, x[t], h, c, a)
+            outputs[t] = h
+        made.append(outputs)
+        last.append((h, c))
+    joined = sum(made) if recurrence.direction == "sum" else np.concatenate(made, -1)
+    results = {"dst_layer": np.asarray(joined), "dst_iter": np.stack([h for h, _ in last])[None]}
+    return results | {"dst_iter_c": np.stack([c for _, c in last])[None]}
+
+
+def drawn(recurrence: Recurrence, steps: int, rows: int) -> tuple[Arrays, Arrays]:
+    """Random weights, and random inputs."""
+    random = np.random.default_rng(0)
+    slots = [slot for slot in recurrence.slots if not slot.startswith("dst")]
+    scale = 1 / np.sqrt(recurrence.hidden)
+    arrays = {s: (scale * random.normal(size=recurrence.shape(s, steps, rows))).astype("f4") for s in slots}
+    if "attention" in arrays:
+        arrays["attention"] = sigmoid(arrays["attention"])
+    weights = {name: arrays.pop(name) for name in recurrence.weights}
+    return weights, arrays
+
+
+def check(dnnl: Library, recurrence: Recurrence, steps: int = 4, rows: int = 3, roundings: int = 16) -> None:
+    """Runs a primitive and compares all that it gives."""
+    weights, inputs = drawn(recurrence, steps, rows)
+    run = Run(dnnl, recurrence, steps, rows)
+    Weights.of(recurrence, weights).bind(run)
+    for name, array in inputs.items():
+        run.view(name)[...] = array
+    run.run()
+    wanted = right(recurrence, weights, inputs)
+    width = recurrence.inputs + recurrence.hidden
+    bound = tolerance(recurrence.dtype, steps, width if recurrence.dtype == "float32" else 1, roundings)
+    for name in recurrence.slots:
+        if name.startswith("dst"):
+            away = distance(run.view(name), wanted[name])
+            assert away <= bound, f"{name} of {recurrence}: {away:.3g} away, where {bound:.3g} is allowed"
+
+
+def needs(dnnl: Library, dtype: str) -> None:
+    """Skips where the processor lacks a dtype."""
+    if reason := dnnl.lacks(dtype):
+        pytest.skip(reason)
+
+
+PLAIN = [
+    *(Recurrence("rnn", 3, 5, activation=name) for name in ACTIVATIONS),
+    Recurrence("lstm", 3, 5),
+    Recurrence("lstm", 3, 5, peephole=True),
+    Recurrence("lstm", 3, 5, projected=2),
+    Recurrence("lstm", 3, 5, projected=2, peephole=True),
+    Recurrence("gru", 3, 5),
+    Recurrence("lbr_gru", 3, 5),
+]
+WAYS = ["left2right", "right2left", "concat", "sum"]
+ATTENDED = [Recurrence("augru", 3, 5), Recurrence("lbr_augru", 3, 5)]
+
+
+@pytest.mark.parametrize("direction", WAYS)
+@pytest.mark.parametrize("recurrence", PLAIN, ids=str)
+@pytest.mark.parametrize("training", [False, True])
+def test_cells(dnnl: Library, recurrence: Recurrence, direction: str, training: bool):
+    check(dnnl, replace(recurrence, direction=direction, training=training))
+
+
+@pytest.mark.parametrize("recurrence", ATTENDED, ids=str)
+@pytest.mark.parametrize("training", [False, True])
+def test_attention(dnnl: Library, recurrence: Recurrence, training: bool):
+    check(dnnl, replace(recurrence, training=training))
+
+
+@pytest.mark.parametrize("lengths", [[2, 0, 5, 5], [4, 4], [3]], ids=str)
+@pytest.mark.parametrize("recurrence", ATTENDED, ids=str)
+def test_attention_over_ragged_sequences(dnnl: Library, recurrence: Recurrence, lengths: list[int]):
+    weights, inputs = drawn(recurrence, sum(lengths), 1)
+    x, attention = inputs["src_layer"][:, 0], inputs["attention"][:, 0]
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    numbers = Weights.of(recurrence, weights)
+    places = padding_of(offsets, False)
+    made = ran(dnnl, recurrence, numbers, places, x, attention=attention)
+    double = ran(dnnl, recurrence, numbers, places, x.astype("f8"), attention=attention.astype("f8"))
+    assert_close(double.outputs, made.outputs)
+    for row, (first, end) in enumerate(pairwise(offsets)):
+        alone = {
+            "src_layer": x[first:end, None],
+            "attention": attention[first:end, None],
+            "src_iter": np.zeros((1, 1, 1, recurrence.hidden)),
+        }
+        wanted = right(recurrence, weights, alone)
+        assert_close(made.outputs[first:end], wanted["dst_layer"][:, 0].astype("f4"), 5, 8)
+        assert_close(made.h[row], wanted["dst_iter"][0, 0, 0].astype("f4"), 5, 8)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("direction", WAYS)
+@pytest.mark.parametrize("recurrence", [r for r in (*PLAIN, *ATTENDED) if not r.projected], ids=str)
+def test_halves(dnnl: Library, recurrence: Recurrence, direction: str, dtype: str):
+    needs(dnnl, dtype)
+    if recurrence.row.one_direction and direction != "left2right":
+        pytest.skip("one direction alone")
+    check(dnnl, replace(recurrence, dtype=dtype, direction=direction), roundings=2)
+
+
+@pytest.mark.parametrize(("steps", "rows"), [(1, 1), (1, 7), (7, 1), (11, 13)])
+@pytest.mark.parametrize("recurrence", [*PLAIN, *ATTENDED], ids=str)
+def test_shapes(dnnl: Library, recurrence: Recurrence, steps: int, rows: int):
+    check(dnnl, replace(recurrence, inputs=7, hidden=17, projected=recurrence.projected and 11), steps, rows)
+
+
+REFUSED = {
+    "oneDNN has the cell lbr_gru in float32, bfloat16, float16, not in int8": Recurrence(
+        "lbr_gru", 3, 5, dtype="int8"
+    ),
+    "oneDNN has gradients of the cell gru in float32, bfloat16, not in float16": Recurrence(
+        "gru", 3, 5, dtype="float16", training=True
+    ),
+    "a projection is run in float32, not in bfloat16": Recurrence("lstm", 3, 5, 2, dtype="bfloat16"),
+    "oneDNN runs the cell augru from left to right alone": Recurrence("augru", 3, 5, direction="concat"),
+    "oneDNN has the activations relu, tanh, sigmoid, not elu": Recurrence("rnn", 3, 5, activation="elu"),
+    "int8 needs a calibration, which samples give": Recurrence("gru", 3, 5, dtype="int8"),
+    "direction is one of left2right, right2left, concat, sum, not up": Recurrence(
+        "gru", 3, 5, direction="up"
+    ),
+}
+
+
+@pytest.mark.parametrize(("reason", "recurrence"), REFUSED.items(), ids=REFUSED)
+def test_refused(dnnl: Library, reason: str, recurrence: Recurrence):
+    assert recurrence.refuse(dnnl) == reason
+    with pytest.raises(RefusedError, match="onednn: "):
+        Run(dnnl, recurrence, 2, 2)
+
+
+def test_an_instruction_set_that_is_missing(dnnl: Library):
+    old = replace(dnnl, isa=0x7)
+    assert old.lacks("bfloat16") == "this processor has no instructions for bfloat16 that oneDNN could use"
+    assert Recurrence("gru", 3, 5, dtype="float16").refuse(old) is not None
+    assert (old.largest_weight, replace(dnnl, isa=0x67).largest_weight) == (63, 127)
+
+
+def test_weights_of_the_wrong_shape():
+    recurrence = Recurrence("gru", 3, 5)
+    arrays = {name: np.zeros(recurrence.shape(name, 0, 0), "f4") for name in recurrence.weights}
+    assert (
+        Weights.of(recurrence, {**arrays, "bias": np.ones((1, 1, 3, 5))}).arrays["bias"].dtype == np.float32
+    )
+    with pytest.raises(InputError, match=r"weights_iter of gru .* is of shape \(5, 5\)"):
+        Weights.of(recurrence, {**arrays, "weights_iter": np.zeros((5, 5))})
+    with pytest.raises(InputError, match=r"weights_layer of gru .* is missing"):
+        Weights.of(recurrence, {"weights_iter": arrays["weights_iter"]})
+    assert not Weights.of(recurrence, {n: a for n, a in arrays.items() if n != "bias"}).arrays["bias"].any()
+
+
+def test_every_cell_has_its_row():
+    assert {cell.biases for cell in CELLS.values()} == {1, 3, 4}

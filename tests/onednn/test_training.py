@@ -1,0 +1,236 @@
+"""Gradients by oneDNN's backward pass beside torch's autograd in float64, step by step."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from oracle import Case, case
+from tolerance import assert_close
+
+import stepnet as sn
+from stepnet import onednn
+from stepnet.engines.onednn import training
+from stepnet.engines.onednn.library import Library
+from stepnet.errors import InputError, RefusedError
+from stepnet.net.tolerance import tolerance
+
+pytestmark = pytest.mark.usefixtures("dnnl")
+Array = np.ndarray
+Tensor = torch.Tensor
+
+
+def tensor(array: Any) -> Tensor:
+    return torch.tensor(np.asarray(array, np.float64), requires_grad=True)
+
+
+def gru_step(p: dict[str, Tensor], origin_mode: bool) -> Any:
+    d = p["WeightH"].shape[0]
+    flat = p["WeightH"].reshape(-1)
+    gates, candidate = flat[: 2 * d * d].reshape(d, 2 * d), flat[2 * d * d :].reshape(d, d)
+
+    def step(x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        a = x @ p["WeightX"] + p["Bias"][0]
+        u, r = torch.sigmoid(a[: 2 * d] + h @ gates).split(d)
+        n = torch.tanh(a[2 * d :] + (r * h) @ candidate)
+        return (u * h + (1 - u) * n if origin_mode else u * n + (1 - u) * h), c
+
+    return step
+
+
+def lstm_step(p: dict[str, Tensor], peepholes: bool) -> Any:
+    d = p["Weight"].shape[0]
+    b = p["Bias"][0]
+    p_i, p_f, p_o = b[4 * d :].split(d) if peepholes else (torch.zeros(d, dtype=torch.float64),) * 3
+
+    def step(x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        g, i, f, o = (x @ p["fc/Weight"] + h @ p["Weight"] + b[: 4 * d]).split(d)
+        c = torch.sigmoid(f + p_f * c) * c + torch.sigmoid(i + p_i * c) * torch.tanh(g)
+        return torch.sigmoid(o + p_o * c) * torch.tanh(c), c
+
+    return step
+
+
+def right(
+    inputs: Case, step: Any, weights: dict[str, Tensor], reverse: bool, drawn: dict[str, Any]
+) -> dict[str, Any]:
+    """The gradients by autograd."""
+    xs, h0, c0 = [tensor(x) for x in inputs.x], tensor(inputs.h0), tensor(inputs.c0)
+    loss = sum((0 * each.sum() for each in (*weights.values(), h0)), torch.zeros((), dtype=torch.float64))
+    for row, x in enumerate(xs):
+        h, c = h0[row], c0[row]
+        for t in reversed(range(len(x))) if reverse else range(len(x)):
+            h, c = step(x[t], h, c)
+            loss = loss + (torch.tensor(drawn["outputs"][row][t]) * h).sum()
+        loss = loss + (torch.tensor(drawn["h"][row]) * h).sum() + (torch.tensor(drawn["c"][row]) * c).sum()
+    wanted = [*xs, h0, c0, *weights.values()]
+    grads = torch.autograd.grad(loss, wanted, allow_unused=True)
+    arrays = [np.zeros(w.shape) if g is None else g.numpy() for w, g in zip(wanted, grads, strict=True)]
+    count = len(xs)
+    return {
+        "x": arrays[:count],
+        "h0": arrays[count],
+        "c0": arrays[count + 1],
+        "weights": dict(zip(weights, arrays[count + 2 :], strict=True)),
+    }
+
+
+def drawn_for(inputs: Case, with_c: bool) -> dict[str, Any]:
+    """Random gradients of the results."""
+    random = np.random.default_rng(9)
+    rows, hidden = len(inputs.x), inputs.hidden
+    return {
+        "outputs": [random.normal(size=(len(x), hidden)) for x in inputs.x],
+        "h": random.normal(size=(rows, hidden)),
+        "c": random.normal(size=(rows, hidden)) * with_c,
+    }
+
+
+def check(
+    layer: onednn.Layer, inputs: Case, step: Any, reverse: bool, is_lstm: bool, roundings: int = 16
+) -> None:
+    drawn = drawn_for(inputs, is_lstm)
+    begin = (inputs.h0, inputs.c0) if is_lstm else (inputs.h0,)
+    outputs, _, pullback = layer.vjp(inputs.ragged, *begin, reverse=reverse)
+    plain, _ = layer(inputs.ragged, *begin, reverse=reverse)
+    low = layer.recurrence is not None and layer.recurrence.dtype != "float32"
+    bound = {"length": 20, "width": 30, "dtype": "bfloat16" if low else "float32"}
+    assert_close(outputs.values, plain.values, **bound)
+    d_outputs = outputs.with_values(
+        np.concatenate([np.zeros((0, inputs.hidden)), *drawn["outputs"]]).astype("f4")
+    )
+    d_final = (
+        {"h": drawn["h"].astype("f4"), "c": drawn["c"].astype("f4")} if is_lstm else drawn["h"].astype("f4")
+    )
+    made = pullback(d_outputs, d_final)
+    weights = {name: tensor(array) for name, array in layer.source.arrays.items()}
+    wanted = right(inputs, step(weights), weights, reverse, drawn)
+    most = tolerance(
+        "bfloat16" if low else "float32", max(map(len, inputs.x), default=0) * len(inputs.x), 8, roundings
+    )
+
+    def near(ours: Array, theirs: Array, name: str) -> None:
+        assert ours.shape == theirs.shape
+        scale = max(1.0, float(np.abs(theirs).max(initial=0)))
+        away = np.abs(ours - theirs).max(initial=0) / scale
+        assert away <= most, f"{name}: {away:.3g} away, where {most:.3g} is allowed"
+
+    for ours, theirs in zip(made["x"].to_list(), wanted["x"], strict=True):
+        near(ours, theirs, "x")
+    for name in ("h0", "c0") if is_lstm else ("h0",):
+        near(made[name], wanted[name], name)
+    for name, theirs in wanted["weights"].items():
+        near(made["weights"][name], theirs, name)
+
+
+LENGTHS = [[2, 4, 3], [3], [4, 4], [2, 0, 4], [0, 0], [], [5, 5, 2, 2, 1], [1, 11, 7]]
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("origin_mode", [False, True])
+def test_gru(lengths: list[int], reverse: bool, origin_mode: bool):
+    inputs = case(lengths)
+    layer = onednn.gru_layer(inputs.weight_x, inputs.weight_h, inputs.bias, origin_mode=origin_mode)
+    check(layer, inputs, lambda p: gru_step(p, origin_mode), reverse, is_lstm=False)
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("biases", [4, 7])
+def test_lstm(lengths: list[int], reverse: bool, biases: int):
+    inputs = case(lengths, gates=4, biases=biases)
+    layer = onednn.lstm_layer(inputs.weight_x, inputs.weight_h, inputs.bias)
+    check(layer, inputs, lambda p: lstm_step(p, biases == 7), reverse, is_lstm=True)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_bfloat16(dnnl: Library, reverse: bool):
+    if reason := dnnl.lacks("bfloat16"):
+        pytest.skip(reason)
+    inputs = case([2, 4, 3], 6, 12)
+    layer = onednn.gru_layer(inputs.weight_x, inputs.weight_h, inputs.bias, dtype="bfloat16")
+    check(layer, inputs, lambda p: gru_step(p, False), reverse, is_lstm=False, roundings=1)
+
+
+TORCH = {
+    "torch.gru": torch.nn.GRU,
+    "torch.lstm": torch.nn.LSTM,
+    "torch.rnn": torch.nn.RNN,
+}
+
+
+@pytest.mark.parametrize("layout", TORCH)
+def test_layers_of_torch(layout: str):
+    """Gradients come back in the layout of the weights, both biases included."""
+    torch.manual_seed(0)
+    module: Any = TORCH[layout](3, 5, batch_first=True, dtype=torch.float64)
+    weights = {name: p.detach().numpy().astype("f4") for name, p in module.named_parameters()}
+    semantics = {"candidate_activation": "tanh"} if layout == "torch.rnn" else {}
+    layer = onednn.layer(weights, layout, semantics=semantics)
+    x = np.random.default_rng(0).normal(size=(4, 6, 3)).astype("f4")
+    given = torch.tensor(x, dtype=torch.float64, requires_grad=True)
+    theirs, _ = module(given)
+    outputs, _, pullback = layer.vjp(x)
+    assert_close(outputs, theirs.detach().numpy().astype("f4"), 6, 8)
+    d = np.random.default_rng(1).normal(size=outputs.shape).astype("f4")
+    (theirs * torch.tensor(d, dtype=torch.float64)).sum().backward()
+    made = pullback(d)
+    assert_close(made["x"], np.asarray(given.grad).astype("f4"), 24, 8)
+    for name, parameter in module.named_parameters():
+        assert_close(made["weights"][name], parameter.grad.numpy().astype("f4"), 24, 8)
+
+
+def test_a_second_pass_does_not_disturb_the_first():
+    """Two forward passes of the same shapes, then their gradients in either order."""
+    first, second = case([3, 2]), case([3, 2], seed=1)
+    layer = onednn.gru_layer(first.weight_x, first.weight_h, first.bias)
+    alone = [layer.vjp(each.ragged, each.h0) for each in (first, second)]
+    wanted = [pullback(outputs)["x"].values for outputs, _, pullback in alone]
+    both = [layer.vjp(each.ragged, each.h0) for each in (first, second)]
+    done = False
+    for place in (1, 0, 1):
+        if place == 1 and done:
+            both[1] = layer.vjp(second.ragged, second.h0)
+        np.testing.assert_array_equal(both[place][2](both[place][0])["x"].values, wanted[place])
+        done = True
+
+
+def test_primitives_of_gradients_are_used_again():
+    inputs = case([3, 2])
+    layer = onednn.gru_layer(inputs.weight_x, inputs.weight_h, inputs.bias)
+    for _ in range(3):
+        layer.vjp(inputs.ragged)[2]()
+    assert [len(listed) for listed in training.FREE.values()] == [1]
+
+
+def test_primitives_of_gradients_are_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(training, "MOST_KEYS", 2)
+    inputs = case([1])
+    layer = onednn.gru_layer(inputs.weight_x, inputs.weight_h, inputs.bias)
+    for length in (1, 2, 3, 4):
+        runs = [layer.vjp(case([length]).ragged)[2] for _ in range(training.MOST_FREE + 1)]
+        for run in runs:
+            run()
+    assert [len(listed) for listed in training.FREE.values()] == [training.MOST_FREE] * 2
+    onednn.clear()
+    assert not training.FREE
+
+
+def test_what_has_no_gradient():
+    inputs = case([2])
+    layer = onednn.gru_layer(inputs.weight_x, inputs.weight_h, inputs.bias)
+    low = layer.in_dtype("int8", layer.calibrate([inputs.ragged]))
+    with pytest.raises(RefusedError, match="gradients of the cell gru in float32, bfloat16, not in int8"):
+        low.vjp(inputs.ragged)
+    with pytest.raises(RefusedError, match="what llvm runs"):
+        onednn.gru_layer(inputs.weight_x, inputs.weight_h, activation="relu").vjp(inputs.ragged)
+    outputs, _, pullback = layer.vjp(inputs.ragged)
+    with pytest.raises(InputError, match="the gradient of the outputs has shape"):
+        pullback(np.zeros((3, 5), "f4"))
+    with pytest.raises(InputError, match="the gradient of h has shape"):
+        pullback(outputs, np.zeros((2, 5), "f4"))
+    pullback(outputs)
+    with pytest.raises(InputError, match="computed once"):
+        pullback(outputs)
+    assert isinstance(outputs, sn.Ragged)
