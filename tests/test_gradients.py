@@ -483,3 +483,11 @@ def test_a_view_of_an_input_that_is_saved_and_read_in_the_loop():
     assert_close(ours.inputs, theirs.inputs, 3)
     for name in params:
         assert_close(ours.params[name], theirs.params[name], 3)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_gradient_of_the_inputs_alone_where_no_memory_counts(reverse: bool):
+    layer = custom(without_memory, PARAMS, reverse=reverse)("float64")
+    x = sequences(3)
+    (outputs, _), backward = sn.vjp(layer)(x, wrt=("inputs",))
+    assert_close(backward(outputs).inputs.values, outputs.values @ layer.params["W"].T, 1, WIDTH)

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,24 @@ def test_accelerations_may_overlap():
         layer(x)
     assert counted.fast == 1
     outer.undo()
+    assert unpatched()
+
+
+def test_threads_begin_and_end_their_own():
+    def run() -> int:
+        missed = 0
+        for _ in range(1000):
+            with stepnet.keras.accelerate():
+                missed += unpatched()
+        return missed
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            assert sum(thread.result() for thread in [pool.submit(run) for _ in range(4)]) == 0
+    finally:
+        sys.setswitchinterval(before)
     assert unpatched()
 
 

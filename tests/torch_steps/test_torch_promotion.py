@@ -22,7 +22,7 @@ DTYPES = (torch.bool, torch.int32, torch.int64, torch.float32, torch.float64)
 UNARY = (
     "neg", "abs", "sign", "floor", "ceil", "round", "trunc", "exp", "expm1", "log", "log1p", "log2", "log10",
     "sqrt", "rsqrt", "reciprocal", "sin", "cos", "tan", "atan", "sinh", "cosh", "tanh", "sigmoid", "erf",
-    "relu", "isnan", "isinf", "logical_not", "clone", "alias", "lift_fresh_copy",
+    "relu", "isnan", "isinf", "logical_not", "clone", "alias", "detach", "lift_fresh_copy",
 )  # fmt: skip
 BINARY = (
     "add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "remainder.Tensor", "eq.Tensor", "ne.Tensor",

@@ -24,6 +24,23 @@ HELD_CHANGES = "the step changes a tensor that it closes over in place, .* or ca
 DEPENDS = "what is done depends on the number of rows, which a step does not know"
 NORM = torch.nn.BatchNorm1d(4)
 GRU = torch.nn.GRU(4, 4, batch_first=True)
+
+
+class Sign(torch.autograd.Function):
+    @staticmethod
+    def forward(*arguments: Any) -> Any:
+        return arguments[1].sign()
+
+    @staticmethod
+    def backward(*arguments: Any) -> Any:
+        return arguments[1]
+
+
+def without_gradients(x: Any) -> Any:
+    with torch.no_grad():
+        return x * 2
+
+
 REFUSED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "not in the table": (lambda x, h: x.cummax(-1)[0], "aten.cummax.default is not an operation of a step$"),
     "sort": (lambda x, h: x.sort(-1)[0], "aten.sort.default is not an operation of a step$"),
@@ -46,6 +63,14 @@ REFUSED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "rows backwards": (lambda x, h: x.flip(0), "aten.flip.default: .*first index is the rows"),
     "rows rolled": (lambda x, h: x.roll(1, 0), "aten.roll.default: the number of rows is not known"),
     "rows rolled flat": (lambda x, h: x.roll(1), "aten.roll.default: roll over all axes mixes rows"),
+    "gradients off": (
+        lambda x, h: without_gradients(x),
+        "torch.no_grad turns the gradients of a part of the",
+    ),
+    "a gradient of its own": (
+        lambda x, h: Sign.apply(x),
+        "a torch.autograd.Function has a gradient of its own",
+    ),
     "some rows": (lambda x, h: x[1:], DEPENDS),
     "every other row": (lambda x, h: x[::2], DEPENDS),
     "rows replaced": (lambda x, h: in_rows(x), DEPENDS),

@@ -70,6 +70,7 @@ POINTWISE: dict[str, Case] = {
     "clamp by tensors": lambda o: o.a.clamp(-o.v.abs(), o.b.abs() - o.v.abs()),
     "lerp": lambda o: torch.lerp(o.a, o.b, 0.3) + torch.addcmul(o.a, o.b, o.v, value=2),
     "copy in place": lambda o: o.a.clone().add_(o.b).mul_(2).detach(),
+    "alias": lambda o: torch.ops.aten.alias(o.a),
     "copy": lambda o: torch.zeros_like(o.a).copy_(o.v),
     "features in place": lambda o: in_place(o.a.clone(), o.b),
     "integers beside floats": lambda o: o.a * o.k[:, None] + o.k[:, None] / 2,

@@ -15,6 +15,7 @@ Cotangents = tuple[Value | Total | None, ...]
 Adjoint = Callable[..., Cotangents]
 
 STEPPED = "constant between its steps: its slope is 0"
+STOPPED = "it is there to stop the cotangent"
 EXACT = "its result is a bool or an integer, which has no cotangent"
 SOURCE = "it has no operands: what arrives here is given to whoever asks for it"
 RESULT = "it is the recurrence's own: see `recurrence.py`"
@@ -42,6 +43,7 @@ ADJOINTS: dict[str, Adjoint | str] = {
     "floor": STEPPED,
     "ceil": STEPPED,
     "rint": STEPPED,
+    "detach": STOPPED,
     "equal": EXACT,
     "not_equal": EXACT,
     "less": EXACT,

@@ -1,5 +1,6 @@
 """`accelerate`: makes stepnet run Keras' own recurrent layers, those of loaded models among them."""
 
+from threading import Lock
 from typing import Any, Self
 
 from stepnet.keras.installed import installed
@@ -20,23 +21,27 @@ class Accelerated:
 
     active = 0
     """How many of them there are."""
+    changing = Lock()
+    """Held while that number and the methods change: threads may begin and end their own."""
 
     def __init__(self) -> None:
         self.undone = False
-        Accelerated.active += 1
-        if Accelerated.active == 1:
-            for (kind, name), theirs in THEIRS.items():
-                setattr(kind, name, standing_in(theirs, overrides_of(kind)[name]))
+        with Accelerated.changing:
+            Accelerated.active += 1
+            if Accelerated.active == 1:
+                for (kind, name), theirs in THEIRS.items():
+                    setattr(kind, name, standing_in(theirs, overrides_of(kind)[name]))
 
     def undo(self) -> None:
         """Ends this acceleration; Keras' own loops run again where no other one is left."""
-        if self.undone:
-            return
-        self.undone = True
-        Accelerated.active -= 1
-        if not Accelerated.active:
-            for (kind, name), theirs in THEIRS.items():
-                setattr(kind, name, theirs)
+        with Accelerated.changing:
+            if self.undone:
+                return
+            self.undone = True
+            Accelerated.active -= 1
+            if not Accelerated.active:
+                for (kind, name), theirs in THEIRS.items():
+                    setattr(kind, name, theirs)
 
     def __enter__(self) -> Self:
         return self

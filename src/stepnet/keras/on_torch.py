@@ -12,7 +12,7 @@ from stepnet.keras.cells import is_named
 from stepnet.keras.dropout import masks_of
 from stepnet.keras.installed import installed
 from stepnet.keras.masks import Steps, step_of
-from stepnet.keras.steps import Form, called, in_full, value_of
+from stepnet.keras.steps import FULL, Form, called, in_full, value_of
 from stepnet.keras.traces import Traced, traced
 from stepnet.keras.way import Results, Way
 from stepnet.keras.whole import Whole, together
@@ -82,7 +82,8 @@ class Loop:
             parameters,
             list(map(in_full, self.masks)),
         )
-        output = output.to(self.x.dtype) if output.is_floating_point() else output
+        stored = flat[0].dtype if flat else output.dtype
+        output = output.to(stored) if stored in FULL and output.is_floating_point() else output
         following = [now.to(before.dtype) for now, before in zip(last, flat, strict=True)]
         states = tree.pack_sequence_as(self.states, following)
         zero = layer.zero_output_for_mask
@@ -108,6 +109,13 @@ def mask_of(mask: Any, whole: Whole) -> Any:
     return mask
 
 
+def refuses_transforms() -> bool:
+    """Whether a transform is under way that `Runnable` has no rule for."""
+    transforms = torch._C._functorch.get_interpreter_stack() or ()
+    kinds = {transform.key().name for transform in transforms}
+    return bool(kinds & {"Vmap", "Jvp"}) or torch.autograd.forward_ad._current_level >= 0
+
+
 def check(layer: Any, whole: Whole, states: Any, mask: Any) -> None:
     """Raises `StepError` for what Keras' own loop is to run."""
     batch = whole.shape[0]
@@ -117,6 +125,8 @@ def check(layer: Any, whole: Whole, states: Any, mask: Any) -> None:
     devices = {str(part.device) for part in tree.flatten(whole.parts)} - {"cpu"}
     if devices:
         raise StepError(f"the sequences are on {devices.pop()}: machine code is for the CPU")
+    if refuses_transforms():
+        raise StepError("torch.vmap or forward-mode differentiation is under way, which machine code has not")
     if torch.jit.is_tracing() or torch.compiler.is_exporting():
         raise StepError("the model is exported: its graph holds Keras' own operations")
     if getattr(layer, "use_cudnn", None) is True:

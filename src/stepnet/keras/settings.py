@@ -1,4 +1,5 @@
-"""What a cell's step depends on besides its variables: the numbers, functions and flags that it holds.
+"""What a cell's step depends on besides its variables: the numbers, functions and flags that it holds, and
+those that its layers and other objects in it hold.
 
     GRUCell(units=4, activation=tanh, ...)    ->    (GRUCell, (4, tanh, ...))
 
@@ -8,6 +9,9 @@ anew, and one that changes itself while it runs is found out.
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
+from sys import modules
+from types import MethodType, ModuleType
 from typing import Any, cast
 
 import numpy as np
@@ -36,7 +40,7 @@ def kept_by_keras() -> frozenset[str]:
     built = keras.layers.Dense(1, name="built", kernel_initializer="zeros")
     built.build((1, 1))
     own = [name for name in attributes(built) if name.startswith("_")]
-    return frozenset([*attributes(bare), *own, *MASKS])
+    return frozenset([*attributes(bare), *own, *MASKS]) - {"_layers", "_trainable", "_buffers"}
 
 
 def attributes(owner: Any) -> dict[str, Any]:
@@ -95,5 +99,37 @@ def settings_of(value: Any, seen: tuple[int, ...]) -> Any:
         return "dict", *((key, settings_of(part, inner)) for key, part in cast("Any", value).items())
     if isinstance(value, Sequence | Set):
         return "list", *(settings_of(part, inner) for part in cast("Sequence[Any]", value))
-    known = Same(value), getattr(value, "_version", None)
-    return (*known, *members(value, seen)) if isinstance(value, keras.layers.Layer) else known
+    if isinstance(value, partial):
+        whole = cast("Any", value)
+        return "partial", *(settings_of(part, inner) for part in (whole.func, whole.args, whole.keywords))
+    if isinstance(value, MethodType):
+        return "method", Same(value.__func__), settings_of(value.__self__, inner)
+    if is_tensor(value):
+        return bits_of(value)
+    return (Same(value), *members(value, seen)) if has_settings(value) else Same(value)
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether this is a tensor of PyTorch, which Keras imports where its backend is that alone."""
+    torch = modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def bits_of(tensor: Any) -> Any:
+    """The bits of a tensor, which change in ways that PyTorch does not count; its identity where it is no
+    constant of a step.
+    """
+    torch: Any = installed("torch")
+    plain = type(tensor) is torch.Tensor and not torch._is_functional_tensor(tensor)
+    if not plain or tensor.requires_grad or tensor.is_sparse or tensor.device.type != "cpu":
+        return Same(tensor)
+    bits = tensor.contiguous().flatten().view(torch.uint8)
+    return str(tensor.dtype), tuple(tensor.shape), bits.numpy().tobytes()
+
+
+def has_settings(value: Any) -> bool:
+    """Whether the attributes of an object are settings: those of a layer, and of the user's own classes."""
+    if isinstance(value, keras.layers.Layer):
+        return True
+    theirs = type(value).__module__.startswith("keras.")  # initializers, regularizers: no step reads them
+    return hasattr(value, "__dict__") and not (theirs or callable(value) or isinstance(value, ModuleType))

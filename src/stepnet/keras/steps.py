@@ -16,7 +16,7 @@ from typing import Any
 from stepnet.errors import StepError, StepnetError
 from stepnet.keras.dropout import masked
 from stepnet.keras.installed import installed
-from stepnet.keras.settings import settings_of_cell
+from stepnet.keras.settings import attributes, settings_of_cell
 from stepnet.keras.whole import apart, together
 from stepnet.rnn.recurrence import RNN
 from stepnet.torch.aten import RANDOM
@@ -27,6 +27,8 @@ from stepnet.trace.lines import line_of
 keras: Any = installed()
 tree: Any = keras.tree
 torch: Any = installed("torch")
+overrides: Any = installed("torch.overrides")
+tree_map_only: Any = installed("torch.utils._pytree").tree_map_only
 AutocastScope: Any = installed("keras.src.backend.common.variables").AutocastScope
 
 KERAS = os.path.dirname(os.path.abspath(keras.__file__)) + os.sep
@@ -82,6 +84,35 @@ class Values(keras.StatelessScope):
         raise StepError("the step adds a loss at every step")
 
 
+class Directly(overrides.TorchFunctionMode):
+    """A context in which variables have other values also where PyTorch reads them, as a module of torch.nn
+    in a cell does.
+    """
+
+    def __init__(self, cell: Any, values: Values) -> None:
+        super().__init__()  # type: ignore[misc]
+        self.values = values
+        self.variables = {id(variable.value): variable for variable in getattr(cell, "weights", ())}
+
+    def __torch_function__(
+        self, function: Any, types: Any, arguments: Any = (), options: dict[str, Any] | None = None
+    ) -> Any:
+        """The result of a call of `function`."""
+        changed: Any = tree_map_only(torch.Tensor, self.value_of, (arguments, options or {}))
+        return function(*changed[0], **changed[1])
+
+    def value_of(self, tensor: Any) -> Any:
+        """The value of a tensor; raises `StepError` for one that has a gradient and is no variable."""
+        variable = self.variables.get(id(tensor))
+        if variable is not None:
+            value = self.values.get_current_value(variable)
+            return tensor if value is None else value
+        read = self.values.read.values()  # by a cell that is no layer: they are known once it has run
+        if tensor.requires_grad and not any(tensor is known.value for known in read):
+            raise StepError("the step reads a tensor that requires a gradient, and is no variable of Keras")
+        return tensor
+
+
 @dataclass
 class CellStep:
     """A cell as a step on tensors.
@@ -105,8 +136,9 @@ class CellStep:
         states = tree.pack_sequence_as(self.states, list(memory))
         tensors = [params[str(place)] for place in range(len(self.variables))]
         values = Values(self.variables, tensors)
-        with values, AutocastScope(None), masked(self.cell, statics or {}):
-            output, following = called(self.cell, apart(x, self.like), states, self.training)
+        directly, inputs = Directly(self.cell, values), apart(x, self.like)
+        with values, directly, AutocastScope(None), masked(self.cell, statics or {}):
+            output, following = called(self.cell, inputs, states, self.training)
         self.read = list(values.read.values())
         return output, tuple(tree.flatten(following))
 
@@ -125,23 +157,56 @@ def trace_cell(cell: Any, form: Form, training: bool, options: dict[str, Any]) -
 
     Raises `StepError` for a cell that cannot be traced, with the operation and the line.
     """
+    with refusing():
+        build_layers_of(cell, form, training)
     variables = list[Any](getattr(cell, "weights", ()))
     while True:
         step = CellStep(cell, form.x, form.states, variables, training)
         params = {str(place): value_of(variable).detach() for place, variable in enumerate(variables)}
         call = example(together(form.x, 1)), tuple(map(example, tree.flatten(form.states))), params
         statics = {name: tuple(map(example, parts)) for name, parts in form.masks.items()} or None
-        before = settings_of_cell(cell)
-        try:
-            with computing_in(cell, call[0].dtype), plain_errors():
-                rnn = trace(step, call, statics=statics, **options)
-        except ANSWERS as error:
-            raise StepError(located(error)) from error
-        if settings_of_cell(cell) != before:
-            raise StepError(f"the step of {type(cell).__name__} changes attributes of the cell as it runs")
+        with unchanged(cell), refusing(), computing_in(cell, call[0].dtype), plain_errors():
+            rnn = trace(step, call, statics=statics, **options)
         if {id(variable) for variable in step.read} == {id(variable) for variable in variables}:
             return rnn, tuple(variables)
         variables = step.read  # those of a cell that is no layer are found so
+
+
+def build_layers_of(cell: Any, form: Form, training: bool) -> None:
+    """Makes the variables of a cell's layers that are built when they are called: a trace has no numbers."""
+    if isinstance(cell, keras.layers.Layer) and not all(layer.built for layer in flat_layers(cell)):
+        with keras.StatelessScope():
+            called(cell, form.x, form.states, training)
+
+
+def flat_layers(cell: Any) -> list[Any]:
+    """A layer and those in it."""
+    return cell._flatten_layers()
+
+
+@contextmanager
+def refusing() -> Generator[None]:
+    """A context in which what a step raises becomes a `StepError` with the line."""
+    try:
+        yield
+    except ANSWERS as error:
+        raise StepError(located(error)) from error
+
+
+@contextmanager
+def unchanged(cell: Any) -> Generator[None]:
+    """A context at whose end a cell has the attributes that it had; raises `StepError` if it had others."""
+    before, held = settings_of_cell(cell), dict(attributes(cell))
+    try:
+        yield
+    finally:
+        changed, own = settings_of_cell(cell) != before, attributes(cell)
+        if changed:
+            for name in own.keys() - held.keys():
+                del own[name]
+            own.update(held)
+    if changed:
+        raise StepError(f"the step of {type(cell).__name__} changes attributes of the cell as it runs")
 
 
 def located(error: BaseException) -> str:
@@ -186,7 +251,7 @@ def plain_errors() -> Generator[None]:
 @contextmanager
 def computing_in(cell: Any, dtype: Any) -> Generator[None]:
     """A context in which a cell and its layers compute in this dtype, and not in one that is only stored."""
-    layers: list[Any] = cell._flatten_layers() if isinstance(cell, keras.layers.Layer) else []
+    layers: list[Any] = flat_layers(cell) if isinstance(cell, keras.layers.Layer) else []
     with ExitStack() as left:
         for layer in layers:
             if layer.compute_dtype in ("float16", "bfloat16"):

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from stepnet.errors import StepError
-from stepnet.keras.cells import NamedStep, cells_in, is_named
+from stepnet.keras.cells import NAMED, NamedStep, cells_in, is_named
 from stepnet.keras.installed import installed
 from stepnet.keras.settings import settings_of_cell
 from stepnet.keras.steps import FULL, Form, trace_cell
@@ -67,7 +67,7 @@ def traced(cell: Any, way: Way, form: Form) -> Traced:
 
 def made(cell: Any, way: Way, form: Form, key: Any) -> Traced | str:
     """What runs a cell, or why nothing does."""
-    if is_named(cell) and not tree.is_nested(form.x):
+    if is_named(cell) and is_plain(cell, form):
         if key not in SHARED:
             keep(SHARED, key, runnable(named_recurrence(cell, way, form)))
         return Traced(SHARED[key], tuple(cell.weights))
@@ -76,6 +76,22 @@ def made(cell: Any, way: Way, form: Form, key: Any) -> Traced | str:
     except StepError as error:
         return str(error)  # which, unlike the error, holds nothing of the cell
     return Traced(runnable(rnn), variables)
+
+
+def is_plain(cell: Any, form: Form) -> bool:
+    """Whether a step of Keras' own cells is called as their equations have it: with one input and all states,
+    in the dtype of the weights.
+    """
+    if tree.is_nested(form.x):
+        return False
+    tensors = form.x, *tree.flatten(form.states), *(variable.value for variable in cell.weights)
+    states = sum(NAMED[type(part)].states for part in cells_in(cell))
+    return len(tree.flatten(form.states)) == states and len({in_full_dtype(each) for each in tensors}) == 1
+
+
+def in_full_dtype(tensor: Any) -> Any:
+    """The dtype in which a step computes with a tensor."""
+    return FULL.get(tensor.dtype, tensor.dtype)
 
 
 def named_recurrence(cell: Any, way: Way, form: Form) -> RNN:
@@ -90,8 +106,7 @@ def named_recurrence(cell: Any, way: Way, form: Form) -> RNN:
 
 def spec_of(tensor: Any) -> Spec:
     """The spec of a tensor [rows, features...], in a dtype that steps compute in."""
-    dtype = FULL.get(tensor.dtype, tensor.dtype)
-    return Spec(tuple(tensor.shape[1:]), str(dtype).removeprefix("torch."))
+    return Spec(tuple(tensor.shape[1:]), str(in_full_dtype(tensor)).removeprefix("torch."))
 
 
 def runnable(rnn: RNN) -> Runnable:

@@ -101,6 +101,7 @@ OPERATIONS: dict[str, Operation] = {
         _pointwise("erf", meanings.erf, 30),
         _pointwise("power", meanings.power, 30),
         Operation("cast", "pointwise", meanings.cast, type_rules.cast_types),
+        _pointwise("detach", np.positive, 0),
         _view("slice", meanings.slice_features),
         _view("reshape", meanings.reshape),
         _view("transpose", meanings.transpose),

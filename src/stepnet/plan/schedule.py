@@ -21,6 +21,7 @@ from stepnet.net.type_rules import recur_extent
 from stepnet.net.types import CONST, ROWS, STEPS, Extent, Type
 from stepnet.plan.groups import Groups, has_inner, is_plain, results_of, waves
 from stepnet.plan.passes.lift import lift
+from stepnet.plan.passes.unloop import unloop
 from stepnet.plan.passes.when import is_constant, known_once
 from stepnet.plan.plan import Plan, plan
 from stepnet.values.once import computed_once
@@ -80,7 +81,7 @@ class Schedule:
         single = plan_of_all(self.traced) if self.moved is None else None
         if single is not None:
             return self.traced, (whole_part(single),)
-        net = lift(self.traced) if self.moved is None else self.moved
+        net = unloop(lift(self.traced)) if self.moved is None else self.moved
         return net, parts_of(net)
 
     @property

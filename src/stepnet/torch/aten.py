@@ -160,6 +160,7 @@ TABLE: dict[str, Row] = {
     "_to_copy.default": Row(rules.cast, True),
     "copy.default": Row(places.copied),
     "clone.default": plain(rules.itself, folded=True),
+    "detach.default": plain(rules.detached, folded=True),
     "alias.default": plain(rules.itself, folded=True),
     "lift_fresh_copy.default": plain(rules.itself, folded=True),
     # products

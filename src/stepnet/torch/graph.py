@@ -175,8 +175,8 @@ def smaller() -> dict[Any, Callable[..., Any]]:
     ]
     table = {**decompositions.core_aten_decompositions(), **decompositions.get_decompositions(norms)}
     # The smaller operations of these would compute constant indices, use dtypes that a step lacks, or join
-    # rows and positions in an axis.
-    undivided = (aten.roll.default, aten.eye.default, aten.eye.m, aten.mv.default)
+    # rows and positions in an axis, or hide that a gradient ends.
+    undivided = (aten.roll.default, aten.eye.default, aten.eye.m, aten.mv.default, aten.detach.default)
     return {operation: rule for operation, rule in table.items() if operation not in undivided}
 
 

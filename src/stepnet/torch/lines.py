@@ -34,6 +34,15 @@ def line_of_call() -> str:
     return "" if frame is None else lines.line_of(frame.f_code, frame.f_lineno)
 
 
+def calls_of(code: CodeType) -> int:
+    """How many of the current calls are of this code."""
+    frame, count = inspect.currentframe(), 0
+    while frame is not None:
+        count += frame.f_code is code
+        frame = frame.f_back
+    return count
+
+
 def line_of_error(error: BaseException) -> str:
     """The innermost of the user's lines that an error passed through, else that of the current calls."""
     passed = [(frame.f_code, number) for frame, number in traceback.walk_tb(error.__traceback__)]

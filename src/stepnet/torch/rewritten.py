@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stepnet.errors import StepError
-from stepnet.torch.lines import line_of_call
+from stepnet.torch.lines import calls_of, line_of_call
 from stepnet.torch.pytorch import pytorch
 from stepnet.trace.feature_axes import listed
 
@@ -133,6 +133,14 @@ def pad(x: Any, pad: Sequence[int], mode: str = "constant", value: float | None 
     return x
 
 
+def no_part(enabled: Any) -> Any:
+    """Refused: a trace has one graph, of all that the step computes."""
+    raise StepError(
+        "torch.no_grad turns the gradients of a part of the step off or on: write x.detach() for each value "
+        "through which none is to go"
+    )
+
+
 LAYER = "a layer of torch.nn that runs over steps itself is not an operation of a step: use its cell"
 DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
 
@@ -149,20 +157,34 @@ REWRITTEN: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.Tensor.unbind: unbound,
     **{getattr(torch, name): refused(LAYER) for name in ("gru", "lstm", "rnn_tanh", "rnn_relu")},
     torch.dropout: dropped,
+    torch._C._set_grad_enabled: no_part,
     **{getattr(torch.nn.functional, name): dropped for name in DROPOUTS},
 }
+
+
+FUNCTION = torch.autograd.Function.apply.__code__
+"""The code that calls a function with a gradient of its own."""
 
 
 class Rewritten(overrides.TorchFunctionMode):
     """A context in which the functions of the table are traced as their replacements.
 
-    It also records the user's line for the operations of each function.
+    It also records the user's line for the operations of each function, and refuses functions with a gradient
+    of their own, of which a trace would hold the operations alone.
     """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[misc]
+        self.around = calls_of(FUNCTION)
 
     def __torch_function__(
         self, function: Any, types: Any, arguments: Any = (), options: dict[str, Any] | None = None
     ) -> Any:
         """The result of a call of `function`."""
         fx_traceback.set_stack_trace([line_of_call()])
+        if calls_of(FUNCTION) > self.around:
+            raise StepError(
+                "a torch.autograd.Function has a gradient of its own, and a step that of its operations"
+            )
         traced: Any = REWRITTEN.get(function) or function
         return traced(*arguments, **(options or {}))

@@ -54,6 +54,11 @@ def itself(x: Any, *_: Any, **__: Any) -> Any:
     return x
 
 
+def detached(x: Any) -> Any:
+    """The value, through which no gradient goes."""
+    return Traced(x.builder, x.builder.add("detach", x.number)) if x.type.is_float else x
+
+
 def add(a: Any, b: Any, alpha: Any = 1) -> Any:
     """a + alpha b."""
     return a + scaled(b, alpha)

@@ -279,6 +279,7 @@ POINTWISE: dict[str, Emit] = {
     **{name: elementary(function) for name, function in ELEMENTARY.items()},
     "power": to_power,
     "cast": same,
+    "detach": same,
 }
 
 # As NumPy has it, the sum of two booleans is their "or", their product is their "and".
