@@ -9,7 +9,7 @@ What is saved are arrays too, so a backend keeps them between both, and frees th
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, cast
@@ -37,6 +37,9 @@ from stepnet.values.structure import transform
 
 Array = np.ndarray
 Arrays = Sequence[Array]
+ArrayFunction = Callable[[Sequence[Array], Array | None], list[Array]]
+"""A function of arrays and a mask."""
+
 Outputs = tuple[tuple[int, ...], tuple[int, ...]]
 AUTO = checked_engine("auto")
 
@@ -55,6 +58,11 @@ class ArrayNet:
         self.wanted = [
             place for place, type_ in enumerate(self.inputs) if type_.is_float and place not in still
         ]
+
+    @cached_property
+    def wanted_types(self) -> list[Type]:
+        """The types of the wanted inputs, which their gradients have."""
+        return [self.inputs[place] for place in self.wanted]
 
     @cached_property
     def halved(self) -> Halved:
@@ -94,19 +102,21 @@ class ArrayNet:
         made = self.halved.forward(given, steps.call(), AUTO)
         return [*outward(steps, made[:count], self.types, self.outputs[1]), *made[count:]]
 
-    def gradients(
-        self, arrays: Arrays, mask: Array | None, cotangents: Arrays, kept: Arrays
-    ) -> list[Array]:
-        """The gradients of the wanted inputs. kept: what `saving` gave, its results among it."""
-        steps, count, net = self.steps(arrays, mask), len(arrays), self.gradient_ends
-        given = inward(steps, [*arrays, *cotangents], [*self.inputs, *self.types], net[0])
+    def gradients(self, arrays: Arrays, mask: Array | None) -> list[Array]:
+        """The gradients of the wanted inputs. arrays: the inputs, the cotangents of all results, and what
+        `saving` gave.
+        """
+        count, types, (ours, made_ours) = len(self.inputs), [*self.inputs, *self.types], self.gradient_ends
+        given, kept = arrays[: len(types)], arrays[len(types) :]
+        steps = self.steps(given[:count], mask)
+        given = inward(steps, given, types, ours)
         # A result that is read again was a step's own: where steps ran, it is as it was.
         saved = [
             steps.inward(kept[place]) if place in self.outputs[1] else kept[place]
             for place in self.halved.saved
         ]
         made = self.halved.backward(given[:count], given[count:], saved, steps.call(), AUTO)
-        return outward(steps, made, [self.inputs[place] for place in self.wanted], net[1])
+        return outward(steps, made, self.wanted_types, made_ours)
 
 
 def inward(steps: ArraySteps, arrays: Arrays, types: Sequence[Type], outputs: Sequence[int]) -> list[Array]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from stepnet.errors import StepError
 from stepnet.keras.array_call import ArrayCall
-from stepnet.keras.array_net import Array, ArrayNet, Arrays
+from stepnet.keras.array_net import Array, ArrayFunction, ArrayNet
 from stepnet.keras.installed import installed
 from stepnet.keras.way import Results
 from stepnet.keras.whole import Whole
@@ -104,16 +104,10 @@ def gradients_of(
     count, kept = len(tensors), saved(net, tensors, mask) if kept is None else kept
 
     def function(*given: Any) -> Any:
-        def run(arrays: Arrays, mask: Array | None) -> list[Array]:
-            end = count + len(cotangents)
-            return net.gradients(arrays[:count], mask, arrays[count:end], arrays[end:])
-
-        types = [net.inputs[place] for place in net.wanted]
-
         def second(*upstream: Any) -> list[Any]:
             return gradients_of(net.gradient, given, mask, upstream, None)
 
-        return called(run, types, [*given, *kept], mask), second
+        return called(net.gradients, net.wanted_types, [*given, *kept], mask), second
 
     made = tf.custom_gradient(function)(*tensors, *cotangents)
     by_place = dict(zip(net.wanted, made, strict=True))
@@ -121,18 +115,15 @@ def gradients_of(
 
 
 def called(
-    function: Callable[[Arrays, Array | None], list[Array]],
-    types: Sequence[Type],
-    tensors: Tensors,
-    mask: Any,
-    flat: Sequence[Type] = (),
+    function: ArrayFunction, types: Sequence[Type], tensors: Tensors, mask: Any, flat: Sequence[Type] = ()
 ) -> list[Any]:
     """What a function of arrays gives, as tensors. flat: the types of further results, [total, ...]."""
     masks = [] if mask is None else [mask]
 
     def call(*arrays: Array) -> list[Array]:
-        made = function(arrays[len(masks) :], arrays[0] if masks else None)
-        return [np.ascontiguousarray(array) for array in made]
+        made, given = function(arrays[len(masks) :], arrays[0] if masks else None), set(map(id, arrays))
+        # TensorFlow takes the memory of results, which is not to be that of what it gave.
+        return [array.copy() if id(array) in given or array.base is not None and id(array.base) in given else np.ascontiguousarray(array) for array in made]
 
     if tf.executing_eagerly():
         return list(map(tf.convert_to_tensor, call(*map(np.asarray, (*masks, *tensors)))))
