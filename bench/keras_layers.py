@@ -161,7 +161,16 @@ def main(
     every = track(cases, "Keras", console=quiet, transient=True)
     rows = [row for name, count, size in every for row in timed(name, count, steps, size, rounds)]
     if as_json:
-        print(json.dumps({"backend": keras.backend.backend(), "threads": threads(), "rows": [asdict(row) for row in rows]}, indent=2))
+        print(
+            json.dumps(
+                {
+                    "backend": keras.backend.backend(),
+                    "threads": threads(),
+                    "rows": [asdict(row) for row in rows],
+                },
+                indent=2,
+            )
+        )
         return
     table = Table(title=f"Keras' layers on {keras.backend.backend()}, {threads()} threads: milliseconds")
     for name in ("kind", "batch", "units", "call", "stepnet", "Keras", "times as fast"):

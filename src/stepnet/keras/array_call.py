@@ -37,12 +37,12 @@ class ArrayCall:
         """The call; raises `StepError` for one that Keras' own loop is to run."""
         cell, x, flat = layer.cell, whole.parts, tree.flatten(states)
         check(layer, x, flat)
-        given = keras.backend.standardize_dtype(flat[0].dtype)
+        given: str = keras.backend.standardize_dtype(flat[0].dtype)
         dtype = FULL.get(given, given)
-        x = in_dtype(ops.cast(x, given), dtype)  # rounded as Keras does
+        x = ops.cast(ops.cast(x, given), dtype)  # rounded as Keras does
         masks = masks_of(cell) if training else {}
-        begin, drawn = ([in_dtype(part, dtype) for part in parts] for parts in (flat, tree.flatten(masks)))
-        weights = [in_dtype(variable.value, dtype) for variable in cell.weights]
+        begin, drawn = ([ops.cast(part, dtype) for part in parts] for parts in (flat, tree.flatten(masks)))
+        weights = [ops.cast(variable.value, dtype) for variable in cell.weights]
         specs = {name: tuple(Spec(tuple(part.shape[1:]), dtype) for part in masks[name]) for name in masks}
         loop = array_loop(
             cell,
@@ -65,11 +65,6 @@ class ArrayCall:
         outputs = ops.flip(output, axis=1) if way.reverse else output
         end = last_step(outputs)
         return end, outputs, states
-
-
-def in_dtype(tensor: Any, dtype: str) -> Any:
-    """A tensor in a dtype."""
-    return ops.cast(tensor, dtype)
 
 
 def last_step(outputs: Any) -> Any:

@@ -23,7 +23,6 @@ from stepnet.keras.array_steps import ArraySteps, ArrayWay
 from stepnet.keras.recurrences import Masks, named_recurrence
 from stepnet.keras.settings import settings_of_cell
 from stepnet.keras.way import Way
-from stepnet.net.ends import Ends
 from stepnet.net.ir import Net
 from stepnet.net.types import STEPS, Type
 from stepnet.plan.passes.prune import prune
@@ -47,14 +46,14 @@ AUTO = checked_engine("auto")
 class ArrayNet:
     """A net on arrays as Keras has them, [batch, time, ...] where there is one of each step.
 
-    outputs: the places of the inputs, and of the results, that lie as the outputs of a layer do.
+    outputs: the places of the inputs, and of the results, that lie as the outputs of a layer do. still: those
+    of the inputs that have no gradients, as dropout masks.
     """
 
-    def __init__(self, net: Net, outputs: Outputs, way: ArrayWay) -> None:
-        self.net, self.outputs, self.way = net, outputs, way
+    def __init__(self, net: Net, outputs: Outputs, still: Sequence[int], way: ArrayWay) -> None:
+        self.net, self.outputs, self.still, self.way = net, outputs, still, way
         self.inputs = [net.type_of(number) for number in net.inputs]
         self.types = [net.type_of(number) for number in net.results]
-        still = Ends.of(net).statics
         self.wanted = [
             place for place, type_ in enumerate(self.inputs) if type_.is_float and place not in still
         ]
@@ -86,7 +85,7 @@ class ArrayNet:
         """The gradients of its wanted inputs, as a net of its inputs and the cotangents of its results."""
         both = vjp(self.net, self.wanted)
         net = prune(replace(both, results=both.results[len(self.types) :]))
-        return ArrayNet(net, self.gradient_ends, self.way)
+        return ArrayNet(net, self.gradient_ends, self.still, self.way)
 
     def steps(self, arrays: Arrays, mask: Array | None) -> ArraySteps:
         """The steps that run, of such inputs."""
@@ -110,10 +109,10 @@ class ArrayNet:
         given, kept = arrays[: len(types)], arrays[len(types) :]
         steps = self.steps(given[:count], mask)
         given = inward(steps, given, types, ours)
-        # A result that is read again was a step's own: where steps ran, it is as it was.
+        of_steps = {place for place, type_ in enumerate(self.types) if type_.extent == STEPS}
+        # Where steps ran, a result of theirs is as it was.
         saved = [
-            steps.inward(kept[place]) if place in self.outputs[1] else kept[place]
-            for place in self.halved.saved
+            steps.inward(kept[place]) if place in of_steps else kept[place] for place in self.halved.saved
         ]
         made = self.halved.backward(given[:count], given[count:], saved, steps.call(), AUTO)
         return outward(steps, made, self.wanted_types, made_ours)
@@ -148,7 +147,7 @@ class ArrayLoop:
         nothing = np.zeros((0, 0, *spec.shape), spec.dtype)
         empty = transform(lambda spec: np.zeros((0, *spec.shape), spec.dtype), rnn.statics)
         program = LayerPrograms(rnn).read(nothing, None, empty, None, way.last_only).program
-        return cls(ArrayNet(program.net, ((), (0,)), way), program)
+        return cls(ArrayNet(program.net, ((), (0,)), program.ends.statics, way), program)
 
     def results(self, arrays: Arrays, mask: Array | None) -> list[Array]:
         """The outputs, or the last ones, and the last states."""
@@ -171,10 +170,10 @@ def same_bits(a: Array, b: Array) -> bool:
     return np.array_equal(a.view(whole), b.view(whole))
 
 
-LOOPS = WeakKeyDictionary[Any, OrderedDict[Any, ArrayLoop]]()
+LOOPS = WeakKeyDictionary[Any, OrderedDict[Any, Any]]()
 """What runs each cell."""
 
-SHARED = OrderedDict[Any, ArrayLoop]()
+SHARED = OrderedDict[Any, Any]()
 """What runs cells of the same settings, of which these say everything: plans and machine code."""
 
 
@@ -182,7 +181,7 @@ def array_loop(
     cell: Any, way: Way, array_way: ArrayWay, x: Spec, states: tuple[Spec, ...], masks: Masks
 ) -> ArrayLoop:
     """What runs one of Keras' own cells over sequences of which a step has these specs."""
-    loops = LOOPS.setdefault(cell, OrderedDict[Any, ArrayLoop]())
+    loops = LOOPS.setdefault(cell, OrderedDict[Any, Any]())
     weights = tuple(tuple(variable.shape) for variable in cell.weights)
     key = settings_of_cell(cell), way, array_way, x, states, tuple(masks.items()), weights
     if key not in loops:

@@ -6,6 +6,7 @@ Gradients are functions of the same kind, so they have gradients themselves. `ja
 what it is given, which takes so long that training was slower than by Keras' own loop.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +17,8 @@ import numpy as np
 from stepnet.errors import StepError
 from stepnet.keras.array_call import ArrayCall
 from stepnet.keras.array_net import ArrayFunction, ArrayNet
+from stepnet.keras.cells import NAMED, cells_in
+from stepnet.keras.exporting import FOLDERS, check_not_exported
 from stepnet.keras.installed import installed
 from stepnet.keras.way import Results
 from stepnet.keras.whole import Whole
@@ -26,6 +29,8 @@ tree: Any = keras.tree
 jax: Any = installed("jax")
 buffer_callback: Any = installed("jax.experimental.buffer_callback").buffer_callback
 Tensors = Sequence[Any]
+
+FOLDERS.append(os.path.dirname(installed("jax._src.export").__file__) + os.sep)
 
 
 def symbolic(layer: Any, whole: Whole, states: Any, training: bool) -> Results | None:
@@ -42,7 +47,7 @@ def prepared(layer: Any, whole: Whole, states: Any, mask: Any, training: bool) -
     """What runs a call of a layer; raises `StepError` for one that Keras' own loop is to run."""
     check(whole)
     call = ArrayCall.of(layer, whole, states, mask, training)
-    return partial(run, call, layer.unroll)
+    return partial(run, layer, call)
 
 
 def check(whole: Whole) -> None:
@@ -51,62 +56,59 @@ def check(whole: Whole) -> None:
         raise StepError(f"JAX runs on {jax.default_backend()}: machine code is for the CPU")
     if keras.distribution.distribution() is not None:
         raise StepError("keras.distribution runs the model: machine code is for one device")
+    check_not_exported()
     if not all(isinstance(size, int) for size in whole.shape):
         raise StepError(f"the sequences are {list(whole.shape)}: a callback has sizes that are known")
 
 
-def run(call: ArrayCall, unrolled: bool) -> Results:
+def run(layer: Any, call: ArrayCall) -> Results:
     """The results."""
     net = call.loop.net
-
-    def results(*tensors: Any) -> list[Any]:
-        return called(call.loop.results, net.types, tensors, call.mask)
-
-    output, *last = with_gradients(results, net, call.mask)(*call.tensors)
-    if call.mask is not None and not (net.way.zero or unrolled):
-        output = begun(output, call)
+    output, *last = differentiable(call.loop.results, net)(call.mask, tuple(call.tensors), ())
+    if call.mask is not None and not (net.way.zero or layer.unroll):
+        cell = cells_in(layer.cell)[-1]
+        output = begun(output, call, tree.flatten(call.states)[-NAMED[type(cell)].states])
     return call.results([output, *last])
 
 
-def begun(output: Any, call: ArrayCall) -> Any:
-    """Outputs as Keras' scan gives them: before the first step that runs, they are the first state of the
-    last cell.
+def begun(output: Any, call: ArrayCall, first: Any) -> Any:
+    """Outputs as Keras' scan gives them: before the first step that runs, they are what the states began
+    with. first: the first state of the last cell.
     """
     way, mask = call.loop.net.way, call.mask
-    states = [state for state in tree.flatten(call.states)]
-    first = states[0]
     ran = jax.lax.cummax(mask.astype("int32"), axis=1, reverse=way.reverse) > 0
     if way.last_only:
         return jax.numpy.where(mask.any(1)[:, None], output, first)
     return jax.numpy.where(ran[:, :, None], output, first[:, None])
 
 
-def with_gradients(function: Callable[..., list[Any]], net: ArrayNet, mask: Any) -> Callable[..., list[Any]]:
-    """A function that gives the results of a net, with the gradients of that net."""
+def differentiable(
+    function: ArrayFunction, net: ArrayNet, flat: Sequence[Type] = ()
+) -> Callable[..., list[Any]]:
+    """A function of arrays that gives the results of a net, as one of tensors with the gradients of that net.
 
-    def forward(*tensors: Any) -> tuple[list[Any], Any]:
-        made = called(net.saving, net.types, tensors, mask, net.saved)
-        return made[: len(net.types)], (tensors, made)
+    It takes a mask or None, the net's inputs, and further tensors. flat: the types of what else it gives,
+    [total, ...]. These have no gradients.
+    """
+    given = len(net.types) + len(flat)
+
+    def results(mask: Any, tensors: Tensors, further: Tensors) -> list[Any]:
+        return called(function, net.types, [*tensors, *further], mask, flat)
+
+    def forward(mask: Any, tensors: Tensors, further: Tensors) -> tuple[list[Any], Any]:
+        made = differentiable(net.saving, net, net.saved)(mask, tensors, ())
+        return made[:given], (mask, tensors, made)
 
     def backward(kept: Any, cotangents: list[Any]) -> tuple[Any, ...]:
-        tensors, made = kept
-        by_place = dict(zip(net.wanted, gradients_of(net, mask, tensors, made, cotangents), strict=True))
-        return tuple(by_place.get(place) for place in range(len(tensors)))
+        mask, tensors, made = kept
+        inputs = (*tensors, *cotangents[: len(net.types)])
+        gradients = differentiable(net.gradients, net.gradient)(mask, inputs, made)
+        by_place = dict(zip(net.wanted, gradients, strict=True))
+        return None, tuple(by_place.get(place) for place in range(len(tensors))), None
 
-    whole = jax.custom_vjp(function)
+    whole = jax.custom_vjp(results)
     whole.defvjp(forward, backward)
     return whole
-
-
-def gradients_of(
-    net: ArrayNet, mask: Any, tensors: Tensors, kept: Tensors, cotangents: Tensors
-) -> list[Any]:
-    """The gradients of the wanted inputs, which have gradients too."""
-
-    def function(*given: Any) -> list[Any]:
-        return called(net.gradients, net.wanted_types, [*given, *kept], mask)
-
-    return with_gradients(function, net.gradient, mask)(*tensors, *cotangents)
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,8 @@ Gradients are functions of the same kind, so they have gradients themselves. XLA
 operation: there, Keras' own loop runs.
 """
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -18,6 +16,7 @@ import numpy as np
 from stepnet.errors import StepError
 from stepnet.keras.array_call import ArrayCall
 from stepnet.keras.array_net import Array, ArrayFunction, ArrayNet
+from stepnet.keras.exporting import EXPORTED, check_not_exported
 from stepnet.keras.installed import installed
 from stepnet.keras.way import Results
 from stepnet.keras.whole import Whole
@@ -26,14 +25,7 @@ from stepnet.net.types import ROWS, STEPS, Type
 tf: Any = installed("tensorflow")
 in_xla: Any = installed("tensorflow.python.ops.control_flow_util").GraphOrParentsInXlaContext
 save_context: Any = installed("tensorflow.python.saved_model.save_context")
-archives: Any = installed("keras.src.export.saved_model_export_archive")
 Tensors = Sequence[Any]
-
-EXPORTING: set[CodeType] = {
-    vars(archives.SavedModelExportArchive)[name].__code__
-    for name in ("add_endpoint", "track_and_add_endpoint", "write_out")
-}
-"""What of Keras makes graphs that are to be saved."""
 
 
 def symbolic(layer: Any, whole: Whole, states: Any, training: bool) -> Results | None:
@@ -62,17 +54,12 @@ def check() -> None:
     if tf.executing_eagerly():
         return
     if in_xla(tf.compat.v1.get_default_graph()):
-        raise StepError("XLA compiles the model, and cannot call machine code: compile with jit_compile=False")
-    if save_context.in_save_context() or any(code in EXPORTING for code in callers()):
-        raise StepError("the model is exported: its graph holds Keras' own operations")
-
-
-def callers() -> Iterator[CodeType]:
-    """The functions that are running."""
-    frame = sys._getframe()
-    while frame is not None:
-        yield frame.f_code
-        frame = frame.f_back
+        raise StepError(
+            "XLA compiles the model, and cannot call machine code: compile with jit_compile=False"
+        )
+    if save_context.in_save_context():
+        raise StepError(EXPORTED)
+    check_not_exported()
 
 
 def run(call: ArrayCall, training: bool) -> Results:
@@ -121,9 +108,8 @@ def called(
     masks = [] if mask is None else [mask]
 
     def call(*arrays: Array) -> list[Array]:
-        made, given = function(arrays[len(masks) :], arrays[0] if masks else None), set(map(id, arrays))
-        # TensorFlow takes the memory of results, which is not to be that of what it gave.
-        return [array.copy() if id(array) in given or array.base is not None and id(array.base) in given else np.ascontiguousarray(array) for array in made]
+        made = function(arrays[len(masks) :], arrays[0] if masks else None)
+        return [own(array, arrays) for array in made]
 
     if tf.executing_eagerly():
         return list(map(tf.convert_to_tensor, call(*map(np.asarray, (*masks, *tensors)))))
@@ -134,3 +120,9 @@ def called(
     for result, type_ in zip(results, types, strict=False):
         result.set_shape((*leads.get(type_.extent, ()), *type_.shape))
     return results
+
+
+def own(array: Array, others: Sequence[Array]) -> Array:
+    """An array, C-contiguous, or a copy where its memory is that of others: TensorFlow takes it over."""
+    shared = any(np.may_share_memory(array, other) for other in others)
+    return array.copy() if shared else np.ascontiguousarray(array)
