@@ -1,6 +1,7 @@
-"""How long Keras' layers take without and with stepnet: `train_on_batch` and `predict_on_batch`, on torch.
+"""How long Keras' layers take without and with stepnet: `train_on_batch` and `predict_on_batch`.
 
     python bench/keras_layers.py                GRU, LSTM: 16 and 64 sequences of 100 steps, 64 and 256 units
+    KERAS_BACKEND=tensorflow python bench/keras_layers.py        on another backend than torch
     python bench/keras_layers.py --kind dropout,mask,cell --batch 16 --units 64
     python bench/keras_layers.py --json
 
@@ -24,7 +25,6 @@ from typing import Annotated, Any
 os.environ.setdefault("KERAS_BACKEND", "torch")
 
 import numpy as np
-import torch
 import typer
 from rich.console import Console
 from rich.progress import track
@@ -37,6 +37,13 @@ from stepnet.net.tolerance import tolerance
 
 keras: Any = import_module("keras")  # few of its types are known
 PAUSE = 0.02
+SET_THREADS: dict[str, Callable[[int], object]] = {
+    "torch": lambda count: import_module("torch").set_num_threads(count),
+    "tensorflow": lambda count: import_module("tensorflow").config.threading.set_intra_op_parallelism_threads(
+        count
+    ),
+}
+"""How a backend is told its threads; jax takes all processors."""
 
 
 class MinimalGatedUnit(keras.layers.Layer):
@@ -143,7 +150,7 @@ def main(
 ) -> None:
     """Time Keras' layers without and with stepnet."""
     sn.set_threads(threads_)
-    torch.set_num_threads(threads())
+    SET_THREADS.get(keras.backend.backend(), lambda count: None)(threads())
     cases = [
         (name, int(rows), int(size))
         for name in kind.split(",")
@@ -154,9 +161,18 @@ def main(
     every = track(cases, "Keras", console=quiet, transient=True)
     rows = [row for name, count, size in every for row in timed(name, count, steps, size, rounds)]
     if as_json:
-        print(json.dumps({"threads": threads(), "rows": [asdict(row) for row in rows]}, indent=2))
+        print(
+            json.dumps(
+                {
+                    "backend": keras.backend.backend(),
+                    "threads": threads(),
+                    "rows": [asdict(row) for row in rows],
+                },
+                indent=2,
+            )
+        )
         return
-    table = Table(title=f"Keras' layers, {threads()} threads: milliseconds")
+    table = Table(title=f"Keras' layers on {keras.backend.backend()}, {threads()} threads: milliseconds")
     for name in ("kind", "batch", "units", "call", "stepnet", "Keras", "times as fast"):
         table.add_column(name, justify="right")
     for row in rows:

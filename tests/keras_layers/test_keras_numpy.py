@@ -11,7 +11,8 @@ import pytest
 
 import stepnet
 
-pytest.importorskip("scipy", reason="scipy is missing, which Keras' numpy backend needs")
+for module in ("scipy", "jax"):
+    pytest.importorskip(module, reason=f"{module} is missing, which Keras' numpy backend needs")
 
 PROGRAM = """
 import itertools, keras, numpy as np, stepnet.keras

@@ -54,6 +54,9 @@ def accelerate() -> Accelerated:
     """Makes stepnet run Keras' own layers SimpleRNN, LSTM, GRU and RNN, and TimeDistributed of layers that
     work row by row: those of models made before, after, and loaded from files.
 
+    On TensorFlow and JAX, a model that has run before keeps what was traced then: call this before, or
+    compile the model anew.
+
     Give `undo()` of the result, or use it in a with-block, to end it. Keras' backend is not changed.
 
     >>> import keras, numpy as np, stepnet.keras

@@ -19,8 +19,9 @@ from stepnet.keras.whole import Whole
 
 keras: Any = installed()
 tree: Any = keras.tree
+in_symbolic_scope: Any = installed("keras.src.backend.common.symbolic_scope").in_symbolic_scope
 
-ON = {"torch": "stepnet.keras.on_torch", "numpy": "stepnet.keras.on_numpy"}
+ON = {name: f"stepnet.keras.on_{name}" for name in ("torch", "numpy", "tensorflow", "jax")}
 """What runs a call on each of Keras' backends."""
 
 backend: Any = import_module(ON.get(keras.backend.backend(), "stepnet.keras.on_others"))
@@ -37,8 +38,11 @@ def inner_loop(
         return theirs(sequences, initial_state, mask, training)
     states = initial_state if tree.is_nested(initial_state) else [initial_state]
     whole = sequences if isinstance(sequences, Whole) else Whole(sequences)
-    shapes = backend.symbolic(layer, whole, states, bool(training))
-    return shapes or answer(layer, theirs, whole, states, mask, bool(training))
+    if shapes := backend.symbolic(layer, whole, states, bool(training)):
+        return shapes
+    if in_symbolic_scope():  # where Keras asks for shapes alone, this is no call
+        return own_loop(layer, theirs, whole, states, mask, bool(training))
+    return answer(layer, theirs, whole, states, mask, bool(training))
 
 
 @backend.untraced
@@ -50,10 +54,17 @@ def answer(
         run = backend.prepared(layer, whole, states, mask, training)
     except StepError as error:
         note(layer, str(error))
-        token = OWN_LOOP.set(layer)
-        try:
-            return theirs(whole.parts, states, mask, training)
-        finally:
-            OWN_LOOP.reset(token)
+        return own_loop(layer, theirs, whole, states, mask, training)
     note(layer, None)
     return run()
+
+
+def own_loop(
+    layer: Any, theirs: Callable[..., Results], whole: Whole, states: Any, mask: Any, training: bool
+) -> Results:
+    """The results by Keras' own loop."""
+    token = OWN_LOOP.set(layer)
+    try:
+        return theirs(whole.parts, states, mask, training)
+    finally:
+        OWN_LOOP.reset(token)

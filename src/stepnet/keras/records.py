@@ -36,6 +36,9 @@ def note(layer: Any, reason: str | None) -> None:
 def counters() -> Counters:
     """How many calls of recurrent layers ran compiled, and how many by Keras' own loop, in this process.
 
+    In `tf.function` and `jax.jit`, and so in `fit` and `predict` on these backends, a call counts where it is
+    traced, and not each time the graph runs.
+
     >>> before = counters()
     >>> import numpy as np, stepnet.keras
     >>> _ = stepnet.keras.GRU(4)(np.ones((2, 5, 3)))

@@ -9,7 +9,7 @@ anew, and one that changes itself while it runs is found out.
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from sys import modules
 from types import MethodType, ModuleType
 from typing import Any, cast
@@ -33,8 +33,9 @@ OWN: dict[Any, tuple[str, ...]] = {
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
+@cache
 def kept_by_keras() -> frozenset[str]:
-    """The attributes that Keras keeps in every layer."""
+    """The attributes that Keras keeps in every layer. TensorFlow takes no more settings once one is made."""
     # Named, and without random numbers: Keras counts the layers that it names, and draws from one generator.
     bare = keras.layers.Layer(name="bare")
     built = keras.layers.Dense(1, name="built", kernel_initializer="zeros")
@@ -46,9 +47,6 @@ def kept_by_keras() -> frozenset[str]:
 def attributes(owner: Any) -> dict[str, Any]:
     """The attributes of an object by name."""
     return owner.__dict__
-
-
-OF_EVERY_LAYER = kept_by_keras()
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +77,7 @@ def settings_of_cell(cell: Any) -> Any:
 def members(owner: Any, seen: tuple[int, ...]) -> list[Any]:
     """The settings that an object's attributes hold, by their names."""
     seen = (*seen, id(owner))
-    named = [(name, value) for name, value in attributes(owner).items() if name not in OF_EVERY_LAYER]
+    named = [(name, value) for name, value in attributes(owner).items() if name not in kept_by_keras()]
     return [(name, settings_of(value, seen)) for name, value in named]
 
 

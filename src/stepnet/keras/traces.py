@@ -13,8 +13,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from stepnet.errors import StepError
-from stepnet.keras.cells import NAMED, NamedStep, cells_in, is_named
+from stepnet.keras.cells import NAMED, cells_in, is_named
 from stepnet.keras.installed import installed
+from stepnet.keras.recurrences import named_recurrence
 from stepnet.keras.settings import settings_of_cell
 from stepnet.keras.steps import FULL, Form, trace_cell
 from stepnet.keras.way import Way
@@ -69,7 +70,7 @@ def made(cell: Any, way: Way, form: Form, key: Any) -> Traced | str:
     """What runs a cell, or why nothing does."""
     if is_named(cell) and is_plain(cell, form):
         if key not in SHARED:
-            keep(SHARED, key, runnable(named_recurrence(cell, way, form)))
+            keep(SHARED, key, runnable(recurrence_of(cell, way, form)))
         return Traced(SHARED[key], tuple(cell.weights))
     try:
         rnn, variables = trace_cell(cell, form, way.training, way.options)
@@ -94,14 +95,12 @@ def in_full_dtype(tensor: Any) -> Any:
     return FULL.get(tensor.dtype, tensor.dtype)
 
 
-def named_recurrence(cell: Any, way: Way, form: Form) -> RNN:
+def recurrence_of(cell: Any, way: Way, form: Form) -> RNN:
     """The recurrence of one of Keras' own cells, or of several that are stacked."""
     x, memory, masks = (
         tree.map_structure(spec_of, part) for part in (form.x, tuple(tree.flatten(form.states)), form.masks)
     )
-    params = {str(place): np.zeros(variable.shape, x.dtype) for place, variable in enumerate(cell.weights)}
-    step = NamedStep(cells_in(cell))
-    return RNN(step, params, memory=memory, inputs=x, statics=masks or None, **way.options)
+    return named_recurrence(cell, way, x, memory, masks)
 
 
 def spec_of(tensor: Any) -> Spec:
