@@ -8,7 +8,7 @@ from typing import Any, cast
 from stepnet.errors import NetError, StepError
 from stepnet.net.types import CONST, ROWS, Type
 from stepnet.torch.aten import ADVICE, RANDOM, TABLE
-from stepnet.torch.graph import Graph, Layout, graph_of
+from stepnet.torch.aten_graph import Argument, Graph, Layout, graph_of
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.rules import Result
 from stepnet.trace.feature_axes import listed
@@ -46,7 +46,9 @@ class TorchStep:
             structure[:] = [self.function(**rebuild(arguments, tensors))]
             return [tensor_of(leaf) for leaf in leaves(structure)]
 
-        graph = graph_of(flat, [value.type for value in values], names)
+        graph = graph_of(
+            flat, [Argument.of(name, value.type) for name, value in zip(names, values, strict=True)]
+        )
         return rebuild(structure[0], replayed(graph, values, defined_at(self)))
 
 

@@ -3,7 +3,7 @@
 The cells, and some others, are C++ code that needs the number of rows, which a step does not know.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from stepnet.errors import StepError
@@ -159,10 +159,14 @@ class Rewritten(overrides.TorchFunctionMode):
     It also records the user's line for the operations of each function.
     """
 
+    def __init__(self, replaced: Mapping[Callable[..., Any], Callable[..., Any]]) -> None:
+        super().__init__()
+        self.replaced = replaced
+
     def __torch_function__(
         self, function: Any, types: Any, arguments: Any = (), options: dict[str, Any] | None = None
     ) -> Any:
         """The result of a call of `function`."""
         fx_traceback.set_stack_trace([line_of_call()])
-        traced: Any = REWRITTEN.get(function) or function
+        traced: Any = self.replaced.get(function) or function
         return traced(*arguments, **(options or {}))
