@@ -14,7 +14,7 @@ from typing import Any
 
 from stepnet.errors import StepError
 from stepnet.net.types import CONST, ROWS, Type
-from stepnet.torch.lines import line_of_error
+from stepnet.torch.lines import line_of_call, line_of_error
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.rewritten import REWRITTEN, Rewritten
 from stepnet.trace.traced import refuse
@@ -36,8 +36,8 @@ HINTS = {"rows": 11, "sequences": 11, "steps": 13}
 UNKNOWN = {
     "rows": "which a step does not know: let shapes broadcast, and write -1 or x.shape[0] in a view",
     "sequences": "which a model does not know: let shapes broadcast, and write -1 or x.shape[0] in a view",
-    "steps": "which each sequence has its own of: a loop over steps is a recurrence, as torch.nn.GRU or a "
-    "stepnet.torch.Recurrence of the cell",
+    "steps": "of which each sequence has its own: take all of them, the first, x[:, 0], or the last, "
+    "x[:, -1]; a loop over steps is a recurrence, as torch.nn.GRU or a stepnet.torch.Recurrence of the cell",
 }
 """What is said of what is done by the number of something, by the names of symbols."""
 
@@ -46,7 +46,7 @@ class Counted(shapes.ShapeEnv):
     """PyTorch's shape environment, in which nothing may depend on the number of rows or steps."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[misc]
         self.names = dict[Any, str]()
 
     def evaluate_expr(self, *arguments: Any, **options: Any) -> Any:
@@ -167,8 +167,10 @@ def graph_of(
     function: Callable[..., Any],
     arguments: Sequence[Argument],
     replaced: Mapping[Callable[..., Any], Callable[..., Any]] = REWRITTEN,
+    line: Callable[[], str] = line_of_call,
 ) -> Graph:
-    """The graph of function(*tensors); replaced: the functions that are traced as others.
+    """The graph of function(*tensors); replaced: the functions that are traced as others. line: gives the
+    user's line in the current calls.
 
     Raises `StepError` for errors of PyTorch, for a function that depends on a number that is a symbol, and
     for one that changes parameters.
@@ -179,7 +181,7 @@ def graph_of(
     numbers = {name: environment.number(name) for name in names or {"rows": None}}
 
     def watched(*tensors: Any) -> Any:
-        with Rewritten(replaced), Held():
+        with Rewritten(replaced, line), Held():
             output = function(*tensors)
         for tensor, argument in zip(tensors, arguments, strict=True):
             if argument.is_parameter and torch._functionalize_has_data_mutation(tensor.elem):

@@ -158,6 +158,7 @@ def result_of(node: Any, layout: Layout, like: Traced) -> Result:
     """The result that PyTorch infers for a node."""
     dtype = torch_name(listed(node.meta["val"])[0])
     operands = [argument.meta["val"] if hasattr(argument, "meta") else argument for argument in node.args[:2]]
+    operands = [1 if is_size(operand) else operand for operand in operands]
     fits = len(operands) == 2 and all(isinstance(operand, torch.Tensor | int | float) for operand in operands)
     common = str(torch.result_type(*operands)).removeprefix("torch.") if fits else dtype
     return Result(layout.features, dtype, common, layout.per_row, like)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from stepnet.errors import StepError
-from stepnet.torch.lines import line_of_call
 from stepnet.torch.pytorch import pytorch
 from stepnet.trace.feature_axes import listed
 
@@ -159,14 +158,16 @@ class Rewritten(overrides.TorchFunctionMode):
     It also records the user's line for the operations of each function.
     """
 
-    def __init__(self, replaced: Mapping[Callable[..., Any], Callable[..., Any]]) -> None:
-        super().__init__()
-        self.replaced = replaced
+    def __init__(
+        self, replaced: Mapping[Callable[..., Any], Callable[..., Any]], line: Callable[[], str]
+    ) -> None:
+        super().__init__()  # type: ignore[misc]
+        self.replaced, self.line = replaced, line
 
     def __torch_function__(
         self, function: Any, types: Any, arguments: Any = (), options: dict[str, Any] | None = None
     ) -> Any:
         """The result of a call of `function`."""
-        fx_traceback.set_stack_trace([line_of_call()])
+        fx_traceback.set_stack_trace([self.line()])
         traced: Any = self.replaced.get(function) or function
         return traced(*arguments, **(options or {}))
