@@ -25,6 +25,7 @@ STAGES = {
     "engines": "engines",
     "explain": "rnn.expressions rnn.nesting rnn.explain rnn.costs",
     "rnn": "rnn",
+    "graph": "graph",
     "torch": "torch",
     "layout": "layout",
     "keras": "keras",

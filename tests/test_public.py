@@ -28,7 +28,7 @@ NAMES = {
     "stepnet.keras": """
         Bidirectional GRU LSTM RNN SimpleRNN StackedRNNCells TimeDistributed accelerate counters report
     """,
-    "stepnet.torch": "GRU GRUCell LSTM LSTMCell RNN RNNCell Recurrence accelerate ready trace",
+    "stepnet.torch": "GRU GRUCell LSTM LSTMCell RNN RNNCell Recurrence accelerate graph ready trace",
 }
 
 # What is imported where it is used: by the command line, pages and tables, files, engines, frameworks.

@@ -2,13 +2,14 @@
 
 `GRU`, `LSTM` and `RNN`, and the cells of each, stand in the place of those of torch.nn, and `accelerate` puts
 them there in a model. `Recurrence` is the module of any other cell, and `ready` has some from papers. `trace`
-makes a recurrence of a cell module, or of a function on tensors. Importing this imports PyTorch, which
-importing stepnet alone does not.
+makes a recurrence of a cell module, or of a function on tensors, and `graph` a `stepnet.Graph` of a whole
+module. Importing this imports PyTorch, which importing stepnet alone does not.
 """
 
 from stepnet.torch import ready
 from stepnet.torch.accelerate import accelerate
 from stepnet.torch.layers import GRU, LSTM, RNN
+from stepnet.torch.module_graph import graph
 from stepnet.torch.recurrence import Recurrence
 from stepnet.torch.steps import GRUCell, LSTMCell, RNNCell
 from stepnet.torch.trace import trace
@@ -22,6 +23,7 @@ __all__ = [
     "RNNCell",
     "Recurrence",
     "accelerate",
+    "graph",
     "ready",
     "trace",
 ]

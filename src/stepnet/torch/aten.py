@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.torch import places, rules
+from stepnet.torch import over_steps, places, rules
 from stepnet.torch.rules import Result, as_bool, to
 from stepnet.trace import functions
 from stepnet.trace.traced import refuse
@@ -24,20 +24,22 @@ class Row:
     """An operation.
 
     rule: takes the `Result` that PyTorch infers for the operation, and the arguments. folded: whether the
-    operation accepts values whose first axis is rows and positions joined.
+    operation accepts values whose first axis is rows and positions joined. steps: the function of a value
+    along the steps of sequences, in a model.
     """
 
     rule: Function
     folded: bool = False
+    steps: Function | None = None
 
 
-def promoted(function: Function, folded: bool = False) -> Row:
+def promoted(function: Function, folded: bool = False, steps: Function | None = None) -> Row:
     """A function whose operands are first cast to the dtype of the result."""
 
     def rule(result: Result, *values: Any, **options: Any) -> Any:
         return function(*to(result.dtype, values), **options)
 
-    return Row(rule, folded)
+    return Row(rule, folded, steps)
 
 
 def pointwise(function: Function) -> Row:
@@ -74,13 +76,13 @@ def truths(function: Function) -> Row:
     return Row(rule, folded=True)
 
 
-def plain(function: Function, folded: bool = False) -> Row:
+def plain(function: Function, folded: bool = False, steps: Function | None = None) -> Row:
     """A function of its operands unchanged."""
 
     def rule(_: Result, *values: Any, **options: Any) -> Any:
         return function(*values, **options)
 
-    return Row(rule, folded)
+    return Row(rule, folded, steps)
 
 
 TABLE: dict[str, Row] = {
@@ -169,27 +171,27 @@ TABLE: dict[str, Row] = {
     "bmm.default": plain(rules.product, folded=True),
     "addmm.default": plain(rules.scaled_sum, folded=True),
     # over features
-    "sum.dim_IntList": promoted(rules.total),
+    "sum.dim_IntList": promoted(rules.total, steps=over_steps.total),
     "mean.default": promoted(rules.mean),
-    "mean.dim": promoted(rules.mean),
-    "amax.default": promoted(rules.largest),
-    "amin.default": promoted(rules.smallest),
+    "mean.dim": promoted(rules.mean, steps=over_steps.mean),
+    "amax.default": promoted(rules.largest, steps=over_steps.largest),
+    "amin.default": promoted(rules.smallest, steps=over_steps.smallest),
     "max.default": promoted(rules.largest),
     "min.default": promoted(rules.smallest),
-    "max.dim": promoted(rules.largest_and_place),
-    "min.dim": promoted(rules.smallest_and_place),
-    "cumsum.default": promoted(rules.along(np.cumsum)),
+    "max.dim": promoted(rules.largest_and_place, steps=over_steps.without_place(over_steps.largest)),
+    "min.dim": promoted(rules.smallest_and_place, steps=over_steps.without_place(over_steps.smallest)),
+    "cumsum.default": promoted(rules.along(np.cumsum), steps=over_steps.running_total),
     "cumprod.default": promoted(rules.along(np.cumprod)),
     "argmax.default": plain(rules.place_of_largest),
     "argmin.default": plain(rules.place_of_smallest),
-    "var.correction": promoted(rules.variance),
-    "var_mean.correction": promoted(rules.variance_and_mean),
+    "var.correction": promoted(rules.variance, steps=over_steps.variance),
+    "var_mean.correction": promoted(rules.variance_and_mean, steps=over_steps.variance_and_mean),
     "any.default": plain(rules.any_true),
-    "any.dim": plain(rules.any_true),
-    "any.dims": plain(rules.any_true),
-    "linalg_vector_norm.default": promoted(rules.norm),
-    "_softmax.default": promoted(rules.softmax),
-    "_log_softmax.default": promoted(rules.log_softmax),
+    "any.dim": plain(rules.any_true, steps=over_steps.any_true),
+    "any.dims": plain(rules.any_true, steps=over_steps.any_true),
+    "linalg_vector_norm.default": promoted(rules.norm, steps=over_steps.norm),
+    "_softmax.default": promoted(rules.softmax, steps=over_steps.softmax),
+    "_log_softmax.default": promoted(rules.log_softmax, steps=over_steps.log_softmax),
     "native_layer_norm.default": promoted(rules.layer_norm),
     # features moved
     "view.default": Row(places.shaped, True),

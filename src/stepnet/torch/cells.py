@@ -8,7 +8,7 @@
 So a net uses a module's tensors without conversion, and gradients have the layout of the tensors.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -100,18 +100,24 @@ class Sizes:
     @property
     def recurrences(self) -> Layer:
         """The layers, with zeros for parameters."""
-        return Stack([self.alone(layer).directed for layer in range(self.layers)])
+        every = [self.alone(layer).shapes.values() for layer in range(self.layers)]
+        return self.of(
+            [np.zeros(shape, self.dtype) for shapes in every for shape in [*shapes] * self.directions]
+        )
 
-    @property
-    def directed(self) -> Layer:
-        """A layer in all its directions."""
-        if not self.bidirectional:
-            return self.recurrence(False)
-        return Bidirectional(self.recurrence(False), self.recurrence(True))
+    def of(self, weights: Sequence[Any]) -> Layer:
+        """The layers with these parameters, which are in the order in which PyTorch's modules have them."""
+        remaining = iter(weights)
+        return Stack([self.alone(layer).directed(remaining) for layer in range(self.layers)])
 
-    def recurrence(self, reverse: bool) -> RNN:
-        """A layer in one direction."""
-        params = {name: np.zeros(shape, self.dtype) for name, shape in self.shapes.items()}
+    def directed(self, weights: Iterator[Any]) -> Layer:
+        """A layer in all its directions, with the next parameters."""
+        forward = self.recurrence(weights, False)
+        return Bidirectional(forward, self.recurrence(weights, True)) if self.bidirectional else forward
+
+    def recurrence(self, weights: Iterator[Any], reverse: bool) -> RNN:
+        """A layer in one direction, with the next parameters."""
+        params = {name: next(weights) for name in self.shapes}
         memory = self.cell.memory(self.hidden, self.projected or None)
         return RNN(in_their_layout(self.cell), params, memory=memory, inputs=self.inputs, reverse=reverse)
 

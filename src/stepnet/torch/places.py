@@ -85,8 +85,13 @@ def tiled(result: Result, x: Any, repeats: Sequence[Any]) -> Any:
         repeats = (1, *repeats[1:])
     for dim, count in enumerate(repeats):
         if count != 1:
-            x = numpy.concatenate([x] * count, axis=dim) if count else along(x, dim, slice(0))
+            x = times(x, dim, count)
     return x
+
+
+def times(x: Any, dim: int, count: int) -> Any:
+    """x side by side with itself along an axis, so many times."""
+    return numpy.concatenate([x] * count, axis=dim) if count else along(x, dim, slice(0))
 
 
 def slice_replaced(

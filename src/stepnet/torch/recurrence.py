@@ -11,6 +11,7 @@ from stepnet.errors import InputError
 from stepnet.rnn.declared import keep
 from stepnet.rnn.layers import LayerPrograms
 from stepnet.rnn.pieces import Checkpoint, checked_checkpoint
+from stepnet.rnn.recurrence import RNN
 from stepnet.torch.bound import BOUND, Runnable
 from stepnet.torch.checks import DTYPES
 from stepnet.torch.loop import Turns, looped
@@ -186,8 +187,8 @@ class Recurrence(torch.nn.Module):
             for module, mode in before:
                 module.training = mode
 
-    def traced(self, tensors: list[Any]) -> Runnable:
-        """The net of the step."""
+    def rnn(self, tensors: list[Any]) -> RNN:
+        """The step as a recurrence, in the dtype of the parameters."""
         floats = [tensor.dtype for tensor in tensors if tensor.is_floating_point()]
 
         def in_dtype(tensor: Any) -> Any:
@@ -196,7 +197,11 @@ class Recurrence(torch.nn.Module):
         x, memory, statics = transform(in_dtype, self._example)
         example = (x, memory) if self.step is None else (x, memory, dict(self.params) or None)
         step = self.cell if self.step is None else self.step
-        rnn = trace(step, example, statics=statics, reverse=self.reverse)
+        return trace(step, example, statics=statics, reverse=self.reverse)
+
+    def traced(self, tensors: list[Any]) -> Runnable:
+        """The net of the step."""
+        rnn = self.rnn(tensors)
         spec = cast("Spec", rnn.inputs)
         nothing = np.zeros((0, 0, *spec.shape), spec.dtype)
         empty = transform(lambda spec: np.zeros((0, *spec.shape), spec.dtype), rnn.statics)

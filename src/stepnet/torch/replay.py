@@ -8,7 +8,7 @@ from typing import Any, cast
 from stepnet.errors import NetError, StepError
 from stepnet.net.types import CONST, ROWS, Type
 from stepnet.torch.aten import ADVICE, RANDOM, TABLE
-from stepnet.torch.graph import Graph, Layout, graph_of
+from stepnet.torch.aten_graph import Argument, Graph, Layout, graph_of
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.rules import Result
 from stepnet.trace.feature_axes import listed
@@ -46,7 +46,9 @@ class TorchStep:
             structure[:] = [self.function(**rebuild(arguments, tensors))]
             return [tensor_of(leaf) for leaf in leaves(structure)]
 
-        graph = graph_of(flat, [value.type for value in values], names)
+        graph = graph_of(
+            flat, [Argument.of(name, value.type) for name, value in zip(names, values, strict=True)]
+        )
         return rebuild(structure[0], replayed(graph, values, defined_at(self)))
 
 
@@ -156,6 +158,7 @@ def result_of(node: Any, layout: Layout, like: Traced) -> Result:
     """The result that PyTorch infers for a node."""
     dtype = torch_name(listed(node.meta["val"])[0])
     operands = [argument.meta["val"] if hasattr(argument, "meta") else argument for argument in node.args[:2]]
+    operands = [1 if is_size(operand) else operand for operand in operands]
     fits = len(operands) == 2 and all(isinstance(operand, torch.Tensor | int | float) for operand in operands)
     common = str(torch.result_type(*operands)).removeprefix("torch.") if fits else dtype
     return Result(layout.features, dtype, common, layout.per_row, like)

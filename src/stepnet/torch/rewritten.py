@@ -3,11 +3,11 @@
 The cells, and some others, are C++ code that needs the number of rows, which a step does not know.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from stepnet.errors import StepError
-from stepnet.torch.lines import calls_of, line_of_call
+from stepnet.torch.lines import calls_of
 from stepnet.torch.pytorch import pytorch
 from stepnet.trace.feature_axes import listed
 
@@ -173,18 +173,21 @@ class Rewritten(overrides.TorchFunctionMode):
     of their own, of which a trace would hold the operations alone.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, replaced: Mapping[Callable[..., Any], Callable[..., Any]], line: Callable[[], str]
+    ) -> None:
         super().__init__()  # type: ignore[misc]
+        self.replaced, self.line = replaced, line
         self.around = calls_of(FUNCTION)
 
     def __torch_function__(
         self, function: Any, types: Any, arguments: Any = (), options: dict[str, Any] | None = None
     ) -> Any:
         """The result of a call of `function`."""
-        fx_traceback.set_stack_trace([line_of_call()])
+        fx_traceback.set_stack_trace([self.line()])
         if calls_of(FUNCTION) > self.around:
             raise StepError(
                 "a torch.autograd.Function has a gradient of its own, and a step that of its operations"
             )
-        traced: Any = REWRITTEN.get(function) or function
+        traced: Any = self.replaced.get(function) or function
         return traced(*arguments, **(options or {}))

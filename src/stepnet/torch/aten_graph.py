@@ -1,4 +1,4 @@
-"""A function on tensors as a graph of ATen operations, in which the number of rows is a symbol.
+"""A function on tensors as a graph of ATen operations, in which numbers of rows and steps are symbols.
 
 The function runs once, on tensors with shapes but no numbers, under `make_fx` of `torch.fx`. Operations in
 place become operations that give new values, and composed operations become the smaller ones that they
@@ -6,7 +6,7 @@ consist of.
 """
 
 import logging
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -14,9 +14,9 @@ from typing import Any
 
 from stepnet.errors import StepError
 from stepnet.net.types import CONST, ROWS, Type
-from stepnet.torch.lines import line_of_error
+from stepnet.torch.lines import line_of_call, line_of_error
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.rewritten import Rewritten
+from stepnet.torch.rewritten import REWRITTEN, Rewritten
 from stepnet.trace.traced import refuse
 
 torch: Any = pytorch("torch")
@@ -30,23 +30,41 @@ sources: Any = pytorch("torch._dynamo.source")
 decompositions: Any = pytorch("torch._decomp")
 
 FAKE = (functional.FunctionalTensor, fake_tensors.FakeTensor)
-# The number of rows that PyTorch assumes; a step whose result depends on it is refused.
-HINT = 11
+# The numbers that PyTorch assumes for symbols; what depends on them is refused.
+HINTS = {"rows": 11, "sequences": 11, "steps": 13}
+
+UNKNOWN = {
+    "rows": "which a step does not know: let shapes broadcast, and write -1 or x.shape[0] in a view",
+    "sequences": "which a model does not know: let shapes broadcast, and write -1 or x.shape[0] in a view",
+    "steps": "of which each sequence has its own: take all of them, the first, x[:, 0], or the last, "
+    "x[:, -1]; a loop over steps is a recurrence, as torch.nn.GRU or a stepnet.torch.Recurrence of the cell",
+}
+"""What is said of what is done by the number of something, by the names of symbols."""
 
 
-class Rows(shapes.ShapeEnv):
-    """PyTorch's shape environment, in which nothing may depend on the number of rows."""
+class Counted(shapes.ShapeEnv):
+    """PyTorch's shape environment, in which nothing may depend on the number of rows or steps."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[misc]
+        self.names = dict[Any, str]()
 
     def evaluate_expr(self, *arguments: Any, **options: Any) -> Any:
-        """The value of an expression; raises `StepError` if it depends on the number of rows."""
+        """The value of an expression; raises `StepError` if it depends on such a number."""
         known = len(self.guards)
         value = shapes.ShapeEnv.evaluate_expr(self, *arguments, **options)
         if len(self.guards) > known:
-            raise StepError(
-                "what is done depends on the number of rows, which a step does not know: let shapes "
-                "broadcast, and write -1 or x.shape[0] in a view"
-            )
+            symbols = self.guards[-1].expr.free_symbols
+            name = max(self.names[symbol] for symbol in symbols if symbol in self.names)
+            raise StepError(f"what is done depends on the number of {name}, {UNKNOWN[name]}")
         return value
+
+    def number(self, name: str) -> Any:
+        """A new symbol, the number of what its name says."""
+        hint, source = HINTS[name], sources.ConstantSource(name)
+        symbol = self.create_symbol(hint, source=source, dynamic_dim=shapes.DimDynamic.DYNAMIC)
+        self.names[symbol] = name
+        return self.create_symintnode(symbol, hint=hint, source=source)
 
 
 class Held(dispatch.TorchDispatchMode):
@@ -80,11 +98,36 @@ class Layout:
 
 
 @dataclass(frozen=True)
+class Argument:
+    """An argument of a function on tensors: its name, its dtype, and its sizes, of which those that are not
+    known are the names of symbols. is_parameter: whether it must not change.
+    """
+
+    name: str
+    sizes: tuple[int | str, ...]
+    dtype: str
+    is_parameter: bool
+
+    @classmethod
+    def of(cls, name: str, type_: Type) -> "Argument":
+        """The argument for a value of a step."""
+        if type_.extent not in (CONST, ROWS):
+            raise StepError(f"{name} holds inner sequences, which a step written with PyTorch cannot take")
+        lead = () if type_.extent == CONST else ("rows",)
+        return cls(name, (*lead, *type_.shape), type_.dtype, type_.extent == CONST)
+
+
+@dataclass(frozen=True)
 class Graph:
-    """A graph as a `torch.fx.GraphModule`, with the symbol of the number of rows."""
+    """A graph as a `torch.fx.GraphModule`, with the names of its symbols."""
 
     module: Any
-    rows: Any
+    names: Mapping[Any, str]
+
+    @property
+    def rows(self) -> Any:
+        """The symbol of the number of rows."""
+        return next(symbol for symbol, name in self.names.items() if name == "rows")
 
     @property
     def nodes(self) -> list[Any]:
@@ -120,48 +163,45 @@ class Graph:
         return str(size).replace(str(self.rows), "rows")
 
 
-def graph_of(function: Callable[..., Any], types: Sequence[Type], names: Sequence[str]) -> Graph:
-    """The graph of function(*tensors), for tensors of these types; names: theirs, for messages.
+def graph_of(
+    function: Callable[..., Any],
+    arguments: Sequence[Argument],
+    replaced: Mapping[Callable[..., Any], Callable[..., Any]] = REWRITTEN,
+    line: Callable[[], str] = line_of_call,
+) -> Graph:
+    """The graph of function(*tensors); replaced: the functions that are traced as others. line: gives the
+    user's line in the current calls.
 
-    Raises `StepError` for errors of PyTorch, for a step that depends on the number of rows, and for one that
-    changes parameters.
+    Raises `StepError` for errors of PyTorch, for a function that depends on a number that is a symbol, and
+    for one that changes parameters.
     """
-    for type_, name in zip(types, names, strict=True):
-        if type_.extent not in (CONST, ROWS):
-            raise StepError(f"{name} holds inner sequences, which a step written with PyTorch cannot take")
-    environment = Rows()
+    environment = Counted()
     mode = fake_tensors.FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
-    rows = row_count(environment)
+    names = {size: None for argument in arguments for size in argument.sizes if isinstance(size, str)}
+    numbers = {name: environment.number(name) for name in names or {"rows": None}}
 
     def watched(*tensors: Any) -> Any:
-        with Rewritten(), Held():
+        with Rewritten(replaced, line), Held():
             output = function(*tensors)
-        for tensor, type_, name in zip(tensors, types, names, strict=True):
-            if type_.extent == CONST and torch._functionalize_has_data_mutation(tensor.elem):
-                raise changed(f"`{name}`")
+        for tensor, argument in zip(tensors, arguments, strict=True):
+            if argument.is_parameter and torch._functionalize_has_data_mutation(tensor.elem):
+                raise changed(f"`{argument.name}`")
         return output
 
     with mode, torch.no_grad(), silent(fake_tensors.__name__), fx_traceback.preserve_node_meta():
         tensors = [
             torch.empty(
-                type_.shape if type_.extent == CONST else (rows, *type_.shape),
-                dtype=getattr(torch, type_.dtype),
+                [numbers[size] if isinstance(size, str) else size for size in argument.sizes],
+                dtype=getattr(torch, argument.dtype),
             )
-            for type_ in types
+            for argument in arguments
         ]
         made = proxies.make_fx(functional.dispatch_functionalize(watched), decomposition_table=smaller())
-        with messages(rows):
+        with messages(environment.names):
             module = made(*tensors)
     merge_permutes(module.graph)
     module.graph.eliminate_dead_code()
-    return Graph(module, rows.node.expr)
-
-
-def row_count(environment: Any) -> Any:
-    """The number of rows, as a symbol."""
-    source = sources.ConstantSource("rows")
-    symbol = environment.create_symbol(HINT, source=source, dynamic_dim=shapes.DimDynamic.DYNAMIC)
-    return environment.create_symintnode(symbol, hint=HINT, source=source)
+    return Graph(module, environment.names)
 
 
 @cache
@@ -181,7 +221,7 @@ def smaller() -> dict[Any, Callable[..., Any]]:
 
 
 @contextmanager
-def messages(rows: Any) -> Generator[None]:
+def messages(names: Mapping[Any, str]) -> Generator[None]:
     """A context in which PyTorch's errors become a `StepError` with the user's line."""
     try:
         yield
@@ -194,7 +234,9 @@ def messages(rows: Any) -> Generator[None]:
             f"\n  at {line_of_error(error)}"
         ) from error
     except (RuntimeError, IndexError) as error:
-        message = str(error).split("\n")[0].replace(str(rows.node.expr), "rows")
+        message = str(error).split("\n")[0]
+        for symbol, name in names.items():
+            message = message.replace(str(symbol), name)
         raise StepError(f"PyTorch refuses: {message}\n  at {line_of_error(error)}") from error
 
 

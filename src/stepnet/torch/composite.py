@@ -1,0 +1,349 @@
+"""What a graph of a module holds as one node: its recurrent layers, and sequences that are packed.
+
+While a module is traced, its layers of torch.nn and of stepnet.torch give a node `stepnet::layer` for what
+they compute, and PyTorch's functions that pack and pad sequences give nodes too. None of the operators is
+ever run: they say the shapes of results.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from stepnet.errors import StepError
+from stepnet.rnn.compose import Bidirectional, Stack
+from stepnet.rnn.layers import Layer
+from stepnet.rnn.recurrence import RNN
+from stepnet.torch.layers import Layer as Ours
+from stepnet.torch.layers import in_form, sizes_of
+from stepnet.torch.lines import line_of_call
+from stepnet.torch.pytorch import pytorch
+from stepnet.torch.recurrence import Recurrence
+from stepnet.torch.rewritten import DROPOUTS, REWRITTEN, refused
+from stepnet.torch.sequences import PackedSequence
+from stepnet.trace.traced import Traced
+
+torch: Any = pytorch("torch")
+library: Any = pytorch("torch.library")
+
+NO_STEPS = -1
+"""The axis of the steps in the data of a `PackedSequence`, which are joined with the sequences."""
+
+
+# ---- recurrent layers --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Build:
+    """What makes a layer. layer: from its parameters. memory: the structure of its memory."""
+
+    layer: Callable[[Sequence[Traced]], Layer]
+    memory: Any
+
+
+@dataclass
+class Layers:
+    """The recurrent layers of a module while it is traced.
+
+    rows: the number of sequences, a symbol. builds: what each node makes, by the node's number. path: the
+    names of the modules in the current calls, from the whole inwards.
+    """
+
+    rows: Any = None
+    builds: list[Build] = field(default_factory=list[Build])
+    path: list[str] = field(default_factory=list[str])
+
+    def line(self) -> str:
+        """The user's line in the current calls, and the module that it is in."""
+        return line_of_call() + (f"\n  in module {self.path[-1]}" if self.path else "")
+
+    def node(self, build: Build, *operands: Any) -> list[Any]:
+        """The results of a layer."""
+        self.builds.append(build)
+        return list(torch.ops.stepnet.layer(len(self.builds) - 1, *operands))
+
+    @contextmanager
+    def standing_in(self, module: Any) -> Generator[None]:
+        """A context in which the recurrent layers of a module give nodes."""
+        members: list[tuple[str, Any]] = list(module.named_modules())
+        changed, hooks = list[tuple[Any, str]](), list[Any]()
+        try:
+            for name, member in members:
+                if name:
+                    hooks += self.hooked(f"`{name}`, a {type(member).__name__}", member)
+                method = method_of(member)
+                if method is not None:
+                    changed.append((member, method))
+                    member.__dict__[method] = getattr(Standing(self, member), method)
+            yield
+        finally:
+            for member, method in changed:
+                member.__dict__.pop(method, None)
+            for hook in hooks:
+                hook.remove()
+
+    def hooked(self, name: str, module: Any) -> list[Any]:
+        """The hooks that note when a module is called."""
+
+        def enter(*_: Any) -> None:
+            self.path.append(name)
+
+        def leave(*_: Any) -> None:
+            self.path.pop()
+
+        hooks = module.register_forward_pre_hook(enter), module.register_forward_hook(leave, always_call=True)
+        return [*hooks]
+
+
+KINDS: tuple[Any, ...] = (torch.nn.GRU, torch.nn.LSTM, torch.nn.RNN, Ours)
+FORWARDS = tuple(kind.forward for kind in KINDS)
+
+
+def method_of(module: Any) -> str | None:
+    """The method of a recurrent layer that gives a node instead; None for other modules."""
+    if isinstance(module, Recurrence):
+        module.enter()
+        return "results"
+    return "forward" if module.__class__.forward in FORWARDS and "forward" not in module.__dict__ else None
+
+
+def memory_of(layer: Layer) -> Any:
+    """The structure of a layer's memory."""
+    if isinstance(layer, RNN):
+        return layer.memory
+    assert isinstance(layer, Stack | Bidirectional)
+    return layer.together([memory_of(part) for part in layer.layers])
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What stands in for a recurrent layer while its module is traced."""
+
+    layers: Layers
+    module: Any
+
+    def forward(self, input: Any, hx: Any = None) -> Any:  # noqa: A002 - PyTorch's names
+        """The forward of a layer of torch.nn."""
+        module, packed = self.module, isinstance(input, PackedSequence)
+        data = input.data if packed else input
+        weights = [getattr(module, name) for name in module._flat_weights_names]
+        self.check(data, packed)
+        sizes = sizes_of(module, weights[0].dtype)
+        kinds = [sizes.output, sizes.hidden][: 2 if module.mode == "LSTM" else 1]
+        count = sizes.layers * sizes.directions
+        given = [] if hx is None else list(hx) if module.mode == "LSTM" else [hx]
+        order, back = (input.sorted_indices, input.unsorted_indices) if packed else (None, None)
+        given = given if order is None else [state.index_select(1, order) for state in given]
+        states = [state.select(0, place) for place in range(count) for state in given]
+        like = [data.new_empty(*data.shape[:-1], sizes.output * sizes.directions)]
+        like += [data.new_empty(self.layers.rows, size) for _ in range(count) for size in kinds]
+        time = NO_STEPS if packed else 1 if module.batch_first else 0
+        build = Build(sizes.of, memory_of(sizes.recurrences))
+        outputs, *last = self.layers.node(build, time, data, states, [], weights, like)
+        final = [torch.stack(last[kind :: len(kinds)]) for kind in range(len(kinds))]
+        final = final if back is None else [state.index_select(1, back) for state in final]
+        return input._replace(data=outputs) if packed else outputs, in_form(module, final)
+
+    def check(self, data: Any, packed: bool) -> None:
+        """Raises `StepError` for what a layer is not called with in a model."""
+        module = self.module
+        if module.training and module.dropout and module.num_layers > 1:
+            raise StepError(RANDOM)
+        if not packed and data.dim() != 3:
+            raise StepError(
+                f"{type(module).__name__} is called with {data.dim()} axes; in a model it runs over a batch, "
+                "[batch, time, features] or [time, batch, features]"
+            )
+
+    def results(self, given: Any, states: list[Any], statics: list[Any]) -> list[Any]:
+        """The results of a `Recurrence`."""
+        module, data = self.module, given.data
+        if given.place.tensors:
+            raise StepError("a Recurrence runs over tensors in a model, not over a PackedSequence")
+        tensors = module.tensors
+        net = module.runnable(list(tensors.values())).program.net
+        types = [net.type_of(number) for number in net.results]
+        lead = {1: (self.layers.rows,), 2: data.shape[:2]}
+        like = [
+            data.new_empty(*lead[len(type_.extent)], *type_.shape, dtype=getattr(torch, type_.dtype))
+            for type_ in types
+        ]
+
+        def layer(params: Sequence[Traced]) -> Layer:
+            rnn = module.rnn(list(module.tensors.values()))
+            return rnn.with_params(dict(zip(tensors, params, strict=True)) or None)
+
+        time = 1 if module.batch_first else 0
+        build = Build(layer, module._example[1])
+        return self.layers.node(build, time, data, states, statics, list(tensors.values()), like)
+
+
+# ---- packed sequences --------------------------------------------------------------------------------------
+
+
+def packed(x: Any, lengths: Any, batch_first: bool) -> Any:
+    """The steps without padding, and how many sequences there are at each."""
+    return tuple(torch.ops.stepnet.packed(x, lengths, int(batch_first)))
+
+
+def padded(data: Any, counts: Any, batch_first: bool, value: float, total: Any) -> Any:
+    """The steps padded again, and the lengths."""
+    if isinstance(total, int):
+        raise StepError(
+            "pad_packed_sequence has a total_length that is a number: x.size(1) is one that is not"
+        )
+    rows = data.shape[0] // counts.shape[0]
+    return tuple(torch.ops.stepnet.padded(data, counts, rows, int(batch_first)))
+
+
+def sorted_rows(function: Any) -> Callable[..., Any]:
+    """torch.sort or torch.argsort; of one number for each sequence a node."""
+
+    def rule(x: Any, *arguments: Any, **options: Any) -> Any:
+        if x.dim() != 1 or isinstance(x.shape[0], int):
+            return function(x, *arguments, **options)
+        values, order = torch.ops.stepnet.sorted(x)
+        return order if function.__name__ == "argsort" else torch.return_types.sort((values, order))
+
+    return rule
+
+
+def pooled(function: Any, reduced: Callable[[Any], Any]) -> Callable[..., Any]:
+    """A pooling function, of which one that leaves a single step is a mean or maximum over them."""
+    adaptive = function.__name__.startswith("adaptive")
+
+    def rule(
+        x: Any,
+        size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        *_: Any,
+        return_indices: bool = False,
+        **__: Any,
+    ) -> Any:
+        kernel = str(size).strip("()[],")  # a number, or a symbol, perhaps in a tuple
+        whole = kernel == ("1" if adaptive else str(x.shape[-1]))
+        if not whole or padding not in (0, (0,)) or return_indices:
+            raise StepError(
+                f"{function.__name__} is over all steps of a sequence in a model: its kernel is x.size(-1), "
+                "or it is adaptive to 1; without padding and indices"
+            )
+        return reduced(x)
+
+    return rule
+
+
+def unbound(x: Any, dim: int = 0) -> Any:
+    """The parts of x along an axis; raises `StepError` if those are sequences or steps."""
+    if not isinstance(x.shape[dim], int):
+        raise StepError(
+            "a model cannot take sequences or steps apart, nor loop over a tensor of them, nor make a list "
+            "of lengths: pack_padded_sequence takes lengths.cpu()"
+        )
+    return torch.unbind(x, dim)
+
+
+def mean(x: Any) -> Any:
+    """The mean over the last axis, which stays."""
+    return x.mean(-1, keepdim=True)
+
+
+def largest(x: Any) -> Any:
+    """The largest over the last axis, which stays."""
+    return x.amax(-1, keepdim=True)
+
+
+CONVOLUTION = (
+    "a convolution reads several steps at once, which no operation of a model does: run it ahead of the graph"
+)
+RANDOM = "dropout draws random numbers: call .eval() on the module"
+
+
+def dropped(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    """x itself if dropout is off; raises `StepError` if it would draw random numbers."""
+    if training and p > 0:
+        raise StepError(RANDOM)
+    return x
+
+
+OF_A_CLASS = refused("a subclass of a recurrent layer with a forward of its own cannot be a layer of a graph")
+
+FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    **REWRITTEN,
+    **{getattr(torch, name): OF_A_CLASS for name in ("gru", "lstm", "rnn_tanh", "rnn_relu")},
+    torch._pack_padded_sequence: packed,
+    torch._pad_packed_sequence: padded,
+    torch.unbind: unbound,
+    torch.Tensor.unbind: unbound,
+    torch.dropout: dropped,
+    **{getattr(torch.nn.functional, name): dropped for name in DROPOUTS},
+    **{getattr(torch, f"conv{count}d"): refused(CONVOLUTION) for count in (1, 2, 3)},
+    **{
+        function: pooled(function, reduced)
+        for reduced, names in {
+            mean: ("adaptive_avg_pool1d", "avg_pool1d"),
+            largest: ("adaptive_max_pool1d", "max_pool1d"),
+        }.items()
+        for name in names
+        for function in {getattr(torch, name), getattr(torch.nn.functional, name)}
+    },
+    **{
+        getattr(owner, name): sorted_rows(getattr(owner, name))
+        for owner in (torch, torch.Tensor)
+        for name in ("sort", "argsort")
+    },
+}
+"""The functions of PyTorch that are traced as others in a module."""
+
+
+# ---- the operators -----------------------------------------------------------------------------------------
+
+
+def packed_shapes(x: Any, lengths: Any, time: int) -> Any:
+    """Empty tensors like those of `packed`."""
+    total = x.shape[0] * x.shape[1]
+    return x.new_empty(total, *x.shape[2:]), lengths.new_empty(x.shape[time])
+
+
+def padded_shapes(data: Any, counts: Any, rows: Any, time: int) -> Any:
+    """Empty tensors like those of `padded`."""
+    lead = (rows, counts.shape[0]) if time else (counts.shape[0], rows)
+    return data.new_empty(*lead, *data.shape[1:]), counts.new_empty(rows)
+
+
+def sorted_shapes(x: Any) -> Any:
+    """Empty tensors like sorted numbers and their places."""
+    return torch.empty_like(x), torch.empty_like(x, dtype=torch.int64)
+
+
+def layer_shapes(
+    number: int, time: int, data: Any, states: Any, statics: Any, weights: Any, like: Sequence[Any]
+) -> Any:
+    """Empty tensors like the results of a layer."""
+    return [torch.empty_like(tensor) for tensor in like]
+
+
+def never(*arguments: Any) -> Any:
+    """Refused: a graph of a module is replayed, and not run by PyTorch."""
+    raise StepError("this operator is in graphs that stepnet makes of modules, and does not run")
+
+
+OPERATORS: dict[str, Callable[..., Any]] = {
+    "packed(Tensor x, Tensor lengths, int time) -> (Tensor, Tensor)": packed_shapes,
+    "padded(Tensor data, Tensor counts, SymInt rows, int time) -> (Tensor, Tensor)": padded_shapes,
+    "sorted(Tensor x) -> (Tensor, Tensor)": sorted_shapes,
+    "layer(int number, int time, Tensor data, Tensor[] states, Tensor[] statics, Tensor[] weights, "
+    "Tensor[] like) -> Tensor[]": layer_shapes,
+}
+"""The operators, by their schemas, and what their results are like."""
+
+
+def define() -> None:
+    """Makes the operators known to PyTorch."""
+    for schema, shapes in OPERATORS.items():
+        name, arguments = schema.split("(", 1)
+        made = library.custom_op(f"stepnet::{name}", never, mutates_args=(), schema=f"({arguments}")
+        made.register_fake(shapes)
+
+
+define()

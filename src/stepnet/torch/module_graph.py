@@ -1,0 +1,316 @@
+"""`graph`: a whole PyTorch module as a `stepnet.Graph`."""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from stepnet.errors import InputError, StepError
+from stepnet.graph.graph import Graph
+from stepnet.torch.aten_graph import Argument, graph_of
+from stepnet.torch.axes import SEQUENCES, TIME, Axis, Placed, features_of, is_rows, symbols_in, text_of
+from stepnet.torch.composite import FUNCTIONS, Layers
+from stepnet.torch.module_replay import Replay, Unknown
+from stepnet.torch.module_rules import RULES
+from stepnet.torch.pytorch import pytorch
+from stepnet.torch.recurrence import Recurrence
+from stepnet.torch.sequences import PackedSequence
+from stepnet.torch.trace import described, dtype_of, first_names
+from stepnet.torch.trace import parameter as copied
+from stepnet.trace.lines import defined_at, written_at
+from stepnet.trace.step import Spec
+from stepnet.trace.traced import Traced, refuse
+from stepnet.values.structure import leaves, rebuild, transform
+
+torch: Any = pytorch("torch")
+LETTERS = {"N": SEQUENCES, "T": TIME}
+"""The letters of axes that are no features."""
+
+LENGTHS = "lengths"
+
+
+def graph(model: Any, example: Any, *, axes: Any = None, lengths: str | None = None) -> Graph:
+    """A PyTorch module as a model of stepnet: it runs over sequences of any lengths, without padding.
+
+    The parameters of the graph are the module's state_dict, as arrays by its names. Sequences are the
+    arguments that have steps: one alone, or a dict of them by name. Arguments without steps are the statics.
+    An argument that has the lengths of the sequences is none of the graph's: it knows them. Outputs are in
+    the module's structure, those of each step in the form of the sequences, and all others with the sequences
+    as their first axis. A mean, a maximum or a softmax over time is over each sequence's own steps.
+
+    The module is traced here, and again at the first call with inputs of other dtypes. No other thread may
+    run it meanwhile.
+
+    Args:
+        model: A torch.nn.Module, in the mode in which it is to run: call .eval() first.
+        example: The arguments of one call: a tensor, a tuple of arguments, or a dict of them by name. Only
+            dtypes and the sizes of features matter.
+        axes: The axes of each argument, N for sequences and T for steps: {"x": "TN", "h0": "_N_"}, or a text
+            for all. Further axes are features. By default they are "NT", or "TN" if the recurrent layers of
+            the module are not batch_first; and "N" for an argument of fewer axes.
+        lengths: The name of the argument that has the lengths of the sequences, where it is not `lengths`.
+
+    Raises:
+        InputError: For what is no module, and for arguments that do not fit it.
+        StepError: For an operation that models do not have, or that mixes sequences, with the line of your
+            code.
+
+    >>> import numpy as np, torch, stepnet as sn, stepnet.torch
+    >>> class Tagger(torch.nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.embed = torch.nn.Embedding(100, 8)
+    ...         self.lstm = torch.nn.LSTM(8, 16, bidirectional=True, batch_first=True)
+    ...         self.tag = torch.nn.Linear(32, 5)
+    ...     def forward(self, words):
+    ...         return self.tag(self.lstm(self.embed(words))[0])
+    >>> tagger = Tagger()
+    >>> graph = stepnet.torch.graph(tagger, torch.zeros(2, 3, dtype=torch.int64))
+    >>> words = [np.array([3, 14, 15]), np.array([9, 26, 53, 58])]
+    >>> outputs = graph(sn.Ragged.from_list(words))
+    >>> outputs
+    Ragged(2 sequences of 3 to 4 steps, 5 features, float32)
+    >>> alone = tagger(torch.tensor(words[0])[None])[0].detach()
+    >>> bool(np.allclose(outputs.to_list()[0], alone, atol=1e-6))
+    True
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise InputError(f"graph takes a torch.nn.Module, not {described(model)}")
+    arguments = arguments_of(model, example)
+    lengths = LENGTHS if lengths is None and LENGTHS in arguments else lengths
+    if lengths is not None and lengths not in arguments:
+        raise InputError(f"lengths= names an argument; those of the example are {', '.join(arguments)}")
+    forms = {
+        name: Form.of(name, value, axes_of(model, axes, name, value), name == lengths)
+        for name, value in arguments.items()
+    }
+    check_sizes(arguments, forms)
+    sequences = alone({name: form.specs for name, form in forms.items() if form.kind == "sequences"})
+    statics = alone({name: form.specs for name, form in forms.items() if form.kind == "static"})
+    if not leaves(sequences):
+        raise InputError("no argument of the example has steps, which axes= says with the letter T")
+    kind = Module if statics is None else ModuleWithStatics
+    return Graph(kind(model, forms), parameters_of(model), inputs=sequences, statics=statics)
+
+
+def parameters_of(model: Any) -> dict[str, Any]:
+    """Copies of the arrays of a module's state_dict."""
+    tensors = {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
+    for name, tensor in tensors.items():
+        dtype_of(tensor, f"parameter {name}")
+    return {name: copied(tensor) for name, tensor in tensors.items()}
+
+
+def alone(parts: dict[str, Any]) -> Any:
+    """The one part of a dict, or the dict of several; None for none."""
+    return next(iter(parts.values())) if len(parts) == 1 else parts or None
+
+
+# ---- arguments ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Form:
+    """An argument: what it is, its axes by letters, and what the graph is given of it.
+
+    kind: "sequences", "static", "lengths", or "fixed" for what is no tensor. value: the argument without its
+    numbers. specs: the features, in the structure of the argument.
+    """
+
+    kind: str
+    letters: str
+    value: Any
+    specs: Any
+
+    @classmethod
+    def of(cls, name: str, value: Any, letters: str, is_lengths: bool) -> "Form":
+        """The form of an argument of the example."""
+        tensors = leaves(value)
+        are = [isinstance(tensor, torch.Tensor) for tensor in tensors]
+        if not any(are):
+            return cls("fixed", "", value, None)
+        if isinstance(value, PackedSequence) or not all(are):
+            raise InputError(
+                f"argument {name} is a {type(value).__name__}; an argument is a tensor, a structure of "
+                "tensors, or holds none"
+            )
+        if is_lengths:
+            return cls("lengths", "N", 0, None)
+        rank = min(tensor.dim() for tensor in tensors)
+        if (
+            set(letters) - {"N", "T", "_"}
+            or letters.count("N") != 1
+            or letters.count("T") > 1
+            or len(letters) > rank
+        ):
+            raise InputError(
+                f"the axes of argument {name} are {letters!r}; they are a letter for each of its {rank} "
+                "axes, N once for the sequences, T at most once for the steps, and _ for features, of which "
+                "the last ones may be left out"
+            )
+
+        def spec(tensor: Any) -> Spec:
+            sizes = [
+                size for place, size in enumerate(tensor.shape) if letters[place : place + 1] in ("", "_")
+            ]
+            return Spec(tuple(sizes), dtype_of(tensor, f"argument {name}"))
+
+        blank = transform(lambda tensor: 0, value)
+        return cls("sequences" if "T" in letters else "static", letters, blank, transform(spec, value))
+
+    def sizes(self, features: tuple[int, ...]) -> tuple[int | str, ...]:
+        """The sizes of a tensor with these features."""
+        remaining = iter(features)
+        named = [LETTERS[letter] if letter in LETTERS else next(remaining) for letter in self.letters]
+        return (*named, *remaining)
+
+
+def arguments_of(model: Any, example: Any) -> dict[str, Any]:
+    """The arguments of the example by name."""
+    given: tuple[Any, ...] = cast("Any", example) if type(example) is tuple else (example,)
+    try:
+        signature = inspect.signature(model.forward)
+        bound = signature.bind(**example) if isinstance(example, dict) else signature.bind(*given)
+    except TypeError as error:
+        raise InputError(f"example is not a call of {type(model).__name__}: {error}") from None
+    return dict(bound.arguments)
+
+
+def axes_of(model: Any, axes: Any, name: str, value: Any) -> Any:
+    """The letters of an argument's axes, as they were said, or by default."""
+    if isinstance(axes, str):
+        return axes
+    if isinstance(axes, Mapping) and name in axes:
+        return cast("Mapping[str, str]", axes)[name]
+    if axes is not None and not isinstance(axes, Mapping):
+        raise InputError(
+            f"axes is a text as 'NT', or a dict of them by the names of arguments, not {described(axes)}"
+        )
+    if all(isinstance(leaf, torch.Tensor) and leaf.dim() < 2 for leaf in leaves(value)):
+        return "N"
+    first = {
+        member.batch_first for member in model.modules() if isinstance(member, torch.nn.RNNBase | Recurrence)
+    }
+    if len(first) > 1:
+        raise InputError(
+            f"some layers are batch_first and others are not: say axes={{{name!r}: 'NT'}}, or 'TN'"
+        )
+    return "NT" if first != {False} else "TN"
+
+
+def check_sizes(arguments: dict[str, Any], forms: dict[str, Form]) -> None:
+    """Raises `InputError` for arguments of the example with different numbers of sequences or steps."""
+    for letter, what in LETTERS.items():
+        sizes = {
+            name: tensor.shape[form.letters.index(letter)]
+            for name, form in forms.items()
+            if letter in form.letters
+            for tensor in leaves(arguments[name])
+        }
+        if len(set(sizes.values())) > 1:
+            listed = ", ".join(f"{name} has {size}" for name, size in sizes.items())
+            raise InputError(
+                f"arguments of the example have different numbers of {what}: {listed}; axes= says which "
+                "axes they are"
+            )
+
+
+# ---- the model ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Module:
+    """A module as a model of stepnet. forms: its arguments."""
+
+    module: Any
+    forms: dict[str, Form]
+
+    def __call__(self, x: Any, params: Any) -> Any:
+        """The outputs."""
+        return self.replayed(x, params, None)
+
+    def replayed(self, x: Any, params: Any, statics: Any) -> Any:
+        """The outputs, by the module's graph."""
+        given = self.named("sequences", x) | self.named("static", statics)
+        fixed = {name: form for name, form in self.forms.items() if form.kind != "fixed"}
+        values = list[Placed | None]()
+        arguments = list[Argument]()
+        for name, form in fixed.items():
+            for value in [None] if form.kind == "lengths" else leaves(given[name]):
+                shape, dtype = ((), "int64") if value is None else (value.type.shape, value.type.dtype)
+                arguments.append(Argument(name, form.sizes(shape), dtype, False))
+                values.append(None if value is None else Placed(value, axes_in(arguments[-1].sizes)))
+        for name, value in params.items():
+            arguments.append(Argument(name, value.type.shape, value.type.dtype, True))
+            values.append(Placed(value, axes_in(value.type.shape)))
+        layers, structure = Layers(), list[Any]()
+        rows = next(place for place, argument in enumerate(arguments) if SEQUENCES in argument.sizes)
+
+        def flat(*tensors: Any) -> list[Any]:
+            layers.rows = tensors[rows].shape[arguments[rows].sizes.index(SEQUENCES)]
+            remaining = iter(tensors)
+            called = {name: self.argument(form, remaining) for name, form in self.forms.items()}
+            own = dict(zip(params, remaining, strict=True))
+            own = {name: own[first] for name, first in first_names(self.module).items() if first in own}
+            output = torch.func.functional_call(self.module, own, (), called, tie_weights=False)
+            structure[:] = [tensors_of(output)]
+            return leaves(structure)
+
+        place = defined_at(self.module.forward)
+        with layers.standing_in(self.module):
+            graph = graph_of(flat, arguments, FUNCTIONS, layers.line)
+        with written_at(place):
+            results = Replay.of(graph, layers, values, RULES).results(place)
+            return rebuild(structure[0], [result_of(result) for result in results])
+
+    def named(self, kind: str, value: Any) -> dict[str, Any]:
+        """The values of arguments of a kind by name."""
+        names = [name for name, form in self.forms.items() if form.kind == kind]
+        return {names[0]: value} if len(names) == 1 else dict(value or {})
+
+    def argument(self, form: Form, tensors: Any) -> Any:
+        """An argument of the module, with the next tensors."""
+        if form.kind == "fixed":
+            return form.value
+        return rebuild(form.value, [next(tensors) for _ in leaves(form.value)])
+
+
+class ModuleWithStatics(Module):
+    """A module that has arguments without steps."""
+
+    def __call__(self, x: Any, params: Any, statics: Any) -> Any:  # type: ignore[override]
+        """The outputs."""
+        return self.replayed(x, params, statics)
+
+
+def axes_in(sizes: tuple[int | str, ...]) -> tuple[Axis, ...]:
+    """The axes of an argument."""
+    return tuple((size,) for size in sizes)
+
+
+def tensors_of(output: Any) -> Any:
+    """The output of a module with tensors alone for leaves; raises `StepError` for others."""
+
+    def tensor(leaf: Any) -> Any:
+        if isinstance(leaf, PackedSequence):
+            return leaf.data
+        if not isinstance(leaf, torch.Tensor):
+            raise StepError(f"the module returns a {type(leaf).__name__}; the outputs of a model are tensors")
+        return leaf
+
+    return transform(tensor, output, is_leaf=lambda part: isinstance(part, PackedSequence))
+
+
+def result_of(result: Any) -> Traced:
+    """A result of the module."""
+    if not isinstance(result, Placed):
+        what = result.what if isinstance(result, Unknown) else "the order of sequences in their batch"
+        raise refuse(f"an output of the module is {what}, which a model does not know")
+    rows = [axis for axis in result.axes if any(map(is_rows, axis))]
+    if any(part != SEQUENCES for axis in rows for part in axis if is_rows(part)):
+        raise refuse("an output of the module has its sequences in the order of a sort, which is not undone")
+    if any(symbols_in((axis,)) and features_of((axis,)) for axis in result.axes):
+        raise refuse(
+            f"an output of the module is {text_of(result.axes)}: sequences and steps are axes of their own"
+        )
+    return result.value

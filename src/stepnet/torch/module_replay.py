@@ -1,0 +1,362 @@
+"""A graph of ATen operations of a whole module, replayed on the values of a model.
+
+Each tensor is a value of the net with its axes (`axes`). What an operation does to features is its row of the
+table in `aten`, as in a step; what it does to sequences and steps, here and in `module_rules`.
+"""
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from stepnet.errors import StepError
+from stepnet.net.types import CONST
+from stepnet.torch.aten import TABLE, Row
+from stepnet.torch.aten_graph import Graph, Layout
+from stepnet.torch.axes import (
+    SEQUENCES,
+    TIME,
+    Axes,
+    Axis,
+    Placed,
+    Size,
+    extent_of,
+    features_of,
+    symbols_in,
+    text_of,
+    to_extent,
+    two_orders,
+)
+from stepnet.torch.composite import Layers
+from stepnet.torch.over_steps import length_of
+from stepnet.torch.pytorch import pytorch
+from stepnet.torch.replay import advice, constant, is_size, result_of
+from stepnet.torch.rules import Result
+from stepnet.trace.feature_axes import listed
+from stepnet.trace.lines import written_at
+from stepnet.trace.traced import Traced, refuse, reshaped
+from stepnet.values.once import computed_once
+
+torch: Any = pytorch("torch")
+
+
+@dataclass(frozen=True)
+class Order:
+    """An order of the sequences: from those of one part of axes to those of another.
+
+    The numbers of the sequences, 0, 1, ..., are an order from a part to itself.
+    """
+
+    source: str = SEQUENCES
+    target: str = SEQUENCES
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """What a model does not know of a result, and nothing may need."""
+
+    what: str
+
+
+@dataclass
+class Replay:
+    """The replay of a graph. like: any sequence of the net. values: those of the nodes so far."""
+
+    graph: Graph
+    layers: Layers
+    like: Traced
+    rules: "Mapping[str, Rule]"
+    values: dict[Any, Any] = field(default_factory=dict[Any, Any])
+
+    @classmethod
+    def of(
+        cls, graph: Graph, layers: Layers, arguments: "Sequence[Placed | None]", rules: "Mapping[str, Rule]"
+    ) -> "Replay":
+        """The replay with arguments, of which those that are None are the lengths of the sequences."""
+        like = next(argument.value for argument in arguments if argument is not None)
+        made = cls(graph, layers, like, rules)
+        nodes = [node for node in graph.nodes if node.op == "placeholder"]
+        for node, argument in zip(nodes, arguments, strict=True):
+            made.values[node] = Placed(made.lengths, ((SEQUENCES,),)) if argument is None else argument
+        return made
+
+    @computed_once
+    def lengths(self) -> Traced:
+        """The lengths of the sequences."""
+        return length_of(self.like)
+
+    def results(self, place: str) -> list[Any]:
+        """The results of the graph; place: the line where the module is defined."""
+        self.check_known(place)
+        for node in self.graph.nodes:
+            with written_at(node.stack_trace or place):
+                if node.op == "get_attr":
+                    held = self.graph.held(node)
+                    self.values[node] = Placed(constant(held, [self.like]), tuple((n,) for n in held.shape))
+                elif node.op == "output":
+                    return [self.values[part] for part in node.args[0]]
+                elif node.op != "placeholder":
+                    self.values[node] = self.evaluated(node)
+        raise StepError("the graph has no output")
+
+    def check_known(self, place: str) -> None:
+        """Raises `StepError` for operations that are in no table, with the line of each."""
+        unknown = [
+            node
+            for node in self.graph.nodes
+            if node.op == "call_function"
+            and not is_size(node.meta.get("val"))
+            and node.target is not operator.getitem
+            and name_of(node) not in TABLE
+            and name_of(node) not in self.rules
+        ]
+        if unknown:
+            first, *others = unknown
+            lines = "".join(f"\n  {node.target}\n  at {node.stack_trace or place}" for node in others)
+            rest = (
+                "; neither are the operations below, and all others are" if others else ", and all others are"
+            )
+            raise StepError(
+                f"{first.target} is not an operation of a model{rest}{advice(first.target)}"
+                f"\n  at {first.stack_trace or place}{lines}"
+            )
+
+    def evaluated(self, node: Any) -> Any:
+        """The results of a node."""
+        if is_size(node.meta.get("val")):
+            return node.meta["val"]
+        if node.target is operator.getitem:
+            return self.values[node.args[0]][node.args[1]]
+        call = Call.of(self, node)
+        try:
+            return (self.rules.get(call.name) or by_table)(call)
+        except StepError as error:
+            raise StepError(f"{call.title}: {error}") from None
+
+    def valued(self, argument: Any) -> Any:
+        """An argument of a node, with values in place of nodes."""
+        if isinstance(argument, list | tuple):
+            return [self.valued(part) for part in cast("Sequence[Any]", argument)]
+        return self.values[argument] if hasattr(argument, "meta") else argument
+
+
+def name_of(node: Any) -> str:
+    """The name of an operation in the tables."""
+    return str(node.target).removeprefix("aten.")
+
+
+@dataclass(frozen=True)
+class Call:
+    """A node that is replayed: the tensors that PyTorch says are its results, and its arguments by name."""
+
+    replay: Replay
+    node: Any
+    name: str
+    arguments: dict[str, Any]
+
+    @classmethod
+    def of(cls, replay: Replay, node: Any) -> "Call":
+        """The call of a node."""
+        formal = node.target._schema.arguments
+        given = dict(zip((argument.name for argument in formal), node.args, strict=False)) | node.kwargs
+        arguments = {
+            argument.name: replay.valued(given[argument.name])
+            if argument.name in given
+            else argument.default_value
+            for argument in formal
+            if argument.name in given or argument.has_default_value()
+        }
+        return cls(replay, node, name_of(node), arguments)
+
+    @property
+    def title(self) -> str:
+        """What messages call the operation."""
+        return str(self.node.target)
+
+    @property
+    def tensors(self) -> list[Any]:
+        """The tensors that PyTorch says are the results."""
+        return listed(self.node.meta["val"])
+
+    @property
+    def operands(self) -> list[Placed]:
+        """The arguments that are tensors."""
+        every: list[Any] = [part for value in self.arguments.values() for part in listed(value)]
+        for part in every:
+            if isinstance(part, Order):
+                raise refuse("the numbers of sequences in their batch, or their order, enter a value")
+            if isinstance(part, Unknown):
+                raise refuse(f"{part.what} is not known in a model")
+        return [part for part in every if isinstance(part, Placed)]
+
+    def size(self, size: Any) -> Size:
+        """A size of a tensor."""
+        known = Size.of(size, self.replay.graph.names)
+        if known is None:
+            raise refuse(
+                f"a tensor has {self.text(size)} numbers along an axis: sequences and steps are left as many "
+                "as they are"
+            )
+        return known
+
+    def text(self, size: Any) -> str:
+        """A size as text."""
+        text = str(size)
+        for symbol, name in self.replay.graph.names.items():
+            text = text.replace(str(symbol), name)
+        return text
+
+    def axes(self, tensor: Any, operands: Sequence[Placed]) -> Axes:
+        """The axes of a result, of which those that are no features are as in the operands."""
+        known = dict[Size, Axis]()
+        for operand in operands:
+            for axis in operand.axes:
+                size = Size.of_axis(axis)
+                if size.names and known.setdefault(size, axis) != axis:
+                    raise two_orders(known[size], axis)
+        return tuple(axis_of(self.size(size), known) for size in tensor.shape)
+
+    def result(self, axes: Axes) -> Result:
+        """What rules are told of a result."""
+        layout = Layout(extent_of(axes) != CONST, True, features_of(axes))
+        return result_of(self.node, layout, self.replay.like)
+
+
+Rule = Callable[[Call], Any]
+
+
+def axis_of(size: Size, known: Mapping[Size, Axis]) -> Axis:
+    """The axis of a size."""
+    parts: tuple[str, ...] = size.names
+    count = (size.count,) if size.count != 1 or not parts else ()
+    return known.get(size) or (*parts, *count)
+
+
+def by_table(call: Call) -> Any:
+    """The results of an operation by its row of the table of operations."""
+    row, operands = TABLE[call.name], call.operands
+    axes = [call.axes(tensor, operands) for tensor in call.tensors]
+    dims = next((name for name in ("dim", "dims") if name in call.arguments), None)
+    if dims is not None and operands:
+        steps = along_steps(call, row, operands[0], call.arguments[dims])
+        if steps is not None:
+            return steps
+    check_kept(call, operands, axes)
+    translated = {} if dims is None or not operands else {dims: features(operands[0], call.arguments[dims])}
+    if row.folded:
+        values = {name: beside(call, value, axes[0]) for name, value in call.arguments.items()}
+    else:
+        values = {name: unplaced(value) for name, value in call.arguments.items()}
+    return placed(called(call, row, call.result(axes[0]), values | translated), axes)
+
+
+def called(call: Call, row: Row, result: Result, values: Mapping[str, Any]) -> Any:
+    """What a row's rule gives, with the arguments that the node has in the positions of the node."""
+    names = [argument.name for argument in call.node.target._schema.arguments]
+    positions = names[: len(call.node.args)]
+    options = {name: values[name] for name in call.node.kwargs}
+    return row.rule(result, *(values[name] for name in positions), **options)
+
+
+def placed(outputs: Any, axes: Sequence[Axes]) -> Any:
+    """The outputs of a rule with their axes: a value for one, a list for several."""
+    many = [
+        Unknown("the place of a step")
+        if value is None
+        else Placed(reshaped(to_extent(value, extent_of(own)), features_of(own)), own)
+        for value, own in zip(listed(outputs), axes, strict=True)
+    ]
+    return many if isinstance(outputs, list | tuple) else many[0]
+
+
+def unplaced(argument: Any) -> Any:
+    """An argument with values in place of placed ones."""
+    if isinstance(argument, list):
+        return [unplaced(part) for part in cast("list[Any]", argument)]
+    return argument.value if isinstance(argument, Placed) else argument
+
+
+def beside(call: Call, argument: Any, axes: Axes) -> Any:
+    """An argument of an elementwise operation, as it lies beside the others."""
+    if isinstance(argument, Placed):
+        return argument.beside(axes)
+    if is_size(argument):
+        return scalar(call, argument).beside(axes)
+    return argument
+
+
+def scalar(call: Call, number: Any) -> Placed:
+    """A number that is computed from the number of steps: of each sequence its own."""
+    constant, product = number.node.expr.as_coeff_Add()
+    factor, symbol = product.as_coeff_Mul()
+    if call.replay.graph.names.get(symbol) != TIME or not (constant.is_Integer and factor.is_Integer):
+        raise refuse(
+            f"the number {call.text(number)} enters a value, and a model knows the number of steps alone, "
+            "x.size(1)"
+        )
+    lengths = call.replay.lengths
+    return Placed(lengths if (factor, constant) == (1, 0) else lengths * int(factor) + int(constant), ())
+
+
+def check_kept(call: Call, operands: Sequence[Placed], axes: Sequence[Axes]) -> None:
+    """Raises `StepError` for an operation without axes that mixes sequences or steps."""
+    before = {symbol for operand in operands for symbol in symbols_in(operand.axes)}
+    for own in axes:
+        lost = before - set(symbols_in(own))
+        if lost:
+            raise mixes(min(lost), operands[0].axes)
+
+
+def mixes(what: str, axes: Axes) -> StepError:
+    """The error for an operation over all sequences or steps."""
+    if what == TIME:
+        return refuse(f"it goes over the steps of {text_of(axes)}, which this operation of a model does not")
+    return refuse(
+        f"it goes over the sequences of {text_of(axes)}, which mixes them: each sequence's results are "
+        "its own"
+    )
+
+
+def dims_of(x: Placed, dims: Any) -> list[int]:
+    """The axes that an operation goes along; all of them for None and for an empty list."""
+    rank = len(x.axes)
+    return [*range(rank)] if dims is None or dims == [] else [dim % rank for dim in listed(dims)]
+
+
+def features(x: Placed, dims: Any) -> Any:
+    """Axes as a step has them: features, behind the rows."""
+    first = 0 if x.value.is_constant else 1
+    made = list[int]()
+    for dim in dims_of(x, dims):
+        place = x.feature(dim)
+        if place is None:
+            raise mixes(max(symbols_in((x.axes[dim],))), x.axes)
+        made.append(first + place)
+    return made if isinstance(dims, list) or dims is None else made[0]
+
+
+def along_steps(call: Call, row: Row, x: Placed, dims: Any) -> Any:
+    """The results of an operation along the steps, and perhaps features; None if it goes along features."""
+    every = dims_of(x, dims)
+    if not any(symbols_in((x.axes[dim],)) for dim in every):
+        return None
+    for dim in every:
+        if SEQUENCES in symbols_in((x.axes[dim],)):
+            raise mixes(SEQUENCES, x.axes)
+    if row.steps is None:
+        raise mixes(TIME, x.axes)
+    others = [dim for dim in every if x.axes[dim] != (TIME,)]
+    value, result = x.value, call.result(())
+    if others and call.name not in SEVERAL:
+        raise refuse("it goes along steps and features at once: go along one after the other")
+    if result.dtype != "bool":
+        value = value.astype(result.dtype)
+    if others:
+        value = row.rule(result, value, [1 + (x.feature(dim) or 0) for dim in others], True)
+    options = {name: part for name, part in call.arguments.items() if name in ("correction", "ord")}
+    axes = [call.axes(tensor, [x]) for tensor in call.tensors]
+    return placed(row.steps(value, **options), axes)
+
+
+SEVERAL = ("sum.dim_IntList", "mean.dim", "amax.default", "amin.default", "any.dims")
+"""The operations along several axes that are the same along one after the other."""

@@ -1,0 +1,116 @@
+"""Rules for recurrent layers, for sequences that are sorted, and for `PackedSequence`s in a module."""
+
+from typing import Any, cast
+
+from stepnet.net.types import ROWS
+from stepnet.torch.axes import PACKED, SEQUENCES, TIME, Axes, Placed, is_packed, is_rows, text_of, to_extent
+from stepnet.torch.composite import NO_STEPS
+from stepnet.torch.module_replay import Call, Order, Unknown
+from stepnet.trace.traced import Traced, refuse
+from stepnet.values.structure import leaves, rebuild
+
+
+def layer(call: Call) -> list[Placed]:
+    """The outputs and the last states of a recurrent layer."""
+    arguments: dict[str, Any] = call.arguments
+    build = call.replay.layers.builds[int(arguments["number"])]
+    data, time = arguments["data"], arguments["time"]
+    lead, rows = sequences_of(data, time)
+    states = [to_extent(state.beside(((rows,), *state.axes[1:])), ROWS) for state in arguments["states"]]
+    made: Any = build.layer([weight.value for weight in arguments["weights"]])
+    further = {"initial": rebuild(build.memory, states)} if states else {}
+    if arguments["statics"]:
+        further["statics"] = rebuild(made.statics, [static.value for static in arguments["statics"]])
+    outputs, last = made(data.value, **further)
+    placed = [Placed(value, (*lead, *((size,) for size in value.type.shape))) for value in leaves(outputs)]
+    return placed + [
+        Placed(value, ((rows,), *((size,) for size in value.type.shape))) for value in leaves(last)
+    ]
+
+
+def sequences_of(data: Placed, time: int) -> tuple[Axes, str]:
+    """The axes of sequences and steps in what a recurrence runs over, and the part that is the sequences."""
+    if time == NO_STEPS:
+        (part,) = data.axes[0]
+        if not is_packed(part):
+            raise refuse(
+                f"the data of a PackedSequence are {text_of(data.axes)}: pack_padded_sequence makes it"
+            )
+        return data.axes[:1], str(part).replace(PACKED, SEQUENCES)
+    (rows, *others) = data.axes[1 - time]
+    if data.axes[time] != (TIME,) or others or not is_rows(rows):
+        first = "batch_first=True" if time else "batch_first=False"
+        raise refuse(
+            f"a recurrent layer with {first} is called with a tensor {text_of(data.axes)}: the steps are its "
+            f"axis {time}; axes= says which axes of the model's arguments they are"
+        )
+    return data.axes[:2], str(rows)
+
+
+def source_of(value: Traced) -> int:
+    """The number of the value that others are views, casts and repetitions of."""
+    number, nodes = value.number, value.builder.nodes
+    while nodes[number].operation in ("cast", "reshape", "broadcast", "expand", "transpose"):
+        number = nodes[number].inputs[0]
+    return number
+
+
+def packed(call: Call) -> list[Any]:
+    """The steps of sequences without padding."""
+    x, lengths = call.operands
+    if source_of(lengths.value) != source_of(call.replay.lengths):
+        raise refuse(
+            "sequences are packed with other lengths than their own, which are the argument `lengths`"
+        )
+    axes, rows = sequences_of(x, call.arguments["time"])
+    if lengths.axes != ((rows,),):
+        raise refuse(f"the order of the lengths, {text_of(lengths.axes)}, is not that of {text_of(axes)}")
+    axis = (rows.replace(SEQUENCES, PACKED),)
+    return [Placed(x.value, (axis, *x.axes[2:])), Unknown("how many sequences have each step")]
+
+
+def padded(call: Call) -> list[Any]:
+    """The steps of a `PackedSequence` as a padded tensor, and the lengths."""
+    data: Placed = call.arguments["data"]
+    (rows,) = sequences_of(data, NO_STEPS)[1:]
+    lead = ((rows,), (TIME,)) if call.arguments["time"] else ((TIME,), (rows,))
+    return [Placed(data.value, (*lead, *data.axes[1:])), Placed(call.replay.lengths, ((rows,),))]
+
+
+# ---- orders ------------------------------------------------------------------------------------------------
+
+
+def ordered(x: Any, dim: int, order: Order) -> Any:
+    """Sequences in another order."""
+    if isinstance(x, Order):
+        if x.target != order.source:
+            raise refuse("the sequences are sorted in two ways, of which none is undone")
+        return Order(x.source, order.target)
+    axis = x.axes[dim]
+    if axis != (order.source,):
+        raise refuse(f"the order of {order.source} is used for {text_of((axis,))}")
+    return Placed(x.value, (*x.axes[:dim], (order.target,), *x.axes[dim % len(x.axes) + 1 :]))
+
+
+def scattered(call: Call) -> Any:
+    """The inverse of an order; all else is refused."""
+    index, values = call.arguments["index"], call.arguments["src"]
+    if not isinstance(index, Order) or values != Order():
+        raise refuse("numbers are not written at places in a model: use torch.where")
+    return Order(index.target, index.source)
+
+
+def sorted_rows(call: Call) -> Any:
+    """Sorted numbers of sequences, and their order; of an order its inverse."""
+    x = call.arguments["x"]
+    if isinstance(x, Order):
+        return [Order(), Order(x.target, x.source)]
+    (source,) = x.axes[0]
+    target = f"{SEQUENCES} (sorted {sum(is_rows_order(value) for value in call.replay.values.values()) + 1})"
+    return [Placed(x.value, ((target,),)), Order(source, target)]
+
+
+def is_rows_order(value: Any) -> bool:
+    """Whether a value is what sorting gave."""
+    parts: list[Any] = cast("Any", value) if isinstance(value, list) else []
+    return any(isinstance(part, Order) for part in parts)
