@@ -13,8 +13,8 @@ from tolerance import assert_close
 import stepnet as sn
 from stepnet.errors import FileError, InputError, ModelError
 from stepnet.files.store import Store
+from stepnet.graph.operators.sizes import Size
 from stepnet.onnx.loading import loaded
-from stepnet.onnx.sizes import Size
 from stepnet.values.structure import leaves
 
 onnx: Any = pytest.importorskip("onnx", reason="onnx is not installed")

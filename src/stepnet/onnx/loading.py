@@ -19,9 +19,9 @@ from stepnet.files.onnx.node import GATES, INPUTS
 from stepnet.files.onnx.tensor import Proto, text
 from stepnet.files.store import Store
 from stepnet.graph.graph import Graph
+from stepnet.graph.operators.placed import AxesError, words
+from stepnet.graph.operators.rowwise import DTYPES
 from stepnet.onnx.model import ModelInput, OnnxModel, unsupported
-from stepnet.onnx.placed import AxesError, words
-from stepnet.onnx.rowwise import DTYPES
 from stepnet.trace.step import Spec
 from stepnet.values.arguments import shown
 

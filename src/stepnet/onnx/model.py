@@ -28,12 +28,12 @@ from stepnet.files.onnx.graph import (
 )
 from stepnet.files.onnx.tensor import array_of, text
 from stepnet.files.store import Store
-from stepnet.onnx.call import Call
-from stepnet.onnx.placed import AxesError, Placed, constant
-from stepnet.onnx.recurrent import RECURRENT
-from stepnet.onnx.rowwise import OPERATIONS
+from stepnet.graph.operators.call import Call
+from stepnet.graph.operators.placed import AxesError, Placed, constant
+from stepnet.graph.operators.recurrent import RECURRENT
+from stepnet.graph.operators.rowwise import OPERATIONS
+from stepnet.graph.operators.shaping import SHAPING
 from stepnet.onnx.scans import loop, scan
-from stepnet.onnx.shaping import SHAPING
 
 Array = np.ndarray
 Values = dict[Key, Placed]

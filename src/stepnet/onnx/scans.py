@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from stepnet.errors import ModelError
+from stepnet.graph.operators.call import Call
+from stepnet.graph.operators.placed import AxesError, Placed, words
+from stepnet.graph.operators.recurrent import rows_of
+from stepnet.graph.operators.sizes import SEQUENCES, STEPS, Size
 from stepnet.net.types import ROWS
-from stepnet.onnx.call import Call
-from stepnet.onnx.placed import AxesError, Placed, words
-from stepnet.onnx.recurrent import rows_of
-from stepnet.onnx.sizes import SEQUENCES, STEPS, Size
 from stepnet.rnn.recurrence import RNN
 from stepnet.trace.step import Spec
 from stepnet.trace.traced import Traced

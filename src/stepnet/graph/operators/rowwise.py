@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import ModelError
-from stepnet.onnx.activations import elu, hard_sigmoid, hard_swish, leaky_relu, reciprocal, selu
-from stepnet.onnx.call import Call
-from stepnet.onnx.placed import (
+from stepnet.graph.operators.activations import elu, hard_sigmoid, hard_swish, leaky_relu, reciprocal, selu
+from stepnet.graph.operators.call import Call
+from stepnet.graph.operators.placed import (
     AxesError,
     Placed,
     applied,
@@ -23,7 +23,7 @@ from stepnet.onnx.placed import (
     stated_by,
     words,
 )
-from stepnet.onnx.sizes import FEATURE, SEQUENCES, STEPS
+from stepnet.graph.operators.sizes import FEATURE, SEQUENCES, STEPS
 from stepnet.rnn.nested import reduce as over_steps
 from stepnet.rnn.nested import softmax_over_steps
 from stepnet.trace import functions

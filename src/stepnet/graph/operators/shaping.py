@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import ModelError
-from stepnet.onnx.call import Call
-from stepnet.onnx.placed import (
+from stepnet.graph.operators.call import Call
+from stepnet.graph.operators.placed import (
     AxesError,
     Placed,
     at_one_extent,
@@ -21,8 +21,8 @@ from stepnet.onnx.placed import (
     without_ones,
     words,
 )
-from stepnet.onnx.rowwise import check_no_padding, with_one
-from stepnet.onnx.sizes import FEATURE, STEPS, Last, Size, product
+from stepnet.graph.operators.rowwise import check_no_padding, with_one
+from stepnet.graph.operators.sizes import FEATURE, STEPS, Last, Size, product
 from stepnet.rnn.nested import reduce as over_steps
 from stepnet.trace.traced import Traced, apply
 

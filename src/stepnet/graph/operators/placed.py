@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import ModelError
+from stepnet.graph.operators.sizes import FEATURE, SEQUENCES, STEPS, Size
 from stepnet.net.types import CONST, ROWS
-from stepnet.onnx.sizes import FEATURE, SEQUENCES, STEPS, Size
 from stepnet.rnn.nested import expand
 from stepnet.trace.traced import Traced
 

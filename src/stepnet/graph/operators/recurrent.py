@@ -14,7 +14,7 @@ import numpy as np
 
 from stepnet.errors import ModelError
 from stepnet.files.onnx.node import DIRECTIONS, GATES, filled, misfit
-from stepnet.onnx.activations import (
+from stepnet.graph.operators.activations import (
     affine,
     elu,
     hard_sigmoid,
@@ -22,10 +22,10 @@ from stepnet.onnx.activations import (
     scaled_tanh,
     thresholded_relu,
 )
-from stepnet.onnx.call import Call
-from stepnet.onnx.placed import AxesError, Placed, reshaped, words
-from stepnet.onnx.shaping import repeated
-from stepnet.onnx.sizes import FEATURE, SEQUENCES, STEPS, Size
+from stepnet.graph.operators.call import Call
+from stepnet.graph.operators.placed import AxesError, Placed, reshaped, words
+from stepnet.graph.operators.shaping import repeated
+from stepnet.graph.operators.sizes import FEATURE, SEQUENCES, STEPS, Size
 from stepnet.rnn.recurrence import RNN
 from stepnet.trace import functions
 from stepnet.trace.traced import Traced, apply

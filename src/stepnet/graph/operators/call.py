@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import ModelError
-from stepnet.onnx.placed import Placed
+from stepnet.graph.operators.placed import Placed
 
 Array = np.ndarray
 
