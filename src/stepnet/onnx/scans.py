@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from stepnet.errors import ModelError
 from stepnet.graph.operators.call import Call
-from stepnet.graph.operators.placed import AxesError, Placed, words
+from stepnet.graph.operators.placed import AxesError, Placed, constant, words
 from stepnet.graph.operators.recurrent import rows_of
 from stepnet.graph.operators.sizes import SEQUENCES, STEPS, Size
 from stepnet.net.types import ROWS
@@ -215,7 +215,7 @@ def loop(call: Call) -> list[Placed]:
         [present(state) for state in call.operands[2:]],
         inputs,
         reverse=False,
-        arranged=lambda before, x: [None, None, *before],
+        arranged=lambda before, x: [None, constant(True), *before],
         sliced=keys,
     )
     count = len(call.operands) - 2
