@@ -15,8 +15,9 @@ from stepnet.files.onnx.tensor import Proto, text
 from stepnet.files.paths import library
 from stepnet.files.store import Store
 from stepnet.graph.graph import Graph
+from stepnet.graph.operators.inputs import ModelInput
 from stepnet.onnx.loading import loaded
-from stepnet.onnx.model import ModelInput, OnnxModel
+from stepnet.onnx.model import OnnxModel
 
 Array = np.ndarray
 base: Any = library("onnx.backend.base", "stepnet.onnx", "onnx")

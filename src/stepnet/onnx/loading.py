@@ -6,30 +6,32 @@ What a recurrence reads says what its axes are. Of other inputs the usual ways a
 time first, until all operators fit.
 """
 
-from collections.abc import Iterator, Mapping
-from itertools import islice, product
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 
-from stepnet.errors import InputError, ModelError
+from stepnet.errors import ModelError
 from stepnet.files.onnx.file import opened
 from stepnet.files.onnx.graph import Constant, Node, Walk, find
 from stepnet.files.onnx.node import GATES, INPUTS
 from stepnet.files.onnx.tensor import Proto, text
 from stepnet.files.store import Store
 from stepnet.graph.graph import Graph
-from stepnet.graph.operators.placed import AxesError, words
+from stepnet.graph.operators.inputs import (
+    ModelInput,
+    check_agree,
+    check_names,
+    first_fitting,
+    graph_of,
+    usual,
+    with_axes,
+)
 from stepnet.graph.operators.rowwise import DTYPES
-from stepnet.graph.operators.sizes import FEATURE
-from stepnet.onnx.model import ModelInput, OnnxModel, unsupported
-from stepnet.trace.step import Spec
-from stepnet.values.arguments import shown
+from stepnet.onnx.model import OnnxModel, unsupported
 
 Array = np.ndarray
-MOST_WAYS = 200
-USUAL: dict[int, tuple[str, ...]] = {0: ("",), 1: ("N", "T", "_"), 2: ("NT", "TN", "N_", "T_", "__")}
-"""The axes that are tried for inputs of few axes; of more, the first two are sequences and steps."""
 SLOTS = {
     "X": ("TN_", "NT_"),
     "initial_h": ("_N_", "N__"),
@@ -73,19 +75,14 @@ def loaded(
     missing = unsupported(walk, outputs)
     if missing:
         raise ModelError(unsupported_text(path, missing, walk))
-    problem: Exception | None = None
     declared = declared_inputs(proto, walk, axes, constants)
-    for chosen in islice(ways(declared, walk, axes), MOST_WAYS):
-        try:
-            inputs = tuple(map(model_input, declared, chosen))
-            check_agree(inputs)
-            return graph_of(OnnxModel(path, walk, store, inputs, constants))
-        except AxesError as error:
-            problem = problem or error
-    if problem is None:
-        raise ModelError(f"{path}: none of its inputs is a sequence")
-    remedy = "axes= says what the axes of the inputs are, as axes={'x': 'NT'}"
-    raise ModelError(f"{problem}\n  {remedy}") from problem
+
+    def made(chosen: Sequence[str]) -> Graph:
+        inputs = tuple(map(model_input, declared, chosen))
+        check_agree(inputs)
+        return graph_of(OnnxModel(path, inputs, walk, store, constants))
+
+    return first_fitting(path, ways(declared, walk, axes), made)
 
 
 def unsupported_text(path: str, missing: list[Node], walk: Walk) -> str:
@@ -97,16 +94,6 @@ def unsupported_text(path: str, missing: list[Node], walk: Walk) -> str:
     return f"{path}: {kinds} not supported: {listed}; its {others} other nodes are"
 
 
-def graph_of(model: OnnxModel) -> Graph:
-    """The graph of a model whose inputs have axes; raises `AxesError` where they do not fit."""
-    sequences = {input_.name: Spec(input_.features, input_.dtype) for input_ in model.sequences}
-    if not sequences:
-        raise AxesError(f"{model.path}: none of its inputs is a sequence")
-    statics = {input_.name: Spec(input_.features, input_.dtype) for input_ in model.statics}
-    inputs = next(iter(sequences.values())) if len(sequences) == 1 else sequences
-    return Graph(model, inputs=inputs, statics=statics or None)
-
-
 def declared_inputs(
     proto: Proto, walk: Walk, axes: Mapping[str, str], constants: Mapping[str, Array]
 ) -> list[Proto]:
@@ -114,28 +101,25 @@ def declared_inputs(
     sources = walk.main.sources
     known = {name for name, source in sources.items() if isinstance(source, Constant)} | {*constants}
     declared = [value for value in proto.graph.input if text(value.name) not in known]
-    names = [text(value.name) for value in declared]
-    unknown = [name for name in axes if name not in names]
-    if unknown:
-        raise InputError(f"axes= names {shown(unknown[0])}, and the inputs are {', '.join(names)}")
+    check_names(axes, [text(value.name) for value in declared])
     return declared
 
 
 def ways(declared: list[Proto], walk: Walk, axes: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
     """The axes that the inputs may have, the likeliest first."""
     return product(
-        *([axes[name]] if (name := text(value.name)) in axes else usual(value, walk) for value in declared)
+        *(
+            [axes[name]] if (name := text(value.name)) in axes else usual_axes(value, walk)
+            for value in declared
+        )
     )
 
 
-def usual(value: Proto, walk: Walk) -> list[str]:
+def usual_axes(value: Proto, walk: Walk) -> list[str]:
     """The axes that an input may have."""
     rank = len(value.type.tensor_type.shape.dim)
     read = {axes for node in walk.nodes if node.op in GATES for axes in read_as(node, text(value.name), walk)}
-    if read:
-        return sorted(read)
-    more = "_" * (rank - 2)
-    return list(USUAL.get(rank, ("NT" + more, "TN" + more, "N_" + more, "_N" + more)))
+    return sorted(read) if read else usual(rank)
 
 
 def read_as(node: Node, name: str, walk: Walk) -> Iterator[str]:
@@ -155,25 +139,4 @@ def model_input(value: Proto, axes: str) -> ModelInput:
     dtype = DTYPES[tensor.elem_type]
     if axes == "lengths":
         return ModelInput(name, axes, (), dtype)
-    axes = axes.ljust(len(sizes), FEATURE)
-    if len(axes) != len(sizes) or set(axes) - set("NT_") or axes.count("N") > 1 or axes.count("T") > 1:
-        raise InputError(
-            f"the axes of {name!r} are {shown(axes)}, and it has {len(sizes)}: "
-            "N is sequences, T steps, and _ a feature"
-        )
-    features = tuple(size for size, letter in zip(sizes, axes, strict=True) if letter == "_")
-    if 0 in features:
-        raise AxesError(f"{name!r} has a feature of which the model does not say how many numbers it has")
-    stated = tuple((letter, size) for letter, size in zip(axes, sizes, strict=True) if letter != "_" and size)
-    return ModelInput(name, axes, features, dtype, stated)
-
-
-def check_agree(inputs: tuple[ModelInput, ...]) -> None:
-    """Raises `AxesError` where inputs state different numbers of sequences or of steps."""
-    known = dict[str, tuple[int, str]]()
-    for input_ in inputs:
-        for letter, size in input_.stated:
-            other, name = known.setdefault(letter, (size, input_.name))
-            if other != size:
-                what = f"{words(letter)}: {size} in {input_.name!r}, {other} in {name!r}"
-                raise AxesError(f"inputs state different numbers of {what}")
+    return with_axes(name, sizes, dtype, axes)

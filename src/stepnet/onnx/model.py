@@ -10,7 +10,7 @@ they are called. What no output needs is left out.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from stepnet.files.onnx.graph import (
 from stepnet.files.onnx.tensor import array_of, text
 from stepnet.files.store import Store
 from stepnet.graph.operators.call import Call
+from stepnet.graph.operators.inputs import ArrayModel
 from stepnet.graph.operators.placed import AxesError, Placed, constant
 from stepnet.graph.operators.recurrent import RECURRENT
 from stepnet.graph.operators.rowwise import OPERATIONS
@@ -40,72 +41,29 @@ Values = dict[Key, Placed]
 RULES: Mapping[str, Any] = {**OPERATIONS, **SHAPING, **RECURRENT, "Scan": scan, "Loop": loop}
 """The rule of every operator of ONNX that models may have."""
 
-LENGTHS = object()
-"""The value of an input that is the lengths of the sequences."""
-
 
 @dataclass(frozen=True)
-class ModelInput:
-    """An input of a model: its name, its axes ("" for one number, "lengths" for those of the sequences), the
-    sizes of its features, its dtype, and the sizes of N and T that the file states.
-    """
-
-    name: str
-    axes: str
-    features: tuple[int, ...]
-    dtype: str
-    stated: tuple[tuple[str, int], ...] = ()
-
-
-@dataclass(frozen=True)
-class OnnxModel:
+class OnnxModel(ArrayModel):
     """A model, its inputs with their axes, and constants for those of its inputs that have no sequences.
 
     ends: the axes of each output, known when it has been traced.
     """
 
-    path: str
     walk: Walk
     store: Store
-    inputs: tuple[ModelInput, ...]
     constants: Mapping[str, Array] = field(default_factory=dict[str, Array])
     ends: dict[str, str] = field(default_factory=dict[str, str])
 
-    @property
-    def __name__(self) -> str:
-        return self.path
-
     def __call__(self, x: Any, params: Any, statics: Any = None) -> Any:
         """The outputs."""
-        named = cast("Mapping[str, Any]", x) if isinstance(x, Mapping) else {self.sequences[0].name: x}
-        values: dict[str, Any] = {**named, **(statics or {})}
-        env: Values = {}
-        for input_ in self.inputs:
-            value = LENGTHS if input_.axes == "lengths" else values[input_.name]
-            axes = "" if input_.axes == "lengths" else input_.axes
-            env[self.walk.main, input_.name] = Placed(value, axes, input_.stated)
-        for name, array in self.constants.items():
-            env[self.walk.main, name] = constant(array)
+        main = self.walk.main
+        env: Values = {(main, name): value for name, value in self.placed(x, statics).items()}
+        env |= {(main, name): constant(array) for name, array in self.constants.items()}
         outputs = self.outputs
-        made = Run(self, env).values(self.walk.main, outputs)
+        made = Run(self, env).values(main, outputs)
         self.ends.update({name: value.axes for name, value in zip(outputs, made, strict=True)})
         results = {name: value.value for name, value in zip(outputs, made, strict=True)}
         return results[outputs[0]] if len(outputs) == 1 else results
-
-    @property
-    def sequences(self) -> list[ModelInput]:
-        """The inputs that have steps."""
-        return [input_ for input_ in self.inputs if "T" in input_.axes]
-
-    @property
-    def statics(self) -> list[ModelInput]:
-        """The inputs that each sequence has once."""
-        return [input_ for input_ in self.inputs if "T" not in input_.axes and input_.axes != "lengths"]
-
-    @property
-    def has_lengths(self) -> bool:
-        """Whether one of its inputs is the lengths of the sequences."""
-        return any(input_.axes == "lengths" for input_ in self.inputs)
 
     @property
     def outputs(self) -> list[str]:

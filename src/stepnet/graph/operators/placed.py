@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import ModelError
-from stepnet.graph.operators.sizes import FEATURE, SEQUENCES, STEPS, Size
+from stepnet.graph.operators.sizes import FEATURE, SEQUENCES, STEPS, TOKENS, Size
 from stepnet.net.types import CONST, ROWS
 from stepnet.rnn.nested import expand
 from stepnet.trace.traced import Traced
@@ -91,7 +91,7 @@ def words(axes: str) -> str:
     >>> words("TN_")
     'steps, sequences, features'
     """
-    names = {SEQUENCES: "sequences", STEPS: "steps", FEATURE: "features"}
+    names = {SEQUENCES: "sequences", STEPS: "steps", TOKENS: "steps of all sequences", FEATURE: "features"}
     return ", ".join(names[letter] for letter in axes)
 
 

@@ -23,7 +23,7 @@ from stepnet.graph.operators.placed import (
     stated_by,
     words,
 )
-from stepnet.graph.operators.sizes import FEATURE, SEQUENCES, STEPS
+from stepnet.graph.operators.sizes import FEATURE, SEQUENCES, STEPS, TOKENS
 from stepnet.rnn.nested import reduce as over_steps
 from stepnet.rnn.nested import softmax_over_steps
 from stepnet.trace import functions
@@ -222,7 +222,7 @@ def reduction(call: Call) -> Placed:
         return x
     axes = sorted(x.axis(axis) for axis in (range(len(x.axes)) if stated is None else stated))
     kept = bool(call.attributes.get("keepdims", 1))
-    if SEQUENCES in [x.axes[axis] for axis in axes]:
+    if {SEQUENCES, TOKENS} & {x.axes[axis] for axis in axes}:
         raise ModelError("it is over all sequences: each sequence is run by itself")
     value, places = x.value, tuple(x.feature(axis) for axis in axes if x.axes[axis] == FEATURE)
     if places:

@@ -6,6 +6,8 @@ from typing import Any
 
 SEQUENCES, STEPS, FEATURE = "N", "T", "_"
 """What an axis of a value is: one letter for each."""
+TOKENS = "S"
+"""The steps of all sequences, end to end, as one axis."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,1 @@
+"""Reads PaddlePaddle's saved programs, of both formats, without Paddle."""

@@ -1,0 +1,65 @@
+"""Reads a .pdiparams: the parameters of a saved program, one after the other, in the order of their names.
+
+    of each   version u32 | levels u64 | version u32 | size i32 | TensorDesc | its numbers
+
+The file has no names: these are the program's.
+
+Source: paddle/fluid/framework/lod_tensor.cc and tensor_util.cc of PaddlePaddle 3, SerializeToStream.
+"""
+
+import math
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+
+from stepnet.errors import FileError
+from stepnet.files.checkpoint.protobuf import message
+from stepnet.files.paddle.program import Variable, dtype_of
+from stepnet.files.paddle.protobuf import whole
+from stepnet.files.store import Store
+
+Array = np.ndarray
+
+
+def read(data: bytes, variables: Sequence[Variable], store: Store) -> dict[str, Array]:
+    """The parameters by name; raises `FileError`, without the path, for other ones than the program has."""
+    arrays, at = dict[str, Array](), 0
+    for expected in variables:
+        array, at = tensor(data, at, store, expected.name)
+        if array.dtype != expected.dtype or array.shape != expected.sizes:
+            raise FileError(
+                f"its parameter {len(arrays)} is {array.dtype} {list(array.shape)}, and the program's "
+                f"{expected.name!r} is {expected.dtype} {list(expected.sizes)}"
+            )
+        arrays[expected.name] = array
+    if at != len(data):
+        raise FileError(f"it has more than the {len(arrays)} parameters of the program")
+    return arrays
+
+
+def tensor(data: bytes, at: int, store: Store, name: str) -> tuple[Array, int]:
+    """A tensor that begins at a byte, and the byte behind it."""
+    (version, levels), at = unpacked("<IQ", data, at)
+    if version or levels:
+        raise FileError(f"{name!r} is no tensor of version 0 without levels")
+    (version, size), at = unpacked("<Ii", data, at)
+    if version or not 0 <= size <= len(data) - at:
+        raise FileError(f"{name!r} is cut off, or no tensor of version 0")
+    description = message(memoryview(data)[at : at + size], store)
+    at += size
+    dtype = dtype_of(description.number(1))
+    shape = tuple(whole(number) for number in description.fields.get(2, ()))
+    if any(number < 0 for number in shape) or math.prod(shape) * dtype.itemsize > len(data) - at:
+        raise FileError(f"{name!r} of shape {list(shape)[:8]} is cut off")
+    count = math.prod(shape)
+    store.take(count * dtype.itemsize, f"parameter {name[:100]!r}")
+    array = np.frombuffer(data, dtype.newbyteorder("<"), count, at).reshape(shape).astype(dtype)
+    return array, at + count * dtype.itemsize
+
+
+def unpacked(form: str, data: bytes, at: int) -> tuple[tuple[int, ...], int]:
+    """Numbers at a byte, and the byte behind them."""
+    if at + struct.calcsize(form) > len(data):
+        raise FileError("it is cut off: it has fewer parameters than the program")
+    return struct.unpack_from(form, data, at), at + struct.calcsize(form)

@@ -1,0 +1,134 @@
+"""Reads a .pdmodel: a ProgramDesc of Protocol Buffers.
+
+Source: paddle/fluid/framework/framework.proto of PaddlePaddle 3.
+"""
+
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from stepnet.errors import FileError
+from stepnet.files.checkpoint.protobuf import Message, message
+from stepnet.files.paddle.program import Operation, Program, Variable, dtype_of
+from stepnet.files.store import Store
+
+FEED, FETCH = "feed", "fetch"
+NO_TENSORS = (FEED, FETCH)  # the names of the variables of what is fed and fetched
+
+
+def text(piece: int | memoryview) -> str:
+    """A text."""
+    return bytes(piece).decode("utf-8", "backslashreplace") if not isinstance(piece, int) else ""
+
+
+def whole(value: int | memoryview) -> int:
+    """A whole number, which may be negative."""
+    number = value if isinstance(value, int) else 0
+    return number - (1 << 64) if number >> 63 else number
+
+
+def single(value: int | memoryview) -> float:
+    """A number of four bytes."""
+    return struct.unpack("<f", struct.pack("<I", whole(value) & 0xFFFFFFFF))[0]
+
+
+def double(value: int | memoryview) -> float:
+    """A number of eight bytes."""
+    return struct.unpack("<d", struct.pack("<Q", whole(value) & 0xFFFFFFFFFFFFFFFF))[0]
+
+
+ATTRIBUTES: Mapping[int, tuple[int, Callable[[Any], Any], bool]] = {
+    0: (3, whole, False),
+    1: (4, single, False),
+    2: (5, text, False),
+    3: (6, whole, True),
+    4: (7, single, True),
+    5: (8, text, True),
+    6: (10, bool, False),
+    7: (11, bool, True),
+    8: (12, whole, False),
+    9: (13, whole, False),
+    10: (14, whole, True),
+    11: (15, whole, True),
+    12: (16, double, True),
+    13: (17, text, False),
+    14: (18, text, True),
+    15: (19, double, False),
+}
+"""Of each type of an attribute: its field, how a value is read, and whether there is a list of them."""
+SCALARS: Mapping[int, tuple[int, Callable[[Any], Any]]] = {1: (2, bool), 2: (3, whole), 3: (4, double)}
+"""Of each type of a scalar: its field, and how it is read."""
+SCALAR, SCALARS_LIST = 16, 17
+
+
+def read(data: bytes, path: str, store: Store) -> Program:
+    """The program of a .pdmodel; raises `FileError`, without the path, for damaged bytes."""
+    blocks = message(memoryview(data), store).messages(1)
+    if not blocks:
+        raise FileError("this is no whole program of Paddle (it has no block)")
+    if len(blocks) > 1:
+        raise FileError(f"its program has {len(blocks)} blocks, as a loop or a condition makes: one is read")
+    variables, persistable = {}, set[str]()
+    for each in blocks[0].messages(3):
+        made = variable(each)
+        if made is not None:
+            variables[made.name] = made
+            if each.number(3):
+                persistable.add(made.name)
+    every = [operation(each, place) for place, each in enumerate(blocks[0].messages(4))]
+    fed = [name for each in every if each.type == FEED for name in each.outputs.get("Out", ())]
+    fetched = [name for each in every if each.type == FETCH for name in each.inputs.get("X", ())]
+    missing = [name for name in fed if name not in variables]
+    if missing:
+        raise FileError(f"it is fed {missing[0]!r}, which is none of its variables")
+    return Program(
+        path,
+        tuple(variables[name] for name in fed),
+        tuple(each for each in every if each.type not in (FEED, FETCH)),
+        {name: name for name in fetched},
+        tuple(variables[name] for name in sorted(persistable)),
+    )
+
+
+def variable(each: Message) -> Variable | None:
+    """A variable that is a tensor; None for others."""
+    name, tensor = each.text(1), each.submessage(2).submessage(3)
+    if name in NO_TENSORS or not tensor.fields:
+        return None
+    description = tensor.submessage(1)
+    sizes = tuple(max(whole(size), 0) for size in description.fields.get(2, ()))
+    return Variable(name, sizes, dtype_of(description.number(1)), tensor.number(2))
+
+
+def operation(each: Message, place: int) -> Operation:
+    """An operation."""
+    attributes = {attribute.text(1): attribute_of(attribute) for attribute in each.messages(4)}
+    kind = each.text(3)
+    return Operation(kind, slots(each, 1), slots(each, 2), attributes, f"operation {place} ({kind})")
+
+
+def slots(each: Message, field: int) -> dict[str, tuple[str, ...]]:
+    """The values of an operation by slot."""
+    return {slot.text(1): tuple(map(text, slot.pieces(2))) for slot in each.messages(field)}
+
+
+def attribute_of(attribute: Message) -> Any:
+    """The value of an attribute."""
+    kind = attribute.number(2)
+    if kind in (SCALAR, SCALARS_LIST):
+        values = [scalar(each) for each in attribute.messages(20 if kind == SCALAR else 21)]
+        return values if kind == SCALARS_LIST else values[-1] if values else 0
+    if kind not in ATTRIBUTES:
+        raise FileError(f"the attribute {attribute.text(1)!r} is of type {kind}, which is unknown")
+    field, made, is_list = ATTRIBUTES[kind]
+    values = [made(value) for value in attribute.fields.get(field, ())]
+    if is_list:
+        return values
+    return values[-1] if values else made(memoryview(b"") if made is text else 0)
+
+
+def scalar(each: Message) -> Any:
+    """A number of any kind."""
+    field, made = SCALARS.get(each.number(1), (3, whole))
+    values = each.fields.get(field, ())
+    return made(values[-1]) if values else 0

@@ -1,0 +1,157 @@
+"""The inputs of a model of arrays: which of their axes is what.
+
+    x [3, ?, 8]    -->    x [time, batch, 8], because a GRU reads it so
+
+A model says little of its axes, so the usual ways are tried until all of its operators fit.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, cast
+
+from stepnet.errors import InputError, ModelError
+from stepnet.graph.graph import Graph
+from stepnet.graph.operators.placed import AxesError, Placed, words
+from stepnet.graph.operators.sizes import FEATURE, SEQUENCES, STEPS, TOKENS
+from stepnet.trace.step import Spec
+from stepnet.values.arguments import shown
+
+MOST_WAYS = 200
+USUAL: dict[int, tuple[str, ...]] = {0: ("",), 1: ("N", "T", "_"), 2: ("NT", "TN", "N_", "T_", "__")}
+"""The axes that are tried for inputs of few axes; of more, the first two are sequences and steps."""
+
+LENGTHS = object()
+"""The value of an input that is the lengths of the sequences."""
+
+
+@dataclass(frozen=True)
+class ModelInput:
+    """An input of a model: its name, its axes ("" for one number, "lengths" for those of the sequences), the
+    sizes of its features, its dtype, and the sizes of N and T that the file states.
+    """
+
+    name: str
+    axes: str
+    features: tuple[int, ...]
+    dtype: str
+    stated: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether it has a value for each step."""
+        return self.axes != "lengths" and bool({STEPS, TOKENS} & set(self.axes))
+
+    @property
+    def is_lengths(self) -> bool:
+        """Whether it is the lengths of the sequences."""
+        return self.axes == "lengths"
+
+
+@dataclass(frozen=True)
+class ArrayModel:
+    """A model of arrays: its file, and its inputs with their axes. What it computes a subclass knows."""
+
+    path: str
+    inputs: tuple[ModelInput, ...]
+
+    @property
+    def __name__(self) -> str:
+        return self.path
+
+    @property
+    def sequences(self) -> list[ModelInput]:
+        """The inputs that have steps."""
+        return [input_ for input_ in self.inputs if input_.has_steps]
+
+    @property
+    def statics(self) -> list[ModelInput]:
+        """The inputs that each sequence has once."""
+        return [input_ for input_ in self.inputs if not (input_.has_steps or input_.is_lengths)]
+
+    @property
+    def has_lengths(self) -> bool:
+        """Whether one of its inputs is the lengths of the sequences."""
+        return any(input_.is_lengths for input_ in self.inputs)
+
+    def placed(self, x: Any, statics: Any) -> dict[str, Placed]:
+        """The inputs of a call, by name, with their axes."""
+        named = cast("Mapping[str, Any]", x) if isinstance(x, Mapping) else {self.sequences[0].name: x}
+        values: dict[str, Any] = {**named, **(statics or {})}
+        return {
+            input_.name: Placed(LENGTHS, "", input_.stated)
+            if input_.is_lengths
+            else Placed(values[input_.name], input_.axes, input_.stated)
+            for input_ in self.inputs
+        }
+
+
+def graph_of(model: ArrayModel) -> Graph:
+    """The graph of a model whose inputs have axes; raises `AxesError` where they do not fit."""
+    sequences = {input_.name: Spec(input_.features, input_.dtype) for input_ in model.sequences}
+    if not sequences:
+        raise AxesError(f"{model.path}: none of its inputs is a sequence")
+    statics = {input_.name: Spec(input_.features, input_.dtype) for input_ in model.statics}
+    inputs = next(iter(sequences.values())) if len(sequences) == 1 else sequences
+    return Graph(cast(Any, model), inputs=inputs, statics=statics or None)
+
+
+def first_fitting(path: str, ways: Iterable[Sequence[str]], make: Callable[[Sequence[str]], Graph]) -> Graph:
+    """The graph of the first axes of all inputs that fit; raises `ModelError` with the first reason if none
+    does.
+    """
+    problem: Exception | None = None
+    for axes in islice(ways, MOST_WAYS):
+        try:
+            return make(axes)
+        except AxesError as error:
+            problem = problem or error
+    if problem is None:
+        raise ModelError(f"{path}: none of its inputs is a sequence")
+    remedy = "axes= says what the axes of the inputs are, as axes={'x': 'NT'}"
+    raise ModelError(f"{problem}\n  {remedy}") from problem
+
+
+def usual(rank: int) -> list[str]:
+    """The axes that are tried for an input of so many."""
+    more = FEATURE * (rank - 2)
+    return list(USUAL.get(rank, ("NT" + more, "TN" + more, "N_" + more, "_N" + more)))
+
+
+def with_axes(name: str, sizes: Sequence[int], dtype: str, axes: str) -> ModelInput:
+    """An input with its axes. sizes: as the file states them, 0 where it does not.
+
+    Raises `InputError` for axes that are none of its shape, `AxesError` for a feature without a size.
+    """
+    axes = axes.ljust(len(sizes), FEATURE)
+    known = {SEQUENCES, STEPS, TOKENS, FEATURE}
+    twice = any(axes.count(letter) > 1 for letter in known - {FEATURE})
+    if len(axes) != len(sizes) or set(axes) - known or twice:
+        raise InputError(
+            f"the axes of {name!r} are {shown(axes)}, and it has {len(sizes)}: "
+            "N is sequences, T steps, and _ a feature"
+        )
+    features = tuple(size for size, letter in zip(sizes, axes, strict=True) if letter == FEATURE)
+    if 0 in features:
+        raise AxesError(f"{name!r} has a feature of which the model does not say how many numbers it has")
+    axes_sizes = zip(axes, sizes, strict=True)
+    stated = tuple((letter, size) for letter, size in axes_sizes if letter != FEATURE and size)
+    return ModelInput(name, axes, features, dtype, stated)
+
+
+def check_agree(inputs: Iterable[ModelInput]) -> None:
+    """Raises `AxesError` where inputs state different numbers of sequences or of steps."""
+    known = dict[str, tuple[int, str]]()
+    for input_ in inputs:
+        for letter, size in input_.stated:
+            other, name = known.setdefault(letter, (size, input_.name))
+            if other != size:
+                what = f"{words(letter)}: {size} in {input_.name!r}, {other} in {name!r}"
+                raise AxesError(f"inputs state different numbers of {what}")
+
+
+def check_names(axes: Mapping[str, str], names: Sequence[str]) -> None:
+    """Raises `InputError` for axes of what is none of the inputs."""
+    unknown = [name for name in axes if name not in names]
+    if unknown:
+        raise InputError(f"axes= names {shown(unknown[0])}, and the inputs are {', '.join(names)}")
