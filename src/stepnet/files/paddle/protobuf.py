@@ -63,12 +63,12 @@ SCALAR, SCALARS_LIST = 16, 17
 
 def read(data: bytes, path: str, store: Store) -> Program:
     """The program of a .pdmodel; raises `FileError`, without the path, for damaged bytes."""
-    blocks = message(memoryview(data), store).messages(1)
+    blocks = list(message(memoryview(data), store).messages(1))
     if not blocks:
         raise FileError("this is no whole program of Paddle (it has no block)")
     if len(blocks) > 1:
         raise FileError(f"its program has {len(blocks)} blocks, as a loop or a condition makes: one is read")
-    variables, persistable = {}, set[str]()
+    variables, persistable = dict[str, Variable](), set[str]()
     for each in blocks[0].messages(3):
         made = variable(each)
         if made is not None:

@@ -1,0 +1,207 @@
+"""Reads a .json program: PIR, the representation of PaddlePaddle 3, as it is serialized.
+
+    {"#": "1.add", "A": [attributes], "I": [{"%": 3}, {"%": 4}], "O": [{"%": 5, "TT": type}]}
+
+Operations have their inputs in order. A table names the slots, and the operations and attributes as the
+older programs do. Lists of values, which operations of their own combine and split, become slots of several.
+
+Source: paddle/fluid/pir/serialize_deserialize and phi/ops/yaml/op_compat.yaml of PaddlePaddle 3.3.1.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from stepnet.errors import FileError
+from stepnet.files import jsons
+from stepnet.files.paddle.program import Operation, Program, Variable
+from stepnet.files.store import Store
+
+TYPES: Mapping[str, np.dtype[Any]] = {
+    "bool": np.dtype(np.bool_),
+    "f16": np.dtype(np.float16),
+    "f32": np.dtype(np.float32),
+    "f64": np.dtype(np.float64),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "i8": np.dtype(np.int8),
+    "ui8": np.dtype(np.uint8),
+    "i16": np.dtype(np.int16),
+    "i32": np.dtype(np.int32),
+    "i64": np.dtype(np.int64),
+}
+KEEP = {"keepdim": "keep_dim"}
+ONE, TWO = ("X",), ("X", "Y")
+
+
+@dataclass(frozen=True)
+class Older:
+    """An operation of older programs: its name, its slots in PIR's order, its attributes by PIR's names."""
+
+    type: str
+    inputs: tuple[str, ...] = TWO
+    outputs: tuple[str, ...] = ("Out",)
+    attributes: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def reduction(name: str) -> Older:
+    """A reduction of older programs."""
+    return Older(name, ("X", "DimTensor"), attributes=KEEP)
+
+
+OLDER: Mapping[str, Older] = {
+    "add": Older("elementwise_add"),
+    "argmax": Older("arg_max", ("X", "AxisTensor")),
+    "concat": Older("concat", ("X", "AxisTensor")),
+    "divide": Older("elementwise_div"),
+    "elementwise_pow": Older("elementwise_pow"),
+    "embedding": Older("lookup_table_v2", ("Ids", "W")),
+    "expand": Older("expand_v2", ("X", "Shape")),
+    "full": Older("fill_constant"),
+    "full_batch_size_like": Older("fill_constant_batch_size_like", ("Input",)),
+    "full_with_tensor": Older("fill_constant", ("ValueTensor", "ShapeTensor")),
+    "layer_norm": Older("layer_norm", ("X", "Scale", "Bias"), ("Y", "Mean", "Variance")),
+    "matmul": Older("matmul_v2", attributes={"transpose_x": "trans_x", "transpose_y": "trans_y"}),
+    "max": reduction("reduce_max"),
+    "maximum": Older("elementwise_max"),
+    "mean": reduction("reduce_mean"),
+    "min": reduction("reduce_min"),
+    "minimum": Older("elementwise_min"),
+    "multiply": Older("elementwise_mul"),
+    "reshape": Older("reshape2", ("X", "Shape")),
+    "rnn": Older(
+        "rnn",
+        ("Input", "PreState", "WeightList", "SequenceLength"),
+        ("Out", "DropoutState", "State", "Reserve"),
+    ),
+    "scale": Older("scale", ("X", "ScaleTensor")),
+    "shape": Older("shape", ("Input",)),
+    "shape64": Older("shape", ("Input",)),
+    "slice": Older("slice", ("Input", "StartsTensor", "EndsTensor")),
+    "split": Older("split", ("X", "SectionsTensor", "AxisTensor")),
+    "split_with_num": Older("split", ("X", "AxisTensor")),
+    "squeeze": Older("squeeze2", ("X", "AxesTensor"), attributes={"axis": "axes"}),
+    "stack": Older("stack", ONE, ("Y",)),
+    "subtract": Older("elementwise_sub"),
+    "sum": reduction("reduce_sum"),
+    "transpose": Older("transpose2", ONE, attributes={"perm": "axis"}),
+    "unsqueeze": Older("unsqueeze2", ("X", "AxesTensor")),
+}
+"""The older operation that an operation of PIR is; others have the same name, and inputs X and Y."""
+
+
+def read(data: bytes, path: str, store: Store) -> Program:
+    """The program of a .json; raises `FileError`, without the path, for another text."""
+    value = jsons.parsed(data, "program", store)
+    try:
+        if value["base_code"]["magic"] != "pir":
+            raise FileError("this is no program of Paddle (its magic is not pir)")
+        blocks = [block for region in value["program"]["regions"] for block in region["blocks"]]
+        if len(blocks) != 1:
+            raise FileError(f"its program has {len(blocks)} blocks, and one is read")
+        return program(blocks[0]["ops"], path)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise FileError(f"this is no whole program of Paddle ({type(error).__name__}: {error})") from None
+
+
+@dataclass
+class Reading:
+    """What was read so far. lists: the names that a value is which is a list of values."""
+
+    inputs: list[Variable] = field(default_factory=list[Variable])
+    operations: list[Operation] = field(default_factory=list[Operation])
+    outputs: dict[str, str] = field(default_factory=dict[str, str])
+    parameters: list[Variable] = field(default_factory=list[Variable])
+    lists: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    names: dict[str, str] = field(default_factory=dict[str, str])
+
+    def values(self, number: Any) -> tuple[str, ...]:
+        """The names of a value, or of a list of values; none for the value 0, which is left out."""
+        name = str(int(number))
+        if name == "0":
+            return ()
+        return self.lists.get(name, (self.names.get(name, name),))
+
+
+def program(operations: Sequence[Any], path: str) -> Program:
+    """The program of a block's operations."""
+    reading = Reading()
+    for place, each in enumerate(operations):
+        take(reading, place, each)
+    parameters = {variable.name: variable for variable in reading.parameters}
+    saved = tuple(parameters[name] for name in sorted(parameters))
+    return Program(path, tuple(reading.inputs), tuple(reading.operations), reading.outputs, saved)
+
+
+def take(reading: Reading, place: int, each: Any) -> None:
+    """Takes one operation into what was read."""
+    kind = str(each["#"]).rpartition(".")[2]
+    if kind == "p":
+        made = variable(str(each["A"][3]), each["O"]["TT"])
+        reading.parameters.append(made)
+        reading.names[str(int(each["O"]["%"]))] = made.name
+        return
+    attributes = {str(pair["N"]): attribute(pair["AT"]) for pair in each["A"]}
+    inputs = [reading.values(value["%"]) for value in each["I"]]
+    results = [str(int(value["%"])) for value in each["O"]]
+    if kind == "data":
+        made = variable(str(attributes["name"]), each["O"][0]["TT"])
+        reading.inputs.append(made)
+        reading.names[results[0]] = made.name
+    elif kind == "fetch":
+        reading.outputs[str(attributes["name"])] = inputs[0][0]
+    elif kind == "combine":
+        reading.lists[results[0]] = tuple(name for names in inputs for name in names)
+    elif each["#"] == "0.split":  # a list of values becomes values
+        reading.names.update(zip(results, inputs[0], strict=True))
+    else:
+        outputs = [named(reading, value) for value in each["O"]]
+        where = f"operation {place} ({kind}){in_layer(attributes)}"
+        reading.operations.append(as_older(kind, inputs, outputs, attributes, where))
+
+
+def in_layer(attributes: Mapping[str, Any]) -> str:
+    """Which layer of the user's an operation belongs to, if the file says so."""
+    name = str(attributes.get("struct_name", "")).strip("/")
+    return f" of {name}" if name else ""
+
+
+def named(reading: Reading, value: Any) -> tuple[str, ...]:
+    """The names of a result, of which a list has one for each of its values."""
+    name, kind = str(int(value["%"])), value["TT"]
+    if str(kind["#"]).rpartition("_")[2] == "vec":
+        reading.lists[name] = tuple(f"{name}[{place}]" for place in range(len(kind["D"])))
+    return reading.values(name)
+
+
+def as_older(
+    kind: str,
+    inputs: Sequence[tuple[str, ...]],
+    outputs: Sequence[tuple[str, ...]],
+    attributes: Mapping[str, Any],
+    place: str,
+) -> Operation:
+    """The operation that older programs have for one of PIR."""
+    older = OLDER.get(kind, Older(kind))
+    renamed = {older.attributes.get(name, name): value for name, value in attributes.items()}
+    slots = dict(zip(older.inputs, inputs, strict=False))
+    return Operation(older.type, slots, dict(zip(older.outputs, outputs, strict=False)), renamed, place)
+
+
+def variable(name: str, kind: Any) -> Variable:
+    """A value of the program by its type."""
+    element, sizes, _, levels, *_ = kind["D"]
+    text = str(element["#"]).rpartition("_")[2]
+    if text not in TYPES:
+        raise FileError(f"{name!r} is of Paddle's type {text}, which is no number")
+    return Variable(name, tuple(max(int(size), 0) for size in sizes), TYPES[text], len(levels))
+
+
+def attribute(value: Any) -> Any:
+    """The value of an attribute: lists are of attributes again, or of numbers."""
+    data = value.get("D")
+    if str(value["#"]).endswith("_array"):
+        return [attribute(each) for each in data]
+    return data

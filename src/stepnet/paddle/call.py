@@ -1,0 +1,71 @@
+"""An operation of a program with its operands, as the rules of operators take it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from stepnet.errors import ModelError
+from stepnet.files.paddle.program import Operation
+from stepnet.graph.operators.call import Call
+from stepnet.graph.operators.placed import Placed
+from stepnet.graph.operators.rowwise import OPERATIONS
+from stepnet.graph.operators.shaping import SHAPING
+
+OPSET = 17
+MEANINGS: Mapping[str, Any] = {**OPERATIONS, **SHAPING}
+"""The meanings of operators, by ONNX's names."""
+
+
+@dataclass(frozen=True)
+class PaddleCall:
+    """An operation with its operands by slot. padded: whether sequences have lengths."""
+
+    operation: Operation
+    operands: Mapping[str, tuple[Placed, ...]]
+    padded: bool
+
+    def every(self, slot: str) -> tuple[Placed, ...]:
+        """All operands of a slot."""
+        return self.operands.get(slot, ())
+
+    def optional(self, slot: str) -> Placed | None:
+        """The operand of a slot, or None."""
+        return next(iter(self.every(slot)), None)
+
+    def operand(self, slot: str = "X") -> Placed:
+        """The operand of a slot; raises `ModelError` where there is none."""
+        value = self.optional(slot)
+        if value is None:
+            raise ModelError(f"its input {slot} is missing")
+        return value
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """An attribute, or what it is where the file does not state it."""
+        return self.operation.attributes.get(name, default)
+
+    def numbers(self, name: str, tensor: str, several: str = "") -> list[Any] | None:
+        """Numbers of an attribute, of a tensor, or of several tensors; None where there are none."""
+        if self.every(several):
+            return [number for value in self.every(several) for number in np.ravel(value.array)]
+        value = self.optional(tensor)
+        if value is not None:
+            return list(np.ravel(value.array))
+        stated: Any = self.attribute(name)
+        return (
+            None
+            if stated is None
+            else list(cast("list[Any]", stated))
+            if isinstance(stated, list)
+            else [stated]
+        )
+
+    def number(self, name: str, tensor: str, default: Any) -> Any:
+        """One number, likewise."""
+        return (self.numbers(name, tensor) or [default])[0]
+
+    def meaning(self, operator: str, operands: Sequence[Placed | None], **attributes: Any) -> Any:
+        """What an operator of ONNX makes of operands."""
+        call = Call(operator, tuple(operands), attributes, 1, OPSET, padded=self.padded)
+        return MEANINGS[operator](call)

@@ -1,0 +1,153 @@
+"""A graph from a saved program of PaddlePaddle.
+
+m.json or m.pdmodel, m.pdiparams   -->   sn.Graph
+"""
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+
+from stepnet.errors import FileError, ModelError
+from stepnet.files.paddle import parameters, pir, protobuf
+from stepnet.files.paddle.program import Array, Program, Variable
+from stepnet.files.paths import existing
+from stepnet.files.store import Store
+from stepnet.graph.graph import Graph
+from stepnet.graph.operators.inputs import (
+    ModelInput,
+    check_agree,
+    check_names,
+    first_fitting,
+    graph_of,
+    usual,
+    with_axes,
+)
+from stepnet.graph.operators.sizes import FEATURE, TOKENS
+from stepnet.paddle.model import PaddleModel, needed
+from stepnet.paddle.operators import RULES, dtype
+
+READERS = {".json": pir.read, ".pdmodel": protobuf.read}
+"""The reader of a program by the ending of its file: as Paddle, which writes the first since version 3."""
+PARAMETERS = ".pdiparams"
+
+
+def load(path: str | Path, *, axes: Mapping[str, str] | None = None) -> Graph:
+    """The program that `paddle.static.save_inference_model` or `paddle.jit.save` saved as a `Graph`, which
+    runs over sequences without padding.
+
+    Nothing of the file is run, and Paddle is not needed.
+
+    Args:
+        path: The program, m.json or m.pdmodel, or the path that Paddle was given, m. Its parameters,
+            m.pdiparams, lie beside it.
+        axes: What the axes of inputs are, by name, where it cannot be told from the operators that read them:
+            "NT" for [batch, time, ...], "TN" for time first, "N" for a value that each sequence has once.
+            Further axes are features, as those called "_".
+
+    Returns:
+        The graph. A program with one input of sequences takes it as it is, one with several a dict by name;
+        inputs without steps are `statics`. An input `sequence_length` of a recurrence is `lengths=` of a
+        call. Inputs with a LoD are sequences too. Outputs are those of the program, by name where there are
+        several.
+
+    Raises:
+        FileError: For files that are no program of Paddle's, or damaged ones.
+        ModelError: For an operator that is not supported, with its place, and for a use of one that mixes
+            sequences.
+        InputError: For axes that do not fit.
+    """
+    source = program_path(Path(path))
+    program, arrays = read(source)
+    check_supported(program)
+    stated = axes or {}
+    check_names(stated, [variable.name for variable in program.inputs])
+
+    def made(chosen: Sequence[str]) -> Graph:
+        inputs = tuple(map(model_input, program.inputs, chosen))
+        check_agree(inputs)
+        return graph_of(PaddleModel(program.path, inputs, program, arrays))
+
+    return first_fitting(program.path, ways(program, stated), made)
+
+
+def program_path(path: Path) -> Path:
+    """The file of a program; raises `FileError` where there is none."""
+    if path.suffix in READERS:
+        return existing(path)
+    candidates = [path.with_name(path.name + ending) for ending in READERS]
+    return next((each for each in candidates if each.exists()), None) or existing(
+        path.with_name(path.name + ".json")
+    )
+
+
+def read(source: Path) -> tuple[Program, dict[str, Array]]:
+    """A program and its parameters by name."""
+    with naming(source):
+        data = source.read_bytes()
+        program = READERS[source.suffix](data, str(source), Store(None, len(data)))
+    if not program.parameters:
+        return program, {}
+    beside = existing(source.with_suffix(PARAMETERS))
+    with naming(beside):
+        data = beside.read_bytes()
+        return program, parameters.read(data, program.parameters, Store(None, len(data)))
+
+
+@contextmanager
+def naming(path: Path) -> Generator[None]:
+    """A context in which errors name the file."""
+    try:
+        yield
+    except OSError as error:
+        raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
+    except FileError as error:
+        raise FileError(f"{path}: {error}") from error
+
+
+def check_supported(program: Program) -> None:
+    """Raises `ModelError` for operators that outputs need and that have no rule, with their places."""
+    every = needed(program)
+    missing = [operation for operation in every if operation.type not in RULES]
+    if missing:
+        kinds = ", ".join(dict.fromkeys(operation.type for operation in missing))
+        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+        places = ", ".join(operation.place for operation in missing[:5]) + more
+        raise ModelError(
+            f"{program.path}: {kinds} not supported: {places}; "
+            f"its {len(every) - len(missing)} other operations are"
+        )
+
+
+def ways(program: Program, axes: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+    """The axes that the inputs may have, the likeliest first."""
+    lengths = {name for each in program.operations for name in each.inputs.get("SequenceLength", ())}
+    return product(
+        *(
+            [axes[variable.name]]
+            if variable.name in axes
+            else ["lengths"]
+            if variable.name in lengths
+            else possible(variable, program)
+            for variable in program.inputs
+        )
+    )
+
+
+def possible(variable: Variable, program: Program) -> list[str]:
+    """The axes that an input may have."""
+    if variable.levels > 1:
+        raise ModelError(
+            f"{program.path}: the input {variable.name!r} has {variable.levels} levels of sequences; "
+            "one is supported"
+        )
+    rank = len(variable.sizes)
+    return [TOKENS + FEATURE * (rank - 1)] if variable.levels else usual(rank)
+
+
+def model_input(variable: Variable, axes: str) -> ModelInput:
+    """An input with its axes."""
+    name = str(dtype(variable.dtype.name))
+    if axes == "lengths":
+        return ModelInput(variable.name, axes, (), name)
+    return with_axes(variable.name, variable.sizes, name, axes)

@@ -1,0 +1,394 @@
+"""Paddle's operators by the meanings of ONNX's: a table.
+
+elementwise_add X Y axis=-1   -->   Add X Y
+mul X Y x_num_col_dims=2      -->   Reshape X, MatMul X Y
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from stepnet.errors import ModelError
+from stepnet.files.paddle.program import dtype_of
+from stepnet.graph.operators.placed import AxesError, Placed, applied, constant, words
+from stepnet.graph.operators.rowwise import product
+from stepnet.graph.operators.shaping import as_sizes, repeated
+from stepnet.graph.operators.sizes import FEATURE, SEQUENCES, TOKENS
+from stepnet.graph.operators.sizes import product as joint
+from stepnet.paddle.call import PaddleCall
+from stepnet.paddle.recurrent import SEQUENCE_OPERATORS
+from stepnet.rnn.nested import expand, softmax_over_steps
+from stepnet.rnn.nested import reduce as over_steps
+
+Rule = Callable[[PaddleCall], Any]
+
+
+def unary(operator: str, **names: str) -> Rule:
+    """The rule of an operator of X. names: ONNX's attributes, and those of Paddle that they are."""
+
+    def rule(call: PaddleCall) -> Placed:
+        stated = {name: call.attribute(own) for name, own in names.items()}
+        attributes = {name: value for name, value in stated.items() if value is not None}
+        return call.meaning(operator, [call.operand()], **attributes)
+
+    return rule
+
+
+def elementwise(operator: str) -> Rule:
+    """The rule of an operator of X and Y, of which Y may begin at an axis of X."""
+
+    def rule(call: PaddleCall) -> Placed:
+        x, y = call.operand(), call.operand("Y")
+        axis, behind = int(call.attribute("axis", -1)), 0
+        if axis >= 0 and len(y.axes) < len(x.axes):
+            behind = len(x.axes) - axis - len(y.axes)
+        if behind > 0:
+            rank = len(y.axes)
+            y = call.meaning("Unsqueeze", [y], axes=list(range(rank, rank + behind)))
+        return call.meaning(operator, [x, y])
+
+    return rule
+
+
+# ---- products ----------------------------------------------------------------------------------------------
+
+
+def transposed(call: PaddleCall, value: Placed) -> Placed:
+    """A value with its last two axes the other way round."""
+    rank = len(value.axes)
+    return call.meaning("Transpose", [value], perm=[*range(rank - 2), rank - 1, rank - 2])
+
+
+def matmul(call: PaddleCall) -> Placed:
+    """matmul_v2, and matmul of old, which has a factor."""
+    x, y = call.operand(), call.operand("Y")
+    names = ("trans_x", "transpose_X"), ("trans_y", "transpose_Y")
+    x, y = (
+        transposed(call, value) if any(call.attribute(name, False) for name in each) else value
+        for value, each in zip((x, y), names, strict=True)
+    )
+    made, factor = product(x, y), call.attribute("alpha", 1.0)
+    return made if factor == 1 else applied(np.multiply, made, constant(np.float32(factor)))
+
+
+def flat_product(x: Placed, y: Placed, columns: int, rows: int = 1) -> Placed:
+    """The product of x and y, of which the axes from one on, and those before one, are the inner ones."""
+    x = as_sizes(x, [*x.sizes[:columns], joint(x.sizes[columns:])])
+    return product(x, as_sizes(y, [joint(y.sizes[:rows]), joint(y.sizes[rows:])]))
+
+
+def mul(call: PaddleCall) -> Placed:
+    """mul."""
+    columns, rows = call.attribute("x_num_col_dims", 1), call.attribute("y_num_col_dims", 1)
+    return flat_product(call.operand(), call.operand("Y"), columns, rows)
+
+
+def fc(call: PaddleCall) -> Placed:
+    """fc: a product, a bias and an activation."""
+    made = flat_product(call.operand("Input"), call.operand("W"), call.attribute("in_num_col_dims", 1))
+    bias = call.optional("Bias")
+    if bias is not None:
+        made = applied(np.add, made, constant(bias.array.ravel()))
+    name = call.attribute("activation_type", "")
+    if name not in ("", "relu"):
+        raise ModelError(f"its activation {name!r} is not supported: relu is")
+    return call.meaning("Relu", [made]) if name else made
+
+
+# ---- pointwise ---------------------------------------------------------------------------------------------
+
+
+def scale(call: PaddleCall) -> Placed:
+    """scale: a factor, and a number added before or after it."""
+    x, factor, shift = (
+        call.operand(),
+        call.number("scale", "ScaleTensor", 1.0),
+        float(call.attribute("bias", 0.0)),
+    )
+    dtype = np.dtype(x.value.dtype)
+
+    def literal(number: Any) -> Placed:
+        return constant(np.asarray(number, None if dtype.kind == "O" else dtype))
+
+    if shift and not call.attribute("bias_after_scale", True):
+        x, shift = applied(np.add, x, literal(shift)), 0.0
+    whole = int(factor) if dtype.kind in "iuO" else factor
+    made = applied(np.multiply, x, literal(whole)) if whole != 1 else x
+    return applied(np.add, made, literal(shift)) if shift else made
+
+
+def cast(call: PaddleCall) -> Placed:
+    """cast."""
+    stated = call.attribute("out_dtype", call.attribute("dtype"))
+    if np.dtype(call.operand().value.dtype).kind == "O":  # sizes, which are whole numbers
+        return call.operand()
+    return call.operand().with_value(call.operand().value.astype(dtype(stated)))
+
+
+def dtype(stated: Any) -> Any:
+    """A dtype by its number or its name; two bytes of a float are computed in four."""
+    made = np.dtype(stated) if isinstance(stated, str) else dtype_of(int(stated))
+    return np.dtype(np.float32) if made.name in ("float16", "bfloat16") else made
+
+
+def dropout(call: PaddleCall) -> Placed:
+    """dropout as it is when a program runs: nothing, or a factor."""
+    if not call.attribute("is_test", False):
+        raise ModelError("its dropout is on: save the program for inference")
+    kind = call.attribute("dropout_implementation", call.attribute("mode", "downgrade_in_infer"))
+    if kind == "upscale_in_train":
+        return call.operand()
+    kept = 1 - float(call.attribute("dropout_prob", call.attribute("p", 0.5)))
+    return applied(np.multiply, call.operand(), constant(np.float32(kept)))
+
+
+def layer_norm(call: PaddleCall) -> dict[str, Placed]:
+    """layer_norm over all axes from one on."""
+    x, begin = call.operand(), int(call.attribute("begin_norm_axis", 1))
+    sizes = x.sizes[begin:]
+    if any(letter != FEATURE for letter in x.axes[begin:]):
+        raise AxesError("it normalises more than features")
+    factor, shift = (call.optional(slot) for slot in ("Scale", "Bias"))
+    factors = np.ones(sizes, np.float32) if factor is None else factor.array.reshape(sizes)
+    shifts = None if shift is None else constant(shift.array.reshape(sizes))
+    epsilon = call.attribute("epsilon", 1e-5)
+    operands = [x, constant(factors), shifts]
+    return {"Y": call.meaning("LayerNormalization", operands, axis=begin, epsilon=epsilon)}
+
+
+# ---- over axes ---------------------------------------------------------------------------------------------
+
+
+def reduction(operator: str) -> Rule:
+    """The rule of a reduction."""
+
+    def rule(call: PaddleCall) -> Placed:
+        axes = call.numbers("dim", "DimTensor")
+        keepdims = int(bool(call.attribute("keep_dim", False)))
+        if not axes or call.attribute("reduce_all", False):
+            axes = list(range(len(call.operand().axes)))
+        return call.meaning(operator, [call.operand()], axes=[int(axis) for axis in axes], keepdims=keepdims)
+
+    return rule
+
+
+def arg_max(call: PaddleCall) -> Placed:
+    """arg_max."""
+    axis, kept = int(call.number("axis", "AxisTensor", -1)), int(bool(call.attribute("keepdims", False)))
+    if call.attribute("flatten", False):
+        raise ModelError("it is over all axes: one can be")
+    return call.meaning("ArgMax", [call.operand()], axis=axis, keepdims=kept)
+
+
+def concat(call: PaddleCall) -> Placed:
+    """concat."""
+    return call.meaning("Concat", call.every("X"), axis=int(call.number("axis", "AxisTensor", 0)))
+
+
+def stack(call: PaddleCall) -> dict[str, Placed]:
+    """stack: a new axis, along which values lie."""
+    axis = int(call.attribute("axis", 0))
+    values = [call.meaning("Unsqueeze", [value], axes=[axis]) for value in call.every("X")]
+    return {"Y": call.meaning("Concat", values, axis=axis)}
+
+
+def split(call: PaddleCall) -> dict[str, Any]:
+    """split."""
+    axis = call.operand().axis(int(call.number("axis", "AxisTensor", 0)))
+    sections = [int(size) for size in call.numbers("sections", "SectionsTensor", "SectionsTensorList") or []]
+    if not sections:
+        size, count = call.operand().sizes[axis], int(call.attribute("num", 1))
+        sections = [size // count] * count
+    if -1 in sections:
+        rest = call.operand().sizes[axis] - sum(size for size in sections if size != -1)
+        sections = [rest if size == -1 else size for size in sections]
+    return {"Out": call.meaning("Split", [call.operand()], axis=axis, split=sections)}
+
+
+def slice_(call: PaddleCall) -> Placed:
+    """slice, of which axes of one number may be left out."""
+    starts = call.numbers("starts", "StartsTensor", "StartsTensorList")
+    ends = call.numbers("ends", "EndsTensor", "EndsTensorList")
+    axes, gone = call.attribute("axes"), call.attribute("decrease_axis", None)
+    made = call.meaning("Slice", [call.operand("Input")], starts=starts, ends=ends, axes=axes)
+    return call.meaning("Squeeze", [made], axes=gone) if gone else made
+
+
+def reshape(call: PaddleCall) -> Placed:
+    """reshape2."""
+    target = call.numbers("shape", "Shape", "ShapeTensor")
+    return call.meaning("Reshape", [call.operand()], shape=target)
+
+
+def flatten(call: PaddleCall) -> Placed:
+    """flatten_contiguous_range: some axes become one."""
+    x = call.operand()
+    first, last = (x.axis(int(call.attribute(name, usual))) for name, usual in FLATTENED)
+    return as_sizes(x, [*x.sizes[:first], joint(x.sizes[first : last + 1]), *x.sizes[last + 1 :]])
+
+
+FLATTENED = (("start_axis", 1), ("stop_axis", -1))
+
+
+def axes_of(operator: str) -> Rule:
+    """The rule of squeeze2 and unsqueeze2."""
+
+    def rule(call: PaddleCall) -> Placed:
+        axes = call.numbers("axes", "AxesTensor", "AxesTensorList")
+        return call.meaning(operator, [call.operand()], **({"axes": axes} if axes else {}))
+
+    return rule
+
+
+def expand_v2(call: PaddleCall) -> Placed:
+    """expand_v2: -1 keeps a size."""
+    target = call.numbers("shape", "Shape", "expand_shapes_tensor") or []
+    return repeated(call.operand(), [1 if isinstance(size, int) and size == -1 else size for size in target])
+
+
+# ---- constants ---------------------------------------------------------------------------------------------
+
+
+def shape(call: PaddleCall) -> Placed:
+    """shape."""
+    return call.meaning("Shape", [call.operand("Input")])
+
+
+def fill_constant(call: PaddleCall) -> Placed:
+    """fill_constant: one number in a shape, which may be that of all sequences."""
+    target = call.numbers("shape", "ShapeTensor", "ShapeTensorList") or []
+    stated = call.attribute("str_value") or call.attribute("value", 0.0)
+    value = call.number("value", "ValueTensor", 0.0) if call.optional("ValueTensor") else float(stated)
+    return repeated(constant(np.asarray(value, dtype(call.attribute("dtype", 5)))), target)
+
+
+def fill_like_batch(call: PaddleCall) -> Placed:
+    """fill_constant_batch_size_like: a shape of which one size is that of another value."""
+    target = list(call.attribute("shape"))
+    source, place = (int(call.attribute(name, 0)) for name in ("input_dim_idx", "output_dim_idx"))
+    size = call.operand("Input").sizes[source]
+    if call.operand("Input").axes[source] == TOKENS:
+        raise ModelError("it makes a value for each step of all sequences")
+    target[place] = size
+    stated = call.attribute("str_value") or call.attribute("value", 0.0)
+    return repeated(constant(np.asarray(float(stated), dtype(call.attribute("dtype", 5)))), target)
+
+
+def full_int_array(call: PaddleCall) -> Placed:
+    """full_int_array: whole numbers."""
+    return constant(np.asarray(call.attribute("value"), np.int64))
+
+
+def assign_value(call: PaddleCall) -> Placed:
+    """assign_value: an array in the program."""
+    kinds = ("values", "fp32_values", "fp64_values", "int32_values", "int64_values", "bool_values")
+    values: Any = next((value for name in kinds if (value := call.attribute(name))), ())
+    return constant(np.asarray(values, dtype(call.attribute("dtype", 5))).reshape(call.attribute("shape")))
+
+
+# ---- embeddings and sequences ------------------------------------------------------------------------------
+
+
+def lookup(call: PaddleCall) -> Placed:
+    """lookup_table_v2: rows of a table, zeros for the number of padding."""
+    table, padding = call.operand("W").array, int(call.attribute("padding_idx", -1))
+    if padding != -1:
+        table = table.copy()
+        table[padding] = 0
+    return call.meaning("Gather", [constant(table), call.operand("Ids")])
+
+
+def lookup_of_old(call: PaddleCall) -> Placed:
+    """lookup_table, whose numbers have a last axis of size one."""
+    operands = dict(call.operands) | {"Ids": (call.meaning("Squeeze", [call.operand("Ids")], axes=[-1]),)}
+    return lookup(PaddleCall(call.operation, operands, call.padded))
+
+
+POOLS = {"AVERAGE": "mean", "SUM": "sum", "MAX": "max", "LAST": "last", "FIRST": "first"}
+
+
+def of_tokens(value: Placed) -> Placed:
+    """A value of each step of all sequences; raises `AxesError` for others."""
+    if not value.axes.startswith(TOKENS):
+        raise AxesError(f"its input is [{words(value.axes)}], and it is over [{words(TOKENS)}]")
+    return value
+
+
+def sequence_pool(call: PaddleCall) -> Placed:
+    """sequence_pool: one value for each sequence."""
+    x, kind = of_tokens(call.operand()), str(call.attribute("pooltype", "AVERAGE"))
+    if kind not in POOLS:
+        raise ModelError(f"its pooltype {kind!r} is none of {', '.join(POOLS)}")
+    if call.attribute("pad_value", 0.0):
+        raise ModelError("it gives a number for empty sequences: stepnet gives 0")
+    return x.with_value(over_steps(x.value, POOLS[kind]), SEQUENCES + x.axes[1:])
+
+
+def sequence_softmax(call: PaddleCall) -> Placed:
+    """sequence_softmax: over the steps of each sequence."""
+    x = of_tokens(call.operand())
+    return x.with_value(softmax_over_steps(x.value))
+
+
+def sequence_expand(call: PaddleCall) -> Placed:
+    """sequence_expand: a value that each sequence has once, at its steps."""
+    x, y = call.operand(), of_tokens(call.operand("Y"))
+    if not x.axes.startswith(SEQUENCES):
+        raise AxesError(f"it repeats [{words(x.axes)}]: values that each sequence has once can be")
+    return x.with_value(expand(x.value, y.value), TOKENS + x.axes[1:])
+
+
+def same(call: PaddleCall) -> Placed:
+    """X."""
+    return call.operand()
+
+
+RULES: Mapping[str, Rule] = {
+    **SEQUENCE_OPERATORS,
+    **{f"elementwise_{name}": elementwise(operator) for name, operator in {
+        "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "max": "Max", "min": "Min", "pow": "Pow",
+    }.items()},
+    **{name: unary(operator) for name, operator in {
+        "abs": "Abs", "ceil": "Ceil", "cos": "Cos", "erf": "Erf", "exp": "Exp", "floor": "Floor",
+        "log": "Log", "reciprocal": "Reciprocal", "relu": "Relu", "round": "Round", "sigmoid": "Sigmoid",
+        "sin": "Sin", "softsign": "Softsign", "sqrt": "Sqrt", "tanh": "Tanh",
+    }.items()},
+    **{f"reduce_{name}": reduction(f"Reduce{name.title()}") for name in ("sum", "mean", "max", "min")},
+    "arg_max": arg_max,
+    "assign": same,
+    "assign_value": assign_value,
+    "cast": cast,
+    "concat": concat,
+    "dropout": dropout,
+    "elu": unary("Elu", alpha="alpha"),
+    "expand_v2": expand_v2,
+    "fc": fc,
+    "fill_constant": fill_constant,
+    "fill_constant_batch_size_like": fill_like_batch,
+    "flatten": flatten,
+    "flatten_contiguous_range": flatten,
+    "full_int_array": full_int_array,
+    "layer_norm": layer_norm,
+    "leaky_relu": unary("LeakyRelu", alpha="alpha"),
+    "log_softmax": unary("LogSoftmax", axis="axis"),
+    "lookup_table": lookup_of_old,
+    "lookup_table_v2": lookup,
+    "matmul": matmul,
+    "matmul_v2": matmul,
+    "mul": mul,
+    "reshape2": reshape,
+    "scale": scale,
+    "sequence_expand": sequence_expand,
+    "sequence_pool": sequence_pool,
+    "sequence_softmax": sequence_softmax,
+    "shape": shape,
+    "slice": slice_,
+    "softmax": unary("Softmax", axis="axis"),
+    "split": split,
+    "squeeze2": axes_of("Squeeze"),
+    "stack": stack,
+    "transpose2": unary("Transpose", perm="axis"),
+    "unsqueeze2": axes_of("Unsqueeze"),
+}  # fmt: skip
+"""The rule of each operator: its result, or its results by slot."""

@@ -1,0 +1,267 @@
+"""Paddle's recurrent operators: rnn over padded arrays, and gru, lstm and their fused ones over sequences.
+
+rnn          Input [time, batch, inputs]      -->   Out [time, batch, directions * hidden], State
+gru, lstm    Input [all steps, gates * hidden] -->  Hidden, Cell [all steps, hidden]
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from stepnet.errors import ModelError
+from stepnet.graph.operators.call import Call
+from stepnet.graph.operators.placed import AxesError, Placed, constant, reshaped, words
+from stepnet.graph.operators.recurrent import RECURRENT, rows_of
+from stepnet.graph.operators.rowwise import product
+from stepnet.graph.operators.shaping import sliced
+from stepnet.graph.operators.sizes import FEATURE, SEQUENCES, STEPS, TOKENS
+from stepnet.paddle.call import OPSET, PaddleCall
+from stepnet.paddle.steps import ACTIVATIONS, GruStep, LstmStep
+from stepnet.rnn.recurrence import RNN
+from stepnet.trace.traced import Traced
+
+Array = np.ndarray
+Results = dict[str, Any]
+RAGGED, ROWS = TOKENS + FEATURE, SEQUENCES + FEATURE
+
+MODES: Mapping[str, tuple[str, str, tuple[int, ...], int]] = {
+    "GRU": ("GRU", "", (1, 0, 2), 1),
+    "LSTM": ("LSTM", "", (0, 3, 1, 2), 2),
+    "RNN_TANH": ("RNN", "Tanh", (0,), 1),
+    "RNN_RELU": ("RNN", "Relu", (0,), 1),
+}
+"""Of each mode of rnn: ONNX's operator, its activation, the places of Paddle's gates in its order, and the
+number of memories.
+"""
+
+
+def rnn(call: PaddleCall) -> Results:
+    """rnn: layers of one or two directions, over arrays [time, batch, inputs]."""
+    mode = call.attribute("mode")
+    if mode not in MODES:
+        raise ModelError(f"its mode {mode!r} is none of {', '.join(MODES)}")
+    if call.attribute("dropout_prob", 0.0) and not call.attribute("is_test", False):
+        raise ModelError("its dropout is on: save the program for inference")
+    layers, directions = call.attribute("num_layers", 1), 1 + bool(call.attribute("is_bidirec", False))
+    weights, count = [value.array for value in call.every("WeightList")], layers * directions
+    if len(weights) != 4 * count:
+        raise ModelError(
+            f"it has {len(weights)} weights, and {count} layers and directions have {4 * count}: "
+            "projections are not supported"
+        )
+    x, states = call.operand("Input"), call.every("PreState")
+    finals: list[list[Placed]] = [[] for _ in range(MODES[mode][3])]
+    for layer in range(layers):
+        places = range(layer * directions, (layer + 1) * directions)
+        begins = [sliced(state, 0, slice(places.start, places.stop)) for state in states]
+        x, *made = rnn_layer(call, x, [cell(weights, place, count) for place in places], begins)
+        for memory, value in zip(finals, made, strict=True):
+            memory.append(value)
+    return {"Out": x, "State": [stacked(values) for values in finals]}
+
+
+def cell(weights: list[Array], place: int, count: int) -> list[Array]:
+    """The weights of one direction of one layer: two matrices, and behind all matrices two biases."""
+    biases = 2 * (count + place)
+    return [*weights[2 * place : 2 * place + 2], *weights[biases : biases + 2]]
+
+
+def rnn_layer(call: PaddleCall, x: Placed, cells: list[list[Array]], begins: list[Placed]) -> list[Placed]:
+    """The output of a layer, and its last memories."""
+    operator, activation, order, count = MODES[call.attribute("mode")]
+    W, R, *biases = (
+        np.stack([reordered(each, order) for each in arrays]) for arrays in zip(*cells, strict=True)
+    )
+    attributes: dict[str, Any] = {
+        "hidden_size": R.shape[-1],
+        "direction": "bidirectional" if len(cells) > 1 else "forward",
+    }
+    attributes |= {"activations": [activation] * len(cells)} if activation else {}
+    attributes |= {"linear_before_reset": 1} if operator == "GRU" else {}
+    operands = [x, constant(W), constant(R), constant(np.concatenate(biases, axis=1)), None, *begins]
+    made = Call(operator, tuple(operands), attributes, 1 + count, OPSET, padded=call.padded)
+    outputs, *memories = [value for value in RECURRENT[operator](made) if value is not None]
+    wide = reshaped(outputs.value, (len(cells) * R.shape[-1],))
+    return [outputs.with_value(wide, STEPS + SEQUENCES + FEATURE), *memories]
+
+
+def reordered(array: Array, order: tuple[int, ...]) -> Array:
+    """An array [gates * hidden, ...] with its gates in another order."""
+    size = array.shape[0] // len(order)
+    return array.reshape(len(order), size, *array.shape[1:])[list(order)].reshape(array.shape)
+
+
+def stacked(values: list[Placed]) -> Placed:
+    """The memories of all layers, [layers * directions, batch, hidden]."""
+    return values[0].with_value(np.concatenate([value.value for value in values], axis=-2))
+
+
+# ---- over sequences, end to end ----------------------------------------------------------------------------
+
+
+def ragged(value: Placed) -> Placed:
+    """An input of sequences; raises `AxesError` for any other."""
+    if value.axes != RAGGED or not isinstance(value.value, Traced):
+        raise AxesError(f"its input is [{words(value.axes)}], and it runs over [{words(RAGGED)}]")
+    return value
+
+
+def weight(call: PaddleCall, slot: str) -> Array:
+    """A weight; raises `ModelError` for one that is not of floats, as quantised ones are."""
+    array = call.operand(slot).array
+    if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
+        raise ModelError(f"its {slot} is of {array.dtype}: quantised weights are not supported")
+    return array
+
+
+def activation(call: PaddleCall, name: str, default: str) -> str:
+    """The name of an activation; raises `ModelError` for an unknown one."""
+    named = call.attribute(name, default)
+    if named not in ACTIVATIONS:
+        raise ModelError(f"its {name} {named!r} is none of {', '.join(ACTIVATIONS)}")
+    return named
+
+
+def bias(value: Placed | None, blocks: tuple[int, ...], hidden: int, dtype: Any) -> Array:
+    """A bias as an array of numbers, zeros where there is none. blocks: how many of `hidden` it may have."""
+    array = np.zeros(blocks[0] * hidden, dtype) if value is None else value.array.ravel()
+    if array.size not in [count * hidden for count in blocks]:
+        sizes = " or ".join(str(count * hidden) for count in blocks)
+        raise ModelError(f"its Bias has {array.size} numbers, and should have {sizes}")
+    return array
+
+
+def run(
+    call: PaddleCall, step: Any, params: Mapping[str, Any], x: Placed, slots: Mapping[str, str], reverse: bool
+) -> Any:
+    """The outputs of a step over sequences. slots: the input that each memory begins with."""
+    hidden = params["R"].shape[0]
+    begins = {name: beginning(call, slot, x, hidden) for name, slot in slots.items()}
+    initial = begins if any(call.every(slot) for slot in slots.values()) else None
+    if list(slots) == ["h"]:
+        outputs, _ = RNN(step, params, memory=hidden, reverse=reverse)(
+            x.value, initial=initial and begins["h"]
+        )
+    else:
+        outputs, _ = RNN(step, params, memory=dict.fromkeys(slots, hidden), reverse=reverse)(
+            x.value, initial=initial
+        )
+    return outputs
+
+
+def beginning(call: PaddleCall, slot: str, x: Placed, hidden: int) -> Any:
+    """The memory before the first step, zeros where the operation has none."""
+    value = call.optional(slot)
+    if value is None or value.is_constant:
+        array = None if value is None else value.array
+        if array is not None and array.size != hidden:
+            raise ModelError(f"its {slot} is a constant of {array.shape[0]} sequences")
+        return rows_of(x.value, None if array is None else array.reshape(hidden), hidden)
+    if value.axes != ROWS:
+        raise AxesError(f"its {slot} is [{words(value.axes)}], and should be [{words(ROWS)}]")
+    return value.value
+
+
+def gru_over(call: PaddleCall, x: Placed, weight_h: Array, biases: Placed | None, reverse: bool) -> Placed:
+    """A GRU over projected inputs. weight_h: [hidden, 3 hidden], the memory of u|r with c behind it."""
+    hidden = weight_h.shape[0]
+    if weight_h.shape != (hidden, 3 * hidden) or x.features != (3 * hidden,):
+        raise ModelError(f"its input has features {list(x.features)}, its weight {list(weight_h.shape)}")
+    gates, candidate = np.split(weight_h.ravel(), [2 * hidden * hidden])
+    params = {
+        "R": gates.reshape(hidden, 2 * hidden),
+        "R_c": candidate.reshape(hidden, hidden),
+        "b": bias(biases, (3,), hidden, weight_h.dtype),
+    }
+    step = GruStep(
+        activation(call, "gate_activation", "sigmoid"),
+        activation(call, "activation", "tanh"),
+        bool(call.attribute("origin_mode", False)),
+    )
+    return x.with_value(run(call, step, params, x, {"h": "H0"}, reverse))
+
+
+def gru(call: PaddleCall) -> Results:
+    """gru: its inputs are projected."""
+    x, reverse = ragged(call.operand("Input")), bool(call.attribute("is_reverse", False))
+    return {"Hidden": gru_over(call, x, weight(call, "Weight"), call.optional("Bias"), reverse)}
+
+
+def projected(call: PaddleCall, x: Placed, place: int = 0) -> Placed:
+    """Inputs times WeightX."""
+    weight(call, "WeightX")
+    return product(x, call.every("WeightX")[place])
+
+
+def fusion_gru(call: PaddleCall) -> Results:
+    """fusion_gru: a projection, and gru."""
+    x, reverse = ragged(call.operand()), bool(call.attribute("is_reverse", False))
+    weight_h = weight(call, "WeightH")
+    return {"Hidden": gru_over(call, projected(call, x), weight_h, call.optional("Bias"), reverse)}
+
+
+def multi_gru(call: PaddleCall) -> Results:
+    """multi_gru: layers of two directions each, whose outputs are joined."""
+    x, layers = ragged(call.operand()), call.attribute("layers", 1)
+    weights, biases = call.every("WeightH"), call.every("Bias")
+    counts = {"WeightX": len(call.every("WeightX")), "WeightH": len(weights)} | (
+        {"Bias": len(biases)} if biases else {}
+    )
+    weight(call, "WeightH")
+    if any(count != 2 * layers for count in counts.values()):
+        raise ModelError(f"it has {layers} layers of two directions, and {counts}")
+    for layer in range(layers):
+        made = [
+            gru_over(
+                call,
+                projected(call, x, place),
+                weights[place].array,
+                biases[place] if biases else None,
+                bool(place % 2),
+            )
+            for place in (2 * layer, 2 * layer + 1)
+        ]
+        x = x.with_value(np.concatenate([value.value for value in made], axis=-1))
+    return {"Hidden": x}
+
+
+def lstm_over(call: PaddleCall, x: Placed, weight_h: Array) -> Results:
+    """An LSTM over projected inputs. weight_h: [hidden, 4 hidden], the gates c|i|f|o."""
+    hidden = weight_h.shape[0]
+    if weight_h.shape != (hidden, 4 * hidden) or x.features != (4 * hidden,):
+        raise ModelError(f"its input has features {list(x.features)}, its weight {list(weight_h.shape)}")
+    peepholes = bool(call.attribute("use_peepholes", True))
+    biases = bias(call.optional("Bias"), (7,) if peepholes else (4, 7), hidden, weight_h.dtype)
+    params: dict[str, Any] = {"R": weight_h, "b": biases[: 4 * hidden]}
+    if peepholes:
+        params["p"] = tuple(biases[4 * hidden :].reshape(3, hidden))
+    step = LstmStep(
+        activation(call, "gate_activation", "sigmoid"),
+        activation(call, "candidate_activation", "tanh"),
+        activation(call, "cell_activation", "tanh"),
+    )
+    reverse = bool(call.attribute("is_reverse", False))
+    outputs = run(call, step, params, x, {"h": "H0", "c": "C0"}, reverse)
+    return {"Hidden": x.with_value(outputs["h"]), "Cell": x.with_value(outputs["c"])}
+
+
+def lstm(call: PaddleCall) -> Results:
+    """lstm: its inputs are projected."""
+    return lstm_over(call, ragged(call.operand("Input")), weight(call, "Weight"))
+
+
+def fusion_lstm(call: PaddleCall) -> Results:
+    """fusion_lstm: a projection, and lstm."""
+    return lstm_over(call, projected(call, ragged(call.operand())), weight(call, "WeightH"))
+
+
+SEQUENCE_OPERATORS = {
+    "fusion_gru": fusion_gru,
+    "fusion_lstm": fusion_lstm,
+    "gru": gru,
+    "lstm": lstm,
+    "multi_gru": multi_gru,
+    "rnn": rnn,
+}
+"""The rule of each operator."""

@@ -1,0 +1,79 @@
+"""The steps of Paddle's operators gru and lstm, whose inputs are projected already.
+
+u, r = s(x_ur + h R + b_ur);  c = a(x_c + (r h) R_c + b_c);  h' = (1 - u) h + u c
+i, f = s(x_if + h R_if + p_if c + b_if);  c' = f c + i a(x_c + h R_c + b_c)
+o = s(x_o + h R_o + p_o c' + b_o);        h' = o d(c')
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepnet.trace import functions
+
+
+def same(x: Any) -> Any:
+    """x."""
+    return x
+
+
+ACTIVATIONS: Mapping[str, Callable[[Any], Any]] = {
+    "sigmoid": functions.sigmoid,
+    "tanh": np.tanh,
+    "relu": functions.relu,
+    "identity": same,
+}
+
+
+@dataclass(frozen=True)
+class GruStep:
+    """A step of gru. keeps: Paddle's origin_mode, in which the update gate keeps the memory."""
+
+    gate_activation: str
+    activation: str
+    keeps: bool
+
+    @property
+    def __name__(self) -> str:
+        return "gru"
+
+    def __call__(self, x: Any, h: Any, params: Any) -> tuple[Any, Any]:
+        """The output and the memory after a step. x: [3 hidden], the gates u|r|c."""
+        size, gates, candidate = (
+            h.shape[-1],
+            ACTIVATIONS[self.gate_activation],
+            ACTIVATIONS[self.activation],
+        )
+        x = x + params["b"]
+        inside = gates(x[:, : 2 * size] + h @ params["R"])
+        u, r = inside[:, :size], inside[:, size:]
+        c = candidate(x[:, 2 * size :] + (r * h) @ params["R_c"])
+        h = u * h + (1 - u) * c if self.keeps else (1 - u) * h + u * c
+        return h, h
+
+
+@dataclass(frozen=True)
+class LstmStep:
+    """A step of lstm, whose output is the memory too."""
+
+    gate_activation: str
+    candidate_activation: str
+    cell_activation: str
+
+    @property
+    def __name__(self) -> str:
+        return "lstm"
+
+    def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
+        """The output and the memory after a step. x: [4 hidden], the gates c|i|f|o."""
+        h, c = memory["h"], memory["c"]
+        gates = ACTIVATIONS[self.gate_activation]
+        candidate, i, f, o = np.split(x + params["b"] + h @ params["R"], 4, axis=-1)
+        p_i, p_f, p_o = params.get("p", (0, 0, 0))
+        i, f = gates(i + p_i * c), gates(f + p_f * c)
+        c = f * c + i * ACTIVATIONS[self.candidate_activation](candidate)
+        h = gates(o + p_o * c) * ACTIVATIONS[self.cell_activation](c)
+        made = {"h": h, "c": c}
+        return made, made
