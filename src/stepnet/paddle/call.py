@@ -53,13 +53,9 @@ class PaddleCall:
         if value is not None:
             return list(np.ravel(value.array))
         stated: Any = self.attribute(name)
-        return (
-            None
-            if stated is None
-            else list(cast("list[Any]", stated))
-            if isinstance(stated, list)
-            else [stated]
-        )
+        if isinstance(stated, list):
+            return cast("list[Any]", stated)
+        return None if stated is None else [stated]
 
     def number(self, name: str, tensor: str, default: Any) -> Any:
         """One number, likewise."""
