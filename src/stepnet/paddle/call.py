@@ -12,10 +12,19 @@ from stepnet.graph.operators.call import Call
 from stepnet.graph.operators.placed import Placed
 from stepnet.graph.operators.rowwise import OPERATIONS
 from stepnet.graph.operators.shaping import SHAPING
+from stepnet.values.arguments import shown
 
 OPSET = 17
 MEANINGS: Mapping[str, Any] = {**OPERATIONS, **SHAPING}
 """The meanings of operators, by ONNX's names."""
+KINDS: Mapping[type, tuple[Any, str]] = {
+    bool: (int, "true or false"),
+    int: (int, "a whole number"),
+    float: (int | float, "a number"),
+    str: (str, "a text"),
+    list: (int | float, "numbers"),
+}
+"""What a value may be where the default is of a type."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +50,17 @@ class PaddleCall:
             raise ModelError(f"its input {slot} is missing")
         return value
 
-    def attribute(self, name: str, default: Any = None) -> Any:
-        """An attribute, or what it is where the file does not state it."""
-        return self.operation.attributes.get(name, default)
+    def attribute(self, name: str, default: Any) -> Any:
+        """An attribute, or what it is where the file does not state it; raises `ModelError` for one of
+        another kind than the default.
+        """
+        value = self.operation.attributes.get(name, default)
+        known, what = KINDS[type(default)]
+        is_list = type(default) is list and type(value) is list
+        items: list[Any] = list(value) if is_list else [value]
+        if not all(isinstance(item, known) for item in items):
+            raise ModelError(f"its attribute {name} is {shown(value)}, and should be {what}")
+        return value
 
     def numbers(self, name: str, tensor: str, several: str = "") -> list[Any] | None:
         """Numbers of an attribute, of a tensor, or of several tensors; None where there are none."""
@@ -52,14 +69,21 @@ class PaddleCall:
         value = self.optional(tensor)
         if value is not None:
             return list(np.ravel(value.array))
-        stated: Any = self.attribute(name)
-        if isinstance(stated, list):
-            return cast("list[Any]", stated)
-        return None if stated is None else [stated]
+        if self.operation.attributes.get(name) is None:
+            return None
+        stated: Any = self.attribute(name, list[float]())
+        return cast("list[Any]", stated) if isinstance(stated, list) else [stated]
 
-    def number(self, name: str, tensor: str, default: Any) -> Any:
-        """One number, likewise."""
-        return (self.numbers(name, tensor) or [default])[0]
+    def wholes(self, name: str, tensor: str = "", several: str = "") -> list[int]:
+        """Whole numbers that are known now, likewise; none where there are none."""
+        numbers = self.numbers(name, tensor, several) or []
+        if not all(isinstance(number, int | np.integer) for number in numbers):
+            raise ModelError(f"its {name} is {shown(numbers)}, which are no known whole numbers")
+        return [int(number) for number in numbers]
+
+    def whole(self, name: str, tensor: str, default: int) -> int:
+        """One whole number that is known now, likewise."""
+        return (self.wholes(name, tensor) or [default])[0]
 
     def meaning(self, operator: str, operands: Sequence[Placed | None], **attributes: Any) -> Any:
         """What an operator of ONNX makes of operands."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import ModelError
-from stepnet.files.paddle.program import dtype_of
+from stepnet.files.paddle.program import DTYPES, dtype_of
 from stepnet.graph.operators.placed import AxesError, Placed, applied, constant, words
 from stepnet.graph.operators.rowwise import product
 from stepnet.graph.operators.shaping import as_sizes, repeated
@@ -20,16 +20,16 @@ from stepnet.paddle.call import PaddleCall
 from stepnet.paddle.recurrent import SEQUENCE_OPERATORS
 from stepnet.rnn.nested import expand, softmax_over_steps
 from stepnet.rnn.nested import reduce as over_steps
+from stepnet.values.arguments import shown
 
 Rule = Callable[[PaddleCall], Any]
 
 
-def unary(operator: str, **names: str) -> Rule:
-    """The rule of an operator of X. names: ONNX's attributes, and those of Paddle that they are."""
+def unary(operator: str, **defaults: float) -> Rule:
+    """The rule of an operator of X. defaults: of its attributes, which ONNX calls as Paddle does."""
 
     def rule(call: PaddleCall) -> Placed:
-        stated = {name: call.attribute(own) for name, own in names.items()}
-        attributes = {name: value for name, value in stated.items() if value is not None}
+        attributes = {name: call.attribute(name, usual) for name, usual in defaults.items()}
         return call.meaning(operator, [call.operand()], **attributes)
 
     return rule
@@ -40,7 +40,7 @@ def elementwise(operator: str) -> Rule:
 
     def rule(call: PaddleCall) -> Placed:
         x, y = call.operand(), call.operand("Y")
-        axis, behind = int(call.attribute("axis", -1)), 0
+        axis, behind = call.attribute("axis", -1), 0
         if axis >= 0 and len(y.axes) < len(x.axes):
             behind = len(x.axes) - axis - len(y.axes)
         if behind > 0:
@@ -49,6 +49,11 @@ def elementwise(operator: str) -> Rule:
         return call.meaning(operator, [x, y])
 
     return rule
+
+
+def transpose(call: PaddleCall) -> Placed:
+    """transpose2."""
+    return call.meaning("Transpose", [call.operand()], perm=call.wholes("axis"))
 
 
 # ---- products ----------------------------------------------------------------------------------------------
@@ -103,8 +108,8 @@ def scale(call: PaddleCall) -> Placed:
     """scale: a factor, and a number added before or after it."""
     x, factor, shift = (
         call.operand(),
-        call.number("scale", "ScaleTensor", 1.0),
-        float(call.attribute("bias", 0.0)),
+        (call.numbers("scale", "ScaleTensor") or [1.0])[0],
+        call.attribute("bias", 0.0),
     )
     dtype = np.dtype(x.value.dtype)
 
@@ -120,15 +125,23 @@ def scale(call: PaddleCall) -> Placed:
 
 def cast(call: PaddleCall) -> Placed:
     """cast."""
-    stated = call.attribute("out_dtype", call.attribute("dtype"))
+    stated = call.operation.attributes.get("out_dtype", call.operation.attributes.get("dtype"))
     if np.dtype(call.operand().value.dtype).kind == "O":  # sizes, which are whole numbers
         return call.operand()
     return call.operand().with_value(call.operand().value.astype(dtype(stated)))
 
 
+NAMED = {each.name: each for each in DTYPES.values()}
+
+
 def dtype(stated: Any) -> Any:
     """A dtype by its number or its name; two bytes of a float are computed in four."""
-    made = np.dtype(stated) if isinstance(stated, str) else dtype_of(int(stated))
+    if isinstance(stated, int):
+        made = dtype_of(stated)
+    elif stated in NAMED:
+        made = NAMED[stated]
+    else:
+        raise ModelError(f"its dtype is {shown(stated)}, which is none of numbers")
     return np.dtype(np.float32) if made.name in ("float16", "bfloat16") else made
 
 
@@ -145,7 +158,7 @@ def dropout(call: PaddleCall) -> Placed:
 
 def layer_norm(call: PaddleCall) -> dict[str, Placed]:
     """layer_norm over all axes from one on."""
-    x, begin = call.operand(), int(call.attribute("begin_norm_axis", 1))
+    x, begin = call.operand(), call.operand().axis(call.attribute("begin_norm_axis", 1))
     sizes = x.sizes[begin:]
     if any(letter != FEATURE for letter in x.axes[begin:]):
         raise AxesError("it normalises more than features")
@@ -164,18 +177,18 @@ def reduction(operator: str) -> Rule:
     """The rule of a reduction."""
 
     def rule(call: PaddleCall) -> Placed:
-        axes = call.numbers("dim", "DimTensor")
+        axes = call.wholes("dim", "DimTensor")
         keepdims = int(bool(call.attribute("keep_dim", False)))
         if not axes or call.attribute("reduce_all", False):
             axes = list(range(len(call.operand().axes)))
-        return call.meaning(operator, [call.operand()], axes=[int(axis) for axis in axes], keepdims=keepdims)
+        return call.meaning(operator, [call.operand()], axes=axes, keepdims=keepdims)
 
     return rule
 
 
 def arg_max(call: PaddleCall) -> Placed:
     """arg_max."""
-    axis, kept = int(call.number("axis", "AxisTensor", -1)), int(bool(call.attribute("keepdims", False)))
+    axis, kept = call.whole("axis", "AxisTensor", -1), int(bool(call.attribute("keepdims", False)))
     if call.attribute("flatten", False):
         raise ModelError("it is over all axes: one can be")
     return call.meaning("ArgMax", [call.operand()], axis=axis, keepdims=kept)
@@ -183,7 +196,7 @@ def arg_max(call: PaddleCall) -> Placed:
 
 def concat(call: PaddleCall) -> Placed:
     """concat."""
-    return call.meaning("Concat", call.every("X"), axis=int(call.number("axis", "AxisTensor", 0)))
+    return call.meaning("Concat", call.every("X"), axis=call.whole("axis", "AxisTensor", 0))
 
 
 def stack(call: PaddleCall) -> dict[str, Placed]:
@@ -195,10 +208,10 @@ def stack(call: PaddleCall) -> dict[str, Placed]:
 
 def split(call: PaddleCall) -> dict[str, Any]:
     """split."""
-    axis = call.operand().axis(int(call.number("axis", "AxisTensor", 0)))
-    sections = [int(size) for size in call.numbers("sections", "SectionsTensor", "SectionsTensorList") or []]
+    axis = call.operand().axis(call.whole("axis", "AxisTensor", 0))
+    sections = call.wholes("sections", "SectionsTensor", "SectionsTensorList")
     if not sections:
-        size, count = call.operand().sizes[axis], int(call.attribute("num", 1))
+        size, count = call.operand().sizes[axis], max(call.attribute("num", 1), 1)
         sections = [size // count] * count
     if -1 in sections:
         rest = call.operand().sizes[axis] - sum(size for size in sections if size != -1)
@@ -208,23 +221,25 @@ def split(call: PaddleCall) -> dict[str, Any]:
 
 def slice_(call: PaddleCall) -> Placed:
     """slice, of which axes of one number may be left out."""
-    starts = call.numbers("starts", "StartsTensor", "StartsTensorList")
-    ends = call.numbers("ends", "EndsTensor", "EndsTensorList")
-    axes, gone = call.attribute("axes"), call.attribute("decrease_axis", None)
+    starts = call.numbers("starts", "StartsTensor", "StartsTensorList") or []
+    ends = call.numbers("ends", "EndsTensor", "EndsTensorList") or []
+    axes, gone = call.wholes("axes"), call.wholes("decrease_axis")
+    if not len(starts) == len(ends) == len(axes):
+        raise ModelError(f"it has {len(axes)} axes, {len(starts)} starts and {len(ends)} ends")
     made = call.meaning("Slice", [call.operand("Input")], starts=starts, ends=ends, axes=axes)
     return call.meaning("Squeeze", [made], axes=gone) if gone else made
 
 
 def reshape(call: PaddleCall) -> Placed:
     """reshape2."""
-    target = call.numbers("shape", "Shape", "ShapeTensor")
+    target = call.numbers("shape", "Shape", "ShapeTensor") or []
     return call.meaning("Reshape", [call.operand()], shape=target)
 
 
 def flatten(call: PaddleCall) -> Placed:
     """flatten_contiguous_range: some axes become one."""
     x = call.operand()
-    first, last = (x.axis(int(call.attribute(name, usual))) for name, usual in FLATTENED)
+    first, last = (x.axis(call.attribute(name, usual)) for name, usual in FLATTENED)
     return as_sizes(x, [*x.sizes[:first], joint(x.sizes[first : last + 1]), *x.sizes[last + 1 :]])
 
 
@@ -235,7 +250,7 @@ def axes_of(operator: str) -> Rule:
     """The rule of squeeze2 and unsqueeze2."""
 
     def rule(call: PaddleCall) -> Placed:
-        axes = call.numbers("axes", "AxesTensor", "AxesTensorList")
+        axes = call.wholes("axes", "AxesTensor", "AxesTensorList")
         return call.meaning(operator, [call.operand()], **({"axes": axes} if axes else {}))
 
     return rule
@@ -258,33 +273,43 @@ def shape(call: PaddleCall) -> Placed:
 def fill_constant(call: PaddleCall) -> Placed:
     """fill_constant: one number in a shape, which may be that of all sequences."""
     target = call.numbers("shape", "ShapeTensor", "ShapeTensorList") or []
-    stated = call.attribute("str_value") or call.attribute("value", 0.0)
-    value = call.number("value", "ValueTensor", 0.0) if call.optional("ValueTensor") else float(stated)
-    return repeated(constant(np.asarray(value, dtype(call.attribute("dtype", 5)))), target)
+    return repeated(filling(call), target)
+
+
+def filling(call: PaddleCall) -> Placed:
+    """The number that fills a shape."""
+    exact, tensor = call.attribute("str_value", ""), call.optional("ValueTensor")
+    try:
+        number = float(exact) if exact else call.attribute("value", 0.0)
+    except ValueError:
+        raise ModelError(f"its str_value is {shown(exact)}, and should be a number") from None
+    made = dtype(call.operation.attributes.get("dtype", 5))
+    return constant(np.asarray(number if tensor is None else tensor.array.reshape(()), made))
 
 
 def fill_like_batch(call: PaddleCall) -> Placed:
     """fill_constant_batch_size_like: a shape of which one size is that of another value."""
-    target = list(call.attribute("shape"))
-    source, place = (int(call.attribute(name, 0)) for name in ("input_dim_idx", "output_dim_idx"))
-    size = call.operand("Input").sizes[source]
-    if call.operand("Input").axes[source] == TOKENS:
-        raise ModelError("it makes a value for each step of all sequences")
-    target[place] = size
-    stated = call.attribute("str_value") or call.attribute("value", 0.0)
-    return repeated(constant(np.asarray(float(stated), dtype(call.attribute("dtype", 5)))), target)
+    like, target = call.operand("Input"), call.wholes("shape")
+    source, place = (call.attribute(name, 0) for name in ("input_dim_idx", "output_dim_idx"))
+    source = like.axis(source)
+    if like.axes[source] == TOKENS or not 0 <= place < len(target):
+        raise ModelError("it makes a value for each step of all sequences, or has no such axis")
+    return repeated(filling(call), [*target[:place], like.sizes[source], *target[place + 1 :]])
 
 
 def full_int_array(call: PaddleCall) -> Placed:
     """full_int_array: whole numbers."""
-    return constant(np.asarray(call.attribute("value"), np.int64))
+    return constant(np.asarray(call.wholes("value"), np.int64))
 
 
 def assign_value(call: PaddleCall) -> Placed:
     """assign_value: an array in the program."""
     kinds = ("values", "fp32_values", "fp64_values", "int32_values", "int64_values", "bool_values")
-    values: Any = next((value for name in kinds if (value := call.attribute(name))), ())
-    return constant(np.asarray(values, dtype(call.attribute("dtype", 5))).reshape(call.attribute("shape")))
+    values: Any = next((value for name in kinds if (value := call.numbers(name, ""))), ())
+    array, sizes = np.asarray(values, dtype(call.operation.attributes.get("dtype", 5))), call.wholes("shape")
+    if array.size != joint(sizes):
+        raise ModelError(f"it has {array.size} numbers, and the shape {sizes}")
+    return constant(array.reshape(sizes))
 
 
 # ---- embeddings and sequences ------------------------------------------------------------------------------
@@ -292,7 +317,9 @@ def assign_value(call: PaddleCall) -> Placed:
 
 def lookup(call: PaddleCall) -> Placed:
     """lookup_table_v2: rows of a table, zeros for the number of padding."""
-    table, padding = call.operand("W").array, int(call.attribute("padding_idx", -1))
+    table, padding = call.operand("W").array, call.attribute("padding_idx", -1)
+    if not -1 <= padding < len(table):
+        raise ModelError(f"its padding_idx is {padding}, and its table has {len(table)} rows")
     if padding != -1:
         table = table.copy()
         table[padding] = 0
@@ -317,7 +344,7 @@ def of_tokens(value: Placed) -> Placed:
 
 def sequence_pool(call: PaddleCall) -> Placed:
     """sequence_pool: one value for each sequence."""
-    x, kind = of_tokens(call.operand()), str(call.attribute("pooltype", "AVERAGE"))
+    x, kind = of_tokens(call.operand()), call.attribute("pooltype", "AVERAGE")
     if kind not in POOLS:
         raise ModelError(f"its pooltype {kind!r} is none of {', '.join(POOLS)}")
     if call.attribute("pad_value", 0.0):
@@ -361,7 +388,7 @@ RULES: Mapping[str, Rule] = {
     "cast": cast,
     "concat": concat,
     "dropout": dropout,
-    "elu": unary("Elu", alpha="alpha"),
+    "elu": unary("Elu", alpha=1.0),
     "expand_v2": expand_v2,
     "fc": fc,
     "fill_constant": fill_constant,
@@ -370,8 +397,8 @@ RULES: Mapping[str, Rule] = {
     "flatten_contiguous_range": flatten,
     "full_int_array": full_int_array,
     "layer_norm": layer_norm,
-    "leaky_relu": unary("LeakyRelu", alpha="alpha"),
-    "log_softmax": unary("LogSoftmax", axis="axis"),
+    "leaky_relu": unary("LeakyRelu", alpha=0.02),
+    "log_softmax": unary("LogSoftmax", axis=-1),
     "lookup_table": lookup_of_old,
     "lookup_table_v2": lookup,
     "matmul": matmul,
@@ -384,11 +411,11 @@ RULES: Mapping[str, Rule] = {
     "sequence_softmax": sequence_softmax,
     "shape": shape,
     "slice": slice_,
-    "softmax": unary("Softmax", axis="axis"),
+    "softmax": unary("Softmax", axis=-1),
     "split": split,
     "squeeze2": axes_of("Squeeze"),
     "stack": stack,
-    "transpose2": unary("Transpose", perm="axis"),
+    "transpose2": transpose,
     "unsqueeze2": axes_of("Unsqueeze"),
 }  # fmt: skip
 """The rule of each operator: its result, or its results by slot."""

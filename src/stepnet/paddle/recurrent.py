@@ -38,7 +38,7 @@ number of memories.
 
 def rnn(call: PaddleCall) -> Results:
     """rnn: layers of one or two directions, over arrays [time, batch, inputs]."""
-    mode = call.attribute("mode")
+    mode = call.attribute("mode", "")
     if mode not in MODES:
         raise ModelError(f"its mode {mode!r} is none of {', '.join(MODES)}")
     if call.attribute("dropout_prob", 0.0) and not call.attribute("is_test", False):
@@ -69,7 +69,7 @@ def cell(weights: list[Array], place: int, count: int) -> list[Array]:
 
 def rnn_layer(call: PaddleCall, x: Placed, cells: list[list[Array]], begins: list[Placed]) -> list[Placed]:
     """The output of a layer, and its last memories."""
-    operator, activation, order, count = MODES[call.attribute("mode")]
+    operator, activation, order, count = MODES[call.attribute("mode", "")]
     W, R, *biases = (
         np.stack([reordered(each, order) for each in arrays]) for arrays in zip(*cells, strict=True)
     )

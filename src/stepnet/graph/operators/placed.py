@@ -177,7 +177,9 @@ def features_of(operand: Any) -> tuple[int, ...]:
 
 
 def check_room(sizes: Sequence[int]) -> None:
-    """Raises `ModelError` for an array, not made yet, that is far larger than those of models."""
+    """Raises `ModelError` for an array, not made yet, that is far larger than those of models, or none."""
+    if min(sizes, default=0) < 0:
+        raise ModelError(f"it makes an array of sizes {list(sizes)}")
     if prod(sizes) > MOST:
         raise ModelError(f"it makes {prod(sizes)} numbers of a constant or of one step; the most is {MOST}")
 

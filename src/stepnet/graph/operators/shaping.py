@@ -178,7 +178,10 @@ def concat(call: Call) -> Placed:
     values = call.present
     if all(value.is_constant and not value.axes.strip(FEATURE) for value in values):
         axis = int(call.attributes.get("axis", 0))
-        return constant(np.concatenate([value.array for value in values], axis=axis))
+        try:
+            return constant(np.concatenate([value.array for value in values], axis=axis))
+        except ValueError as error:
+            raise ModelError(f"it joins constants that do not fit: {error}") from None
     x = next(value for value in values if not value.is_constant)
     axis = x.axis(int(call.attributes["axis"]))
     place = x.feature(axis)
