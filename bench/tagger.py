@@ -5,9 +5,9 @@
     python bench/tagger.py --json
 
 An embedding of 128, a bidirectional GRU of two layers, 128 units each, and a linear layer, float32. stepnet
-runs the graph of the module (`stepnet.torch.graph`) over the sentences as they are. onnxruntime runs the model
-that PyTorch exports, and PyTorch the module itself, over padded batches; the padding is made beforehand.
-oneDNN is `engine=("onednn", "llvm")`, where it is installed.
+runs the graph of the module (`stepnet.torch.graph`) over the sentences as they are. onnxruntime runs the
+model that PyTorch exports, and PyTorch the module itself, over padded batches; the padding is made
+beforehand. oneDNN is `engine=("onednn", "llvm")`, where it is installed.
 
 All have the same sentences, others in every turn, by turns in one process. Before a turn is a pause, since
 threads may spin for a while. A time is the median of all turns, and a ratio that of each round's. The results
