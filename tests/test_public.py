@@ -29,6 +29,7 @@ NAMES = {
         Bidirectional GRU LSTM RNN SimpleRNN StackedRNNCells TimeDistributed accelerate counters report
     """,
     "stepnet.onnx": "Backend Prepared load",
+    "stepnet.paddle": "load",
     "stepnet.torch": "GRU GRUCell LSTM LSTMCell RNN RNNCell Recurrence accelerate graph ready trace",
 }
 
@@ -37,8 +38,8 @@ NOT_IMPORTED = """
     rich jinja2 typer llvmlite multiprocessing concurrent.futures subprocess tempfile zipfile asyncio
     xml.etree email unittest pydoc numpy.random numpy.ctypeslib safetensors torch pyarrow keras tensorflow
     jax onnx onnxruntime msgpack h5py matplotlib stepnet.cli stepnet.cli.demo stepnet.files stepnet.torch
-    stepnet.onnx stepnet.keras stepnet.engines.llvm stepnet.cli.report.show stepnet.cli.report.picture
-    stepnet.layout.records.torch
+    stepnet.onnx stepnet.paddle stepnet.keras stepnet.engines.llvm stepnet.cli.report.show
+    stepnet.cli.report.picture stepnet.layout.records.torch
 """
 MOST = {"of stepnet": 150, "of Python": 110, "of all others": 140}
 """How many modules may be loaded: some more than are, NumPy's among the last."""

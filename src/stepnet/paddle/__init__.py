@@ -3,3 +3,7 @@
 from stepnet.paddle.loading import load
 
 __all__ = ["load"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -27,6 +27,11 @@ KINDS: Mapping[type, tuple[Any, str]] = {
 """What a value may be where the default is of a type."""
 
 
+def is_list(value: Any) -> bool:
+    """Whether a value is a list."""
+    return isinstance(value, list)
+
+
 @dataclass(frozen=True)
 class PaddleCall:
     """An operation with its operands by slot. padded: whether sequences have lengths."""
@@ -54,10 +59,9 @@ class PaddleCall:
         """An attribute, or what it is where the file does not state it; raises `ModelError` for one of
         another kind than the default.
         """
-        value = self.operation.attributes.get(name, default)
+        value: Any = self.operation.attributes.get(name, default)
         known, what = KINDS[type(default)]
-        is_list = type(default) is list and type(value) is list
-        items: list[Any] = list(value) if is_list else [value]
+        items: list[Any] = value if is_list(default) and is_list(value) else [value]
         if not all(isinstance(item, known) for item in items):
             raise ModelError(f"its attribute {name} is {shown(value)}, and should be {what}")
         return value

@@ -56,6 +56,10 @@ def load(path: str | Path, *, axes: Mapping[str, str] | None = None) -> Graph:
         ModelError: For an operator that is not supported, with its place, and for a use of one that mixes
             sequences.
         InputError: For axes that do not fit.
+
+    >>> load("tagger")
+    Traceback (most recent call last):
+    stepnet.errors.FileError: tagger.json: there is no such file
     """
     source = program_path(Path(path))
     program, arrays = read(source)
