@@ -81,6 +81,27 @@ def attention(x):
     }
 
 
+UNARY = [
+    paddle.abs, paddle.ceil, paddle.cos, paddle.erf, paddle.exp, paddle.floor, paddle.reciprocal,
+    paddle.round, paddle.sin, paddle.tanh, paddle.square, nn.functional.softsign, nn.functional.elu, nn.functional.gelu,
+    nn.functional.silu, nn.functional.swish, nn.functional.hardsigmoid, nn.functional.hardswish,
+    nn.functional.relu6, nn.functional.softplus, nn.functional.leaky_relu,
+    lambda x: paddle.log(x * x + 1), lambda x: paddle.sqrt(x * x + 1), lambda x: paddle.rsqrt(x * x + 1),
+    lambda x: paddle.clip(x, -0.2, 0.3), lambda x: paddle.where(x > 0, x, x * 3),
+    lambda x: paddle.pow(x, 3.0),
+    lambda x: nn.functional.dropout(x, 0.25, training=False, mode="downscale_in_infer"),
+    lambda x: paddle.expand(paddle.min(x, -1, keepdim=True), [-1, -1, INPUTS]),
+    lambda x: paddle.maximum(x, paddle.full([1], 0.1)) + paddle.minimum(x, x * x),
+    lambda x: nn.functional.gelu(x, approximate=True),
+]  # fmt: skip
+
+
+def pointwise(x):
+    """Every function of single numbers, side by side."""
+    h, _ = nn.SimpleRNN(INPUTS, INPUTS)(x)
+    return {"all": (paddle.concat([function(h * 2) for function in UNARY], -1), "NT_")}
+
+
 WORDS, X = np.array([[3, 1, 4, 1], [5, 8, 2, 6]]), drawn(ROWS, STEPS, INPUTS)
 LAYERS = {
     "tagger": (tagger, {"words": WORDS}),
@@ -89,9 +110,10 @@ LAYERS = {
     "time_first": (time_first, {"x": drawn(STEPS, ROWS, INPUTS)}),
     "dense": (dense, {"x": X}),
     "attention": (attention, {"x": X}),
+    "pointwise": (pointwise, {"x": X}),
 }
 OLD = ("tagger", "pooled", "begun", "time_first", "dense")
-NEW = ("tagger", "pooled", "begun", "time_first", "attention")
+NEW = ("tagger", "pooled", "begun", "time_first", "attention", "pointwise")
 
 
 def layers(name):

@@ -20,6 +20,7 @@ from stepnet.paddle.call import PaddleCall
 from stepnet.paddle.recurrent import SEQUENCE_OPERATORS
 from stepnet.rnn.nested import expand, softmax_over_steps
 from stepnet.rnn.nested import reduce as over_steps
+from stepnet.trace import functions
 from stepnet.values.arguments import shown
 
 Rule = Callable[[PaddleCall], Any]
@@ -145,6 +146,70 @@ def dtype(stated: Any) -> Any:
     return np.dtype(np.float32) if made.name in ("float16", "bfloat16") else made
 
 
+def single(function: Callable[[Any], Any], **fixed: float) -> Rule:
+    """The rule of a function of single numbers. fixed: attributes that have to be as they usually are."""
+
+    def rule(call: PaddleCall) -> Placed:
+        for name, usual in fixed.items():
+            if call.attribute(name, usual) != usual:
+                raise ModelError(f"its {name} is {call.attribute(name, usual)}: only {usual} is supported")
+        return applied(function, call.operand())
+
+    return rule
+
+
+def pair(operator: str) -> Rule:
+    """The rule of an operator of X and Y."""
+    return lambda call: call.meaning(operator, [call.operand(), call.operand("Y")])
+
+
+def relu6(x: Any) -> Any:
+    """x between 0 and 6."""
+    return np.minimum(np.maximum(x, 0), 6)
+
+
+def rsqrt(x: Any) -> Any:
+    """1 over the root of x."""
+    return 1 / np.sqrt(x)
+
+
+def square(x: Any) -> Any:
+    """x times x."""
+    return x * x
+
+
+def gelu(call: PaddleCall) -> Placed:
+    """gelu, exact or by tanh."""
+    approximate = "tanh" if call.attribute("approximate", False) else "none"
+    return call.meaning("Gelu", [call.operand()], approximate=approximate)
+
+
+def hard_sigmoid(call: PaddleCall) -> Placed:
+    """hard_sigmoid."""
+    slope, offset = call.attribute("slope", 0.2), call.attribute("offset", 0.5)
+    return call.meaning("HardSigmoid", [call.operand()], alpha=slope, beta=offset)
+
+
+def clip(call: PaddleCall) -> Placed:
+    """clip."""
+    bounds = [call.numbers(name, name.title()) for name in ("min", "max")]
+    return call.meaning("Clip", [call.operand(), *(each and constant(each[0]) for each in bounds)])
+
+
+def power(call: PaddleCall) -> Placed:
+    """pow."""
+    factors = call.numbers("factor", "FactorTensor")
+    if not factors:
+        raise ModelError("its factor is missing")
+    exponent = np.asarray(factors[0], call.operand().value.dtype)
+    return call.meaning("Pow", [call.operand(), constant(exponent)])
+
+
+def where(call: PaddleCall) -> Placed:
+    """where."""
+    return call.meaning("Where", [call.operand(slot) for slot in ("Condition", "X", "Y")])
+
+
 def dropout(call: PaddleCall) -> Placed:
     """dropout as it is when a program runs: nothing, or a factor."""
     if not call.attribute("is_test", False):
@@ -152,7 +217,10 @@ def dropout(call: PaddleCall) -> Placed:
     kind = call.attribute("dropout_implementation", call.attribute("mode", "downgrade_in_infer"))
     if kind == "upscale_in_train":
         return call.operand()
-    kept = 1 - float(call.attribute("dropout_prob", call.attribute("p", 0.5)))
+    probability = call.numbers("dropout_prob", "P")
+    if not probability:
+        raise ModelError("its probability is missing")
+    kept = 1 - probability[0]
     return applied(np.multiply, call.operand(), constant(np.float32(kept)))
 
 
@@ -382,10 +450,15 @@ RULES: Mapping[str, Rule] = {
         "sin": "Sin", "softsign": "Softsign", "sqrt": "Sqrt", "tanh": "Tanh",
     }.items()},
     **{f"reduce_{name}": reduction(f"Reduce{name.title()}") for name in ("sum", "mean", "max", "min")},
+    **{name: pair(operator) for name, operator in {
+        "bmm": "MatMul", "equal": "Equal", "greater_equal": "GreaterOrEqual", "greater_than": "Greater",
+        "less_equal": "LessOrEqual", "less_than": "Less", "logical_and": "And", "logical_or": "Or",
+    }.items()},
     "arg_max": arg_max,
     "assign": same,
     "assign_value": assign_value,
     "cast": cast,
+    "clip": clip,
     "concat": concat,
     "dropout": dropout,
     "elu": unary("Elu", alpha=1.0),
@@ -396,6 +469,9 @@ RULES: Mapping[str, Rule] = {
     "flatten": flatten,
     "flatten_contiguous_range": flatten,
     "full_int_array": full_int_array,
+    "gelu": gelu,
+    "hard_sigmoid": hard_sigmoid,
+    "hard_swish": unary("HardSwish"),
     "layer_norm": layer_norm,
     "leaky_relu": unary("LeakyRelu", alpha=0.02),
     "log_softmax": unary("LogSoftmax", axis=-1),
@@ -404,18 +480,26 @@ RULES: Mapping[str, Rule] = {
     "matmul": matmul,
     "matmul_v2": matmul,
     "mul": mul,
+    "pow": power,
+    "relu6": single(relu6),
     "reshape2": reshape,
+    "rsqrt": single(rsqrt),
     "scale": scale,
     "sequence_expand": sequence_expand,
     "sequence_pool": sequence_pool,
     "sequence_softmax": sequence_softmax,
     "shape": shape,
+    "silu": single(functions.silu),
     "slice": slice_,
     "softmax": unary("Softmax", axis=-1),
+    "softplus": single(functions.softplus, beta=1.0),
     "split": split,
     "squeeze2": axes_of("Squeeze"),
+    "square": single(square),
     "stack": stack,
+    "swish": single(functions.silu, beta=1.0),
     "transpose2": transpose,
     "unsqueeze2": axes_of("Unsqueeze"),
+    "where": where,
 }  # fmt: skip
 """The rule of each operator: its result, or its results by slot."""

@@ -55,14 +55,19 @@ OLDER: Mapping[str, Older] = {
     "add": Older("elementwise_add"),
     "argmax": Older("arg_max", ("X", "AxisTensor")),
     "concat": Older("concat", ("X", "AxisTensor")),
+    "clip": Older("clip", ("X", "Min", "Max")),
     "divide": Older("elementwise_div"),
+    "dropout": Older("dropout", ("X", "Seed", "P")),
     "elementwise_pow": Older("elementwise_pow"),
     "embedding": Older("lookup_table_v2", ("Ids", "W")),
     "expand": Older("expand_v2", ("X", "Shape")),
     "full": Older("fill_constant"),
     "full_batch_size_like": Older("fill_constant_batch_size_like", ("Input",)),
     "full_with_tensor": Older("fill_constant", ("ValueTensor", "ShapeTensor")),
+    "hardsigmoid": Older("hard_sigmoid"),
+    "hardswish": Older("hard_swish"),
     "layer_norm": Older("layer_norm", ("X", "Scale", "Bias"), ("Y", "Mean", "Variance")),
+    "leaky_relu": Older("leaky_relu", attributes={"negative_slope": "alpha"}),
     "matmul": Older("matmul_v2", attributes={"transpose_x": "trans_x", "transpose_y": "trans_y"}),
     "max": reduction("reduce_max"),
     "maximum": Older("elementwise_max"),
@@ -70,6 +75,7 @@ OLDER: Mapping[str, Older] = {
     "min": reduction("reduce_min"),
     "minimum": Older("elementwise_min"),
     "multiply": Older("elementwise_mul"),
+    "pow": Older("pow", attributes={"y": "factor"}),
     "reshape": Older("reshape2", ("X", "Shape")),
     "rnn": Older(
         "rnn",
@@ -88,6 +94,7 @@ OLDER: Mapping[str, Older] = {
     "sum": reduction("reduce_sum"),
     "transpose": Older("transpose2", ONE, attributes={"perm": "axis"}),
     "unsqueeze": Older("unsqueeze2", ("X", "AxesTensor")),
+    "where": Older("where", ("Condition", "X", "Y")),
 }
 """The older operation that an operation of PIR is; others have the same name, and inputs X and Y."""
 
@@ -140,7 +147,8 @@ def take(reading: Reading, place: int, each: Any) -> None:
     kind = str(each["#"]).rpartition(".")[2]
     if kind == "p":
         made = variable(str(each["A"][3]), each["O"]["TT"])
-        reading.parameters.append(made)
+        if each["OA"][0]:  # it is persistable, so that the file of parameters has it
+            reading.parameters.append(made)
         reading.names[str(int(each["O"]["%"]))] = made.name
         return
     attributes = {str(pair["N"]): attribute(pair["AT"]) for pair in each["A"]}
