@@ -193,7 +193,7 @@ def hard_sigmoid(call: PaddleCall) -> Placed:
 def clip(call: PaddleCall) -> Placed:
     """clip."""
     bounds = [call.numbers(name, name.title()) for name in ("min", "max")]
-    return call.meaning("Clip", [call.operand(), *(each and constant(each[0]) for each in bounds)])
+    return call.meaning("Clip", [call.operand(), *(constant(each[0]) if each else None for each in bounds)])
 
 
 def power(call: PaddleCall) -> Placed:
