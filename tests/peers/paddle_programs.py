@@ -84,7 +84,8 @@ def attention(x):
 UNARY = [
     paddle.abs, paddle.ceil, paddle.cos, paddle.erf, paddle.exp, paddle.floor, paddle.reciprocal,
     paddle.round, paddle.sin, paddle.tanh, paddle.square, nn.functional.softsign, nn.functional.elu,
-    nn.functional.gelu,    nn.functional.silu, nn.functional.swish, nn.functional.hardsigmoid, nn.functional.hardswish,
+    nn.functional.gelu, nn.functional.silu, nn.functional.swish,
+    nn.functional.hardsigmoid, nn.functional.hardswish,
     nn.functional.relu6, nn.functional.softplus, nn.functional.leaky_relu,
     lambda x: paddle.log(x * x + 1), lambda x: paddle.sqrt(x * x + 1), lambda x: paddle.rsqrt(x * x + 1),
     lambda x: paddle.clip(x, -0.2, 0.3), lambda x: paddle.where(x > 0, x, x * 3),
