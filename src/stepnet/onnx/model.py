@@ -29,7 +29,7 @@ from stepnet.files.onnx.graph import (
 from stepnet.files.onnx.tensor import array_of, text
 from stepnet.files.store import Store
 from stepnet.onnx.call import Call
-from stepnet.onnx.placed import AxesError, Placed, constant
+from stepnet.onnx.placed import LENGTHS, AxesError, Placed, Unusable, constant
 from stepnet.onnx.recurrent import RECURRENT
 from stepnet.onnx.rowwise import OPERATIONS
 from stepnet.onnx.scans import loop, scan
@@ -40,8 +40,11 @@ Values = dict[Key, Placed]
 RULES: Mapping[str, Any] = {**OPERATIONS, **SHAPING, **RECURRENT, "Scan": scan, "Loop": loop}
 """The rule of every operator of ONNX that models may have."""
 
-LENGTHS = object()
-"""The value of an input that is the lengths of the sequences."""
+TAKING_LENGTHS = {*RECURRENT, "Cast"}
+"""The operators whose rules see to values that cannot be computed with."""
+
+MISFITS = (ArithmeticError, LookupError, TypeError, ValueError)
+"""What NumPy raises for operands that do not fit, and a rule for an attribute that is missing."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,9 @@ class OnnxModel:
             env[self.walk.main, name] = constant(array)
         outputs = self.outputs
         made = Run(self, env).values(self.walk.main, outputs)
+        for name, value in zip(outputs, made, strict=True):
+            if isinstance(value.value, Unusable):
+                raise ModelError(f"{self.path}: output {name!r} cannot be computed: {value.value.reason}")
         self.ends.update({name: value.axes for name, value in zip(outputs, made, strict=True)})
         results = {name: value.value for name, value in zip(outputs, made, strict=True)}
         return results[outputs[0]] if len(outputs) == 1 else results
@@ -149,6 +155,9 @@ class Run:
         """A node with its operands."""
         graphs = self.model.walk.bodies.get(node, {})
         operands = tuple(self.value(node.scope, name) if name else None for name in node.inputs)
+        for operand in operands if node.op not in TAKING_LENGTHS else ():
+            if operand is not None and isinstance(operand.value, Unusable):
+                raise ModelError(operand.value.reason)
         attributes = {
             name: value_of(attribute, self.model.store)
             for name, attribute in node.attributes.items()
@@ -169,6 +178,11 @@ class located:  # noqa: N801 - it is read as a sentence
         pass
 
     def __exit__(self, _: Any, error: BaseException | None, __: Any) -> None:
+        if isinstance(error, MISFITS):
+            reason = f"its operands or attributes do not fit: {error}"
+            raise ModelError(
+                f"{reason}\n  at node {self.node.name!r} ({self.node.op}) of {self.path}"
+            ) from error
         if isinstance(error, StepnetError) and "\n  at node " not in str(error):
             reason = str(error).partition("\n  at ")[0]
             kind = AxesError if isinstance(error, AxesError) else ModelError

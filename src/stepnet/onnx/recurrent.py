@@ -23,7 +23,7 @@ from stepnet.onnx.activations import (
     thresholded_relu,
 )
 from stepnet.onnx.call import Call
-from stepnet.onnx.placed import AxesError, Placed, reshaped, words
+from stepnet.onnx.placed import LENGTHS, AxesError, Placed, Unusable, reshaped, words
 from stepnet.onnx.shaping import repeated
 from stepnet.onnx.sizes import FEATURE, SEQUENCES, STEPS, Size
 from stepnet.rnn.recurrence import RNN
@@ -45,6 +45,9 @@ ACTIVATIONS: Mapping[str, Function] = {
     "Tanh": np.tanh,
     "ThresholdedRelu": thresholded_relu,
 }
+PADDED = (
+    "it runs into the padding, in a model where other recurrences have sequence_lens: stepnet has no padding"
+)
 SLOTS = {"RNN": ("h",), "GRU": ("h",), "LSTM": ("h", "c")}
 
 
@@ -121,12 +124,18 @@ def recurrence(call: Call) -> list[Placed | None]:
         raise ModelError(problem)
     batch_first = bool(attributes["layout"])
     x = as_sequences(call.x, batch_first)
+    has_lengths = reads_lengths(call, x)
     initial = [beginning(call, place, batch_first) for place in (5, 6)[: len(SLOTS[call.op])]]
     made = [
         direction(call, x.value, arrays, attributes, number, [state(value, number) for value in initial])
         for number in range(DIRECTIONS[attributes["direction"]])
     ]
-    return outputs(call, x, made, batch_first)
+    results = outputs(call, x, made, batch_first)
+    if not call.padded or has_lengths:
+        return results
+    if attributes["direction"] != "forward":
+        raise ModelError(PADDED)
+    return [results[0], *[x.with_value(Unusable(PADDED))] * (len(results) - 1)]
 
 
 def weights(call: Call, place: int) -> Array | None:
@@ -143,6 +152,19 @@ def as_sequences(x: Placed, batch_first: bool) -> Placed:
     if x.is_constant:
         raise ModelError("its input is a constant")
     return x
+
+
+def reads_lengths(call: Call, x: Placed) -> bool:
+    """Whether it has a sequence_lens that is the model's lengths. Raises `ModelError` for others, but where
+    they are all steps.
+    """
+    lengths = call.optional(4)
+    if lengths is None or lengths.value is LENGTHS:
+        return lengths is not None
+    every = Size(STEPS, stated=dict(x.stated).get(STEPS))
+    if not lengths.is_constant or any(every != size for size in np.ravel(lengths.value)):
+        raise ModelError("its sequence_lens is neither an input of the model nor all steps")
+    return False
 
 
 def beginning(call: Call, place: int, batch_first: bool) -> Placed | None:
