@@ -637,3 +637,37 @@ def test_a_scan_with_outputs_forwards_of_inputs_backwards_is_refused(opset: int)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     with pytest.raises(ModelError, match="in both directions"):
         stepnet_onnx.Backend.run_model(model, {"s0": random(3, 3), "x": random(3, 3, 3)})
+
+
+@pytest.mark.parametrize("reverse", [0, 1])
+def test_a_scan_into_the_padding_is_refused(reverse: int) -> None:
+    ways = {"scan_input_directions": [reverse], "scan_output_directions": [reverse]}
+    body = helper.make_graph(
+        [node("Add", "s a", "b"), node("Identity", "b", "o")],
+        "body",
+        [value("s", "n", 3), value("a", "n", 3)],
+        [value("b", "n", 3), value("o", "n", 3)],
+    )
+    nodes = [
+        node("RNN", "x W R - n", "y", hidden_size=4),
+        node("Scan", "s0 x", "h z", body=body, num_scan_inputs=1, **ways),
+    ]
+    outputs = [value("y", "t", 1, "n", 4), value("h", "n", 3), value("z", "t", "n", 3)]
+    model = model_of(nodes, [*STEPS_FIRST, value("s0", "n", 3), value("n", "n", kind=6)], outputs, WEIGHTS)
+    with pytest.raises(ModelError, match="it runs into the padding"):
+        stepnet_onnx.Backend.run_model(model, {"x": X, "s0": X[0], "n": LENGTHS_OF.astype("int32")})
+
+
+def test_steps_are_not_repeated() -> None:
+    model = model_of(
+        [node("Expand", "x s")], [value("x", "n", 1)], [value("y", None, 3)], {"s": np.array([1, 3])}
+    )
+    assert_as_theirs(model, {"x": random(4, 1)})
+
+
+@pytest.mark.parametrize(("name", "key"), [("Affine", "alpha"), ("ScaledTanh", "beta")])
+def test_an_activation_without_its_numbers_is_refused(name: str, key: str) -> None:
+    alpha = {"activation_alpha": [0.5]} if key == "beta" else {}
+    nodes = [node("RNN", "x W R", "y h", hidden_size=4, activations=[name], **alpha)]
+    with pytest.raises(ModelError, match=f"its activation {name} needs a number in activation_{key}"):
+        stepnet_onnx.Backend.run_model(model_of(nodes, STEPS_FIRST, STATES, WEIGHTS), {"x": X})

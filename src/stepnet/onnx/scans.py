@@ -14,7 +14,7 @@ from stepnet.errors import ModelError
 from stepnet.net.types import ROWS
 from stepnet.onnx.call import Call
 from stepnet.onnx.placed import AxesError, Placed, constant, words
-from stepnet.onnx.recurrent import rows_of
+from stepnet.onnx.recurrent import padded_ends, rows_of
 from stepnet.onnx.sizes import SEQUENCES, STEPS, Size
 from stepnet.rnn.recurrence import RNN
 from stepnet.trace.step import Spec
@@ -108,6 +108,8 @@ def scan(call: Call) -> list[Placed]:
     )
     placed = call.attributes.get("scan_output_axes", [0] * (len(made) - len(states)))
     final, outputs = made[: len(states)], made[len(states) :]
+    if call.padded:
+        final = padded_ends(final, reverse)
     return [*final, *(with_steps(value, axis) for value, axis in zip(outputs, placed, strict=True))]
 
 
@@ -229,7 +231,8 @@ def loop(call: Call) -> list[Placed]:
         sliced=keys,
     )
     count = len(call.operands) - 2
-    return [*made[:count], *(with_steps(value, 0) for value in made[count:])]
+    final = padded_ends(made[:count], reverse=False) if call.padded else made[:count]
+    return [*final, *(with_steps(value, 0) for value in made[count:])]
 
 
 def is_steps(size: Any) -> bool:

@@ -334,6 +334,8 @@ def repeated(x: Placed, target: Sequence[Any]) -> Placed:
     for letter, size, wanted in zip(letters, sizes, target, strict=True):
         axis = wanted.letters if isinstance(wanted, Size) else ""
         if letter != FEATURE:
+            if not (is_number(wanted, 1) or size == wanted):
+                raise AxesError(f"it repeats the {words(letter)} to {wanted}")
             made += letter
         elif axis:
             if not is_number(size, 1) or len(axis) > 1:
