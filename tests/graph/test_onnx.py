@@ -671,3 +671,75 @@ def test_an_activation_without_its_numbers_is_refused(name: str, key: str) -> No
     nodes = [node("RNN", "x W R", "y h", hidden_size=4, activations=[name], **alpha)]
     with pytest.raises(ModelError, match=f"its activation {name} needs a number in activation_{key}"):
         stepnet_onnx.Backend.run_model(model_of(nodes, STEPS_FIRST, STATES, WEIGHTS), {"x": X})
+
+
+def test_first_states_may_be_concatenated_constants() -> None:
+    arrays = {
+        "W": random(2, 4, 3, seed=1),
+        "R": random(2, 4, 4, seed=2),
+        "a": random(1, 1, 4, seed=3),
+        "b": random(1, 1, 4, seed=4),
+        "place": np.array([1]),
+        "wide": np.array([4]),
+    }
+    nodes = [
+        node("Shape", "x", "shape"),
+        node("Gather", "shape place", "count"),
+        node("Concat", "place count wide", "full", axis=0),
+        node("Expand", "a full", "A"),
+        node("Expand", "b full", "B"),
+        node("Concat", "A B", "h0", axis=0),
+        node("RNN", "x W R - - h0", "y h", hidden_size=4, direction="bidirectional"),
+    ]
+    assert_as_theirs(model_of(nodes, STEPS_FIRST, [value("h", 2, "n", 4)], arrays), {"x": X})
+
+
+def test_an_output_may_be_a_constant_of_each_step() -> None:
+    nodes = [node("Shape", "x", "s"), node("ConstantOfShape", "s")]
+    assert_as_theirs(older(nodes, 13), {"x": random(2, 3, 4)})
+
+
+@pytest.mark.parametrize("op", ["ReduceMean", "ReduceMax"])
+@pytest.mark.parametrize("axis", [1, 2])
+def test_reductions_keep_the_dtype(op: str, axis: int) -> None:
+    model = older([node(op, "x", axes=[axis], keepdims=1)], 13, kind=7)
+    inputs = {"x": np.arange(-12, 12).reshape(2, 3, 4) ** 3 + 1}
+    [made], [right] = stepnet_onnx.Backend.run_model(model, inputs, engine="interpret"), theirs(model, inputs)
+    assert made.dtype == right.dtype
+    assert np.array_equal(made, right)
+
+
+def test_a_power_has_the_dtype_of_its_base() -> None:
+    assert_as_theirs(older([node("Pow", "x c")], 13, c=np.array(2)), {"x": random(2, 3, 4)})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "arrays", "message"),
+    [
+        ([node("Shape", "x")], {}, "output 'y' is the number"),
+        (
+            [node("Shape", "x", "s"), node("ConstantOfShape", "s", "c"), node("Concat", "c s", axis=0)],
+            {},
+            "no feature",
+        ),
+        (
+            [node("Shape", "x", "s"), node("Gather", "s o", "t"), node("Range", "z t o")],
+            {"z": 0, "o": 1},
+            "counts",
+        ),
+    ],
+    ids=["shape", "concat", "range"],
+)
+def test_sizes_that_are_values_are_refused(nodes: Any, arrays: Any, message: str) -> None:
+    model = older(nodes, 13, **{name: np.array(number) for name, number in arrays.items()})
+    with pytest.raises(ModelError, match=message):
+        loaded(model, Store(None, 1000), "m", {}, {})
+
+
+def test_a_model_without_outputs_and_an_input_of_other_axes() -> None:
+    model = older([node("Tanh", "x")], 13)
+    with pytest.raises(InputError, match=r"'x' has 2 axes; the model's has 3"):
+        stepnet_onnx.Backend.prepare(model).run({"x": random(3, 4)})
+    del model.graph.output[:]
+    with pytest.raises(ModelError, match="m: it has no outputs"):
+        loaded(model, Store(None, 1000), "m", {}, {})

@@ -70,6 +70,8 @@ def loaded(
     """The graph of a model. constants: arrays for inputs that are no sequences."""
     walk = Walk(proto, store)
     outputs = [text(value.name) for value in proto.graph.output]
+    if not outputs:
+        raise ModelError(f"{path}: it has no outputs")
     missing = unsupported(walk, outputs)
     if missing:
         raise ModelError(unsupported_text(path, missing, walk))

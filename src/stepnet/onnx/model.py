@@ -33,7 +33,9 @@ from stepnet.onnx.placed import LENGTHS, AxesError, Placed, Unusable, constant
 from stepnet.onnx.recurrent import RECURRENT
 from stepnet.onnx.rowwise import OPERATIONS
 from stepnet.onnx.scans import loop, scan
-from stepnet.onnx.shaping import SHAPING
+from stepnet.onnx.shaping import SHAPING, repeated_at
+from stepnet.onnx.sizes import STEPS
+from stepnet.trace.traced import Traced
 
 Array = np.ndarray
 Values = dict[Key, Placed]
@@ -95,7 +97,8 @@ class OnnxModel:
             if isinstance(value.value, Unusable):
                 raise ModelError(f"{self.path}: output {name!r} cannot be computed: {value.value.reason}")
         self.ends.update({name: value.axes for name, value in zip(outputs, made, strict=True)})
-        results = {name: value.value for name, value in zip(outputs, made, strict=True)}
+        deep = values[self.sequences[0].name]
+        results = {name: result(name, value, deep) for name, value in zip(outputs, made, strict=True)}
         return results[outputs[0]] if len(outputs) == 1 else results
 
     @property
@@ -117,6 +120,15 @@ class OnnxModel:
     def outputs(self) -> list[str]:
         """The names of its outputs."""
         return [name for scope, name in self.walk.ends if scope is self.walk.main]
+
+
+def result(name: str, value: Placed, deep: Traced) -> Any:
+    """An output; a constant is repeated at the steps that it has. deep: a value of each step."""
+    if not value.is_constant:
+        return value.value
+    if value.value.dtype.kind == "O":
+        raise ModelError(f"output {name!r} is the number of sequences or of steps, and no value of them")
+    return repeated_at(value.value, deep) if STEPS in value.axes else value.value
 
 
 @dataclass

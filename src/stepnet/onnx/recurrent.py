@@ -245,9 +245,7 @@ def rows_of(x: Traced, value: Array | None, hidden: int) -> Traced:
     return apply("expand", literal, extent=("rows",))
 
 
-def outputs(
-    call: Call, x: Placed, made: list[tuple[Any, dict[str, Any]]], batch_first: bool
-) -> list[Placed]:
+def outputs(call: Call, x: Placed, made: list[tuple[Any, dict[str, Any]]], batch_first: bool) -> list[Placed]:
     """The operator's outputs, of both directions."""
 
     def joined(values: list[Any], axes: str) -> Placed:

@@ -65,7 +65,7 @@ def divided(a: Any, b: Any) -> Any:
     """ONNX's quotient, which is that of C for whole numbers."""
     if not (is_whole(a) and is_whole(b)):
         return a / b
-    floor = a // b
+    floor: Any = a // b
     if is_sizes(a) or is_sizes(b):
         return floor
     return np.where(((a < 0) != (b < 0)) & (floor * b != a), floor + 1, floor)
@@ -120,6 +120,16 @@ def cast(call: Call) -> Placed:
 def cast_like(call: Call) -> Placed:
     """CastLike."""
     return call.x.with_value(call.x.value.astype(dtype_of(call.operand(1))))
+
+
+def power(call: Call) -> Placed:
+    """Pow, which is of the dtype of what is raised."""
+    base, exponent = call.operand(0), call.operand(1)
+    dtype = dtype_of(base)
+    if dtype.kind == "f":
+        exponent = exponent.with_value(as_dtype(exponent.value, dtype))
+    made = applied(np.power, base, exponent)
+    return made.with_value(as_dtype(made.value, dtype))
 
 
 def mean(call: Call) -> Placed:
@@ -259,7 +269,12 @@ def reduction(call: Call) -> Placed:
         value = -over_steps(-value, "max") if how == "min" else over_steps(value, how)
         if kept:
             value = with_one(value, "".join(letters), x.axes.index(STEPS))
-    return x.with_value(value, "".join(letters))
+    return x.with_value(as_dtype(value, dtype_of(x)), "".join(letters))
+
+
+def as_dtype(value: Any, dtype: np.dtype[Any]) -> Any:
+    """A value with the dtype that ONNX gives it: that of an operand, where NumPy's is wider."""
+    return value if np.dtype(value.dtype) == dtype else value.astype(dtype)
 
 
 def with_one(value: Any, axes: str, axis: int) -> Any:
@@ -371,7 +386,7 @@ OPERATIONS: dict[str, Rule] = {
     "Not": pointwise(np.logical_not),
     "Or": pointwise(np.logical_or),
     "PRelu": pointwise(leaky_relu),
-    "Pow": pointwise(np.power),
+    "Pow": power,
     "Reciprocal": pointwise(reciprocal),
     "Relu": pointwise(functions.relu),
     "Round": pointwise(np.rint),

@@ -182,7 +182,7 @@ def concat(call: Call) -> Placed:
     if all(value.is_constant and not value.axes.strip(FEATURE) for value in values):
         axis = int(call.attributes.get("axis", 0))
         return constant(np.concatenate([value.array for value in values], axis=axis))
-    x = next(value for value in values if not value.is_constant)
+    x = next((value for value in values if not value.is_constant), values[0])
     axis = x.axis(int(call.attributes["axis"]))
     place = x.feature(axis)
     others = [value if value.axes == x.axes else spread(value, x) for value in values]
@@ -193,10 +193,17 @@ def concat(call: Call) -> Placed:
 def spread(value: Placed, like: Placed) -> Placed:
     """A constant, or a value that each sequence has once, with the axes of another value."""
     inside, deep = without_ones(value, like.axes), like.value
+    if like.is_constant:
+        raise AxesError(f"[{words(value.axes)}] and [{words(like.axes)}] do not fit")
     if isinstance(inside, Traced):
         return like.with_value(at_one_extent([inside, deep])[0])
-    literal = Traced(deep.builder, deep.builder.constant(np.asarray(inside)))
-    return like.with_value(apply("expand", literal, extent=deep.type.extent))
+    return like.with_value(repeated_at(inside, deep))
+
+
+def repeated_at(array: Array, deep: Traced) -> Traced:
+    """An array at all places that a traced value has."""
+    literal = Traced(deep.builder, deep.builder.constant(np.asarray(array)))
+    return apply("expand", literal, extent=deep.type.extent)
 
 
 def split(call: Call) -> list[Placed]:
@@ -366,6 +373,8 @@ def constant_of_shape(call: Call) -> Placed:
 def range_(call: Call) -> Placed:
     """Range of known numbers."""
     begin, end, step = (call.operand(place).array.item() for place in range(3))
+    if any(isinstance(number, Size) for number in (begin, end, step)):
+        raise ModelError("it counts sequences or steps, of which there are not as many in each call")
     check_room([int(abs((end - begin) / step))])
     return constant(np.arange(begin, end, step))
 

@@ -75,7 +75,7 @@ def is_equal(a: Any, b: Any) -> bool:
     for size, other in ((a, b), (b, a)):
         if not isinstance(size, Size):
             continue
-        if not isinstance(other, int | Integral) or (other >= 0 and size.stated is None):
+        if not isinstance(other, Integral) or (int(other) >= 0 and size.stated is None):
             raise ModelError("it compares the number of sequences or of steps, which differs between calls")
     return False
 
