@@ -68,7 +68,8 @@ def divided(a: Any, b: Any) -> Any:
     floor: Any = a // b
     if is_sizes(a) or is_sizes(b):
         return floor
-    return np.where(((a < 0) != (b < 0)) & (floor * b != a), floor + 1, floor)
+    is_below: Any = ((a < 0) != (b < 0)) & (floor * b != a)
+    return floor + is_below.astype(floor.dtype)
 
 
 def is_sizes(value: Any) -> bool:
