@@ -275,7 +275,7 @@ def test_functions_of_single_numbers(op: str) -> None:
 
 
 def node(op: str, inputs: str, outputs: str = "y", **attributes: Any) -> Any:
-    names = [text.split() for text in (inputs, outputs)]
+    names = [[name.strip("-") for name in text.split()] for text in (inputs, outputs)]  # - is left out
     return helper.make_node(op, *names, **attributes)
 
 
@@ -471,3 +471,291 @@ def test_sizes_are_products() -> None:
     assert (Size("N") * 4) // Size("N") == 4
     assert (Size("N") * Size("T")) // 1 == Size("NT")
     assert leaves({"size": Size("N")}) == [Size("N")]
+
+
+# ---- what models got wrong ---------------------------------------------------------------------------------
+
+WEIGHTS = {"W": random(1, 4, 3, seed=1), "R": random(1, 4, 4, seed=2)}
+STEPS_FIRST = [value("x", "t", "n", 3)]
+STATES = [value("h", 1, "n", 4)]
+LENGTHS_OF = np.array([2, 5, 3])
+X = random(5, 3, 3)
+
+
+def test_lengths_may_be_cast() -> None:
+    nodes = [
+        node("Cast", "n", "lengths", to=6),
+        node("RNN", "x W R - lengths", "y h", hidden_size=4),
+    ]
+    model = model_of(nodes, [*STEPS_FIRST, value("n", "n", kind=7)], STATES, WEIGHTS)
+    assert_as_theirs(model, {"x": X, "n": LENGTHS_OF})
+
+
+def test_lengths_that_are_all_steps_may_be_computed() -> None:
+    arrays = WEIGHTS | {"zero": np.array([0]), "one": np.array([1])}
+    nodes = [
+        node("Shape", "x", "shape"),
+        node("Gather", "shape zero", "steps"),
+        node("Gather", "shape one", "count"),
+        node("Expand", "steps count", "every"),
+        node("Cast", "every", "lengths", to=6),
+        node("RNN", "x W R - lengths", "y h", hidden_size=4),
+    ]
+    assert_as_theirs(model_of(nodes, STEPS_FIRST, STATES, arrays), {"x": X})
+
+
+def test_lengths_of_the_file_are_refused() -> None:
+    arrays = WEIGHTS | {"lengths": LENGTHS_OF.astype("int32")}
+    nodes = [node("RNN", "x W R - lengths", "y h", hidden_size=4)]
+    with pytest.raises(ModelError, match=r"neither an input of the model nor all steps\n  at node 'y"):
+        stepnet_onnx.Backend.run_model(model_of(nodes, STEPS_FIRST, STATES, arrays), {"x": X})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [node("Cast", "n", "h", to=1), node("RNN", "x W R", "z h", hidden_size=4)],
+    ids=lambda n: n.op_type,
+)
+def test_what_depends_on_padding_is_refused(other: Any) -> None:
+    nodes = [node("RNN", "x W R - n", "y -", hidden_size=4), other]
+    inputs = [*STEPS_FIRST, value("n", "n", kind=6)]
+    outputs = [value("y", "t", 1, "n", 4), value("h", *[None] * (1 if other.op_type == "Cast" else 3))]
+    with pytest.raises(ModelError, match=r"output 'h' cannot be computed: it (reads the lengths|runs into)"):
+        stepnet_onnx.Backend.run_model(
+            model_of(nodes, inputs, outputs, WEIGHTS), {"x": X, "n": LENGTHS_OF.astype("int32")}
+        )
+
+
+def test_a_recurrence_without_lengths_gives_its_steps_beside_one_that_has_them() -> None:
+    nodes = [
+        node("RNN", "x W R", "every -", hidden_size=4),
+        node("Squeeze", "every axis", "z"),
+        node("RNN", "z V R - n", "y h", hidden_size=4),
+    ]
+    arrays = WEIGHTS | {"V": random(1, 4, 4), "axis": np.array([1])}
+    model = model_of(nodes, [*STEPS_FIRST, value("n", "n", kind=6)], STATES, arrays)
+    assert_as_theirs(model, {"x": X, "n": LENGTHS_OF.astype("int32")})
+
+
+def older(nodes: Any, opset: int, kind: int = FLOAT, **arrays: Array) -> Any:
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [value("x", "n", "t", 4, kind=kind)],
+        [value("y", *[None] * 3, kind=kind)],
+        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
+@pytest.mark.parametrize("options", [{}, {"axis": 1}], ids=str)
+def test_a_softmax_of_old_opsets_is_over_all_axes_behind(op: str, options: Any) -> None:
+    with pytest.raises(ModelError, match="of opset 11 over several axes"):
+        stepnet_onnx.Backend.run_model(older([node(op, "x", **options)], 11), {"x": random(2, 3, 4)})
+
+
+def test_a_clip_of_old_opsets_has_attributes() -> None:
+    assert_as_theirs(older([node("Clip", "x", min=-0.5, max=0.25)], 7), {"x": random(2, 3, 4)})
+
+
+def test_whole_numbers_are_divided_as_in_c() -> None:
+    model = older([node("Div", "x c")], 13, kind=7, c=np.array([2, -2, 3, -3]))
+    assert_as_theirs(model, {"x": np.arange(-12, 12).reshape(2, 3, 4)})
+
+
+@pytest.mark.parametrize(
+    "bounds", [(2**40, 2**50, 1), (0, 2**40, -1), (-1, -(2**63), -1), (-9, 9, 2)], ids=str
+)
+def test_bounds_of_slices_beyond_all_features(bounds: tuple[int, ...]) -> None:
+    a, b, step = (np.array([bound]) for bound in bounds)
+    model = older([node("Slice", "x a b axes step")], 13, a=a, b=b, step=step, axes=np.array([2]))
+    assert_as_theirs(model, {"x": random(2, 3, 4)})
+
+
+NOT_COMPUTED: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "the last of equal numbers": ([node("ArgMax", "x", axis=2, select_last_index=1)], {}, "takes the last"),
+    "training": (
+        [node("Dropout", "x r b")],
+        {"r": np.float32(0.5), "b": np.array(True)},
+        "it trains",
+    ),
+    "half of the steps": (
+        [
+            node("Shape", "x", "s"),
+            node("Div", "s c", "half"),
+            node("Slice", "half one two", "end"),
+            node("Slice", "x zero end one"),
+        ],
+        {"c": np.array([1, 2, 1]), "zero": np.array([0]), "one": np.array([1]), "two": np.array([2])},
+        "a part of the number",
+    ),
+    "as many steps as sequences": (
+        [node("Shape", "x", "s"), node("Slice", "s zero one", "end"), node("Slice", "x zero end one")],
+        {"zero": np.array([0]), "one": np.array([1])},
+        "it takes steps 0 to",
+    ),
+    "steps are compared": (
+        [
+            node("Shape", "x", "s"),
+            node("Equal", "s c", "e"),
+            node("Cast", "e", "f", to=1),
+            node("Add", "x f"),
+        ],
+        {"c": np.array([2, 3, 4])},
+        "it compares the number",
+    ),
+    "fewer steps": (
+        [node("Shape", "x", "s"), node("Less", "s c", "e"), node("Cast", "e", "f", to=1), node("Add", "x f")],
+        {"c": np.array([9, 9, 9, 9])[:3]},
+        "it computes with the number",
+    ),
+    "arrays that do not fit": (
+        [node("MatMul", "c c", "e"), node("Add", "x e")],
+        {"c": np.ones((2, 3), "float32")},
+        "do not fit",
+    ),
+    "no step of a range": (
+        [node("Range", "c c c", "e"), node("Add", "x e")],
+        {"c": np.float32(0)},
+        "do not fit",
+    ),
+    "a huge split": ([node("Split", "x", axis=2, num_outputs=10**10)], {}, "num_outputs is 10000000000"),
+    "a huge product": (
+        [node("MatMul", "c d", "e"), node("ReduceSum", "e", "f"), node("Add", "x f")],
+        {"c": np.ones((2**14, 1), "float32"), "d": np.ones((1, 2**14), "float32")},
+        "the most is",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOT_COMPUTED)
+def test_what_would_be_wrong_or_huge_is_refused_with_its_node(name: str) -> None:
+    nodes, arrays, message = NOT_COMPUTED[name]
+    opset = 18 if name == "a huge split" else 13
+    with pytest.raises(ModelError, match=rf"{message}[^\n]*\n  at node '"):
+        stepnet_onnx.Backend.prepare(older(nodes, opset, **arrays)).run({"x": random(2, 3, 4)})
+
+
+@pytest.mark.parametrize("opset", [8, 11])
+def test_a_scan_with_outputs_forwards_of_inputs_backwards_is_refused(opset: int) -> None:
+    one = [] if opset == 8 else ["n"]
+    body = helper.make_graph(
+        [node("Add", "s a", "b"), node("Identity", "b", "o")],
+        "body",
+        [value("s", *one, 3), value("a", *one, 3)],
+        [value("b", *one, 3), value("o", *one, 3)],
+    )
+    ways = {"directions": [1]} if opset == 8 else {"scan_input_directions": [1]}
+    scan = node("Scan", "- s0 x" if opset == 8 else "s0 x", "b y", body=body, num_scan_inputs=1, **ways)
+    axes = ("n", "t", 3) if opset == 8 else ("t", "n", 3)
+    graph = helper.make_graph([scan], "g", [value("s0", "n", 3), value("x", *axes)], [value("y", *axes)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    with pytest.raises(ModelError, match="in both directions"):
+        stepnet_onnx.Backend.run_model(model, {"s0": random(3, 3), "x": random(3, 3, 3)})
+
+
+@pytest.mark.parametrize("reverse", [0, 1])
+def test_a_scan_into_the_padding_is_refused(reverse: int) -> None:
+    ways = {"scan_input_directions": [reverse], "scan_output_directions": [reverse]}
+    body = helper.make_graph(
+        [node("Add", "s a", "b"), node("Identity", "b", "o")],
+        "body",
+        [value("s", "n", 3), value("a", "n", 3)],
+        [value("b", "n", 3), value("o", "n", 3)],
+    )
+    nodes = [
+        node("RNN", "x W R - n", "y", hidden_size=4),
+        node("Scan", "s0 x", "h z", body=body, num_scan_inputs=1, **ways),
+    ]
+    outputs = [value("y", "t", 1, "n", 4), value("h", "n", 3), value("z", "t", "n", 3)]
+    model = model_of(nodes, [*STEPS_FIRST, value("s0", "n", 3), value("n", "n", kind=6)], outputs, WEIGHTS)
+    with pytest.raises(ModelError, match="it runs into the padding"):
+        stepnet_onnx.Backend.run_model(model, {"x": X, "s0": X[0], "n": LENGTHS_OF.astype("int32")})
+
+
+def test_steps_are_not_repeated() -> None:
+    model = model_of(
+        [node("Expand", "x s")], [value("x", "n", 1)], [value("y", None, 3)], {"s": np.array([1, 3])}
+    )
+    assert_as_theirs(model, {"x": random(4, 1)})
+
+
+@pytest.mark.parametrize(("name", "key"), [("Affine", "alpha"), ("ScaledTanh", "beta")])
+def test_an_activation_without_its_numbers_is_refused(name: str, key: str) -> None:
+    alpha = {"activation_alpha": [0.5]} if key == "beta" else {}
+    nodes = [node("RNN", "x W R", "y h", hidden_size=4, activations=[name], **alpha)]
+    with pytest.raises(ModelError, match=f"its activation {name} needs a number in activation_{key}"):
+        stepnet_onnx.Backend.run_model(model_of(nodes, STEPS_FIRST, STATES, WEIGHTS), {"x": X})
+
+
+def test_first_states_may_be_concatenated_constants() -> None:
+    arrays = {
+        "W": random(2, 4, 3, seed=1),
+        "R": random(2, 4, 4, seed=2),
+        "a": random(1, 1, 4, seed=3),
+        "b": random(1, 1, 4, seed=4),
+        "place": np.array([1]),
+        "wide": np.array([4]),
+    }
+    nodes = [
+        node("Shape", "x", "shape"),
+        node("Gather", "shape place", "count"),
+        node("Concat", "place count wide", "full", axis=0),
+        node("Expand", "a full", "A"),
+        node("Expand", "b full", "B"),
+        node("Concat", "A B", "h0", axis=0),
+        node("RNN", "x W R - - h0", "y h", hidden_size=4, direction="bidirectional"),
+    ]
+    assert_as_theirs(model_of(nodes, STEPS_FIRST, [value("h", 2, "n", 4)], arrays), {"x": X})
+
+
+def test_an_output_may_be_a_constant_of_each_step() -> None:
+    nodes = [node("Shape", "x", "s"), node("ConstantOfShape", "s")]
+    assert_as_theirs(older(nodes, 13), {"x": random(2, 3, 4)})
+
+
+@pytest.mark.parametrize("op", ["ReduceMean", "ReduceMax"])
+@pytest.mark.parametrize("axis", [1, 2])
+def test_reductions_keep_the_dtype(op: str, axis: int) -> None:
+    model = older([node(op, "x", axes=[axis], keepdims=1)], 13, kind=7)
+    inputs = {"x": np.arange(-12, 12).reshape(2, 3, 4) ** 3 + 1}
+    [made], [right] = stepnet_onnx.Backend.run_model(model, inputs, engine="interpret"), theirs(model, inputs)
+    assert made.dtype == right.dtype
+    assert np.array_equal(made, right)
+
+
+def test_a_power_has_the_dtype_of_its_base() -> None:
+    assert_as_theirs(older([node("Pow", "x c")], 13, c=np.array(2)), {"x": random(2, 3, 4)})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "arrays", "message"),
+    [
+        ([node("Shape", "x")], {}, "output 'y' is the number"),
+        (
+            [node("Shape", "x", "s"), node("ConstantOfShape", "s", "c"), node("Concat", "c s", axis=0)],
+            {},
+            "no feature",
+        ),
+        (
+            [node("Shape", "x", "s"), node("Gather", "s o", "t"), node("Range", "z t o")],
+            {"z": 0, "o": 1},
+            "counts",
+        ),
+    ],
+    ids=["shape", "concat", "range"],
+)
+def test_sizes_that_are_values_are_refused(nodes: Any, arrays: Any, message: str) -> None:
+    model = older(nodes, 13, **{name: np.array(number) for name, number in arrays.items()})
+    with pytest.raises(ModelError, match=message):
+        loaded(model, Store(None, 1000), "m", {}, {})
+
+
+def test_a_model_without_outputs_and_an_input_of_other_axes() -> None:
+    model = older([node("Tanh", "x")], 13)
+    with pytest.raises(InputError, match=r"'x' has 2 axes; the model's has 3"):
+        stepnet_onnx.Backend.prepare(model).run({"x": random(3, 4)})
+    del model.graph.output[:]
+    with pytest.raises(ModelError, match="m: it has no outputs"):
+        loaded(model, Store(None, 1000), "m", {}, {})

@@ -100,6 +100,8 @@ def rows_first(array: Array, input_: ModelInput) -> Array:
     """An array with its sequences first, and then its steps; one sequence where it has no axis of them."""
     order = [input_.axes.index(letter) for letter in "NT" if letter in input_.axes]
     order += [axis for axis, letter in enumerate(input_.axes) if letter == "_"]
+    if array.ndim != len(input_.axes):
+        raise InputError(f"input {input_.name!r} has {array.ndim} axes; the model's has {len(input_.axes)}")
     moved = np.array(array.transpose(order), order="C")
     return moved if "N" in input_.axes else moved[None]
 

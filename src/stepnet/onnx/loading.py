@@ -14,7 +14,7 @@ import numpy as np
 
 from stepnet.errors import ModelError
 from stepnet.files.onnx.file import opened
-from stepnet.files.onnx.graph import Constant, Node, Walk, find
+from stepnet.files.onnx.graph import DEPTH, Constant, Key, Node, Output, Walk, find
 from stepnet.files.onnx.node import GATES, INPUTS
 from stepnet.files.onnx.tensor import Proto, text
 from stepnet.files.store import Store
@@ -72,6 +72,8 @@ def loaded(
     """The graph of a model. constants: arrays for inputs that are no sequences."""
     walk = Walk(proto, store)
     outputs = [text(value.name) for value in proto.graph.output]
+    if not outputs:
+        raise ModelError(f"{path}: it has no outputs")
     missing = unsupported(walk, outputs)
     if missing:
         raise ModelError(unsupported_text(path, missing, walk))
@@ -126,8 +128,18 @@ def read_as(node: Node, name: str, walk: Walk) -> Iterator[str]:
     """The axes of an input of the model that a recurrent node reads."""
     batch_first = "layout" in node.attributes and node.attributes["layout"].i == 1
     for slot, operand in zip(INPUTS[node.op], node.inputs, strict=False):
-        if slot in SLOTS and operand and find(node.scope, operand)[:2] == (walk.main, name):
+        if slot in SLOTS and operand and before_casts(node, operand) == (walk.main, name):
             yield SLOTS[slot][batch_first]
+
+
+def before_casts(node: Node, operand: str) -> Key:
+    """The value that an operand is, before casts."""
+    scope, name, source = find(node.scope, operand)
+    for _ in range(DEPTH):
+        if not (isinstance(source, Output) and source.node.op == "Cast" and source.node.inputs):
+            break
+        scope, name, source = find(source.node.scope, source.node.inputs[0])
+    return scope, name
 
 
 def model_input(value: Proto, axes: str) -> ModelInput:

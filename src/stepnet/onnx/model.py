@@ -30,16 +30,24 @@ from stepnet.files.onnx.tensor import array_of, text
 from stepnet.files.store import Store
 from stepnet.graph.operators.call import Call
 from stepnet.graph.operators.inputs import ArrayModel
-from stepnet.graph.operators.placed import AxesError, Placed, constant
+from stepnet.graph.operators.placed import AxesError, Placed, Unusable, constant
 from stepnet.graph.operators.recurrent import RECURRENT
 from stepnet.graph.operators.rowwise import OPERATIONS
-from stepnet.graph.operators.shaping import SHAPING
+from stepnet.graph.operators.shaping import SHAPING, repeated_at
+from stepnet.graph.operators.sizes import STEPS
 from stepnet.onnx.scans import loop, scan
+from stepnet.trace.traced import Traced
 
 Array = np.ndarray
 Values = dict[Key, Placed]
 RULES: Mapping[str, Any] = {**OPERATIONS, **SHAPING, **RECURRENT, "Scan": scan, "Loop": loop}
 """The rule of every operator of ONNX that models may have."""
+
+TAKING_LENGTHS = {*RECURRENT, "Cast"}
+"""The operators whose rules see to values that cannot be computed with."""
+
+MISFITS = (ArithmeticError, LookupError, TypeError, ValueError)
+"""What NumPy raises for operands that do not fit, and a rule for an attribute that is missing."""
 
 
 @dataclass(frozen=True)
@@ -61,14 +69,27 @@ class OnnxModel(ArrayModel):
         env |= {(main, name): constant(array) for name, array in self.constants.items()}
         outputs = self.outputs
         made = Run(self, env).values(main, outputs)
+        for name, value in zip(outputs, made, strict=True):
+            if isinstance(value.value, Unusable):
+                raise ModelError(f"{self.path}: output {name!r} cannot be computed: {value.value.reason}")
         self.ends.update({name: value.axes for name, value in zip(outputs, made, strict=True)})
-        results = {name: value.value for name, value in zip(outputs, made, strict=True)}
+        deep = env[main, self.sequences[0].name].value
+        results = {name: result(name, value, deep) for name, value in zip(outputs, made, strict=True)}
         return results[outputs[0]] if len(outputs) == 1 else results
 
     @property
     def outputs(self) -> list[str]:
         """The names of its outputs."""
         return [name for scope, name in self.walk.ends if scope is self.walk.main]
+
+
+def result(name: str, value: Placed, deep: Traced) -> Any:
+    """An output; a constant is repeated at the steps that it has. deep: a value of each step."""
+    if not value.is_constant:
+        return value.value
+    if value.value.dtype.kind == "O":
+        raise ModelError(f"output {name!r} is the number of sequences or of steps, and no value of them")
+    return repeated_at(value.value, deep) if STEPS in value.axes else value.value
 
 
 @dataclass
@@ -107,6 +128,9 @@ class Run:
         """A node with its operands."""
         graphs = self.model.walk.bodies.get(node, {})
         operands = tuple(self.value(node.scope, name) if name else None for name in node.inputs)
+        for operand in operands if node.op not in TAKING_LENGTHS else ():
+            if operand is not None and isinstance(operand.value, Unusable):
+                raise ModelError(operand.value.reason)
         attributes = {
             name: value_of(attribute, self.model.store)
             for name, attribute in node.attributes.items()
@@ -127,6 +151,11 @@ class located:  # noqa: N801 - it is read as a sentence
         pass
 
     def __exit__(self, _: Any, error: BaseException | None, __: Any) -> None:
+        if isinstance(error, MISFITS):
+            reason = f"its operands or attributes do not fit: {error}"
+            raise ModelError(
+                f"{reason}\n  at node {self.node.name!r} ({self.node.op}) of {self.path}"
+            ) from error
         if isinstance(error, StepnetError) and "\n  at node " not in str(error):
             reason = str(error).partition("\n  at ")[0]
             kind = AxesError if isinstance(error, AxesError) else ModelError

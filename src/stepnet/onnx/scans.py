@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from stepnet.errors import ModelError
 from stepnet.graph.operators.call import Call
 from stepnet.graph.operators.placed import AxesError, Placed, constant, words
-from stepnet.graph.operators.recurrent import rows_of
+from stepnet.graph.operators.recurrent import padded_ends, rows_of
 from stepnet.graph.operators.sizes import SEQUENCES, STEPS, Size
 from stepnet.net.types import ROWS
 from stepnet.rnn.recurrence import RNN
@@ -91,32 +91,44 @@ def scan(call: Call) -> list[Placed]:
     if old and call.optional(0) is not None:
         raise ModelError("the sequence_lens of an old Scan are not supported")
     count = int(call.attributes["num_scan_inputs"])
+    if not 0 < count <= len(operands):
+        raise ModelError(f"its num_scan_inputs is {count}, and it has {len(operands)} inputs")
     states, scanned = operands[:-count], operands[-count:]
     if old:
         return old_scan(call, states, scanned)
     axes = list(call.attributes.get("scan_input_axes", [0] * count))
-    ways = {*call.attributes.get("scan_input_directions", [0] * count)}
-    ways |= {*call.attributes.get("scan_output_directions", ())}
-    if len(ways) > 1:
-        raise ModelError("it scans in both directions at once")
+    reverse = is_reverse(call, "scan_input_directions", len(states))
     inputs = [without_steps(present(value), axis) for value, axis in zip(scanned, axes, strict=True)]
     made = recurrence(
         call.bodies["body"],
         [present(state) for state in states],
         inputs,
-        reverse=ways == {1},
+        reverse=reverse,
         arranged=lambda before, x: [*before, *x],
     )
     placed = call.attributes.get("scan_output_axes", [0] * (len(made) - len(states)))
     final, outputs = made[: len(states)], made[len(states) :]
+    if call.padded:
+        final = padded_ends(final, reverse)
     return [*final, *(with_steps(value, axis) for value, axis in zip(outputs, placed, strict=True))]
+
+
+def is_reverse(call: Call, name: str, states: int) -> bool:
+    """Whether a Scan runs backwards. name: the attribute of its inputs' directions; that of the outputs is 0
+    where it is not stated, as in a Scan of opset 8.
+    """
+    outputs = max(call.outputs - states, 0)
+    ways = {*call.attributes.get(name, [0]), *call.attributes.get("scan_output_directions", [0] * outputs)}
+    if len(ways) > 1:
+        raise ModelError("it scans in both directions at once")
+    return ways == {1}
 
 
 def old_scan(call: Call, states: Sequence[Placed | None], scanned: Sequence[Placed | None]) -> list[Placed]:
     """A Scan of opset 8, which has an axis of sequences, the first of all values, that its body has not."""
     inputs = [without_batch(without_steps(present(value), 1)) for value in scanned]
     before = [without_batch(present(state)) for state in states]
-    reverse = {*call.attributes.get("directions", [0])} == {1}
+    reverse = is_reverse(call, "directions", len(states))
     made = recurrence(call.bodies["body"], before, inputs, reverse, lambda h, x: [*h, *x])
     final, outputs = made[: len(states)], made[len(states) :]
     return [
@@ -219,7 +231,8 @@ def loop(call: Call) -> list[Placed]:
         sliced=keys,
     )
     count = len(call.operands) - 2
-    return [*made[:count], *(with_steps(value, 0) for value in made[count:])]
+    final = padded_ends(made[:count], reverse=False) if call.padded else made[:count]
+    return [*final, *(with_steps(value, 0) for value in made[count:])]
 
 
 def is_steps(size: Any) -> bool:

@@ -13,7 +13,7 @@ from stepnet.errors import ModelError
 from stepnet.files.paddle.program import DTYPES, dtype_of
 from stepnet.graph.operators.placed import AxesError, Placed, applied, constant, words
 from stepnet.graph.operators.rowwise import product
-from stepnet.graph.operators.shaping import as_sizes, repeated
+from stepnet.graph.operators.shaping import as_sizes, is_number, repeated
 from stepnet.graph.operators.sizes import FEATURE, SEQUENCES, TOKENS
 from stepnet.graph.operators.sizes import product as joint
 from stepnet.paddle.call import PaddleCall
@@ -327,7 +327,7 @@ def axes_of(operator: str) -> Rule:
 def expand_v2(call: PaddleCall) -> Placed:
     """expand_v2: -1 keeps a size."""
     target = call.numbers("shape", "Shape", "expand_shapes_tensor") or []
-    return repeated(call.operand(), [1 if isinstance(size, int) and size == -1 else size for size in target])
+    return repeated(call.operand(), [1 if is_number(size, -1) else size for size in target])
 
 
 # ---- constants ---------------------------------------------------------------------------------------------

@@ -79,9 +79,10 @@ def rnn_layer(call: PaddleCall, x: Placed, cells: list[list[Array]], begins: lis
     }
     attributes |= {"activations": [activation] * len(cells)} if activation else {}
     attributes |= {"linear_before_reset": 1} if operator == "GRU" else {}
-    operands = [x, constant(W), constant(R), constant(np.concatenate(biases, axis=1)), None, *begins]
+    lengths = next(iter(call.every("SequenceLength")), None)
+    operands = [x, constant(W), constant(R), constant(np.concatenate(biases, axis=1)), lengths, *begins]
     made = Call(operator, tuple(operands), attributes, 1 + count, OPSET, padded=call.padded)
-    outputs, *memories = [value for value in RECURRENT[operator](made) if value is not None]
+    outputs, *memories = RECURRENT[operator](made)
     wide = reshaped(outputs.value, (len(cells) * R.shape[-1],))
     return [outputs.with_value(wide, STEPS + SEQUENCES + FEATURE), *memories]
 

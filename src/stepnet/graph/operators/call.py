@@ -54,7 +54,7 @@ class Call:
         value = self.optional(place)
         if value is None:
             found = self.attributes.get(name, default)
-            return [found] if isinstance(found, int) else found
+            return [found] if isinstance(found, int | float) else found
         return list(np.ravel(value.array))
 
     def whole(self, place: int, name: str, default: Any = None) -> list[int] | None:

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from stepnet.errors import InputError, ModelError
 from stepnet.graph.graph import Graph
-from stepnet.graph.operators.placed import AxesError, Placed, words
+from stepnet.graph.operators.placed import LENGTHS, AxesError, Placed, words
 from stepnet.graph.operators.sizes import FEATURE, SEQUENCES, STEPS, TOKENS
 from stepnet.trace.step import Spec
 from stepnet.values.arguments import shown
@@ -20,9 +20,6 @@ from stepnet.values.arguments import shown
 MOST_WAYS = 200
 USUAL: dict[int, tuple[str, ...]] = {0: ("",), 1: ("N", "T", "_"), 2: ("NT", "TN", "N_", "T_", "__")}
 """The axes that are tried for inputs of few axes; of more, the first two are sequences and steps."""
-
-LENGTHS = object()
-"""The value of an input that is the lengths of the sequences."""
 
 
 @dataclass(frozen=True)

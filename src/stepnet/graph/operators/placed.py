@@ -26,6 +26,17 @@ MOST = 2**27
 """How many numbers a constant that is computed, or the features of a value, may have."""
 
 
+@dataclass(frozen=True)
+class Unusable:
+    """What stands where a value would be that no rule can compute with. reason: why."""
+
+    reason: str
+
+
+LENGTHS = Unusable("it reads the lengths of the sequences, which only sequence_lens of recurrences may")
+"""The value of an input that is the lengths of the sequences."""
+
+
 class AxesError(ModelError):
     """Axes do not fit an operator: with other axes of the model's inputs they may."""
 
@@ -168,7 +179,16 @@ def applied(function: Callable[..., Any], *values: Placed) -> Placed:
     if any(isinstance(operand, Traced) for operand in operands):
         operands = [padded(value, rank) if isinstance(value, Traced) else value for value in operands]
     with np.errstate(all="ignore"):
-        return Placed(function(*operands), axes, stated_by(values))
+        try:
+            made = function(*operands)
+        except TypeError as error:
+            if not any(np.asarray(value.value).dtype.kind == "O" for value in values if value.is_constant):
+                raise
+            raise ModelError(
+                "it computes with the number of sequences or steps, of which it makes no shape"
+            ) from error
+    made = made if isinstance(made, Traced) else np.asarray(made)  # a ufunc of objects gives no array
+    return Placed(made, axes, stated_by(values))
 
 
 def features_of(operand: Any) -> tuple[int, ...]:

@@ -6,14 +6,14 @@ The steps are the equations of ONNX's operators, version 22, with every activati
 peepholes, and a reset before or after the product.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stepnet.errors import ModelError
-from stepnet.files.onnx.node import DIRECTIONS, GATES, filled, misfit
+from stepnet.files.onnx.node import ALPHAS, BETAS, DIRECTIONS, GATES, filled, misfit
 from stepnet.graph.operators.activations import (
     affine,
     elu,
@@ -23,7 +23,7 @@ from stepnet.graph.operators.activations import (
     thresholded_relu,
 )
 from stepnet.graph.operators.call import Call
-from stepnet.graph.operators.placed import AxesError, Placed, reshaped, words
+from stepnet.graph.operators.placed import LENGTHS, AxesError, Placed, Unusable, reshaped, words
 from stepnet.graph.operators.shaping import repeated
 from stepnet.graph.operators.sizes import FEATURE, SEQUENCES, STEPS, Size
 from stepnet.rnn.recurrence import RNN
@@ -45,6 +45,9 @@ ACTIVATIONS: Mapping[str, Function] = {
     "Tanh": np.tanh,
     "ThresholdedRelu": thresholded_relu,
 }
+PADDED = (
+    "it runs into the padding, in a model where other recurrences have sequence_lens: stepnet has no padding"
+)
 SLOTS = {"RNN": ("h",), "GRU": ("h",), "LSTM": ("h", "c")}
 
 
@@ -106,7 +109,7 @@ class OnnxStep:
         return {"h": self.activated(0, o + p_o * c) * self.function(2, c), "c": c}
 
 
-def recurrence(call: Call) -> list[Placed | None]:
+def recurrence(call: Call) -> list[Placed]:
     """The outputs Y, Y_h and Y_c of an RNN, GRU or LSTM."""
     arrays = {
         name: array
@@ -121,12 +124,16 @@ def recurrence(call: Call) -> list[Placed | None]:
         raise ModelError(problem)
     batch_first = bool(attributes["layout"])
     x = as_sequences(call.x, batch_first)
+    has_lengths = reads_lengths(call, x)
     initial = [beginning(call, place, batch_first) for place in (5, 6)[: len(SLOTS[call.op])]]
     made = [
         direction(call, x.value, arrays, attributes, number, [state(value, number) for value in initial])
         for number in range(DIRECTIONS[attributes["direction"]])
     ]
-    return outputs(call, x, made, batch_first)
+    results = outputs(call, x, made, batch_first)
+    if not call.padded or has_lengths:
+        return results
+    return [results[0], *padded_ends(results[1:], attributes["direction"] != "forward")]
 
 
 def weights(call: Call, place: int) -> Array | None:
@@ -143,6 +150,28 @@ def as_sequences(x: Placed, batch_first: bool) -> Placed:
     if x.is_constant:
         raise ModelError("its input is a constant")
     return x
+
+
+def reads_lengths(call: Call, x: Placed) -> bool:
+    """Whether it has a sequence_lens that is the model's lengths. Raises `ModelError` for others, but where
+    they are all steps.
+    """
+    lengths = call.optional(4)
+    if lengths is None or lengths.value is LENGTHS:
+        return lengths is not None
+    every = Size(STEPS, stated=dict(x.stated).get(STEPS))
+    if not lengths.is_constant or any(every != size for size in np.ravel(lengths.value)):
+        raise ModelError("its sequence_lens is neither an input of the model nor all steps")
+    return False
+
+
+def padded_ends(states: Sequence[Placed], reverse: bool) -> list[Placed]:
+    """What stands for the last states of a recurrence that runs into the padding; raises `ModelError` for one
+    that begins there.
+    """
+    if reverse:
+        raise ModelError(PADDED)
+    return [state.with_value(Unusable(PADDED)) for state in states]
 
 
 def beginning(call: Call, place: int, batch_first: bool) -> Placed | None:
@@ -179,6 +208,7 @@ def direction(
     count = len(attributes["activations"]) // DIRECTIONS[way]
     chosen = slice(number * count, (number + 1) * count)
     names = ("activations", "activation_alpha", "activation_beta")
+    check_numbers(attributes)
     step = OnnxStep(
         call.op,
         tuple(zip(*(attributes[name][chosen] for name in names), strict=True)),
@@ -200,6 +230,14 @@ def direction(
     return rnn(x, initial=begins if any(value is not None for value in initial) else None)
 
 
+def check_numbers(attributes: Mapping[str, Any]) -> None:
+    """Raises `ModelError` for an activation without a number that ONNX gives no default for."""
+    for key, defaults in (("activation_alpha", ALPHAS), ("activation_beta", BETAS)):
+        for name, number in zip(attributes["activations"], attributes[key], strict=True):
+            if name in defaults and number is None:
+                raise ModelError(f"its activation {name} needs a number in {key}")
+
+
 def rows_of(x: Traced, value: Array | None, hidden: int) -> Traced:
     """A constant, or zeros, for each sequence."""
     array = np.zeros(hidden, x.dtype) if value is None else value
@@ -207,9 +245,7 @@ def rows_of(x: Traced, value: Array | None, hidden: int) -> Traced:
     return apply("expand", literal, extent=("rows",))
 
 
-def outputs(
-    call: Call, x: Placed, made: list[tuple[Any, dict[str, Any]]], batch_first: bool
-) -> list[Placed | None]:
+def outputs(call: Call, x: Placed, made: list[tuple[Any, dict[str, Any]]], batch_first: bool) -> list[Placed]:
     """The operator's outputs, of both directions."""
 
     def joined(values: list[Any], axes: str) -> Placed:
@@ -218,7 +254,7 @@ def outputs(
 
     every = SEQUENCES + STEPS + FEATURE * 2 if batch_first else STEPS + FEATURE + SEQUENCES + FEATURE
     last = SEQUENCES + FEATURE * 2 if batch_first else FEATURE + SEQUENCES + FEATURE
-    results: list[Placed | None] = [joined([output for output, _ in made], every)]
+    results: list[Placed] = [joined([output for output, _ in made], every)]
     results += [joined([memory[slot] for _, memory in made], last) for slot in SLOTS[call.op]]
     return results
 

@@ -16,14 +16,16 @@ from stepnet.graph.operators.call import Call
 from stepnet.graph.operators.placed import (
     AxesError,
     Placed,
+    Unusable,
     applied,
     at_one_extent,
+    check_room,
     constant,
     reshaped,
     stated_by,
     words,
 )
-from stepnet.graph.operators.sizes import FEATURE, SEQUENCES, STEPS, TOKENS
+from stepnet.graph.operators.sizes import FEATURE, SEQUENCES, STEPS, TOKENS, is_equal
 from stepnet.rnn.nested import reduce as over_steps
 from stepnet.rnn.nested import softmax_over_steps
 from stepnet.trace import functions
@@ -61,9 +63,25 @@ def folded(function: Callable[..., Any]) -> Rule:
 
 def divided(a: Any, b: Any) -> Any:
     """ONNX's quotient, which is that of C for whole numbers."""
-    if is_whole(a) and is_whole(b):
-        return a // b
-    return a / b
+    if not (is_whole(a) and is_whole(b)):
+        return a / b
+    floor: Any = a // b
+    if is_sizes(a) or is_sizes(b):
+        return floor
+    is_below: Any = ((a < 0) != (b < 0)) & (floor * b != a)
+    return floor + is_below.astype(floor.dtype)
+
+
+def is_sizes(value: Any) -> bool:
+    """Whether a value is a constant that may hold sizes."""
+    return not isinstance(value, Traced) and np.asarray(value).dtype.kind == "O"
+
+
+def equal(a: Any, b: Any) -> Any:
+    """Whether numbers are equal, or sizes."""
+    if not (is_sizes(a) or is_sizes(b)):
+        return np.equal(a, b)
+    return np.asarray(np.frompyfunc(is_equal, 2, 1)(a, b), bool)
 
 
 def is_whole(value: Any) -> bool:
@@ -90,6 +108,8 @@ def dtype_of(value: Placed) -> np.dtype[Any]:
 
 def cast(call: Call) -> Placed:
     """Cast."""
+    if isinstance(call.x.value, Unusable):
+        return call.x
     number = call.attributes.get("to")
     if number not in DTYPES:
         raise ModelError(f"it casts to ONNX's type {number}, which is not supported")
@@ -101,6 +121,16 @@ def cast(call: Call) -> Placed:
 def cast_like(call: Call) -> Placed:
     """CastLike."""
     return call.x.with_value(call.x.value.astype(dtype_of(call.operand(1))))
+
+
+def power(call: Call) -> Placed:
+    """Pow, which is of the dtype of what is raised."""
+    base, exponent = call.operand(0), call.operand(1)
+    dtype = dtype_of(base)
+    if dtype.kind == "f":
+        exponent = exponent.with_value(as_dtype(exponent.value, dtype))
+    made = applied(np.power, base, exponent)
+    return made.with_value(as_dtype(made.value, dtype))
 
 
 def mean(call: Call) -> Placed:
@@ -132,6 +162,7 @@ def matmul(call: Call) -> Placed:
 def product(a: Placed, b: Placed) -> Placed:
     """The product of two values over the last axis of the first, and the last but one of the second."""
     if a.is_constant and b.is_constant:
+        check_room([*a.array.shape[:-1], *b.array.shape[:-2], *b.array.shape[-1:]])
         return constant(a.array @ b.array)
     if b.is_constant and len(b.axes) == 2:
         a.feature(len(a.axes) - 1)
@@ -187,20 +218,25 @@ def gemm(call: Call) -> Placed:
 
 def softmax(call: Call) -> Placed:
     """Softmax: over a feature, or over the steps of each sequence."""
-    usual = -1 if call.opset >= 13 else 1
-    axis = call.x.axis(int(call.attributes.get("axis", usual)))
+    axis = softmax_axis(call)
     if call.x.axes[axis] == STEPS:
         check_no_padding(call)
         return call.x.with_value(softmax_over_steps(call.x.value))
-    if call.opset < 13 and axis != len(call.x.axes) - 1:
-        raise ModelError(f"a softmax of opset {call.opset} over several axes is not supported")
     place = call.x.feature(axis)
     return call.x.with_value(functions.softmax(call.x.value, axis=place))
 
 
+def softmax_axis(call: Call) -> int:
+    """The axis of a softmax. Before opset 13 it was over this axis and all behind it."""
+    axis = call.x.axis(int(call.attributes.get("axis", -1 if call.opset >= 13 else 1)))
+    if call.opset < 13 and axis != len(call.x.axes) - 1:
+        raise ModelError(f"a softmax of opset {call.opset} over several axes is not supported")
+    return axis
+
+
 def log_softmax(call: Call) -> Placed:
     """LogSoftmax over a feature."""
-    axis = call.x.axis(int(call.attributes.get("axis", -1 if call.opset >= 13 else 1)))
+    axis = softmax_axis(call)
     place, x = call.x.feature(axis), call.x.value
     shifted = x - np.max(x, axis=place, keepdims=True)
     return call.x.with_value(shifted - np.log(np.sum(np.exp(shifted), axis=place, keepdims=True)))
@@ -234,7 +270,12 @@ def reduction(call: Call) -> Placed:
         value = -over_steps(-value, "max") if how == "min" else over_steps(value, how)
         if kept:
             value = with_one(value, "".join(letters), x.axes.index(STEPS))
-    return x.with_value(value, "".join(letters))
+    return x.with_value(as_dtype(value, dtype_of(x)), "".join(letters))
+
+
+def as_dtype(value: Any, dtype: np.dtype[Any]) -> Any:
+    """A value with the dtype that ONNX gives it: that of an operand, where NumPy's is wider."""
+    return value if np.dtype(value.dtype) == dtype else value.astype(dtype)
 
 
 def with_one(value: Any, axes: str, axis: int) -> Any:
@@ -254,6 +295,8 @@ def check_no_padding(call: Call) -> None:
 
 def argmax(call: Call) -> Placed:
     """ArgMax over a feature."""
+    if call.attributes.get("select_last_index"):
+        raise ModelError("of equal numbers it takes the last, which is not supported")
     x, axis = call.x, call.x.axis(int(call.attributes.get("axis", 0)))
     made, place = np.argmax(x.value, axis=x.feature(axis)), axis
     if not call.attributes.get("keepdims", 1):
@@ -278,6 +321,8 @@ def layer_normalization(call: Call) -> Placed:
 
 def batch_normalization(call: Call) -> Placed:
     """BatchNormalization as it is when a model runs: a scale and a shift of each channel."""
+    if call.attributes.get("training_mode"):
+        raise ModelError("it trains: its mean and variance are those of the batch")
     scale, shift, mean, variance = (call.operand(place).array for place in range(1, 5))
     factor = scale / np.sqrt(variance + np.asarray(call.attributes.get("epsilon", 1e-5), variance.dtype))
     x = call.x
@@ -285,6 +330,14 @@ def batch_normalization(call: Call) -> Placed:
     ones = (1,) * (len(x.axes) - 2)
     scaled = applied(np.multiply, x, constant(factor.reshape(-1, *ones)))
     return applied(np.add, scaled, constant((shift - mean * factor).reshape(-1, *ones)))
+
+
+def dropout(call: Call) -> Placed:
+    """Dropout as it is when a model runs: the first operand."""
+    training = call.optional(2)
+    if training is not None and bool(training.array):
+        raise ModelError("it trains: it drops numbers by chance")
+    return call.x
 
 
 def same(call: Call) -> Placed:
@@ -306,9 +359,9 @@ OPERATIONS: dict[str, Rule] = {
     "Cos": pointwise(np.cos),
     "Cosh": pointwise(np.cosh),
     "Div": pointwise(divided),
-    "Dropout": same,
+    "Dropout": dropout,
     "Elu": pointwise(elu, alpha=1.0),
-    "Equal": pointwise(np.equal),
+    "Equal": pointwise(equal),
     "Erf": pointwise(functions.erf),
     "Exp": pointwise(np.exp),
     "Floor": pointwise(np.floor),
@@ -334,7 +387,7 @@ OPERATIONS: dict[str, Rule] = {
     "Not": pointwise(np.logical_not),
     "Or": pointwise(np.logical_or),
     "PRelu": pointwise(leaky_relu),
-    "Pow": pointwise(np.power),
+    "Pow": power,
     "Reciprocal": pointwise(reciprocal),
     "Relu": pointwise(functions.relu),
     "Round": pointwise(np.rint),

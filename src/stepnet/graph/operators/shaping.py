@@ -5,6 +5,7 @@ A shape is a constant whose numbers may be a `Size`, so shapes are computed by t
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from stepnet.rnn.nested import reduce as over_steps
 from stepnet.trace.traced import Traced, apply
 
 Array = np.ndarray
+HIGHEST = (2**31 - 1, 2**63 - 1)
 Rules = Callable[[Call], Placed | Sequence[Placed]]
 
 
@@ -176,13 +178,14 @@ def is_more(left: list[Any], right: list[Any]) -> bool:
 def concat(call: Call) -> Placed:
     """Concat of features, or of shapes."""
     values = call.present
+    check_room([sum(prod(value.features) for value in values)])
     if all(value.is_constant and not value.axes.strip(FEATURE) for value in values):
         axis = int(call.attributes.get("axis", 0))
         try:
             return constant(np.concatenate([value.array for value in values], axis=axis))
         except ValueError as error:
             raise ModelError(f"it joins constants that do not fit: {error}") from None
-    x = next(value for value in values if not value.is_constant)
+    x = next((value for value in values if not value.is_constant), values[0])
     axis = x.axis(int(call.attributes["axis"]))
     place = x.feature(axis)
     others = [value if value.axes == x.axes else spread(value, x) for value in values]
@@ -193,10 +196,17 @@ def concat(call: Call) -> Placed:
 def spread(value: Placed, like: Placed) -> Placed:
     """A constant, or a value that each sequence has once, with the axes of another value."""
     inside, deep = without_ones(value, like.axes), like.value
+    if like.is_constant:
+        raise AxesError(f"[{words(value.axes)}] and [{words(like.axes)}] do not fit")
     if isinstance(inside, Traced):
         return like.with_value(at_one_extent([inside, deep])[0])
-    literal = Traced(deep.builder, deep.builder.constant(np.asarray(inside)))
-    return like.with_value(apply("expand", literal, extent=deep.type.extent))
+    return like.with_value(repeated_at(inside, deep))
+
+
+def repeated_at(array: Array, deep: Traced) -> Traced:
+    """An array at all places that a traced value has."""
+    literal = Traced(deep.builder, deep.builder.constant(np.asarray(array)))
+    return apply("expand", literal, extent=deep.type.extent)
 
 
 def split(call: Call) -> list[Placed]:
@@ -207,6 +217,8 @@ def split(call: Call) -> list[Placed]:
     size = x.sizes[axis]
     if parts is None:
         count = call.attributes.get("num_outputs", call.outputs)
+        if count != call.outputs:
+            raise ModelError(f"its num_outputs is {count}, and it has {call.outputs}")
         each = -(-size // count)
         parts = [min(each, size - each * place) for place in range(count)]
     ends = [int(end) for end in np.cumsum([0, *parts])]
@@ -231,8 +243,10 @@ def slice_(call: Call) -> Placed:
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         axis = x.axis(axis)
         if x.axes[axis] == FEATURE:
+            if step < 0 and bound(end) in HIGHEST:
+                raise ModelError("it goes backwards to the highest number, which runtimes read differently")
             x = sliced(x, axis, slice(bound(start), bound(end), step))
-        elif is_whole_axis(start, end, step):
+        elif is_whole_axis(start, end, step, x.axes[axis]):
             continue
         elif x.axes[axis] == STEPS and (how := step_of(start, end, step)):
             x = one_step(call, x, axis, how)
@@ -244,21 +258,30 @@ def slice_(call: Call) -> Placed:
     return x
 
 
-def bound(number: Any) -> int | None:
-    """The bound of a slice; None for one behind all numbers."""
-    return None if isinstance(number, Size) or abs(int(number)) >= 2**31 - 1 else int(number)
+def bound(number: Any) -> int:
+    """The bound of a slice of features, which Python takes as ONNX does."""
+    if isinstance(number, Size | Last):
+        raise ModelError("it takes as many features as there are sequences or steps")
+    return int(number)
 
 
-def is_whole_axis(start: Any, end: Any, step: int) -> bool:
-    """Whether a slice takes all."""
-    return step == 1 and not isinstance(start, Last) and start == 0 and bound(end) is None
+def is_end(end: Any, letter: str) -> bool:
+    """Whether the bound of a slice is behind all sequences, or all steps."""
+    if isinstance(end, Size):
+        return end.letters == letter
+    return not isinstance(end, Last) and int(end) >= 2**31 - 1
+
+
+def is_whole_axis(start: Any, end: Any, step: int, letter: str) -> bool:
+    """Whether a slice takes all sequences, or all steps."""
+    return step == 1 and not isinstance(start, Last) and start == 0 and is_end(end, letter)
 
 
 def step_of(start: Any, end: Any, step: int) -> str | None:
     """Which step a slice takes, if it takes one: the first or the last."""
     if step == 1 and start == 0 and end == 1:
         return "first"
-    if step == 1 and (start in (-1, Last(1))) and bound(end) is None:
+    if step == 1 and (start in (-1, Last(1))) and is_end(end, STEPS):
         return "last"
     return None
 
@@ -283,6 +306,12 @@ def gather(call: Call) -> Placed:
             )
         return at.with_value(embedded(x.array, at.value), at.axes + FEATURE * (len(x.axes) - 1))
     places = at.value
+    check_room(
+        [
+            places.size,
+            *(size for place, size in enumerate(x.sizes) if x.axes[place] == FEATURE and place != axis),
+        ]
+    )
     if x.axes[axis] == STEPS:
         number = places.item() if places.ndim == 0 else None
         how = "first" if number == 0 else "last" if number in (-1, Last(1)) else None
@@ -315,6 +344,8 @@ def repeated(x: Placed, target: Sequence[Any]) -> Placed:
     for letter, size, wanted in zip(letters, sizes, target, strict=True):
         axis = wanted.letters if isinstance(wanted, Size) else ""
         if letter != FEATURE:
+            if not (is_number(wanted, 1) or size == wanted):
+                raise AxesError(f"it repeats the {words(letter)} to {wanted}")
             made += letter
         elif axis:
             if not is_number(size, 1) or len(axis) > 1:
@@ -345,6 +376,8 @@ def constant_of_shape(call: Call) -> Placed:
 def range_(call: Call) -> Placed:
     """Range of known numbers."""
     begin, end, step = (call.operand(place).array.item() for place in range(3))
+    if any(isinstance(number, Size) for number in (begin, end, step)):
+        raise ModelError("it counts sequences or steps, of which there are not as many in each call")
     check_room([int(abs((end - begin) / step))])
     return constant(np.arange(begin, end, step))
 

@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass
 from math import prod
+from numbers import Integral
 from typing import Any
+
+from stepnet.errors import ModelError
 
 SEQUENCES, STEPS, FEATURE = "N", "T", "_"
 """What an axis of a value is: one letter for each."""
@@ -44,6 +47,8 @@ class Size:
                 left.remove(letter)
             times = self.times // other.times
             return Size("".join(left), times) if left else times
+        if self.times % int(other):
+            raise ModelError("it takes a part of the number of sequences or of steps")
         return Size(self.letters, self.times // int(other), self.stated)
 
     def __eq__(self, other: object) -> bool:
@@ -54,12 +59,6 @@ class Size:
     def __hash__(self) -> int:
         return hash((self.letters, self.times))
 
-    def __lt__(self, other: Any) -> bool:
-        return False
-
-    def __gt__(self, other: Any) -> bool:
-        return True
-
     def __sub__(self, other: Any) -> "Last | Size":
         return Last(int(other)) if self.letters == STEPS and self.times == 1 else NotImplemented
 
@@ -69,6 +68,18 @@ class Last:
     """The place of a step counted from the end: the number of steps less a whole number."""
 
     back: int
+
+
+def is_equal(a: Any, b: Any) -> bool:
+    """Whether two sizes are the same in every call; raises `ModelError` where that depends on the call."""
+    if a == b:
+        return True
+    for size, other in ((a, b), (b, a)):
+        if not isinstance(size, Size):
+            continue
+        if not isinstance(other, Integral) or (int(other) >= 0 and size.stated is None):
+            raise ModelError("it compares the number of sequences or of steps, which differs between calls")
+    return False
 
 
 def product(sizes: Any) -> Any:
