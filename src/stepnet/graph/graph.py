@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 from stepnet.engines import checked_engine
-from stepnet.graph.programs import GraphPrograms
+from stepnet.graph.programs import GraphProgram, GraphPrograms
 from stepnet.graph.trace import Model
 from stepnet.net.ir import Net
 from stepnet.plan.schedule import Schedule
@@ -59,14 +59,19 @@ class Graph:
         self._programs = GraphPrograms(model, self.params, self.inputs, self.statics)
 
     @property
+    def program(self) -> GraphProgram:
+        """The program for the latest kind of inputs: the net, the structure of its outputs, parameters."""
+        return self._programs.program
+
+    @property
     def net(self) -> Net:
         """The net, as traced for the latest kind of inputs."""
-        return self._programs.program.traced.net
+        return self.program.traced.net
 
     @property
     def schedule(self) -> Schedule:
         """The parts that run one after the other."""
-        return self._programs.program.schedule
+        return self.program.schedule
 
     def __call__(
         self,
