@@ -1,6 +1,4 @@
-"""ONNX models as graphs, and graphs as ONNX models: `load`, `save`, and `Backend`, with which ONNX's own tools
-run them.
-"""
+"""ONNX: `load` makes a graph of a model, `save` a model of a graph, and `Backend` is for ONNX's own tools."""
 
 from stepnet.onnx.backend import Backend, Prepared
 from stepnet.onnx.loading import load

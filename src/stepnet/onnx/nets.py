@@ -15,6 +15,7 @@ from stepnet.onnx.scope import Scope, Value
 
 NodeRule = Callable[[Scope, Node, Sequence[Value]], list[Value]]
 """The rule of an operation of several results."""
+NONE: Mapping[str, NodeRule] = {}
 RULES: Mapping[str, Rule] = {**OPERATORS, **EXTENTS}
 
 
@@ -33,7 +34,7 @@ def check_extents(net: Net, known: Sequence[Extent]) -> None:
 
 def constants(net: Net, inputs: Mapping[int, Value]) -> dict[int, Value]:
     """The values that are computed from constants alone, by their numbers."""
-    known = {number: value.array for number, value in inputs.items() if value.type.extent == CONST}
+    known = {number: value.known for number, value in inputs.items() if value.type.extent == CONST}
     for number, node in enumerate(net.nodes):
         fixed = node.operation not in ("input", "recur", "result") and node.types[0].extent == CONST
         if fixed and all(operand in known for operand in node.inputs):
@@ -41,11 +42,13 @@ def constants(net: Net, inputs: Mapping[int, Value]) -> dict[int, Value]:
     return {number: Value(net.nodes[number].types[0], array=array) for number, array in known.items()}
 
 
-def written(scope: Scope, net: Net, inputs: Mapping[int, Value], rules: Mapping[str, NodeRule]) -> list[Value]:
+def written(
+    scope: Scope, net: Net, inputs: Mapping[int, Value], rules: Mapping[str, NodeRule] = NONE
+) -> list[Value]:
     """The results of a net, whose nodes are added to a scope.
 
-    inputs: the values of the net's inputs, by number. rules: of further operations, function(scope,
-    node, operands) -> results. Raises `ModelError` for an operation that ONNX does not have.
+    inputs: the values of the net's inputs, by number, and of other nodes that are known. rules: those of
+    further operations. Raises `ModelError` for an operation that ONNX does not have.
     """
     values: dict[int, list[Value]] = {number: [value] for number, value in inputs.items()}
     values |= {number: [value] for number, value in constants(net, inputs).items()}

@@ -91,7 +91,8 @@ def where(call: Call) -> Value:
     """A choice between two values."""
     condition, *values = call.operands
     (chosen,) = call.joint("bool", [condition])
-    return call.result("Where", chosen, *call.joint(call.type.dtype, values))
+    made = call.scope.chosen(chosen, *call.joint(call.type.dtype, values))
+    return replace(made, type=call.type)
 
 
 def composed(function: Callable[..., str]) -> Rule:
@@ -176,7 +177,9 @@ def reshape(call: Call) -> Value:
 def transpose(call: Call) -> Value:
     """Features in another order."""
     lead = call.x.lead
-    return call.result("Transpose", call.x, perm=[*range(lead), *(lead + axis for axis in call.attribute("order"))])
+    return call.result(
+        "Transpose", call.x, perm=[*range(lead), *(lead + axis for axis in call.attribute("order"))]
+    )
 
 
 def broadcast(call: Call) -> Value:
@@ -234,9 +237,8 @@ def cumsum(call: Call) -> Value:
 def cumprod(call: Call) -> Value:
     """The product of each number and all before it, in logarithmic steps: ONNX has no operator for it."""
     scope, x, axis = call.scope, call.scope.typed(call.x, call.type.dtype), call.axis(call.attribute("axis"))
-    size, name = call.x.type.shape[call.attribute("axis")], scope.name(x)
-    shift = 1
-    while shift < size:
+    name, shift = scope.name(x), 1
+    while shift < x.type.shape[axis - x.lead]:
         pads = np.zeros((2, x.lead + x.rank), np.int64)
         pads[:, axis] = shift, -shift
         moved = scope.node("Pad", name, pads.ravel(), np.ones((), call.type.dtype))

@@ -7,8 +7,9 @@ With lengths, a body keeps the memory at steps behind a sequence's end: forwards
 until the sequence's own last step.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,8 @@ from stepnet.files.onnx.node import OnnxNode
 from stepnet.files.onnx.write import attributes_of, checked
 from stepnet.layout.convert import convert
 from stepnet.layout.records.stepnet import record
-from stepnet.net.ir import Node, Recur
 from stepnet.layout.semantics import Semantics
+from stepnet.net.ir import Node, Recur
 from stepnet.net.types import CONST, ROWS, Type
 from stepnet.onnx.nets import check_extents, written
 from stepnet.onnx.scope import BATCH, Scope, Value
@@ -60,7 +61,7 @@ def layer_of(scope: Scope, known: Recognised, node: Node, operands: Sequence[Val
         return None
     fields, name = made.report.open_fields, scope.fresh(semantics.cell)
     module = Module(name, (made.report.target,), made.arrays, semantics=fields, reverse=node.recur.reverse)
-    return checked(nodes_of(module, "")[0])
+    return checked(nodes_of(module, Path(name))[0])
 
 
 def as_gate_arrays(known: Recognised, arrays: dict[str, Array]) -> tuple[Semantics, dict[str, Array]]:
@@ -137,10 +138,10 @@ def scan(scope: Scope, node: Node, operands: Sequence[Value]) -> list[Value]:
     extra = {name: (Type(ROWS, (), "bool"), scope.mask("steps", 0)) for name in masked.values()}
     extra |= {name: (Type(ROWS, (), "int64"), numbers(scope, recur)) for name in indexed.values()}
     with scope.inside() as nodes:
-        rules: Mapping[str, Callable[..., list[Value]]] = {
-            "index": lambda scope, node, operands: [index(scope, indexed["index"])]
-        }
-        made = recur.results_by_kind(written(scope, body, values, rules))
+        for number, node_ in enumerate(body.nodes):
+            if node_.operation == "index":
+                values[number] = Value(node_.type, scope.node("Expand", indexed["index"], scope.size(BATCH)))
+        made = recur.results_by_kind(written(scope, body, values))
         after = list(made.memories)
         if masked:
             after = [kept(scope, masked["is step"], new, old) for new, old in zip(after, before, strict=True)]
@@ -156,7 +157,9 @@ def scan(scope: Scope, node: Node, operands: Sequence[Value]) -> list[Value]:
     return scan_node(scope, node, graph, given.memories, [name for _, name in (scanned | extra).values()])
 
 
-def scan_node(scope: Scope, node: Node, body: Any, memories: Sequence[Value], scanned: list[str]) -> list[Value]:
+def scan_node(
+    scope: Scope, node: Node, body: Any, memories: Sequence[Value], scanned: list[str]
+) -> list[Value]:
     """The node of a Scan; its outputs and last memories."""
     results = node.recur.results_by_kind(node.types)
     final = [scope.fresh("final") for _ in results.memories]
@@ -182,15 +185,9 @@ def kept(scope: Scope, is_step: str, new: Value, old: Value) -> Value:
     """The memory after a step, which is that before it where a sequence has no such step."""
     rank = new.rank
     mask = scope.node("Unsqueeze", is_step, 1 + np.arange(rank)) if rank else is_step
-    return scope.apply("Where", new.type, mask, new, old)
+    return scope.chosen(mask, new, old)
 
 
 def numbers(scope: Scope, recur: Recur) -> str:
     """The number of each step in the order in which a recurrence runs, [time, batch] or [time, 1]."""
     return scope.node("Sub", scope.last, scope.positions) if recur.reverse else scope.positions
-
-
-def index(scope: Scope, name: str) -> Value:
-    """The number of a step, for each sequence."""
-    return Value(Type(ROWS, (), "int64"), scope.node("Expand", name, scope.size(BATCH)))
-

@@ -38,7 +38,7 @@ def save(
     the model.
 
     The inputs have the names of the graph's: `x` and `static` where there is a single one. So have the
-    outputs: `output` for a single one.
+    outputs: `output` for a single one, `output_0` and so on for several without names.
 
     Args:
         graph: The graph, as it is for the latest kind of inputs.
@@ -63,11 +63,20 @@ def save(
     check_extents(net, (CONST, ROWS, STEPS))
     ends = Ends(library("onnx", "an .onnx file", "onnx"), layout)
     values = ends.inputs(net, program.params, lengths)
-    names = [ends.scope.fresh(name or "output") for name, _ in named_leaves(program.traced.output)]
+    names = [ends.scope.fresh(name_of(name)) for name, _ in named_leaves(program.traced.output)]
     results = written(ends.scope, net, values, {"recur": recurrence})
     for name, value in zip(names, results, strict=True):
         ends.output(name, value)
     ends.scope.drawing.write(path, ends.given, ends.made, force)
+
+
+def name_of(leaf: str) -> str:
+    """The name of an output, by its place in the structure of outputs.
+
+    >>> name_of(""), name_of("tags"), name_of("1")
+    ('output', 'tags', 'output_1')
+    """
+    return leaf if leaf and not leaf[0].isdigit() else f"output_{leaf}".rstrip("_")
 
 
 class Ends:

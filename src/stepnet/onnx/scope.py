@@ -7,7 +7,7 @@
 A body runs on one step, so that its rows are [batch, ...] too.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -122,7 +122,7 @@ class Scope:
         return self.drawing.onnx.helper.make_tensor_value_info(name, self.kind(type_.dtype), shape)
 
     @contextmanager
-    def inside(self) -> Iterator[list[Proto]]:
+    def inside(self) -> Generator[list[Proto]]:
         """The nodes of a body, which are written in the block."""
         before, self.drawing.nodes = self.drawing.nodes, []
         try:
@@ -131,7 +131,7 @@ class Scope:
             self.drawing.nodes = before
 
     @contextmanager
-    def outside(self) -> Iterator[None]:
+    def outside(self) -> Generator[None]:
         """Nodes of the model itself, which are written in the block, also while a body is."""
         before, self.drawing.nodes = self.drawing.nodes, self._main
         try:
@@ -185,14 +185,22 @@ class Scope:
             place = np.array(0) if what == "first" else self.last
             made = self.shared(("is", what), "Equal", self.positions, place)
         lead = 1 if what == "rows" else 2
-        return made if not rank else self.shared(("mask", what, rank), "Unsqueeze", made, lead + np.arange(rank))
+        return (
+            made if not rank else self.shared(("mask", what, rank), "Unsqueeze", made, lead + np.arange(rank))
+        )
 
     # ---- values
 
     def masked(self, value: Value, what: str, other: Any = 0) -> Value:
         """A value where a mask is true, and a number elsewhere."""
-        mask = self.mask(what, value.rank)
-        return self.apply("Where", value.type, mask, value, np.asarray(other, value.type.dtype))
+        return self.chosen(self.mask(what, value.rank), value, Value.of(other, value.type.dtype))
+
+    def chosen(self, condition: "Value | str", value: Value, other: Value) -> Value:
+        """A value where a condition is true, and another one elsewhere. They are of one dtype."""
+        if value.type.dtype == "bool":  # which onnxruntime does not choose among
+            numbers = (self.typed(each, "int32") for each in (value, other))
+            return self.typed(self.chosen(condition, *numbers), "bool")
+        return self.apply("Where", value.type, condition, value, other)
 
     def typed(self, value: Value, dtype: str) -> Value:
         """A value in a dtype."""

@@ -15,7 +15,6 @@ from stepnet.files.onnx.tensor import Proto
 from stepnet.files.paths import library
 
 
-
 def write(
     path: str | Path,
     layers: Sequence[OnnxNode],
