@@ -101,7 +101,7 @@ WRITTEN = {
 
 
 def named_cell(name: str, reverse: bool) -> sn.RNN:
-    projected = {"projected": 2} if name == "lstm_projection" else {}
+    projected: dict[str, Any] = {"projected": 2} if name == "lstm_projection" else {}
     params = sn.cells.CELLS[name].parameters(3, 4, seed=1, **projected)
     return sn.cells.rnn(name, params, reverse=reverse)
 

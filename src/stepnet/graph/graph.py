@@ -1,6 +1,8 @@
 """A model as a value: `Graph`."""
 
 from functools import partial
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from stepnet.engines import checked_engine
@@ -12,8 +14,8 @@ from stepnet.rnn.declared import parameter, same_parameters
 from stepnet.rnn.explain import explain
 from stepnet.rnn.program import Asked
 from stepnet.trace.step import specs
-from stepnet.values.arguments import function
-from stepnet.values.structure import skeleton, transform
+from stepnet.values.arguments import flag, function
+from stepnet.values.structure import named_leaves, skeleton, transform
 
 
 class Graph:
@@ -111,6 +113,31 @@ class Graph:
             InputError: Before the inputs are known.
         """
         return explain(self.schedule, checked_engine(engine))
+
+    def draw(self, path: str | Path | None = None, engine: Asked = "auto", *, force: bool = False) -> str:
+        """A drawing of the graph as text, or written as a picture.
+
+        There is a box for each part that runs, with its cell if it is a known one, what else it does, and its
+        engine; and the values between them with the sizes of one element.
+
+        Args:
+            path: A file to write, an .svg image or an .html page.
+            engine: An engine, or several in order of preference.
+            force: Whether to replace an existing file.
+
+        Returns:
+            The drawing as text.
+
+        Raises:
+            InputError: For a path of another kind, and before the inputs are known.
+            FileError: If the file exists, unless `force`, or cannot be written.
+        """
+        names = [name or "output" for name, _ in named_leaves(self.program.traced.output)]
+        drawing: Any = import_module("stepnet.graph.svg")  # by name: it takes time, and few calls draw
+        made = drawing.picture(self.net, self.schedule, names, checked_engine(engine))
+        if path is not None:
+            drawing.write(made, Path(path), flag(force, "force"))
+        return str(made)
 
     def with_params(self, params: Any) -> "Graph":
         """The same model with other parameters. Nothing is traced, planned or compiled again.
