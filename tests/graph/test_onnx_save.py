@@ -115,6 +115,17 @@ def test_cells_are_the_operators_of_onnx(name: str, reverse: bool, tmp_path: Pat
     assert_saved(graph, [random(4, 5, 3)], tmp_path / "m.onnx")
 
 
+def test_recurrences_in_float64_are_scans_which_alone_onnxruntime_runs(tmp_path: Path) -> None:
+    params = {name: array.astype("float64") for name, array in sn.cells.CELLS["gru"].parameters(3, 4).items()}
+    rnn = sn.cells.rnn("gru", params)
+    graph = sn.Graph(lambda x, params: rnn(x), inputs=sn.Spec(3, "float64"))
+    x = random(4, 5, 3).astype("float64")
+    model = saved(graph, tmp_path / "m.onnx", lengths=True)
+    assert operators(model) == ["Scan"]
+    for actual, wanted in zip(run(model, [x], LENGTHS), right(graph, [x], LENGTHS), strict=True):
+        assert_close(actual, wanted, 5, 30)
+
+
 def leaky(x: Any, h: Any, params: Any) -> Any:
     h = 0.5 * h + 0.5 * np.tanh(x @ params["W"] + h @ params["R"])
     return np.tanh(h @ params["V"]), h
@@ -308,6 +319,18 @@ def test_attention_over_steps(tmp_path: Path) -> None:
 def test_rows_of_a_parameter_at_negative_places_too(tmp_path: Path) -> None:
     graph = sn.Graph(lambda x, params: params[x - 3], random(6, 2), inputs=sn.Spec((2,), "int64"))
     assert_saved(graph, [np.arange(40).reshape(4, 5, 2) % 6], tmp_path / "m.onnx")
+
+
+def test_halves_are_stored_and_computed_in_float32(tmp_path: Path) -> None:
+    graph = sn.Graph(
+        lambda x, params: x @ params, random(3, 2).astype("float16"), inputs=sn.Spec(3, "float16")
+    )
+    x = random(5, 4, 3).astype("float16")
+    (made,) = run(saved(graph, tmp_path / "m.onnx", layout="TN", lengths=True), [x], LENGTHS)
+    wanted = x.astype("float64") @ random(3, 2).astype("float16")
+    wanted[np.arange(5)[:, None] >= np.array(LENGTHS)] = 0
+    assert made.dtype == np.float16
+    assert_close(made, wanted, 1, 3)
 
 
 def test_constants_are_computed_once(tmp_path: Path) -> None:

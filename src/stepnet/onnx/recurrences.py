@@ -26,20 +26,21 @@ from stepnet.net.ir import Node, Recur
 from stepnet.net.types import CONST, ROWS, Type
 from stepnet.onnx.nets import check_extents, written
 from stepnet.onnx.scope import BATCH, Scope, Value
-from stepnet.plan.recognise import Recognised, recognise
+from stepnet.plan.recognise import Recognised, check, recognise
 
 Array = np.ndarray
 FURTHER = {"p": "p[g:ifo h]", "P": "P[h y]"}
-FLOATS = ("float32", "float64")
+RUN = {"float32"}
+"""The dtypes in which onnxruntime runs recurrent operators; in others it runs Scans."""
 
 
 def recurrence(scope: Scope, node: Node, operands: Sequence[Value]) -> list[Value]:
     """The outputs and last memories of a recurrence."""
     known = recognise(node)
-    layer = layer_of(scope, known, node, operands) if isinstance(known, Recognised) else None
-    if layer is None or not isinstance(known, Recognised):
-        return scan(scope, node, operands)
-    return recurrent(scope, known, layer, node, operands)
+    if isinstance(known, Recognised) and (layer := layer_of(scope, known, node, operands)) is not None:
+        check(known)
+        return recurrent(scope, known, layer, node, operands)
+    return scan(scope, node, operands)
 
 
 # ---- known cells -------------------------------------------------------------------------------------------
@@ -49,7 +50,7 @@ def layer_of(scope: Scope, known: Recognised, node: Node, operands: Sequence[Val
     """ONNX's operator for a recognised cell with its arrays; None where it has none that computes it."""
     given = node.recur.operands_by_kind(operands)
     dtypes = {value.type.dtype for value in (*given.memories, *(given.sequences[p] for p in known.sequences))}
-    if {*known.outputs} - {"h"} or not known.inputs or len(dtypes) > 1 or not dtypes <= {*FLOATS}:
+    if {*known.outputs} - {"h"} or not known.inputs or dtypes != RUN:
         return None
     statics = [np.zeros(0) if value.array is None else value.array for value in given.others]
     semantics, arrays = as_gate_arrays(known, known.arrays(statics))

@@ -197,9 +197,11 @@ class Scope:
 
     def chosen(self, condition: "Value | str", value: Value, other: Value) -> Value:
         """A value where a condition is true, and another one elsewhere. They are of one dtype."""
-        if value.type.dtype == "bool":  # which onnxruntime does not choose among
-            numbers = (self.typed(each, "int32") for each in (value, other))
-            return self.typed(self.chosen(condition, *numbers), "bool")
+        dtype = value.type.dtype
+        chosen = "int32" if dtype == "bool" else value.type.computed.dtype
+        if chosen != dtype:  # onnxruntime does not choose among these
+            numbers = (self.typed(each, chosen) for each in (value, other))
+            return self.typed(self.chosen(condition, *numbers), dtype)
         return self.apply("Where", value.type, condition, value, other)
 
     def typed(self, value: Value, dtype: str) -> Value:
