@@ -358,6 +358,13 @@ def test_what_onnx_lacks_is_refused_with_its_line(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_model_with_lengths_is_not_loaded_and_says_why(tmp_path: Path) -> None:
+    graph = sn.Graph(lambda x, params: sn.reduce(x, "mean"), inputs=sn.Spec(3, "float32"))
+    stepnet_onnx.save(graph, tmp_path / "m.onnx", lengths=True)
+    with pytest.raises(ModelError, match=r"numbers the sequences or the steps .* a mask of lengths"):
+        stepnet_onnx.load(tmp_path / "m.onnx")
+
+
 def test_wrong_arguments(tmp_path: Path) -> None:
     graph = sn.Graph(lambda x, params: x * 2)
     with pytest.raises(InputError, match="the inputs are not known yet"):

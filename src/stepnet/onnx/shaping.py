@@ -342,6 +342,8 @@ def constant_of_shape(call: Call) -> Placed:
 def range_(call: Call) -> Placed:
     """Range of known numbers."""
     begin, end, step = (call.operand(place).array.item() for place in range(3))
+    if any(isinstance(number, Size) for number in (begin, end, step)):
+        raise ModelError("it numbers the sequences or the steps of a padded batch, as a mask of lengths does")
     check_room([int(abs((end - begin) / step))])
     return constant(np.arange(begin, end, step))
 
