@@ -28,7 +28,7 @@ NAMES = {
     "stepnet.keras": """
         Bidirectional GRU LSTM RNN SimpleRNN StackedRNNCells TimeDistributed accelerate counters report
     """,
-    "stepnet.onnx": "Backend Prepared load",
+    "stepnet.onnx": "Backend Prepared load save",
     "stepnet.paddle": "load",
     "stepnet.torch": "GRU GRUCell LSTM LSTMCell RNN RNNCell Recurrence accelerate graph ready trace",
 }

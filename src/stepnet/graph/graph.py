@@ -1,10 +1,12 @@
 """A model as a value: `Graph`."""
 
 from functools import partial
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from stepnet.engines import checked_engine
-from stepnet.graph.programs import GraphPrograms
+from stepnet.graph.programs import GraphProgram, GraphPrograms
 from stepnet.graph.trace import Model
 from stepnet.net.ir import Net
 from stepnet.plan.schedule import Schedule
@@ -12,8 +14,8 @@ from stepnet.rnn.declared import parameter, same_parameters
 from stepnet.rnn.explain import explain
 from stepnet.rnn.program import Asked
 from stepnet.trace.step import specs
-from stepnet.values.arguments import function
-from stepnet.values.structure import skeleton, transform
+from stepnet.values.arguments import flag, function
+from stepnet.values.structure import named_leaves, skeleton, transform
 
 
 class Graph:
@@ -59,14 +61,19 @@ class Graph:
         self._programs = GraphPrograms(model, self.params, self.inputs, self.statics)
 
     @property
+    def program(self) -> GraphProgram:
+        """The program for the latest kind of inputs: the net, the structure of its outputs, parameters."""
+        return self._programs.program
+
+    @property
     def net(self) -> Net:
         """The net, as traced for the latest kind of inputs."""
-        return self._programs.program.traced.net
+        return self.program.traced.net
 
     @property
     def schedule(self) -> Schedule:
         """The parts that run one after the other."""
-        return self._programs.program.schedule
+        return self.program.schedule
 
     def __call__(
         self,
@@ -106,6 +113,31 @@ class Graph:
             InputError: Before the inputs are known.
         """
         return explain(self.schedule, checked_engine(engine))
+
+    def draw(self, path: str | Path | None = None, engine: Asked = "auto", *, force: bool = False) -> str:
+        """A drawing of the graph as text, or written as a picture.
+
+        There is a box for each part that runs, with its cell if it is a known one, what else it does, and its
+        engine; and the values between them with the sizes of one element.
+
+        Args:
+            path: A file to write, an .svg image or an .html page.
+            engine: An engine, or several in order of preference.
+            force: Whether to replace an existing file.
+
+        Returns:
+            The drawing as text.
+
+        Raises:
+            InputError: For a path of another kind, and before the inputs are known.
+            FileError: If the file exists, unless `force`, or cannot be written.
+        """
+        names = [name or "output" for name, _ in named_leaves(self.program.traced.output)]
+        drawing: Any = import_module("stepnet.graph.svg")  # by name: it takes time, and few calls draw
+        made = drawing.picture(self.net, self.schedule, names, checked_engine(engine))
+        if path is not None:
+            drawing.write(made, Path(path), flag(force, "force"))
+        return str(made)
 
     def with_params(self, params: Any) -> "Graph":
         """The same model with other parameters. Nothing is traced, planned or compiled again.

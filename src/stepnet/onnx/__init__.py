@@ -1,9 +1,10 @@
-"""ONNX models as graphs: `load`, and `Backend`, with which ONNX's own tools run them."""
+"""ONNX: `load` makes a graph of a model, `save` a model of a graph, and `Backend` is for ONNX's own tools."""
 
 from stepnet.onnx.backend import Backend, Prepared
 from stepnet.onnx.loading import load
+from stepnet.onnx.saving import save
 
-__all__ = ["Backend", "Prepared", "load"]
+__all__ = ["Backend", "Prepared", "load", "save"]
 
 
 def __dir__() -> list[str]:

@@ -1,6 +1,6 @@
 """Writes an ONNX model that runs recurrent layers one after another."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.errors import FileError, InputError
-from stepnet.files.onnx.node import FLAGS, GATES, LIMIT, STATES, OnnxNode, filled, misfit
-from stepnet.files.onnx.tensor import Array, Proto
-from stepnet.files.paths import library, new_file
-
-OPSET, IR = 17, 8  # every onnxruntime since 1.13 runs these
-GRAPH, INITIALIZER, RAW_DATA = 7, 5, 9  # fields of ModelProto, GraphProto and TensorProto
+from stepnet.errors import InputError
+from stepnet.files.onnx.drawing import Drawing
+from stepnet.files.onnx.node import FLAGS, GATES, STATES, OnnxNode, filled, misfit
+from stepnet.files.onnx.tensor import Proto
+from stepnet.files.paths import library
 
 
 def write(
@@ -37,10 +35,8 @@ def write(
     onnx = library("onnx", "an .onnx file", "onnx")
     layers = [checked(layer) for layer in layers]
     dtype = together(layers)
-    if sum(array.nbytes for layer in layers for array in layer.arrays.values()) > LIMIT - (1 << 20):
-        raise FileError(f"{path}: these weights are more than the 2 GiB that an ONNX file holds")
     helper, kind = onnx.helper, onnx.helper.np_dtype_to_tensor_dtype(dtype)
-    drawn = Drawing(onnx)
+    drawn = LayerDrawing(onnx)
     x = drawn.node("Transpose", ["input"], "input_by_time", perm=[1, 0, 2])
     outputs: list[Proto] = []
     for index, layer in enumerate(layers):
@@ -55,63 +51,11 @@ def write(
         inputs.append(helper.make_tensor_value_info("lengths", onnx.TensorProto.INT32, ["batch"]))
     shape = ["batch", width] if last_only else ["batch", "time", width]
     outputs.insert(0, helper.make_tensor_value_info(x, kind, shape))
-    graph = helper.make_graph(drawn.nodes, "stepnet", inputs, outputs)
-    opsets = [helper.make_opsetid("", OPSET)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=IR, producer_name="stepnet")
-    with new_file(path, force) as partial, partial.open("wb") as file:
-        file.writelines(pieces(model, drawn.constants))
+    drawn.write(path, inputs, outputs, force)
 
 
-def pieces(model: Proto, constants: Sequence[tuple[Proto, Array]]) -> Iterator[bytes | memoryview]:
-    """The bytes of a model with its initializers, whose numbers are not copied.
-
-    Protobuf would copy them four times. Source: https://protobuf.dev/programming-guides/encoding
-    """
-    graph = model.graph.SerializeToString()
-    model.ClearField("graph")
-    heads: list[bytes] = []
-    for tensor, array in constants:
-        head = tensor.SerializeToString() + length_of(RAW_DATA, array.nbytes)
-        heads.append(length_of(INITIALIZER, len(head) + array.nbytes) + head)
-    numbers = sum(array.nbytes for _, array in constants)
-    yield model.SerializeToString() + length_of(GRAPH, len(graph) + sum(map(len, heads)) + numbers) + graph
-    for head, (_, array) in zip(heads, constants, strict=True):
-        yield head
-        yield array.reshape(-1).view(np.uint8).data
-
-
-def length_of(field: int, length: int) -> bytes:
-    """The bytes before those of a field: its number, and its length as a varint."""
-    head = bytes([field << 3 | 2])
-    while length > 127:
-        head += bytes([length & 127 | 128])
-        length >>= 7
-    return head + bytes([length])
-
-
-class Drawing:
-    """The nodes of a graph that is being built, and its initializers, each with its numbers."""
-
-    def __init__(self, onnx: Any) -> None:
-        self.onnx = onnx
-        self.nodes: list[Proto] = []
-        self.constants: list[tuple[Proto, Array]] = []
-
-    def node(self, op: str, inputs: list[str], output: str, **attributes: Any) -> str:
-        """Adds a node; gives its output."""
-        self.nodes.append(self.onnx.helper.make_node(op, inputs, [output], f"{output}_{op}", **attributes))
-        return output
-
-    def sizes(self, name: str, *sizes: int) -> str:
-        """Adds a constant of whole numbers; gives its name."""
-        return self.node("Constant", [], name, value_ints=sizes)
-
-    def constant(self, name: str, array: Array) -> str:
-        """Adds an initializer; gives its name."""
-        array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-        kind = self.onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-        self.constants.append((self.onnx.TensorProto(name=name, data_type=kind, dims=array.shape), array))
-        return name
+class LayerDrawing(Drawing):
+    """Layers that are being drawn, one after another."""
 
     def layer(self, layer: OnnxNode, index: int, x: str, lengths: str, form: "Form") -> tuple[str, list[str]]:
         """Adds a layer on x [time, batch, features]; gives its output in that form, and the names of its
@@ -122,14 +66,10 @@ class Drawing:
         for slot in STATES:
             if slot in arrays:
                 arrays[slot] = self.for_each_sequence(arrays[slot])
-        inputs = [x, arrays["W"], arrays["R"], arrays.get("B", ""), lengths, arrays.get("initial_h", "")]
-        states = [f"final_h_{index}"]
-        if layer.op == "LSTM":
-            inputs += [arrays.get("initial_c", ""), arrays.get("P", "")]
-            states.append(f"final_c_{index}")
+        states = [f"final_h_{index}"] + ([f"final_c_{index}"] if layer.op == "LSTM" else [])
         y = "" if form is LAST else f"{name}.Y"
-        attributes = attributes_of(layer.op, layer.attributes)
-        self.nodes.append(self.onnx.helper.make_node(layer.op, inputs, [y, *states], name, **attributes))
+        inputs = {**arrays, "X": x, "sequence_lens": lengths}
+        self.recurrent(layer.op, inputs, [y, *states], name, **attributes_of(layer.op, layer.attributes))
         moved = self.node("Transpose", [y or states[0]], f"{name}.Y{form.suffix}", perm=form.order)
         shape = self.sizes(f"{name}.shape", *[0] * (len(form.order) - 2), outputs_of(layer))
         output = f"{name}.output" if form is BETWEEN else "output"

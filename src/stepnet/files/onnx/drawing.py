@@ -1,0 +1,89 @@
+"""Draws the graph of an ONNX model node by node, and writes it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stepnet.errors import FileError
+from stepnet.files.onnx.node import INPUTS, LIMIT
+from stepnet.files.onnx.tensor import Array, Proto
+from stepnet.files.paths import new_file
+
+OPSET, IR = 17, 8  # every onnxruntime since 1.13 runs these
+GRAPH, INITIALIZER, RAW_DATA = 7, 5, 9  # fields of ModelProto, GraphProto and TensorProto
+
+
+class Drawing:
+    """The nodes of a graph that is being built, and its initializers, each with its numbers."""
+
+    def __init__(self, onnx: Any) -> None:
+        self.onnx = onnx
+        self.nodes: list[Proto] = []
+        self.constants: list[tuple[Proto, Array]] = []
+
+    def node(self, op: str, inputs: list[str], output: str, **attributes: Any) -> str:
+        """Adds a node; gives its output."""
+        self.nodes.append(self.onnx.helper.make_node(op, inputs, [output], f"{output}_{op}", **attributes))
+        return output
+
+    def sizes(self, name: str, *sizes: int) -> str:
+        """Adds a constant of whole numbers; gives its name."""
+        return self.node("Constant", [], name, value_ints=sizes)
+
+    def constant(self, name: str, array: Array) -> str:
+        """Adds an initializer; gives its name."""
+        array = np.asarray(array, array.dtype.newbyteorder("<"), order="C")
+        kind = self.onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+        self.constants.append((self.onnx.TensorProto(name=name, data_type=kind, dims=array.shape), array))
+        return name
+
+    def recurrent(
+        self, op: str, inputs: Mapping[str, str], outputs: Sequence[str], name: str, **attributes: Any
+    ) -> None:
+        """Adds an RNN, GRU or LSTM; inputs: by ONNX's names, as far as it has them."""
+        operands = [inputs.get(slot, "") for slot in INPUTS[op]]
+        self.nodes.append(self.onnx.helper.make_node(op, operands, outputs, name, **attributes))
+
+    def write(
+        self, path: str | Path, inputs: Sequence[Proto], outputs: Sequence[Proto], force: bool = False
+    ) -> None:
+        """Writes the model of the graph; raises `FileError` for more than 2 GiB, and if `path` exists, unless
+        `force`.
+        """
+        if sum(array.nbytes for _, array in self.constants) > LIMIT - (1 << 20):
+            raise FileError(f"{path}: these weights are more than the 2 GiB that an ONNX file holds")
+        helper = self.onnx.helper
+        graph = helper.make_graph(self.nodes, "stepnet", inputs, outputs)
+        opsets = [helper.make_opsetid("", OPSET)]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=IR, producer_name="stepnet")
+        with new_file(path, force) as partial, partial.open("wb") as file:
+            file.writelines(pieces(model, self.constants))
+
+
+def pieces(model: Proto, constants: Sequence[tuple[Proto, Array]]) -> Iterator[bytes | memoryview]:
+    """The bytes of a model with its initializers, whose numbers are not copied.
+
+    Protobuf would copy them four times. Source: https://protobuf.dev/programming-guides/encoding
+    """
+    graph = model.graph.SerializeToString()
+    model.ClearField("graph")
+    heads: list[bytes] = []
+    for tensor, array in constants:
+        head = tensor.SerializeToString() + length_of(RAW_DATA, array.nbytes)
+        heads.append(length_of(INITIALIZER, len(head) + array.nbytes) + head)
+    numbers = sum(array.nbytes for _, array in constants)
+    yield model.SerializeToString() + length_of(GRAPH, len(graph) + sum(map(len, heads)) + numbers) + graph
+    for head, (_, array) in zip(heads, constants, strict=True):
+        yield head
+        yield array.reshape(-1).view(np.uint8).data
+
+
+def length_of(field: int, length: int) -> bytes:
+    """The bytes before those of a field: its number, and its length as a varint."""
+    head = bytes([field << 3 | 2])
+    while length > 127:
+        head += bytes([length & 127 | 128])
+        length >>= 7
+    return head + bytes([length])

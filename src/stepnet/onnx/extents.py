@@ -1,0 +1,98 @@
+"""Values of each sequence and of each step: `expand` and `reduce` as operators of ONNX.
+
+    reduce sum     ReduceSum over time           with lengths: of what is zero behind a sequence's end
+    reduce last    the last step by Gather       with lengths: the sum of what is zero at all other steps
+    expand         Expand to [time, batch, ...]
+
+A sequence without steps has zeros, as in stepnet; without lengths there is none.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from stepnet.errors import ModelError
+from stepnet.net.types import STEPS
+from stepnet.onnx.operators import Call, Rule
+from stepnet.onnx.scope import Value
+
+FIRST = np.array([0], np.int64)
+
+
+def expand(call: Call) -> Value:
+    """A value for each entry of a deeper extent, or at the first or last one alone."""
+    made = call.scope.expanded(call.x, call.type.extent)
+    how = call.node.attributes.get("how")
+    if how is not None and call.type.extent != STEPS:
+        raise ModelError("it goes to one sequence of all, which an ONNX model does not know")
+    return made if how is None else call.scope.masked(made, how)
+
+
+def reduce(call: Call) -> Value:
+    """One value for each sequence."""
+    how = call.attribute("how")
+    if call.x.type.extent != STEPS:
+        raise ModelError(f"a {how} over all sequences is no value of one sequence")
+    if call.type.dtype != "bool":
+        return REDUCTIONS[how](call)
+    numbers = replace(call.type, dtype="int32")  # ONNX reduces no truth values
+    inner = replace(call.node, types=(numbers,))
+    made = REDUCTIONS[how](Call(call.scope, inner, (call.scope.typed(call.x, "int32"),)))
+    return call.scope.typed(made, "bool")
+
+
+def total(call: Call) -> Value:
+    """The sum over the steps."""
+    x = call.scope.masked(call.x, "steps") if call.scope.lengths else call.x
+    return call.result("ReduceSum", x, FIRST, keepdims=0)
+
+
+def mean(call: Call) -> Value:
+    """The mean over the steps."""
+    scope, dtype = call.scope, call.type.dtype
+    if not scope.lengths:
+        return call.result("ReduceMean", call.x, axes=[0], keepdims=0)
+    most = scope.shared("at least one", "Max", scope.counts, np.array(1))
+    count = scope.shared(("count", dtype), "Cast", most, to=scope.kind(dtype))
+    if call.x.rank:
+        axes = 1 + np.arange(call.x.rank)
+        count = scope.shared(("count", dtype, call.x.rank), "Unsqueeze", count, axes)
+    return call.result("Div", total(call), count)
+
+
+def largest(call: Call) -> Value:
+    """The largest over the steps."""
+    if not call.scope.lengths:
+        return call.result("ReduceMax", call.x, axes=[0], keepdims=0)
+    dtype = np.dtype(call.type.dtype)
+    lowest = -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
+    made = call.result("ReduceMax", call.scope.masked(call.x, "steps", lowest), axes=[0], keepdims=0)
+    return call.scope.masked(made, "rows")
+
+
+def end(how: str) -> Rule:
+    """The rule of the first or the last step."""
+
+    def rule(call: Call) -> Value:
+        scope = call.scope
+        if not scope.lengths:
+            return call.result("Gather", call.x, np.array(0 if how == "first" else -1), axis=0)
+        if how == "first":
+            return scope.masked(call.result("Gather", call.x, np.array(0), axis=0), "rows")
+        return call.result("ReduceSum", scope.masked(call.x, "last"), FIRST, keepdims=0)
+
+    return rule
+
+
+REDUCTIONS: Mapping[str, Rule] = {
+    "sum": total,
+    "mean": mean,
+    "max": largest,
+    "first": end("first"),
+    "last": end("last"),
+}
+
+
+EXTENTS: Mapping[str, Rule] = {"expand": expand, "reduce": reduce}
+"""The rule of each operation across extents."""

@@ -1,0 +1,72 @@
+"""A net written into a graph of ONNX: each node by the table that has its operation.
+
+What is computed from parameters alone is computed now, once, and is a constant of the model.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from stepnet.errors import ModelError
+from stepnet.net.interpret import evaluated
+from stepnet.net.ir import Net, Node, ancestors
+from stepnet.net.types import CONST, Extent
+from stepnet.onnx.extents import EXTENTS
+from stepnet.onnx.operators import OPERATORS, Call, Rule
+from stepnet.onnx.scope import Scope, Value
+
+NodeRule = Callable[[Scope, Node, Sequence[Value]], list[Value]]
+"""The rule of an operation of several results."""
+NONE: Mapping[str, NodeRule] = {}
+RULES: Mapping[str, Rule] = {**OPERATORS, **EXTENTS}
+
+
+def refused(node: Node, reason: str) -> ModelError:
+    """The error for an operation that cannot be written, with the user's line."""
+    line = f"\n  at {node.source}" if node.source else ""
+    return ModelError(f"{node.operation} cannot be written as ONNX: {reason}{line}")
+
+
+def check_extents(net: Net, known: Sequence[Extent]) -> None:
+    """Raises `ModelError` for values of sequences inside sequences."""
+    for node in net.nodes:
+        if any(type_.extent not in known for type_ in node.types):
+            raise refused(node, f"it gives {', '.join(map(str, node.types))}: ONNX has no nested sequences")
+
+
+def constants(net: Net, inputs: Mapping[int, Value]) -> dict[int, Value]:
+    """The values that are computed from constants alone, by their numbers."""
+    known = {number: value.known for number, value in inputs.items() if value.type.extent == CONST}
+    for number, node in enumerate(net.nodes):
+        fixed = node.operation not in ("input", "recur", "result") and node.types[0].extent == CONST
+        if fixed and all(operand in known for operand in node.inputs):
+            known |= {number: evaluated(net, {o: known[o] for o in node.inputs}, [number])[number]}
+    return {number: Value(net.nodes[number].types[0], array=array) for number, array in known.items()}
+
+
+def written(
+    scope: Scope, net: Net, inputs: Mapping[int, Value], rules: Mapping[str, NodeRule] = NONE
+) -> list[Value]:
+    """The results of a net, whose nodes are added to a scope.
+
+    inputs: the values of the net's inputs, by number, and of other nodes that are known. rules: those of
+    further operations. Raises `ModelError` for an operation that ONNX does not have.
+    """
+    values: dict[int, list[Value]] = {number: [value] for number, value in inputs.items()}
+    values |= {number: [value] for number, value in constants(net, inputs).items()}
+    needed = ancestors(net.nodes, net.results)
+    for number, node in enumerate(net.nodes):
+        if number in values or number not in needed:
+            continue
+        if node.operation == "result":
+            values[number] = [values[node.inputs[0]][node.attributes["of"]]]
+            continue
+        operands = tuple(values[operand][0] for operand in node.inputs)
+        try:
+            if node.operation in rules:
+                values[number] = rules[node.operation](scope, node, operands)
+            elif node.operation in RULES:
+                values[number] = [RULES[node.operation](Call(scope, node, operands))]
+            else:
+                raise ModelError("there is no operator for it")
+        except ModelError as error:
+            raise error if "cannot be written" in str(error) else refused(node, str(error)) from None
+    return [values[number][0] for number in net.results]

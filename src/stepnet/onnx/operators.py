@@ -1,0 +1,325 @@
+"""ONNX's operators for the operations of nets: a table with a row per operation.
+
+Axes of features are counted from the end, so a row is the same for values of a sequence and of a step.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from stepnet.net.ir import Node
+from stepnet.net.types import Type
+from stepnet.onnx.scope import Scope, Value
+
+Array = np.ndarray
+LEAST = np.iinfo(np.int64).min
+
+
+@dataclass(frozen=True)
+class Call:
+    """An operation to be written: where, its node, and its operands."""
+
+    scope: Scope
+    node: Node
+    operands: tuple[Value, ...]
+
+    @property
+    def x(self) -> Value:
+        """The first operand."""
+        return self.operands[0]
+
+    @property
+    def type(self) -> Type:
+        """The type of the result."""
+        return self.node.type
+
+    def attribute(self, name: str) -> Any:
+        """An attribute of the operation."""
+        return self.node.attributes[name]
+
+    def result(self, op: str, *inputs: Value | str | Array, **attributes: Any) -> Value:
+        """The result as what an operator gives."""
+        return self.scope.apply(op, self.type, *inputs, **attributes)
+
+    def axis(self, axis: int) -> int:
+        """The number of an axis of the first operand's features, counted from the front."""
+        return axis + self.x.lead + self.x.rank
+
+    def joint(self, dtype: str, operands: Sequence[Value] | None = None) -> list[Value]:
+        """The operands in a dtype, with features of one rank, so that they are broadcast as in a net."""
+        chosen = self.operands if operands is None else operands
+        rank = len(self.type.shape)
+        return [self.scope.with_rank(self.scope.typed(value, dtype), rank) for value in chosen]
+
+
+Rule = Callable[[Call], Value]
+
+
+# ---- single numbers ----------------------------------------------------------------------------------------
+
+
+def arithmetic(op: str) -> Rule:
+    """The rule of an operator that computes in the dtype of its result; booleans are 0 and 1."""
+
+    def rule(call: Call) -> Value:
+        dtype = "int32" if call.type.dtype == "bool" else call.type.dtype
+        made = call.scope.apply(op, replace(call.type, dtype=dtype), *call.joint(dtype))
+        return call.scope.typed(made, call.type.dtype)
+
+    return rule
+
+
+def comparison(op: str, negated: bool = False) -> Rule:
+    """The rule of an operator that compares."""
+
+    def rule(call: Call) -> Value:
+        dtype = np.result_type(*(value.type.dtype for value in call.operands)).name
+        made = call.result(op, *call.joint("int32" if dtype == "bool" else dtype))
+        return call.result("Not", made) if negated else made
+
+    return rule
+
+
+def logical(op: str) -> Rule:
+    """The rule of an operator on truth values."""
+    return lambda call: call.result(op, *call.joint("bool"))
+
+
+def where(call: Call) -> Value:
+    """A choice between two values."""
+    condition, *values = call.operands
+    (chosen,) = call.joint("bool", [condition])
+    made = call.scope.chosen(chosen, *call.joint(call.type.dtype, values))
+    return replace(made, type=call.type)
+
+
+def composed(function: Callable[..., str]) -> Rule:
+    """The rule of an operation that several operators compute: function(op, *operands), in the result's
+    dtype.
+    """
+
+    def rule(call: Call) -> Value:
+        def number(value: float) -> Array:
+            return np.asarray(value, call.type.dtype)
+
+        return Value(call.type, function(call.scope.node, number, *call.joint(call.type.dtype)))
+
+    return rule
+
+
+def expm1(op: Any, number: Any, x: Value) -> str:
+    """exp(x) - 1 = tanh(x / 2) (exp(x) + 1), which loses no digits near 0."""
+    return op("Mul", op("Tanh", op("Mul", x, number(0.5))), op("Add", op("Exp", x), number(1)))
+
+
+def log1p(op: Any, number: Any, x: Value) -> str:
+    """log(u) x / (u - 1) with u = 1 + x, which loses no digits near 0.
+
+    Source: W. Kahan; D. Goldberg, "What every computer scientist should know about floating-point
+    arithmetic", ACM Computing Surveys 23 (1991), theorem 4.
+    """
+    u = op("Add", x, number(1))
+    log = op("Log", u)
+    near = op("Mul", log, op("Div", x, op("Sub", u, number(1))))
+    made = op("Where", op("Less", x, number(1)), near, log)
+    return op("Where", op("Equal", u, number(1)), x, made)
+
+
+def remainder(op: Any, number: Any, x: Value, y: Value) -> str:
+    """The remainder with the sign of the divisor."""
+    if not x.type.is_float:
+        return op("Mod", x, y)
+    made = op("Mod", x, y, fmod=1)
+    differs = op("Xor", op("Less", made, number(0)), op("Less", y, number(0)))
+    wrong = op("And", differs, op("Not", op("Equal", made, number(0))))
+    return op("Where", wrong, op("Add", made, y), made)
+
+
+def floor_divide(op: Any, number: Any, x: Value, y: Value) -> str:
+    """The quotient rounded down."""
+    whole = op("Div", op("Sub", x, remainder(op, number, x, y)), y)
+    return op("Round", whole) if x.type.is_float else whole
+
+
+def power(call: Call) -> Value:
+    """A constant power."""
+    dtype = call.type.dtype
+    return call.result("Pow", *call.joint(dtype), np.asarray(call.attribute("exponent"), dtype))
+
+
+def cast(call: Call) -> Value:
+    """Another dtype."""
+    return call.scope.typed(call.x, call.type.dtype)
+
+
+# ---- numbers moved within an element -----------------------------------------------------------------------
+
+
+def slice_(call: Call) -> Value:
+    """A slice of each feature; a stop of -1 is before the first."""
+    slices = [(axis, *part) for axis, part in enumerate(call.attribute("slices"))]
+    sizes = call.x.type.shape
+    parts = [part for part in slices if part[1:] != (0, sizes[part[0]], 1)]
+    if not parts:
+        return call.x
+    axes, starts, stops, steps = np.array(parts, np.int64).T
+    stops = np.where(stops < 0, LEAST, stops)
+    return call.result("Slice", call.x, starts, stops, axes + call.x.lead, steps)
+
+
+def reshape(call: Call) -> Value:
+    """Features in another shape."""
+    return call.scope.shaped(call.x, call.type.shape)
+
+
+def transpose(call: Call) -> Value:
+    """Features in another order."""
+    lead = call.x.lead
+    return call.result(
+        "Transpose", call.x, perm=[*range(lead), *(lead + axis for axis in call.attribute("order"))]
+    )
+
+
+def broadcast(call: Call) -> Value:
+    """Features repeated."""
+    x = call.scope.with_rank(call.x, len(call.type.shape))
+    if x.type.shape == call.type.shape:
+        return x
+    return call.result("Expand", x, np.array([1] * x.lead + [*call.type.shape], np.int64))
+
+
+def take(call: Call) -> Value:
+    """The features at constant places."""
+    places = np.array(call.attribute("indices"), np.int64)
+    return call.result("Gather", call.x, places, axis=call.axis(call.attribute("axis")))
+
+
+def concatenate(call: Call) -> Value:
+    """Features side by side."""
+    values = [call.scope.typed(value, call.type.dtype) for value in call.operands]
+    return call.result("Concat", *values, axis=call.axis(call.attribute("axis")))
+
+
+# ---- over features -----------------------------------------------------------------------------------------
+
+
+def over_features(op: str, axes_are: str) -> Rule:
+    """The rule of a reduction. axes_are: an "input" or an "attribute" of the operator."""
+
+    def rule(call: Call) -> Value:
+        dtype = "int32" if call.type.dtype == "bool" else call.type.dtype
+        x, axes = call.scope.typed(call.x, dtype), [call.axis(axis) for axis in call.attribute("axes")]
+        type_ = replace(call.type, dtype=dtype)
+        if axes_are == "input":
+            made = call.scope.apply(op, type_, x, np.array(axes, np.int64), keepdims=0)
+        else:
+            made = call.scope.apply(op, type_, x, axes=axes, keepdims=0)
+        return call.scope.typed(made, call.type.dtype)
+
+    return rule
+
+
+def argmax(call: Call) -> Value:
+    """The place of the largest."""
+    dtype = "int32" if call.x.type.dtype == "bool" else call.x.type.dtype
+    (axis,) = call.attribute("axes")
+    return call.result("ArgMax", call.scope.typed(call.x, dtype), axis=call.axis(axis), keepdims=0)
+
+
+def cumsum(call: Call) -> Value:
+    """The sum of each number and all before it."""
+    x = call.scope.typed(call.x, call.type.dtype)
+    return call.result("CumSum", x, np.array(call.axis(call.attribute("axis"))))
+
+
+def cumprod(call: Call) -> Value:
+    """The product of each number and all before it, in logarithmic steps: ONNX has no operator for it."""
+    scope, x, axis = call.scope, call.scope.typed(call.x, call.type.dtype), call.axis(call.attribute("axis"))
+    name, shift = scope.name(x), 1
+    while shift < x.type.shape[axis - x.lead]:
+        pads = np.zeros((2, x.lead + x.rank), np.int64)
+        pads[:, axis] = shift, -shift
+        moved = scope.node("Pad", name, pads.ravel(), np.ones((), call.type.dtype))
+        name, shift = scope.node("Mul", name, moved), 2 * shift
+    return Value(call.type, name)
+
+
+# ---- products ----------------------------------------------------------------------------------------------
+
+
+def matmul(call: Call) -> Value:
+    """The product with a parameter."""
+    return call.result("MatMul", *(call.scope.typed(value, call.type.dtype) for value in call.operands))
+
+
+def gather(call: Call) -> Value:
+    """The rows of a parameter."""
+    return call.result("Gather", *call.operands, axis=0)
+
+
+def same(call: Call) -> Value:
+    """The operand itself."""
+    return call.x
+
+
+OPERATORS: Mapping[str, Rule] = {
+    "add": arithmetic("Add"),
+    "subtract": arithmetic("Sub"),
+    "multiply": arithmetic("Mul"),
+    "divide": arithmetic("Div"),
+    "floor_divide": composed(floor_divide),
+    "remainder": composed(remainder),
+    "minimum": arithmetic("Min"),
+    "maximum": arithmetic("Max"),
+    "equal": comparison("Equal"),
+    "not_equal": comparison("Equal", negated=True),
+    "less": comparison("Less"),
+    "less_equal": comparison("LessOrEqual"),
+    "greater": comparison("Greater"),
+    "greater_equal": comparison("GreaterOrEqual"),
+    "logical_and": logical("And"),
+    "logical_or": logical("Or"),
+    "logical_xor": logical("Xor"),
+    "logical_not": logical("Not"),
+    "where": where,
+    "negative": arithmetic("Neg"),
+    "absolute": arithmetic("Abs"),
+    "sign": arithmetic("Sign"),
+    "floor": arithmetic("Floor"),
+    "ceil": arithmetic("Ceil"),
+    "rint": arithmetic("Round"),
+    "sqrt": arithmetic("Sqrt"),
+    "exp": arithmetic("Exp"),
+    "expm1": composed(expm1),
+    "log": arithmetic("Log"),
+    "log1p": composed(log1p),
+    "sin": arithmetic("Sin"),
+    "cos": arithmetic("Cos"),
+    "tan": arithmetic("Tan"),
+    "arctan": arithmetic("Atan"),
+    "sinh": arithmetic("Sinh"),
+    "cosh": arithmetic("Cosh"),
+    "tanh": arithmetic("Tanh"),
+    "sigmoid": arithmetic("Sigmoid"),
+    "erf": arithmetic("Erf"),
+    "power": power,
+    "cast": cast,
+    "detach": same,
+    "slice": slice_,
+    "reshape": reshape,
+    "transpose": transpose,
+    "broadcast": broadcast,
+    "take": take,
+    "concatenate": concatenate,
+    "sum": over_features("ReduceSum", "input"),
+    "max": over_features("ReduceMax", "attribute"),
+    "min": over_features("ReduceMin", "attribute"),
+    "argmax": argmax,
+    "cumsum": cumsum,
+    "cumprod": cumprod,
+    "matmul": matmul,
+    "gather": gather,
+}
+"""The rule of each operation that is one of ONNX's, or several; those across extents are in `extents.py`."""

@@ -1,0 +1,194 @@
+"""Recurrences as operators of ONNX: GRU, LSTM and RNN where the step computes one, Scan otherwise.
+
+    recur(x, h0; GRU's equations)   -->   GRU(X, W, R, B, sequence_lens, initial_h)
+    recur(x, h0; any other body)    -->   Scan(h0, is_step, x; body)
+
+With lengths, a body keeps the memory at steps behind a sequence's end: forwards from there on, backwards
+until the sequence's own last step.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stepnet.errors import ConversionError
+from stepnet.files.model import Module
+from stepnet.files.onnx.modules import nodes_of
+from stepnet.files.onnx.node import OnnxNode
+from stepnet.files.onnx.write import attributes_of, checked
+from stepnet.layout.convert import convert
+from stepnet.layout.records.stepnet import record
+from stepnet.layout.semantics import Semantics
+from stepnet.net.ir import Node, Recur
+from stepnet.net.types import CONST, ROWS, Type
+from stepnet.onnx.nets import check_extents, written
+from stepnet.onnx.scope import BATCH, Scope, Value
+from stepnet.plan.recognise import Recognised, check, recognise
+
+Array = np.ndarray
+FURTHER = {"p": "p[g:ifo h]", "P": "P[h y]"}
+RUN = {"float32"}
+"""The dtypes in which onnxruntime runs recurrent operators; in others it runs Scans."""
+
+
+def recurrence(scope: Scope, node: Node, operands: Sequence[Value]) -> list[Value]:
+    """The outputs and last memories of a recurrence."""
+    known = recognise(node)
+    if isinstance(known, Recognised) and (layer := layer_of(scope, known, node, operands)) is not None:
+        check(known)
+        return recurrent(scope, known, layer, node, operands)
+    return scan(scope, node, operands)
+
+
+# ---- known cells -------------------------------------------------------------------------------------------
+
+
+def layer_of(scope: Scope, known: Recognised, node: Node, operands: Sequence[Value]) -> OnnxNode | None:
+    """ONNX's operator for a recognised cell with its arrays; None where it has none that computes it."""
+    given = node.recur.operands_by_kind(operands)
+    dtypes = {value.type.dtype for value in (*given.memories, *(given.sequences[p] for p in known.sequences))}
+    if {*known.outputs} - {"h"} or not known.inputs or dtypes != RUN:
+        return None
+    statics = [np.zeros(0) if value.array is None else value.array for value in given.others]
+    semantics, arrays = as_gate_arrays(known, known.arrays(statics))
+    further = {name: FURTHER[name] for name in arrays if name in FURTHER}
+    ours = record("recurrence", semantics.cell, semantics.changed(), further)
+    try:
+        made = convert(arrays, ours, f"onnx.{semantics.cell}")
+    except ConversionError:  # such as for a projection: the equations are written instead
+        return None
+    fields, name = made.report.open_fields, scope.fresh(semantics.cell)
+    module = Module(name, (made.report.target,), made.arrays, semantics=fields, reverse=node.recur.reverse)
+    return checked(nodes_of(module, Path(name))[0])
+
+
+def as_gate_arrays(known: Recognised, arrays: dict[str, Array]) -> tuple[Semantics, dict[str, Array]]:
+    """The function and the arrays of a cell with a W, both biases, and every gate of its own.
+
+    A minimal gated unit is a GRU whose gates are equal; the arrays of a coupled LSTM have all four gates.
+    """
+    none = np.zeros_like(arrays["R"][0])
+    arrays = {"b": none, "d": none, **arrays}
+    if known.projected is not None:
+        arrays = {**arrays, "W": np.eye(known.inputs, dtype=arrays["R"].dtype)[:, known.projected]}
+    if known.cell == "mgu":
+        pairs = {name: np.split(array, 2, axis=-1) for name, array in arrays.items()}
+        joined = {name: np.concatenate([f, f, n], axis=-1) for name, (f, n) in pairs.items()}
+        return replace(known.semantics, cell="gru"), joined
+    return replace(known.semantics, coupled=False), arrays
+
+
+def recurrent(
+    scope: Scope, known: Recognised, layer: OnnxNode, node: Node, operands: Sequence[Value]
+) -> list[Value]:
+    """A recurrent operator's outputs and last memories."""
+    given = node.recur.operands_by_kind(operands)
+    slots = {"h": known.h} | ({} if known.c is None else {"c": known.c})
+    inputs = {"X": side_by_side(scope, [given.sequences[place] for place in known.sequences])}
+    inputs |= {name: scope.name(array) for name, array in layer.arrays.items()}
+    if scope.lengths:
+        inputs["sequence_lens"] = scope.lengths
+    for slot, place in slots.items():
+        begin = given.memories[place]
+        if begin.array is not None and not begin.array.any():
+            continue
+        inputs[f"initial_{slot}"] = scope.node("Unsqueeze", begin, np.array([0]))
+    outputs = [scope.fresh(f"{layer.name}.{name}") for name in ("Y", *(f"Y_{slot}" for slot in slots))]
+    attributes = attributes_of(layer.op, layer.attributes)
+    scope.drawing.recurrent(layer.op, inputs, outputs, layer.name, **attributes)
+    results = node.recur.results_by_kind(node.types)
+    made = [scope.node("Squeeze", outputs[0], np.array([1]))] * len(results.outputs)
+    final = dict.fromkeys(range(len(results.memories)), "")
+    for name, place in zip(outputs[1:], slots.values(), strict=True):
+        final[place] = scope.node("Squeeze", name, np.array([0]))
+    every = [*zip(made, results.outputs, strict=True), *zip(final.values(), results.memories, strict=True)]
+    return [fitted(scope, name, type_, given.memories[known.h].type) for name, type_ in every]
+
+
+def fitted(scope: Scope, name: str, type_: Type, memory: Type) -> Value:
+    """A vector of a recurrent operator as a value of a type."""
+    vector = Type(type_.extent, (type_.size,), memory.dtype)
+    return scope.typed(scope.shaped(Value(vector, name), type_.shape), type_.dtype)
+
+
+def side_by_side(scope: Scope, sequences: Sequence[Value]) -> str:
+    """The features of sequences in one vector per step."""
+    flat = [scope.shaped(value, (value.type.size,)) for value in sequences]
+    return scope.name(flat[0]) if len(flat) == 1 else scope.node("Concat", *flat, axis=2)
+
+
+# ---- all others --------------------------------------------------------------------------------------------
+
+
+def scan(scope: Scope, node: Node, operands: Sequence[Value]) -> list[Value]:
+    """A Scan's outputs and last memories."""
+    recur = node.recur
+    body, given = recur.body, recur.operands_by_kind(operands)
+    check_extents(body, (CONST, ROWS))
+    steps = dict(zip(recur.sequences, given.sequences, strict=True))
+    before = [Value(body.type_of(number), scope.fresh("memory")) for number in recur.memories]
+    inside = {number: Value(body.type_of(number), scope.fresh("step")) for number in steps}
+    values = inside | dict(zip(recur.memories, before, strict=True))
+    values |= dict(zip(recur.others, given.others, strict=True))
+    scanned = {value.name: (value.type, scope.name(steps[number])) for number, value in inside.items()}
+    masked = {"is step": scope.fresh("is_step")} if scope.lengths else {}
+    indexed = {"index": scope.fresh("index")} if any(n.operation == "index" for n in body.nodes) else {}
+    extra = {name: (Type(ROWS, (), "bool"), scope.mask("steps", 0)) for name in masked.values()}
+    extra |= {name: (Type(ROWS, (), "int64"), numbers(scope, recur)) for name in indexed.values()}
+    with scope.inside() as nodes:
+        for number, node_ in enumerate(body.nodes):
+            if node_.operation == "index":
+                values[number] = Value(node_.type, scope.node("Expand", indexed["index"], scope.size(BATCH)))
+        made = recur.results_by_kind(written(scope, body, values))
+        after = list(made.memories)
+        if masked:
+            after = [kept(scope, masked["is step"], new, old) for new, old in zip(after, before, strict=True)]
+        results = [(value.type, scope.node("Identity", value)) for value in (*after, *made.outputs)]
+    inputs = [(value.name, value.type) for value in before]
+    inputs += [(name, type_) for name, (type_, _) in (scanned | extra).items()]
+    graph = scope.drawing.onnx.helper.make_graph(
+        nodes,
+        scope.fresh("body"),
+        [scope.declared(name, type_, [None]) for name, type_ in inputs],
+        [scope.declared(name, type_, [None]) for type_, name in results],
+    )
+    return scan_node(scope, node, graph, given.memories, [name for _, name in (scanned | extra).values()])
+
+
+def scan_node(
+    scope: Scope, node: Node, body: Any, memories: Sequence[Value], scanned: list[str]
+) -> list[Value]:
+    """The node of a Scan; its outputs and last memories."""
+    results = node.recur.results_by_kind(node.types)
+    final = [scope.fresh("final") for _ in results.memories]
+    outputs = [scope.fresh("scanned") for _ in results.outputs]
+    way = int(node.recur.reverse)
+    scope.drawing.nodes.append(
+        scope.drawing.onnx.helper.make_node(
+            "Scan",
+            [*map(scope.name, memories), *scanned],
+            [*final, *outputs],
+            scope.fresh("scan"),
+            body=body,
+            num_scan_inputs=len(scanned),
+            scan_input_directions=[way] * len(scanned),
+            scan_output_directions=[way] * len(outputs),
+        )
+    )
+    pairs = zip((*results.outputs, *results.memories), (*outputs, *final), strict=True)
+    return [Value(type_, name) for type_, name in pairs]
+
+
+def kept(scope: Scope, is_step: str, new: Value, old: Value) -> Value:
+    """The memory after a step, which is that before it where a sequence has no such step."""
+    rank = new.rank
+    mask = scope.node("Unsqueeze", is_step, 1 + np.arange(rank)) if rank else is_step
+    return scope.chosen(mask, new, old)
+
+
+def numbers(scope: Scope, recur: Recur) -> str:
+    """The number of each step in the order in which a recurrence runs, [time, batch] or [time, 1]."""
+    return scope.node("Sub", scope.last, scope.positions) if recur.reverse else scope.positions

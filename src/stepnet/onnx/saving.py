@@ -1,0 +1,133 @@
+"""A graph as an ONNX model.
+
+    outputs = graph(x)    -->    input x [batch, time, features], lengths [batch]; outputs by their names
+
+Inside, sequences are [time, batch, features], as ONNX's recurrences and scans want them.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stepnet.errors import InputError
+from stepnet.files.onnx.drawing import Drawing
+from stepnet.files.onnx.tensor import Proto
+from stepnet.files.paths import library
+from stepnet.graph.graph import Graph
+from stepnet.net.ir import Net
+from stepnet.net.types import CONST, ROWS, STEPS, Type
+from stepnet.onnx.nets import check_extents, written
+from stepnet.onnx.recurrences import recurrence
+from stepnet.onnx.scope import Scope, Value
+from stepnet.plan.passes.sink import sink
+from stepnet.values.arguments import flag, instance, is_one_of, shown
+from stepnet.values.structure import named_leaves
+
+LAYOUTS = {"NT": ("batch", "time"), "TN": ("time", "batch")}
+
+
+def save(
+    graph: Graph, path: str | Path, *, layout: str = "NT", lengths: bool = False, force: bool = False
+) -> None:
+    """Writes a graph as an ONNX model, for any batch and number of steps.
+
+    Recurrences that compute a GRU, LSTM or simple RNN of ONNX's are those operators, however their steps are
+    written; all others are Scans of their equations. What is computed from parameters alone is a constant of
+    the model.
+
+    The inputs have the names of the graph's: `x` and `static` where there is a single one. So have the
+    outputs: `output` for a single one, `output_0` and so on for several without names.
+
+    Args:
+        graph: The graph, as it is for the latest kind of inputs.
+        path: The new file.
+        layout: The first axes of sequences and of outputs of each step: "NT" for [batch, time, features],
+            "TN" for [time, batch, features].
+        lengths: Whether the model has another input `lengths`, int32 [batch]. Steps behind a sequence's end
+            then change nothing, and outputs are zeros there.
+        force: Whether to replace an existing file.
+
+    Raises:
+        ModelError: For an operation that ONNX does not have, with its line.
+        InputError: For arguments of another form, and before the graph's inputs are known.
+        FileError: If `path` exists, unless `force`, and if onnx is not installed.
+    """
+    instance(graph, Graph, "what is saved is a Graph")
+    if not is_one_of(layout, LAYOUTS):
+        raise InputError(f"layout is one of {', '.join(LAYOUTS)}, not {shown(layout)}")
+    lengths, force = flag(lengths, "lengths"), flag(force, "force")
+    program = graph.program
+    net = sink(program.traced.net)
+    check_extents(net, (CONST, ROWS, STEPS))
+    ends = Ends(library("onnx", "an .onnx file", "onnx"), layout)
+    values = ends.inputs(net, program.params, lengths)
+    names = [ends.scope.fresh(name_of(name)) for name, _ in named_leaves(program.traced.output)]
+    results = written(ends.scope, net, values, {"recur": recurrence})
+    for name, value in zip(names, results, strict=True):
+        ends.output(name, value)
+    ends.scope.drawing.write(path, ends.given, ends.made, force)
+
+
+def name_of(leaf: str) -> str:
+    """The name of an output, by its place in the structure of outputs.
+
+    >>> name_of(""), name_of("tags"), name_of("1")
+    ('output', 'tags', 'output_1')
+    """
+    return leaf if leaf and not leaf[0].isdigit() else f"output_{leaf}".rstrip("_")
+
+
+class Ends:
+    """The inputs and outputs of a model that is being written, and its scope."""
+
+    def __init__(self, onnx: Any, layout: str) -> None:
+        self.scope = Scope(Drawing(onnx))
+        self.layout = layout
+        self.given = list[Proto]()
+        self.made = list[Proto]()
+
+    def inputs(self, net: Net, params: Sequence[Any], lengths: bool) -> dict[int, Value]:
+        """The values of a net's inputs; those of parameters are constants."""
+        values, constants = dict[int, Value](), iter(params)
+        for number in net.inputs:
+            node = net.nodes[number]
+            if node.type.extent == CONST:
+                values[number] = Value(node.type, array=np.asarray(next(constants)))
+            else:
+                values[number] = self.input(node.name, node.type)
+        if lengths:
+            self.scope.lengths = self.scope.fresh("lengths")
+            kind = self.scope.kind("int32")
+            self.given.append(
+                self.scope.drawing.onnx.helper.make_tensor_value_info(self.scope.lengths, kind, ["batch"])
+            )
+        return values
+
+    def input(self, name: str, type_: Type) -> Value:
+        """An input that is given when the model runs."""
+        value = Value(type_, self.scope.fresh(name))
+        if type_.extent == ROWS:
+            self.given.append(self.scope.declared(value.name, type_, ["batch"]))
+            return value
+        self.given.append(self.scope.declared(value.name, type_, LAYOUTS[self.layout]))
+        value = self.turned(value)
+        self.scope.frames = self.scope.frames or value.name
+        return value
+
+    def output(self, name: str, value: Value) -> None:
+        """Adds an output. It is zeros behind the end of a sequence."""
+        axes = ("batch",)
+        if value.type.extent == STEPS:
+            axes = LAYOUTS[self.layout]
+            value = self.turned(self.scope.masked(value, "steps") if self.scope.lengths else value)
+        self.scope.drawing.node("Identity", [self.scope.name(value)], name)
+        self.made.append(self.scope.declared(name, value.type, axes))
+
+    def turned(self, value: Value) -> Value:
+        """A sequence with time first where the model has batch first, and the other way round."""
+        if self.layout == "TN":
+            return value
+        order = [1, 0, *range(2, 2 + value.rank)]
+        return self.scope.apply("Transpose", value.type, value, perm=order)
