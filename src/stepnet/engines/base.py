@@ -6,6 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
+from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Schedule
 from stepnet.ragged.offsets import offsets_of, positions_of
 
@@ -170,4 +171,12 @@ class Engine(Protocol):
 
     def compile(self, schedule: Schedule) -> Kernel:
         """The compiled schedule; the engine has not refused it."""
+        ...
+
+    def refuse_plan(self, plan: Plan) -> str | None:
+        """The reason why this engine cannot run the plan of one part; None if it can."""
+        ...
+
+    def compile_plan(self, plan: Plan) -> Kernel:
+        """The compiled plan of one part; the engine has not refused it."""
         ...

@@ -83,7 +83,8 @@ class Graph:
             sequences: A `Ragged`, an array [batch, time, features...], or a structure of these.
             statics: Values that each sequence has once: arrays [batch, features...].
             lengths: The length of each sequence of an array, [batch], where they differ.
-            engine: An engine, or several in order of preference.
+            engine: An engine, or several in order of preference: each part runs on the first that does not
+                refuse it.
             time_major: Whether arrays of sequences and outputs of each step are [time, batch, ...].
 
         Returns:
@@ -105,7 +106,8 @@ class Graph:
         Raises:
             InputError: Before the inputs are known.
         """
-        return explain(self.schedule, checked_engine(engine))
+        order = checked_engine(engine)
+        return explain(self._programs.program.schedule_for(order), order)
 
     def with_params(self, params: Any) -> "Graph":
         """The same model with other parameters. Nothing is traced, planned or compiled again.

@@ -3,10 +3,11 @@
 from collections import OrderedDict
 from typing import Any
 
-from stepnet.engines import checked_engine
+from stepnet.engines import Order, checked_engine, engines_of, order_of
+from stepnet.engines.placed import place
 from stepnet.errors import InputError
 from stepnet.graph.trace import Model, TracedModel, trace_model
-from stepnet.plan.passes.absorb import absorb
+from stepnet.plan.schedule import Schedule
 from stepnet.rnn.batch import Batch, Statics
 from stepnet.rnn.declared import beside, check_inputs, keep, with_dtypes
 from stepnet.rnn.frozen import FrozenCalls
@@ -14,15 +15,32 @@ from stepnet.rnn.nets import call_on
 from stepnet.rnn.program import Asked, Program
 from stepnet.rnn.reading import Reading, call_of
 from stepnet.values.arguments import flag
+from stepnet.values.once import computed_once
 from stepnet.values.structure import leaves, skeleton
 
 
 class GraphProgram(Program):
-    """The program of a model: of its net with the work of single steps inside the recurrences."""
+    """The program of a model: of its net with the work of single steps inside the recurrences.
+
+    placed: its schedules for the engines so far.
+    """
 
     def __init__(self, traced: TracedModel, params: Any) -> None:
-        super().__init__(absorb(traced.net), traced.output, (), (), 0, [*leaves(params), *traced.captured])
+        super().__init__(traced.net, traced.output, (), (), 0, [*leaves(params), *traced.captured])
         self.traced = traced
+        self.placed = dict[tuple[str, ...], Schedule]()
+
+    @computed_once
+    def schedule(self) -> Schedule:
+        """What runs, part by part, where no engine is asked for."""
+        return self.schedule_for("auto")
+
+    def schedule_for(self, asked: Order) -> Schedule:
+        """The parts, each of a kind that the first engine possible runs."""
+        order = order_of(asked)
+        if order not in self.placed:
+            self.placed[order] = place(self.net, engines_of(order))
+        return self.placed[order]
 
 
 class GraphPrograms:

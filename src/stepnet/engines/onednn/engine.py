@@ -41,10 +41,8 @@ class OneDnnEngine:
 
     def refuse(self, schedule: Schedule) -> str | None:
         """Why a recurrence does not run on oneDNN, or a part between them on llvm; None if all of it runs."""
-        try:
-            library()
-        except LibraryError as error:
-            return str(error)
+        if reason := missing():
+            return reason
         known = 0
         for part in parts_of(schedule):
             if part.plan is None:
@@ -56,6 +54,13 @@ class OneDnnEngine:
             if isinstance(made, str) and (reason := plan_refusal(part.plan)) is not None:
                 return reason
         return None if known else "there is no recurrence that oneDNN has"
+
+    def refuse_plan(self, plan: Plan) -> str | None:
+        """Why a part does not run on oneDNN itself; None for a recurrence that does."""
+        if reason := missing():
+            return reason
+        made = known_plan(plan)
+        return made if isinstance(made, str) else None
 
     def compile(self, schedule: Schedule) -> Kernel:
         """Every part on oneDNN or llvm, to be run one after the other."""
@@ -69,6 +74,15 @@ class OneDnnEngine:
     def total(self, node: Node, operands: Sequence[Array]) -> Array:
         """A value over all rows, as llvm computes it."""
         return LLVM.total(node, operands)
+
+
+def missing() -> str | None:
+    """Why there is no library; None where there is one."""
+    try:
+        library()
+    except LibraryError as error:
+        return str(error)
+    return None
 
 
 def parts_of(schedule: Schedule) -> Iterator[Part]:
@@ -106,6 +120,8 @@ def known_plan(plan: Plan) -> Known | str:
         return f"a primitive is one recurrence, and here are {len(numbers)}"
     node = net.nodes[numbers[0]]
     recur = node.recur
+    if recur.following == recur.memories:
+        return "it has no recurrence"
     cell = recognise(recur)
     if isinstance(cell, Refused):
         return f"oneDNN has no such cell: {cell.reason}"
