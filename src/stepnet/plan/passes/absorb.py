@@ -46,9 +46,8 @@ def absorb(net: Net, accepts: Accepts = always) -> Net:
 
     accepts: is asked of every move.
     """
-    for find in (nodes_ahead, nodes_behind):
-        while (after := next_net(net, find, accepts)) is not None:
-            net = after
+    while (after := next_net(net, nodes_ahead, accepts) or next_net(net, nodes_behind, accepts)) is not None:
+        net = after
     return net
 
 
