@@ -95,7 +95,7 @@ class Graph:
             InputError: For arguments that do not fit the model or one another.
             StepError: For a model that cannot be traced, at the first call with such inputs.
         """
-        return self._programs.run(sequences, statics, lengths, engine, time_major)
+        return self._programs.run(sequences, statics, lengths, self._engine(engine), time_major)
 
     def explain(self, engine: Asked = "auto") -> str:
         """The parts in the order they run, what each of them does and costs, and the engine, as text.
@@ -106,8 +106,12 @@ class Graph:
         Raises:
             InputError: Before the inputs are known.
         """
-        order = checked_engine(engine)
+        order = checked_engine(self._engine(engine))
         return explain(self._programs.program.schedule_for(order), order)
+
+    def _engine(self, asked: Asked) -> Asked:
+        """The engines for those that were asked for."""
+        return asked
 
     def with_params(self, params: Any) -> "Graph":
         """The same model with other parameters. Nothing is traced, planned or compiled again.

@@ -1,12 +1,17 @@
 """The programs of a model: one for each kind of inputs, and what runs calls of them."""
 
 from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from stepnet.engines import Order, checked_engine, engines_of, order_of
 from stepnet.engines.placed import place
 from stepnet.errors import InputError
 from stepnet.graph.trace import Model, TracedModel, trace_model
+from stepnet.net.ir import Builder, Net
+from stepnet.net.precision import Precision
+from stepnet.plan.groups import flat_recurrences
 from stepnet.plan.schedule import Schedule
 from stepnet.rnn.batch import Batch, Statics
 from stepnet.rnn.declared import beside, check_inputs, keep, with_dtypes
@@ -43,14 +48,36 @@ class GraphProgram(Program):
         return self.placed[order]
 
 
+def in_precisions(net: Net, marks: Mapping[int, Precision]) -> Net:
+    """The net with precisions as marks on its recurrences, by their numbers."""
+    builder, places = Builder(is_model=True), list[int]()
+    for number, node in enumerate(net.nodes):
+        operands = [places[operand] for operand in node.inputs]
+        changed = {"precision": marks[number]} if number in marks else {}
+        places.append(builder.copy(node, operands, **changed))
+    return builder.net([places[result] for result in net.results])
+
+
+def marked(traced: TracedModel, precisions: Sequence[Precision]) -> TracedModel:
+    """A traced model with these precisions for its recurrences; as it is where there are none."""
+    if not precisions:
+        return traced
+    marks = zip(sorted(flat_recurrences(traced.net)), precisions, strict=True)
+    return replace(traced, net=in_precisions(traced.net, dict(marks)))
+
+
 class GraphPrograms:
     """The programs of a model for the kinds of inputs so far.
 
-    inputs, statics: the `Spec`s that were declared, or None.
+    inputs, statics: the `Spec`s that were declared, or None. precisions: those of the model's recurrences;
+    none for what is not quantized.
     """
 
-    def __init__(self, model: Model, params: Any, inputs: Any, statics: Any) -> None:
+    def __init__(
+        self, model: Model, params: Any, inputs: Any, statics: Any, precisions: tuple[Precision, ...] = ()
+    ) -> None:
         self.model, self.params, self.inputs, self.statics = model, params, inputs, statics
+        self.precisions = precisions
         self.programs = OrderedDict[Any, GraphProgram]()
         self.frozen = FrozenCalls[GraphProgram]()
         self.latest: GraphProgram | None = None
@@ -72,7 +99,8 @@ class GraphPrograms:
         if program is None:
             check_inputs(self.inputs, inputs, owner="graph")
             check_inputs(self.statics, statics, "static", "graph")
-            program = GraphProgram(trace_model(self.model, inputs, statics, self.params), self.params)
+            traced = trace_model(self.model, inputs, statics, self.params)
+            program = GraphProgram(marked(traced, self.precisions), self.params)
             keep(self.programs, key, program)
         self.latest = program
         return program
@@ -101,11 +129,31 @@ class GraphPrograms:
 
     def with_params(self, params: Any) -> "GraphPrograms":
         """The same with other parameters: plans and machine code stay."""
-        made = GraphPrograms(self.model, params, None, None)
+        return self.changed(
+            params,
+            self.precisions,
+            lambda program: program.with_params((params, program.traced.captured)),
+        )
+
+    def in_precisions(self, precisions: tuple[Precision, ...]) -> "GraphPrograms":
+        """The same with recurrences in these precisions."""
+        return self.changed(
+            self.params,
+            precisions,
+            lambda program: GraphProgram(marked(program.traced, precisions), self.params),
+        )
+
+    def changed(
+        self,
+        params: Any,
+        precisions: tuple[Precision, ...],
+        change: Callable[[GraphProgram], GraphProgram],
+    ) -> "GraphPrograms":
+        """The same with other parameters and precisions, and a change to each program."""
+        made = GraphPrograms(self.model, params, None, None, precisions)
         made.inputs, made.statics = self.inputs, self.statics
         for key, program in self.programs.items():
-            made.programs[key] = program.with_params((params, program.traced.captured))
-        made.latest = next(
-            (made.programs[key] for key, program in self.programs.items() if program is self.latest), None
-        )
+            made.programs[key] = change(program)
+            if program is self.latest:
+                made.latest = made.programs[key]
         return made

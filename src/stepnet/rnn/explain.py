@@ -340,6 +340,8 @@ def part_engine_lines(plan: Plan, asked: Asked) -> list[str]:
         return []
     engine, refusals = placed_on(plan, engines)
     lines = [f"  {'engine':<12}{engine.name if engine else 'none'}"]
+    marks = [node.recur.precision for node in plan.traced.nodes if node.operation == "recur"]
+    lines += [f"  {'enough':<12}{mark.dtype}" for mark in marks if mark]
     for name, reason in refusals.items():
         lines += wrapped(f"  {name:<12}", f"refuses: {reason}")
     return lines

@@ -150,10 +150,15 @@ def known_plan(plan: Plan) -> Known | str:
         return "oneDNN runs float32, and this is " + ", ".join(sorted({type_.dtype for type_ in types}))
     sizes = [net.type_of(memories[place]).size for place in range(len(memories))]
     projected = sizes[memories.index(given.memories[cell.h])]
+    recurrence = recurrence_of(
+        cell.semantics, cell.inputs, cell.hidden, cell.names, projected, recur.reverse
+    ).in_precision(recur.precision)
+    if recur.precision is not None and (reason := recurrence.refuse(library())):
+        return reason
     return Known(
         net,
         cell,
-        recurrence_of(cell.semantics, cell.inputs, cell.hidden, cell.names, projected, recur.reverse),
+        recurrence,
         tuple(sequences.index(given.sequences[place]) for place in cell.sequences),
         tuple(memories.index(given.memories[place]) for place in (cell.h, cell.c) if place is not None),
         tuple(
@@ -174,10 +179,10 @@ class OneDnnKernel:
 
     def bind(self, parameters: Sequence[Array]) -> Bound:
         """What runs a call with these parameters, which are arranged now."""
-        return BoundRecurrence(self.known, library(), self.weights(parameters))
+        return BoundRecurrence(self.known, library(), *self.weights(parameters))
 
-    def weights(self, parameters: Sequence[Array]) -> Weights:
-        """The weights that these parameters make."""
+    def weights(self, parameters: Sequence[Array]) -> tuple[Recurrence, Weights]:
+        """The weights that these parameters make, and the recurrence with the scales of these in int8."""
         known, cell, net = self.known, self.known.cell, self.known.net
         inputs = [number for number in net.inputs if net.type_of(number).extent == CONST]
         values = evaluated(
@@ -188,14 +193,15 @@ class OneDnnKernel:
         if cell.projected is not None:  # each feature of x is what one unit of one gate is given
             arrays["W"] = np.zeros((cell.inputs, len(cell.projected)), np.float32)
             arrays["W"][list(cell.projected), np.arange(len(cell.projected))] = 1
-        return Weights.of(known.recurrence, arranged(known.recurrence, cell.semantics, arrays))
+        weights = Weights.of(known.recurrence, arranged(known.recurrence, cell.semantics, arrays))
+        return known.recurrence.scaled(weights.arrays, library().largest_weight), weights
 
 
 class BoundRecurrence:
     """A recurrence with its weights."""
 
-    def __init__(self, known: Known, loaded: Library, weights: Weights) -> None:
-        self.known, self.library, self.weights = known, loaded, weights
+    def __init__(self, known: Known, loaded: Library, recurrence: Recurrence, weights: Weights) -> None:
+        self.known, self.library, self.recurrence, self.weights = known, loaded, recurrence, weights
 
     def __call__(self, call: Call) -> Results:
         """The results of a call."""
@@ -210,7 +216,7 @@ class BoundRecurrence:
         x = flat[0] if len(flat) == 1 else np.concatenate([np.zeros((call.total, 0), np.float32), *flat], -1)
         made = ran(
             self.library,
-            known.recurrence,
+            self.recurrence,
             self.weights,
             places,
             x,
@@ -227,7 +233,7 @@ class BoundRecurrence:
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
         """Takes other parameters."""
-        self.weights = OneDnnKernel(self.known).weights(parameters)
+        self.recurrence, self.weights = OneDnnKernel(self.known).weights(parameters)
         return True
 
     def release(self) -> None:
