@@ -32,6 +32,7 @@ STAGES = {
     "onednn": "onednn",
     "whole": "__init__",
     "files": "files",
+    "onnx": "onnx",
     "report": "cli.report cli.demo",
     "cli": "cli",
 }

@@ -34,6 +34,7 @@ from bench import (
     onednn_calls,
     stolen,
     stream,
+    tagger,
     training_memory,
     versions,
 )
@@ -463,6 +464,33 @@ def test_layers_of_keras_that_differ_stop_it(monkeypatch: pytest.MonkeyPatch) ->
     result = CliRunner().invoke(app, ["--batch", "1", "--units", "2", "--steps", "2", "--rounds", "1"])
     assert result.exit_code != 0
     assert "gru: stepnet and Keras differ by 1" in str(result.exception or "") + result.output
+
+
+SMALL_TAGGER = "--batch", "2", "--words", "9", "--hidden", "3", "--rounds", "1"
+
+
+def test_a_tagger_is_timed_beside_runtimes() -> None:
+    rows = json.loads(ran(tagger, *SMALL_TAGGER, "--json"))["rows"]
+    assert [row["peer"] for row in rows][:3] == ["stepnet", "onnxruntime", "torch"]
+    ours = rows[0]["milliseconds"]
+    assert ours > 0
+    for row in rows:
+        assert row["ratio"] == pytest.approx(row["milliseconds"] / ours)
+
+
+def test_taggers_that_differ_stop_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = tagger.peers
+
+    def wrong(module: Any) -> Any:
+        runs = right(module)
+        return {**runs, "torch": lambda batch: runs["torch"](batch) + 1}
+
+    monkeypatch.setattr(tagger, "peers", wrong)
+    app = typer.Typer()
+    app.command()(tagger.main)
+    result = CliRunner().invoke(app, SMALL_TAGGER)
+    assert result.exit_code != 0
+    assert "the results of stepnet and torch differ by 1" in str(result.exception or "") + result.output
 
 
 @pytest.mark.usefixtures("in_this_process")

@@ -28,6 +28,7 @@ NAMES = {
     "stepnet.keras": """
         Bidirectional GRU LSTM RNN SimpleRNN StackedRNNCells TimeDistributed accelerate counters report
     """,
+    "stepnet.onnx": "Backend Prepared load",
     "stepnet.torch": "GRU GRUCell LSTM LSTMCell RNN RNNCell Recurrence accelerate graph ready trace",
 }
 
@@ -36,7 +37,7 @@ NOT_IMPORTED = """
     rich jinja2 typer llvmlite multiprocessing concurrent.futures subprocess tempfile zipfile asyncio
     xml.etree email unittest pydoc numpy.random numpy.ctypeslib safetensors torch pyarrow keras tensorflow
     jax onnx onnxruntime msgpack h5py matplotlib stepnet.cli stepnet.cli.demo stepnet.files stepnet.torch
-    stepnet.keras stepnet.engines.llvm stepnet.cli.report.show stepnet.cli.report.picture
+    stepnet.onnx stepnet.keras stepnet.engines.llvm stepnet.cli.report.show stepnet.cli.report.picture
     stepnet.layout.records.torch
 """
 MOST = {"of stepnet": 150, "of Python": 110, "of all others": 140}

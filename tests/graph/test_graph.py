@@ -154,6 +154,7 @@ def test_one_layer_and_its_ends_are_a_single_plan() -> None:
     )
     assert graph.schedule.whole is not None
     assert "mean of" in graph.explain()
+    assert "memory @ [gru.R" in graph.explain()
     assert "gather table x" in str(graph)
 
 

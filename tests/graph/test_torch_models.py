@@ -68,7 +68,8 @@ def graph_of(name: str, module: Any, dtype: str) -> sn.Graph:
 def compared(name: str, graph: sn.Graph, lengths: list[int], dtype: str, seed: int = 0, **call: Any) -> None:
     """Asserts that a graph gives of sequences what the module gives of each alone."""
     what, first = MODELS[name]
-    rows, module = sequences(what, lengths, dtype, seed), graph.model.module
+    model: Any = graph.model
+    rows, module = sequences(what, lengths, dtype, seed), model.module
     outputs = leaves(graph(sn.Ragged.from_list(rows), **call))
     own = [output.to_list() if isinstance(output, sn.Ragged) else list(output) for output in outputs]
     for place, row in enumerate(rows):

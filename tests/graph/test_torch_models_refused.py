@@ -59,8 +59,8 @@ def written(m: Any, x: Any) -> Any:
 class Own(nn.GRU):
     """A layer with a forward of its own."""
 
-    def forward(self, x: Any) -> Any:
-        return super().forward(x)[0]
+    def forward(self, input: Any, hx: Any = None) -> Any:  # noqa: A002 - PyTorch's name
+        return super().forward(input, hx)[0]
 
 
 OPERATIONS: dict[str, tuple[Callable[..., Any], str]] = {

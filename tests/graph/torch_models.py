@@ -162,8 +162,9 @@ class Normalised(nn.Module):
         super().__init__()
         self.norm = nn.BatchNorm1d(6)
         self.rnn = nn.RNN(6, 4, nonlinearity="relu", batch_first=True, bias=False)
-        nn.init.uniform_(self.norm.running_mean)
-        nn.init.uniform_(self.norm.running_var, 0.5, 2)
+        norm: Any = self.norm
+        nn.init.uniform_(norm.running_mean)
+        nn.init.uniform_(norm.running_var, 0.5, 2)
 
     def forward(self, frames: Any) -> Any:
         x = self.norm(frames.transpose(1, 2)).transpose(1, 2)

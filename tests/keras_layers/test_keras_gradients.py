@@ -70,8 +70,8 @@ class Sign(torch.autograd.Function):
         return arguments[1].sign()
 
     @staticmethod
-    def backward(*arguments: Any) -> Any:
-        return arguments[1] * 0.3
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0] * 0.3
 
 
 class Straight(Plain):

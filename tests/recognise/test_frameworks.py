@@ -11,7 +11,7 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.keras.steps import Form, trace_cell
-from stepnet.keras.traces import named_recurrence
+from stepnet.keras.traces import recurrence_of
 from stepnet.keras.way import Way
 from stepnet.plan.recognise import Recognised, Refused, check, recognise
 from stepnet.torch import trace
@@ -112,9 +112,7 @@ def of_keras(cell: Any, named: bool) -> sn.RNN:
     states = [torch.zeros(1, size) for size in np.ravel(cell.state_size)]
     form = Form(torch.zeros(1, X), states, {})
     return (
-        named_recurrence(cell, Way(False, False, False), form)
-        if named
-        else trace_cell(cell, form, False, {})[0]
+        recurrence_of(cell, Way(False, False, False), form) if named else trace_cell(cell, form, False, {})[0]
     )
 
 

@@ -237,7 +237,8 @@ def test_recurrences_that_no_cell_is_like_are_refused() -> None:
     R = np.ones((H, H))
 
     def reason(step: Step, **options: Any) -> str:
-        return str(recognise(sn.RNN(step, R, **({"memory": H, "inputs": H} | options)).net))
+        made: dict[str, Any] = {"memory": H, "inputs": H} | options
+        return str(recognise(sn.RNN(step, R, **made).net))
 
     def counted(x: Any, h: Any, p: Any, index: Any) -> Any:
         return h, np.tanh(h @ p) * (index[:, None] + 1)

@@ -14,7 +14,7 @@ from stepnet.layout.equations import ACTIVATIONS
 from stepnet.plan.recognise import Recognised, check, recognise
 from stepnet.rnn.cells import CELLS, rnn
 
-GRUS = [
+GRUS: list[dict[str, Any]] = [
     {"cell": "gru", "reset": reset, "update": update}
     for reset in ("after", "before")
     for update in ("keep", "write")

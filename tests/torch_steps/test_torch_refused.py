@@ -32,8 +32,8 @@ class Sign(torch.autograd.Function):
         return arguments[1].sign()
 
     @staticmethod
-    def backward(*arguments: Any) -> Any:
-        return arguments[1]
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0]
 
 
 def without_gradients(x: Any) -> Any:

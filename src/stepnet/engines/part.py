@@ -1,7 +1,7 @@
 """How each kind of part of a schedule runs: on an engine's kernel, or by NumPy between these."""
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,15 +27,23 @@ class Frame:
     """Where the values of each extent lie while a schedule runs.
 
     gaps: the call whose sequences lie with gaps between them, as padded ones do; None where they lie end to
-    end. kept: what the steps of a loop keep for one another, None outside of loops.
+    end. kept: what the steps of a loop keep for one another, None outside of loops. calls: those without
+    arrays that parts have asked for so far, by extent.
     """
 
     segments: Segments
     gaps: Call | None = None
     kept: Kept | None = None
+    calls: dict[Extent, Call] = field(default_factory=dict[Extent, Call])
 
     def sequences(self, extent: Extent) -> Call:
         """A call without arrays of the sequences along the innermost axis of an extent."""
+        if extent not in self.calls:
+            self.calls[extent] = self.new_sequences(extent)
+        return self.calls[extent]
+
+    def new_sequences(self, extent: Extent) -> Call:
+        """The same, made anew."""
         if self.gaps is not None and extent == STEPS:
             return replace(self.gaps, sequences=(), initial=(), statics=(), beside={})
         offsets = self.segments.into(extent)

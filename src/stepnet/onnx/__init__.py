@@ -4,3 +4,7 @@ from stepnet.onnx.backend import Backend, Prepared
 from stepnet.onnx.loading import load
 
 __all__ = ["Backend", "Prepared", "load"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -7,27 +7,26 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
-from onnx import ModelProto
-from onnx.backend.base import Backend as OnnxBackend
-from onnx.backend.base import BackendRep
 
 from stepnet.errors import InputError
 from stepnet.files.onnx.graph import Constant, Walk, find
 from stepnet.files.onnx.node import GATES, INPUTS
-from stepnet.files.onnx.tensor import text
+from stepnet.files.onnx.tensor import Proto, text
+from stepnet.files.paths import library
 from stepnet.files.store import Store
 from stepnet.graph.graph import Graph
 from stepnet.onnx.loading import loaded
 from stepnet.onnx.model import ModelInput, OnnxModel
 
 Array = np.ndarray
+base: Any = library("onnx.backend.base", "stepnet.onnx", "onnx")
 WEIGHTS = ("W", "R", "B", "P")
 
 
-class Prepared(BackendRep):
+class Prepared(base.BackendRep):
     """A model that is ready to run."""
 
-    def __init__(self, model: ModelProto, engine: Any) -> None:
+    def __init__(self, model: Proto, engine: Any) -> None:
         self.model, self.engine = model, engine
         self.graphs = dict[Any, Graph]()
         self.walk = Walk(model, store_of(model))
@@ -64,7 +63,7 @@ class Prepared(BackendRep):
         )
 
 
-def store_of(model: ModelProto) -> Store:
+def store_of(model: Proto) -> Store:
     """The memory that a model in memory may take."""
     return Store(None, model.ByteSize())
 
@@ -99,7 +98,7 @@ def named_arrays(inputs: Any, names: Sequence[str]) -> dict[str, Array]:
 def rows_first(array: Array, input_: ModelInput) -> Array:
     """An array with its sequences first, and then its steps; one sequence where it has no axis of them."""
     order = [input_.axes.index(letter) for letter in "NT" if letter in input_.axes]
-    order += [axis for axis, letter in enumerate(input_.axes) if letter == "."]
+    order += [axis for axis, letter in enumerate(input_.axes) if letter == "_"]
     moved = np.array(array.transpose(order), order="C")
     return moved if "N" in input_.axes else moved[None]
 
@@ -111,11 +110,11 @@ def as_in_onnx(output: Any, axes: str) -> Array:
         array = array[0]
     front = [letter for letter in "NT" if letter in axes]
     features = iter(range(len(front), array.ndim))
-    order = [front.index(letter) if letter != "." else next(features) for letter in axes]
+    order = [front.index(letter) if letter != "_" else next(features) for letter in axes]
     return np.array(array.transpose(order), order="C")
 
 
-class Backend(OnnxBackend):
+class Backend(base.Backend):
     """stepnet as an `onnx.backend.base.Backend`: `Backend.run_model(model, inputs)`.
 
     >>> import onnx
@@ -129,11 +128,12 @@ class Backend(OnnxBackend):
     """
 
     @classmethod
-    def prepare(cls, model: ModelProto, device: str = "CPU", engine: Any = "auto", **kwargs: Any) -> Prepared:
+    def prepare(cls, model: Proto, device: str = "CPU", engine: Any = "auto", **kwargs: Any) -> Prepared:
         """A model that is ready to run. engine: an engine, or several in order of preference."""
         if not cls.supports_device(device):
             raise InputError(f"device is 'CPU', not {device!r}")
-        super().prepare(model, device, **kwargs)
+        checked: Any = super()
+        checked.prepare(model, device, **kwargs)
         return Prepared(model, engine)
 
     @classmethod

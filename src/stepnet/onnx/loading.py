@@ -22,17 +22,18 @@ from stepnet.graph.graph import Graph
 from stepnet.onnx.model import ModelInput, OnnxModel, unsupported
 from stepnet.onnx.placed import AxesError, words
 from stepnet.onnx.rowwise import DTYPES
+from stepnet.onnx.sizes import FEATURE
 from stepnet.trace.step import Spec
 from stepnet.values.arguments import shown
 
 Array = np.ndarray
 MOST_WAYS = 200
-USUAL: dict[int, tuple[str, ...]] = {0: ("",), 1: ("N", "T", "."), 2: ("NT", "TN", "N.", "T.", "..")}
+USUAL: dict[int, tuple[str, ...]] = {0: ("",), 1: ("N", "T", "_"), 2: ("NT", "TN", "N_", "T_", "__")}
 """The axes that are tried for inputs of few axes; of more, the first two are sequences and steps."""
 SLOTS = {
-    "X": ("TN.", "NT."),
-    "initial_h": (".N.", "N.."),
-    "initial_c": (".N.", "N.."),
+    "X": ("TN_", "NT_"),
+    "initial_h": ("_N_", "N__"),
+    "initial_c": ("_N_", "N__"),
     "sequence_lens": ("lengths", "lengths"),
 }
 """The axes of an input that a recurrent node reads, by its layout."""
@@ -44,8 +45,8 @@ def load(path: str | Path, *, axes: Mapping[str, str] | None = None) -> Graph:
     Args:
         path: The file. Weights in files beside it are read too.
         axes: What the axes of inputs are, by name, where it cannot be told from the recurrences that read
-            them: "NT." for [batch, time, features], "TN." for time first, "N." for a value that each sequence
-            has once.
+            them: "NT" for [batch, time, ...], "TN" for time first, "N" for a value that each sequence has
+            once, "_N" for [layers, batch, ...]. Further axes are features, as those called "_".
 
     Returns:
         The graph. A model with one input of sequences takes it as it is, one with several a dict by name;
@@ -83,7 +84,7 @@ def loaded(
             problem = problem or error
     if problem is None:
         raise ModelError(f"{path}: none of its inputs is a sequence")
-    remedy = "axes= says what the axes of the inputs are, as axes={'x': 'NT.'}"
+    remedy = "axes= says what the axes of the inputs are, as axes={'x': 'NT'}"
     raise ModelError(f"{problem}\n  {remedy}") from problem
 
 
@@ -133,8 +134,8 @@ def usual(value: Proto, walk: Walk) -> list[str]:
     read = {axes for node in walk.nodes if node.op in GATES for axes in read_as(node, text(value.name), walk)}
     if read:
         return sorted(read)
-    more = "." * (rank - 2)
-    return list(USUAL.get(rank, ("NT" + more, "TN" + more, "N." + more, ".N" + more)))
+    more = "_" * (rank - 2)
+    return list(USUAL.get(rank, ("NT" + more, "TN" + more, "N_" + more, "_N" + more)))
 
 
 def read_as(node: Node, name: str, walk: Walk) -> Iterator[str]:
@@ -154,15 +155,16 @@ def model_input(value: Proto, axes: str) -> ModelInput:
     dtype = DTYPES[tensor.elem_type]
     if axes == "lengths":
         return ModelInput(name, axes, (), dtype)
-    if len(axes) != len(sizes) or set(axes) - set("NT.") or axes.count("N") > 1 or axes.count("T") > 1:
+    axes = axes.ljust(len(sizes), FEATURE)
+    if len(axes) != len(sizes) or set(axes) - set("NT_") or axes.count("N") > 1 or axes.count("T") > 1:
         raise InputError(
             f"the axes of {name!r} are {shown(axes)}, and it has {len(sizes)}: "
-            "N is sequences, T steps, and . a feature"
+            "N is sequences, T steps, and _ a feature"
         )
-    features = tuple(size for size, letter in zip(sizes, axes, strict=True) if letter == ".")
+    features = tuple(size for size, letter in zip(sizes, axes, strict=True) if letter == "_")
     if 0 in features:
         raise AxesError(f"{name!r} has a feature of which the model does not say how many numbers it has")
-    stated = tuple((letter, size) for letter, size in zip(axes, sizes, strict=True) if letter != "." and size)
+    stated = tuple((letter, size) for letter, size in zip(axes, sizes, strict=True) if letter != "_" and size)
     return ModelInput(name, axes, features, dtype, stated)
 
 

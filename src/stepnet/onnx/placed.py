@@ -1,8 +1,8 @@
 """A value of an ONNX model: its numbers, and what each of its axes is.
 
-    [time, batch, features]      axes "TN."     a value of each step, with features [features]
-    [batch, directions, hidden]  axes "N.."     a value of each sequence, with features [directions, hidden]
-    [hidden, 4]                  axes ".."      a constant
+    [time, batch, features]      axes "TN_"     a value of each step, with features [features]
+    [batch, directions, hidden]  axes "N__"     a value of each sequence, with features [directions, hidden]
+    [hidden, 4]                  axes "__"      a constant
 
 ONNX knows arrays alone. Here, the axes of sequences and steps are none of the array's: a transpose of these
 moves letters, and only features are moved in fact.
@@ -88,7 +88,7 @@ class Placed:
 def words(axes: str) -> str:
     """Axes for a message: sequences, steps, features.
 
-    >>> words("TN.")
+    >>> words("TN_")
     'steps, sequences, features'
     """
     names = {SEQUENCES: "sequences", STEPS: "steps", FEATURE: "features"}

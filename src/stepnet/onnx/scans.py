@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from stepnet.errors import ModelError
 from stepnet.net.types import ROWS
 from stepnet.onnx.call import Call
-from stepnet.onnx.placed import AxesError, Placed, words
+from stepnet.onnx.placed import AxesError, Placed, constant, words
 from stepnet.onnx.recurrent import rows_of
 from stepnet.onnx.sizes import SEQUENCES, STEPS, Size
 from stepnet.rnn.recurrence import RNN
@@ -215,7 +215,7 @@ def loop(call: Call) -> list[Placed]:
         [present(state) for state in call.operands[2:]],
         inputs,
         reverse=False,
-        arranged=lambda before, x: [None, None, *before],
+        arranged=lambda before, x: [None, constant(True), *before],
         sliced=keys,
     )
     count = len(call.operands) - 2

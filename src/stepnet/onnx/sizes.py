@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-SEQUENCES, STEPS, FEATURE = "N", "T", "."
+SEQUENCES, STEPS, FEATURE = "N", "T", "_"
 """What an axis of a value is: one letter for each."""
 
 

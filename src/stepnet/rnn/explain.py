@@ -188,8 +188,12 @@ def named(plan: Plan) -> tuple[Names, Names]:
     count = 1
     for phases in ((plan.once,), plan.sequence, plan.before):
         count = outer.number((n for phase in phases for n in phase), count)
+    memories = plan.recurrence.recur.memories
     for inside, outside in zip(plan.body.inputs, plan.recurrence.inputs, strict=True):
-        inner.known[inside] = outer.of(outside)
+        # A memory is called as it begins where that is an input of the call, and else as in the step.
+        begins = plan.net.nodes[outside].operation == "input"
+        if begins or inside not in memories:
+            inner.known[inside] = outer.of(outside)
     count = inner.number((n for phase in plan.loop for n in phase), count)
     for number, node in enumerate(plan.net.nodes):
         if picks(plan.net, number, plan.recur):
