@@ -1,4 +1,4 @@
-"""Both directions as one layer, and layers as one recurrence: where they are, where not, and what they compute."""
+"""Both directions as one layer, and layers as one recurrence: where they are, and what they compute."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -98,7 +98,10 @@ UNPAIRED: dict[str, tuple[Model, str]] = {
     "another input": (other_input, "they run over different sequences"),
     "product": (lambda x: F(x)[0] * B(x)[0], "they are merged by multiply of 2 values"),
     "a third": (lambda x: concat(F(x)[0], B(x)[0], x), "they are merged by concatenate of 3 values"),
-    "backward first": (lambda x: concat(B(x)[0], F(x)[0]), "they are no forward recurrence and then a reverse"),
+    "backward first": (
+        lambda x: concat(B(x)[0], F(x)[0]),
+        "they are no forward recurrence and then a reverse",
+    ),
     "one direction": (lambda x: F(x)[0] + cell("gru", 3, 4, seed=3)(x)[0], "they are no forward recurrence"),
     "read elsewhere": (read_elsewhere, "an output is read elsewhere too"),
     "a result": (a_result, "an output is read elsewhere too"),
@@ -248,3 +251,18 @@ def test_pieces_occur() -> None:
     """The random models above are worth their time."""
     net = net_of(lambda x: both(8, 2)(both(3, 0)(x)[0])[0])
     assert [type(made).__name__ for made in (*pairs(net), *stacks(net))] == ["Pair", "Pair", "Stack"]
+
+
+def test_explain_names_them() -> None:
+    graph = sn.Graph(
+        lambda x, p: both(8, 2, "sum")(both(3, 0, "sum")(x)[0] @ p)[0], np.ones((4, 8), "f4"), inputs=3
+    )
+    lines = graph.explain().splitlines()
+    assert lines[:3] == [
+        "recurrences 0 and 1: both directions of a layer, added",
+        "recurrences 2 and 3: both directions of a layer, added",
+        "",
+    ]
+    stacked = sn.Graph(lambda x, p: UP(F(x)[0])[0], inputs=3)
+    assert stacked.explain().startswith("recurrences 0; 1: layers, each on the one before\n\nparts")
+    assert sn.Graph(lambda x, p: F(x)[0], inputs=3).explain().startswith("each sequence from its first step")

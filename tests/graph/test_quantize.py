@@ -1,4 +1,4 @@
-"""Models in fewer bits: what is chosen, how far it is from float32, what is refused, and on recorded speech."""
+"""Models in fewer bits: what is chosen, how far from float32 it is, what is refused; recorded speech."""
 
 import pickle
 from typing import Any
@@ -80,7 +80,7 @@ def test_each_recurrence_gets_the_fewest_bits_that_do() -> None:
     made = sn.quantize(model(), SAMPLES, within=0.2)
     assert [row.dtype for row in made.report.recurrences] == ["int8", "bfloat16", "float32"]
     close = sn.quantize(model(), SAMPLES, within=0.004)
-    assert [row.dtype for row in close.report.recurrences][0] != "int8"
+    assert next(row.dtype for row in close.report.recurrences) != "int8"
     assert max(error.relative for error in close.report.outputs) <= 0.004
     exact = sn.quantize(model(), SAMPLES, within=1e-6)
     assert [row.dtype for row in exact.report.recurrences] == ["float32"] * 3
@@ -91,7 +91,8 @@ def test_one_dtype_is_for_all_that_have_it() -> None:
     made = sn.quantize(model(), SAMPLES, "int8")
     assert [row.dtype for row in made.report.recurrences] == ["int8", "float32", "float32"]
     reasons = [row.reasons["int8"] for row in made.report.recurrences[1:]]
-    assert "lbr_gru" in reasons[0] and "computes sin" in reasons[1]
+    assert "lbr_gru" in reasons[0]
+    assert "computes sin" in reasons[1]
 
 
 def test_errors_are_those_of_the_samples() -> None:
@@ -119,7 +120,8 @@ def test_scales_cover_the_inputs_of_each_recurrence() -> None:
     assert precision.shift == 128
     assert f"precision=int8/{precision.scale:.4g}+128" in str(made)
     finer = sn.quantize(model(), SAMPLES, "int8", keep=0.9).report.recurrences[0].precision
-    assert finer is not None and finer.scale > precision.scale
+    assert finer is not None
+    assert finer.scale > precision.scale
 
 
 def test_it_is_a_graph_in_all_else() -> None:

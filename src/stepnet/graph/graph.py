@@ -7,6 +7,7 @@ from stepnet.engines import checked_engine
 from stepnet.graph.programs import GraphPrograms
 from stepnet.graph.trace import Model
 from stepnet.net.ir import Net
+from stepnet.plan.passes.stack import described
 from stepnet.plan.schedule import Schedule
 from stepnet.rnn.declared import parameter, same_parameters
 from stepnet.rnn.explain import explain
@@ -100,14 +101,18 @@ class Graph:
     def explain(self, engine: Asked = "auto") -> str:
         """The parts in the order they run, what each of them does and costs, and the engine, as text.
 
+        In front are the recurrences that an engine may take in one piece: both directions of a layer, and
+        layers, if there are any.
+
         Args:
             engine: An engine, or several in order of preference.
 
         Raises:
             InputError: Before the inputs are known.
         """
-        order = checked_engine(self._engine(engine))
-        return explain(self._programs.program.schedule_for(order), order)
+        order, program = checked_engine(self._engine(engine)), self._programs.program
+        pieces = "\n".join(described(program.net))
+        return "\n\n".join(filter(None, [pieces, explain(program.schedule_for(order), order)]))
 
     def _engine(self, asked: Asked) -> Asked:
         """The engines for those that were asked for."""

@@ -6,16 +6,15 @@ The choice is a mark on each recurrence of the net (`stepnet.net.precision`), wh
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from stepnet.engines import Bound, Call, choose, engines_of
+from stepnet.engines import Bound, Call, choose, engine_named, engines_of
+from stepnet.engines.base import Cell, LowEngine
 from stepnet.engines.calibration import data_scale
-from stepnet.engines.onednn.engine import Known, known_plan
-from stepnet.engines.onednn.library import library
 from stepnet.engines.placed import place
 from stepnet.errors import InputError, RefusedError
 from stepnet.graph.graph import Graph
@@ -25,7 +24,8 @@ from stepnet.graph.report import OutputError, Quantization, QuantizedRecurrence
 from stepnet.net.ir import Net, without_unused
 from stepnet.net.precision import Precision
 from stepnet.plan.groups import flat_recurrences
-from stepnet.plan.schedule import Part, Schedule
+from stepnet.plan.plan import Plan
+from stepnet.plan.schedule import Schedule
 from stepnet.rnn.nets import in_order, run_net
 from stepnet.rnn.program import NetProgram
 from stepnet.rnn.reading import Reading
@@ -49,8 +49,8 @@ def quantize(
     """The graph with recurrences in fewer bits, as far as the outputs for the samples stay what they are.
 
     Samples give the scale of each recurrence's inputs; the scales of weights, one for each unit of each gate,
-    are those of the weights. Each recurrence is tried alone. Then those that cost least are changed first, each
-    to the fewest bits with which all outputs are still within the bound.
+    are those of the weights. Each recurrence is tried alone. Then those that cost least are changed first,
+    each to the fewest bits with which all outputs are still within the bound.
 
     Args:
         graph: The model, in float32.
@@ -68,8 +68,8 @@ def quantize(
 
     Raises:
         InputError: For samples without steps or with NaN or infinity, and arguments of another form.
-        LibraryError: Without oneDNN.
-        RefusedError: For a model without a recurrence that oneDNN runs in fewer bits, with all reasons.
+        RefusedError: For a model without a recurrence that oneDNN runs in fewer bits, with all reasons; and
+            without oneDNN.
     """
     if type(graph) is not Graph:
         raise InputError(f"graph is a Graph that is not quantized, not {shown(graph)}")
@@ -77,7 +77,6 @@ def quantize(
     bound = WITHIN[dtype] if within is None else within
     if not bound > 0:
         raise InputError(f"within is a relative error above 0, not {within!r}")
-    library()
     trials = Trials.of(graph, samples, statics, keep)
     options = trials.options(DTYPES[dtype])
     alone = {(n, option.dtype): trials.worst({n: option}) for n, made in options.items() for option in made}
@@ -98,15 +97,15 @@ def quantize(
 class Trials:
     """A model with its samples, to be run in precisions.
 
-    parts: what runs, each recurrence of it marked with its number. readings: the samples, as calls. known:
-    what oneDNN runs of each recurrence, by number, or the reason why it does not. scales: of the inputs of
-    those. right: the outputs for each sample in float32.
+    parts: what runs, each recurrence of it marked with its number. readings: the samples, as calls. plans:
+    that of each recurrence, by number. scales: of the inputs of those that the engine has. right: the outputs
+    for each sample in float32.
     """
 
     program: GraphProgram
     parts: Schedule
     readings: tuple[Reading[GraphProgram], ...]
-    known: Mapping[int, Known | str]
+    plans: Mapping[int, Plan]
     scales: Mapping[int, tuple[float, float]]
     right: tuple[list[Array], ...]
 
@@ -116,17 +115,18 @@ class Trials:
         readings = tuple(read(graph, samples, statics))
         program = readings[0].program
         parts = numbered(program.net)
-        known: dict[int, Known | str] = {}
+        plans: dict[int, Plan] = {}
         reads: dict[int, tuple[int, ...]] = {}
         for part in parts.parts:
-            number = number_of(part)
+            number = None if part.plan is None else number_of(part.plan)
             if number is not None and part.plan is not None:
-                made = known[number] = known_plan(part.plan)
-                if isinstance(made, Known):
+                plans[number] = part.plan
+                made = low_engine().cell(part.plan)
+                if isinstance(made, Cell):
                     reads[number] = tuple(part.reads[place] for place in made.reads)
         scales = scales_of(parts.net, reads, program, readings, keep)
         right = tuple(run(bound_to(parts, program), program, reading.call) for reading in readings)
-        return cls(program, parts, readings, known, scales, right)
+        return cls(program, parts, readings, plans, scales, right)
 
     @property
     def count(self) -> int:
@@ -142,10 +142,10 @@ class Trials:
         """The precisions that each recurrence may have, fewest bits first; raises `RefusedError` for none."""
         made = {
             number: [p for d in dtypes if self.reason(number, p := self.precision(number, d)) is None]
-            for number in self.known
+            for number in self.plans
         }
         if not any(made.values()):
-            reasons = {self.reason(n, self.precision(n, d)): None for n in self.known for d in dtypes}
+            reasons = {self.reason(n, self.precision(n, d)): None for n in self.plans for d in dtypes}
             raise RefusedError(
                 "no recurrence of this graph runs in fewer bits"
                 + "".join(f"\n  {reason}" for reason in reasons or ["there is none"])
@@ -159,8 +159,14 @@ class Trials:
 
     def reason(self, number: int, precision: Precision) -> str | None:
         """Why oneDNN has no such recurrence in a precision; None where it has."""
-        known = self.known.get(number, "it is inside of another recurrence")
-        return known if isinstance(known, str) else known.recurrence.in_precision(precision).refuse(library())
+        made = self.cell(number, precision)
+        return made if isinstance(made, str) else None
+
+    def cell(self, number: int, precision: Precision) -> Cell | str:
+        """What the engine has for a recurrence in a precision, or the reason why it has nothing."""
+        plan = self.plans[number]
+        marks = {n: precision for n, node in enumerate(plan.traced.nodes) if node.operation == "recur"}
+        return low_engine().cell(replace(plan, traced=in_precisions(plan.traced, marks)))
 
     def precisions(self, chosen: Mapping[int, Precision]) -> tuple[Precision, ...]:
         """The precision of each recurrence, float32 for those that are not chosen."""
@@ -196,10 +202,8 @@ class Trials:
         self, number: int, precision: Precision | None, alone: Mapping[tuple[int, str], float], bound: float
     ) -> QuantizedRecurrence:
         """What the report says of a recurrence."""
-        known = self.known.get(number)
-        what = "of a cell that oneDNN has not"
-        if isinstance(known, Known):
-            what = str(known.recurrence.in_precision(precision))
+        made = self.cell(number, precision or Precision("float32", number))
+        what = "of a cell that oneDNN has not" if isinstance(made, str) else made.text
         tried = {dtype: error for (n, dtype), error in alone.items() if n == number}
         reasons = {
             dtype: reason
@@ -240,10 +244,14 @@ def numbered(net: Net) -> Schedule:
     return place(in_precisions(net, marks), engines_of(ENGINES))
 
 
-def number_of(part: Part) -> int | None:
-    """The number of the recurrence that a part runs; None where it runs none of the model's."""
-    nodes = part.plan.traced.nodes if part.plan is not None else ()
-    marks = [node.recur.precision for node in nodes if node.operation == "recur"]
+def low_engine() -> LowEngine:
+    """The engine that runs recurrences in fewer bits."""
+    return cast("LowEngine", engine_named(ENGINES[0]))
+
+
+def number_of(plan: Plan) -> int | None:
+    """The number of the recurrence that a plan runs; None where it runs none of the model's."""
+    marks = [node.recur.precision for node in plan.traced.nodes if node.operation == "recur"]
     return marks[0].recurrence if marks and marks[0] is not None else None
 
 

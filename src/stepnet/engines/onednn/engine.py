@@ -10,7 +10,7 @@ from math import prod
 
 import numpy as np
 
-from stepnet.engines.base import Bound, Call, FrozenCall, Kernel, Results
+from stepnet.engines.base import Bound, Call, Cell, FrozenCall, Kernel, Results
 from stepnet.engines.llvm.engine import LlvmEngine, plan_refusal
 from stepnet.engines.onednn.arranged import arranged, recurrence_of, refusal
 from stepnet.engines.onednn.library import Library, library
@@ -57,10 +57,15 @@ class OneDnnEngine:
 
     def refuse_plan(self, plan: Plan) -> str | None:
         """Why a part does not run on oneDNN itself; None for a recurrence that does."""
+        made = self.cell(plan)
+        return made if isinstance(made, str) else None
+
+    def cell(self, plan: Plan) -> Cell | str:
+        """What oneDNN has for a recurrence; a reason where it has nothing."""
         if reason := missing():
             return reason
         made = known_plan(plan)
-        return made if isinstance(made, str) else None
+        return made if isinstance(made, str) else Cell(made.reads, str(made.recurrence))
 
     def compile(self, schedule: Schedule) -> Kernel:
         """Every part on oneDNN or llvm, to be run one after the other."""

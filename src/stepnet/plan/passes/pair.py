@@ -71,14 +71,13 @@ def pair_of(net: Net, merge: int, made: list[int]) -> Pair | str:
     nodes = [net.nodes[number] for number in made]
     if node.operation not in MERGES or len(node.inputs) != 2:
         return f"they are merged by {node.operation} of {len(node.inputs)} values, no concat or sum of two"
-    if node.operation == "concatenate" and node.attributes.get("axis", -1) not in (-1, len(node.type.shape) - 1):
-        return "they are not concatenated along their last axis"
-    backward = [each.recur.reverse for each in nodes]
-    if backward == [True, False] and node.operation == "add":
+    reverse = [each.recur.reverse for each in nodes]
+    if reverse == [True, False] and node.operation == "add":
         made, nodes = made[::-1], nodes[::-1]
-    elif backward != [False, True]:
+    elif reverse != [False, True]:
         return "they are no forward recurrence and then a reverse one"
-    return reason_against(net, merge, made, nodes) or Pair(*made, MERGES[node.operation], merge)
+    forward, backward = made
+    return reason_against(net, merge, made, nodes) or Pair(forward, backward, MERGES[node.operation], merge)
 
 
 def reason_against(net: Net, merge: int, made: list[int], nodes: list[Node]) -> str | None:

@@ -53,11 +53,26 @@ def members(layer: Layer) -> tuple[int, ...]:
 
 
 def stacks(net: Net) -> tuple[Stack, ...]:
-    """The stacks of a net of at least two layers, each as high as can be, in the order of their first ones."""
+    """The stacks of a net, of two layers or more, in the order of their first ones."""
     above = {below: layer for below, layer in steps_up(net) if not isinstance(layer, str)}
     lowest = [layer for layer in layers_of(net).values() if layer not in above.values()]
     made = [tuple(climbed(layer, above)) for layer in lowest]
     return tuple(Stack(layers) for layers in made if len(layers) > 1)
+
+
+def described(net: Net) -> list[str]:
+    """The pairs and stacks of a net in words, recurrences by their places among all."""
+    flat = sorted(flat_recurrences(net))
+    places = {number: str(place) for place, number in enumerate(flat)}
+    lines = [
+        f"recurrences {places[pair.forward]} and {places[pair.backward]}: both directions of a layer, "
+        f"{'side by side' if pair.merge == 'concat' else 'added'}"
+        for pair in pairs(net)
+    ]
+    for stack in stacks(net):
+        layers = [" and ".join(places[number] for number in members(layer)) for layer in stack.layers]
+        lines.append(f"recurrences {'; '.join(layers)}: layers, each on the one before")
+    return lines
 
 
 def climbed(layer: Layer, above: Mapping[Layer, Layer]) -> Iterator[Layer]:
@@ -69,7 +84,7 @@ def climbed(layer: Layer, above: Mapping[Layer, Layer]) -> Iterator[Layer]:
 
 
 def layers_of(net: Net) -> dict[int, Layer]:
-    """The layers of a net by their outputs, pairs first; those with several outputs that are read are none."""
+    """The layers of a net by their outputs, pairs first; one with several outputs that are read is none."""
     both = pairs(net)
     paired = {number for pair in both for number in members(pair)}
     made: dict[int, Layer] = {pair.output: pair for pair in both}
@@ -107,7 +122,10 @@ def reason_against(net: Net, below: Layer, above: Layer, output: int) -> str | N
             return "they run in different directions"
         if sequences_of(nodes[1]) != [output]:
             return "the upper one runs over other sequences too"
-        if any(has_statics(net, node) or output in node.recur.operands_by_kind(node.inputs).memories for node in nodes):
+        if any(
+            has_statics(net, node) or output in node.recur.operands_by_kind(node.inputs).memories
+            for node in nodes
+        ):
             return "their steps read values that each sequence has"
         cells = [recognise(node) for node in nodes]
         for cell in cells:
