@@ -18,9 +18,10 @@ import numpy as np
 
 from stepnet.engines.base import Engine, Kernel
 from stepnet.engines.parts import in_parts
+from stepnet.net.digest import digest
 from stepnet.net.ir import Net, Node
 from stepnet.net.totals import total_of
-from stepnet.plan.groups import Groups, flat_recurrences
+from stepnet.plan.groups import Groups, flat_recurrences, results_of
 from stepnet.plan.passes.absorb import absorb
 from stepnet.plan.passes.lift import lift
 from stepnet.plan.passes.unloop import unloop
@@ -105,11 +106,20 @@ def place(net: Net, engines: Sequence[Engine]) -> Schedule:
     if all(engines[0].refuse_plan(plan) is None for plan in whole.plans):
         return whole
 
+    known: dict[str, int] = {}
+
     def rank(net: Net, number: int) -> int:
-        plan = recurrence(net, number, Groups.of(net)).plan
-        assert plan is not None
-        engine = choice(plan, engines).engine
-        return len(engines) if engine is None else [*engines].index(engine)
+        """The place of the engine of a recurrence, which depends on the node and on what is read of it."""
+        groups, node = Groups.of(net), net.nodes[number]
+        read = tuple(result >= 0 for result in results_of(net, number))
+        types = tuple(net.type_of(operand) for operand in node.inputs)
+        key = digest(node.pairs, types, read, number in groups.ends)
+        if key not in known:
+            plan = recurrence(net, number, groups).plan
+            assert plan is not None
+            engine = choice(plan, engines).engine
+            known[key] = len(engines) if engine is None else [*engines].index(engine)
+        return known[key]
 
     def accepts(before: Net, number: int, after: Net, body: Net) -> bool:
         made = [each for each in flat_recurrences(after) if after.nodes[each].recur.body == body]
