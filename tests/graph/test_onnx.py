@@ -1,5 +1,8 @@
 """ONNX models as graphs: ONNX's own tests of its operators, and exported models against onnxruntime."""
 
+import os
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -139,11 +142,24 @@ def test_classifiers_run_over_sequences_of_any_length(case: Any, tmp_path: Path)
     assert_runs(stepnet_onnx.load(tmp_path / "m.onnx"), model, batch_first, "interpret")
 
 
+EXPORT = """
+import sys, torch
+from pathlib import Path
+from test_onnx import Classifier, exported
+torch.manual_seed(0)
+model = Classifier(sys.argv[1], True, True, 1, "states").eval()
+exported(model, torch.zeros(3, 5, dtype=torch.int64), Path(sys.argv[2]), True)
+"""
+"""In a process of its own: PyTorch's newer exporter takes sizes for fixed that were so in earlier traces."""
+
+
 @pytest.mark.parametrize("cell", ["GRU", "LSTM"])
 def test_the_newer_exporter_too_and_in_machine_code(cell: str, tmp_path: Path) -> None:
+    paths = os.pathsep.join(path for path in sys.path if path)
+    command = [sys.executable, "-c", EXPORT, cell, str(tmp_path / "m.onnx")]
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "PYTHONPATH": paths})
     torch.manual_seed(0)
     model = Classifier(cell, True, True, 1, "states").eval()
-    exported(model, torch.randint(0, 50, (3, 5)), tmp_path / "m.onnx", True)
     assert_runs(stepnet_onnx.load(tmp_path / "m.onnx"), model, True, "llvm")
 
 

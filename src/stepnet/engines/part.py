@@ -98,12 +98,20 @@ def sequence_call(part: Part, values: Values, frame: Frame) -> Call:
     """The call of a recurrence over the sequences at its extent."""
     arrays = [None if n < 0 or values[n] is None else np.ascontiguousarray(values[n]) for n in part.reads]
     first, last = memories_of(part)
-    return replace(
-        frame.sequences(part.extent),
-        sequences=[array for array in arrays[:first] if array is not None],
-        initial=arrays[first:last],
-        statics=[array for array in arrays[last:] if array is not None],
-        last_only=part.last_only,
+    like = frame.sequences(part.extent)
+    return Call(
+        [array for array in arrays[:first] if array is not None],
+        like.starts,
+        like.lengths,
+        like.total,
+        arrays[first:last],
+        [array for array in arrays[last:] if array is not None],
+        part.last_only,
+        like.begun,
+        like.steps,
+        like.inner,
+        like.beside,
+        like.apart,
     )
 
 

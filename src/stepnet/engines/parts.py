@@ -124,6 +124,11 @@ class BoundParts:
         return Form(self.schedule.traced)
 
     @computed_once
+    def varying(self) -> list[int]:
+        """The inputs of the net that are not parameters, in order."""
+        return varying_of(self.net)
+
+    @computed_once
     def takes_gaps(self) -> bool:
         """Whether sequences with gaps between them are run where they lie."""
         return takes_gaps(self.schedule)
@@ -137,7 +142,7 @@ class BoundParts:
     def __call__(self, call: Call) -> Results:
         """The results of a call, in new arrays."""
         packed = Packed.of(call, pack=not self.takes_gaps)
-        values = dict(zip(varying_of(self.net), packed.arrays(self.form), strict=True))
+        values = dict(zip(self.varying, packed.arrays(self.form), strict=True))
         values = self.values(values, Frame(packed.segments, packed.gaps))
         made = own_results(self.net, values, self.lent)
         return packed.results(self.traced_form, made, self.clean)

@@ -79,6 +79,7 @@ class GraphPrograms:
         self.model, self.params, self.inputs, self.statics = model, params, inputs, statics
         self.precisions = precisions
         self.programs = OrderedDict[Any, GraphProgram]()
+        self.seen = OrderedDict[Any, GraphProgram]()
         self.frozen = FrozenCalls[GraphProgram]()
         self.latest: GraphProgram | None = None
         if inputs is not None:
@@ -111,7 +112,12 @@ class GraphPrograms:
         """The arguments of a call, checked; raises `InputError` for those that do not fit."""
         batch = Batch.of(sequences, lengths, flag(time_major, "time_major"))
         still = Statics.of(statics, batch.count)
-        program = self.program_of(batch.specs, still.specs)
+        key = *batch.key, *still.key
+        program = self.seen.get(key)
+        if program is None:
+            program = self.program_of(batch.specs, still.specs)
+            keep(self.seen, key, program)
+        self.latest = program
         call = call_of(batch, [], [still], False, None, None)
         # A static with which a recurrence begins is an initial memory of the net.
         call = call_on(program, [*batch.arrays, *still.arrays, *program.params], call, None)

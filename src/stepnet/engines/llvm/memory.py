@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
+from math import prod
 from typing import Any, cast
 
 import numpy as np
@@ -95,7 +96,7 @@ def maker(shape: Shape) -> Callable[[], Array]:
 def bytes_of(shape: Shape) -> int:
     """The bytes of an array."""
     sizes, dtype = shape
-    return int(np.prod(sizes, dtype=np.int64)) * np.dtype(dtype).itemsize
+    return prod(sizes) * np.dtype(dtype).itemsize
 
 
 class Pool:

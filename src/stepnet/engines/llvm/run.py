@@ -57,7 +57,7 @@ class Runner:
     ) -> None:
         self.plan, self.compiled, self.finish, self.target = plan, compiled, finish, target
         self.refill: Refill | None = None
-        self.constants = constants
+        self.constants, self.reverse = constants, plan.reverse
         self.spare: list[Workspace] = []
         words = compiled.words
         self.array_words = [word for kind in ARRAYS for word in words[kind]]
@@ -172,7 +172,7 @@ class Runner:
                     longest,
                     int(seconds * clock().per_second),
                     int(call.last_only),
-                    int(self.plan.reverse),
+                    int(self.reverse),
                 ]
                 space.words[:, self.places] = [*numbers, *map(pointer, tables), *pointers]
                 spaces.append(space)
