@@ -4,6 +4,7 @@ from stepnet import layout
 from stepnet.engines.threads import set_threads
 from stepnet.errors import StepnetError
 from stepnet.graph.graph import Graph
+from stepnet.graph.quantize import quantize
 from stepnet.layout.convert import Conversion, convert
 from stepnet.ragged import Ragged
 from stepnet.rnn import builder, cells, masks
@@ -63,6 +64,7 @@ __all__ = [
     "leaky_relu",
     "masks",
     "one_hot",
+    "quantize",
     "reduce",
     "relu",
     "sampling",

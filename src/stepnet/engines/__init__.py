@@ -1,4 +1,7 @@
-"""The engines, and the choice between them: the first one, in the order asked for, that does not refuse."""
+"""The engines, and the choice between them: the first one, in the order asked for, that does not refuse.
+
+A schedule of several parts runs each of them on the first engine that does not refuse that part.
+"""
 
 from collections.abc import Sequence
 from functools import cache
@@ -6,6 +9,7 @@ from typing import Any, cast
 
 from stepnet.engines.apart import undivided
 from stepnet.engines.base import Bound, Call, Engine, FrozenCall, Kernel, Results
+from stepnet.engines.placed import together
 from stepnet.errors import InputError, RefusedError
 from stepnet.plan.schedule import Schedule
 from stepnet.values.arguments import shown
@@ -29,6 +33,7 @@ __all__ = [
     "choose",
     "engine_named",
     "engine_names",
+    "engines_of",
     "order_of",
 ]
 
@@ -82,16 +87,25 @@ def order_of(asked: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(engine for name in names for engine in (AUTO if name == "auto" else (name,)))
 
 
+def engines_of(asked: str | Sequence[str]) -> tuple[Engine, ...]:
+    """The engines in the order to try them; raises `InputError` for unknown names."""
+    return tuple(map(engine_named, order_of(checked_engine(asked))))
+
+
 def choose(schedule: Schedule, asked: str | Sequence[str] = "auto") -> tuple[Engine, dict[str, str]]:
     """The first engine that does not refuse, and the refusals before it; raises `RefusedError` if there is
     none.
+
+    Of a schedule of several parts, what runs each part on the first engine that does not refuse that part.
     """
     reasons: dict[str, str] = {}
-    for name in order_of(checked_engine(asked)):
-        engine = engine_named(name)
+    engines = engines_of(asked)
+    if len(engines) > 1 and schedule.whole is None and (several := together(schedule, engines)) is not None:
+        return several, reasons
+    for engine in engines:
         reason = engine.refuse(schedule)
         if reason is None:
             return engine, reasons
-        reasons[name] = reason
+        reasons[engine.name] = reason
     lines = "".join(f"\n  {name}: {reason}" for name, reason in reasons.items())
     raise RefusedError(f"no engine runs this net; engine=(..., 'interpret') would, slowly{lines}")

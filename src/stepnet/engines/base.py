@@ -6,6 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
+from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Schedule
 from stepnet.ragged.offsets import offsets_of, positions_of
 
@@ -156,6 +157,16 @@ class Kernel(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Cell:
+    """What an engine has for a recurrence. reads: the sequences that its x is made of, by their places in a
+    call. text: what it is.
+    """
+
+    reads: tuple[int, ...]
+    text: str
+
+
 class Engine(Protocol):
     """A way to run schedules, on any device and in as many pieces as it needs."""
 
@@ -170,4 +181,20 @@ class Engine(Protocol):
 
     def compile(self, schedule: Schedule) -> Kernel:
         """The compiled schedule; the engine has not refused it."""
+        ...
+
+    def refuse_plan(self, plan: Plan) -> str | None:
+        """The reason why this engine cannot run the plan of one part; None if it can."""
+        ...
+
+    def compile_plan(self, plan: Plan) -> Kernel:
+        """The compiled plan of one part; the engine has not refused it."""
+        ...
+
+
+class LowEngine(Engine, Protocol):
+    """An engine that runs recurrences in the precisions with which a net marks them."""
+
+    def cell(self, plan: Plan) -> Cell | str:
+        """What it has for the recurrence of a plan, in the precision of the mark; a reason where nothing."""
         ...

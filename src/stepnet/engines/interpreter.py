@@ -7,6 +7,7 @@ from stepnet.engines.base import Array, Call, FrozenCall, Results
 from stepnet.engines.packed import Form, Packed, called_again, parameters_of, varying_of
 from stepnet.net.interpret import interpret
 from stepnet.net.ir import Net
+from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Schedule
 from stepnet.values.once import computed_once
 
@@ -24,6 +25,14 @@ class Interpreter:
     def compile(self, schedule: Schedule) -> "InterpreterKernel":
         """The net as it was traced."""
         return InterpreterKernel(schedule.traced)
+
+    def refuse_plan(self, plan: Plan) -> str | None:
+        """None."""
+        return None
+
+    def compile_plan(self, plan: Plan) -> "InterpreterKernel":
+        """The net of one part."""
+        return InterpreterKernel(plan.traced)
 
 
 @dataclass(frozen=True)

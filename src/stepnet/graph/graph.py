@@ -9,6 +9,7 @@ from stepnet.engines import checked_engine
 from stepnet.graph.programs import GraphProgram, GraphPrograms
 from stepnet.graph.trace import Model
 from stepnet.net.ir import Net
+from stepnet.plan.passes.stack import described
 from stepnet.plan.schedule import Schedule
 from stepnet.rnn.declared import parameter, same_parameters
 from stepnet.rnn.explain import explain
@@ -90,7 +91,8 @@ class Graph:
             sequences: A `Ragged`, an array [batch, time, features...], or a structure of these.
             statics: Values that each sequence has once: arrays [batch, features...].
             lengths: The length of each sequence of an array, [batch], where they differ.
-            engine: An engine, or several in order of preference.
+            engine: An engine, or several in order of preference: each part runs on the first that does not
+                refuse it.
             time_major: Whether arrays of sequences and outputs of each step are [time, batch, ...].
 
         Returns:
@@ -101,10 +103,13 @@ class Graph:
             InputError: For arguments that do not fit the model or one another.
             StepError: For a model that cannot be traced, at the first call with such inputs.
         """
-        return self._programs.run(sequences, statics, lengths, engine, time_major)
+        return self._programs.run(sequences, statics, lengths, self._engine(engine), time_major)
 
     def explain(self, engine: Asked = "auto") -> str:
         """The parts in the order they run, what each of them does and costs, and the engine, as text.
+
+        In front are the recurrences that an engine may take in one piece: both directions of a layer, and
+        layers, if there are any.
 
         Args:
             engine: An engine, or several in order of preference.
@@ -112,7 +117,13 @@ class Graph:
         Raises:
             InputError: Before the inputs are known.
         """
-        return explain(self.schedule, checked_engine(engine))
+        order, program = checked_engine(self._engine(engine)), self._programs.program
+        pieces = "\n".join(described(program.net))
+        return "\n\n".join(filter(None, [pieces, explain(program.schedule_for(order), order)]))
+
+    def _engine(self, asked: Asked) -> Asked:
+        """The engines for those that were asked for."""
+        return asked
 
     def draw(self, path: str | Path | None = None, engine: Asked = "auto", *, force: bool = False) -> str:
         """A drawing of the graph as text, or written as a picture.

@@ -1,12 +1,18 @@
 """The programs of a model: one for each kind of inputs, and what runs calls of them."""
 
 from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from stepnet.engines import checked_engine
+from stepnet.engines import Order, checked_engine, engines_of, order_of
+from stepnet.engines.placed import place
 from stepnet.errors import InputError
 from stepnet.graph.trace import Model, TracedModel, trace_model
-from stepnet.plan.passes.absorb import absorb
+from stepnet.net.ir import Builder, Net
+from stepnet.net.precision import Precision
+from stepnet.plan.groups import flat_recurrences
+from stepnet.plan.schedule import Schedule
 from stepnet.rnn.batch import Batch, Statics
 from stepnet.rnn.declared import beside, check_inputs, keep, with_dtypes
 from stepnet.rnn.frozen import FrozenCalls
@@ -14,25 +20,64 @@ from stepnet.rnn.nets import call_on
 from stepnet.rnn.program import Asked, Program
 from stepnet.rnn.reading import Reading, call_of
 from stepnet.values.arguments import flag
+from stepnet.values.once import computed_once
 from stepnet.values.structure import leaves, skeleton
 
 
 class GraphProgram(Program):
-    """The program of a model: of its net with the work of single steps inside the recurrences."""
+    """The program of a model: of its net with the work of single steps inside the recurrences.
+
+    placed: its schedules for the engines so far.
+    """
 
     def __init__(self, traced: TracedModel, params: Any) -> None:
-        super().__init__(absorb(traced.net), traced.output, (), (), 0, [*leaves(params), *traced.captured])
+        super().__init__(traced.net, traced.output, (), (), 0, [*leaves(params), *traced.captured])
         self.traced = traced
+        self.placed = dict[tuple[str, ...], Schedule]()
+
+    @computed_once
+    def schedule(self) -> Schedule:
+        """What runs, part by part, where no engine is asked for."""
+        return self.schedule_for("auto")
+
+    def schedule_for(self, asked: Order) -> Schedule:
+        """The parts, each of a kind that the first engine possible runs."""
+        order = order_of(asked)
+        if order not in self.placed:
+            self.placed[order] = place(self.net, engines_of(order))
+        return self.placed[order]
+
+
+def in_precisions(net: Net, marks: Mapping[int, Precision]) -> Net:
+    """The net with precisions as marks on its recurrences, by their numbers."""
+    builder, places = Builder(is_model=True), list[int]()
+    for number, node in enumerate(net.nodes):
+        operands = [places[operand] for operand in node.inputs]
+        changed = {"precision": marks[number]} if number in marks else {}
+        places.append(builder.copy(node, operands, **changed))
+    return builder.net([places[result] for result in net.results])
+
+
+def marked(traced: TracedModel, precisions: Sequence[Precision]) -> TracedModel:
+    """A traced model with these precisions for its recurrences; as it is where there are none."""
+    if not precisions:
+        return traced
+    marks = zip(sorted(flat_recurrences(traced.net)), precisions, strict=True)
+    return replace(traced, net=in_precisions(traced.net, dict(marks)))
 
 
 class GraphPrograms:
     """The programs of a model for the kinds of inputs so far.
 
-    inputs, statics: the `Spec`s that were declared, or None.
+    inputs, statics: the `Spec`s that were declared, or None. precisions: those of the model's recurrences;
+    none for what is not quantized.
     """
 
-    def __init__(self, model: Model, params: Any, inputs: Any, statics: Any) -> None:
+    def __init__(
+        self, model: Model, params: Any, inputs: Any, statics: Any, precisions: tuple[Precision, ...] = ()
+    ) -> None:
         self.model, self.params, self.inputs, self.statics = model, params, inputs, statics
+        self.precisions = precisions
         self.programs = OrderedDict[Any, GraphProgram]()
         self.seen = OrderedDict[Any, GraphProgram]()
         self.frozen = FrozenCalls[GraphProgram]()
@@ -55,7 +100,8 @@ class GraphPrograms:
         if program is None:
             check_inputs(self.inputs, inputs, owner="graph")
             check_inputs(self.statics, statics, "static", "graph")
-            program = GraphProgram(trace_model(self.model, inputs, statics, self.params), self.params)
+            traced = trace_model(self.model, inputs, statics, self.params)
+            program = GraphProgram(marked(traced, self.precisions), self.params)
             keep(self.programs, key, program)
         self.latest = program
         return program
@@ -89,11 +135,31 @@ class GraphPrograms:
 
     def with_params(self, params: Any) -> "GraphPrograms":
         """The same with other parameters: plans and machine code stay."""
-        made = GraphPrograms(self.model, params, None, None)
+        return self.changed(
+            params,
+            self.precisions,
+            lambda program: program.with_params((params, program.traced.captured)),
+        )
+
+    def in_precisions(self, precisions: tuple[Precision, ...]) -> "GraphPrograms":
+        """The same with recurrences in these precisions."""
+        return self.changed(
+            self.params,
+            precisions,
+            lambda program: GraphProgram(marked(program.traced, precisions), self.params),
+        )
+
+    def changed(
+        self,
+        params: Any,
+        precisions: tuple[Precision, ...],
+        change: Callable[[GraphProgram], GraphProgram],
+    ) -> "GraphPrograms":
+        """The same with other parameters and precisions, and a change to each program."""
+        made = GraphPrograms(self.model, params, None, None, precisions)
         made.inputs, made.statics = self.inputs, self.statics
         for key, program in self.programs.items():
-            made.programs[key] = program.with_params((params, program.traced.captured))
-        made.latest = next(
-            (made.programs[key] for key, program in self.programs.items() if program is self.latest), None
-        )
+            made.programs[key] = change(program)
+            if program is self.latest:
+                made.latest = made.programs[key]
         return made

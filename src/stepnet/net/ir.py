@@ -12,6 +12,7 @@ from typing import Any
 
 from stepnet.errors import NetError
 from stepnet.net.ops import OPERATIONS, Operation
+from stepnet.net.precision import Precision
 from stepnet.net.recur import OperandsByKind, Order, ResultsByKind
 from stepnet.net.types import Literal, Type
 
@@ -242,6 +243,7 @@ class Recur:
     memory_count: int
     reverse: bool = False
     unroll: int = 1
+    precision: Precision | None = None
 
     @classmethod
     def of(cls, attributes: Mapping[str, Any]) -> "Recur":
@@ -252,6 +254,7 @@ class Recur:
             attributes["memories"],
             attributes.get("reverse", False),
             attributes.get("unroll", 1),
+            attributes.get("precision"),
         )
 
     @property
@@ -300,7 +303,8 @@ class Recur:
 
     def add(self, builder: Builder, operands: Iterable[int], name: str = "", source: str = "") -> int:
         """The number of a new node that is this recurrence."""
-        unroll = {"unroll": self.unroll} if self.unroll > 1 else {}
+        further: dict[str, Any] = {"unroll": self.unroll} if self.unroll > 1 else {}
+        further |= {"precision": self.precision} if self.precision else {}
         return builder.add(
             "recur",
             *operands,
@@ -310,7 +314,7 @@ class Recur:
             sequences=self.sequence_count,
             memories=self.memory_count,
             reverse=self.reverse,
-            **unroll,
+            **further,
         )
 
     def add_results(self, builder: Builder, operands: Iterable[int]) -> ResultsByKind:

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from textwrap import wrap
 
-from stepnet.engines import AUTO, choose, engine_named, engine_names, order_of
+from stepnet.engines import AUTO, choose, engine_named, engine_names, engines_of, order_of
+from stepnet.engines.placed import choice as placed_on
 from stepnet.errors import RefusedError
 from stepnet.net.ir import Net, Node
 from stepnet.net.types import CONST, Type
@@ -313,7 +314,8 @@ def explain(schedule: Schedule, engine: Asked = "auto") -> str:
     for number, part, _ in named:
         if part.plan is not None:
             facts = plan_explanation(part.plan, chosen, engines)
-            texts.append("\n".join([f"part {number}:", *end_lines(facts), *work_lines(facts)]))
+            placed = part_engine_lines(part.plan, engine)
+            texts.append("\n".join([f"part {number}:", *placed, *end_lines(facts), *work_lines(facts)]))
     return "\n\n".join(texts)
 
 
@@ -332,6 +334,20 @@ def engine_lines(chosen: str | None, engines: dict[str, str | None]) -> list[str
     for name, reason in engines.items():
         says = f"refuses: {reason}" if reason else "chosen" if name == chosen else "runs it if asked for"
         lines += wrapped(f"  {name:<12}", says)
+    return lines
+
+
+def part_engine_lines(plan: Plan, asked: Asked) -> list[str]:
+    """The engine of one part and the refusals before it, where several engines are asked for."""
+    engines = engines_of(asked)
+    if len(engines) < 2:
+        return []
+    engine, refusals = placed_on(plan, engines)
+    lines = [f"  {'engine':<12}{engine.name if engine else 'none'}"]
+    marks = [node.recur.precision for node in plan.traced.nodes if node.operation == "recur"]
+    lines += [f"  {'enough':<12}{mark.dtype}" for mark in marks if mark]
+    for name, reason in refusals.items():
+        lines += wrapped(f"  {name:<12}", f"refuses: {reason}")
     return lines
 
 

@@ -45,12 +45,17 @@ class NetProgram:
         """The inputs and results of the net by kind."""
         return Ends.of(self.net)
 
+    def schedule_for(self, asked: Order) -> Schedule:
+        """What runs on the engine asked for."""
+        return self.schedule
+
     def kernel(self, asked: Order) -> Kernel:
         """The schedule made ready to run by the engine asked for."""
         if asked not in self.kernels:
             with paused_collector():
-                engine, _ = choose(self.schedule, asked)
-                self.kernels[asked] = engine.compile(self.schedule)
+                parts = self.schedule_for(asked)
+                engine, _ = choose(parts, asked)
+                self.kernels[asked] = engine.compile(parts)
         return self.kernels[asked]
 
     def runs(self, asked: Order) -> Runs:

@@ -31,6 +31,10 @@ class LlvmEngine:
         """The first operation without machine code, as a reason; None if there is none."""
         return next((reason for plan in schedule.plans if (reason := plan_refusal(plan))), None)
 
+    def refuse_plan(self, plan: Plan) -> str | None:
+        """The first operation without machine code."""
+        return plan_refusal(plan)
+
     def compile(self, schedule: Schedule) -> Kernel:
         """Every part as machine code, to be run one after the other."""
         return in_parts(schedule, self.compile_plan, self.total)

@@ -10,7 +10,7 @@ from math import prod
 
 import numpy as np
 
-from stepnet.engines.base import Bound, Call, FrozenCall, Kernel, Results
+from stepnet.engines.base import Bound, Call, Cell, FrozenCall, Kernel, Results
 from stepnet.engines.llvm.engine import LlvmEngine, plan_refusal
 from stepnet.engines.onednn.arranged import arranged, recurrence_of, refusal
 from stepnet.engines.onednn.library import Library, library
@@ -41,10 +41,8 @@ class OneDnnEngine:
 
     def refuse(self, schedule: Schedule) -> str | None:
         """Why a recurrence does not run on oneDNN, or a part between them on llvm; None if all of it runs."""
-        try:
-            library()
-        except LibraryError as error:
-            return str(error)
+        if reason := missing():
+            return reason
         known = 0
         for part in parts_of(schedule):
             if part.plan is None:
@@ -56,6 +54,18 @@ class OneDnnEngine:
             if isinstance(made, str) and (reason := plan_refusal(part.plan)) is not None:
                 return reason
         return None if known else "there is no recurrence that oneDNN has"
+
+    def refuse_plan(self, plan: Plan) -> str | None:
+        """Why a part does not run on oneDNN itself; None for a recurrence that does."""
+        made = self.cell(plan)
+        return made if isinstance(made, str) else None
+
+    def cell(self, plan: Plan) -> Cell | str:
+        """What oneDNN has for a recurrence; a reason where it has nothing."""
+        if reason := missing():
+            return reason
+        made = known_plan(plan)
+        return made if isinstance(made, str) else Cell(made.reads, str(made.recurrence))
 
     def compile(self, schedule: Schedule) -> Kernel:
         """Every part on oneDNN or llvm, to be run one after the other."""
@@ -69,6 +79,15 @@ class OneDnnEngine:
     def total(self, node: Node, operands: Sequence[Array]) -> Array:
         """A value over all rows, as llvm computes it."""
         return LLVM.total(node, operands)
+
+
+def missing() -> str | None:
+    """Why there is no library; None where there is one."""
+    try:
+        library()
+    except LibraryError as error:
+        return str(error)
+    return None
 
 
 def parts_of(schedule: Schedule) -> Iterator[Part]:
@@ -106,6 +125,8 @@ def known_plan(plan: Plan) -> Known | str:
         return f"a primitive is one recurrence, and here are {len(numbers)}"
     node = net.nodes[numbers[0]]
     recur = node.recur
+    if recur.following == recur.memories:
+        return "it has no recurrence"
     cell = recognise(recur)
     if isinstance(cell, Refused):
         return f"oneDNN has no such cell: {cell.reason}"
@@ -134,10 +155,15 @@ def known_plan(plan: Plan) -> Known | str:
         return "oneDNN runs float32, and this is " + ", ".join(sorted({type_.dtype for type_ in types}))
     sizes = [net.type_of(memories[place]).size for place in range(len(memories))]
     projected = sizes[memories.index(given.memories[cell.h])]
+    recurrence = recurrence_of(
+        cell.semantics, cell.inputs, cell.hidden, cell.names, projected, recur.reverse
+    ).in_precision(recur.precision)
+    if recur.precision is not None and (reason := recurrence.refuse(library())):
+        return reason
     return Known(
         net,
         cell,
-        recurrence_of(cell.semantics, cell.inputs, cell.hidden, cell.names, projected, recur.reverse),
+        recurrence,
         tuple(sequences.index(given.sequences[place]) for place in cell.sequences),
         tuple(memories.index(given.memories[place]) for place in (cell.h, cell.c) if place is not None),
         tuple(
@@ -158,10 +184,10 @@ class OneDnnKernel:
 
     def bind(self, parameters: Sequence[Array]) -> Bound:
         """What runs a call with these parameters, which are arranged now."""
-        return BoundRecurrence(self.known, library(), self.weights(parameters))
+        return BoundRecurrence(self.known, library(), *self.weights(parameters))
 
-    def weights(self, parameters: Sequence[Array]) -> Weights:
-        """The weights that these parameters make."""
+    def weights(self, parameters: Sequence[Array]) -> tuple[Recurrence, Weights]:
+        """The weights that these parameters make, and the recurrence with the scales of these in int8."""
         known, cell, net = self.known, self.known.cell, self.known.net
         inputs = [number for number in net.inputs if net.type_of(number).extent == CONST]
         values = evaluated(
@@ -172,14 +198,15 @@ class OneDnnKernel:
         if cell.projected is not None:  # each feature of x is what one unit of one gate is given
             arrays["W"] = np.zeros((cell.inputs, len(cell.projected)), np.float32)
             arrays["W"][list(cell.projected), np.arange(len(cell.projected))] = 1
-        return Weights.of(known.recurrence, arranged(known.recurrence, cell.semantics, arrays))
+        weights = Weights.of(known.recurrence, arranged(known.recurrence, cell.semantics, arrays))
+        return known.recurrence.scaled(weights.arrays, library().largest_weight), weights
 
 
 class BoundRecurrence:
     """A recurrence with its weights."""
 
-    def __init__(self, known: Known, loaded: Library, weights: Weights) -> None:
-        self.known, self.library, self.weights = known, loaded, weights
+    def __init__(self, known: Known, loaded: Library, recurrence: Recurrence, weights: Weights) -> None:
+        self.known, self.library, self.recurrence, self.weights = known, loaded, recurrence, weights
 
     def __call__(self, call: Call) -> Results:
         """The results of a call."""
@@ -194,7 +221,7 @@ class BoundRecurrence:
         x = flat[0] if len(flat) == 1 else np.concatenate([np.zeros((call.total, 0), np.float32), *flat], -1)
         made = ran(
             self.library,
-            known.recurrence,
+            self.recurrence,
             self.weights,
             places,
             x,
@@ -211,7 +238,7 @@ class BoundRecurrence:
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
         """Takes other parameters."""
-        self.weights = OneDnnKernel(self.known).weights(parameters)
+        self.recurrence, self.weights = OneDnnKernel(self.known).weights(parameters)
         return True
 
     def release(self) -> None:

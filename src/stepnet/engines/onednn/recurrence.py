@@ -1,11 +1,14 @@
 """A recurrence for oneDNN without the lengths of any call, and what its memories are with them."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
-from stepnet.engines.calibration import Calibration
+from stepnet.engines.calibration import Calibration, weight_scales
 from stepnet.engines.onednn.cells import CELLS, TRAINED, Cell
 from stepnet.engines.onednn.interface import ACTIVATIONS, DIRECTIONS
 from stepnet.engines.onednn.library import Library
+from stepnet.net.precision import Precision
 
 Shape = tuple[int, ...]
 
@@ -125,6 +128,21 @@ class Recurrence:
         if self.direction not in DIRECTIONS:
             return f"direction is one of {', '.join(DIRECTIONS)}, not {self.direction}"
         return library.lacks(self.dtype)
+
+    def in_precision(self, precision: Precision | None) -> "Recurrence":
+        """The same in the precision that a net asks for; in int8 without the scales of weights."""
+        if precision is None:
+            return self
+        int8 = precision.dtype == "int8"
+        calibration = Calibration(precision.scale, precision.shift, ()) if int8 else None
+        return replace(self, dtype=precision.dtype, calibration=calibration)
+
+    def scaled(self, weights: Mapping[str, Any], largest: int) -> "Recurrence":
+        """The same with the scales of these weights, where it is calibrated."""
+        if self.calibration is None:
+            return self
+        scales = weight_scales([weights["weights_layer"], weights["weights_iter"]], largest)
+        return replace(self, calibration=replace(self.calibration, weights=scales))
 
     def __str__(self) -> str:
         further = [f"{self.inputs} inputs", f"{self.hidden} units", self.dtype, self.direction]

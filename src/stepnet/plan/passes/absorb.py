@@ -15,6 +15,9 @@ the recurrence, whatever its cell is, and a bias stays where it is shared.
 What moves is a node at rows/steps that works on single steps. Ahead of recurrences it moves if nothing else
 reads it, and into several of them if it costs next to nothing. Behind, it moves into the last recurrence that
 it reads, with whatever else it reads.
+
+Which engine is to run a recurrence may depend on what is inside. So whoever places recurrences accepts each
+move, or a part of it, or none.
 """
 
 from collections.abc import Callable, Iterable
@@ -29,21 +32,39 @@ CHEAP = ("view", "gather")
 """The kinds of nodes that several recurrences each compute for themselves."""
 
 
-def absorb(net: Net) -> Net:
-    """The net in which work of single steps is inside the recurrences next to it, where it can be."""
-    for find in (nodes_ahead, nodes_behind):
-        while (moves := next_moves(net, find)) is not None:
-            net = Absorbed(net, *moves).run()
+Accepts = Callable[[Net, int, Net, Net], bool]
+"""Whether a recurrence of a net, by its number, may become one with another body in another net."""
+
+
+def always(before: Net, recurrence: int, after: Net, body: Net) -> bool:
+    """Every move is accepted."""
+    return True
+
+
+def absorb(net: Net, accepts: Accepts = always) -> Net:
+    """The net in which work of single steps is inside the recurrences next to it, where it can be.
+
+    accepts: is asked of every move.
+    """
+    while (after := next_net(net, nodes_ahead, accepts) or next_net(net, nodes_behind, accepts)) is not None:
+        net = after
     return net
 
 
-def next_moves(net: Net, find: "Find") -> tuple[int, tuple[int, ...]] | None:
-    """A recurrence and what it takes in; None where none takes anything in. The last ones come first."""
+def next_net(net: Net, find: "Find", accepts: Accepts) -> Net | None:
+    """The net in which one more recurrence has taken in what is next to it; None where none does.
+
+    The last ones come first. Where a move is not accepted, one without its outermost node is tried.
+    """
     flat = flat_recurrences(net)
     for recurrence in sorted(flat, reverse=True):
         numbers = find(net, recurrence, flat)
-        if numbers:
-            return recurrence, tuple(numbers)
+        while numbers:
+            absorbed = Absorbed(net, recurrence, tuple(numbers))
+            after = absorbed.run()
+            if accepts(net, recurrence, after, absorbed.body):
+                return after
+            numbers = numbers[1:] if find is nodes_ahead else numbers[:-1]
     return None
 
 
@@ -100,7 +121,7 @@ def unique(numbers: Iterable[int]) -> list[int]:
 class Absorbed:
     """A net in which a recurrence takes in nodes, while it is made.
 
-    inside: the numbers in its new body of values of the net.
+    inside: the numbers in its new body of values of the net. body: the new body, once it is made.
     """
 
     net: Net
@@ -108,6 +129,7 @@ class Absorbed:
     moves: tuple[int, ...]
     inner: Builder = field(default_factory=Builder)
     inside: dict[int, int] = field(default_factory=dict[int, int])
+    body: Net = field(init=False)
 
     @property
     def node(self) -> Node:
@@ -127,10 +149,12 @@ class Absorbed:
         sequences = unique([*kept, *by_extent[STEPS]])
         others = [*by_extent[ROWS], *by_extent[CONST]]
         outputs = self.fill(sequences, others)
-        body = self.inner.net([*outputs.values(), *(self.old[number] for number in node.recur.following)])
+        self.body = self.inner.net(
+            [*outputs.values(), *(self.old[number] for number in node.recur.following)]
+        )
         operands = [*sequences, *kinds.memories, *kinds.others, *others]
         return self.rebuilt(
-            replace(node.recur, body=body, sequence_count=len(sequences)), operands, [*outputs]
+            replace(node.recur, body=self.body, sequence_count=len(sequences)), operands, [*outputs]
         )
 
     def read(self, inside: set[int]) -> list[int]:

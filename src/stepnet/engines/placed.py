@@ -1,0 +1,128 @@
+"""Several engines for one schedule: each part runs on the first that does not refuse it.
+
+    engine=("onednn", "llvm")      part 0   gather words          llvm      onednn: no recurrence
+                                   part 1   gru                   onednn
+                                   part 2   my own cell           llvm      onednn: no such cell
+                                   part 3   softmax of matmul     llvm      onednn: no recurrence
+
+What a recurrence has taken in decides which engine runs it: oneDNN has a GRU, and none with a softmax behind
+it. So `place` lets a recurrence take in work only as long as no later engine has to run it. It begins with
+bare recurrences and goes on until nothing more can move, so there is no order of passes to choose.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from stepnet.engines.base import Engine, Kernel
+from stepnet.engines.parts import in_parts
+from stepnet.net.digest import digest
+from stepnet.net.ir import Net, Node
+from stepnet.net.totals import total_of
+from stepnet.plan.groups import Groups, flat_recurrences, results_of
+from stepnet.plan.passes.absorb import absorb
+from stepnet.plan.passes.lift import lift
+from stepnet.plan.passes.unloop import unloop
+from stepnet.plan.plan import Plan
+from stepnet.plan.schedule import Schedule, recurrence, schedule
+
+Array = np.ndarray
+Refusals = dict[str, str]
+
+
+class Choice(NamedTuple):
+    """The engine of a part, None where there is none, and the refusals of those before it."""
+
+    engine: Engine | None
+    refusals: Refusals
+
+
+def choice(plan: Plan, engines: Sequence[Engine]) -> Choice:
+    """The first of these engines that does not refuse a plan."""
+    refusals: Refusals = {}
+    for engine in engines:
+        reason = engine.refuse_plan(plan)
+        if reason is None:
+            return Choice(engine, refusals)
+        refusals[engine.name] = reason
+    return Choice(None, refusals)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Several engines as one, in the order in which each part tries them."""
+
+    engines: tuple[Engine, ...]
+
+    @property
+    def name(self) -> str:
+        """The names of all."""
+        return ", ".join(engine.name for engine in self.engines)
+
+    def refuse(self, schedule: Schedule) -> str | None:
+        """Why all of them refuse a part; None if each part has an engine."""
+        return next((reason for plan in schedule.plans if (reason := self.refuse_plan(plan))), None)
+
+    def refuse_plan(self, plan: Plan) -> str | None:
+        """Why all of them refuse a plan."""
+        engine, refusals = choice(plan, self.engines)
+        return None if engine else "; ".join(f"{name}: {reason}" for name, reason in refusals.items())
+
+    def compile(self, schedule: Schedule) -> Kernel:
+        """Every part on its engine, to be run one after the other."""
+        return in_parts(schedule, self.compile_plan, self.total)
+
+    def compile_plan(self, plan: Plan) -> Kernel:
+        """A plan on the first engine that does not refuse it."""
+        engine = choice(plan, self.engines).engine
+        assert engine is not None
+        return engine.compile_plan(plan)
+
+    def total(self, node: Node, operands: Sequence[Array]) -> Array:
+        """A value over all rows, by NumPy."""
+        return total_of(node, list(operands))
+
+
+def together(schedule: Schedule, engines: Sequence[Engine]) -> Engine | None:
+    """What runs the parts of a schedule, each on the first of these engines that does not refuse it.
+
+    None where a part has no engine. It is an engine itself where that runs all parts.
+    """
+    used = {choice(plan, engines).engine for plan in schedule.plans}
+    if None in used:
+        return None
+    return next(iter(used)) if len(used) == 1 else Placed(tuple(engines))
+
+
+def place(net: Net, engines: Sequence[Engine]) -> Schedule:
+    """The schedule of a net for these engines, in order of preference.
+
+    Work of single steps is inside the recurrences where no later engine is needed for that. Where the first
+    engine runs the net with all such work inside, that is all there is to do.
+    """
+    whole = schedule(absorb(net))
+    if all(engines[0].refuse_plan(plan) is None for plan in whole.plans):
+        return whole
+
+    known: dict[str, int] = {}
+
+    def rank(net: Net, number: int) -> int:
+        """The place of the engine of a recurrence, which depends on the node and on what is read of it."""
+        groups, node = Groups.of(net), net.nodes[number]
+        read = tuple(result >= 0 for result in results_of(net, number))
+        types = tuple(net.type_of(operand) for operand in node.inputs)
+        key = digest(node.pairs, types, read, number in groups.ends)
+        if key not in known:
+            plan = recurrence(net, number, groups).plan
+            assert plan is not None
+            engine = choice(plan, engines).engine
+            known[key] = len(engines) if engine is None else [*engines].index(engine)
+        return known[key]
+
+    def accepts(before: Net, number: int, after: Net, body: Net) -> bool:
+        made = [each for each in flat_recurrences(after) if after.nodes[each].recur.body == body]
+        return max(rank(after, each) for each in made) <= rank(before, number)
+
+    return Schedule(net, absorb(unloop(lift(net)), accepts))

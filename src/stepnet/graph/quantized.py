@@ -1,0 +1,56 @@
+"""A model in fewer bits, as a value: `QuantizedGraph`."""
+
+from functools import partial
+from typing import Any
+
+from stepnet.graph.graph import Graph
+from stepnet.graph.programs import GraphProgram
+from stepnet.graph.report import Quantization
+from stepnet.net.precision import Precision
+from stepnet.rnn.program import Asked
+from stepnet.rnn.reading import Reading
+
+ENGINES = ("onednn", "llvm")
+"""The engines that run it: llvm has what onednn refuses."""
+
+
+class QuantizedGraph(Graph):
+    """A model some of whose recurrences run in fewer bits, on the engine onednn. `quantize` makes one.
+
+    It is a `Graph` in all else. `engine="auto"` stands for onednn, and llvm for what onednn does not run;
+    engines without such numbers compute in the dtype of the values.
+
+    Attributes:
+        report: What was chosen and why, and the errors on the samples; print(graph.report).
+    """
+
+    report: Quantization
+
+    @classmethod
+    def of(cls, graph: Graph, precisions: tuple[Precision, ...], report: Quantization) -> "QuantizedGraph":
+        """A graph with these precisions for its recurrences, in order."""
+        made = object.__new__(cls)
+        made.__dict__.update(vars(graph))
+        made._programs = graph._programs.in_precisions(precisions)
+        made.report = report
+        return made
+
+    @staticmethod
+    def reading(graph: Graph, sequences: Any, statics: Any) -> Reading[GraphProgram]:
+        """The arguments of a call of a graph, checked."""
+        return graph._programs.read(sequences, statics)
+
+    def _engine(self, asked: Asked) -> Asked:
+        return ENGINES if asked == "auto" else asked
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As that of a `Graph`."""
+        made = partial(Graph, inputs=self.inputs, statics=self.statics)
+        return remade, (made, self.model, self.params, self._programs.precisions, self.report)
+
+
+def remade(
+    made: Any, model: Any, params: Any, precisions: tuple[Precision, ...], report: Quantization
+) -> QuantizedGraph:
+    """A copy of a quantized graph."""
+    return QuantizedGraph.of(made(model, params), precisions, report)

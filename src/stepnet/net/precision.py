@@ -1,0 +1,28 @@
+"""In how few bits a recurrence may be computed: a mark on it that engines with such numbers read.
+
+    %4 = recur x h0 W R precision=int8/31.75+128      q = 31.75 x + 128, in 0 to 255
+
+Others compute it in the dtype of its values.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Precision:
+    """What samples have shown to be enough for a recurrence.
+
+    dtype: "float32", "bfloat16" or "int8". scale, shift: of inputs and memory in int8; the weights' scales
+    come from the weights. recurrence: which one of a model's this is, in the order that it was traced.
+
+    >>> print(Precision("int8", 0, 31.75, 128.0), Precision("bfloat16"))
+    int8/31.75+128 bfloat16
+    """
+
+    dtype: str
+    recurrence: int = 0
+    scale: float = 1.0
+    shift: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.dtype}/{self.scale:.4g}+{self.shift:g}" if self.dtype == "int8" else self.dtype

@@ -1,0 +1,113 @@
+"""A forward and a reverse recurrence over the same sequences, and their merge: one bidirectional layer.
+
+    f = recur x, forward                     Pair(forward=f, backward=b, merge="concat", output=y)
+    b = recur x, reverse              ->
+    y = concatenate f b,  or  add f b
+
+It pays where an engine has both directions in one piece. The net stays as it is: a pair is a value, which
+such an engine asks for. It is one if
+
+- both run over the same sequences, in the same order, one forward and one in reverse;
+- both compute the same known cell of the same size;
+- the output of each, its memory h, is read by the merge alone, forward first; last memories may be read;
+- the merge is a concatenation of features or a sum, of these two alone;
+- neither depends on the other.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from stepnet.net.ir import Net, Node
+from stepnet.plan.groups import flat_recurrences
+from stepnet.plan.passes.pieces import (
+    Piece,
+    difference,
+    has_statics,
+    only_output,
+    piece_of,
+    sequences_of,
+    with_results,
+)
+from stepnet.plan.recognise import Refused, recognise
+
+MERGES = {"concatenate": "concat", "add": "sum"}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A bidirectional layer of a net: the numbers of its recurrences and of its output.
+
+    merge: "concat" or "sum".
+    """
+
+    forward: int
+    backward: int
+    merge: str
+    output: int
+
+    def piece(self, net: Net) -> Piece:
+        """The layer as a net of its own."""
+        return piece_of(net, [*with_results(net, self.forward, self.backward), self.output])
+
+
+def pairs(net: Net) -> tuple[Pair, ...]:
+    """The pairs of a net, in the order of their outputs; no recurrence is in two of them."""
+    return tuple(made for _, made in candidates(net) if isinstance(made, Pair))
+
+
+def candidates(net: Net) -> Iterator[tuple[int, Pair | str]]:
+    """Each node that merges two recurrences: the pair, or the reason why there is none."""
+    flat = flat_recurrences(net)
+    for number, node in enumerate(net.nodes):
+        picked = [net.nodes[operand] for operand in node.inputs]
+        made = [each.inputs[0] for each in picked if each.operation == "result" and each.inputs[0] in flat]
+        if len({*made}) > 1:
+            yield number, pair_of(net, number, made)
+
+
+def pair_of(net: Net, merge: int, made: list[int]) -> Pair | str:
+    """The pair of recurrences that a node merges, or the reason why it is none."""
+    node = net.nodes[merge]
+    nodes = [net.nodes[number] for number in made]
+    if node.operation not in MERGES or len(node.inputs) != 2:
+        return f"they are merged by {node.operation} of {len(node.inputs)} values, no concat or sum of two"
+    reverse = [each.recur.reverse for each in nodes]
+    if reverse == [True, False] and node.operation == "add":
+        made, nodes = made[::-1], nodes[::-1]
+    elif reverse != [False, True]:
+        return "they are no forward recurrence and then a reverse one"
+    forward, backward = made
+    return reason_against(net, merge, made, nodes) or Pair(forward, backward, MERGES[node.operation], merge)
+
+
+def reason_against(net: Net, merge: int, made: list[int], nodes: list[Node]) -> str | None:
+    """Why two recurrences in the two directions are no pair; None where they are one."""
+    forward, backward = nodes
+    if sequences_of(forward) != sequences_of(backward):
+        return "they run over different sequences"
+    if any(has_statics(net, node) for node in nodes):
+        return "their steps read values that each sequence has"
+    cells = [recognise(node) for node in nodes]
+    for cell in cells:
+        if isinstance(cell, Refused):
+            return f"one is of no known cell: {cell.reason}"
+    one, other = (cell for cell in cells if not isinstance(cell, Refused))
+    if (reason := difference(one, other)) is not None:
+        return reason
+    users = net.users()
+    for number, cell in zip(made, (one, other), strict=True):
+        output = only_output(net, number)
+        if output is None or cell.outputs[net.nodes[output].attributes["of"]] != "h":
+            return "one gives other outputs than its memory h"
+        if users[output] != [merge] or output in net.results:
+            return "an output is read elsewhere too"
+    return "one depends on the other" if depends(net, *made) or depends(net, *made[::-1]) else None
+
+
+def depends(net: Net, number: int, other: int) -> bool:
+    """Whether a node is computed from another one."""
+    reached = {other}
+    for each in range(other + 1, number + 1):
+        if reached.intersection(net.nodes[each].inputs):
+            reached.add(each)
+    return number in reached

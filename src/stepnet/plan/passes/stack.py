@@ -1,0 +1,140 @@
+"""Consecutive recurrences of one cell: one recurrence of several layers.
+
+    a = recur x                       Stack(layers=(a, b, c))
+    b = recur a              ->
+    c = recur b
+
+It pays where an engine has layers in one piece: layer 1 at a step runs beside layer 0 at the next. The net
+stays as it is: a stack is a value, which such an engine asks for. Layers are
+
+- recurrences in the same direction, each of which runs over the output of the one before alone;
+- of the same known cell and as many units; the first may have other inputs;
+- without another reader of an output between them; last memories may be read.
+
+Layers of both directions are pairs, each over the output of the one before: `Stack.layers` is then of pairs.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from stepnet.net.ir import Net
+from stepnet.plan.groups import flat_recurrences
+from stepnet.plan.passes.pair import Pair, pairs
+from stepnet.plan.passes.pieces import (
+    Piece,
+    difference,
+    has_statics,
+    only_output,
+    piece_of,
+    sequences_of,
+    with_results,
+)
+from stepnet.plan.recognise import Refused, recognise
+
+Layer = int | Pair
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Layers of a net, from the first on: numbers of recurrences, or pairs."""
+
+    layers: tuple[Layer, ...]
+
+    def piece(self, net: Net) -> Piece:
+        """The layers as a net of their own."""
+        outputs = [layer.output for layer in self.layers if isinstance(layer, Pair)]
+        recurrences = [number for layer in self.layers for number in members(layer)]
+        return piece_of(net, [*with_results(net, *recurrences), *outputs])
+
+
+def members(layer: Layer) -> tuple[int, ...]:
+    """The recurrences of a layer."""
+    return (layer.forward, layer.backward) if isinstance(layer, Pair) else (layer,)
+
+
+def stacks(net: Net) -> tuple[Stack, ...]:
+    """The stacks of a net, of two layers or more, in the order of their first ones."""
+    above = {below: layer for below, layer in steps_up(net) if not isinstance(layer, str)}
+    lowest = [layer for layer in layers_of(net).values() if layer not in above.values()]
+    made = [tuple(climbed(layer, above)) for layer in lowest]
+    return tuple(Stack(layers) for layers in made if len(layers) > 1)
+
+
+def described(net: Net) -> list[str]:
+    """The pairs and stacks of a net in words, recurrences by their places among all."""
+    flat = sorted(flat_recurrences(net))
+    places = {number: str(place) for place, number in enumerate(flat)}
+    lines = [
+        f"recurrences {places[pair.forward]} and {places[pair.backward]}: both directions of a layer, "
+        f"{'side by side' if pair.merge == 'concat' else 'added'}"
+        for pair in pairs(net)
+    ]
+    for stack in stacks(net):
+        layers = [" and ".join(places[number] for number in members(layer)) for layer in stack.layers]
+        lines.append(f"recurrences {'; '.join(layers)}: layers, each on the one before")
+    return lines
+
+
+def climbed(layer: Layer, above: Mapping[Layer, Layer]) -> Iterator[Layer]:
+    """A layer and those above it."""
+    yield layer
+    while layer in above:
+        layer = above[layer]
+        yield layer
+
+
+def layers_of(net: Net) -> dict[int, Layer]:
+    """The layers of a net by their outputs, pairs first; one with several outputs that are read is none."""
+    both = pairs(net)
+    paired = {number for pair in both for number in members(pair)}
+    made: dict[int, Layer] = {pair.output: pair for pair in both}
+    for number in sorted(flat_recurrences(net) - paired):
+        output = only_output(net, number)
+        if output is not None:
+            made[output] = number
+    return made
+
+
+def steps_up(net: Net) -> Iterator[tuple[Layer, Layer | str]]:
+    """Each layer over whose output another one runs: that one, or the reason why both are no stack."""
+    layers = layers_of(net)
+    outputs = {layer: output for output, layer in layers.items()}
+    for above in layers.values():
+        read = sequences_of(net.nodes[members(above)[0]])
+        below = next((layers[number] for number in read if number in layers), None)
+        if below is not None and below != above:
+            yield below, reason_against(net, below, above, outputs[below]) or above
+
+
+def reason_against(net: Net, below: Layer, above: Layer, output: int) -> str | None:
+    """Why two layers, one over the output of the other, are no stack; None where they are one."""
+    lower, upper = members(below), members(above)
+    if len(lower) != len(upper):
+        return "one runs in both directions, and the other in one"
+    if isinstance(below, Pair) and isinstance(above, Pair) and below.merge != above.merge:
+        return f"their directions are merged by {below.merge} and by {above.merge}"
+    users = [user for user in net.users()[output] if user not in upper]
+    if users or output in net.results:
+        return "the output between them is read elsewhere too"
+    for one, other in zip(lower, upper, strict=True):
+        nodes = net.nodes[one], net.nodes[other]
+        if nodes[0].recur.reverse != nodes[1].recur.reverse:
+            return "they run in different directions"
+        if sequences_of(nodes[1]) != [output]:
+            return "the upper one runs over other sequences too"
+        if any(
+            has_statics(net, node) or output in node.recur.operands_by_kind(node.inputs).memories
+            for node in nodes
+        ):
+            return "their steps read values that each sequence has"
+        cells = [recognise(node) for node in nodes]
+        for cell in cells:
+            if isinstance(cell, Refused):
+                return f"one is of no known cell: {cell.reason}"
+        first, second = (cell for cell in cells if not isinstance(cell, Refused))
+        picked = only_output(net, one)
+        if picked is None or first.outputs[net.nodes[picked].attributes["of"]] != "h":
+            return "what lies between them is no memory h"
+        if (reason := difference(first, second)) is not None:
+            return reason
+    return None

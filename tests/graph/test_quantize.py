@@ -1,0 +1,286 @@
+"""Models in fewer bits: what is chosen, how far from float32 it is, what is refused; recorded speech."""
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from installed_onednn import missing_onednn
+from pyarrow import parquet
+
+import stepnet as sn
+import stepnet.torch
+from stepnet import onednn
+from stepnet.cli.demo import DATA
+from stepnet.engines.onednn.library import library
+from stepnet.errors import InputError, RefusedError
+
+RANDOM = np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Any:
+    """One thread: OpenMP's wait for those of other processes."""
+    if reason := missing_onednn():
+        pytest.skip(reason)
+    sn.set_threads(1)
+    yield
+    sn.set_threads(None)
+
+
+def needs(dtype: str) -> None:
+    if reason := library().lacks(dtype):
+        pytest.skip(reason)
+
+
+def matrix(*shape: int) -> np.ndarray:
+    return RANDOM.normal(size=shape).astype("f4") / 2
+
+
+def cell(name: str, inputs: int, hidden: int, seed: int = 0, reverse: bool = False) -> sn.RNN:
+    params = sn.cells.CELLS[name].parameters(inputs, hidden, seed=seed)
+    return sn.cells.rnn(name, params, reverse=reverse)
+
+
+def own_step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+    h = np.sin(x @ p + h / 2)
+    return h, h
+
+
+def unknown(inputs: int, hidden: int) -> sn.RNN:
+    return sn.RNN(own_step, matrix(inputs, hidden), memory=hidden)
+
+
+class Layers:
+    """An LSTM, a GRU that int8 has not, and a cell that nobody has."""
+
+    def __init__(self) -> None:
+        self.lstm, self.gru, self.own = cell("lstm", 6, 8), cell("gru", 8, 5), unknown(5, 3)
+
+    def __call__(self, x: Any, p: Any) -> Any:
+        h = self.gru(self.lstm(np.exp(x))[0] @ p)[0]
+        return {"steps": h, "end": sn.reduce(self.own(h)[0], "last")}
+
+
+def model() -> sn.Graph:
+    return sn.Graph(Layers(), matrix(8, 8), inputs=6)
+
+
+def samples(*lengths: int, seed: int = 1) -> sn.Ragged:
+    random = np.random.default_rng(seed)
+    return sn.Ragged.from_list([random.normal(size=(n, 6)).astype("f4") for n in lengths], features=6)
+
+
+SAMPLES = [samples(5, 0, 9), samples(7, seed=2)]
+
+
+def test_each_recurrence_gets_the_fewest_bits_that_do() -> None:
+    needs("bfloat16")
+    made = sn.quantize(model(), SAMPLES, within=0.2)
+    assert [row.dtype for row in made.report.recurrences] == ["int8", "bfloat16", "float32"]
+    close = sn.quantize(model(), SAMPLES, within=0.004)
+    assert next(row.dtype for row in close.report.recurrences) != "int8"
+    assert max(error.relative for error in close.report.outputs) <= 0.004
+    exact = sn.quantize(model(), SAMPLES, within=1e-6)
+    assert [row.dtype for row in exact.report.recurrences] == ["float32"] * 3
+    assert "an output is then more than 0.0001% away" in str(exact.report)
+
+
+def test_one_dtype_is_for_all_that_have_it() -> None:
+    made = sn.quantize(model(), SAMPLES, "int8")
+    assert [row.dtype for row in made.report.recurrences] == ["int8", "float32", "float32"]
+    reasons = [row.reasons["int8"] for row in made.report.recurrences[1:]]
+    assert "lbr_gru" in reasons[0]
+    assert "computes sin" in reasons[1]
+
+
+def test_errors_are_those_of_the_samples() -> None:
+    graph = model()
+    made = sn.quantize(graph, SAMPLES, "int8")
+    for error in made.report.outputs:
+        both = [
+            np.concatenate(
+                [np.ravel(getattr(each[error.name], "values", each[error.name])) for each in outputs]
+            )
+            for outputs in ([run(x, engine=("onednn", "llvm")) for x in SAMPLES] for run in (made, graph))
+        ]
+        away = both[0].astype("f8") - both[1]
+        assert error.largest == np.abs(away).max() > 1e-4
+        assert error.rms == pytest.approx(np.sqrt(np.mean(away**2)))
+        assert error.scale == pytest.approx(np.sqrt(np.mean(both[1].astype("f8") ** 2)))
+
+
+def test_scales_cover_the_inputs_of_each_recurrence() -> None:
+    made = sn.quantize(model(), SAMPLES, "int8")
+    precision = made.report.recurrences[0].precision
+    largest = max(np.exp(x.values).max() for x in SAMPLES)
+    assert precision is not None
+    assert precision.scale == pytest.approx(127 / largest)
+    assert precision.shift == 128
+    assert f"precision=int8/{precision.scale:.4g}+128" in str(made)
+    finer = sn.quantize(model(), SAMPLES, "int8", keep=0.9).report.recurrences[0].precision
+    assert finer is not None
+    assert finer.scale > precision.scale
+
+
+def test_it_is_a_graph_in_all_else() -> None:
+    graph = model()
+    made = sn.quantize(graph, SAMPLES, "int8")
+    x = samples(4, 2, seed=3)
+    right = made(x)
+    np.testing.assert_array_equal(made(x, engine=("onednn", "auto"))["end"], right["end"])
+    assert np.abs(right["end"] - graph(x)["end"]).max() > 1e-4
+    np.testing.assert_array_equal(made(x, engine="llvm")["end"], graph(x)["end"])
+    copied = pickle.loads(pickle.dumps(made))
+    np.testing.assert_array_equal(copied(x)["end"], right["end"])
+    assert str(copied.report) == str(made.report)
+    text = made.explain()
+    assert "engine      onednn\n  enough      int8" in text
+    assert str(graph).count("precision") == 0
+
+
+def test_other_parameters_have_scales_of_their_own() -> None:
+    """A model whose weights are parameters: with weights 50 times as large the old scales would saturate."""
+
+    def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+        gates = x @ p["W"] + h["h"] @ p["R"]
+        i, f, g, o = np.split(gates, 4, axis=-1)
+        c = sn.sigmoid(f) * h["c"] + sn.sigmoid(i) * np.tanh(g)
+        h = sn.sigmoid(o) * np.tanh(c)
+        return h, {"h": h, "c": c}
+
+    def net(x: Any, p: Any) -> Any:
+        return sn.RNN(step, p, memory={"h": 8, "c": 8})(x, initial="zeros")[0]
+
+    params = {"W": matrix(6, 32) / 50, "R": matrix(8, 32) / 50}
+    graph = sn.Graph(net, params, inputs=6)
+    made = sn.quantize(graph, SAMPLES, "int8")
+    large = {name: 50 * array for name, array in params.items()}
+    x = samples(6, seed=5)
+    away = made.with_params(large)(x).values - graph.with_params(large)(x).values
+    assert np.abs(away).max() < 0.1
+
+
+def test_the_report_prints() -> None:
+    made = sn.quantize(model(), SAMPLES, "int8")
+    lines = str(made.report).splitlines()
+    assert lines[0] == "2 samples of 21 steps, no bound"
+    assert lines[1] == "recurrence 0 in int8: lstm (6 inputs, 8 units, int8, left2right)"
+    assert lines[-2].startswith("output steps: at most ")
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "none": ([], "samples is a list of inputs"),
+    "no list": (SAMPLES[0], "samples is a list of inputs"),
+    "no steps": ([samples(0), samples(0, 0)], "the samples have no steps"),
+    "NaN": ([SAMPLES[0], np.full((1, 2, 6), np.nan, "f4")], "sample 1 has NaN or infinity"),
+    "infinity": ([np.full((1, 2, 6), np.inf, "f4")], "sample 0 has NaN or infinity"),
+    "another dtype": ([SAMPLES[0], np.zeros((1, 2, 6))], "sample 1 has other features or dtypes"),
+    "features": ([np.zeros((1, 2, 5), "f4")], r"features \[5\]"),
+}
+
+
+@pytest.mark.parametrize(("wrong", "message"), WRONG.values(), ids=WRONG)
+def test_wrong_samples(wrong: Any, message: str) -> None:
+    graph = sn.Graph(Layers(), matrix(8, 8)) if message.endswith("dtypes") else model()
+    with pytest.raises(InputError, match=message):
+        sn.quantize(graph, wrong)
+
+
+def test_other_wrong_arguments() -> None:
+    wrong: Any
+    for options, message in (
+        ({"dtype": "int4"}, "dtype is one of int8, bfloat16, auto"),
+        ({"within": 0.0}, "within is a relative error above 0"),
+        ({"within": float("nan")}, "within is a relative error above 0"),
+        ({"keep": 0.0}, "keep is the part"),
+        ({"statics": [None]}, "there are 2 samples and 1 statics"),
+    ):
+        wrong = options
+        with pytest.raises(InputError, match=message):
+            sn.quantize(model(), SAMPLES, **wrong)
+    with pytest.raises(InputError, match="graph is a Graph that is not quantized"):
+        sn.quantize(sn.quantize(model(), SAMPLES, "int8"), SAMPLES)
+
+
+def test_a_model_without_such_recurrences_is_refused_with_all_reasons() -> None:
+    graph = sn.Graph(lambda x, p: unknown(4, 3)(cell("gru", 6, 4)(x)[0])[0], inputs=6)
+    with pytest.raises(RefusedError, match=r"(?s)fewer bits.*lbr_gru.*not in int8.*computes sin"):
+        sn.quantize(graph, SAMPLES, "int8")
+    with pytest.raises(RefusedError, match="there is none"):
+        sn.quantize(sn.Graph(lambda x, p: x + 1, inputs=6), SAMPLES)
+
+
+def test_statics_and_several_inputs() -> None:
+    def net(x: Any, p: Any, statics: Any) -> Any:
+        return cell("lstm", 6, 4)(np.exp(x["a"]) * sn.expand(statics, x["a"]) + x["b"])[0]
+
+    graph = sn.Graph(net)
+    xs = [{"a": each, "b": each} for each in SAMPLES]
+    still = [np.full((3, 6), 4.0, "f4"), np.full((1, 6), 2.0, "f4")]
+    made = sn.quantize(graph, xs, "int8", statics=still)
+    away = made(xs[0], still[0]).values - graph(xs[0], still[0]).values
+    assert 1e-5 < np.abs(away).max() <= made.report.outputs[0].largest * 1.0001
+    precision = made.report.recurrences[0].precision
+    assert precision is not None
+    largest = max(np.exp(x.values).max() * s[0, 0] for x, s in zip(SAMPLES, still, strict=True))
+    assert precision.scale == pytest.approx(127 / largest)
+
+
+# ---- recorded speech ---------------------------------------------------------------------------------------
+
+
+def utterances(split: str) -> tuple[sn.Ragged, np.ndarray]:
+    """The utterances of a split, and their speakers from 0 on."""
+    table = parquet.read_table(DATA / "japanese_vowels.parquet", filters=[("split", "==", split)])
+    return sn.Ragged.from_arrow(table["frames"]), table["speaker"].to_numpy().astype("i8") - 1
+
+
+class Speakers(torch.nn.Module):
+    """Two layers of an LSTM and a head on the last step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm: Any = torch.nn.LSTM(12, 32, batch_first=True)
+        self.out = torch.nn.Linear(32, 9)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        h = self.lstm(x)[0]
+        return self.out(h[torch.arange(x.shape[0]), lengths - 1])
+
+
+@pytest.fixture(scope="module")
+def speakers() -> sn.Graph:
+    torch.manual_seed(0)
+    x, labels = utterances("train")
+    module = Speakers()
+    padded, lengths = x.to_padded()
+    inputs, ends = torch.tensor(padded), torch.tensor(lengths)
+    optimiser = torch.optim.Adam(module.parameters(), lr=0.02)
+    for _ in range(60):
+        loss = torch.nn.functional.cross_entropy(module(inputs, ends), torch.tensor(labels))
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    return stepnet.torch.graph(module.eval(), {"x": inputs[:2], "lengths": ends[:2]})
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "auto"])
+def test_speakers_are_recognised_as_often(dtype: str, speakers: sn.Graph) -> None:
+    needs("bfloat16")
+    x, labels = utterances("test")
+    made = sn.quantize(speakers, [utterances("train")[0]], dtype)
+    assert all(row.dtype != "float32" for row in made.report.recurrences)
+    whole, low = (float((graph(x).argmax(1) == labels).mean()) for graph in (speakers, made))
+    print(dtype, whole, low)
+    assert whole > 0.9
+    assert abs(whole - low) <= 0.006
+
+
+def test_onednn_runs_them(speakers: sn.Graph) -> None:
+    x, _ = utterances("test")
+    made = sn.quantize(speakers, [utterances("train")[0]], "int8")
+    onednn.clear()
+    made(x)
+    assert onednn.counters()["primitives"].misses > 0
