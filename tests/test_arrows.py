@@ -32,7 +32,8 @@ STAGES = {
     "onednn": "onednn",
     "whole": "__init__",
     "files": "files",
-    "onnx": "onnx",
+    "operators": "graph.operators",
+    "onnx": "onnx paddle",
     "report": "cli.report cli.demo",
     "cli": "cli",
 }

@@ -747,7 +747,8 @@ def test_a_power_has_the_dtype_of_its_base() -> None:
     ids=["shape", "concat", "range"],
 )
 def test_sizes_that_are_values_are_refused(nodes: Any, arrays: Any, message: str) -> None:
-    model = older(nodes, 13, **{name: np.array(number) for name, number in arrays.items()})
+    numbers: dict[str, Any] = {name: np.array(number) for name, number in arrays.items()}
+    model = older(nodes, 13, **numbers)
     with pytest.raises(ModelError, match=message):
         loaded(model, Store(None, 1000), "m", {}, {})
 

@@ -361,7 +361,7 @@ def test_what_onnx_lacks_is_refused_with_its_line(tmp_path: Path) -> None:
 def test_a_model_with_lengths_is_not_loaded_and_says_why(tmp_path: Path) -> None:
     graph = sn.Graph(lambda x, params: sn.reduce(x, "mean"), inputs=sn.Spec(3, "float32"))
     stepnet_onnx.save(graph, tmp_path / "m.onnx", lengths=True)
-    with pytest.raises(ModelError, match=r"numbers the sequences or the steps .* a mask of lengths"):
+    with pytest.raises(ModelError, match=r"counts sequences or steps"):
         stepnet_onnx.load(tmp_path / "m.onnx")
 
 

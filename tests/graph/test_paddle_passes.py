@@ -60,7 +60,7 @@ def cell_arrays(graph: sn.Graph, net: Net, node: Node, known: Recognised) -> dic
     program = graph._programs.program
     values = dict(zip(net.inputs[-len(program.params) :], program.params, strict=True))
     others = [values[number] for number in node.recur.operands_by_kind(node.inputs).others]
-    made = interpret(known.weights, others, Segments(()))
+    made = interpret(known.weights, others, Segments(0))
     return dict(zip(known.names, made, strict=True))
 
 
