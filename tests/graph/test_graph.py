@@ -158,6 +158,15 @@ def test_one_layer_and_its_ends_are_a_single_plan() -> None:
     assert "gather table x" in str(graph)
 
 
+def test_a_graph_is_a_part_of_another() -> None:
+    inner = sn.Graph(lambda x, params: np.tanh(gru(3, 4)(x)[0] @ params), np.ones((4, 3), "float32"))
+    outer = sn.Graph(lambda x, params: sn.reduce(inner(inner(x)), "mean"))
+    x = np.random.default_rng(0).normal(size=(2, 5, 3)).astype("float32")
+    assert_close(outer(x), inner(inner(x)).mean(axis=1), 5, 10)
+    message = r"lengths=, engine= and time_major= are not for a graph inside a model"
+    refused(lambda x, params: inner(x, lengths=[1]), message)
+
+
 # ---- what is refused ---------------------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ import stepnet.torch
 from stepnet import onednn
 from stepnet.cli.demo import DATA
 from stepnet.engines.onednn.library import library
-from stepnet.errors import InputError, RefusedError
+from stepnet.errors import InputError, RefusedError, StepError
 
 RANDOM = np.random.default_rng(0)
 
@@ -122,6 +122,12 @@ def test_scales_cover_the_inputs_of_each_recurrence() -> None:
     finer = sn.quantize(model(), SAMPLES, "int8", keep=0.9).report.recurrences[0].precision
     assert finer is not None
     assert finer.scale > precision.scale
+
+
+def test_it_is_no_part_of_another_model() -> None:
+    made = sn.quantize(model(), SAMPLES, "int8")
+    with pytest.raises(StepError, match="a quantized graph is no part of a model: put the graph there"):
+        sn.Graph(lambda x, params: made(x))(SAMPLES)
 
 
 def test_it_is_a_graph_in_all_else() -> None:

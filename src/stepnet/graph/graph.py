@@ -13,7 +13,9 @@ from stepnet.plan.passes.stack import described
 from stepnet.plan.schedule import Schedule
 from stepnet.rnn.declared import parameter, same_parameters
 from stepnet.rnn.explain import explain
+from stepnet.rnn.nested import is_traced
 from stepnet.rnn.program import Asked
+from stepnet.trace.lines import refuse
 from stepnet.trace.step import specs
 from stepnet.values.arguments import flag, function
 from stepnet.values.structure import named_leaves, skeleton, transform
@@ -103,7 +105,18 @@ class Graph:
             InputError: For arguments that do not fit the model or one another.
             StepError: For a model that cannot be traced, at the first call with such inputs.
         """
+        if is_traced(sequences):
+            return self._in_model(sequences, statics, lengths, engine, time_major)
         return self._programs.run(sequences, statics, lengths, self._engine(engine), time_major)
+
+    def _in_model(self, sequences: Any, statics: Any, lengths: Any, engine: Asked, time_major: bool) -> Any:
+        """The outputs as values of another model, of which this one is a part."""
+        if lengths is not None or engine != "auto" or time_major:
+            raise refuse(
+                "lengths=, engine= and time_major= are not for a graph inside a model: "
+                "give them to the outer one"
+            )
+        return self.model(sequences, self.params, **({} if statics is None else {"statics": statics}))
 
     def explain(self, engine: Asked = "auto") -> str:
         """The parts in the order they run, what each of them does and costs, and the engine, as text.

@@ -9,6 +9,7 @@ from stepnet.graph.report import Quantization
 from stepnet.net.precision import Precision
 from stepnet.rnn.program import Asked
 from stepnet.rnn.reading import Reading
+from stepnet.trace.lines import refuse
 
 ENGINES = ("onednn", "llvm")
 """The engines that run it: llvm has what onednn refuses."""
@@ -42,6 +43,10 @@ class QuantizedGraph(Graph):
 
     def _engine(self, asked: Asked) -> Asked:
         return ENGINES if asked == "auto" else asked
+
+    def _in_model(self, sequences: Any, statics: Any, lengths: Any, engine: Asked, time_major: bool) -> Any:
+        """Refused: in another model its recurrences would lose their numbers of bits."""
+        raise refuse("a quantized graph is no part of a model: put the graph there, and quantize the whole")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """As that of a `Graph`."""
