@@ -127,7 +127,7 @@ def test_scales_cover_the_inputs_of_each_recurrence() -> None:
 def test_it_is_no_part_of_another_model() -> None:
     made = sn.quantize(model(), SAMPLES, "int8")
     with pytest.raises(StepError, match="a quantized graph is no part of a model: put the graph there"):
-        sn.Graph(lambda x, params: made(x))(SAMPLES)
+        sn.Graph(lambda x, params: made(x))(SAMPLES[0])
 
 
 def test_it_is_a_graph_in_all_else() -> None:
