@@ -11,6 +11,9 @@ from work import COUNT, check
 import stepnet as sn
 from stepnet import cells
 
+# A process that a shell starts in the background ignores Control-C, and those that it starts do.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 MOST = 0.1
 sent = [0.0]
 
