@@ -9,7 +9,6 @@ from stepnet.engines import checked_engine
 from stepnet.graph.programs import GraphProgram, GraphPrograms
 from stepnet.graph.trace import Model
 from stepnet.net.ir import Net
-from stepnet.plan.passes.stack import described
 from stepnet.plan.schedule import Schedule
 from stepnet.rnn.declared import parameter, same_parameters
 from stepnet.rnn.explain import explain
@@ -131,6 +130,7 @@ class Graph:
             InputError: Before the inputs are known.
         """
         order, program = checked_engine(self._engine(engine)), self._programs.program
+        described: Any = import_module("stepnet.plan.passes.stack").described  # as in `draw`
         pieces = "\n".join(described(program.net))
         return "\n\n".join(filter(None, [pieces, explain(program.schedule_for(order), order)]))
 

@@ -10,7 +10,7 @@ writes, h' = (1 - u) h + u c: then the weights of the gate change their sign, as
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -77,7 +77,7 @@ def gru_layer(
     """
     arrays = weights_of(weight_x, weight_h, bias, 3, (3,))
     semantics = gru_semantics(origin_mode, activation, gate_activation)
-    return gru(arrays, semantics, dtype, calibration, library)
+    return new_layer("gru", arrays, semantics, Options(dtype=dtype, calibration=calibration, path=library))
 
 
 def gru_semantics(origin_mode: Any, candidate: Any, gates: Any) -> dict[str, Any]:
@@ -89,62 +89,44 @@ def gru_semantics(origin_mode: Any, candidate: Any, gates: Any) -> dict[str, Any
     }
 
 
-def gru(
-    arrays: Mapping[str, Array],
-    semantics: Mapping[str, Any],
-    dtype: str | None,
-    calibration: Calibration | None,
-    library: str | None,
-) -> Layer:
-    """A layer of the weights of a GRU."""
+class Options(TypedDict):
+    """What the arguments of all operators say of the library; see `layer`."""
+
+    dtype: str | None
+    calibration: Calibration | None
+    path: str | None
+
+
+def gru_arrays(arrays: Mapping[str, Array]) -> tuple[str, dict[str, Array]]:
+    """The layout of the weights of a GRU, and these by its names."""
     names = {"weight_x": "WeightX", "weight_h": "WeightH", "bias": "Bias"}
-    renamed = {names[name]: array for name, array in arrays.items()}
-    return layer(
-        renamed,
-        "paddle.fusion_gru",
-        semantics=semantics,
-        dtype=dtype,
-        calibration=calibration,
-        path=library,
-    )
+    return "paddle.fusion_gru", {names[name]: array for name, array in arrays.items()}
 
 
-def lstm(
-    arrays: Mapping[str, Array],
-    semantics: Mapping[str, Any],
-    dtype: str | None,
-    calibration: Calibration | None,
-    library: str | None,
-) -> Layer:
-    """A layer of the weights of an LSTM."""
+def lstm_arrays(arrays: Mapping[str, Array]) -> tuple[str, dict[str, Array]]:
+    """The layout of the weights of an LSTM, and these by its names."""
     hidden = arrays["weight_h"].shape[0]
     bias = arrays.get("bias", np.zeros((1, 4 * hidden), arrays["weight_h"].dtype))
     peepholes = "" if bias.size > 4 * hidden else "_no_peepholes"
     renamed = {"fc/Weight": arrays["weight_x"], "Weight": arrays["weight_h"], "Bias": bias}
-    return layer(
-        renamed,
-        f"paddle.dynamic_lstm{peepholes}",
-        semantics=semantics,
-        dtype=dtype,
-        calibration=calibration,
-        path=library,
-    )
+    return f"paddle.dynamic_lstm{peepholes}", renamed
 
 
-MAKERS = {"gru": gru, "lstm": lstm}
+ARRANGED = {"gru": gru_arrays, "lstm": lstm_arrays}
 
 
-def kept_layer(
-    kind: str,
-    arrays: dict[str, Array],
-    semantics: Mapping[str, Any],
-    dtype: str | None,
-    calibration: Calibration | None,
-    library: str | None,
+def new_layer(
+    kind: str, arrays: Mapping[str, Array], semantics: Mapping[str, Any], options: Options
 ) -> Layer:
+    """A layer of these arguments."""
+    layout, renamed = ARRANGED[kind](arrays)
+    return layer(renamed, layout, semantics=semantics, **options)
+
+
+def kept_layer(kind: str, arrays: dict[str, Array], semantics: Mapping[str, Any], options: Options) -> Layer:
     """The layer of these arguments: the one that was made of the same numbers before, or a new one."""
-    settings = (kind, tuple(semantics.items()), dtype, calibration, library)
-    return kept(settings, arrays, lambda own: MAKERS[kind](own, semantics, dtype, calibration, library))
+    settings = (kind, *semantics.items(), *options.values())
+    return kept(settings, arrays, lambda own: new_layer(kind, own, semantics, options))
 
 
 def fusion_gru(
@@ -203,7 +185,8 @@ def fusion_gru(
     """
     arrays = weights_of(weight_x, weight_h, bias, 3, (3,))
     semantics = gru_semantics(origin_mode, activation, gate_activation)
-    run = kept_layer("gru", arrays, semantics, dtype, calibration, library)
+    options = Options(dtype=dtype, calibration=calibration, path=library)
+    run = kept_layer("gru", arrays, semantics, options)
     return run(x, h0, reverse=flag(is_reverse, "is_reverse"))
 
 
@@ -228,7 +211,7 @@ def lstm_layer(
     """
     arrays = weights_of(weight_x, weight_h, bias, 4, (4, 7))
     semantics = lstm_semantics(gate_activation, cell_activation, candidate_activation)
-    return lstm(arrays, semantics, dtype, calibration, library)
+    return new_layer("lstm", arrays, semantics, Options(dtype=dtype, calibration=calibration, path=library))
 
 
 def lstm_semantics(gates: Any, output: Any, candidate: Any) -> dict[str, Any]:
@@ -290,7 +273,8 @@ def fusion_lstm(
     if use_peepholes is False and bias is not None:
         arrays["bias"] = np.ascontiguousarray(arrays["bias"][:, : 4 * arrays["weight_h"].shape[0]])
     semantics = lstm_semantics(gate_activation, cell_activation, candidate_activation)
-    run = kept_layer("lstm", arrays, semantics, dtype, calibration, library)
+    options = Options(dtype=dtype, calibration=calibration, path=library)
+    run = kept_layer("lstm", arrays, semantics, options)
     return run(x, h0, c0, reverse=flag(is_reverse, "is_reverse"), cell=cell)
 
 
