@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from stepnet.engines import checked_engine
+from stepnet.graph.gradients import ModelSource
 from stepnet.graph.programs import GraphProgram, GraphPrograms
 from stepnet.graph.trace import Model
 from stepnet.net.ir import Net
 from stepnet.plan.schedule import Schedule
 from stepnet.rnn.declared import parameter, same_parameters
 from stepnet.rnn.explain import explain
+from stepnet.rnn.gradients import GradientSource
 from stepnet.rnn.nested import is_traced
 from stepnet.rnn.program import Asked
 from stepnet.trace.lines import refuse
@@ -162,6 +164,10 @@ class Graph:
         if path is not None:
             drawing.write(made, Path(path), flag(force, "force"))
         return str(made)
+
+    def gradient_source(self) -> GradientSource:
+        """What `stepnet.vjp` and `stepnet.value_and_grad` run."""
+        return ModelSource(self._programs)
 
     def with_params(self, params: Any) -> "Graph":
         """The same model with other parameters. Nothing is traced, planned or compiled again.

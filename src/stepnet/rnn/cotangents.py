@@ -1,4 +1,4 @@
-"""`vjp`: results of layers, and what takes the cotangents of these to gradients.
+"""`vjp`: results of layers and models, and what takes the cotangents of these to gradients.
 
 How the gradient is run says what is saved in between: `gradient_runs.py`.
 """
@@ -12,21 +12,22 @@ from stepnet.engines import Order, checked_engine
 from stepnet.errors import InputError
 from stepnet.ragged import Ragged
 from stepnet.rnn.batch import checked_array
-from stepnet.rnn.blank import blank_program
 from stepnet.rnn.checkpoint import gradient_run
 from stepnet.rnn.control import Controls
 from stepnet.rnn.gradient_explain import GradientExplanation, gradient_explanation, text
 from stepnet.rnn.gradient_runs import GradientRun
 from stepnet.rnn.gradients import (
-    KINDS,
     CallArguments,
     Gradients,
+    GradientSource,
+    HasGradient,
     Programs,
-    checked_layer,
+    UncheckedCall,
+    source_of,
     wanted_kinds,
     wanted_places,
 )
-from stepnet.rnn.layers import Layer, LayerPrograms
+from stepnet.rnn.layers import Layer
 from stepnet.rnn.pieces import Checkpoint, checked_checkpoint
 from stepnet.rnn.program import Asked
 from stepnet.values.arguments import flag, whole
@@ -35,14 +36,15 @@ from stepnet.values.structure import leaves_as, named_leaves, rebuild, skeleton
 Array = np.ndarray
 
 
-def vjp(layer: Layer) -> "Vjp":
-    """What runs a recurrence and gives, besides its results, what takes their cotangents to gradients.
+def vjp(model: Layer | HasGradient) -> "Vjp":
+    """What runs a recurrence or a model and gives, besides its results, what takes their cotangents to
+    gradients.
 
     Args:
-        layer: An `RNN`, a `Stack` or a `Bidirectional`.
+        model: An `RNN`, a `Stack`, a `Bidirectional` or a `Graph`.
 
     Raises:
-        InputError: For what is none of these.
+        InputError: For what is none of these, and for a quantized graph.
 
     >>> import stepnet as sn
     >>> rnn = sn.RNN(lambda x, h, W: (h + x * W, h + x * W), np.array([2.0]), memory=1)
@@ -53,15 +55,25 @@ def vjp(layer: Layer) -> "Vjp":
     >>> gradients = backward(None, np.ones((1, 1)))
     >>> gradients.params, gradients.inputs.tolist(), gradients.initial
     (array([11.]), [[[2.0], [2.0]]], array([[1.]]))
+
+    A graph gives its outputs alone, and so are the cotangents:
+
+    >>> graph = sn.Graph(lambda x, W: sn.reduce(rnn(x)[0], "mean") * W, np.array([3.0]))
+    >>> outputs, backward = sn.vjp(graph)(np.array([[[1.0], [10.0]]]))
+    >>> outputs
+    array([[36.]])
+    >>> gradients = backward(np.ones((1, 1)))
+    >>> gradients.params, gradients.inputs.tolist()
+    (array([12.]), [[[6.0], [3.0]]])
     """
-    return Vjp(checked_layer(layer))
+    return Vjp(source_of(model))
 
 
 class Vjp:
     """See `vjp`."""
 
-    def __init__(self, layer: Layer) -> None:
-        self.layer, self.run, self.programs = layer, LayerPrograms(layer), Programs()
+    def __init__(self, source: GradientSource) -> None:
+        self.source, self.programs = source, Programs()
 
     def __call__(
         self,
@@ -72,15 +84,17 @@ class Vjp:
         statics: Any = None,
         lengths: Any = None,
         last_only: bool = False,
-        wrt: Any = KINDS,
+        wrt: Any = None,
         checkpoint: Checkpoint = None,
         engine: Asked = "auto",
         **control: Unpack[Controls],
-    ) -> "tuple[tuple[Any, Any], Backward]":
-        """(outputs, final memories), and the function from their cotangents to `Gradients`.
+    ) -> "tuple[Any, Backward]":
+        """(outputs, final memories), and the function from their cotangents to `Gradients`. Of a graph
+        outputs alone.
 
-        params: other parameters than the layer's own, in their structure. wrt: what gradients are wanted of,
-        some of "params", "inputs", "initial" and "statics". All others are as in a call of the layer.
+        params: other parameters than the model's own, in their structure. wrt: what gradients are wanted of,
+        some of "params", "inputs", "initial" and "statics"; all by default. A graph has no "initial". All
+        others are as in a call of the model.
 
         The arguments are not copied: the backward pass reads them again, so they must not change before it.
 
@@ -94,19 +108,12 @@ class Vjp:
         >>> backward(None, np.ones((1, 1))).params
         array([100.])
         """
-        asked, kinds, kept = checked_engine(engine), wanted_kinds(wrt), checked_checkpoint(checkpoint)
-        arguments = CallArguments.of(
-            self.run,
-            sequences,
-            params,
-            initial,
-            statics,
-            lengths,
-            flag(last_only, "last_only"),
-            control,
-            asked,
+        asked, kinds = checked_engine(engine), wanted_kinds(wrt, self.source.kinds)
+        kept, last_only = checked_checkpoint(checkpoint), flag(last_only, "last_only")
+        arguments = self.source.read(
+            UncheckedCall(sequences, params, initial, statics, lengths, last_only, control, asked)
         )
-        places = arguments.places(kinds)
+        places = arguments.wanted(kinds)
         run = gradient_run(self.programs, arguments.reading.program, arguments.net, places, kept)
         made = run.forward(arguments.arrays, arguments.call, asked)
         own, saved = made[: len(arguments.net.results)], [made[place] for place in run.saved]
@@ -115,7 +122,7 @@ class Vjp:
 
     def explanation(
         self,
-        wrt: Any = KINDS,
+        wrt: Any = None,
         *,
         checkpoint: Checkpoint = None,
         rows: int | None = None,
@@ -123,21 +130,21 @@ class Vjp:
         engine: Asked = "auto",
     ) -> GradientExplanation:
         """The facts that `explain` writes, and the schedules of both halves."""
-        asked, kinds, kept = checked_engine(engine), wanted_kinds(wrt), checked_checkpoint(checkpoint)
+        asked, kinds = checked_engine(engine), wanted_kinds(wrt, self.source.kinds)
+        kept = checked_checkpoint(checkpoint)
         if (rows is None) != (steps is None):
             raise InputError("rows and steps go together: give both, or none")
         if rows is not None and steps is not None:
             rows = whole(rows, "rows is how many there are", 0)
             steps = whole(steps, "steps is how many there are of each", 0)
-        program = blank_program(self.run)
-        inputs = len(program.ends.sequences)
-        places = wanted_places(program, inputs, kinds)
-        run = gradient_run(self.programs, program, program.net, places, kept)
+        program, places = self.source.blank()
+        wanted = wanted_places(program.net, places, kinds)
+        run = gradient_run(self.programs, program, program.net, wanted, kept)
         return gradient_explanation(run, kinds, kept, asked, rows, steps)
 
     def explain(
         self,
-        wrt: Any = KINDS,
+        wrt: Any = None,
         *,
         checkpoint: Checkpoint = None,
         rows: int | None = None,
@@ -147,7 +154,7 @@ class Vjp:
         """What is saved, what both halves do and hold, and their plans, as text.
 
         wrt, checkpoint, engine: those of a call. rows, steps: for a batch of so many sequences of so many
-        steps the flops and the memory too. Raises `InputError` before the inputs of the layer are known.
+        steps the flops and the memory too. Raises `InputError` before the inputs are known.
 
         >>> import stepnet as sn
         >>> rnn = sn.cells.rnn("gru", sn.cells.CELLS["gru"].parameters(inputs=3, hidden=4))
@@ -180,7 +187,12 @@ class Backward:
     saved: list[Array]
 
     @property
-    def results(self) -> tuple[Any, Any]:
+    def results(self) -> Any:
+        """What the run gives: the outputs and the last memories, or the outputs alone."""
+        return self.both if self.arguments.gives_final else self.both[0]
+
+    @property
+    def both(self) -> tuple[Any, Any]:
         """The outputs and the last memories of the run."""
         program, levels = self.arguments.reading.program, self.arguments.reading.program.levels
         outputs = list(map(self.arguments.batch.like_input, self.made, levels))
@@ -191,8 +203,9 @@ class Backward:
 
         None, for all of them or for one, is zeros. Raises `InputError` for cotangents of another shape.
         """
-        made = self.results
-        pairs = [*zip(("outputs", "final"), (outputs, final), made, strict=True)]
+        if final is not None and not self.arguments.gives_final:
+            raise InputError("a graph gives no last memories: only its outputs have cotangents")
+        pairs = zip(("outputs", "final"), (outputs, final), self.both, strict=True)
         flat_cotangents = [
             cotangent for what, value, like in pairs for cotangent in cotangents(what, value, like)
         ]

@@ -1,24 +1,33 @@
-"""A call whose gradient is taken: arguments checked, its net run, and gradients in the form of these."""
+"""A call whose gradient is taken: its arguments, checked, and gradients in the structures of these.
+
+    sequences, params, statics ...  --GradientSource-->  arrays of the inputs of a net
+    gradients of these inputs       --CallArguments-->   `Gradients`
+
+Layers and whole models are sources. All behind them, runs, losses and texts, knows nets alone.
+"""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 
 from stepnet.engines import Call, Order
 from stepnet.errors import InputError
+from stepnet.net.ends import Ends
 from stepnet.net.interpret import within_steps
 from stepnet.net.ir import Net
 from stepnet.net.types import is_beside
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
 from stepnet.rnn.batch import Batch
+from stepnet.rnn.blank import blank_program
 from stepnet.rnn.compose import Bidirectional, Stack, ends_early
 from stepnet.rnn.control import Controls, run_until
 from stepnet.rnn.declared import keep, same_parameters
-from stepnet.rnn.layers import Layer, LayerPrograms, LayersProgram
+from stepnet.rnn.layers import Layer, LayerPrograms
+from stepnet.rnn.program import Program
 from stepnet.rnn.reading import Reading
 from stepnet.rnn.recurrence import RNN
 from stepnet.values.arguments import choice
@@ -26,30 +35,22 @@ from stepnet.values.structure import leaves, rebuild
 
 Array = np.ndarray
 KINDS = ("params", "inputs", "initial", "statics")
+Places = Mapping[str, tuple[int, ...]]
+"""The places of a net's inputs by kind; those of a mask and of constants have none."""
 
 
 @dataclass(frozen=True)
 class Gradients:
     """Gradients in the structures of what they are of; None for what was not asked for, and for integers.
 
-    params: of an `RNN` as its parameters are, of a `Stack` a tuple with one entry per layer, of a
-    `Bidirectional` {"forward": ..., "backward": ...}. inputs, initial, statics: as a call takes them.
+    params: of an `RNN` or a `Graph` as its parameters are, of a `Stack` a tuple with one entry per layer, of
+    a `Bidirectional` {"forward": ..., "backward": ...}. inputs, initial, statics: as a call takes them.
     """
 
     params: Any = None
     inputs: Any = None
     initial: Any = None
     statics: Any = None
-
-
-def checked_layer(layer: Any) -> Layer:
-    """A layer; raises `InputError` for anything else, and for layers above one that may end early."""
-    if not isinstance(layer, RNN | Stack | Bidirectional):
-        kind = type(layer).__name__
-        raise InputError(f"gradients are of an RNN, a Stack or a Bidirectional, not of a {kind}")
-    if not isinstance(layer, RNN) and ends_early(layer):
-        raise InputError("layers with until= have no gradient together: take vjp of each, one by one")
-    return layer
 
 
 def parameters_of(layer: Layer) -> Any:
@@ -67,13 +68,18 @@ def by_parts(layer: Layer, value: Any, what: str) -> Any:
     return layer.together([by_parts(part, one, what) for part, one in pairs])
 
 
-def wanted_kinds(wrt: Any) -> tuple[str, ...]:
-    """What gradients are asked for, in the order of `KINDS`; raises `InputError` for anything else."""
+def wanted_kinds(wrt: Any, kinds: tuple[str, ...]) -> tuple[str, ...]:
+    """What gradients are asked for, in the order of `kinds`, those that there are; None stands for all.
+
+    Raises `InputError` for anything else.
+    """
+    if wrt is None:
+        return kinds
     several = isinstance(wrt, Iterable) and not isinstance(wrt, str)
     names: list[Any] = [*cast("Iterable[Any]", wrt)] if several else [wrt]
     for name in names:
-        choice(name, f"wrt is some of {', '.join(map(repr, KINDS))}", KINDS)
-    return tuple(kind for kind in KINDS if kind in names)
+        choice(name, f"wrt is some of {', '.join(map(repr, kinds))}", kinds)
+    return tuple(kind for kind in kinds if kind in names)
 
 
 @dataclass(frozen=True)
@@ -114,15 +120,33 @@ class Cut:
         return self.batch.like_input(whole, levels)
 
 
+class UncheckedCall(NamedTuple):
+    """The arguments of a call as they came. See `Vjp.__call__`."""
+
+    sequences: Any
+    params: Any
+    initial: Any
+    statics: Any
+    lengths: Any
+    last_only: bool
+    control: Controls
+    engine: Order
+
+
 @dataclass(frozen=True)
 class CallArguments:
-    """What a call is given: the reading of its arguments, parameters, and the arrays of the net's inputs."""
+    """The arguments of a call, checked.
 
-    reading: Reading[LayersProgram]
-    params: Any
-    statics: Any
-    cut: "Cut | None"
+    arrays: those of the net's inputs. places, structures: by kind where they are among these inputs, and the
+    structures in which the caller has them. gives_final: whether a call gives last memories besides outputs.
+    """
+
+    reading: Reading[Program]
     arrays: list[Array | None]
+    places: Places
+    structures: Mapping[str, Any]
+    gives_final: bool
+    cut: Cut | None = None
 
     @property
     def net(self) -> Net:
@@ -139,88 +163,135 @@ class CallArguments:
         """The sequences as they were given."""
         return self.reading.batch
 
-    @classmethod
-    def of(
-        cls,
-        run: LayerPrograms[Layer],
-        sequences: Any,
-        params: Any,
-        initial: Any,
-        statics: Any,
-        lengths: Any,
-        last_only: bool,
-        control: Controls,
-        engine: Order,
-    ) -> "CallArguments":
-        """What the arguments of a call are; raises `InputError` for those that do not fit."""
-        options: Any = {"mask": None, "masked": "repeat", "begun": None, "time_major": False} | control
-        cut = None
-        if isinstance(run.layer, RNN) and run.layer.until is not None:
-            cut = Cut.of(run.layer, sequences, initial, statics, lengths, options, engine)
-            sequences, lengths, options = (
-                cut.sequences,
-                None,
-                options | {"mask": cut.mask, "time_major": False},
-            )
-        reading = run.read(sequences, initial, statics, lengths, last_only, **options)
-        own = parameters_of(run.layer)
-        held = own if params is None else same_parameters(params, own)
-        call, ends = reading.call, reading.program.ends
-        values = (*call.sequences, *call.initial, *call.statics, *leaves(held))
-        places = (*ends.sequences, *ends.memories, *ends.statics, *ends.parameters)
-        by_place = dict(zip(places, values, strict=True))
-        still = by_parts(run.layer, statics, "statics")
-        return cls(reading, held, still, cut, [by_place[place] for place in range(len(by_place))])
-
-    def places(self, kinds: Sequence[str]) -> list[int]:
+    def wanted(self, kinds: Sequence[str]) -> list[int]:
         """The places of the inputs whose gradients are asked for, those that have one."""
-        return wanted_places(self.reading.program, len(self.batch.arrays), kinds)
+        return wanted_places(self.net, self.places, kinds)
 
     def gradients(self, kinds: Sequence[str], places: Sequence[int], arrays: Sequence[Array]) -> Gradients:
         """Gradients in the structures of what they are of."""
-        made, batch, program = dict(zip(places, arrays, strict=True)), self.batch, self.reading.program
-        ends = program.ends
+        made = {place: self.answered(place, array) for place, array in zip(places, arrays, strict=True)}
+        by_kind = {kind: [made.get(place) for place in self.places[kind]] for kind in kinds}
+        return Gradients(**{kind: rebuild(self.structures[kind], values) for kind, values in by_kind.items()})
 
-        def like_input(place: int, levels: int) -> Any:
-            if place not in made:
-                return None
-            return (
-                batch.like_input(made[place], levels)
-                if self.cut is None
-                else self.cut.whole(made[place], levels)
-            )
-
-        def static(place: int) -> Any:
-            extent = self.net.type_of(self.net.inputs[place]).extent
-            array = made.get(place)
-            if array is None or not is_beside(extent):
-                return array
+    def answered(self, place: int, array: Array) -> Any:
+        """The gradient of an input in the form in which the caller has that."""
+        extent = self.net.type_of(self.net.inputs[place]).extent
+        if is_beside(extent):
             return Ragged(array, (self.call.beside[extent[-1]],))
-
-        inputs = [like_input(*pair) for pair in zip(ends.sequences, batch.levels, strict=False)]
-        gradients = {
-            "params": rebuild(self.params, [made.get(place) for place in ends.parameters]),
-            "inputs": rebuild(batch.structure, inputs),
-            "initial": rebuild(program.memory, [made.get(place) for place in ends.memories]),
-            "statics": rebuild(self.statics, [static(place) for place in ends.statics]),
-        }
-        return Gradients(**{kind: gradients[kind] for kind in kinds})
+        levels = max(0, len(extent) - 1)
+        if self.cut is not None and levels:
+            return self.cut.whole(array, levels)
+        return self.batch.like_input(array, levels)
 
 
-def wanted_places(program: LayersProgram, count: int, kinds: Sequence[str]) -> list[int]:
-    """The places of the inputs of a program whose gradients are asked for, those that have one.
+def wanted_places(net: Net, places: Places, kinds: Sequence[str]) -> list[int]:
+    """The places of the inputs of these kinds that have a gradient."""
+    types = [net.type_of(number) for number in net.inputs]
+    return [place for kind in kinds for place in places[kind] if types[place].is_float]
 
-    count: how many sequences the caller gives; a mask is behind them.
+
+def arrays_of(ends: Ends, call: Call, params: Sequence[Array]) -> list[Array | None]:
+    """The arrays of a call and parameters in the order of a net's inputs."""
+    values = (*call.sequences, *call.initial, *call.statics, *params)
+    places = (*ends.sequences, *ends.memories, *ends.statics, *ends.parameters)
+    by_place = dict(zip(places, values, strict=True))
+    return [by_place[place] for place in range(len(by_place))]
+
+
+# ---- what gradients are of ---------------------------------------------------------------------------------
+
+
+class GradientSource(Protocol):
+    """What gradients are of: it reads a call's arguments as arrays of a net's inputs."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of arguments that it has."""
+        ...
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether a run decides how many steps there are."""
+        ...
+
+    def read(self, call: UncheckedCall) -> CallArguments:
+        """The arguments of a call; raises `InputError` for those that do not fit."""
+        ...
+
+    def blank(self) -> tuple[Program, Places]:
+        """The program for the latest kind of inputs, and where these are; raises `InputError` before any."""
+        ...
+
+
+@runtime_checkable
+class HasGradient(Protocol):
+    """A value that is no layer and has a gradient, as a `Graph`."""
+
+    def gradient_source(self) -> GradientSource:
+        """What `vjp` and `value_and_grad` run; raises `InputError` where it has no gradient after all."""
+        ...
+
+
+def source_of(model: Any) -> GradientSource:
+    """What gradients of a layer or a model are of.
+
+    Raises `InputError` for anything else, and for layers above one that may end early.
     """
-    ends = program.ends
-    by_kind = {
-        "inputs": ends.sequences[:count],
-        "initial": ends.memories,
-        "statics": ends.statics,
-        "params": ends.parameters,
-    }
-    types = [program.net.type_of(number) for number in program.net.inputs]
-    return [place for kind in kinds for place in by_kind[kind] if types[place].is_float]
+    if isinstance(model, HasGradient):
+        return model.gradient_source()
+    if not isinstance(model, RNN | Stack | Bidirectional):
+        kind = type(model).__name__
+        raise InputError(f"gradients are of an RNN, a Stack, a Bidirectional or a Graph, not of a {kind}")
+    if not isinstance(model, RNN) and ends_early(model):
+        raise InputError("layers with until= have no gradient together: take vjp of each, one by one")
+    return LayerSource(model)
+
+
+class LayerSource:
+    """A layer as what gradients are of."""
+
+    kinds = KINDS
+
+    def __init__(self, layer: Layer) -> None:
+        self.layer, self.programs = layer, LayerPrograms(layer)
+
+    @property
+    def ends_early(self) -> bool:
+        """See `GradientSource`."""
+        return isinstance(self.layer, RNN) and self.layer.until is not None
+
+    def read(self, call: UncheckedCall) -> CallArguments:
+        """See `GradientSource`."""
+        sequences, params, initial, statics, lengths, last_only, control, engine = call
+        options: Any = {"mask": None, "masked": "repeat", "begun": None, "time_major": False} | control
+        cut = None
+        if isinstance(self.layer, RNN) and self.ends_early:
+            cut = Cut.of(self.layer, sequences, initial, statics, lengths, options, engine)
+            sequences, lengths = cut.sequences, None
+            options |= {"mask": cut.mask, "time_major": False}
+        reading = self.programs.read(sequences, initial, statics, lengths, last_only, **options)
+        own, program = parameters_of(self.layer), reading.program
+        held = own if params is None else same_parameters(params, own)
+        structures = {
+            "params": held,
+            "inputs": reading.batch.structure,
+            "initial": program.memory,
+            "statics": by_parts(self.layer, statics, "statics"),
+        }
+        arrays = arrays_of(program.ends, reading.call, leaves(held))
+        places = self.places(program, len(reading.batch.arrays))
+        return CallArguments(cast("Reading[Program]", reading), arrays, places, structures, True, cut)
+
+    def blank(self) -> tuple[Program, Places]:
+        """See `GradientSource`."""
+        program = blank_program(self.programs)
+        return program, self.places(program, len(program.ends.sequences))
+
+    def places(self, program: Program, count: int) -> Places:
+        """The places of inputs by kind. count: of sequences that the caller has; a mask is behind them."""
+        ends = program.ends
+        kinds = (ends.parameters, ends.sequences[:count], ends.memories, ends.statics)
+        return dict(zip(KINDS, kinds, strict=True))
 
 
 class Programs:

@@ -1,7 +1,8 @@
-"""`value_and_grad`: the value of a loss of layers, and its gradients, by one net."""
+"""`value_and_grad`: the value of a loss of layers or of a model, and its gradients, by one net."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
@@ -10,16 +11,24 @@ from stepnet.engines import checked_engine
 from stepnet.errors import InputError
 from stepnet.grad.gradient import vjp as vjp_net
 from stepnet.net.ir import Builder, Net, with_inputs
-from stepnet.net.types import CONST, ROWS, STEPS, Type
+from stepnet.net.types import CONST, ROWS, STEPS, Type, extent_of
 from stepnet.rnn.batch import Batch, checked_array
 from stepnet.rnn.checkpoint import gradient_run
 from stepnet.rnn.control import Controls
-from stepnet.rnn.gradients import CallArguments, Gradients, Programs, checked_layer, wanted_kinds
-from stepnet.rnn.layers import Layer, LayerPrograms
+from stepnet.rnn.gradients import (
+    CallArguments,
+    Gradients,
+    GradientSource,
+    HasGradient,
+    Programs,
+    UncheckedCall,
+    source_of,
+    wanted_kinds,
+)
+from stepnet.rnn.layers import Layer
 from stepnet.rnn.nets import Arrays, run_net
 from stepnet.rnn.pieces import Checkpoint, checked_checkpoint
 from stepnet.rnn.program import Asked, NetProgram
-from stepnet.rnn.recurrence import RNN
 from stepnet.trace.lines import NamingLine, defined_at, refuse, written_at
 from stepnet.trace.traced import Traced
 from stepnet.values.arguments import choice, flag, function
@@ -29,14 +38,17 @@ Array = np.ndarray
 MEANS = ("mean", "sum")
 
 
-def value_and_grad(loss: Callable[..., Any], layer: Layer, *, reduce: str = "mean") -> "ValueAndGrad":
+def value_and_grad(
+    loss: Callable[..., Any], model: Layer | HasGradient, *, reduce: str = "mean"
+) -> "ValueAndGrad":
     """What gives the value of a loss, and its gradients.
 
     Args:
-        loss: loss(outputs, targets) -> a number for each step, or for each sequence with `last_only`. It is
-            traced as a step is: its arguments are arrays [rows, features...]. One with a parameter named
-            `final` gets the last memories too, and may give a number for each sequence.
-        layer: An `RNN`, a `Stack` or a `Bidirectional`.
+        loss: loss(outputs, targets) -> a number for each step or, where outputs are of each sequence, for
+            each sequence. It is traced as a step is: its arguments are arrays [rows, features...]. One with a
+            parameter named `final` gets the last memories of layers too, and may give a number for each
+            sequence.
+        model: An `RNN`, a `Stack`, a `Bidirectional` or a `Graph`.
         reduce: What the value is of these numbers: their "mean", or their "sum".
 
     Raises:
@@ -52,15 +64,15 @@ def value_and_grad(loss: Callable[..., Any], layer: Layer, *, reduce: str = "mea
     """
     function(loss, "loss is a function loss(outputs, targets)")
     choice(reduce, f"reduce is {' or '.join(map(repr, MEANS))}", MEANS)
-    return ValueAndGrad(checked_layer(layer), loss, reduce == "mean")
+    return ValueAndGrad(source_of(model), loss, reduce == "mean")
 
 
 class ValueAndGrad:
     """See `value_and_grad`."""
 
-    def __init__(self, layer: Layer, loss: Callable[..., Any], is_mean: bool) -> None:
-        self.layer, self.loss, self.is_mean = layer, loss, is_mean
-        self.run, self.programs = LayerPrograms(layer), Programs()
+    def __init__(self, source: GradientSource, loss: Callable[..., Any], is_mean: bool) -> None:
+        self.source, self.loss, self.is_mean = source, loss, is_mean
+        self.programs = Programs()
 
     def __call__(
         self,
@@ -79,29 +91,30 @@ class ValueAndGrad:
     ) -> tuple[Any, Gradients]:
         """The value of the loss, and its `Gradients`.
 
-        targets: what the loss gets beside the outputs: laid out as the sequences are, or with `last_only`
-        arrays with an entry for each sequence. All others are those of `vjp`.
+        targets: what the loss gets beside the outputs. They are laid out as the sequences are; where outputs
+        are of each sequence, as with `last_only`, they are arrays with an entry for each sequence. Where a
+        graph has outputs of both kinds, a target has the name of the output that it is laid out as. All
+        others are those of `vjp`.
         """
-        asked, kinds, last_only = checked_engine(engine), wanted_kinds(wrt), flag(last_only, "last_only")
-        kept = checked_checkpoint(checkpoint)
-        if isinstance(self.layer, RNN) and self.layer.until is not None:
+        asked, kinds = checked_engine(engine), wanted_kinds(wrt, self.source.kinds)
+        kept, last_only = checked_checkpoint(checkpoint), flag(last_only, "last_only")
+        if self.source.ends_early:
             raise InputError("where a recurrence with until= ends is known when it has run: take vjp of it")
-        arguments = CallArguments.of(
-            self.run, sequences, params, initial, statics, lengths, last_only, control, asked
+        arguments = self.source.read(
+            UncheckedCall(sequences, params, initial, statics, lengths, last_only, control, asked)
         )
-        aimed = target_arrays(targets, arguments, last_only, lengths, bool(control.get("time_major")))
-        places = arguments.places(kinds)
+        aimed = targets_of(targets, arguments, lengths, bool(control.get("time_major")))
+        places = arguments.wanted(kinds)
 
         def evaluated(arrays: Arrays, of: list[int]) -> tuple[Array, list[Array]]:
             """The value of the loss, and its gradients for inputs of its net at some places."""
-            kind = skeleton(targets), *((array.dtype, array.shape[1:]) for array in aimed)
             program, dtype, at_steps = self.programs.get(
-                (arguments.reading.program, kind, tuple(of), kept is None),
-                lambda: self.program(arguments, targets, aimed, last_only, of, kept is not None),
+                (arguments.reading.program, aimed.key, tuple(of), kept is None),
+                lambda: self.program(arguments, aimed, of, kept is not None),
             )
             count = int(arguments.call.lengths.sum()) if at_steps else arguments.call.rows
             seed = np.asarray(1 / max(count, 1) if self.is_mean else 1, dtype)
-            value, *gradients = run_net(program, [*arrays, *aimed, seed], arguments.call, asked)
+            value, *gradients = run_net(program, [*arrays, *aimed.arrays, seed], arguments.call, asked)
             return (value * seed)[()], gradients
 
         if kept is None:
@@ -121,54 +134,93 @@ class ValueAndGrad:
         return value, arguments.gradients(kinds, places, gradients)
 
     def program(
-        self,
-        arguments: CallArguments,
-        targets: Any,
-        aimed: list[Array],
-        last_only: bool,
-        places: list[int],
-        alone: bool,
+        self, arguments: CallArguments, targets: "Targets", places: list[int], alone: bool
     ) -> tuple[NetProgram, str, bool]:
         """The program of the loss and its gradients; the loss's dtype, and whether it is one of each step.
 
-        alone: of the results of the layer, which is not in it.
+        alone: of the results of the model, which is not in it.
         """
-        net, at_steps = with_loss(self.loss, arguments, targets, aimed, last_only, alone)
+        net, at_steps = with_loss(self.loss, arguments, targets, alone)
         return NetProgram(vjp_net(net, places)), net.type_of(net.results[0]).dtype, at_steps
 
 
-def target_arrays(
-    targets: Any, arguments: CallArguments, last_only: bool, lengths: Any, time_major: bool
-) -> list[Array]:
-    """The targets as flat arrays; raises `InputError` where they do not lie as the outputs do."""
-    named = list(named_leaves(targets))
-    if not named:
-        return []
-    if last_only:
-        arrays = [checked_array(leaf, f"target {name}".strip()) for name, leaf in named]
-        for (name, _), array in zip(named, arrays, strict=True):
-            if array.shape[:1] != (arguments.call.rows,):
-                what = f"target {name}".strip()
-                raise InputError(
-                    f"{what} is {list(array.shape)}; with last_only its first axis should be the "
-                    f"{arguments.call.rows} sequences"
-                )
-        return arrays
-    both = Batch.of({"inputs": arguments.batch.structure, "targets": targets}, lengths, time_major)
-    return both.arrays[len(arguments.batch.arrays) :]
+@dataclass(frozen=True)
+class Targets:
+    """What a loss gets beside the outputs. arrays: the leaves of the structure. levels: of each array as of
+    an output, 1 for a value at each step, 0 for one of each sequence.
+    """
+
+    structure: Any
+    arrays: list[Array]
+    levels: list[int]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What the net of a loss depends on."""
+        arrays = zip(self.arrays, self.levels, strict=True)
+        return skeleton(self.structure), *((a.dtype, a.shape[1:], levels) for a, levels in arrays)
+
+    def types(self) -> Iterator[Type]:
+        """The types of the arrays in a net."""
+        for array, levels in zip(self.arrays, self.levels, strict=True):
+            yield Type(extent_of(1 + levels), array.shape[1:], array.dtype.name)
+
+
+def targets_of(targets: Any, arguments: CallArguments, lengths: Any, time_major: bool) -> Targets:
+    """The targets; raises `InputError` where they are not laid out as outputs are."""
+    named, program = list(named_leaves(targets)), arguments.reading.program
+    outputs = dict(zip((name for name, _ in named_leaves(program.output)), program.levels, strict=True))
+    alike = {name: leaf for name, leaf in named if not of_rows(name, outputs)}
+    at_steps: dict[str, tuple[Array, int]] = {}
+    if alike:
+        both = Batch.of({"inputs": arguments.batch.structure, "targets": alike}, lengths, time_major)
+        check_depth(alike, both.levels[-len(alike) :], arguments.batch)
+        first = len(arguments.batch.arrays)
+        at_steps = dict(zip(alike, zip(both.arrays[first:], both.levels[first:], strict=True), strict=True))
+    pairs = [at_steps[name] if name in alike else (of_row(name, leaf, arguments), 0) for name, leaf in named]
+    return Targets(targets, [array for array, _ in pairs], [levels for _, levels in pairs])
+
+
+def of_rows(name: str, outputs: Mapping[str, int]) -> bool:
+    """Whether a target has an entry for each sequence. outputs: the levels of each."""
+    if len({levels > 0 for levels in outputs.values()}) == 1:
+        return 0 in outputs.values()
+    if name in outputs:
+        return not outputs[name]
+    raise InputError(
+        f"{f'target {name}' if name else 'the target'} has the name of no output; some outputs are of each "
+        f"step and others of each sequence, so a target has the name of one: {', '.join(outputs)}"
+    )
+
+
+def of_row(name: str, leaf: Any, arguments: CallArguments) -> Array:
+    """A target with an entry for each sequence."""
+    what, rows = f"target {name}".strip(), arguments.call.rows
+    array = checked_array(leaf, what)
+    if array.shape[:1] != (rows,):
+        raise InputError(
+            f"{what} is {list(array.shape)}; its first axis should be the {rows} sequences, of each of which "
+            "there is one output"
+        )
+    return array
+
+
+def check_depth(targets: Mapping[str, Any], levels: Sequence[int], batch: Batch) -> None:
+    """Raises `InputError` for targets with more levels of sequences than the inputs have."""
+    for name, count in zip(targets, levels, strict=True):
+        if count > max(batch.levels):
+            raise InputError(
+                f"{f'target {name}'.strip()} has {count} levels of sequences; the inputs have "
+                f"{max(batch.levels)}"
+            )
 
 
 def with_loss(
-    loss: Callable[..., Any],
-    arguments: CallArguments,
-    targets: Any,
-    aimed: list[Array],
-    last_only: bool,
-    alone: bool,
+    loss: Callable[..., Any], arguments: CallArguments, targets: Targets, alone: bool
 ) -> tuple[Net, bool]:
-    """The net of a layer that gives the sum of a loss alone, and whether the loss is one of each step.
+    """The net of a model that gives the sum of a loss alone, and whether the loss is one of each step.
 
-    alone: not the layer, but its results are in the net: they are inputs.
+    alone: not the model, but its results are in the net: they are inputs.
     """
     net, program, builder = arguments.net, arguments.reading.program, Builder()
     if alone:
@@ -180,17 +232,18 @@ def with_loss(
         for node in net.nodes:
             place.append(builder.copy(node, [place[operand] for operand in node.inputs]))
         order, made = ([place[number] for number in ends] for ends in (net.inputs, net.results))
-    extent = ROWS if last_only else STEPS
-    inputs = [
-        builder.input(Type(extent, array.shape[1:], array.dtype.name), f"target{number}")
-        for number, array in enumerate(aimed)
-    ]
+    inputs = [builder.input(type_, f"target{number}") for number, type_ in enumerate(targets.types())]
     results = [Traced(builder, number) for number in made]
     count = len(results) - program.memories
-    extras = {"final": rebuild(program.memory, results[count:])} if takes_final(loss) else {}
+    extras: dict[str, Any] = {}
+    if takes_final(loss):
+        if not arguments.gives_final:
+            raise InputError("a graph gives no last memories: its loss has no parameter named `final`")
+        extras["final"] = rebuild(program.memory, results[count:])
     outputs = rebuild(program.output, results[:count])
+    aimed = rebuild(targets.structure, [Traced(builder, number) for number in inputs])
     with NamingLine(loss):
-        value = loss(outputs, rebuild(targets, [Traced(builder, number) for number in inputs]), **extras)
+        value = loss(outputs, aimed, **extras)
     with NamingLine(loss), written_at(defined_at(loss)):
         if not isinstance(value, Traced) or value.type.shape or not value.type.is_float:
             text = value.type if isinstance(value, Traced) else f"a {type(value).__name__}"
