@@ -290,3 +290,10 @@ def test_onednn_runs_them(speakers: sn.Graph) -> None:
     onednn.clear()
     made(x)
     assert onednn.counters()["primitives"].misses > 0
+
+
+def test_a_quantized_graph_has_no_gradient() -> None:
+    small = sn.quantize(model(), [samples(3, 5)], dtype="bfloat16")
+    for of in (sn.vjp, lambda graph: sn.value_and_grad(lambda outputs, targets: outputs, graph)):
+        with pytest.raises(InputError, match="a quantized graph has no gradient: rounding to few bits"):
+            of(small)

@@ -124,8 +124,13 @@ def reduce(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
         return (d.apply("expand", extent=x.type.extent, how=how),)
     if how == "sum":
         return (d.at(x.type.extent),)
-    those = d.constant(np.ones(x.type.shape)).at(x.type.extent)
-    if how == "max":
-        those = x.apply("equal", y.at(x.type.extent)).cast(x.type.dtype)
-    count = those.apply("reduce", how="sum").apply("maximum", 1)  # an empty sequence has none
-    return ((d / count).at(x.type.extent) * those,)
+    if how == "mean":
+        each = d.constant(np.ones((1,) * x.rank)).at(x.type.extent)
+        return ((d / counted(each)).at(x.type.extent),)
+    those = x.apply("equal", y.at(x.type.extent)).cast(x.type.dtype)
+    return ((d / counted(those)).at(x.type.extent) * those,)
+
+
+def counted(ones: Value) -> Value:
+    """How many there are over the steps of each sequence; 1 for an empty one, which has none to share."""
+    return ones.apply("reduce", how="sum").apply("maximum", 1)

@@ -12,8 +12,8 @@ section to another.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from stepnet.errors import NetError
-from stepnet.net.ir import Builder, Net, with_inputs
+from stepnet.errors import InputError
+from stepnet.net.ir import Builder, Net, Node, with_inputs
 from stepnet.net.type_rules import TOTALS
 from stepnet.net.types import CONST, ROWS, STEPS
 
@@ -129,10 +129,11 @@ class Homes:
         return node.operation == "result" and node.type.extent == ROWS
 
     def check(self, number: int) -> None:
-        """Raises `NetError` for a value of all steps of a sequence: a few steps at a time have none."""
+        """Raises `InputError` for a value of all steps of a sequence: a few steps at a time have none."""
         node = self.net.nodes[number]
         if node.operation in TOTALS and not self.is_end(number) and len(node.type.extent) < len(STEPS):
-            raise NetError(f"%{number} = {node.operation} is of all steps, and sections run a few at a time")
+            what = node.attributes.get("how", node.operation)
+            raise refused(node, f"the {what} over steps is known when all of them are")
 
     def is_cut(self, number: int, place: int) -> bool:
         """Whether a section gets a value from one ahead of it, or from outside."""
@@ -231,5 +232,11 @@ class Cut:
         node = self.net.nodes[number]
         source = self.net.nodes[node.inputs[0]] if node.operation == "expand" else node
         if source.operation != "constant" or source.attributes["value"].value.any():
-            raise NetError(f"a memory of a section is an input or zeros, not {node.operation}")
+            raise refused(node, f"a recurrence begins with what {node.operation} gives, no input or zeros")
         return None
+
+
+def refused(node: Node, why: str) -> InputError:
+    """What to raise for a net that has no sections."""
+    where = f"\n  at {node.source}" if node.source else ""
+    return InputError(f"checkpoint= runs a few steps at a time, and {why}: leave checkpoint= out{where}")

@@ -23,6 +23,7 @@ from stepnet.errors import InputError
 from stepnet.rnn.recurrence import RNN
 from stepnet.trace.functions import relu, sigmoid
 from stepnet.trace.step import Step
+from stepnet.trace.traced import Traced
 from stepnet.values.arguments import array_of, dtype_name, flag, is_one_of, mapping, shown, whole
 
 __all__ = [
@@ -265,7 +266,7 @@ class Cell:
             InputError: For parameters that do not fit the cell or each other.
         """
         given = mapping(params, f"parameters of {self.step.__name__} are arrays by name")
-        shapes = {name: array_of(value, name).shape for name, value in given.items()}
+        shapes = {name: shape_of(value, name) for name, value in given.items()}
         needed = self.shapes(0, 0)
         missing = [name for name in needed if name not in shapes and name not in BIASES]
         unknown = [name for name in shapes if name not in needed]
@@ -290,6 +291,13 @@ class Cell:
 
 BIASES = ("b", "d")
 INPUTS, HIDDEN = "inputs is how many inputs there are", "hidden is how many units there are"
+
+
+def shape_of(value: Any, name: str) -> tuple[int, ...]:
+    """The shape of a parameter: an array, or inside a model a parameter of that."""
+    if isinstance(value, Traced) and value.is_constant:
+        return value.type.shape
+    return array_of(value, name).shape
 
 
 def projection(projected: Any) -> int | None:
@@ -326,7 +334,8 @@ def rnn(name: str, params: Parameters, *, reverse: bool = False) -> RNN:
     Args:
         name: One of `CELLS`: simple_rnn, simple_rnn_relu, gru, gru_reset_before, minimal_gated_unit, lstm,
             lstm_peephole, lstm_projection.
-        params: The parameters by name: W, R, and b, d, P, p as far as the cell has them.
+        params: The parameters by name: W, R, and b, d, P, p as far as the cell has them. Inside a model or a
+            step they may be parameters of that, which then have gradients.
         reverse: Whether each sequence runs from its last step.
 
     Raises:

@@ -1,0 +1,80 @@
+"""Whether the gradients of a model are what differences of its calls say, and the same in machine code."""
+
+from typing import Any
+
+import numpy as np
+from random_gradients import assert_differences, cast, is_float, plain, random_like, values_of
+from tolerance import assert_close
+
+import stepnet as sn
+from stepnet.ragged.offsets import offsets_of
+from stepnet.values.structure import transform
+
+Array = np.ndarray
+LENGTHS = (3, 0, 1, 5)
+LENGTH, WIDTH = 24, 16
+
+
+def numbers(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng((seed, *shape)).uniform(-1, 1, shape)
+
+
+def frames(*shape: int, lengths: tuple[int, ...] = LENGTHS) -> sn.Ragged:
+    return sn.Ragged(numbers(sum(lengths), *shape), (offsets_of(lengths),))
+
+
+def cotangents_of(outputs: Any, seed: int = 0) -> Any:
+    return transform(lambda leaf: leaf if is_float(values_of(leaf)) else None, random_like(outputs, seed))
+
+
+def assert_model(
+    model: Any,
+    params: Any,
+    x: Any,
+    statics: Any = None,
+    narrow: tuple[str, ...] = ("float32",),
+    **options: Any,
+) -> None:
+    """Asserts that the gradients of a model are what differences of calls say, and the same on llvm.
+
+    Everything comes in float64. narrow: the dtypes on llvm.
+    """
+    graph = sn.Graph(model, params)
+    run = sn.vjp(graph)
+    outputs, backward = run(x, statics=statics, engine="interpret", **options)
+    called = graph(x, statics=statics, engine="interpret", **options)
+    for one, other in zip(plain(outputs), plain(called), strict=True):
+        assert_close(one, other, LENGTH, WIDTH)
+    right = backward(cotangents_of(outputs))
+    assert right.initial is None
+    parts = {"params": graph.params, "inputs": x, "statics": statics}
+
+    def at(moved: Any) -> Any:
+        other = graph.with_params(moved["params"])
+        return (other(moved["inputs"], statics=moved["statics"], engine="interpret", **options),)
+
+    assert_differences(at, parts, {name: getattr(right, name) for name in parts}, 0)
+    for dtype in narrow:
+        given = {name: cast(part, dtype) for name, part in parts.items()}
+        narrowed = sn.vjp(sn.Graph(model, given["params"]))
+        results, back = narrowed(given["inputs"], statics=given["statics"], engine="llvm", **options)
+        found = back(cotangents_of(cast(outputs, dtype)))
+        for one, wide in zip(plain(results), plain(outputs), strict=True):
+            assert_close(one, wide, LENGTH, WIDTH, dtype)
+        for name in parts:
+            for one, wide in zip(plain(getattr(found, name)), plain(getattr(right, name)), strict=True):
+                assert one.dtype == dtype
+                assert_close(one, wide, LENGTH, WIDTH)
+
+
+def step(x: Any, h: Any, params: Any) -> Any:
+    h = np.tanh(x @ params["W"] + h @ params["R"])
+    return h, h
+
+
+OWN = {"W": numbers(3, 3), "R": numbers(3, 3, seed=1)}
+
+
+def own(params: Any, reverse: bool = False) -> sn.RNN:
+    """A recurrence with parameters of its model."""
+    return sn.RNN(step, params, memory=3, reverse=reverse)
