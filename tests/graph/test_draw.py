@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from installed_onednn import missing_onednn
 
 import stepnet as sn
 from stepnet.errors import FileError, InputError
@@ -49,6 +50,52 @@ def test_another_engine() -> None:
     assert "(interpret)" in tagger().draw(engine="interpret")
     with pytest.raises(InputError, match="nonsense"):
         tagger().draw(engine="nonsense")
+
+
+PLACED = """\
+x                         i64[] at a step
+operations of a step      x -> %1 f32[8]  (llvm)
+    gather
+GRU, 16 units             %1 -> %2 f32[16]  (onednn)
+GRU, 16 units, backwards  %1 -> %3 f32[16]  (onednn)
+operations of a step      %2, %3 -> %4 f32[32], tags f32[5]  (llvm)
+    concatenate, matmul
+mean over steps           %4 -> %5 f32[32]  (numpy)
+operations of a sequence  %5 -> mood f32[1]  (llvm)
+    matmul, tanh"""
+
+
+@pytest.mark.skipif(missing_onednn() is not None, reason=str(missing_onednn()))
+def test_each_part_has_the_engine_that_runs_it() -> None:
+    assert tagger().draw(engine=("onednn", "llvm")) == PLACED
+    assert tagger().draw(engine="onednn") == PLACED.replace("llvm", "no engine")
+
+
+def test_the_steps_of_a_loop_have_engines_too() -> None:
+    def outer(x: Any, h: Any, params: Any) -> Any:
+        h = h + sn.RNN(leaky, memory=3)(x, initial=h)[1]
+        return h, h
+
+    rnn = sn.RNN(outer, memory=3)
+    graph = sn.Graph(lambda x, params: rnn(x)[1], inputs=sn.Spec(3, "float32", 1))
+    assert graph.draw(engine=("onednn", "interpret")).splitlines()[1:] == [
+        "repeat for each sequence  -> %1 f32[3]  (numpy)",
+        "recurrence of f32[3]      x, %1 -> output f32[3]  (interpret)",
+        "    add",
+    ]
+
+
+def test_a_value_repeated_at_inner_steps() -> None:
+    def model(x: Any, params: Any) -> Any:
+        return x * sn.expand(sn.reduce(x, "max"), x)
+
+    graph = sn.Graph(model, inputs=sn.Spec(3, "float32", 1))
+    assert graph.draw().splitlines()[1:] == [
+        "max over steps                  x -> %1 f32[3]  (numpy)",
+        "operations of rows/steps/words  x, %1 -> output f32[3]  (llvm)",
+        "    repeat at rows/steps/words",
+        "    multiply",
+    ]
 
 
 def leaky(x: Any, h: Any, params: Any) -> Any:

@@ -13,7 +13,9 @@ import stepnet as sn
 from stepnet.net.interpret import Segments, interpret
 from stepnet.net.ir import Net, without_unused
 from stepnet.plan.passes.pair import Pair, candidates, pairs
-from stepnet.plan.passes.stack import Stack, stacks, steps_up
+from stepnet.plan.passes.pieces import Cells
+from stepnet.plan.passes.stack import Stack, described, layers_of, stacks, steps_up
+from stepnet.plan.recognise import recognise
 
 Model = Callable[[Any], Any]
 
@@ -126,7 +128,7 @@ UNPAIRED: dict[str, tuple[Model, str]] = {
 def test_what_is_no_pair(model: Model, reason: str) -> None:
     net = net_of(model)
     assert pairs(net) == ()
-    (refused,) = [why for _, why in candidates(net)]
+    (refused,) = [why for _, why in candidates(net, Cells(net))]
     assert isinstance(refused, str)
     assert reason in refused
 
@@ -184,7 +186,8 @@ UNSTACKED: dict[str, tuple[Model, str]] = {
 def test_what_is_no_stack(model: Model, reason: str) -> None:
     net = net_of(model)
     assert stacks(net) == ()
-    reasons = [why for _, why in steps_up(net) if isinstance(why, str)]
+    climbs = steps_up(net, layers_of(net, pairs(net)), Cells(net))
+    reasons = [why for _, why in climbs if isinstance(why, str)]
     assert len(reasons) == 1
     assert reason in reasons[0]
 
@@ -266,3 +269,16 @@ def test_explain_names_them() -> None:
     stacked = sn.Graph(lambda x, p: UP(F(x)[0])[0], inputs=3)
     assert stacked.explain().startswith("recurrences 0; 1: layers, each on the one before\n\nparts")
     assert sn.Graph(lambda x, p: F(x)[0], inputs=3).explain().startswith("each sequence from its first step")
+
+
+def test_explain_recognises_each_recurrence_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[Any]()
+
+    def counted(node: Any) -> Any:
+        asked.append(node)
+        return recognise(node)
+
+    monkeypatch.setattr("stepnet.plan.passes.pieces.recognise", counted)
+    net = net_of(lambda x: both(8, 2)(both(3, 0)(x)[0])[0])
+    assert len(described(net)) == 3
+    assert len(asked) == 4

@@ -158,9 +158,10 @@ class Graph:
             InputError: For a path of another kind, and before the inputs are known.
             FileError: If the file exists, unless `force`, or cannot be written.
         """
-        names = [name or "output" for name, _ in named_leaves(self.program.traced.output)]
+        order, program = checked_engine(self._engine(engine)), self.program
+        names = [name or "output" for name, _ in named_leaves(program.traced.output)]
         drawing: Any = import_module("stepnet.graph.svg")  # by name: it takes time, and few calls draw
-        made = drawing.picture(self.net, self.schedule, names, checked_engine(engine))
+        made = drawing.picture(program.net, program.schedule_for(order), names, order)
         if path is not None:
             drawing.write(made, Path(path), flag(force, "force"))
         return str(made)

@@ -9,12 +9,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from stepnet.engines import Order
+from stepnet.engines import Engine, Order, engines_of
+from stepnet.engines.placed import choice
 from stepnet.net.ir import Net, Node
 from stepnet.net.types import CONST, ROWS, STEPS, Type, extent_text
 from stepnet.plan.recognise import Recognised, recognise
 from stepnet.plan.schedule import Part, Schedule
-from stepnet.rnn.explain import choice, is_reading
+from stepnet.rnn.explain import is_reading
 
 HIDDEN = ("input", "constant", "index", "result", "recur", "detach")
 EACH = {ROWS: "a sequence", STEPS: "a step"}
@@ -73,7 +74,8 @@ class Picture:
                 continue
             reads = [names[number] for number, arrow in enumerate(self.arrows) if place in arrow.targets]
             gives = [f"{names[number]} {arrow.type.element}" for number, arrow in own]
-            lines.append(f"{box.title:<{width}}{', '.join(reads)} -> {', '.join(gives)}  ({box.engine})")
+            goes = f"{', '.join(reads)} -> {', '.join(gives)}".lstrip()
+            lines.append(f"{box.title:<{width}}{goes}  ({box.engine})")
             lines += [f"    {line}" for line in box.lines]
         return "\n".join(lines)
 
@@ -84,13 +86,13 @@ def each(type_: Type) -> str:
 
 
 def picture(net: Net, schedule: Schedule, outputs: Sequence[str], engine: Order) -> Picture:
-    """The picture of a net and its schedule. outputs: the names of its results."""
-    chosen, _ = choice(schedule, engine)
+    """The picture of a net and its schedule. outputs: the names of its results. engine: those asked for."""
+    engines = engines_of(engine)
     shown, known = schedule.net, [node for node in net.nodes if node.operation == "recur"]
     read = {*shown.results, *(number for part in schedule.parts for number in part.reads)}
     inputs = [number for number in shown.inputs if number in read]
     boxes = [Box(shown.nodes[number].name) for number in inputs]
-    boxes += [part_box(part, schedule, known, chosen or "no engine") for part in schedule.parts]
+    boxes += [part_box(part, schedule, known, engine_of(part, engines)) for part in schedule.parts]
     gives = [(place, number) for place, number in enumerate(inputs)]
     readers = dict[int, list[int]]()
     for place, part in enumerate(schedule.parts, len(inputs)):
@@ -108,13 +110,23 @@ def picture(net: Net, schedule: Schedule, outputs: Sequence[str], engine: Order)
     return Picture(tuple(boxes), tuple(arrows))
 
 
+def engine_of(part: Part, engines: Sequence[Engine]) -> str:
+    """The engine that runs a part, or those of the parts in each step of a loop, by name."""
+    if part.kind in ("across", "total"):
+        return "numpy"
+    plans = [part.plan] if part.inner is None else [*part.inner.plans]
+    chosen = [choice(plan, engines).engine for plan in plans if plan is not None]
+    names = ["no engine" if each is None else each.name for each in chosen]
+    return ", ".join(dict.fromkeys(names)) or "numpy"
+
+
 def part_box(part: Part, schedule: Schedule, known: list[Node], engine: str) -> Box:
     """The box of a part. known: the recurrences of the graph as it was traced."""
     nodes = nodes_of(part, schedule.net)
     rest = list(operations(nodes))
     recurrences = [node for node in nodes if node.operation == "recur"]
     if part.kind in ("across", "total"):
-        return Box(", ".join(rest), engine="numpy")
+        return Box(", ".join(rest) or "repeat for each sequence", engine=engine)
     if not recurrences:
         return Box(f"operations of {EACH.get(part.extent, extent_text(part.extent))}", wrapped(rest), engine)
     (node, *_) = recurrences
@@ -177,8 +189,8 @@ def operations(nodes: Iterable[Node]) -> Iterator[str]:
     for node in nodes:
         if node.operation == "reduce":
             yield f"{node.attributes['how']} over steps"
-        elif node.operation == "expand" and node.type.extent == STEPS:
-            yield "repeat at each step"
+        elif node.operation == "expand" and node.type.extent != ROWS:
+            yield "repeat at each step" if node.type.extent == STEPS else f"repeat at {each(node.type)}"
         elif node.operation not in HIDDEN and not is_reading(node):
             yield node.operation
 

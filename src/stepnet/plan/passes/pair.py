@@ -17,18 +17,17 @@ such an engine asks for. It is one if
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from stepnet.net.ir import Net, Node
+from stepnet.net.ir import Net
 from stepnet.plan.groups import flat_recurrences
 from stepnet.plan.passes.pieces import (
+    Cells,
     Piece,
-    difference,
     has_statics,
     only_output,
     piece_of,
     sequences_of,
     with_results,
 )
-from stepnet.plan.recognise import Refused, recognise
 
 MERGES = {"concatenate": "concat", "add": "sum"}
 
@@ -50,22 +49,25 @@ class Pair:
         return piece_of(net, [*with_results(net, self.forward, self.backward), self.output])
 
 
-def pairs(net: Net) -> tuple[Pair, ...]:
-    """The pairs of a net, in the order of their outputs; no recurrence is in two of them."""
-    return tuple(made for _, made in candidates(net) if isinstance(made, Pair))
+def pairs(net: Net, cells: Cells | None = None) -> tuple[Pair, ...]:
+    """The pairs of a net, in the order of their outputs; no recurrence is in two of them.
+
+    cells: those of the net, if there are any so far.
+    """
+    return tuple(made for _, made in candidates(net, cells or Cells(net)) if isinstance(made, Pair))
 
 
-def candidates(net: Net) -> Iterator[tuple[int, Pair | str]]:
+def candidates(net: Net, cells: Cells) -> Iterator[tuple[int, Pair | str]]:
     """Each node that merges two recurrences: the pair, or the reason why there is none."""
     flat = flat_recurrences(net)
     for number, node in enumerate(net.nodes):
         picked = [net.nodes[operand] for operand in node.inputs]
         made = [each.inputs[0] for each in picked if each.operation == "result" and each.inputs[0] in flat]
         if len({*made}) > 1:
-            yield number, pair_of(net, number, made)
+            yield number, pair_of(net, number, made, cells)
 
 
-def pair_of(net: Net, merge: int, made: list[int]) -> Pair | str:
+def pair_of(net: Net, merge: int, made: list[int], cells: Cells) -> Pair | str:
     """The pair of recurrences that a node merges, or the reason why it is none."""
     node = net.nodes[merge]
     nodes = [net.nodes[number] for number in made]
@@ -73,29 +75,25 @@ def pair_of(net: Net, merge: int, made: list[int]) -> Pair | str:
         return f"they are merged by {node.operation} of {len(node.inputs)} values, no concat or sum of two"
     reverse = [each.recur.reverse for each in nodes]
     if reverse == [True, False] and node.operation == "add":
-        made, nodes = made[::-1], nodes[::-1]
+        made = made[::-1]
     elif reverse != [False, True]:
         return "they are no forward recurrence and then a reverse one"
     forward, backward = made
-    return reason_against(net, merge, made, nodes) or Pair(forward, backward, MERGES[node.operation], merge)
+    return reason_against(net, merge, made, cells) or Pair(forward, backward, MERGES[node.operation], merge)
 
 
-def reason_against(net: Net, merge: int, made: list[int], nodes: list[Node]) -> str | None:
+def reason_against(net: Net, merge: int, made: list[int], cells: Cells) -> str | None:
     """Why two recurrences in the two directions are no pair; None where they are one."""
-    forward, backward = nodes
+    forward, backward = nodes = [net.nodes[number] for number in made]
     if sequences_of(forward) != sequences_of(backward):
         return "they run over different sequences"
     if any(has_statics(net, node) for node in nodes):
         return "their steps read values that each sequence has"
-    cells = [recognise(node) for node in nodes]
-    for cell in cells:
-        if isinstance(cell, Refused):
-            return f"one is of no known cell: {cell.reason}"
-    one, other = (cell for cell in cells if not isinstance(cell, Refused))
-    if (reason := difference(one, other)) is not None:
-        return reason
+    known = cells.both(*made)
+    if isinstance(known, str):
+        return known
     users = net.users()
-    for number, cell in zip(made, (one, other), strict=True):
+    for number, cell in zip(made, known, strict=True):
         output = only_output(net, number)
         if output is None or cell.outputs[net.nodes[output].attributes["of"]] != "h":
             return "one gives other outputs than its memory h"

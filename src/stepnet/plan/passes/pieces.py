@@ -5,12 +5,12 @@ that are read outside. So it can be compared with the net that it is of.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stepnet.net.ir import Builder, Net, Node
 from stepnet.net.types import CONST
 from stepnet.plan.groups import results_of
-from stepnet.plan.recognise import Recognised
+from stepnet.plan.recognise import Recognised, Refused, recognise
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,29 @@ class Piece:
     net: Net
     reads: tuple[int, ...]
     results: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The known cells of a net's recurrences. Each is recognised once, when it is first asked for."""
+
+    net: Net
+    known: dict[int, Recognised | Refused] = field(default_factory=dict[int, Recognised | Refused])
+
+    def of(self, number: int) -> Recognised | Refused:
+        """The cell of a recurrence, or why it is none."""
+        if number not in self.known:
+            self.known[number] = recognise(self.net.nodes[number])
+        return self.known[number]
+
+    def both(self, one: int, other: int) -> tuple[Recognised, Recognised] | str:
+        """The cells of two recurrences, or why they are not two of one kind with other weights."""
+        cells = self.of(one), self.of(other)
+        for cell in cells:
+            if isinstance(cell, Refused):
+                return f"one is of no known cell: {cell.reason}"
+        first, second = (cell for cell in cells if isinstance(cell, Recognised))
+        return difference(first, second) or (first, second)
 
 
 def piece_of(net: Net, numbers: Iterable[int]) -> Piece:

@@ -14,22 +14,21 @@ stays as it is: a stack is a value, which such an engine asks for. Layers are
 Layers of both directions are pairs, each over the output of the one before: `Stack.layers` is then of pairs.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from stepnet.net.ir import Net
 from stepnet.plan.groups import flat_recurrences
 from stepnet.plan.passes.pair import Pair, pairs
 from stepnet.plan.passes.pieces import (
+    Cells,
     Piece,
-    difference,
     has_statics,
     only_output,
     piece_of,
     sequences_of,
     with_results,
 )
-from stepnet.plan.recognise import Refused, recognise
 
 Layer = int | Pair
 
@@ -54,22 +53,29 @@ def members(layer: Layer) -> tuple[int, ...]:
 
 def stacks(net: Net) -> tuple[Stack, ...]:
     """The stacks of a net, of two layers or more, in the order of their first ones."""
-    above = {below: layer for below, layer in steps_up(net) if not isinstance(layer, str)}
-    lowest = [layer for layer in layers_of(net).values() if layer not in above.values()]
+    cells = Cells(net)
+    return stacks_of(net, layers_of(net, pairs(net, cells)), cells)
+
+
+def stacks_of(net: Net, layers: Mapping[int, Layer], cells: Cells) -> tuple[Stack, ...]:
+    """The stacks of these layers."""
+    above = {below: layer for below, layer in steps_up(net, layers, cells) if not isinstance(layer, str)}
+    lowest = [layer for layer in layers.values() if layer not in above.values()]
     made = [tuple(climbed(layer, above)) for layer in lowest]
     return tuple(Stack(layers) for layers in made if len(layers) > 1)
 
 
 def described(net: Net) -> list[str]:
     """The pairs and stacks of a net in words, recurrences by their places among all."""
-    flat = sorted(flat_recurrences(net))
-    places = {number: str(place) for place, number in enumerate(flat)}
+    cells = Cells(net)
+    both = pairs(net, cells)
+    places = {number: str(place) for place, number in enumerate(sorted(flat_recurrences(net)))}
     lines = [
         f"recurrences {places[pair.forward]} and {places[pair.backward]}: both directions of a layer, "
         f"{'side by side' if pair.merge == 'concat' else 'added'}"
-        for pair in pairs(net)
+        for pair in both
     ]
-    for stack in stacks(net):
+    for stack in stacks_of(net, layers_of(net, both), cells):
         layers = [" and ".join(places[number] for number in members(layer)) for layer in stack.layers]
         lines.append(f"recurrences {'; '.join(layers)}: layers, each on the one before")
     return lines
@@ -83,9 +89,8 @@ def climbed(layer: Layer, above: Mapping[Layer, Layer]) -> Iterator[Layer]:
         yield layer
 
 
-def layers_of(net: Net) -> dict[int, Layer]:
+def layers_of(net: Net, both: Sequence[Pair]) -> dict[int, Layer]:
     """The layers of a net by their outputs, pairs first; one with several outputs that are read is none."""
-    both = pairs(net)
     paired = {number for pair in both for number in members(pair)}
     made: dict[int, Layer] = {pair.output: pair for pair in both}
     for number in sorted(flat_recurrences(net) - paired):
@@ -95,18 +100,17 @@ def layers_of(net: Net) -> dict[int, Layer]:
     return made
 
 
-def steps_up(net: Net) -> Iterator[tuple[Layer, Layer | str]]:
+def steps_up(net: Net, layers: Mapping[int, Layer], cells: Cells) -> Iterator[tuple[Layer, Layer | str]]:
     """Each layer over whose output another one runs: that one, or the reason why both are no stack."""
-    layers = layers_of(net)
     outputs = {layer: output for output, layer in layers.items()}
     for above in layers.values():
         read = sequences_of(net.nodes[members(above)[0]])
         below = next((layers[number] for number in read if number in layers), None)
         if below is not None and below != above:
-            yield below, reason_against(net, below, above, outputs[below]) or above
+            yield below, reason_against(net, below, above, outputs[below], cells) or above
 
 
-def reason_against(net: Net, below: Layer, above: Layer, output: int) -> str | None:
+def reason_against(net: Net, below: Layer, above: Layer, output: int, cells: Cells) -> str | None:
     """Why two layers, one over the output of the other, are no stack; None where they are one."""
     lower, upper = members(below), members(above)
     if len(lower) != len(upper):
@@ -127,14 +131,10 @@ def reason_against(net: Net, below: Layer, above: Layer, output: int) -> str | N
             for node in nodes
         ):
             return "their steps read values that each sequence has"
-        cells = [recognise(node) for node in nodes]
-        for cell in cells:
-            if isinstance(cell, Refused):
-                return f"one is of no known cell: {cell.reason}"
-        first, second = (cell for cell in cells if not isinstance(cell, Refused))
+        known = cells.both(one, other)
+        if isinstance(known, str):
+            return known
         picked = only_output(net, one)
-        if picked is None or first.outputs[net.nodes[picked].attributes["of"]] != "h":
+        if picked is None or known[0].outputs[net.nodes[picked].attributes["of"]] != "h":
             return "what lies between them is no memory h"
-        if (reason := difference(first, second)) is not None:
-            return reason
     return None
