@@ -6,6 +6,7 @@ Every net is checked when it is made, so an illegal one never leaves the pass th
 from collections.abc import Callable
 
 from stepnet.net.ir import Net
+from stepnet.plan.passes.chain import chain
 from stepnet.plan.passes.fold import fold
 from stepnet.plan.passes.hoist import hoist
 from stepnet.plan.passes.join import join
@@ -20,6 +21,7 @@ from stepnet.plan.passes.split import split
 PIPELINE: tuple[Callable[[Net], Net], ...] = (
     prune,
     fold,
+    chain,
     part,
     split,
     regroup,

@@ -1,7 +1,7 @@
 """Recognition: from the body of a recurrence to the cell that it computes, or the reason why it is none."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 
 import numpy as np
@@ -10,6 +10,7 @@ from stepnet.layout.semantics import Semantics
 from stepnet.net.interpret import Segments, interpret
 from stepnet.net.ir import Net, Node, Recur
 from stepnet.net.types import CONST, ROWS
+from stepnet.plan.passes.chain import chain
 from stepnet.plan.recognise.cells import KNOWN, Match, Memory, Row
 from stepnet.plan.recognise.gates import Term, strange
 from stepnet.plan.recognise.polynomial import DifferentError, Leaf, Polynomial
@@ -107,7 +108,8 @@ def recognise(of: Net | Node | Recur) -> Recognised | Refused:
     it computes sin, which no known cell does
     """
     try:
-        return recognised(recur_of(of))
+        recur = recur_of(of)
+        return recognised(replace(recur, body=chain(recur.body)))
     except DifferentError as different:
         return Refused(different.reason)
 

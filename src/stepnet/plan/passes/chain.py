@@ -1,0 +1,125 @@
+"""Two products with parameters, one after the other, as one product.
+
+    a = x @ P                              r = x @ (P @ R) + c @ R
+    r = (a + c) @ R                  ->    z = x @ (P @ Z) + c @ Z
+    z = (a + c) @ Z
+
+The product of the parameters is made once, when they are bound, and each row takes one product less. So a
+projection ahead of a cell is part of the cell's input weights, and the cell is known as one.
+
+It pays where the one product is smaller than the two: of k features to m and then to n in all, where
+k n < m (k + n). A bottleneck, m much smaller than k and n, stays as it is. To bind takes k m n more.
+
+It is legal where the value between is read by products with parameters alone, and is no result. A gradient
+reads it, and is taken before passes run: so it goes through both parameters. Results differ by rounding, as
+those of any two orders of a sum do: by no more than the tolerance of k + m terms.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from stepnet.net.ir import Builder, Net
+from stepnet.plan.passes.rewrite import at_every_level
+from stepnet.plan.passes.when import known_once
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A product that only other products read: x @ P, or x @ P + c.
+
+    first: the node of x @ P. shift: c, if there is one. end: the last node of the value between. readers: the
+    products that read it.
+    """
+
+    first: int
+    shift: int | None
+    end: int
+    readers: tuple[int, ...]
+
+    @property
+    def nodes(self) -> set[int]:
+        """The nodes of the chain."""
+        return {self.first, self.end, *self.readers}
+
+    def pays(self, net: Net) -> bool:
+        """Whether a row takes fewer flops by one product."""
+        k, m = net.type_of(net.nodes[self.first].inputs[1]).shape
+        n = sum(net.type_of(reader).shape[-1] for reader in self.readers)
+        added = (0, 0) if self.shift is None else (m, n)
+        return 2 * k * n + added[1] < 2 * m * (k + n) + added[0]
+
+
+def chain(net: Net) -> Net:
+    """The net in which products with one parameter after another are one product, where that pays."""
+    return at_every_level(net, lambda inner, _: chained(inner))
+
+
+def chained(net: Net) -> Net:
+    """The net with its own products chained, those in bodies as they are."""
+    while chains := apart(net):
+        net = joined(net, chains)
+    return net
+
+
+def apart(net: Net) -> list[Chain]:
+    """Chains that pay and have no node in common."""
+    chains, taken = list[Chain](), set[int]()
+    for each in candidates(net):
+        if each.pays(net) and not taken & each.nodes:
+            chains.append(each)
+            taken |= each.nodes
+    return chains
+
+
+def candidates(net: Net) -> Iterator[Chain]:
+    """All products that only products with parameters read."""
+    users, results, parameters = net.users(), {*net.results}, known_once(net)
+    products = {number for number in range(len(net.nodes)) if is_product(net, number, parameters)}
+    for first in sorted(products):
+        shift, end = None, first
+        if len(users[first]) == 1 and net.nodes[users[first][0]].operation == "add":
+            (sum_,) = users[first]
+            (other,) = {*net.nodes[sum_].inputs} - {first}
+            row = net.type_of(first).shape[-1:], net.type_of(first).dtype
+            if other in parameters and (net.type_of(other).shape, net.type_of(other).dtype) == row:
+                shift, end = other, sum_
+        readers = tuple(dict.fromkeys(users[end]))
+        between = {first, end}
+        if readers and not between & results and products.issuperset(readers):
+            yield Chain(first, shift, end, readers)
+
+
+def is_product(net: Net, number: int, parameters: set[int]) -> bool:
+    """Whether a node is the product of a value with a parameter, in one dtype of floats."""
+    node = net.nodes[number]
+    if node.operation != "matmul" or number in parameters or node.inputs[1] not in parameters:
+        return False
+    return node.type.is_float and {net.type_of(operand).dtype for operand in node.inputs} == {node.type.dtype}
+
+
+def joined(net: Net, chains: list[Chain]) -> Net:
+    """The net in which these chains are one product each."""
+    by_reader = {reader: each for each in chains for reader in each.readers}
+    between = {number for each in chains for number in (each.first, each.end)}
+    builder, place = Builder(), dict[int, int]()
+    for number, node in enumerate(net.nodes):
+        if number in by_reader:
+            place[number] = product(builder, net, place, by_reader[number], number)
+        elif number not in between:
+            place[number] = builder.copy(node, [place[operand] for operand in node.inputs])
+    return builder.net(place[result] for result in net.results)
+
+
+def product(builder: Builder, net: Net, place: dict[int, int], each: Chain, reader: int) -> int:
+    """The product that a reader of a chain is."""
+    node = net.nodes[reader]
+    x, P = (place[operand] for operand in net.nodes[each.first].inputs)
+    weight = place[node.inputs[1]]
+    made = builder.add("matmul", x, builder.add("matmul", P, weight), source=node.source)
+    if each.shift is None:
+        return made
+    (m,) = net.type_of(each.shift).shape
+    row = builder.add("reshape", place[each.shift], rank=1, shape=(1, m))
+    n = node.type.shape[-1]
+    shift = builder.add("reshape", builder.add("matmul", row, weight), rank=2, shape=(n,))
+    return builder.add("add", made, shift, source=node.source)
