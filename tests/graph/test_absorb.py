@@ -132,3 +132,22 @@ def test_values_of_each_sequence_come_in_as_statics() -> None:
     x, scale = np.ones((2, 4, 3), "float32"), np.array([[1, 2, 3], [0, 0, 0]], "float32")
     np.testing.assert_array_equal(graph(x, statics=scale)[1], np.zeros((4, 2)))
     assert_close(graph(x, statics=scale)[0], layer(3)(x[:1] * scale[0])[0][0], 4, 3)
+
+
+def test_a_recurrence_over_repeated_values_alone_runs_over_one_of_them() -> None:
+    def model(x: Any, params: Any, statics: Any) -> Any:
+        left, right = (sn.expand(statics[name], x) for name in ("left", "right"))
+        return layer(3)(np.tanh(left * right))[0]
+
+    graph = sn.Graph(model, inputs=2, statics={"left": 3, "right": 3})
+    net = absorb(graph.net)
+    assert outside(net) == []
+    recur = next(node.recur for node in net.nodes if node.operation == "recur")
+    assert len(recur.sequences) == 1
+    still = {"left": np.array([[1, 2, 3], [-1, 0, 1]], "float32"), "right": np.full((2, 3), 0.5, "float32")}
+    outputs = graph(np.zeros((2, 4, 2), "float32"), statics=still)
+    for row in range(2):
+        h = np.zeros((1, 2))
+        for step in range(4):
+            _, h = leaky(np.tanh(0.5 * still["left"][row : row + 1]), h, np.full((3, 2), 0.1))
+            assert_close(outputs[row, step], h[0], 4, 3)

@@ -158,3 +158,25 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 def test_a_forked_process_is_told(dnnl: Library):
     subprocess.run([sys.executable, "-c", FORK], check=True, timeout=60)
+
+
+CROWD = """
+import numpy as np
+import stepnet as sn
+from stepnet import onednn
+weight_x, weight_h = np.ones((8, 48), "float32"), np.ones((16, 48), "float32") / 16
+layer = onednn.gru_layer(weight_x, weight_h)
+x = np.linspace(-1, 1, 4 * 30 * 8, dtype="float32").reshape(4, 30, 8)
+few = layer(x)[0]
+sn.set_threads(10**6)
+many, _, pullback = layer.vjp(x)
+pullback(many)
+np.testing.assert_array_equal(layer(x)[0], few)
+np.testing.assert_array_equal(many, few)
+"""
+
+
+def test_more_threads_than_processors(dnnl: Library):
+    """OpenMP ends the process where it is told to start more threads than it can."""
+    done = subprocess.run([sys.executable, "-c", CROWD], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr

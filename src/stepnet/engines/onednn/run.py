@@ -12,7 +12,7 @@ from stepnet.engines.onednn.padding import Padding
 from stepnet.engines.onednn.primitives import Run
 from stepnet.engines.onednn.recurrence import Recurrence
 from stepnet.engines.onednn.weights import Weights
-from stepnet.engines.threads import threads
+from stepnet.engines.threads import processors, threads
 
 Array = np.ndarray
 
@@ -64,7 +64,11 @@ class Start:
 
 
 def limit_threads(library: Library, count: int) -> None:
-    """Lets the library use so many threads for this thread of Python."""
+    """Lets the library use so many threads for this thread of Python, at most one on each processor.
+
+    OpenMP starts as many as it is told, and ends the process where it cannot.
+    """
+    count = min(count, processors())
     told: dict[str, int] = getattr(LIMITS, "told", {})
     if told.get(library.path) != count:
         library.limit_threads(count)

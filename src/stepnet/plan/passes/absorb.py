@@ -140,12 +140,12 @@ class Absorbed:
         """The net."""
         net, node = self.net, self.node
         kinds, own = node.recur.operands_by_kind(node.inputs), results_of(net, self.recurrence)
-        read = self.read({*self.moves, *own})
+        kept = [number for number in kinds.sequences if number not in self.moves]
+        read = self.read({*self.moves, *own}, bool(kept))
         by_extent = {
             extent: [number for number in read if net.type_of(number).extent == extent]
             for extent in (STEPS, ROWS, CONST)
         }
-        kept = [number for number in kinds.sequences if number not in self.moves]
         sequences = unique([*kept, *by_extent[STEPS]])
         others = [*by_extent[ROWS], *by_extent[CONST]]
         outputs = self.fill(sequences, others)
@@ -157,11 +157,19 @@ class Absorbed:
             replace(node.recur, body=self.body, sequence_count=len(sequences)), operands, [*outputs]
         )
 
-    def read(self, inside: set[int]) -> list[int]:
-        """What moved nodes read that is outside; of a value repeated at each step, the value itself."""
-        operands = [operand for number in self.moves for operand in self.net.nodes[number].inputs]
-        outside = [number for number in operands if number not in inside]
-        return unique(self.repeated(n) for n in outside if self.net.nodes[n].operation != "constant")
+    def read(self, inside: set[int], has_sequences: bool) -> list[int]:
+        """What moved nodes read that is outside; of a value repeated at each step, the value itself.
+
+        A recurrence runs over at least one sequence. Where there is no other, one repeated value stays as it is.
+        """
+        net = self.net
+        operands = unique(operand for number in self.moves for operand in net.nodes[number].inputs)
+        outside = [n for n in operands if n not in inside and net.nodes[n].operation != "constant"]
+        read = [self.repeated(number) for number in outside]
+        if not has_sequences and all(net.type_of(number).extent != STEPS for number in read):
+            place = next(p for p, number in enumerate(outside) if net.type_of(number).extent == STEPS)
+            read[place] = outside[place]
+        return unique(read)
 
     def repeated(self, number: int) -> int:
         """The value of each sequence that a node repeats at its steps; another node itself."""
@@ -203,7 +211,8 @@ class Absorbed:
 
     def at(self, number: int) -> int:
         """The number in the body of an operand of a moved node."""
-        number = self.repeated(number)
+        if number not in self.inside:
+            number = self.repeated(number)
         if number not in self.inside and self.net.nodes[number].operation == "constant":
             self.inside[number] = self.inner.copy(self.net.nodes[number], ())
         return self.inside[number]
