@@ -34,6 +34,11 @@ class Cell:
         return "src_iter_c" in self.slots
 
     @property
+    def has_attention(self) -> bool:
+        """Whether each step has a number that weighs the update gate."""
+        return "attention" in self.slots
+
+    @property
     def dtypes(self) -> Slots:
         """The dtypes of inference."""
         return ("float32", *self.lowest)

@@ -1,252 +1,267 @@
-"""Gradients of a recurrence: a forward pass that keeps what the backward pass needs, over ragged sequences.
+"""Gradients of a recurrence over ragged sequences: a forward pass that keeps what its backward pass reads.
 
-oneDNN gives c, and takes its gradient, at the last step of a primitive alone. So where c is wanted at the end
-of sequences of different lengths, those of one length are a batch of their own, and nothing is padded.
+    forward    x, h0, c0  ->  outputs, h, c, kept        backward    doutputs, dh, dc, kept  ->  dx, dh0, dW
+
+What is kept are bytes: the arguments of each primitive and oneDNN's workspace, one behind the other. They
+belong to whoever asked for them. So gradients can be made as often as they are wanted, by any thread, and
+nothing is held when they are dropped.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from threading import get_ident
 
 import numpy as np
 
 from stepnet.engines.base import Call
 from stepnet.engines.onednn.library import Library
+from stepnet.engines.onednn.objects import ALIGNMENT, aligned
 from stepnet.engines.onednn.padding import Padding, padding
 from stepnet.engines.onednn.primitives import Run
 from stepnet.engines.onednn.recurrence import Recurrence
-from stepnet.engines.onednn.run import Ran, Start, ends, limit_threads
+from stepnet.engines.onednn.run import RUNS, Ran, Start, ends, run_of
 from stepnet.engines.onednn.weights import Weights
 from stepnet.engines.threads import threads
-from stepnet.errors import InputError
 
 Array = np.ndarray
 
-FREE: dict[object, list["Pair"]] = {}
-"""Primitives whose gradients are done, by all that they depend on. Lists are shared without a lock."""
-MOST_FREE, MOST_KEYS = 4, 32
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A primitive and that of its gradient, which share their memories."""
-
-    forward: Run
-    backward: Run
-
-    @classmethod
-    def of(cls, library: Library, recurrence: Recurrence, steps: int, rows: int) -> "Pair":
-        """Both for so many steps and rows."""
-        forward = Run(library, recurrence, steps, rows)
-        return cls(forward, Run(library, recurrence, steps, rows, forward))
+READ_BACK = (
+    "src_layer",
+    "src_iter",
+    "src_iter_c",
+    "attention",
+    "dst_layer",
+    "dst_iter",
+    "dst_iter_c",
+    "workspace",
+)
+"""What a backward pass reads of the forward pass, besides the weights."""
 
 
 @dataclass(frozen=True)
 class Gradients:
-    """The gradients of a recurrence: of x [total, inputs], h and c [rows, ...], and the weights by name."""
+    """The gradients of a recurrence.
+
+    x: [total, inputs]. h, c: of the memories before the first step, [rows, ...]. weights: by oneDNN's names.
+    attention: [total, 1], of a cell that has it.
+    """
 
     x: Array
     h: Array
     c: Array | None
     weights: dict[str, Array]
+    attention: Array | None = None
 
 
-@dataclass(eq=False)
-class Tape:
-    """A forward pass whose gradient can be asked for, once.
+@dataclass(frozen=True)
+class Batch:
+    """Sequences that one primitive runs. rows: their numbers; None for all. call, padding: where they lie."""
 
-    made: its results. rows: which of the caller's sequences it has.
+    rows: Array | None
+    call: Call
+    padding: Padding
+
+    def picked(self, state: Array | None) -> Array | None:
+        """The entries of these sequences, of one per sequence."""
+        return state if state is None or self.rows is None else state[self.rows]
+
+
+@dataclass(frozen=True)
+class Training:
+    """A recurrence with its weights, over the sequences of a call, run for gradients.
+
+    x: [total, inputs]. initial: h and c before the first step; None for zeros. attention: [total, 1].
     """
 
     library: Library
     recurrence: Recurrence
     weights: Weights
-    padding: Padding
-    total: int
-    made: Ran
-    pair: Pair | None
-    key: object
-    done: bool = field(default=False)
+    call: Call
+    x: Array
+    initial: Sequence[Array | None] = field(default=(None, None))
+    attention: Array | None = None
 
-    def backward(self, outputs: Array | None, h: Array | None, c: Array | None) -> Gradients:
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "recurrence", replace(self.recurrence, training=True))
+
+    def forward(self) -> "Tape":
+        """The results, and what the gradients need."""
+        recurrence, call = self.recurrence, self.call
+        start = Start.of(recurrence, self.initial)
+        made = np.zeros((call.total, recurrence.output), np.float32)
+        h = start.array("src_iter", call.rows)
+        c = start.array("src_iter_c", call.rows) if recurrence.row.has_cell else None
+        block = Block.of(self)
+        for batch, pieces in block.pieces(self):
+            run = run_of(self.library, recurrence, batch.padding.steps, batch.padding.rows, self.weights)
+            part = Start.of(recurrence, [batch.picked(state) for state in self.initial])
+            self.fill(batch, pieces, part)
+            run.run_on(pieces)
+            padded = flat(pieces["dst_layer"])
+            places = slice(None) if batch.rows is None else batch.call.all_places
+            made[places] = batch.padding.placed(padded, call.total)[places]
+            rows = slice(None) if batch.rows is None else batch.rows
+            h[rows] = ends(padded, batch.padding, part)
+            if c is not None:
+                c[rows] = pieces["dst_iter_c"][0, 0]
+        return Tape(self, Ran(made, h, c), block.bytes)
+
+    def fill(self, batch: Batch, pieces: Mapping[str, Array], start: Start) -> None:
+        """Writes what a primitive reads."""
+        steps = {"src_layer": self.x, "attention": self.attention}
+        for slot, values in steps.items():
+            if values is not None:
+                flat(pieces[slot])[batch.padding.target] = batch.padding.picked(values)
+        for slot, state in start.states.items():
+            pieces[slot][0, 0] = 0 if state is None else state
+
+    def backward(
+        self, kept: Array, outputs: Array | None, h: Array | None, c: Array | None = None
+    ) -> Gradients:
         """The gradients, for those of the outputs [total, output] and of the last h and c; None for zeros.
 
-        Raises `InputError` where they were asked for before.
+        kept: what `forward` kept, for the same arguments.
         """
-        if self.done:
-            raise InputError("the gradients of a forward pass are computed once; run it again")
-        self.done = True
-        recurrence, rows = self.recurrence, self.padding.rows
-        if self.pair is None:
-            return unchanged(recurrence, self.total, rows, h, c)
-        run = self.pair.backward
-        self.weights.bind(run)
-        padded = run.flat("diff_dst_layer")
+        call, made = self.call, self.zeros()
+        begin = {"src_iter": made.h} | ({} if made.c is None else {"src_iter_c": made.c})
+        for slot, last in zip(begin, (h, c), strict=False):
+            if last is not None:  # sequences without steps hand it on
+                begin[slot][call.lengths == 0] = last[call.lengths == 0]
+        for batch, pieces in Block(kept).pieces(self):
+            run = self.backward_run(batch.padding)
+            self.seed(run, batch, outputs, batch.picked(h), batch.picked(c))
+            run.run_on(pieces)
+            places = slice(None) if batch.rows is None else batch.call.all_places
+            for slot, steps in (("src_layer", made.x), ("attention", made.attention)):
+                if steps is not None:
+                    steps[places] = batch.padding.placed(run.flat(f"diff_{slot}"), call.total)[places]
+            filled = batch.padding.lengths > 0
+            rows = np.flatnonzero(filled) if batch.rows is None else batch.rows
+            for slot, first in begin.items():
+                first[rows] = run.view(f"diff_{slot}")[0, 0][filled]
+            for name, total in made.weights.items():
+                total += run.view(f"diff_{name}")
+        return made
+
+    def seed(self, run: Run, batch: Batch, outputs: Array | None, h: Array | None, c: Array | None) -> None:
+        """Writes the gradients of the results where a backward primitive reads them."""
+        padded, places = run.flat("diff_dst_layer"), batch.padding
         padded[...] = 0
         if outputs is not None:
-            padded[self.padding.target] = self.padding.picked(outputs)
-        filled = self.padding.lengths > 0
+            padded[places.target] = places.picked(outputs)
+        filled = places.lengths > 0
         if h is not None:
-            padded[self.padding.last[filled]] += h[filled]
+            padded[places.last[filled]] += h[filled]
         run.view("diff_dst_iter")[...] = 0
-        if recurrence.row.has_cell:
+        if self.recurrence.row.has_cell:
             run.view("diff_dst_iter_c")[0, 0] = 0 if c is None else c
-        run.run()
-        begin = {
-            slot: np.array(run.view(f"diff_{slot}")[0, 0])
-            for slot in ("src_iter", "src_iter_c")
-            if slot in recurrence.slots
-        }
-        if h is not None:
-            begin["src_iter"][~filled] += h[~filled]
-        gradients = Gradients(
-            self.padding.placed(run.flat("diff_src_layer"), self.total),
-            begin["src_iter"],
-            begin.get("src_iter_c"),
-            {name: np.array(run.view(f"diff_{name}")) for name in recurrence.weights},
+
+    def zeros(self) -> Gradients:
+        """Gradients of zeros."""
+        recurrence, call = self.recurrence, self.call
+
+        def filled(slot: str, *lead: int) -> Array:
+            return np.zeros((*lead, recurrence.shape(slot, 0, 0)[-1]), np.float32)
+
+        return Gradients(
+            filled("src_layer", call.total),
+            filled("src_iter", call.rows),
+            filled("src_iter_c", call.rows) if recurrence.row.has_cell else None,
+            {name: np.zeros(recurrence.shape(name, 0, 0), np.float32) for name in recurrence.weights},
+            filled("attention", call.total) if "attention" in recurrence.slots else None,
         )
-        give_back(self.key, self.pair)
-        self.pair = None
-        return gradients
 
+    def backward_run(self, places: Padding) -> Run:
+        """The primitive of the backward pass, for this thread, with its weights."""
+        library, recurrence = self.library, self.recurrence
+        forward = run_of(library, recurrence, places.steps, places.rows)
+        key = (library.path, recurrence, places.steps, places.rows, threads(), get_ident(), "backward")
+        run = RUNS.get(key, lambda: Run(library, recurrence, places.steps, places.rows, forward))
+        self.weights.bind(run)
+        return run
 
-def unchanged(recurrence: Recurrence, total: int, rows: int, h: Array | None, c: Array | None) -> Gradients:
-    """The gradients where no sequence has a step: the memories pass through."""
+    @property
+    def batches(self) -> Iterator[Batch]:
+        """What each primitive runs; sequences without steps are in none, or padded.
 
-    def passed(gradient: Array | None, slot: str) -> Array:
-        zeros = np.zeros((rows, recurrence.shape(slot, 0, 0)[-1]), np.float32)
-        return zeros if gradient is None else zeros + gradient
-
-    weights = {name: np.zeros(recurrence.shape(name, 0, 0), np.float32) for name in recurrence.weights}
-    last = passed(c, "src_iter_c") if recurrence.row.has_cell else None
-    return Gradients(np.zeros((total, recurrence.inputs), np.float32), passed(h, "src_iter"), last, weights)
-
-
-def recorded(
-    library: Library,
-    recurrence: Recurrence,
-    weights: Weights,
-    call: Call,
-    x: Array,
-    initial: Sequence[Array | None],
-) -> "Tape | Tapes":
-    """A forward pass over the sequences of a call, for gradients. The arguments are those of `ran`."""
-    if recurrence.row.has_cell and len(np.unique(call.lengths)) > 1:
-        return Tapes.of(library, recurrence, weights, call, x, initial)
-    return taped(library, recurrence, weights, call, x, initial)
-
-
-def taped(
-    library: Library,
-    recurrence: Recurrence,
-    weights: Weights,
-    call: Call,
-    x: Array,
-    initial: Sequence[Array | None],
-) -> Tape:
-    """The same in one pass: of a recurrence with c over sequences of one length."""
-    whole = padding(call, recurrence.direction == "right2left")
-    library.check_process()
-    count = threads()
-    limit_threads(library, count)
-    wanted = replace(recurrence, training=True)
-    start = Start.of(wanted, initial)
-    key = (library.path, wanted, whole.steps, whole.rows, count)
-    if not whole.steps:
-        made = np.zeros((len(x), wanted.output), np.float32)
-        c = start.array("src_iter_c", whole.rows) if wanted.row.has_cell else None
-        return Tape(
-            library,
-            wanted,
-            weights,
-            whole,
-            len(x),
-            Ran(made, start.array("src_iter", whole.rows), c),
-            None,
-            key,
-        )
-    pair = taken(key) or Pair.of(library, wanted, whole.steps, whole.rows)
-    run = pair.forward
-    weights.bind(run)
-    start.fill(run)
-    run.flat("src_layer")[...] = 0
-    run.flat("src_layer")[whole.target] = whole.picked(x)
-    run.run()
-    padded = run.flat("dst_layer")
-    last = np.array(run.view("dst_iter_c")[0, 0]) if wanted.row.has_cell else None
-    made = Ran(whole.placed(padded, len(x)), ends(padded, whole, start), last)
-    return Tape(library, wanted, weights, whole, len(x), made, pair, key)
-
-
-def taken(key: object) -> Pair | None:
-    """A free pair, which is nobody else's then."""
-    try:
-        return FREE.get(key, []).pop()
-    except IndexError:
-        return None
-
-
-def give_back(key: object, pair: Pair) -> None:
-    """Keeps a pair for the next forward pass of the same kind; the oldest kinds go first."""
-    listed = FREE.setdefault(key, [])
-    if len(listed) < MOST_FREE:
-        listed.append(pair)
-    for old in tuple(FREE)[:-MOST_KEYS]:
-        FREE.pop(old, None)
+        Padding must not be reached by what has a gradient, and must stay finite: zero times infinity is no
+        gradient of a weight. oneDNN gives c, and takes its gradient, at its own last step alone. So sequences
+        of one length are a batch of their own where there is a c, or h may grow without bound.
+        """
+        call, reverse = self.call, self.recurrence.direction == "right2left"
+        whole = padding(call, reverse)
+        if not whole.steps:
+            return
+        if whole.even or not (self.recurrence.row.has_cell or self.recurrence.activation == "relu"):
+            yield Batch(None, call, whole)
+            return
+        for length in whole.ends:
+            rows = np.flatnonzero(call.lengths == length)
+            part = replace(call, starts=call.starts[rows], lengths=call.lengths[rows])
+            yield Batch(rows, part, padding(part, reverse))
 
 
 @dataclass(frozen=True)
-class Tapes:
-    """The forward passes of sequences of different lengths, one for each length.
+class Block:
+    """The bytes that are kept between both passes: the arguments of each primitive, one after the other."""
 
-    rows: for each the sequences; places: where their steps lie.
-    """
-
-    tapes: tuple[Tape, ...]
-    rows: tuple[Array, ...]
-    places: tuple[Array, ...]
-    made: Ran
-    total: int
+    bytes: Array
 
     @classmethod
-    def of(
-        cls,
-        library: Library,
-        recurrence: Recurrence,
-        weights: Weights,
-        call: Call,
-        x: Array,
-        initial: Sequence[Array | None],
-    ) -> "Tapes":
-        """A forward pass for each length."""
-        outputs = np.zeros((call.total, recurrence.output), np.float32)
-        h = np.zeros((call.rows, recurrence.output), np.float32)
-        c = np.zeros((call.rows, recurrence.hidden), np.float32)
-        tapes: list[Tape] = []
-        places: list[Array] = []
-        rows = tuple(np.flatnonzero(call.lengths == length) for length in np.unique(call.lengths))
-        for chosen in rows:
-            part = replace(call, starts=call.starts[chosen], lengths=call.lengths[chosen])
-            begin = [None if state is None else state[chosen] for state in initial]
-            tape = taped(library, recurrence, weights, part, x, begin)
-            places.append(part.all_places)
-            at = places[-1]
-            outputs[at], h[chosen], c[chosen] = tape.made.outputs[at], tape.made.h, tape.made.c
-            tapes.append(tape)
-        return cls(tuple(tapes), rows, tuple(places), Ran(outputs, h, c), call.total)
+    def of(cls, training: Training) -> "Block":
+        """A new one, zeros."""
+        counts = [end for batch in training.batches for _, _, end in layout(training, batch.padding)[-1:]]
+        return cls(aligned(sum(counts)))
 
-    def backward(self, outputs: Array | None, h: Array | None, c: Array | None) -> Gradients:
-        """The gradients; see `Tape.backward`."""
-        first = self.tapes[0].recurrence
-        x = np.zeros((self.total, first.inputs), np.float32)
-        dh, dc = np.zeros_like(self.made.h), np.zeros((len(self.made.h), first.hidden), np.float32)
-        weights: dict[str, Array] = {
-            name: np.zeros(first.shape(name, 0, 0), np.float32) for name in first.weights
-        }
-        for tape, chosen, places in zip(self.tapes, self.rows, self.places, strict=True):
-            last = (None if gradient is None else gradient[chosen] for gradient in (h, c))
-            made = tape.backward(outputs, *last)
-            x[places], dh[chosen] = made.x[places], made.h
-            if made.c is not None:
-                dc[chosen] = made.c
-            weights = {name: weights[name] + made.weights[name] for name in weights}
-        return Gradients(x, dh, dc, weights)
+    def pieces(self, training: Training) -> Iterator[tuple[Batch, dict[str, Array]]]:
+        """The arguments of each primitive, as they lie in it."""
+        bytes_ = self.bytes if self.bytes.ctypes.data % ALIGNMENT == 0 else moved(self.bytes)
+        begin, recurrence = 0, training.recurrence
+        for batch in training.batches:
+            steps, rows, last = batch.padding.steps, batch.padding.rows, 0
+            arrays: dict[str, Array] = {}
+            for slot, first, last in layout(training, batch.padding):
+                piece = bytes_[begin + first : begin + last]
+                if slot != "workspace":
+                    dtype, shape = np.dtype(recurrence.dtype_of(slot)), recurrence.shape(slot, steps, rows)
+                    piece = piece[: int(np.prod(shape)) * dtype.itemsize].view(dtype).reshape(shape)
+                arrays[slot] = piece
+            begin += last
+            yield batch, arrays
+
+
+def layout(training: Training, places: Padding) -> list[tuple[str, int, int]]:
+    """Where the arguments of one primitive begin and end, from a multiple of 64 bytes on."""
+    run = run_of(training.library, training.recurrence, places.steps, places.rows)
+    made: list[tuple[str, int, int]] = []
+    end = 0
+    for slot in READ_BACK:
+        if slot in run.memories:
+            first, end = end, end + -(-run.described.size(slot) // ALIGNMENT) * ALIGNMENT
+            made.append((slot, first, end))
+    return made
+
+
+def moved(kept: Array) -> Array:
+    """A copy that begins where primitives read fastest."""
+    made = aligned(kept.size)
+    made[...] = kept
+    return made
+
+
+def flat(padded: Array) -> Array:
+    """[steps, rows, features] as [steps * rows, features]."""
+    return padded.reshape(-1, padded.shape[-1])
+
+
+@dataclass(frozen=True)
+class Tape:
+    """A forward pass: its results, and what its gradients need."""
+
+    training: Training
+    made: Ran
+    kept: Array
+
+    def backward(self, outputs: Array | None, h: Array | None, c: Array | None = None) -> Gradients:
+        """The gradients; see `Training.backward`."""
+        return self.training.backward(self.kept, outputs, h, c)
