@@ -13,7 +13,6 @@ from stepnet.errors import InputError
 from stepnet.ragged import Ragged
 from stepnet.rnn.batch import checked_array
 from stepnet.rnn.blank import blank_program
-from stepnet.rnn.checkpoint import gradient_run
 from stepnet.rnn.control import Controls
 from stepnet.rnn.gradient_explain import GradientExplanation, gradient_explanation, text
 from stepnet.rnn.gradient_runs import GradientRun
@@ -29,6 +28,7 @@ from stepnet.rnn.gradients import (
 from stepnet.rnn.layers import Layer, LayerPrograms
 from stepnet.rnn.pieces import Checkpoint, checked_checkpoint
 from stepnet.rnn.program import Asked
+from stepnet.rnn.ways import gradient_run
 from stepnet.values.arguments import flag, whole
 from stepnet.values.structure import leaves_as, named_leaves, rebuild, skeleton
 
@@ -107,7 +107,7 @@ class Vjp:
             asked,
         )
         places = arguments.places(kinds)
-        run = gradient_run(self.programs, arguments.reading.program, arguments.net, places, kept)
+        run = gradient_run(self.programs, arguments.reading.program, arguments.net, places, kept, asked)
         made = run.forward(arguments.arrays, arguments.call, asked)
         own, saved = made[: len(arguments.net.results)], [made[place] for place in run.saved]
         finish = Backward(arguments, kinds, places, run, asked, own, saved)
@@ -132,7 +132,7 @@ class Vjp:
         program = blank_program(self.run)
         inputs = len(program.ends.sequences)
         places = wanted_places(program, inputs, kinds)
-        run = gradient_run(self.programs, program, program.net, places, kept)
+        run = gradient_run(self.programs, program, program.net, places, kept, asked)
         return gradient_explanation(run, kinds, kept, asked, rows, steps)
 
     def explain(

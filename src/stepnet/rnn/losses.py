@@ -7,12 +7,12 @@ from typing import Any, Unpack
 import numpy as np
 
 from stepnet.engines import checked_engine
+from stepnet.engines.pairs import between, has_pairs
 from stepnet.errors import InputError
 from stepnet.grad.gradient import vjp as vjp_net
 from stepnet.net.ir import Builder, Net, with_inputs
 from stepnet.net.types import CONST, ROWS, STEPS, Type
 from stepnet.rnn.batch import Batch, checked_array
-from stepnet.rnn.checkpoint import gradient_run
 from stepnet.rnn.control import Controls
 from stepnet.rnn.gradients import CallArguments, Gradients, Programs, checked_layer, wanted_kinds
 from stepnet.rnn.layers import Layer, LayerPrograms
@@ -20,6 +20,7 @@ from stepnet.rnn.nets import Arrays, run_net
 from stepnet.rnn.pieces import Checkpoint, checked_checkpoint
 from stepnet.rnn.program import Asked, NetProgram
 from stepnet.rnn.recurrence import RNN
+from stepnet.rnn.ways import gradient_run
 from stepnet.trace.lines import NamingLine, defined_at, refuse, written_at
 from stepnet.trace.traced import Traced
 from stepnet.values.arguments import choice, flag, function
@@ -91,23 +92,24 @@ class ValueAndGrad:
         )
         aimed = target_arrays(targets, arguments, last_only, lengths, bool(control.get("time_major")))
         places = arguments.places(kinds)
+        together = kept is None and not has_pairs(asked)  # one net of the layer, the loss and both gradients
 
         def evaluated(arrays: Arrays, of: list[int]) -> tuple[Array, list[Array]]:
             """The value of the loss, and its gradients for inputs of its net at some places."""
             kind = skeleton(targets), *((array.dtype, array.shape[1:]) for array in aimed)
             program, dtype, at_steps = self.programs.get(
-                (arguments.reading.program, kind, tuple(of), kept is None),
-                lambda: self.program(arguments, targets, aimed, last_only, of, kept is not None),
+                (arguments.reading.program, kind, tuple(of), together),
+                lambda: self.program(arguments, targets, aimed, last_only, of, not together),
             )
             count = int(arguments.call.lengths.sum()) if at_steps else arguments.call.rows
             seed = np.asarray(1 / max(count, 1) if self.is_mean else 1, dtype)
-            value, *gradients = run_net(program, [*arrays, *aimed, seed], arguments.call, asked)
+            value, *gradients = run_net(program, [*arrays, *aimed, seed], arguments.call, between(asked))
             return (value * seed)[()], gradients
 
-        if kept is None:
+        if together:
             value, gradients = evaluated(arguments.arrays, places)
             return value, arguments.gradients(kinds, places, gradients)
-        run = gradient_run(self.programs, arguments.reading.program, arguments.net, places, kept)
+        run = gradient_run(self.programs, arguments.reading.program, arguments.net, places, kept, asked)
         made = run.forward(arguments.arrays, arguments.call, asked)
         types = [arguments.net.type_of(number) for number in arguments.net.results]
         floats = [place for place, type_ in enumerate(types) if type_.is_float]
