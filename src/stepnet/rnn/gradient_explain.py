@@ -292,7 +292,7 @@ def choice_lines(choices: Sequence[PairChoice]) -> Iterator[str]:
     """The engine of each recurrence, and the refusals of those before it."""
     for place, made in enumerate(choices, 1):
         name = f"recurrence {place}" if len(choices) > 1 else "recurrence"
-        yield f"  {name:<12}{made.engine}{f': {made.pair.text}' if made.pair else ''}"
+        yield f"  {name:<11} {made.engine}{f': {made.pair.text}' if made.pair else ''}"
         for engine, reason in made.refusals.items():
             yield from wrapped(f"    {engine:<10}", f"refuses: {reason}")
 
