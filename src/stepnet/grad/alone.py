@@ -40,7 +40,7 @@ def sections_around(net: Net, chosen: Collection[int]) -> tuple[Section | Alone,
     """The sections of a net, in the order they run. chosen: the recurrences that are alone.
 
     >>> from stepnet.net.ir import Recur
-    >>> from stepnet.net.types import Type
+    >>> from stepnet.net.types import ROWS, Type
     >>> inside = Builder()
     >>> x, h = (inside.input(Type(ROWS, (2,), "float32"), name) for name in "xh")
     >>> body, builder = inside.net([inside.add("add", x, h)] * 2), Builder()

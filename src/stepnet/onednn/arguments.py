@@ -14,54 +14,17 @@ Array = np.ndarray
 
 
 @dataclass(frozen=True)
-class Attention:
-    """One number for each step. given: as it came. values: [total, 1], in the order of the sequences."""
-
-    given: "Ragged | Array"
-    values: Array
-
-    @classmethod
-    def of(cls, given: Any, sequences: Sequences) -> "Attention":
-        """The attention of a Ragged or an array with one number for each step of the sequences.
-
-        Raises `InputError` for what does not lie as the sequences do.
-        """
-        x = sequences.given
-        if isinstance(given, Ragged) and isinstance(x, Ragged):
-            if len(given.offsets) != 1 or not np.array_equal(given.offsets[0], x.offsets[0]):
-                raise InputError(f"attention is a {given}, and x a {x}: give one number for each step of x")
-            values, steps = given.values, (len(x.values),)
-        elif isinstance(given, Ragged) or isinstance(x, Ragged):
-            kinds = ["a Ragged" if isinstance(each, Ragged) else "an array" for each in (given, x)]
-            raise InputError(f"attention is {kinds[0]}, and x {kinds[1]}: give both in the same form")
-        else:
-            given = values = array_of(given, "attention")
-            steps = x.shape[:2]
-        if values.shape not in (steps, (*steps, 1)):
-            wanted = " or ".join(str(list(shape)) for shape in (steps, (*steps, 1)))
-            raise InputError(f"attention has shape {list(values.shape)}, and must have {wanted}")
-        check_float(values, "attention")
-        return cls(given, np.ascontiguousarray(values, np.float32).reshape(-1, 1))
-
-    def like(self, values: Array) -> Any:
-        """Values [total, 1] in the form in which it came."""
-        if isinstance(self.given, Ragged):
-            return self.given.with_values(values.reshape(self.given.values.shape))
-        return values.reshape(self.given.shape)
-
-
-@dataclass(frozen=True)
 class Arguments:
     """What a layer is called with.
 
-    sequences: as they were given. initial: the memories before the first step; None for zeros. order: where
-    each sequence has to be turned round for a primitive that runs from the first step alone, the place of
-    each step; else None.
+    sequences: as they were given. initial: the memories before the first step; None for zeros. attention: one
+    number per step, [total, 1], in the order of the sequences. order: where each sequence has to be turned
+    round for a primitive that runs from the first step alone, the place of each step; else None.
     """
 
     sequences: Sequences
     initial: tuple[Array | None, ...]
-    attention: Attention | None = None
+    attention: Array | None = None
     order: Array | None = None
 
     def turned(self, values: Array) -> Array:
@@ -76,16 +39,11 @@ class Arguments:
     @property
     def weighted(self) -> Array | None:
         """The attention [total, 1]."""
-        return None if self.attention is None else self.turned(self.attention.values)
+        return None if self.attention is None else self.turned(self.attention)
 
     def like(self, values: Array) -> Any:
         """Values of each step as a primitive gives them, in the form of the sequences."""
         return self.sequences.like(self.turned(values))
-
-    def like_attention(self, values: Array) -> Any:
-        """The same in the form of the attention."""
-        assert self.attention is not None
-        return self.attention.like(self.turned(values))
 
 
 def initial_of(sequences: Sequences, states: tuple[int, ...], h0: Any, c0: Any) -> tuple[Array | None, ...]:
@@ -94,6 +52,28 @@ def initial_of(sequences: Sequences, states: tuple[int, ...], h0: Any, c0: Any) 
         raise InputError("c0 is the memory c of an LSTM, and this recurrence has none")
     named = zip(("h0", "c0"), (h0, c0), states, strict=False)
     return tuple(state(array, (sequences.rows, size), name) for name, array, size in named)
+
+
+def attention_of(given: Any, sequences: Sequences) -> Array:
+    """The attention [total, 1]: of a Ragged or an array with one number for each step of the sequences.
+
+    Raises `InputError` for what does not lie as the sequences do.
+    """
+    x = sequences.given
+    if isinstance(given, Ragged) and isinstance(x, Ragged):
+        if len(given.offsets) != 1 or not np.array_equal(given.offsets[0], x.offsets[0]):
+            raise InputError(f"attention is a {given}, and x a {x}: give one number for each step of x")
+        values, steps = given.values, (len(x.values),)
+    elif isinstance(given, Ragged) or isinstance(x, Ragged):
+        kinds = ["a Ragged" if isinstance(each, Ragged) else "an array" for each in (given, x)]
+        raise InputError(f"attention is {kinds[0]}, and x {kinds[1]}: give both in the same form")
+    else:
+        values, steps = array_of(given, "attention"), x.shape[:2]
+    if values.shape not in (steps, (*steps, 1)):
+        wanted = " or ".join(str(list(shape)) for shape in (steps, (*steps, 1)))
+        raise InputError(f"attention has shape {list(values.shape)}, and must have {wanted}")
+    check_float(values, "attention")
+    return np.ascontiguousarray(values, np.float32).reshape(-1, 1)
 
 
 def turned_places(offsets: Array) -> Array:

@@ -19,7 +19,7 @@ from stepnet.layout.arguments import as_arrays, one_dtype
 from stepnet.layout.layers import layers
 from stepnet.layout.solve import sizes_of
 from stepnet.onednn.accuracy import Accuracy, compared
-from stepnet.onednn.arguments import Arguments, Attention, initial_of, turned_places
+from stepnet.onednn.arguments import Arguments, attention_of, initial_of, turned_places
 from stepnet.onednn.conversion import Source, converted
 from stepnet.onednn.pullback import Pullback
 from stepnet.onednn.sequences import Sequences, check_float
@@ -124,7 +124,7 @@ class Layer:
         return outputs, {name: self.result(value) for name, value in final.items()}
 
     def vjp(
-        self, x: Any, h0: Any = None, c0: Any = None, *, attention: Any = None, reverse: bool = False
+        self, x: Any, h0: Any = None, c0: Any = None, *, reverse: bool = False
     ) -> tuple[Any, Any, Pullback]:
         """Outputs and final memories, and a function that gives the gradients, by oneDNN's backward pass.
 
@@ -132,7 +132,6 @@ class Layer:
             x: As in a call.
             h0: As in a call.
             c0: As in a call.
-            attention: As in a call.
             reverse: As in a call.
 
         Returns:
@@ -140,13 +139,13 @@ class Layer:
 
         Raises:
             InputError: For arguments that do not fit.
-            RefusedError: Where llvm runs, and for float16 and int8.
+            RefusedError: Where llvm runs, for float16 and int8, and with attention.
         """
         reverse = flag(reverse, "reverse")
         recurrence, weights = self.on_onednn("float32")
-        if reason := replace(recurrence, training=True).refuse(self.library):
+        if reason := recurrence.refuse_gradient(self.library):
             raise RefusedError(f"onednn: {reason}")
-        arguments = self.arguments(x, h0, c0, attention, reverse)
+        arguments = self.arguments(x, h0, c0, None, reverse)
         tape = Training(
             self.library,
             directed(recurrence, reverse),
@@ -154,7 +153,6 @@ class Layer:
             arguments.sequences.call,
             arguments.x.astype(np.float32, copy=False),
             arguments.initial,
-            arguments.weighted,
         ).forward()
         made = tape.made
         final = {name: self.result(c) for name, c in (("h", made.h), ("c", made.c)) if c is not None}
@@ -174,7 +172,7 @@ class Layer:
         if attention is None:
             raise InputError(f"{self} takes attention=, one number for each step of x")
         order = turned_places(sequences.offsets) if reverse and row.one_direction else None
-        return Arguments(sequences, initial, Attention.of(attention, sequences), order)
+        return Arguments(sequences, initial, attention_of(attention, sequences), order)
 
     def result(self, values: Array) -> Array:
         """Results in their dtype."""

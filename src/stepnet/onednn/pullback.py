@@ -38,7 +38,7 @@ class Pullback:
 
         Returns:
             A dict: "x" in the form of x, "h0", of an LSTM "c0", and "weights", by the names and in the layout
-            of the weights that the layer was made of. With attention "attention" too, in its form.
+            of the weights that the layer was made of.
 
         Raises:
             InputError: For arrays of another shape.
@@ -63,7 +63,5 @@ class Pullback:
         results: dict[str, Any] = {"x": arguments.like(made.x), "h0": made.h}
         if made.c is not None:
             results["c0"] = made.c
-        if made.attention is not None:
-            results["attention"] = arguments.like_attention(made.attention)
         recurrence = self.tape.training.recurrence
         return results | {"weights": self.source.gradients(recurrence, self.layout, made.weights)}

@@ -113,7 +113,7 @@ def arrays_gradient(
     shapes: Mapping[str, tuple[int, ...]],
     gradients: Mapping[str, Array],
 ) -> dict[str, Array]:
-    """The gradients of the arrays of a cell, of these shapes, for those of oneDNN's: `arranged`, transposed."""
+    """The gradients of a cell's arrays, of these shapes, for those of oneDNN's: `arranged`, transposed."""
     gates = len(GATES[semantics.cell])
     made = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
     for slot, rows in rows_of(recurrence, semantics).items():

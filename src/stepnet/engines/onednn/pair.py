@@ -47,7 +47,7 @@ class OneDnnPairs:
             return known
         if "c" in known.outputs:
             return "oneDNN takes the gradient of c at the last step alone, and c is read at each step"
-        reason = replace(known.recurrence, training=True).refuse(library())
+        reason = known.recurrence.refuse_gradient(library())
         return reason or OneDnnPair(known, Latest(OneDnnKernel(known)))
 
 

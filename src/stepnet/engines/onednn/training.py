@@ -29,7 +29,6 @@ READ_BACK = (
     "src_layer",
     "src_iter",
     "src_iter_c",
-    "attention",
     "dst_layer",
     "dst_iter",
     "dst_iter_c",
@@ -43,14 +42,12 @@ class Gradients:
     """The gradients of a recurrence.
 
     x: [total, inputs]. h, c: of the memories before the first step, [rows, ...]. weights: by oneDNN's names.
-    attention: [total, 1], of a cell that has it.
     """
 
     x: Array
     h: Array
     c: Array | None
     weights: dict[str, Array]
-    attention: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,7 @@ class Batch:
 class Training:
     """A recurrence with its weights, over the sequences of a call, run for gradients.
 
-    x: [total, inputs]. initial: h and c before the first step; None for zeros. attention: [total, 1].
+    x: [total, inputs]. initial: h and c before the first step; None for zeros.
     """
 
     library: Library
@@ -79,7 +76,6 @@ class Training:
     call: Call
     x: Array
     initial: Sequence[Array | None] = field(default=(None, None))
-    attention: Array | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "recurrence", replace(self.recurrence, training=True))
@@ -108,10 +104,7 @@ class Training:
 
     def fill(self, batch: Batch, pieces: Mapping[str, Array], start: Start) -> None:
         """Writes what a primitive reads."""
-        steps = {"src_layer": self.x, "attention": self.attention}
-        for slot, values in steps.items():
-            if values is not None:
-                flat(pieces[slot])[batch.padding.target] = batch.padding.picked(values)
+        flat(pieces["src_layer"])[batch.padding.target] = batch.padding.picked(self.x)
         for slot, state in start.states.items():
             pieces[slot][0, 0] = 0 if state is None else state
 
@@ -132,9 +125,7 @@ class Training:
             self.seed(run, batch, outputs, batch.picked(h), batch.picked(c))
             run.run_on(pieces)
             places = slice(None) if batch.rows is None else batch.call.all_places
-            for slot, steps in (("src_layer", made.x), ("attention", made.attention)):
-                if steps is not None:
-                    steps[places] = batch.padding.placed(run.flat(f"diff_{slot}"), call.total)[places]
+            made.x[places] = batch.padding.placed(run.flat("diff_src_layer"), call.total)[places]
             filled = batch.padding.lengths > 0
             rows = np.flatnonzero(filled) if batch.rows is None else batch.rows
             for slot, first in begin.items():
@@ -168,7 +159,6 @@ class Training:
             filled("src_iter", call.rows),
             filled("src_iter_c", call.rows) if recurrence.row.has_cell else None,
             {name: np.zeros(recurrence.shape(name, 0, 0), np.float32) for name in recurrence.weights},
-            filled("attention", call.total) if "attention" in recurrence.slots else None,
         )
 
     def backward_run(self, places: Padding) -> Run:
