@@ -182,7 +182,7 @@ def test_what_is_refused():
         onednn.augru(rnn, "torch.rnn", semantics={"candidate_activation": "tanh"})
     with pytest.raises(RefusedError, match=r"oneDNN has the cell lbr_augru in .*, not in int8"):
         onednn.augru(torch_weights(inputs), "torch.gru", dtype="int8")
-    with pytest.raises(RefusedError, match="backward primitive of the cell lbr_augru is not the derivative"):
+    with pytest.raises(RefusedError, match="backward pass of the cell lbr_augru is not the derivative"):
         onednn.augru(torch_weights(inputs), "torch.gru").vjp(inputs.ragged)
 
 

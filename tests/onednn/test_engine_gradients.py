@@ -11,10 +11,16 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet import cells
+from stepnet.engines import Call
 from stepnet.engines.onednn import engine as module
 from stepnet.engines.onednn.library import MISSING, Library
 from stepnet.errors import LibraryError, RefusedError
+from stepnet.graph.programs import in_precisions
 from stepnet.layout.layers import layers
+from stepnet.net.ir import Net
+from stepnet.net.precision import Precision
+from stepnet.net.tolerance import tolerance
+from stepnet.rnn.paired import paired
 from stepnet.values.structure import leaves
 
 pytestmark = pytest.mark.usefixtures("dnnl")
@@ -477,6 +483,40 @@ def test_explain_says_what_is_kept():
     assert facts.sizes is not None
     assert 0.9 * kept <= facts.sizes.between <= kept
     assert "onednn" not in run.explain()
+
+
+def in_precision(make: Make, dtype: str) -> tuple[sn.RNN, Net]:
+    """A recurrence, and its net with the mark that it is enough in fewer bits."""
+    rnn = make(as_is)
+    rnn(sequences(2))
+    number = next(n for n, node in enumerate(rnn.net.nodes) if node.operation == "recur")
+    return rnn, in_precisions(rnn.net, {number: Precision(dtype)})
+
+
+@pytest.mark.parametrize("name", ["gru", "gru_reset_before", "lstm", "simple_rnn"])
+def test_bfloat16(dnnl: Library, name: str):
+    if missing := dnnl.lacks("bfloat16"):
+        pytest.skip(missing)
+    (rnn, net), x = in_precision(cell(name), "bfloat16"), sequences(2, 5, 0, 5)
+    (outputs, final), right = sn.vjp(rnn)(x, engine="interpret")
+    run = paired(net, range(len(net.inputs)), "onednn")
+    call = Call((), x.offsets[0][:-1], np.diff(x.offsets[0]), len(x.values), ())
+    lasts = arrays_of(final)
+    arrays = [x.values, *(np.zeros_like(last) for last in lasts), *rnn.params.values()]
+    made = run.forward(arrays, call, "onednn")
+    saved = [made[place] for place in run.saved]
+    gradients = run.backward(arrays, [outputs.values, *lasts], saved, call, "onednn")
+    exact = right(outputs, final)
+    wanted = [outputs.values, *lasts, exact.inputs.values, *arrays_of(exact.initial), *exact.params.values()]
+    for ours, theirs in zip([*made[: 1 + len(lasts)], *gradients], wanted, strict=True):
+        away = np.abs(ours - theirs).max() / max(1, np.abs(theirs).max())
+        assert 0 < away <= tolerance("bfloat16", 24, 8, roundings=1)
+
+
+def test_int8_is_refused():
+    _, net = in_precision(cell("gru_reset_before"), "int8")
+    with pytest.raises(RefusedError, match="gradients of the cell gru in float32, bfloat16, not in int8"):
+        paired(net, range(len(net.inputs)), "onednn")
 
 
 # ---- torch -------------------------------------------------------------------------------------------------

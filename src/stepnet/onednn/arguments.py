@@ -63,7 +63,7 @@ def attention_of(given: Any, sequences: Sequences) -> Array:
     if isinstance(given, Ragged) and isinstance(x, Ragged):
         if len(given.offsets) != 1 or not np.array_equal(given.offsets[0], x.offsets[0]):
             raise InputError(f"attention is a {given}, and x a {x}: give one number for each step of x")
-        values, steps = given.values, (len(x.values),)
+        values, steps = given.values, x.values.shape[:1]
     elif isinstance(given, Ragged) or isinstance(x, Ragged):
         kinds = ["a Ragged" if isinstance(each, Ragged) else "an array" for each in (given, x)]
         raise InputError(f"attention is {kinds[0]}, and x {kinds[1]}: give both in the same form")
@@ -82,5 +82,5 @@ def turned_places(offsets: Array) -> Array:
     >>> turned_places(np.array([0, 3, 3, 5]))
     array([2, 1, 0, 4, 3])
     """
-    lengths = np.diff(offsets)
-    return np.repeat(offsets[:-1] + offsets[1:] - 1, lengths) - np.arange(offsets[-1])
+    both_ends: Array = np.repeat(offsets[:-1] + offsets[1:] - 1, np.diff(offsets))
+    return both_ends - np.arange(len(both_ends))

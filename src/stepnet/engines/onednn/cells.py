@@ -17,7 +17,7 @@ class Cell:
     in the weights, as stepnet's letters. biases: how many there are, per unit. slots: the memories in the
     order of oneDNN's functions. reset: of a GRU, before or after the recurrent product. lowest: the dtypes
     beside float32, for inference. one_direction: whether it runs from left to right alone. wrong_gradient:
-    whether its backward primitive is not the derivative of its forward one.
+    whether its backward primitive is not the derivative of its forward primitive.
     """
 
     function: str
@@ -66,7 +66,7 @@ CELLS = {
     "lstm": Cell("lstm", 0x2FFF, "ifgo", 4, LSTM_SLOTS, (*HALVES, "int8")),
     "gru": Cell("gru", 0x3FFF, "zrn", 3, PLAIN, (*HALVES, "int8"), "before"),
     "lbr_gru": Cell("lbr_gru", 0x4FFF, "zrn", 4, PLAIN, HALVES, "after"),
-    # Their backward primitives take the update gate as it is without attention, in 3.2 and in 3.9 still.
+    # Their backward primitives take the update gate as it is without attention.
     "augru": Cell("augru", 0x5FFF, "zrn", 3, ATTENDED, HALVES, "before", True, True),
     "lbr_augru": Cell("lbr_augru", 0x6FFF, "zrn", 4, ATTENDED, HALVES, "after", True, True),
 }

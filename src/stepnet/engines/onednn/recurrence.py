@@ -132,7 +132,7 @@ class Recurrence:
     def refuse_gradient(self, library: Library) -> str | None:
         """The reason why the library has no gradient of it; None if it has."""
         if self.row.wrong_gradient:
-            return f"oneDNN's backward primitive of the cell {self.cell} is not the derivative of its forward one"
+            return f"oneDNN's backward pass of the cell {self.cell} is not the derivative of its forward pass"
         return replace(self, training=True).refuse(library)
 
     def in_precision(self, precision: Precision | None) -> "Recurrence":
