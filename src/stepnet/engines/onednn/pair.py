@@ -19,7 +19,7 @@ from stepnet.engines.onednn.engine import Known, OneDnnKernel, known_plan, laid_
 from stepnet.engines.onednn.latest import Latest
 from stepnet.engines.onednn.library import library
 from stepnet.engines.onednn.run import Ran
-from stepnet.engines.onednn.training import Block, Training
+from stepnet.engines.onednn.training import Training
 from stepnet.grad.gradient import vjp
 from stepnet.net.ends import Ends
 from stepnet.net.interpret import Segments, interpret
@@ -158,7 +158,7 @@ class OneDnnPair:
         types = [net.type_of(net.inputs[place]) for place in ends.parameters]
         recurrence, weights = self.latest.weights([np.zeros(t.shape, t.dtype) for t in types])
         training = Training(library(), recurrence, weights, call, np.zeros((total, width), np.float32))
-        return Block.of(training).bytes.nbytes
+        return training.primitive.block().nbytes
 
 
 def sum_of(arrays: Sequence[Array]) -> Array | None:
