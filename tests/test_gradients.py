@@ -184,6 +184,18 @@ def with_inner_parameters(dtype: str) -> sn.RNN:
     return sn.RNN(step, cast({"frames": PARAMS, "W": PARAMS["W"]}, dtype), memory=3)
 
 
+def with_a_known_inner_cell(dtype: str) -> sn.RNN:
+    """The recurrences of both levels have the same number in their nets, and results that nobody reads."""
+    words = cell("gru", dtype=dtype)
+
+    def step(x: Any, h: Any, p: Any) -> Any:
+        _, last = words(x, initial=h)
+        h = np.tanh(last @ p["V"])
+        return h, h
+
+    return sn.RNN(step, {"V": np.eye(4).astype(dtype)}, memory=4)
+
+
 def three_levels(dtype: str, enters: bool) -> sn.RNN:
     sentences = nested(dtype, enters)
 
@@ -210,6 +222,10 @@ def shelves() -> sn.Ragged:
 def test_the_gradient_of_a_nested_recurrence(enters: bool, reverse: bool) -> None:
     given = {"sequences": documents()}
     assert_gradients(lambda dtype: nested(dtype, enters, reverse), given, 3, 16, WIDTH)
+
+
+def test_the_gradient_through_the_memory_of_a_known_inner_cell() -> None:
+    assert_gradients(with_a_known_inner_cell, {"sequences": documents()}, 3, 16, WIDTH)
 
 
 def test_the_gradient_of_the_parameters_of_an_inner_recurrence() -> None:

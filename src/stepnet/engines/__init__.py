@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, cast
 
 from stepnet.engines.apart import undivided
-from stepnet.engines.base import Bound, Call, Engine, FrozenCall, Kernel, Results
+from stepnet.engines.base import Bound, Call, Engine, FrozenCall, Kernel, Pairs, Results
 from stepnet.engines.placed import together
 from stepnet.errors import InputError, RefusedError
 from stepnet.plan.schedule import Schedule
@@ -35,6 +35,7 @@ __all__ = [
     "engine_names",
     "engines_of",
     "order_of",
+    "pairs",
 ]
 
 
@@ -48,6 +49,18 @@ def engines() -> dict[str, Engine]:
         from stepnet.engines.onednn.engine import OneDnnEngine
 
         return {engine.name: engine for engine in (LlvmEngine(), OneDnnEngine(), Interpreter())}
+
+    return undivided(imported)
+
+
+@cache
+def pairs() -> dict[str, Pairs]:
+    """What engines have for gradients of recurrences, by the names of those that have something."""
+
+    def imported() -> dict[str, Pairs]:
+        from stepnet.engines.onednn.pair import OneDnnPairs
+
+        return {"onednn": OneDnnPairs()}
 
     return undivided(imported)
 

@@ -192,6 +192,47 @@ class Engine(Protocol):
         ...
 
 
+class Pair(Protocol):
+    """The gradient of one recurrence, by code that an engine has for it: a forward pass that keeps what its
+    backward pass reads.
+
+    Arrays are those of the net's inputs, in their order; None is a memory of zeros. A call has no arrays, and
+    its sequences are those of the net.
+    """
+
+    @property
+    def text(self) -> str:
+        """What it is."""
+        ...
+
+    def forward(self, arrays: Sequence[Array | None], call: Call) -> tuple[list[Array], Array]:
+        """The results in the net's order, and what is kept, as bytes."""
+        ...
+
+    def backward(
+        self, arrays: Sequence[Array | None], cotangents: Sequence[Array], kept: Array, call: Call
+    ) -> list[Array]:
+        """The gradients of all inputs, for the cotangents of all results."""
+        ...
+
+    def kept_bytes(self, rows: int, steps: int) -> int:
+        """How much is kept for so many sequences of so many steps."""
+        ...
+
+
+class Pairs(Protocol):
+    """What an engine has gradients for by code of its own: recurrences, and none of the work between them."""
+
+    @property
+    def between(self) -> str:
+        """The engine that runs what lies between, where no other is asked for."""
+        ...
+
+    def pair(self, plan: Plan) -> Pair | str:
+        """The gradient of a recurrence; a reason where there is none."""
+        ...
+
+
 class LowEngine(Engine, Protocol):
     """An engine that runs recurrences in the precisions with which a net marks them."""
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from stepnet.engines.onednn.cache import Counts
 from stepnet.engines.onednn.padding import PADDINGS
+from stepnet.engines.onednn.quiet import WIDENED
 from stepnet.engines.onednn.run import RUNS
-from stepnet.engines.onednn.training import FREE
 from stepnet.engines.onednn.weights import PACKED
 from stepnet.onednn.kept import KEPT
 
@@ -29,6 +29,5 @@ def counters() -> Mapping[str, Counts]:
 
 def clear() -> None:
     """Removes what is kept, and sets all counts to 0. Layers that a caller holds stay as they are."""
-    FREE.clear()
-    for cache in CACHES.values():
+    for cache in (*CACHES.values(), WIDENED):
         cache.clear()

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from stepnet.engines.onednn.cache import MEGABYTE, Cache
+from stepnet.engines.onednn.latest import same_bits
 
 Array = np.ndarray
-SMALL = 16 * 1024
 SETS = 4
 """For how many sets of numbers there are layers at a time, of the same shapes and settings."""
 
@@ -34,14 +34,6 @@ class Kept:
     def bytes(self) -> int:
         """The memory of the copies, and of as much in the layer."""
         return 2 * sum(array.nbytes for array in self.arrays)
-
-
-def same_bits(first: Array, second: Array) -> bool:
-    """Whether two arrays of one shape and dtype are equal bit by bit; NaN is equal to itself."""
-    if first.nbytes < SMALL:  # where copies take less time than a function of NumPy's does to begin
-        return first.tobytes() == second.tobytes()
-    word = np.dtype(f"u{first.dtype.itemsize}")
-    return bool((first.view(word) == second.view(word)).all())
 
 
 def kept(settings: Hashable, given: Mapping[str, Array], make: Callable[[dict[str, Array]], Any]) -> Any:

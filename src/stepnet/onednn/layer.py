@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -11,48 +11,27 @@ from stepnet.engines.calibration import Calibration, data_scale, weight_scales
 from stepnet.engines.onednn.library import Library, library
 from stepnet.engines.onednn.recurrence import Recurrence
 from stepnet.engines.onednn.run import ran
-from stepnet.engines.onednn.training import Tape, Tapes, recorded
+from stepnet.engines.onednn.training import Training
 from stepnet.engines.onednn.weights import Weights
-from stepnet.errors import ConversionError, InputError, RefusedError
+from stepnet.errors import InputError, RefusedError
 from stepnet.layout import registry
 from stepnet.layout.arguments import as_arrays, one_dtype
-from stepnet.layout.convert import RangeError, convert
 from stepnet.layout.layers import layers
 from stepnet.layout.solve import sizes_of
 from stepnet.onednn.accuracy import Accuracy, compared
-from stepnet.onednn.sequences import Sequences, check_float, state
+from stepnet.onednn.arguments import Arguments, attention_of, initial_of, turned_places
+from stepnet.onednn.conversion import Source, converted
+from stepnet.onednn.pullback import Pullback
+from stepnet.onednn.sequences import Sequences, check_float
 from stepnet.rnn.recurrence import RNN
 from stepnet.values.arguments import choice, flag
 from stepnet.values.once import computed_once
 
 Array = np.ndarray
 
-TARGETS = (
-    ("rnn", "", "onednn.rnn", "rnn"),
-    ("gru", "before", "onednn.gru", "gru"),
-    ("gru", "after", "onednn.lbr_gru", "lbr_gru"),
-    ("lstm", "", "onednn.lstm", "lstm"),
-    ("lstm", "", "onednn.lstm_peephole", "lstm"),
-    ("lstm", "", "onednn.lstm_projection", "lstm"),
-)
-"""Per cell, and reset of a GRU, the layouts that oneDNN's recurrences take, and their cells, the plainest
-first.
-
-An LSTM is converted to the first that it fits; if it fits none, the reason is the plainest one's.
-"""
-
 DTYPES = ("float32", "bfloat16", "float16", "int8")
 CELLS = ("last", "all", "none")
 C_WHEN = "cell is 'last' (c at the end of each sequence), 'all' (at each step) or 'none'"
-
-
-@dataclass(frozen=True)
-class Source:
-    """The weights that a layer was made of: arrays in a layout, and what that leaves open."""
-
-    arrays: Mapping[str, Array]
-    layout: str
-    semantics: Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +69,14 @@ class Layer:
         return f"Layer({self.recurrence or f'{self.source.layout} on llvm: {self.reason}'})"
 
     def __call__(
-        self, x: Any, h0: Any = None, c0: Any = None, *, reverse: bool = False, cell: str = "last"
+        self,
+        x: Any,
+        h0: Any = None,
+        c0: Any = None,
+        *,
+        attention: Any = None,
+        reverse: bool = False,
+        cell: str = "last",
     ) -> tuple[Any, Any]:
         """The outputs of each step, and the memory at the end of each sequence.
 
@@ -98,6 +84,7 @@ class Layer:
             x: A `Ragged` of one level, or an array [batch, time, features].
             h0: The memory h before the first step, [batch, hidden]; zeros by default.
             c0: The memory c of an LSTM, likewise.
+            attention: Of a layer with attention, one number for each step, in the form of `x`.
             reverse: Whether each sequence runs from its own last step.
             cell: Of an LSTM, when its memory c is wanted: "last", "all" or "none". oneDNN gives c at the end
                 of a primitive alone. So where lengths differ, "last" runs one primitive for each different
@@ -112,32 +99,33 @@ class Layer:
             LibraryError: Where oneDNN reports a failure.
         """
         reverse, cell = flag(reverse, "reverse"), choice(cell, C_WHEN, CELLS)
-        sequences = Sequences.of(x, self.inputs)
-        initial = self.initial(sequences, h0, c0)
+        arguments = self.arguments(x, h0, c0, attention, reverse)
         if self.recurrence is None or self.weights is None:
-            return self.on_llvm(sequences, initial, reverse, cell)
+            return self.on_llvm(arguments.sequences, arguments.initial, reverse, cell)
         is_lstm = len(self.states) > 1
+        recurrence = directed(self.recurrence, reverse)
         made = ran(
             self.library,
-            replace(self.recurrence, direction="right2left") if reverse else self.recurrence,
+            recurrence,
             self.weights,
-            sequences.padding(reverse),
-            sequences.values,
-            initial,
+            arguments.sequences.padding(recurrence.direction == "right2left"),
+            arguments.x,
+            arguments.initial,
+            attention=arguments.weighted,
             last_c=is_lstm and cell != "none",
             all_c=is_lstm and cell == "all",
         )
-        outputs = sequences.like(self.result(made.outputs))
+        outputs = arguments.like(self.result(made.outputs))
         if not is_lstm:
             return outputs, self.result(made.h)
         if made.cells is not None:
-            outputs = {"h": outputs, "c": sequences.like(self.result(made.cells))}
+            outputs = {"h": outputs, "c": arguments.like(self.result(made.cells))}
         final = {"h": made.h} if made.c is None else {"h": made.h, "c": made.c}
         return outputs, {name: self.result(value) for name, value in final.items()}
 
     def vjp(
         self, x: Any, h0: Any = None, c0: Any = None, *, reverse: bool = False
-    ) -> tuple[Any, Any, "Pullback"]:
+    ) -> tuple[Any, Any, Pullback]:
         """Outputs and final memories, and a function that gives the gradients, by oneDNN's backward pass.
 
         Args:
@@ -151,33 +139,40 @@ class Layer:
 
         Raises:
             InputError: For arguments that do not fit.
-            RefusedError: Where llvm runs, and for float16 and int8.
+            RefusedError: Where llvm runs, for float16 and int8, and with attention.
         """
         reverse = flag(reverse, "reverse")
         recurrence, weights = self.on_onednn("float32")
-        wanted = replace(recurrence, training=True, direction="right2left" if reverse else "left2right")
-        if reason := wanted.refuse(self.library):
+        if reason := recurrence.refuse_gradient(self.library):
             raise RefusedError(f"onednn: {reason}")
-        sequences = Sequences.of(x, self.inputs)
-        initial = self.initial(sequences, h0, c0)
-        values = sequences.values.astype(np.float32, copy=False)
-        tape = recorded(self.library, wanted, weights, sequences.call, values, initial)
-        outputs = sequences.like(self.result(tape.made.outputs))
-        if len(self.states) == 1:
-            final: Any = self.result(tape.made.h)
-        else:
-            final = {"h": self.result(tape.made.h), "c": self.result(np.asarray(tape.made.c))}
-        return outputs, final, Pullback(self, sequences, tape)
+        arguments = self.arguments(x, h0, c0, None, reverse)
+        tape = Training(
+            self.library,
+            directed(recurrence, reverse),
+            weights,
+            arguments.sequences.call,
+            arguments.x.astype(np.float32, copy=False),
+            arguments.initial,
+        ).forward()
+        made = tape.made
+        final = {name: self.result(c) for name, c in (("h", made.h), ("c", made.c)) if c is not None}
+        pullback = Pullback(self.source, self.layout, self.states, arguments, tape)
+        outputs = arguments.like(self.result(made.outputs))
+        return outputs, final if len(final) > 1 else final["h"], pullback
 
-    def initial(self, sequences: Sequences, h0: Any, c0: Any) -> list[Array | None]:
-        """The memories before the first step, checked."""
-        rows = sequences.rows
-        initial = [state(h0, (rows, self.states[0]), "h0")]
-        if len(self.states) > 1:
-            initial.append(state(c0, (rows, self.states[1]), "c0"))
-        elif c0 is not None:
-            raise InputError("c0 is the memory c of an LSTM, and this recurrence has none")
-        return initial
+    def arguments(self, x: Any, h0: Any, c0: Any, attention: Any, reverse: bool) -> Arguments:
+        """The arguments of a call, checked."""
+        sequences = Sequences.of(x, self.inputs)
+        initial = initial_of(sequences, self.states, h0, c0)
+        row = None if self.recurrence is None else self.recurrence.row
+        if attention is not None and (row is None or not row.has_attention):
+            raise InputError(f"attention is for a layer of onednn.augru, and this is {self}")
+        if row is None or not row.has_attention:
+            return Arguments(sequences, initial)
+        if attention is None:
+            raise InputError(f"{self} takes attention=, one number for each step of x")
+        order = turned_places(sequences.offsets) if reverse and row.one_direction else None
+        return Arguments(sequences, initial, attention_of(attention, sequences), order)
 
     def result(self, values: Array) -> Array:
         """Results in their dtype."""
@@ -216,15 +211,6 @@ class Layer:
             for reverse in (False, True)
         )
         return made
-
-    def weights_gradient(self, gradients: Mapping[str, Array]) -> dict[str, Array]:
-        """Gradients in oneDNN's own layout, as those of the arrays that the layer was made of."""
-        source, (recurrence, _) = self.source, self.on_onednn("float32")
-        semantics: dict[str, Any] = {"target": dict(source.semantics)}
-        if recurrence.cell == "rnn":
-            semantics["candidate_activation"] = recurrence.activation
-        made = convert(gradients, self.layout, source.layout, kind="gradient", semantics=semantics).arrays
-        return {name: made[name].reshape(array.shape) for name, array in source.arrays.items()}
 
     def calibrate(self, samples: Sequence[Any], keep: float = 1.0) -> Calibration:
         """The scales for int8: of the inputs from samples, of the weights from themselves.
@@ -286,54 +272,19 @@ class Layer:
         return compared(recurrence.dtype, step, [(low, right) for low, right in pairs])
 
 
-@dataclass(frozen=True, eq=False)
-class Pullback:
-    """The gradients of a run: `pullback(d_outputs, d_final)`, once."""
-
-    layer: Layer
-    sequences: Sequences
-    tape: Tape | Tapes
-
-    def __call__(self, outputs: Any = None, final: Any = None) -> dict[str, Any]:
-        """The gradients of a sum of products with `outputs` and `final`; None for zeros.
-
-        Args:
-            outputs: In the form of the outputs.
-            final: [batch, hidden]; of an LSTM a dict with "h", "c" or both.
-
-        Returns:
-            A dict: "x" in the form of x, "h0", of an LSTM "c0", and "weights", by the names and in the layout
-            of the weights that the layer was made of.
-
-        Raises:
-            InputError: For arrays of another shape, and for a second call.
-        """
-        shape = (len(self.sequences.values), self.layer.states[0])
-        given = getattr(outputs, "values", outputs)
-        if given is not None:
-            given = np.asarray(given, np.float32)
-            if given.size != shape[0] * shape[1]:
-                raise InputError(
-                    f"the gradient of the outputs has shape {given.shape}, and must have {shape}"
-                )
-            given = np.ascontiguousarray(given.reshape(shape))
-        last = cast("dict[str, Any]", final) if isinstance(final, dict) else {"h": final}
-        names = "hc"[: len(self.layer.states)]
-        ends = [
-            state(last.get(name), (self.sequences.rows, size), f"the gradient of {name}")
-            for name, size in zip(names, self.layer.states, strict=True)
-        ]
-        made = self.tape.backward(given, ends[0], ends[1] if len(ends) > 1 else None)
-        results: dict[str, Any] = {"x": self.sequences.like(made.x), "h0": made.h}
-        if made.c is not None:
-            results["c0"] = made.c
-        return results | {"weights": self.layer.weights_gradient(made.weights)}
-
-
 def eps(dtype: str) -> Any:
     """The distance from 1 to the next number."""
     finfo: Any = ml_dtypes.finfo
     return finfo(dtype).eps
+
+
+def directed(recurrence: Recurrence, reverse: bool) -> Recurrence:
+    """The same in a direction; for a primitive of one direction, `Arguments` turns the sequences round."""
+    return (
+        replace(recurrence, direction="right2left")
+        if reverse and not recurrence.row.one_direction
+        else recurrence
+    )
 
 
 def layer(
@@ -384,34 +335,3 @@ def layer(
     whole = Layer(source, loaded, sizes.inputs, states, recurrence, weights, own_layout, None, result)
     wanted = dtype or given
     return whole if wanted == "float32" and calibration is None else whole.in_dtype(wanted, calibration)
-
-
-def converted(source: Source) -> tuple[tuple[Recurrence, Weights, str] | None, str | None]:
-    """The recurrence and its weights in oneDNN's own layout; None, and the reason, where there is none."""
-    record = registry.record(source.layout)
-    meaning, reason = record.settled(source.semantics), None
-    for cell, reset, target, kind in TARGETS:
-        if (cell, reset or meaning.reset) != (meaning.cell, meaning.reset):
-            continue
-        try:
-            conversion = convert(
-                source.arrays, source.layout, target, semantics=source.semantics, dtype="float32"
-            )
-        except RangeError:
-            raise
-        except ConversionError as error:
-            reason = reason or str(error)
-            continue
-        arrays = conversion.arrays
-        _, _, inputs, _, hidden = arrays["weights_layer"].shape
-        projected = arrays["weights_projection"].shape[3] if "weights_projection" in arrays else 0
-        recurrence = Recurrence(
-            kind,
-            inputs,
-            hidden,
-            projected,
-            conversion.report.target_semantics.candidate_activation if kind == "rnn" else "tanh",
-            "weights_peephole" in arrays,
-        )
-        return (recurrence, Weights.of(recurrence, arrays), target), None
-    return None, reason or f"oneDNN has no cell like that of {source.layout}"

@@ -10,46 +10,30 @@ Recurrences of both directions run in sections of one direction each: what goes 
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from stepnet.engines import Call, Order
+from stepnet.engines import Call
 from stepnet.grad.sections import Section, sections
 from stepnet.net.ir import Net
 from stepnet.plan.passes.prune import prune
-from stepnet.rnn.gradient_runs import GradientRun, Halved
-from stepnet.rnn.gradients import Programs
-from stepnet.rnn.nets import Arrays, BoundNet
-from stepnet.rnn.pieces import Checkpoint, Piece, piece_size, pieces, zeros
+from stepnet.rnn.gradient_runs import Halved
+from stepnet.rnn.in_sections import AtOnce, Sectioned, Values, Way
+from stepnet.rnn.nets import BoundNet
+from stepnet.rnn.pieces import Piece, pieces, zeros
 from stepnet.rnn.program import NetProgram
 from stepnet.rnn.turn import Turn
 
 Array = np.ndarray
-Values = dict[int, Array | None]
-"""Arrays by the values of the whole net that they are; None is a memory of zeros."""
 
 
-def gradient_run(
-    programs: Programs, key: Any, net: Net, wanted: Sequence[int], checkpoint: Checkpoint
-) -> GradientRun:
-    """What runs the gradient of a net, of the inputs at these places.
+def checkpointed(net: Net, wanted: Sequence[int]) -> Sectioned:
+    """The gradient of the inputs at these places, whose sections run in pieces."""
 
-    programs, key: where it is kept, and by what the net is known there.
-    """
-    key = key, tuple(wanted), checkpoint is None
-    if checkpoint is None:
-        return programs.get(key, lambda: Halved.of(net, wanted))
-    return replace(programs.get(key, lambda: Checkpointed.of(net, wanted)), checkpoint=checkpoint)
+    def run_of(section: Section, places: list[int]) -> InPieces | AtOnce:
+        return (InPieces if section.memories else AtOnce).of(section, places)
 
-
-@dataclass(frozen=True)
-class Way:
-    """A call, how many steps each of its pieces has, and the engine that runs them."""
-
-    call: Call
-    size: int
-    engine: Order
+    return Sectioned.of(net, wanted, sections(net), run_of)
 
 
 @dataclass(frozen=True)
@@ -104,8 +88,8 @@ class InPieces:
         return pieces(way.call, way.size, self.section.reverse, self.counts, back)
 
     def run(self, values: Values, way: Way) -> list[Array]:
-        """Adds what the section gives to the values. Gives what is kept: of each memory one array, that ahead
-        of each piece but the first, piece after piece.
+        """See `SectionRun`. What is kept is of each memory one array: that ahead of each piece but the first,
+        piece after piece.
         """
         section, net = self.section, self.section.net
         inputs, memories = [values[number] for number in section.reads], self.begun(values, way.call)
@@ -128,10 +112,7 @@ class InPieces:
     def gradients(
         self, values: Values, known: dict[int, Array], kept: Sequence[Array], way: Way
     ) -> Iterable[tuple[int, Array]]:
-        """The cotangents of what the section reads and begins with, each with its value of the whole net.
-
-        known: those of what it gives, where they are not zeros. kept: what `run` gave.
-        """
+        """See `SectionRun`."""
         section, net = self.section, self.section.net
         inputs, memories = [values[number] for number in section.reads], self.begun(values, way.call)
         ends = [memory.ends for memory in section.memories]
@@ -155,131 +136,6 @@ class InPieces:
             bound.release()
         begins = [memory.begins for memory in section.memories]
         return turn.gradients([*section.reads, *begins])
-
-
-@dataclass(frozen=True)
-class AtOnce:
-    """A section without steps, behind all recurrences."""
-
-    section: Section
-    halved: Halved
-    wanted: tuple[int, ...]
-
-    @classmethod
-    def of(cls, section: Section, wanted: Sequence[int]) -> "AtOnce":
-        """The programs for gradients of what a section reads, at these places."""
-        return cls(section, Halved.of(section.net, wanted), tuple(wanted))
-
-    @property
-    def kept(self) -> int:
-        """How many arrays `run` gives."""
-        return len(self.halved.saved)
-
-    def run(self, values: Values, way: Way) -> list[Array]:
-        """As of `InPieces`; what is kept is what is saved."""
-        arrays = self.halved.forward([values[number] for number in self.section.reads], way.call, way.engine)
-        values.update(zip(self.section.results, arrays, strict=False))
-        return [arrays[place] for place in self.halved.saved]
-
-    def gradients(
-        self, values: Values, known: dict[int, Array], kept: Sequence[Array], way: Way
-    ) -> Iterable[tuple[int, Array]]:
-        """As of `InPieces`."""
-        section, cotangents = self.section, list[Array]()
-        for number, value in zip(section.net.results, section.results, strict=True):
-            type_, array = section.net.type_of(number).computed, known.get(value)
-            if type_.is_float:
-                cotangents.append(zeros(type_, way.call) if array is None else array.astype(type_.dtype))
-        arrays = [values[number] for number in section.reads]
-        made = self.halved.backward(arrays, cotangents, kept, way.call, way.engine)
-        return zip((section.reads[place] for place in self.wanted), made, strict=True)
-
-
-@dataclass(frozen=True)
-class Checkpointed:
-    """The gradient of a net whose sections run in pieces.
-
-    wanted: the places of the inputs that gradients are of. sections: what runs each. first: from which one on
-    gradients go through them. crossing: the values that go from one to another and are no inputs.
-    """
-
-    net: Net
-    wanted: tuple[int, ...]
-    sections: tuple[InPieces | AtOnce, ...]
-    first: int
-    crossing: tuple[int, ...]
-    checkpoint: int | str = "sqrt"
-
-    @classmethod
-    def of(cls, net: Net, wanted: Sequence[int]) -> "Checkpointed":
-        """The gradient of the inputs at these places."""
-        live, runs = {net.inputs[place] for place in wanted}, list[InPieces | AtOnce]()
-        crossing, alive = dict[int, None](), list[bool]()
-        for section in sections(net):
-            alive.append(bool(live.intersection(section.operands)))
-            live.update(section.values if alive[-1] else ())
-            crossing |= dict.fromkeys(number for number in section.operands if number not in net.inputs)
-            types = [section.net.type_of(number) for number in section.net.inputs]
-            places = [
-                place for place, one in enumerate(section.reads) if one in live and types[place].is_float
-            ]
-            runs.append((InPieces if section.memories else AtOnce).of(section, places))
-        first = alive.index(True) if any(alive) else len(alive)
-        return cls(net, tuple(wanted), tuple(runs), first, tuple(crossing))
-
-    @property
-    def others(self) -> list[int]:
-        """What goes from one section to another and is no result."""
-        return [number for number in self.crossing if number not in self.net.results]
-
-    @property
-    def saved(self) -> tuple[int, ...]:
-        """See `GradientRun`: what goes from one section to another, and what each keeps."""
-        results = [*self.net.results, *self.others]
-        kept = sum(runs.kept for runs in self.sections)
-        return (*map(results.index, self.crossing), *range(len(results), len(results) + kept))
-
-    def forward(self, arrays: Arrays, call: Call, engine: Order) -> list[Array]:
-        """See `GradientRun`."""
-        values: Values = dict(zip(self.net.inputs, arrays, strict=True))
-        way, kept = self.way(call, engine), list[Array]()
-        for runs in self.sections:
-            kept += runs.run(values, way)
-        made = (values[number] for number in (*self.net.results, *self.others))
-        return [*(array for array in made if array is not None), *kept]
-
-    def backward(
-        self,
-        arrays: Arrays,
-        cotangents: Sequence[Array],
-        saved: Sequence[Array],
-        call: Call,
-        engine: Order,
-    ) -> list[Array]:
-        """See `GradientRun`."""
-        known: dict[int, Array] = {}
-        floats = [number for number in self.net.results if self.net.type_of(number).is_float]
-        for number, array in zip(floats, cotangents, strict=True):
-            add(known, number, array)
-        values: Values = dict(zip((*self.net.inputs, *self.crossing), (*arrays, *saved), strict=False))
-        left, way = list(saved[len(self.crossing) :]), self.way(call, engine)
-        for runs in reversed(self.sections[self.first :]):
-            kept, left = left[len(left) - runs.kept :], left[: len(left) - runs.kept]
-            for number, array in runs.gradients(values, known, kept, way):
-                add(known, number, array)
-        inputs = [self.net.inputs[place] for place in self.wanted]
-        return [
-            known[number] if number in known else zeros(self.net.type_of(number), call) for number in inputs
-        ]
-
-    def way(self, call: Call, engine: Order) -> Way:
-        """How a call is run."""
-        return Way(call, piece_size(self.checkpoint, int(call.lengths.max(initial=0))), engine)
-
-
-def add(known: dict[int, Array], number: int, array: Array) -> None:
-    """Adds the cotangent of a value to what there is of it."""
-    known[number] = known[number] + array if number in known else array
 
 
 def counts_steps(net: Net) -> bool:

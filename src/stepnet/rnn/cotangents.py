@@ -12,7 +12,6 @@ from stepnet.engines import Order, checked_engine
 from stepnet.errors import InputError
 from stepnet.ragged import Ragged
 from stepnet.rnn.batch import checked_array
-from stepnet.rnn.checkpoint import gradient_run
 from stepnet.rnn.control import Controls
 from stepnet.rnn.gradient_explain import GradientExplanation, gradient_explanation, text
 from stepnet.rnn.gradient_runs import GradientRun
@@ -30,6 +29,7 @@ from stepnet.rnn.gradients import (
 from stepnet.rnn.layers import Layer
 from stepnet.rnn.pieces import Checkpoint, checked_checkpoint
 from stepnet.rnn.program import Asked
+from stepnet.rnn.ways import gradient_run
 from stepnet.values.arguments import flag, whole
 from stepnet.values.structure import leaves_as, named_leaves, rebuild, skeleton
 
@@ -114,7 +114,7 @@ class Vjp:
             UncheckedCall(sequences, params, initial, statics, lengths, last_only, control, asked)
         )
         places = arguments.wanted(kinds)
-        run = gradient_run(self.programs, arguments.reading.program, arguments.net, places, kept)
+        run = gradient_run(self.programs, arguments.reading.program, arguments.net, places, kept, asked)
         made = run.forward(arguments.arrays, arguments.call, asked)
         own, saved = made[: len(arguments.net.results)], [made[place] for place in run.saved]
         finish = Backward(arguments, kinds, places, run, asked, own, saved)
@@ -139,7 +139,7 @@ class Vjp:
             steps = whole(steps, "steps is how many there are of each", 0)
         program, places = self.source.blank()
         wanted = wanted_places(program.net, places, kinds)
-        run = gradient_run(self.programs, program, program.net, wanted, kept)
+        run = gradient_run(self.programs, program, program.net, wanted, kept, asked)
         return gradient_explanation(run, kinds, kept, asked, rows, steps)
 
     def explain(

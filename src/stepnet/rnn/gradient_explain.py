@@ -7,14 +7,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from stepnet.engines import Order
+from stepnet.engines.pairs import PairChoice, between
 from stepnet.net.ir import Net
 from stepnet.net.types import CONST, ROWS, STEPS, Extent, Type, extent_text
 from stepnet.plan.schedule import Schedule
-from stepnet.rnn.checkpoint import AtOnce, Checkpointed, InPieces
+from stepnet.rnn.checkpoint import InPieces
 from stepnet.rnn.costs import Cost, Costs, Held, added, bytes_of, costs, held, sum_of
-from stepnet.rnn.explain import choice, explain, source
+from stepnet.rnn.explain import choice, explain, source, wrapped
 from stepnet.rnn.expressions import amount
 from stepnet.rnn.gradient_runs import GradientRun, Halved
+from stepnet.rnn.in_sections import AtOnce, Sectioned
+from stepnet.rnn.paired import Paired
 from stepnet.rnn.pieces import Checkpoint, piece_size
 
 NAMES: dict[Extent, str] = {STEPS: "per step", ROWS: "per sequence", CONST: "once"}
@@ -34,13 +37,15 @@ class Saved:
 @dataclass(frozen=True)
 class Half:
     """One net that is run: what it does it for, its schedule and costs. section: where a gradient runs in
-    several, which it is, from 1.
+    several, which it is, from 1. by: the engine whose own code does it in place of the schedule, and what
+    that is.
     """
 
     name: str
     schedule: Schedule
     costs: Costs
     section: int | None = None
+    by: str = ""
 
     @property
     def title(self) -> str:
@@ -89,7 +94,8 @@ class Sizes:
 @dataclass(frozen=True)
 class GradientExplanation:
     """The facts about a gradient. saved: what the backward half reads of the forward one; with checkpoint of
-    one piece alone. sizes: for a batch that was asked for.
+    one piece alone. sizes: for a batch that was asked for. choices: the engine of each recurrence, where one
+    was asked for that has gradients of its own.
     """
 
     kinds: tuple[str, ...]
@@ -99,6 +105,7 @@ class GradientExplanation:
     halves: tuple[Half, ...]
     memory: Memory
     sizes: Sizes | None
+    choices: tuple[PairChoice, ...] = ()
 
     def costs_of(self, *names: str) -> Costs:
         """What the halves of these names do."""
@@ -114,9 +121,10 @@ def gradient_explanation(
     steps: int | None = None,
 ) -> GradientExplanation:
     """The facts about how a gradient is run. rows, steps: of a batch whose costs are asked for too."""
-    saved, halves, memory = in_pieces(run) if isinstance(run, Checkpointed) else at_once(run)
-    chosen = choice(halves[0].schedule, engine)[0]
-    made = GradientExplanation(kinds, checkpoint, chosen, saved, halves, memory, None)
+    saved, halves, memory = in_sections(run) if isinstance(run, Sectioned) else at_once(run)
+    choices = run.choices if isinstance(run, Sectioned) else ()
+    chosen = engine_of(halves, choices, engine)
+    made = GradientExplanation(kinds, checkpoint, chosen, saved, halves, memory, None, choices)
     if rows is None or steps is None:
         return made
     forward, backward = (
@@ -126,6 +134,14 @@ def gradient_explanation(
     between, most = (each(rows, steps, checkpoint) for each in (memory.between, memory.height))
     sizes = Sizes(rows, steps, forward, backward, between, most)
     return replace(made, sizes=sizes)
+
+
+def engine_of(halves: Sequence[Half], choices: Sequence[PairChoice], asked: Order) -> str | None:
+    """The engines that run a gradient; None where none of those asked for does."""
+    first = next((half.schedule for half in halves if not half.by), None)
+    chosen = [] if first is None else [choice(first, between(asked))[0]]
+    names = [*(each.engine for each in choices if each.pair is not None), *chosen]
+    return ", ".join(dict.fromkeys(name for name in names if name)) or None
 
 
 # ---- the facts ---------------------------------------------------------------------------------------------
@@ -142,34 +158,63 @@ def at_once(run: GradientRun) -> tuple[tuple[Saved, ...], tuple[Half, ...], Memo
     return tuple(saved_values(run.first.net, values)), halves, Memory(kept, held(second))
 
 
-def in_pieces(run: Checkpointed) -> tuple[tuple[Saved, ...], tuple[Half, ...], Memory]:
-    """Of a gradient in pieces, section by section."""
+def in_sections(run: Sectioned) -> tuple[tuple[Saved, ...], tuple[Half, ...], Memory]:
+    """Of a gradient that runs section by section."""
     saved, halves = list[Saved](), list[Half]()
     crossing = bytes_of(run.net.type_of(number) for number in run.others)
-    ahead, piece = 0, dict[Extent, int]()
-    once = dict[Extent, int]()
+    kept, most, ahead = dict(crossing), dict(crossing), 0
+    piece, once = dict[Extent, int](), dict[Extent, int]()
     for place, part in enumerate(run.sections, 1):
         section = place if len(run.sections) > 1 else None
         if isinstance(part, AtOnce):
-            values, both, _ = at_once(part.halved)
+            values, both, memory = at_once(part.halved)
             saved += values
             halves += [replace(half, section=section) for half in both]
-            continue
-        programs = {FORWARD: part.forward, AGAIN: part.again, BACKWARD: part.backward}
-        for name, program in programs.items():
-            if program is not None:
-                halves.append(Half(name, program.schedule, costs(program.schedule), section))
-        net = part.section.net
-        memories = (net.type_of(number) for number in net.inputs[len(part.section.reads) :])
-        ahead += bytes_of(memories)[ROWS]
-        if part.again is not None:
-            saved += saved_values(part.again.net, [part.again.net.results[place] for place in part.saved])
-        own = of_a_piece(part)
-        piece = max(piece, own, key=lambda sizes: sizes.get(STEPS, 0))
-        once = max(once, bytes_of(types_of(part.backward.net)), key=lambda sizes: sizes.get(CONST, 0))
+            if run.checkpoint is None:
+                kept, most = sum_of(kept, memory.kept), max_of(most, memory.most)
+        elif isinstance(part, Paired):
+            name = f"kept by {part.choice.engine}"
+            own = Saved(name, "bytes", part.extent, part.bytes_per_step)
+            saved.append(own)
+            kept = sum_of(kept, {own.extent: own.bytes})
+            halves += halves_of(part, section)
+        elif isinstance(part, InPieces):
+            programs = {FORWARD: part.forward, AGAIN: part.again, BACKWARD: part.backward}
+            for name, program in programs.items():
+                if program is not None:
+                    halves.append(Half(name, program.schedule, costs(program.schedule), section))
+            net = part.section.net
+            memories = (net.type_of(number) for number in net.inputs[len(part.section.reads) :])
+            ahead += bytes_of(memories)[ROWS]
+            if part.again is not None:
+                saved += saved_values(part.again.net, [part.again.net.results[place] for place in part.saved])
+            own_piece = of_a_piece(part)
+            piece = max(piece, own_piece, key=lambda sizes: sizes.get(STEPS, 0))
+            once = max(once, bytes_of(types_of(part.backward.net)), key=lambda sizes: sizes.get(CONST, 0))
     fixed = {extent: count for extent, count in once.items() if extent in (CONST, ROWS)}
     # What crosses has a cotangent too.
-    return tuple(saved), tuple(halves), Memory(crossing, sum_of(crossing, fixed), ahead, piece)
+    most = sum_of(most, fixed)
+    if run.checkpoint is None:
+        return tuple(saved), tuple(halves), Memory(kept, most)
+    return tuple(saved), tuple(halves), Memory(kept, most, ahead, piece)
+
+
+def halves_of(part: Paired, section: int | None) -> list[Half]:
+    """Both ways of a recurrence on an engine of its own; their costs are those of its gradient as a net."""
+    net = part.section.net
+    floats = [place for place, number in enumerate(net.inputs) if net.type_of(number).is_float]
+    both = Halved.of(net, floats)
+    by = f"{part.choice.engine}: {part.pair.text}"
+    programs = {FORWARD: both.first, BACKWARD: both.second}
+    return [
+        Half(name, program.schedule, costs(program.schedule), section, by)
+        for name, program in programs.items()
+    ]
+
+
+def max_of(first: Held, second: Held) -> Held:
+    """The larger of two amounts, extent by extent."""
+    return {extent: max(first.get(extent, 0), second.get(extent, 0)) for extent in {**first, **second}}
 
 
 def of_a_piece(part: InPieces) -> dict[Extent, int]:
@@ -226,7 +271,8 @@ def text(facts: GradientExplanation, engine: Order) -> str:
     """The facts for people, and the plans of all halves."""
     blocks = [head(facts), saved_lines(facts), work_lines(facts), memory_lines(facts)]
     blocks += [] if facts.sizes is None else [size_lines(facts.sizes)]
-    plans = [f"{half.title}:\n{explain(half.schedule, engine)}" for half in facts.halves]
+    nets = between(engine)
+    plans = [f"{half.title}:\n{half.by or explain(half.schedule, nets)}" for half in facts.halves]
     return "\n\n".join(["\n".join(lines) for lines in blocks] + plans)
 
 
@@ -238,7 +284,17 @@ def head(facts: GradientExplanation) -> list[str]:
         f"gradients of {', '.join(facts.kinds) or 'nothing'}",
         f"  engine      {facts.engine or 'none of those asked for'}",
         f"  checkpoint  {kept}",
+        *choice_lines(facts.choices),
     ]
+
+
+def choice_lines(choices: Sequence[PairChoice]) -> Iterator[str]:
+    """The engine of each recurrence, and the refusals of those before it."""
+    for place, made in enumerate(choices, 1):
+        name = f"recurrence {place}" if len(choices) > 1 else "recurrence"
+        yield f"  {name:<11} {made.engine}{f': {made.pair.text}' if made.pair else ''}"
+        for engine, reason in made.refusals.items():
+            yield from wrapped(f"    {engine:<10}", f"refuses: {reason}")
 
 
 def saved_lines(facts: GradientExplanation) -> list[str]:

@@ -8,12 +8,12 @@ from typing import Any, Unpack
 import numpy as np
 
 from stepnet.engines import checked_engine
+from stepnet.engines.pairs import between, has_pairs
 from stepnet.errors import InputError
 from stepnet.grad.gradient import vjp as vjp_net
 from stepnet.net.ir import Builder, Net, with_inputs
 from stepnet.net.types import CONST, ROWS, STEPS, Type, extent_of
 from stepnet.rnn.batch import Batch, checked_array
-from stepnet.rnn.checkpoint import gradient_run
 from stepnet.rnn.control import Controls
 from stepnet.rnn.gradients import (
     CallArguments,
@@ -29,6 +29,7 @@ from stepnet.rnn.layers import Layer
 from stepnet.rnn.nets import Arrays, run_net
 from stepnet.rnn.pieces import Checkpoint, checked_checkpoint
 from stepnet.rnn.program import Asked, NetProgram
+from stepnet.rnn.ways import gradient_run
 from stepnet.trace.lines import NamingLine, defined_at, refuse, written_at
 from stepnet.trace.traced import Traced
 from stepnet.values.arguments import choice, flag, function
@@ -105,22 +106,25 @@ class ValueAndGrad:
         )
         aimed = targets_of(targets, arguments, lengths, bool(control.get("time_major")))
         places = arguments.wanted(kinds)
+        together = kept is None and not has_pairs(asked)  # one net of the layer, the loss and both gradients
 
         def evaluated(arrays: Arrays, of: list[int]) -> tuple[Array, list[Array]]:
             """The value of the loss, and its gradients for inputs of its net at some places."""
             program, dtype, at_steps = self.programs.get(
-                (arguments.reading.program, aimed.key, tuple(of), kept is None),
-                lambda: self.program(arguments, aimed, of, kept is not None),
+                (arguments.reading.program, aimed.key, tuple(of), together),
+                lambda: self.program(arguments, aimed, of, not together),
             )
             count = int(arguments.call.lengths.sum()) if at_steps else arguments.call.rows
             seed = np.asarray(1 / max(count, 1) if self.is_mean else 1, dtype)
-            value, *gradients = run_net(program, [*arrays, *aimed.arrays, seed], arguments.call, asked)
+            value, *gradients = run_net(
+                program, [*arrays, *aimed.arrays, seed], arguments.call, between(asked)
+            )
             return (value * seed)[()], gradients
 
-        if kept is None:
+        if together:
             value, gradients = evaluated(arguments.arrays, places)
             return value, arguments.gradients(kinds, places, gradients)
-        run = gradient_run(self.programs, arguments.reading.program, arguments.net, places, kept)
+        run = gradient_run(self.programs, arguments.reading.program, arguments.net, places, kept, asked)
         made = run.forward(arguments.arrays, arguments.call, asked)
         types = [arguments.net.type_of(number) for number in arguments.net.results]
         floats = [place for place, type_ in enumerate(types) if type_.is_float]

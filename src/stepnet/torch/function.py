@@ -17,11 +17,11 @@ from stepnet.grad.gradient import vjp
 from stepnet.net.ir import Net
 from stepnet.plan.passes.prune import prune
 from stepnet.rnn.batch import Batch
-from stepnet.rnn.checkpoint import gradient_run
 from stepnet.rnn.gradient_runs import GradientRun, Halved
 from stepnet.rnn.gradients import Programs
 from stepnet.rnn.pieces import Checkpoint
 from stepnet.rnn.reading import call_of
+from stepnet.rnn.ways import gradient_run
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.untraced import untraced
 

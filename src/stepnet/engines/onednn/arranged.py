@@ -7,6 +7,7 @@ Where z writes the memory, its weights change their sign: 1 - s(a) = s(-a), and 
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -55,34 +56,75 @@ def recurrence_of(
     )
 
 
+@dataclass(frozen=True)
+class Term:
+    """A gate of an array of the cell, in a gate of one of oneDNN's: name[..., gate, :] times sign."""
+
+    name: str
+    gate: int
+    sign: float
+
+
+Rows = tuple[tuple[Term, ...], ...]
+"""For each gate of an array of oneDNN's the terms that it is the sum of."""
+WHOLE = {"weights_peephole": "p", "weights_projection": "P"}
+"""Arrays that oneDNN has as the cell does."""
+
+
+def rows_of(recurrence: Recurrence, semantics: Semantics) -> dict[str, Rows]:
+    """What the weights and the bias of oneDNN's are made of, gate by gate."""
+    shared, ours = SHARED.get(semantics.cell, {}), GATES[semantics.cell]
+    order = [ours.index(shared.get(gate, gate)) for gate in recurrence.row.gates]
+    signs = [1.0] * len(order)
+    if recurrence.row.reset and semantics.update == "write":
+        signs[recurrence.row.gates.index("z")] = -1.0
+    pairs = list(zip(order, signs, strict=True))
+
+    def rows(*names: str) -> Rows:
+        return tuple(tuple(Term(name, *pair) for name in names) for pair in pairs)
+
+    bias = rows("b", "d")
+    if recurrence.row.biases > len(pairs):  # the candidate's bias inside of the reset is apart
+        bias = (*bias[:-1], rows("b")[-1], rows("d")[-1])
+    return {"weights_layer": rows("W"), "weights_iter": rows("R"), "bias": bias}
+
+
 def arranged(recurrence: Recurrence, semantics: Semantics, arrays: Mapping[str, Array]) -> dict[str, Array]:
     """The arrays W, R, b, d, p and P of a cell, as far as it has them, by oneDNN's names."""
-    shared = SHARED.get(semantics.cell, {})
-    ours = GATES[semantics.cell]
-    order = [ours.index(shared.get(gate, gate)) for gate in recurrence.row.gates]
-    signs = np.ones((len(order), 1), np.float32)
-    if recurrence.row.reset and semantics.update == "write":
-        signs[recurrence.row.gates.index("z")] = -1
-
-    def gates(name: str, *before: int) -> Array:
-        """An array with its gates in oneDNN's order, [..., gates, hidden]; zeros where there is none."""
-        shape = (*before, len(ours), recurrence.hidden)
-        array = arrays.get(name)
-        whole = np.zeros(shape, np.float32) if array is None else np.reshape(array, shape)
-        return whole[..., order, :] * signs
-
-    bias, inside = gates("b"), gates("d")
-    if semantics.forget_bias:
-        bias[recurrence.row.gates.index("f")] += semantics.forget_bias
-    if recurrence.cell == "lbr_gru":
-        bias = np.concatenate([bias[:2] + inside[:2], bias[2:], inside[2:]])
-    else:
-        bias = bias + inside
-    further = {"weights_peephole": "p", "weights_projection": "P"}
-    made = {
-        "weights_layer": gates("W", recurrence.inputs),
-        "weights_iter": gates("R", recurrence.output),
-        "bias": bias,
-        **{name: arrays[ours] for name, ours in further.items() if ours in arrays},
+    gates = len(GATES[semantics.cell])
+    by_gate = {
+        name: gates_apart(array, gates) for name, array in arrays.items() if name not in WHOLE.values()
     }
-    return {name: made[name][None, None] for name in recurrence.weights}
+    made = {slot: arrays[name][None, None] for slot, name in WHOLE.items() if name in arrays}
+    for slot, rows in rows_of(recurrence, semantics).items():
+        made[slot] = np.zeros(recurrence.shape(slot, 0, 0), np.float32)
+        for place, terms in enumerate(rows):
+            for term in terms:
+                if term.name in by_gate:
+                    made[slot][0, 0, ..., place, :] += term.sign * by_gate[term.name][..., term.gate, :]
+    if semantics.forget_bias:
+        made["bias"][0, 0, recurrence.row.gates.index("f")] += semantics.forget_bias
+    return {name: made[name] for name in recurrence.weights}
+
+
+def arrays_gradient(
+    recurrence: Recurrence,
+    semantics: Semantics,
+    shapes: Mapping[str, tuple[int, ...]],
+    gradients: Mapping[str, Array],
+) -> dict[str, Array]:
+    """The gradients of a cell's arrays, of these shapes, for those of oneDNN's: `arranged`, transposed."""
+    gates = len(GATES[semantics.cell])
+    made = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    for slot, rows in rows_of(recurrence, semantics).items():
+        for place, terms in enumerate(rows):
+            for term in terms:
+                if term.name in made:
+                    total = gates_apart(made[term.name], gates)
+                    total[..., term.gate, :] += term.sign * gradients[slot][0, 0, ..., place, :]
+    return made | {name: gradients[slot][0, 0] for slot, name in WHOLE.items() if name in shapes}
+
+
+def gates_apart(array: Array, gates: int) -> Array:
+    """[..., gates * hidden] as [..., gates, hidden]."""
+    return array.reshape(*array.shape[:-1], gates, array.shape[-1] // gates)

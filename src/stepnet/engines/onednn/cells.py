@@ -16,7 +16,8 @@ class Cell:
     function: its name in oneDNN's functions. number: that of the kind, `dnnl_alg_kind_t`. gates: their order
     in the weights, as stepnet's letters. biases: how many there are, per unit. slots: the memories in the
     order of oneDNN's functions. reset: of a GRU, before or after the recurrent product. lowest: the dtypes
-    beside float32, for inference. one_direction: whether it runs from left to right alone.
+    beside float32, for inference. one_direction: whether it runs from left to right alone. wrong_gradient:
+    whether its backward primitive is not the derivative of its forward primitive.
     """
 
     function: str
@@ -27,11 +28,17 @@ class Cell:
     lowest: Slots
     reset: str = ""
     one_direction: bool = False
+    wrong_gradient: bool = False
 
     @property
     def has_cell(self) -> bool:
         """Whether there is a memory c beside h."""
         return "src_iter_c" in self.slots
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether each step has a number that weighs the update gate."""
+        return "attention" in self.slots
 
     @property
     def dtypes(self) -> Slots:
@@ -59,8 +66,9 @@ CELLS = {
     "lstm": Cell("lstm", 0x2FFF, "ifgo", 4, LSTM_SLOTS, (*HALVES, "int8")),
     "gru": Cell("gru", 0x3FFF, "zrn", 3, PLAIN, (*HALVES, "int8"), "before"),
     "lbr_gru": Cell("lbr_gru", 0x4FFF, "zrn", 4, PLAIN, HALVES, "after"),
-    "augru": Cell("augru", 0x5FFF, "zrn", 3, ATTENDED, HALVES, "before", one_direction=True),
-    "lbr_augru": Cell("lbr_augru", 0x6FFF, "zrn", 4, ATTENDED, HALVES, "after", one_direction=True),
+    # Their backward primitives take the update gate as it is without attention.
+    "augru": Cell("augru", 0x5FFF, "zrn", 3, ATTENDED, HALVES, "before", True, True),
+    "lbr_augru": Cell("lbr_augru", 0x6FFF, "zrn", 4, ATTENDED, HALVES, "after", True, True),
 }
 TRAINED = ("float32", "bfloat16")
 """The dtypes in which there are gradients."""

@@ -129,6 +129,12 @@ class Recurrence:
             return f"direction is one of {', '.join(DIRECTIONS)}, not {self.direction}"
         return library.lacks(self.dtype)
 
+    def refuse_gradient(self, library: Library) -> str | None:
+        """The reason why the library has no gradient of it; None if it has."""
+        if self.row.wrong_gradient:
+            return f"oneDNN's backward pass of the cell {self.cell} is not the derivative of its forward pass"
+        return replace(self, training=True).refuse(library)
+
     def in_precision(self, precision: Precision | None) -> "Recurrence":
         """The same in the precision that a net asks for; in int8 without the scales of weights."""
         if precision is None:

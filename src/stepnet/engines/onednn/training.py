@@ -1,48 +1,44 @@
-"""Gradients of a recurrence: a forward pass that keeps what the backward pass needs, over ragged sequences.
+"""Gradients of a recurrence over ragged sequences: a forward pass that keeps what its backward pass reads.
 
-oneDNN gives c, and takes its gradient, at the last step of a primitive alone. So where c is wanted at the end
-of sequences of different lengths, those of one length are a batch of their own, and nothing is padded.
+    forward    x, h0, c0  ->  outputs, h, c, kept        backward    doutputs, dh, dc, kept  ->  dx, dh0, dW
+
+What is kept are bytes: the arguments of the primitive and oneDNN's workspace, one behind the other. They
+belong to whoever asked for them. So gradients can be made as often as they are wanted, by any thread, and
+nothing is held when they are dropped.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from threading import get_ident
 
 import numpy as np
 
 from stepnet.engines.base import Call
 from stepnet.engines.onednn.library import Library
+from stepnet.engines.onednn.objects import ALIGNMENT, aligned
 from stepnet.engines.onednn.padding import Padding, padding
 from stepnet.engines.onednn.primitives import Run
+from stepnet.engines.onednn.quiet import is_needed, quiet
 from stepnet.engines.onednn.recurrence import Recurrence
-from stepnet.engines.onednn.run import Ran, Start, ends, limit_threads
+from stepnet.engines.onednn.run import RUNS, Ran, Start, ends, run_of
 from stepnet.engines.onednn.weights import Weights
 from stepnet.engines.threads import threads
-from stepnet.errors import InputError
+from stepnet.values.once import computed_once
 
 Array = np.ndarray
+Arguments = dict[str, Array]
+"""Arrays by the names of a primitive's arguments."""
 
-FREE: dict[object, list["Pair"]] = {}
-"""Primitives whose gradients are done, by all that they depend on. Lists are shared without a lock."""
-MOST_FREE, MOST_KEYS = 4, 32
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A primitive and that of its gradient, which share their memories."""
-
-    forward: Run
-    backward: Run
-
-    @classmethod
-    def of(cls, library: Library, recurrence: Recurrence, steps: int, rows: int) -> "Pair":
-        """Both for so many steps and rows."""
-        forward = Run(library, recurrence, steps, rows)
-        return cls(forward, Run(library, recurrence, steps, rows, forward))
+READ_BACK = ("src_layer", "src_iter", "src_iter_c", "dst_layer", "dst_iter", "dst_iter_c", "workspace")
+"""What a backward pass reads of the forward pass, besides the weights."""
 
 
 @dataclass(frozen=True)
 class Gradients:
-    """The gradients of a recurrence: of x [total, inputs], h and c [rows, ...], and the weights by name."""
+    """The gradients of a recurrence.
+
+    x: [total, inputs]. h, c: of the memories before the first step, [rows, ...]. weights: by oneDNN's names.
+    """
 
     x: Array
     h: Array
@@ -50,203 +46,189 @@ class Gradients:
     weights: dict[str, Array]
 
 
-@dataclass(eq=False)
-class Tape:
-    """A forward pass whose gradient can be asked for, once.
+@dataclass(frozen=True)
+class Training:
+    """A recurrence with its weights, over the sequences of a call, run for gradients.
 
-    made: its results. rows: which of the caller's sequences it has.
+    x: [total, inputs]. initial: h and c before the first step; None for zeros.
     """
 
     library: Library
     recurrence: Recurrence
     weights: Weights
-    padding: Padding
-    total: int
-    made: Ran
-    pair: Pair | None
-    key: object
-    done: bool = field(default=False)
+    call: Call
+    x: Array
+    initial: Sequence[Array | None] = field(default=(None, None))
 
-    def backward(self, outputs: Array | None, h: Array | None, c: Array | None) -> Gradients:
+    @computed_once
+    def padding(self) -> Padding:
+        """Where the steps lie in the primitive's arrays."""
+        return padding(self.call, self.recurrence.direction == "right2left")
+
+    @computed_once
+    def primitive(self) -> "Primitives":
+        """What runs. It has one feature more where padding would not leave memories as they are."""
+        wanted, weights = replace(self.recurrence, training=True), self.weights
+        if not self.padding.even and is_needed(wanted):
+            wanted, weights = quiet(wanted, weights)
+        return Primitives(self.library, wanted, weights, self.padding.steps, self.padding.rows)
+
+    def forward(self) -> "Tape":
+        """The results, and what the gradients need."""
+        places, total = self.padding, self.call.total
+        start, has_cell = Start.of(self.recurrence, self.initial), self.recurrence.row.has_cell
+        if not places.steps:
+            c = start.array("src_iter_c", places.rows) if has_cell else None
+            outputs = np.zeros((total, self.recurrence.output), np.float32)
+            return Tape(self, Ran(outputs, start.array("src_iter", places.rows), c), aligned(0))
+        primitive = self.primitive
+        kept = primitive.block()
+        arguments = primitive.arguments(kept)
+        self.fill(arguments, start)
+        primitive.forward.run_on(arguments)
+        padded = flat(arguments["dst_layer"])
+        c = np.array(arguments["dst_iter_c"][0, 0]) if has_cell else None
+        return Tape(self, Ran(places.placed(padded, total), ends(padded, places, start), c), kept)
+
+    def fill(self, arguments: Arguments, start: Start) -> None:
+        """Writes what the forward primitive reads, into zeros."""
+        x, inputs = flat(arguments["src_layer"]), self.recurrence.inputs
+        x[:, inputs:] = 1
+        x[self.padding.target, inputs:] = 0
+        x[self.padding.target, :inputs] = self.padding.picked(self.x)
+        for slot, state in start.states.items():
+            arguments[slot][0, 0] = 0 if state is None else state
+
+    def backward(
+        self, kept: Array, outputs: Array | None, h: Array | None, c: Array | None = None
+    ) -> Gradients:
         """The gradients, for those of the outputs [total, output] and of the last h and c; None for zeros.
 
-        Raises `InputError` where they were asked for before.
+        kept: what `forward` kept, for the same arguments.
         """
-        if self.done:
-            raise InputError("the gradients of a forward pass are computed once; run it again")
-        self.done = True
-        recurrence, rows = self.recurrence, self.padding.rows
-        if self.pair is None:
-            return unchanged(recurrence, self.total, rows, h, c)
-        run = self.pair.backward
-        self.weights.bind(run)
-        padded = run.flat("diff_dst_layer")
+        recurrence, places = self.recurrence, self.padding
+        if not places.steps:
+            return self.handed_on(h, c)
+        primitive = self.primitive
+        run = primitive.backward
+        self.seed(run, outputs, h, c)
+        run.run_on(primitive.arguments(kept))
+        begin = [
+            np.array(run.view(f"diff_{slot}")[0, 0])
+            for slot in ("src_iter", "src_iter_c")[: 1 + recurrence.row.has_cell]
+        ]
+        if h is not None and places.empty is not None:  # c is handed on by padding
+            begin[0][places.empty] += h[places.empty]
+        weights = {name: np.array(run.view(f"diff_{name}")) for name in recurrence.weights}
+        weights["weights_layer"] = weights["weights_layer"][:, :, : recurrence.inputs]
+        x = run.flat("diff_src_layer")[:, : recurrence.inputs]
+        return Gradients(
+            places.placed(x, self.call.total), begin[0], begin[1] if len(begin) > 1 else None, weights
+        )
+
+    def seed(self, run: Run, outputs: Array | None, h: Array | None, c: Array | None) -> None:
+        """Writes the gradients of the results where a backward primitive reads them."""
+        padded, places = run.flat("diff_dst_layer"), self.padding
         padded[...] = 0
         if outputs is not None:
-            padded[self.padding.target] = self.padding.picked(outputs)
-        filled = self.padding.lengths > 0
+            padded[places.target] = places.picked(outputs)
+        filled = places.lengths > 0
         if h is not None:
-            padded[self.padding.last[filled]] += h[filled]
+            padded[places.last[filled]] += h[filled]
         run.view("diff_dst_iter")[...] = 0
-        if recurrence.row.has_cell:
+        if self.recurrence.row.has_cell:
             run.view("diff_dst_iter_c")[0, 0] = 0 if c is None else c
-        run.run()
-        begin = {
-            slot: np.array(run.view(f"diff_{slot}")[0, 0])
-            for slot in ("src_iter", "src_iter_c")
-            if slot in recurrence.slots
-        }
-        if h is not None:
-            begin["src_iter"][~filled] += h[~filled]
-        gradients = Gradients(
-            self.padding.placed(run.flat("diff_src_layer"), self.total),
-            begin["src_iter"],
-            begin.get("src_iter_c"),
-            {name: np.array(run.view(f"diff_{name}")) for name in recurrence.weights},
+
+    def handed_on(self, h: Array | None, c: Array | None) -> Gradients:
+        """The gradients where no sequence has a step."""
+        recurrence, call = self.recurrence, self.call
+
+        def state(slot: str, last: Array | None) -> Array:
+            zeros = np.zeros((call.rows, recurrence.shape(slot, 0, 0)[-1]), np.float32)
+            return zeros if last is None else zeros + last
+
+        return Gradients(
+            np.zeros((call.total, recurrence.inputs), np.float32),
+            state("src_iter", h),
+            state("src_iter_c", c) if recurrence.row.has_cell else None,
+            {name: np.zeros(recurrence.shape(name, 0, 0), np.float32) for name in recurrence.weights},
         )
-        give_back(self.key, self.pair)
-        self.pair = None
-        return gradients
-
-
-def unchanged(recurrence: Recurrence, total: int, rows: int, h: Array | None, c: Array | None) -> Gradients:
-    """The gradients where no sequence has a step: the memories pass through."""
-
-    def passed(gradient: Array | None, slot: str) -> Array:
-        zeros = np.zeros((rows, recurrence.shape(slot, 0, 0)[-1]), np.float32)
-        return zeros if gradient is None else zeros + gradient
-
-    weights = {name: np.zeros(recurrence.shape(name, 0, 0), np.float32) for name in recurrence.weights}
-    last = passed(c, "src_iter_c") if recurrence.row.has_cell else None
-    return Gradients(np.zeros((total, recurrence.inputs), np.float32), passed(h, "src_iter"), last, weights)
-
-
-def recorded(
-    library: Library,
-    recurrence: Recurrence,
-    weights: Weights,
-    call: Call,
-    x: Array,
-    initial: Sequence[Array | None],
-) -> "Tape | Tapes":
-    """A forward pass over the sequences of a call, for gradients. The arguments are those of `ran`."""
-    if recurrence.row.has_cell and len(np.unique(call.lengths)) > 1:
-        return Tapes.of(library, recurrence, weights, call, x, initial)
-    return taped(library, recurrence, weights, call, x, initial)
-
-
-def taped(
-    library: Library,
-    recurrence: Recurrence,
-    weights: Weights,
-    call: Call,
-    x: Array,
-    initial: Sequence[Array | None],
-) -> Tape:
-    """The same in one pass: of a recurrence with c over sequences of one length."""
-    whole = padding(call, recurrence.direction == "right2left")
-    library.check_process()
-    count = threads()
-    limit_threads(library, count)
-    wanted = replace(recurrence, training=True)
-    start = Start.of(wanted, initial)
-    key = (library.path, wanted, whole.steps, whole.rows, count)
-    if not whole.steps:
-        made = np.zeros((len(x), wanted.output), np.float32)
-        c = start.array("src_iter_c", whole.rows) if wanted.row.has_cell else None
-        return Tape(
-            library,
-            wanted,
-            weights,
-            whole,
-            len(x),
-            Ran(made, start.array("src_iter", whole.rows), c),
-            None,
-            key,
-        )
-    pair = taken(key) or Pair.of(library, wanted, whole.steps, whole.rows)
-    run = pair.forward
-    weights.bind(run)
-    start.fill(run)
-    run.flat("src_layer")[...] = 0
-    run.flat("src_layer")[whole.target] = whole.picked(x)
-    run.run()
-    padded = run.flat("dst_layer")
-    last = np.array(run.view("dst_iter_c")[0, 0]) if wanted.row.has_cell else None
-    made = Ran(whole.placed(padded, len(x)), ends(padded, whole, start), last)
-    return Tape(library, wanted, weights, whole, len(x), made, pair, key)
-
-
-def taken(key: object) -> Pair | None:
-    """A free pair, which is nobody else's then."""
-    try:
-        return FREE.get(key, []).pop()
-    except IndexError:
-        return None
-
-
-def give_back(key: object, pair: Pair) -> None:
-    """Keeps a pair for the next forward pass of the same kind; the oldest kinds go first."""
-    listed = FREE.setdefault(key, [])
-    if len(listed) < MOST_FREE:
-        listed.append(pair)
-    for old in tuple(FREE)[:-MOST_KEYS]:
-        FREE.pop(old, None)
 
 
 @dataclass(frozen=True)
-class Tapes:
-    """The forward passes of sequences of different lengths, one for each length.
+class Primitives:
+    """The primitives of both passes for so many steps and rows, for this thread, with their weights."""
 
-    rows: for each the sequences; places: where their steps lie.
-    """
+    library: Library
+    recurrence: Recurrence
+    weights: Weights
+    steps: int
+    rows: int
 
-    tapes: tuple[Tape, ...]
-    rows: tuple[Array, ...]
-    places: tuple[Array, ...]
+    @computed_once
+    def forward(self) -> Run:
+        """That of the forward pass."""
+        return run_of(self.library, self.recurrence, self.steps, self.rows, self.weights)
+
+    @property
+    def backward(self) -> Run:
+        """That of the backward pass."""
+        key = (self.library.path, self.recurrence, self.steps, self.rows, threads(), get_ident(), "backward")
+        run = RUNS.get(key, lambda: Run(*self.sizes, run_of(*self.sizes)))
+        self.weights.bind(run)
+        return run
+
+    @property
+    def sizes(self) -> tuple[Library, Recurrence, int, int]:
+        """What a primitive is made for."""
+        return self.library, self.recurrence, self.steps, self.rows
+
+    @computed_once
+    def layout(self) -> tuple[tuple[str, int, int], ...]:
+        """Where what is kept begins and ends among the bytes, each from a multiple of 64 on."""
+        made: list[tuple[str, int, int]] = []
+        end = 0
+        for slot in READ_BACK:
+            if slot in self.forward.memories:
+                size = self.forward.described.size(slot)
+                first, end = end, end + -(-size // ALIGNMENT) * ALIGNMENT
+                made.append((slot, first, end))
+        return tuple(made)
+
+    def block(self) -> Array:
+        """The bytes for what is kept, zeros."""
+        return aligned(self.layout[-1][2])
+
+    def arguments(self, kept: Array) -> Arguments:
+        """What is kept, as arrays. It is copied where it does not lie as primitives read it fastest."""
+        if kept.ctypes.data % ALIGNMENT:
+            copy = aligned(kept.size)
+            copy[...] = kept
+            kept = copy
+        made: Arguments = {}
+        for slot, first, last in self.layout:
+            made[slot] = kept[first:last]
+            if slot != "workspace":
+                dtype = np.dtype(self.recurrence.dtype_of(slot))
+                shape = self.recurrence.shape(slot, self.steps, self.rows)
+                count = int(np.prod(shape))
+                made[slot] = made[slot][: count * dtype.itemsize].view(dtype).reshape(shape)
+        return made
+
+
+def flat(padded: Array) -> Array:
+    """[steps, rows, features] as [steps * rows, features]."""
+    return padded.reshape(-1, padded.shape[-1])
+
+
+@dataclass(frozen=True)
+class Tape:
+    """A forward pass: its results, and what its gradients need."""
+
+    training: Training
     made: Ran
-    total: int
+    kept: Array
 
-    @classmethod
-    def of(
-        cls,
-        library: Library,
-        recurrence: Recurrence,
-        weights: Weights,
-        call: Call,
-        x: Array,
-        initial: Sequence[Array | None],
-    ) -> "Tapes":
-        """A forward pass for each length."""
-        outputs = np.zeros((call.total, recurrence.output), np.float32)
-        h = np.zeros((call.rows, recurrence.output), np.float32)
-        c = np.zeros((call.rows, recurrence.hidden), np.float32)
-        tapes: list[Tape] = []
-        places: list[Array] = []
-        rows = tuple(np.flatnonzero(call.lengths == length) for length in np.unique(call.lengths))
-        for chosen in rows:
-            part = replace(call, starts=call.starts[chosen], lengths=call.lengths[chosen])
-            begin = [None if state is None else state[chosen] for state in initial]
-            tape = taped(library, recurrence, weights, part, x, begin)
-            places.append(part.all_places)
-            at = places[-1]
-            outputs[at], h[chosen], c[chosen] = tape.made.outputs[at], tape.made.h, tape.made.c
-            tapes.append(tape)
-        return cls(tuple(tapes), rows, tuple(places), Ran(outputs, h, c), call.total)
-
-    def backward(self, outputs: Array | None, h: Array | None, c: Array | None) -> Gradients:
-        """The gradients; see `Tape.backward`."""
-        first = self.tapes[0].recurrence
-        x = np.zeros((self.total, first.inputs), np.float32)
-        dh, dc = np.zeros_like(self.made.h), np.zeros((len(self.made.h), first.hidden), np.float32)
-        weights: dict[str, Array] = {
-            name: np.zeros(first.shape(name, 0, 0), np.float32) for name in first.weights
-        }
-        for tape, chosen, places in zip(self.tapes, self.rows, self.places, strict=True):
-            last = (None if gradient is None else gradient[chosen] for gradient in (h, c))
-            made = tape.backward(outputs, *last)
-            x[places], dh[chosen] = made.x[places], made.h
-            if made.c is not None:
-                dc[chosen] = made.c
-            weights = {name: weights[name] + made.weights[name] for name in weights}
-        return Gradients(x, dh, dc, weights)
+    def backward(self, outputs: Array | None, h: Array | None, c: Array | None = None) -> Gradients:
+        """The gradients; see `Training.backward`."""
+        return self.training.backward(self.kept, outputs, h, c)

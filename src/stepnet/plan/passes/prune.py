@@ -29,12 +29,12 @@ def pruned(kept: Places, builder: Builder, net: Net, number: int, operands: list
     if node.operation != "recur":
         return None
     read = {net.nodes[user].attributes["of"] for user in net.users()[number]}
-    recur = node.recur
+    recur = replace(node.recur, body=prune(node.recur.body))
     places = recur.results_by_kind(range(len(node.types)))
     outputs = [place for place in places.outputs if place in read]
     memories = remembered(recur, outputs, [place in read for place in places.memories])
     if (len(outputs), len(memories)) == (len(places.outputs), len(places.memories)):
-        return None
+        return builder.copy(node, operands, body=recur.body)
     kept[number] = [*outputs, *(places.memories[place] for place in memories)]
     return without(recur, outputs, memories).add(
         builder, [operands[place] for place in left(recur, memories)]

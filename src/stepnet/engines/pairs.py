@@ -1,0 +1,74 @@
+"""Gradients of recurrences on engines that have code of their own for these.
+
+    engine=("onednn", "llvm")      gru                onednn      forward and backward
+                                   my own cell        llvm        onednn: no such cell
+                                   loss of y          llvm
+
+The gradient of a net is a net, which an engine like llvm compiles. An engine with fixed cells has two
+functions instead, and what goes from one to the other is its own affair. So a recurrence is run by one
+engine, forward and backward.
+"""
+
+from typing import NamedTuple
+
+from stepnet.engines import Order, order_of, pairs
+from stepnet.engines.base import Pair
+from stepnet.errors import RefusedError
+from stepnet.plan.plan import Plan
+
+NESTED = "its step has a recurrence inside that needs its memory"
+
+
+class PairChoice(NamedTuple):
+    """The engine of a recurrence's gradient by name, and its code; None where the gradient is a net.
+
+    refusals: why the engines before it refuse.
+    """
+
+    engine: str
+    pair: Pair | None
+    refusals: dict[str, str]
+
+
+def has_pairs(asked: Order) -> bool:
+    """Whether an engine that is asked for has gradients of its own."""
+    return not pairs().keys().isdisjoint(order_of(asked))
+
+
+def has_nets(asked: Order) -> bool:
+    """Whether an engine that is asked for runs gradients as nets."""
+    return not set(order_of(asked)) <= pairs().keys()
+
+
+def between(asked: Order) -> Order:
+    """The engines that run gradients as nets, of those asked for.
+
+    >>> between("onednn"), between(("onednn", "auto", "interpret")), between("auto")
+    (('llvm',), ('llvm', 'interpret'), 'auto')
+    """
+    names = order_of(asked)
+    if not has_pairs(asked):
+        return asked
+    return tuple(name for name in names if name not in pairs()) or (pairs()[names[0]].between,)
+
+
+def pair_choice(plan: Plan | None, asked: Order) -> PairChoice:
+    """The first engine that does not refuse the gradient of a recurrence.
+
+    plan: that of the recurrence; None of one with others inside. Raises `RefusedError` where all refuse.
+    """
+    refusals: dict[str, str] = {}
+    for name in order_of(asked):
+        if name not in pairs():
+            return PairChoice(name, None, refusals)
+        pair = NESTED if plan is None else pairs()[name].pair(plan)
+        if not isinstance(pair, str):
+            return PairChoice(name, pair, refusals)
+        refusals[name] = pair
+    raise refused(refusals)
+
+
+def refused(refusals: dict[str, str]) -> RefusedError:
+    """The error where no engine runs the gradient of a recurrence."""
+    lines = "".join(f"\n  {name}: {reason}" for name, reason in refusals.items())
+    return RefusedError(f"no engine runs the gradient of a recurrence; engine=(..., 'llvm') would{lines}")

@@ -1,0 +1,79 @@
+"""Weights in any layout as those of a recurrence of oneDNN's, and their gradients back in that layout."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepnet.engines.onednn.recurrence import Recurrence
+from stepnet.engines.onednn.weights import Weights
+from stepnet.errors import ConversionError
+from stepnet.layout import registry
+from stepnet.layout.convert import RangeError, convert
+
+Array = np.ndarray
+
+TARGETS = (
+    ("rnn", "", "onednn.rnn", "rnn"),
+    ("gru", "before", "onednn.gru", "gru"),
+    ("gru", "after", "onednn.lbr_gru", "lbr_gru"),
+    ("lstm", "", "onednn.lstm", "lstm"),
+    ("lstm", "", "onednn.lstm_peephole", "lstm"),
+    ("lstm", "", "onednn.lstm_projection", "lstm"),
+)
+"""Per cell, and reset of a GRU, the layouts that oneDNN's recurrences take, and their cells, the plainest
+first.
+
+An LSTM is converted to the first that it fits; if it fits none, the reason is the plainest one's.
+"""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The weights that a layer was made of: arrays in a layout, and what that leaves open."""
+
+    arrays: Mapping[str, Array]
+    layout: str
+    semantics: Mapping[str, Any]
+
+    def gradients(
+        self, recurrence: Recurrence, layout: str, gradients: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        """Gradients in oneDNN's own layout as those of the arrays. recurrence: what these were made into."""
+        semantics: dict[str, Any] = {"target": dict(self.semantics)}
+        if recurrence.cell == "rnn":
+            semantics["candidate_activation"] = recurrence.activation
+        made = convert(gradients, layout, self.layout, kind="gradient", semantics=semantics).arrays
+        return {name: made[name].reshape(array.shape) for name, array in self.arrays.items()}
+
+
+def converted(source: Source) -> tuple[tuple[Recurrence, Weights, str] | None, str | None]:
+    """The recurrence and its weights in oneDNN's own layout; None, and the reason, where there is none."""
+    record = registry.record(source.layout)
+    meaning, reason = record.settled(source.semantics), None
+    for cell, reset, target, kind in TARGETS:
+        if (cell, reset or meaning.reset) != (meaning.cell, meaning.reset):
+            continue
+        try:
+            conversion = convert(
+                source.arrays, source.layout, target, semantics=source.semantics, dtype="float32"
+            )
+        except RangeError:
+            raise
+        except ConversionError as error:
+            reason = reason or str(error)
+            continue
+        arrays = conversion.arrays
+        _, _, inputs, _, hidden = arrays["weights_layer"].shape
+        projected = arrays["weights_projection"].shape[3] if "weights_projection" in arrays else 0
+        recurrence = Recurrence(
+            kind,
+            inputs,
+            hidden,
+            projected,
+            conversion.report.target_semantics.candidate_activation if kind == "rnn" else "tanh",
+            "weights_peephole" in arrays,
+        )
+        return (recurrence, Weights.of(recurrence, arrays), target), None
+    return None, reason or f"oneDNN has no cell like that of {source.layout}"

@@ -1,0 +1,40 @@
+"""The way in which the gradient of a net is run: in halves, in pieces, or partly by engines that have it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from stepnet.engines import Order, order_of
+from stepnet.engines.pairs import has_nets, has_pairs, refused
+from stepnet.net.ir import Net
+from stepnet.rnn.checkpoint import checkpointed
+from stepnet.rnn.gradient_runs import GradientRun, Halved
+from stepnet.rnn.gradients import Programs
+from stepnet.rnn.paired import paired
+from stepnet.rnn.pieces import Checkpoint
+
+IN_PIECES = "checkpoint= runs pieces of the steps again, and its backward pass needs all steps at once"
+
+
+def gradient_run(
+    programs: Programs,
+    key: Any,
+    net: Net,
+    wanted: Sequence[int],
+    checkpoint: Checkpoint,
+    engine: Order = "auto",
+) -> GradientRun:
+    """What runs the gradient of a net, of the inputs at these places.
+
+    programs, key: where it is kept, and by what the net is known there. Raises `RefusedError` where no engine
+    that is asked for has the gradient.
+    """
+    key = key, tuple(wanted)
+    if checkpoint is not None:
+        if not has_nets(engine):
+            raise refused(dict.fromkeys(order_of(engine), IN_PIECES))
+        made = programs.get((*key, "in pieces"), lambda: checkpointed(net, wanted))
+        return replace(made, checkpoint=checkpoint)
+    if has_pairs(engine):
+        return programs.get((*key, engine), lambda: paired(net, wanted, engine))
+    return programs.get((*key, "halved"), lambda: Halved.of(net, wanted))
