@@ -2,6 +2,7 @@
 
     python bench/onednn_calls.py                  a table, in microseconds
     python bench/onednn_calls.py --threads 2      by default one, which other processes disturb least
+    python bench/onednn_calls.py --training       forward, backward and all gradients
     python bench/onednn_calls.py --json
 
 The ways take turns, round by round, and the fastest call of each is told: on a machine where other processes
@@ -12,6 +13,8 @@ run, the others wait for those.
     operator   `stepnet.onednn.fusion_gru(x, ...)`, which compares the weights too
     engine     the same recurrence as an `RNN`, engine="onednn"
     llvm       the same, engine="llvm": without padding
+
+With --training the ways are the layer's `vjp`, and `sn.vjp` of the `RNN` on both engines.
 
 `own` is the time of the layer less that of the primitive. Of ragged sequences it includes the copies into and
 out of the padded memory. All ways are checked to give the same.
@@ -35,6 +38,7 @@ from stepnet.net.tolerance import tolerance
 
 Array = np.ndarray
 WAYS = ("bare", "layer", "operator", "engine", "llvm")
+TRAINING = ("layer", "engine", "llvm")
 SECONDS = 0.003
 """How long one way runs at a time, at least."""
 
@@ -71,17 +75,38 @@ def weights_of(case: Case) -> tuple[Array, ...]:
     return tuple((random.normal(size=shape) / np.sqrt(case.hidden)).astype(np.float32) for shape in shapes)
 
 
-def ways_of(case: Case) -> dict[str, Callable[[], Any]]:
-    """The functions to time, by name; each gives its outputs."""
+def recurrences(case: Case) -> tuple[sn.Ragged, onednn.Layer, Any]:
+    """The sequences of a case, and its recurrence as a layer on oneDNN and as an `RNN`."""
     random = np.random.default_rng(1)
     x = sn.Ragged.from_list([random.normal(size=(n, case.hidden)).astype(np.float32) for n in case.lengths])
-    weights = weights_of(case)
-    is_gru = case.cell == "gru"
+    weights, is_gru = weights_of(case), case.cell == "gru"
     layer = (onednn.gru_layer if is_gru else onednn.lstm_layer)(*weights)
     names = ("WeightX", "WeightH", "Bias") if is_gru else ("fc/Weight", "Weight", "Bias")
     layout = "paddle.fusion_gru" if is_gru else "paddle.dynamic_lstm_no_peepholes"
     semantics = {"update": "write"} if is_gru else {}
-    rnn: Any = sn.layout.layers(dict(zip(names, weights, strict=True)), layout, semantics=semantics)
+    rnn = sn.layout.layers(dict(zip(names, weights, strict=True)), layout, semantics=semantics)
+    return x, layer, rnn
+
+
+def training_ways_of(case: Case) -> dict[str, Callable[[], Any]]:
+    """The functions to time, by name; each makes all gradients, and gives that of the inputs."""
+    x, layer, rnn = recurrences(case)
+    run = sn.vjp(rnn)
+
+    def of_layer() -> Any:
+        outputs, final, pullback = layer.vjp(x)
+        return pullback(outputs, final)["x"]
+
+    def of_rnn(engine: str) -> Any:
+        (outputs, final), backward = run(x, engine=engine)
+        return backward(outputs, final).inputs
+
+    return {"layer": of_layer, "engine": lambda: of_rnn("onednn"), "llvm": lambda: of_rnn("llvm")}
+
+
+def ways_of(case: Case) -> dict[str, Callable[[], Any]]:
+    """The functions to time, by name; each gives its outputs."""
+    (x, layer, rnn), weights, is_gru = recurrences(case), weights_of(case), case.cell == "gru"
     assert layer.recurrence is not None
     first, last = layer(x, cell="none"), max(case.lengths)
     run = run_of(layer.library, layer.recurrence, last, len(x), layer.weights)
@@ -112,14 +137,15 @@ def ways_of(case: Case) -> dict[str, Callable[[], Any]]:
     }
 
 
-def timed(case: Case, rounds: int) -> dict[str, float]:
+def timed(case: Case, rounds: int, training: bool) -> dict[str, float]:
     """The microseconds of each way, and of the layer's own part."""
-    ways = ways_of(case)
+    ways = training_ways_of(case) if training else ways_of(case)
     results = {name: way().values for name, way in ways.items()}
     most = tolerance("float32", max(case.lengths), 2 * case.hidden)
     for name, values in results.items():
-        if not np.abs(values - results["llvm"]).max() <= most:
-            raise SystemExit(f"{case.title}: {name} gives other outputs than llvm")
+        away = np.abs(values - results["llvm"]).max() / max(1, np.abs(results["llvm"]).max())
+        if not away <= most:
+            raise SystemExit(f"{case.title}: {name} gives other results than llvm")
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
@@ -128,28 +154,30 @@ def timed(case: Case, rounds: int) -> dict[str, float]:
                 way()
                 times[name].append((perf_counter() - start) * 1e6)
     low = {name: min(values) for name, values in times.items()}
-    return low | {"own": low["layer"] - low["bare"]}
+    return low if training else low | {"own": low["layer"] - low["bare"]}
 
 
 def main(
     threads: Annotated[int, typer.Option(min=1, help="of oneDNN and of stepnet")] = 1,
     rounds: Annotated[int, typer.Option(min=1)] = 100,
+    training: Annotated[bool, typer.Option(help="forward, backward and all gradients")] = False,
     quick: Annotated[bool, typer.Option(help="tiny cases")] = False,
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
     """Times each case, and prints a table."""
     sn.set_threads(threads)
-    found = {case.title: timed(case, rounds) for case in (QUICK if quick else CASES)}
+    found = {case.title: timed(case, rounds, training) for case in (QUICK if quick else CASES)}
     used = str(onednn.gru_layer(*weights_of(QUICK[0])).library).partition(";")[0] + ")"
     if as_json:
         print(json.dumps({"library": used, "threads": threads, "cases": found}))
         return
     table = Table(title=f"{used}, threads: {threads}; microseconds, {rounds} rounds")
-    for name in ("case", *WAYS, "own", "layer / bare"):
+    names, over, under = (TRAINING, "engine", "llvm") if training else ((*WAYS, "own"), "layer", "bare")
+    for name in ("case", *names, f"{over} / {under}"):
         table.add_column(name, justify="left" if name == "case" else "right", no_wrap=True)
     for title, row in found.items():
-        numbers = [f"{row[name]:.1f}" for name in (*WAYS, "own")]
-        table.add_row(title, *numbers, f"{row['layer'] / row['bare']:.2f}")
+        numbers = [f"{row[name]:.1f}" for name in names]
+        table.add_row(title, *numbers, f"{row[over] / row[under]:.2f}")
     Console(width=120).print(table)
 
 

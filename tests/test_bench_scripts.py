@@ -556,3 +556,8 @@ def test_calls_on_onednn_are_timed():
     for row in told["cases"].values():
         assert row["own"] == row["layer"] - row["bare"]
         assert min(row[name] for name in onednn_calls.WAYS) > 0
+    told = json.loads(ran(onednn_calls, "--training", "--quick", "--rounds", "1", "--json"))
+    sn.set_threads(None)
+    for row in told["cases"].values():
+        assert row.keys() == {*onednn_calls.TRAINING}
+        assert min(row.values()) > 0

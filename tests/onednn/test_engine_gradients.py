@@ -10,7 +10,7 @@ from test_onednn_engine import HIDDEN, INPUTS, begin, hand_written, sequences
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet import cells
+from stepnet import cells, onednn
 from stepnet.engines import Call
 from stepnet.engines.onednn import engine as module
 from stepnet.engines.onednn.library import MISSING, Library
@@ -197,6 +197,32 @@ def test_spellings_of_a_gru(spelling: str, reverse: bool):
     )
 
 
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_spellings_beside_differences(spelling: str):
+    """Slopes along random directions of each parameter, beside central differences of values in float64."""
+    step, transposed = SPELLINGS[spelling]
+    params, x = params_of(transposed), sequences(2, 5, 0, 5)
+    (outputs, final), backward = sn.vjp(sn.RNN(step, params, memory=HIDDEN))(x, engine="onednn")
+    cotangents = drawn_like(outputs, 1), drawn_like(final, 2)
+    made = backward(*cotangents).params
+
+    exact = sn.RNN(step, wide(params), memory=HIDDEN)
+
+    def value(changed: dict[str, Array]) -> float:
+        y, last = exact.with_params(changed)(wide(x), engine="interpret")
+        return float((y.values * cotangents[0].values).sum() + (last * cotangents[1]).sum())
+
+    for place, (name, array) in enumerate(params.items()):
+        direction = np.random.default_rng(place).normal(size=array.shape)
+        direction = direction / np.abs(direction).sum()
+        ends = [value(wide(params) | {name: array + sign * 1e-4 * direction}) for sign in (1, -1)]
+        right = (ends[0] - ends[1]) / 2e-4
+        scale = max(1, float(np.abs(made[name]).max()))
+        assert abs(float((made[name] * direction).sum()) - right) <= scale * tolerance("float32", 24, 40), (
+            name
+        )
+
+
 def test_gates_joined():
     random = np.random.default_rng(0)
     params = {name: random.normal(size=(HIDDEN + INPUTS, HIDDEN)).astype("f4") / 3 for name in "ZRN"}
@@ -378,6 +404,7 @@ def test_a_loss(engine: Any, last_only: bool):
     kinds = ("params", "inputs", "initial")
     train = sn.value_and_grad(chosen, make(as_is))
     value, made = train(x, aimed(targets), wrt=kinds, last_only=last_only, engine=engine)
+    assert onednn.counters()["primitives"].misses >= 2, "a forward and a backward primitive"
     right = sn.value_and_grad(chosen, make(wide))
     wanted_value, wanted = right(
         wide(x), aimed(targets.astype("f8")), wrt=kinds, last_only=last_only, engine="interpret"
@@ -508,9 +535,10 @@ def test_bfloat16(dnnl: Library, name: str):
     gradients = run.backward(arrays, [outputs.values, *lasts], saved, call, "onednn")
     exact = right(outputs, final)
     wanted = [outputs.values, *lasts, exact.inputs.values, *arrays_of(exact.initial), *exact.params.values()]
-    for ours, theirs in zip([*made[: 1 + len(lasts)], *gradients], wanted, strict=True):
-        away = np.abs(ours - theirs).max() / max(1, np.abs(theirs).max())
-        assert 0 < away <= tolerance("bfloat16", 24, 8, roundings=1)
+    pairs = zip([*made[: 1 + len(lasts)], *gradients], wanted, strict=True)
+    away = [float(np.abs(ours - right).max()) / max(1, float(np.abs(right).max())) for ours, right in pairs]
+    assert max(away) <= tolerance("bfloat16", 24, 8, roundings=1)
+    assert max(away) > tolerance("float32", 24, 8)
 
 
 def test_int8_is_refused():
