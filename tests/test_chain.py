@@ -106,13 +106,13 @@ def a_sum_of_values(b: Builder, x: int, P: int, W: int, c: int) -> list[int]:
 
 def in_two_dtypes(b: Builder, x: int, P: int, W: int, c: int) -> list[int]:
     narrow = [b.add("cast", number, dtype="float32") for number in (x, P)]
-    return [b.add("matmul", b.add("cast", b.add("matmul", *narrow), dtype="float64"), W)]
+    return [b.add("matmul", b.add("matmul", *narrow), W)]
 
 
 def of_a_total(b: Builder, x: int, P: int, W: int, c: int) -> list[int]:
     between = b.add("matmul", x, P)
-    total = b.add("contract", b.add("tanh", b.add("matmul", x, P)), b.add("tanh", b.add("matmul", x, P)))
-    return [b.add("matmul", between, total)]
+    other = b.add("tanh", b.add("matmul", b.add("tanh", x), P))
+    return [b.add("matmul", between, b.add("contract", other, other))]
 
 
 REFUSES: dict[str, tuple[Make, dict[str, int]]] = {

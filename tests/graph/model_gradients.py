@@ -8,7 +8,7 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.ragged.offsets import offsets_of
-from stepnet.values.structure import transform
+from stepnet.values.structure import named_leaves, transform
 
 Array = np.ndarray
 LENGTHS = (3, 0, 1, 5)
@@ -48,12 +48,14 @@ def assert_model(
     right = backward(cotangents_of(outputs))
     assert right.initial is None
     parts = {"params": graph.params, "inputs": x, "statics": statics}
+    slopes = {name: getattr(right, name) for name in parts}
+    assert_alike(slopes, parts)
 
     def at(moved: Any) -> Any:
         other = graph.with_params(moved["params"])
         return (other(moved["inputs"], statics=moved["statics"], engine="interpret", **options),)
 
-    assert_differences(at, parts, {name: getattr(right, name) for name in parts}, 0)
+    assert_differences(at, parts, slopes, 0)
     for dtype in narrow:
         given = {name: cast(part, dtype) for name, part in parts.items()}
         narrowed = sn.vjp(sn.Graph(model, given["params"]))
@@ -65,6 +67,16 @@ def assert_model(
             for one, wide in zip(plain(getattr(found, name)), plain(getattr(right, name)), strict=True):
                 assert one.dtype == dtype
                 assert_close(one, wide, LENGTH, WIDTH)
+
+
+def assert_alike(slopes: Any, parts: Any) -> None:
+    """Asserts that gradients have the form of what they are of: arrays, and Raggeds of the same lengths."""
+    forms = dict(named_leaves(parts))
+    for name, slope in named_leaves(slopes):
+        assert type(slope) is type(forms[name])
+        if isinstance(slope, sn.Ragged):
+            for one, other in zip(slope.offsets, forms[name].offsets, strict=True):
+                np.testing.assert_array_equal(one, other)
 
 
 def step(x: Any, h: Any, params: Any) -> Any:

@@ -82,6 +82,11 @@ def begins_with_a_static(x: Any, params: Any, statics: Any) -> Any:
     return own(params)(x, initial=statics)[0]
 
 
+def begins_with_the_first_static(x: Any, params: Any, statics: Any) -> Any:
+    h, _ = own(params)(x * sn.expand(statics["scale"], x), initial=statics["begin"])
+    return sn.reduce(h, "max")
+
+
 def begins_with_a_parameter(x: Any, params: Any) -> Any:
     return own(params["own"])(x, initial=params["begin"])[0]
 
@@ -117,6 +122,12 @@ KINDS: dict[str, tuple[Any, ...]] = {
     ),
     "statics": (with_statics, {"own": OWN, "P": numbers(3, 2)}, frames(3), STATICS),
     "a static as memory": (begins_with_a_static, OWN, frames(3), numbers(4, 3)),
+    "a static as memory ahead of another": (
+        begins_with_the_first_static,
+        OWN,
+        frames(3),
+        {"begin": numbers(4, 3, seed=1), "scale": numbers(4, 3)},
+    ),
     "a parameter as memory": (begins_with_a_parameter, {"own": OWN, "begin": numbers(3)}, frames(3)),
     "encoder and decoder": (
         encoder_and_decoder,
