@@ -32,15 +32,15 @@ from stepnet.graph.operators.call import Call
 from stepnet.graph.operators.inputs import ArrayModel
 from stepnet.graph.operators.placed import AxesError, Placed, Unusable, constant
 from stepnet.graph.operators.recurrent import RECURRENT
-from stepnet.graph.operators.rowwise import OPERATIONS
-from stepnet.graph.operators.shaping import SHAPING, repeated_at
+from stepnet.graph.operators.selecting import repeated_at
 from stepnet.graph.operators.sizes import STEPS
+from stepnet.graph.operators.table import OPERATORS
 from stepnet.onnx.scans import loop, scan
 from stepnet.trace.traced import Traced
 
 Array = np.ndarray
 Values = dict[Key, Placed]
-RULES: Mapping[str, Any] = {**OPERATIONS, **SHAPING, **RECURRENT, "Scan": scan, "Loop": loop}
+RULES: Mapping[str, Any] = {**OPERATORS, **RECURRENT, "Scan": scan, "Loop": loop}
 """The rule of every operator of ONNX that models may have."""
 
 TAKING_LENGTHS = {*RECURRENT, "Cast"}

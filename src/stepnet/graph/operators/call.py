@@ -1,5 +1,6 @@
 """A node of an ONNX model with its operands, as the rules of operators take it."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,3 +67,9 @@ class Call:
         """One number, likewise."""
         numbers = self.numbers(place, name, None)
         return numbers[0] if numbers else default
+
+
+Rule = Callable[[Call], Placed]
+"""The rule of an operator: its result for a node."""
+Rules = Callable[[Call], Placed | Sequence[Placed]]
+"""The rule of an operator that may have several results."""

@@ -214,3 +214,8 @@ def padded(value: Traced, rank: int) -> Any:
     features = value.type.shape
     ones = (1,) * (rank - len(features))
     return reshaped(value, (*ones, *features)) if ones else value
+
+
+def as_dtype(value: Any, dtype: np.dtype[Any]) -> Any:
+    """A value with the dtype that ONNX gives it: that of an operand, where NumPy's is wider."""
+    return value if np.dtype(value.dtype) == dtype else value.astype(dtype)

@@ -1,0 +1,139 @@
+"""ONNX's operators over features, or over the steps of each sequence: sums, softmax, normalisations.
+
+What is done over steps is a reduction of `sn.reduce`, as steps are no axis of the arrays here.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from stepnet.errors import ModelError
+from stepnet.graph.operators.call import Call, Rule
+from stepnet.graph.operators.placed import AxesError, Placed, applied, as_dtype, constant, reshaped
+from stepnet.graph.operators.sizes import FEATURE, SEQUENCES, STEPS, TOKENS
+from stepnet.rnn.nested import reduce as over_steps
+from stepnet.rnn.nested import softmax_over_steps
+from stepnet.trace import functions
+
+
+def softmax(call: Call) -> Placed:
+    """Softmax: over a feature, or over the steps of each sequence."""
+    axis = softmax_axis(call)
+    if call.x.axes[axis] == STEPS:
+        check_no_padding(call)
+        return call.x.with_value(softmax_over_steps(call.x.value))
+    place = call.x.feature(axis)
+    return call.x.with_value(functions.softmax(call.x.value, axis=place))
+
+
+def softmax_axis(call: Call) -> int:
+    """The axis of a softmax. Before opset 13 it was over this axis and all behind it."""
+    axis = call.x.axis(int(call.attributes.get("axis", -1 if call.opset >= 13 else 1)))
+    if call.opset < 13 and axis != len(call.x.axes) - 1:
+        raise ModelError(f"a softmax of opset {call.opset} over several axes is not supported")
+    return axis
+
+
+def log_softmax(call: Call) -> Placed:
+    """LogSoftmax over a feature."""
+    axis = softmax_axis(call)
+    place, x = call.x.feature(axis), call.x.value
+    shifted = x - np.max(x, axis=place, keepdims=True)
+    return call.x.with_value(shifted - np.log(np.sum(np.exp(shifted), axis=place, keepdims=True)))
+
+
+REDUCTIONS: dict[str, tuple[str, Callable[..., Any]]] = {
+    "ReduceSum": ("sum", np.sum),
+    "ReduceMean": ("mean", np.mean),
+    "ReduceMax": ("max", np.max),
+    "ReduceMin": ("min", np.min),
+}
+
+
+def reduction(call: Call) -> Placed:
+    """A reduction over features, or over the steps of each sequence."""
+    x, (how, function) = call.x, REDUCTIONS[call.op]
+    stated = call.whole(1, "axes")
+    if stated is None and call.attributes.get("noop_with_empty_axes"):
+        return x
+    axes = sorted(x.axis(axis) for axis in (range(len(x.axes)) if stated is None else stated))
+    kept = bool(call.attributes.get("keepdims", 1))
+    if {SEQUENCES, TOKENS} & {x.axes[axis] for axis in axes}:
+        raise ModelError("it is over all sequences: each sequence is run by itself")
+    value, places = x.value, tuple(x.feature(axis) for axis in axes if x.axes[axis] == FEATURE)
+    if places:
+        value = function(value, axis=places, keepdims=kept)
+    gone = FEATURE if kept else ""
+    letters = [gone if axis in axes else letter for axis, letter in enumerate(x.axes)]
+    if STEPS in [x.axes[axis] for axis in axes]:
+        check_no_padding(call)
+        value = -over_steps(-value, "max") if how == "min" else over_steps(value, how)
+        if kept:
+            value = with_one(value, "".join(letters), x.axes.index(STEPS))
+    return x.with_value(as_dtype(value, np.dtype(x.value.dtype)), "".join(letters))
+
+
+def with_one(value: Any, axes: str, axis: int) -> Any:
+    """A value with a feature of size one at an axis, which is among its axes already."""
+    place, features = axes[:axis].count(FEATURE), list(value.type.shape)
+    return reshaped(value, (*features[:place], 1, *features[place:]))
+
+
+def check_no_padding(call: Call) -> None:
+    """Raises `ModelError` for an operator over steps where padding would be among them."""
+    if call.padded:
+        raise ModelError(
+            "it is over all steps, padding included, in a model whose recurrences have sequence_lens: "
+            "stepnet has no padding to count"
+        )
+
+
+def argmax(call: Call) -> Placed:
+    """ArgMax over a feature."""
+    if call.attributes.get("select_last_index"):
+        raise ModelError("of equal numbers it takes the last, which is not supported")
+    x, axis = call.x, call.x.axis(int(call.attributes.get("axis", 0)))
+    made, place = np.argmax(x.value, axis=x.feature(axis)), axis
+    if not call.attributes.get("keepdims", 1):
+        return x.with_value(made, x.axes[:place] + x.axes[place + 1 :])
+    features = [1 if at - len(x.features) == x.feature(axis) else size for at, size in enumerate(x.features)]
+    return x.with_value(reshaped(made, features))
+
+
+def layer_normalization(call: Call) -> Placed:
+    """LayerNormalization over the last features."""
+    x, axis = call.x, call.x.axis(int(call.attributes.get("axis", -1)))
+    places = tuple(range(x.feature(axis), 0))
+    if STEPS in x.axes[axis:] or SEQUENCES in x.axes[axis:]:
+        raise AxesError("it normalises more than features")
+    centred = x.value - np.mean(x.value, axis=places, keepdims=True)
+    variance = np.mean(centred * centred, axis=places, keepdims=True)
+    made = x.with_value(centred / np.sqrt(variance + float(call.attributes.get("epsilon", 1e-5))))
+    made = applied(np.multiply, made, call.operand(1))
+    shift = call.optional(2)
+    return made if shift is None else applied(np.add, made, shift)
+
+
+def batch_normalization(call: Call) -> Placed:
+    """BatchNormalization as it is when a model runs: a scale and a shift of each channel."""
+    if call.attributes.get("training_mode"):
+        raise ModelError("it trains: its mean and variance are those of the batch")
+    scale, shift, mean, variance = (call.operand(place).array for place in range(1, 5))
+    factor = scale / np.sqrt(variance + np.asarray(call.attributes.get("epsilon", 1e-5), variance.dtype))
+    x = call.x
+    x.feature(1)
+    ones = (1,) * (len(x.axes) - 2)
+    scaled = applied(np.multiply, x, constant(factor.reshape(-1, *ones)))
+    return applied(np.add, scaled, constant((shift - mean * factor).reshape(-1, *ones)))
+
+
+OVER_AXES: dict[str, Rule] = {
+    "ArgMax": argmax,
+    "BatchNormalization": batch_normalization,
+    "LayerNormalization": layer_normalization,
+    "LogSoftmax": log_softmax,
+    "Softmax": softmax,
+    **dict.fromkeys(REDUCTIONS, reduction),
+}
+"""The rule of each operator."""
