@@ -60,7 +60,8 @@ class Prepared(base.BackendRep):
         made = graph(x, statics or None, lengths, self.engine)
         outputs = [made] if len(model.outputs) == 1 else [made[name] for name in model.outputs]
         return tuple(
-            as_in_onnx(output, model.ends[name]) for output, name in zip(outputs, model.outputs, strict=True)
+            as_in_onnx(output, model.ends[name].axes)
+            for output, name in zip(outputs, model.outputs, strict=True)
         )
 
 

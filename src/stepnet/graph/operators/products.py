@@ -7,6 +7,7 @@ import numpy as np
 
 from stepnet.errors import ModelError
 from stepnet.graph.operators.call import Call, Rule
+from stepnet.graph.operators.padding import behind, check_idle, is_all
 from stepnet.graph.operators.placed import (
     Placed,
     applied,
@@ -23,12 +24,21 @@ from stepnet.rnn.nested import reduce as over_steps
 
 def matmul(call: Call) -> Placed:
     """MatMul."""
-    return product(call.operand(0), call.operand(1))
+    a, b = call.operand(0), call.operand(1)
+    if len(a.axes) > 1 and len(b.axes) > 1 and (a.axes[-1], b.axes[-2]) == (STEPS, STEPS):
+        check_masked(call, a, b)
+    return product(a, b)
+
+
+def check_masked(call: Call, a: Placed, b: Placed) -> None:
+    """Raises `ModelError` for a sum of products over steps, unless one factor is known to be 0 in padding."""
+    if call.padded and not any(is_all(behind(value), 0) for value in (a, b)):
+        check_idle(call, a, "sum")
 
 
 def product(a: Placed, b: Placed) -> Placed:
     """The product of two values over the last axis of the first, and the last but one of the second."""
-    if a.is_constant and b.is_constant:
+    if a.is_constant and b.is_constant and not (a.axes + b.axes).strip(FEATURE):
         check_room([*a.array.shape[:-1], *b.array.shape[:-2], *b.array.shape[-1:]])
         return constant(a.array @ b.array)
     if b.is_constant and len(b.axes) == 2:

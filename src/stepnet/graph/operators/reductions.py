@@ -4,25 +4,41 @@ What is done over steps is a reduction of `sn.reduce`, as steps are no axis of t
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from stepnet.errors import ModelError
 from stepnet.graph.operators.call import Call, Rule
-from stepnet.graph.operators.placed import AxesError, Placed, applied, as_dtype, constant, reshaped
+from stepnet.graph.operators.facts import Behind
+from stepnet.graph.operators.padding import behind, check_idle
+from stepnet.graph.operators.placed import (
+    AxesError,
+    Placed,
+    applied,
+    as_dtype,
+    constant,
+    repeated_at,
+    reshaped,
+)
 from stepnet.graph.operators.sizes import FEATURE, SEQUENCES, STEPS, TOKENS
+from stepnet.rnn.counting import length_of
 from stepnet.rnn.nested import reduce as over_steps
 from stepnet.rnn.nested import softmax_over_steps
 from stepnet.trace import functions
+from stepnet.trace.traced import Traced
+
+Array = np.ndarray
 
 
 def softmax(call: Call) -> Placed:
     """Softmax: over a feature, or over the steps of each sequence."""
     axis = softmax_axis(call)
     if call.x.axes[axis] == STEPS:
-        check_no_padding(call)
-        return call.x.with_value(softmax_over_steps(call.x.value))
+        check_idle(call, call.x, "max")
+        made = call.x.with_value(softmax_over_steps(call.x.value))
+        return replace(made, fact=Behind(np.zeros((), made.value.dtype))) if call.padded else made
     place = call.x.feature(axis)
     return call.x.with_value(functions.softmax(call.x.value, axis=place))
 
@@ -41,6 +57,21 @@ def log_softmax(call: Call) -> Placed:
     place, x = call.x.feature(axis), call.x.value
     shifted = x - np.max(x, axis=place, keepdims=True)
     return call.x.with_value(shifted - np.log(np.sum(np.exp(shifted), axis=place, keepdims=True)))
+
+
+def reduced_over_steps(call: Call, value: Any, how: str) -> Any:
+    """A reduction over the steps of each sequence."""
+    if not isinstance(value, Traced):
+        if call.like is None:
+            raise ModelError("it is over the steps of a constant")
+        value = repeated_at(value, call.like)
+    return -over_steps(-value, "max") if how == "min" else over_steps(value, how)
+
+
+def with_others(call: Call, value: Traced, others: Array) -> Any:
+    """A value of each sequence, and another one for sequences without steps."""
+    has_steps = reshaped(length_of(call.like) > 0, (1,) * len(value.type.shape))
+    return np.where(has_steps, value, others)
 
 
 REDUCTIONS: dict[str, tuple[str, Callable[..., Any]]] = {
@@ -67,8 +98,11 @@ def reduction(call: Call) -> Placed:
     gone = FEATURE if kept else ""
     letters = [gone if axis in axes else letter for axis, letter in enumerate(x.axes)]
     if STEPS in [x.axes[axis] for axis in axes]:
-        check_no_padding(call)
-        value = -over_steps(-value, "max") if how == "min" else over_steps(value, how)
+        check_idle(call, x, how)
+        value = reduced_over_steps(call, value, how)
+        if how != "sum" and (others := behind(x)) is not None and call.padded:
+            others = function(others, axis=places, keepdims=kept) if places else others
+            value = with_others(call, value, others)
         if kept:
             value = with_one(value, "".join(letters), x.axes.index(STEPS))
     return x.with_value(as_dtype(value, np.dtype(x.value.dtype)), "".join(letters))
@@ -78,15 +112,6 @@ def with_one(value: Any, axes: str, axis: int) -> Any:
     """A value with a feature of size one at an axis, which is among its axes already."""
     place, features = axes[:axis].count(FEATURE), list(value.type.shape)
     return reshaped(value, (*features[:place], 1, *features[place:]))
-
-
-def check_no_padding(call: Call) -> None:
-    """Raises `ModelError` for an operator over steps where padding would be among them."""
-    if call.padded:
-        raise ModelError(
-            "it is over all steps, padding included, in a model whose recurrences have sequence_lens: "
-            "stepnet has no padding to count"
-        )
 
 
 def argmax(call: Call) -> Placed:

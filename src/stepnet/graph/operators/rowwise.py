@@ -12,7 +12,16 @@ import numpy as np
 from stepnet.errors import ModelError
 from stepnet.graph.operators.activations import elu, hard_sigmoid, hard_swish, leaky_relu, reciprocal, selu
 from stepnet.graph.operators.call import Call, Rule
-from stepnet.graph.operators.placed import Placed, Unusable, applied, as_dtype, constant
+from stepnet.graph.operators.placed import (
+    Placed,
+    Unusable,
+    applied,
+    as_dtype,
+    constant,
+    features_of,
+    joint_axes,
+    without_ones,
+)
 from stepnet.graph.operators.sizes import is_equal
 from stepnet.trace import functions
 from stepnet.trace.traced import Traced
@@ -132,8 +141,16 @@ def gelu(call: Call) -> Placed:
 
 
 def where(call: Call) -> Placed:
-    """Where."""
-    return applied(np.where, *call.present)
+    """Where. A condition that is known, as a mask at the steps of a sequence, chooses one value whole."""
+    condition, *values = call.operand(0), call.operand(1), call.operand(2)
+    if condition.is_constant and np.size(condition.value):
+        true = bool(np.all(condition.value))
+        value = values[0] if true else values[1]
+        axes = joint_axes([condition, *values])
+        features = np.broadcast_shapes(*(features_of(without_ones(v, axes)) for v in call.present))
+        if (true or not np.any(condition.value)) and (value.axes, value.features) == (axes, features):
+            return value.with_value(value.value)
+    return applied(np.where, condition, *values)
 
 
 def dropout(call: Call) -> Placed:

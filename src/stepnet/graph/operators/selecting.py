@@ -11,19 +11,21 @@ import numpy as np
 
 from stepnet.errors import ModelError
 from stepnet.graph.operators.call import Call, Rules
+from stepnet.graph.operators.padding import check_no_padding
 from stepnet.graph.operators.placed import (
     AxesError,
     Placed,
     at_one_extent,
     check_room,
     constant,
+    repeated_at,
     without_ones,
     words,
 )
-from stepnet.graph.operators.reductions import check_no_padding, with_one
+from stepnet.graph.operators.reductions import with_one
 from stepnet.graph.operators.sizes import FEATURE, STEPS, Last, Size
 from stepnet.rnn.nested import reduce as over_steps
-from stepnet.trace.traced import Traced, apply
+from stepnet.trace.traced import Traced
 
 Array = np.ndarray
 HIGHEST = (2**31 - 1, 2**63 - 1)
@@ -55,12 +57,6 @@ def spread(value: Placed, like: Placed) -> Placed:
     if isinstance(inside, Traced):
         return like.with_value(at_one_extent([inside, deep])[0])
     return like.with_value(repeated_at(inside, deep))
-
-
-def repeated_at(array: Array, deep: Traced) -> Traced:
-    """An array at all places that a traced value has."""
-    literal = Traced(deep.builder, deep.builder.constant(np.asarray(array)))
-    return apply("expand", literal, extent=deep.type.extent)
 
 
 def split(call: Call) -> list[Placed]:

@@ -10,8 +10,10 @@ import numpy as np
 
 from stepnet.errors import ModelError
 from stepnet.graph.operators.call import Call, Rules
+from stepnet.graph.operators.facts import STEP
 from stepnet.graph.operators.placed import AxesError, Placed, check_room, constant, reshaped, words
-from stepnet.graph.operators.sizes import FEATURE, Size, product
+from stepnet.graph.operators.sizes import FEATURE, STEPS, Last, Size, product
+from stepnet.rnn.counting import index_of
 from stepnet.trace.traced import Traced
 
 Array = np.ndarray
@@ -204,9 +206,15 @@ def constant_of_shape(call: Call) -> Placed:
 
 
 def range_(call: Call) -> Placed:
-    """Range of known numbers."""
-    begin, end, step = (call.operand(place).array.item() for place in range(3))
-    if any(isinstance(number, Size) for number in (begin, end, step)):
+    """Range of known numbers, or of as many as there are steps."""
+    numbers = [call.operand(place) for place in range(3)]
+    begin, end, step = (number.array.item() for number in numbers)
+    if isinstance(end, Size) and (begin, step) == (0, 1) and end.times == 1 and call.like is not None:
+        if end.letters != STEPS:
+            raise AxesError("it counts sequences, of which there are not as many in each call")
+        value = index_of(call.like).astype(np.result_type(numbers[0].value, numbers[2].value))
+        return Placed(value, STEPS, fact=STEP if call.padded else None)
+    if isinstance(begin, Size | Last) or isinstance(end, Size | Last) or isinstance(step, Size | Last):
         raise ModelError("it counts sequences or steps, of which there are not as many in each call")
     check_room([int(abs((end - begin) / step))])
     return constant(np.arange(begin, end, step))
