@@ -29,6 +29,7 @@ from stepnet.files.onnx.graph import (
 from stepnet.files.onnx.tensor import array_of, text
 from stepnet.files.store import Store
 from stepnet.graph.operators.call import MISFITS, Call
+from stepnet.graph.operators.counts import COMPUTING, with_counts
 from stepnet.graph.operators.facts import LENGTH
 from stepnet.graph.operators.inputs import ArrayModel, ModelInput
 from stepnet.graph.operators.padding import with_facts
@@ -142,6 +143,8 @@ class Run:
         for operand in operands if node.op != "Cast" else ():
             if operand is not None and isinstance(operand.value, Unusable):
                 raise ModelError(operand.value.reason)
+        if node.op in COMPUTING and self.like is not None and not self.model.has_lengths:
+            operands = with_counts(operands, self.like)
         attributes = {
             name: value_of(attribute, self.model.store)
             for name, attribute in node.attributes.items()

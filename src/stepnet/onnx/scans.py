@@ -15,12 +15,13 @@ from stepnet.graph.operators.call import Call
 from stepnet.graph.operators.facts import UNKNOWN, Kept
 from stepnet.graph.operators.padding import fact_of
 from stepnet.graph.operators.placed import AxesError, Placed, constant, words
-from stepnet.graph.operators.recurrent import padded_ends, rows_of
+from stepnet.graph.operators.recurrent import padded_ends
 from stepnet.graph.operators.sizes import SEQUENCES, STEPS, Size
 from stepnet.net.types import ROWS
 from stepnet.rnn.recurrence import RNN
 from stepnet.trace.step import Spec
-from stepnet.trace.traced import Traced
+from stepnet.trace.traced import Traced, apply
+from stepnet.values.dtypes import computed
 
 OLD = 9
 """The opset from which on a Scan has no axis of sequences of its own."""
@@ -224,7 +225,8 @@ def as_rows(first: Traced, state: Placed) -> Traced:
         return state.value
     if isinstance(state.value, Traced):
         raise AxesError("a state begins with a value of each step")
-    return rows_of(first, state.value, 0)
+    literal = Traced(first.builder, first.builder.constant(computed(state.value)))
+    return apply("expand", literal, extent=ROWS)
 
 
 # ---- loops -------------------------------------------------------------------------------------------------

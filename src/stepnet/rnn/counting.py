@@ -1,4 +1,4 @@
-"""Numbers of the steps of sequences, as values of a model."""
+"""Numbers of the steps of sequences, and sums up to each step, as values of a model."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ import numpy as np
 
 from stepnet.net.types import STEPS
 from stepnet.rnn.recurrence import RNN
+from stepnet.trace.step import Spec
 from stepnet.trace.traced import Traced, apply
 
 
@@ -22,3 +23,12 @@ def index_of(x: Traced) -> Any:
         return index, memory
 
     return RNN(step, memory=())(x)[0]
+
+
+def running_total(x: Traced, reverse: bool = False, exclusive: bool = False) -> Any:
+    """The sum of each step and all before it, or all behind it. exclusive: without the step's own number."""
+
+    def step(x: Any, total: Any, params: Any) -> tuple[Any, Any]:
+        return (total if exclusive else total + x), total + x
+
+    return RNN(step, memory=Spec(x.type.shape, x.type.dtype), reverse=reverse)(x)[0]

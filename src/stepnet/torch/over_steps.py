@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.rnn.counting import length_of
+from stepnet.rnn.counting import length_of, running_total
 from stepnet.rnn.nested import expand, reduce, softmax_over_steps
-from stepnet.rnn.recurrence import RNN
 from stepnet.torch.rules import as_bool
 from stepnet.trace.traced import refuse
 
@@ -81,10 +80,6 @@ def log_softmax(x: Any, **_: Any) -> Any:
     return away - expand(np.log(reduce(np.exp(away), "sum")), x)
 
 
-def running_total(x: Any, **_: Any) -> Any:
+def cumulated(x: Any, **_: Any) -> Any:
     """The sum of each step and all before it."""
-
-    def step(x: Any, h: Any, params: Any) -> tuple[Any, Any]:
-        return h + x, h + x
-
-    return RNN(step, memory=x.type.shape)(x)[0]
+    return running_total(x)

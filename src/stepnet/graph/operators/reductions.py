@@ -23,7 +23,7 @@ from stepnet.graph.operators.placed import (
     reshaped,
 )
 from stepnet.graph.operators.sizes import FEATURE, SEQUENCES, STEPS, TOKENS
-from stepnet.rnn.counting import length_of
+from stepnet.rnn.counting import length_of, running_total
 from stepnet.rnn.nested import reduce as over_steps
 from stepnet.rnn.nested import softmax_over_steps
 from stepnet.trace import functions
@@ -114,6 +114,28 @@ def with_one(value: Any, axes: str, axis: int) -> Any:
     return reshaped(value, (*features[:place], 1, *features[place:]))
 
 
+def cumsum(call: Call) -> Placed:
+    """CumSum over a feature, or over the steps of each sequence."""
+    x, (axis,) = call.x, call.whole(1, "axis") or [0]
+    reverse, exclusive = (bool(call.attributes.get(name)) for name in ("reverse", "exclusive"))
+    axis = x.axis(axis)
+    if x.axes[axis] == STEPS:
+        if reverse:
+            check_idle(call, x, "sum")
+        value = repeated_at(x.value, call.like) if x.is_constant and call.like is not None else x.value
+        return x.with_value(running_total(value, reverse, exclusive))
+    place = x.feature(axis) + len(x.features)
+    lead = () if x.is_constant else (slice(None),)
+    turned = (*lead, *(slice(None),) * place, slice(None, None, -1))
+    value = x.value[turned] if reverse else x.value
+    made = as_dtype(np.cumsum(value, axis=place - len(x.features)), x.value.dtype)
+    if exclusive and x.features[place]:
+        first = value[(*lead, *(slice(None),) * place, slice(0, 1))]
+        others = made[(*lead, *(slice(None),) * place, slice(0, -1))]
+        made = np.concatenate([np.zeros_like(first), others], axis=place - len(x.features))
+    return x.with_value(made[turned] if reverse else made)
+
+
 def argmax(call: Call) -> Placed:
     """ArgMax over a feature."""
     if call.attributes.get("select_last_index"):
@@ -155,6 +177,7 @@ def batch_normalization(call: Call) -> Placed:
 
 OVER_AXES: dict[str, Rule] = {
     "ArgMax": argmax,
+    "CumSum": cumsum,
     "BatchNormalization": batch_normalization,
     "LayerNormalization": layer_normalization,
     "LogSoftmax": log_softmax,

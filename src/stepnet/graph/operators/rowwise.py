@@ -161,6 +161,23 @@ def dropout(call: Call) -> Placed:
     return call.x
 
 
+def modulo(call: Call) -> Placed:
+    """Mod: the remainder with the sign of the divisor, or with fmod of what is divided."""
+    if not call.attributes.get("fmod"):
+        if dtype_of(call.x).kind == "f":
+            raise ModelError("a Mod of floating-point numbers has the attribute fmod=1")
+        return applied(np.remainder, call.operand(0), call.operand(1))
+
+    return applied(signed_remainder, call.operand(0), call.operand(1))
+
+
+def signed_remainder(a: Any, b: Any) -> Any:
+    """The remainder with the sign of a, as C's fmod."""
+    made: Any = np.remainder(np.abs(a), np.abs(b))
+    is_negative: Any = a < 0
+    return as_dtype(made * (1 - 2 * is_negative.astype(made.dtype)), made.dtype)
+
+
 def same(call: Call) -> Placed:
     """The first operand."""
     return call.x
@@ -197,6 +214,7 @@ POINTWISE: dict[str, Rule] = {
     "Max": folded(np.maximum),
     "Mean": mean,
     "Min": folded(np.minimum),
+    "Mod": modulo,
     "Mul": pointwise(np.multiply),
     "Neg": pointwise(np.negative),
     "Not": pointwise(np.logical_not),

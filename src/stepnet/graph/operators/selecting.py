@@ -1,4 +1,4 @@
-"""ONNX's operators that take parts of values and join them: Concat, Split, Slice and Gather.
+"""ONNX's operators that take parts of values and join them: Concat, Split, Slice, Pad and Gather.
 
 Of features any part can be taken, of sequences all, of steps all, the first or the last.
 """
@@ -57,6 +57,36 @@ def spread(value: Placed, like: Placed) -> Placed:
     if isinstance(inside, Traced):
         return like.with_value(at_one_extent([inside, deep])[0])
     return like.with_value(repeated_at(inside, deep))
+
+
+def pad(call: Call) -> Placed:
+    """Pad: one number around features, or features cut off."""
+    x, mode = call.x, call.attributes.get("mode", "constant")
+    pads = call.whole(1, "pads") or []
+    number = np.asarray(call.number(2, "value", 0)).astype(x.value.dtype)
+    axes = [x.axis(axis) for axis in call.whole(3, "axes", list(range(len(x.axes)))) or []]
+    if mode != "constant" or len(pads) != 2 * len(axes):
+        raise ModelError(
+            f"its mode is {mode!r}, with {len(pads)} pads: it pads with one number, at both ends"
+        )
+    for place, axis in enumerate(axes):
+        before, after = pads[place], pads[len(axes) + place]
+        if (before, after) == (0, 0):
+            continue
+        x = sliced(x, axis, slice(max(0, -before), min(0, after) or None))
+        at = x.feature(axis)
+        check_room([*x.features, max(before, 0) + max(after, 0)])
+        parts = [filled(x, at, before, number), x.value, filled(x, at, after, number)]
+        x = x.with_value(np.concatenate(parts, axis=at))
+    return x
+
+
+def filled(x: Placed, axis: int, count: int, number: Array) -> Any:
+    """One number, with the features of a value but for the size of an axis. A negative count is none."""
+    features = list(x.features)
+    features[axis] = max(count, 0)
+    array = np.full(features, number)
+    return repeated_at(array, x.value) if isinstance(x.value, Traced) else array
 
 
 def split(call: Call) -> list[Placed]:
@@ -180,5 +210,11 @@ def embedded(table: Array, places: Traced) -> Any:
     return Traced(places.builder, places.builder.constant(table, "table"))[places]
 
 
-SELECTING: dict[str, Rules] = {"Concat": concat, "Gather": gather, "Slice": slice_, "Split": split}
+SELECTING: dict[str, Rules] = {
+    "Concat": concat,
+    "Gather": gather,
+    "Pad": pad,
+    "Slice": slice_,
+    "Split": split,
+}
 """The rule of each operator."""
