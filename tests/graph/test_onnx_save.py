@@ -88,7 +88,7 @@ def loaded_again(graph: sn.Graph, inputs: Sequence[Array], path: Path, lengths: 
 
 
 def assert_saved(graph: sn.Graph, inputs: Sequence[Array], path: Path, width: int = 30) -> None:
-    """Asserts that a graph and its models agree, in onnxruntime and loaded again, with and without lengths."""
+    """Asserts that a graph and its models agree, in onnxruntime and loaded, with and without lengths."""
     for lengths in ([inputs[0].shape[1]] * len(LENGTHS), LENGTHS):
         stated = lengths if lengths is LENGTHS else None
         made = run(saved(graph, path, lengths=lengths is LENGTHS), inputs, stated)

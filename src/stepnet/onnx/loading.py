@@ -7,7 +7,8 @@ time first, until all operators fit.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from functools import partial
+from itertools import chain, islice, product
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from stepnet.files.onnx.tensor import Proto, text
 from stepnet.files.store import Store
 from stepnet.graph.graph import Graph
 from stepnet.graph.operators.inputs import (
+    MOST_WAYS,
     ModelInput,
     check_agree,
     check_names,
@@ -112,13 +114,29 @@ def declared_inputs(
 
 
 def ways(declared: list[Proto], walk: Walk, axes: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
-    """The axes that the inputs may have, the likeliest first."""
-    return product(
+    """The axes that the inputs may have, the likeliest first: those that fit the sizes of the file."""
+    every = product(
         *(
             [axes[name]] if (name := text(value.name)) in axes else usual_axes(value, walk)
             for value in declared
         )
     )
+    first = list(islice(every, MOST_WAYS))
+    return chain(sorted(first, key=partial(differences, declared)), every)
+
+
+def differences(declared: Sequence[Proto], chosen: Sequence[str]) -> int:
+    """How much speaks against axes: several sizes of sequences or of steps, by the names and numbers of the
+    file, and inputs with steps and no sequences.
+    """
+    sizes = {
+        (letter, size.dim_param or size.dim_value)
+        for value, axes in zip(declared, chosen, strict=True)
+        for letter, size in zip(axes, value.type.tensor_type.shape.dim, strict=False)
+        if letter in "NT" and size.WhichOneof("value")
+    }
+    without_sequences = sum("T" in axes and "N" not in axes for axes in chosen)
+    return len(sizes) - len({letter for letter, _ in sizes}) + without_sequences
 
 
 def usual_axes(value: Proto, walk: Walk) -> list[str]:

@@ -124,6 +124,8 @@ def joint_axes(values: Sequence[Placed]) -> str:
         if len(letters) > 1:
             raise AxesError(f"{' and '.join(f'[{words(value.axes)}]' for value in values)} do not fit")
         letter = letters.pop() if letters else FEATURE
+        if letter != FEATURE and letter in axes:
+            raise AxesError(f"each of the {words(letter)} would meet each other one of them")
         for value in present if letter != FEATURE else []:
             if value.axes[-place] == FEATURE and value.sizes[-place] != 1:
                 count = value.sizes[-place]
@@ -228,3 +230,11 @@ def repeated_at(array: Array, deep: Traced) -> Traced:
     """An array at all places that a traced value has."""
     literal = Traced(deep.builder, deep.builder.constant(np.asarray(array)))
     return apply("expand", literal, extent=deep.type.extent)
+
+
+def filled(x: Placed, axis: int, count: int, number: Array) -> Any:
+    """One number, with the features of a value but for the size of an axis. A negative count is none."""
+    features = list(x.features)
+    features[axis] = max(count, 0)
+    array = np.full(features, number)
+    return repeated_at(array, x.value) if isinstance(x.value, Traced) else array

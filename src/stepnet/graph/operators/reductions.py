@@ -5,6 +5,7 @@ What is done over steps is a reduction of `sn.reduce`, as steps are no axis of t
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from stepnet.graph.operators.placed import (
     applied,
     as_dtype,
     constant,
+    filled,
     repeated_at,
     reshaped,
 )
@@ -39,24 +41,34 @@ def softmax(call: Call) -> Placed:
         check_idle(call, call.x, "max")
         made = call.x.with_value(softmax_over_steps(call.x.value))
         return replace(made, fact=Behind(np.zeros((), made.value.dtype))) if call.padded else made
-    place = call.x.feature(axis)
-    return call.x.with_value(functions.softmax(call.x.value, axis=place))
+    return over_one_feature(call, functions.softmax)
 
 
 def softmax_axis(call: Call) -> int:
-    """The axis of a softmax. Before opset 13 it was over this axis and all behind it."""
+    """The axis of a softmax. Before opset 13 it was over this axis and all behind it, which are features."""
     axis = call.x.axis(int(call.attributes.get("axis", -1 if call.opset >= 13 else 1)))
-    if call.opset < 13 and axis != len(call.x.axes) - 1:
+    if call.opset < 13 and axis != len(call.x.axes) - 1 and call.x.axes[axis:].strip(FEATURE):
         raise ModelError(f"a softmax of opset {call.opset} over several axes is not supported")
     return axis
 
 
+def over_one_feature(call: Call, function: Callable[..., Any]) -> Placed:
+    """A softmax over a feature, or in older models over the features from an axis on as one."""
+    x, place = call.x, call.x.feature(softmax_axis(call))
+    if call.opset >= 13:
+        return x.with_value(function(x.value, axis=place))
+    joined = reshaped(x.value, (*x.features[:place], prod(x.features[place:])))
+    return x.with_value(reshaped(function(joined, axis=-1), x.features))
+
+
 def log_softmax(call: Call) -> Placed:
     """LogSoftmax over a feature."""
-    axis = softmax_axis(call)
-    place, x = call.x.feature(axis), call.x.value
-    shifted = x - np.max(x, axis=place, keepdims=True)
-    return call.x.with_value(shifted - np.log(np.sum(np.exp(shifted), axis=place, keepdims=True)))
+
+    def function(x: Any, axis: int) -> Any:
+        shifted = x - np.max(x, axis=axis, keepdims=True)
+        return shifted - np.log(np.sum(np.exp(shifted), axis=axis, keepdims=True))
+
+    return over_one_feature(call, function)
 
 
 def reduced_over_steps(call: Call, value: Any, how: str) -> Any:
@@ -130,9 +142,9 @@ def cumsum(call: Call) -> Placed:
     value = x.value[turned] if reverse else x.value
     made = as_dtype(np.cumsum(value, axis=place - len(x.features)), x.value.dtype)
     if exclusive and x.features[place]:
-        first = value[(*lead, *(slice(None),) * place, slice(0, 1))]
         others = made[(*lead, *(slice(None),) * place, slice(0, -1))]
-        made = np.concatenate([np.zeros_like(first), others], axis=place - len(x.features))
+        zeros = filled(x, x.feature(axis), 1, np.zeros((), made.dtype))
+        made = np.concatenate([zeros, others], axis=x.feature(axis))
     return x.with_value(made[turned] if reverse else made)
 
 

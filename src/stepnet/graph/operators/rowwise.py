@@ -10,7 +10,16 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import ModelError
-from stepnet.graph.operators.activations import elu, hard_sigmoid, hard_swish, leaky_relu, reciprocal, selu
+from stepnet.graph.operators.activations import (
+    elu,
+    hard_sigmoid,
+    hard_swish,
+    leaky_relu,
+    prelu,
+    reciprocal,
+    selu,
+    thresholded_relu,
+)
 from stepnet.graph.operators.call import Call, Rule
 from stepnet.graph.operators.placed import (
     Placed,
@@ -24,13 +33,15 @@ from stepnet.graph.operators.placed import (
 )
 from stepnet.graph.operators.sizes import is_equal
 from stepnet.trace import functions
-from stepnet.trace.traced import Traced
+from stepnet.trace.traced import Traced, apply
 
 DTYPES = {
     1: "float32", 2: "uint8", 3: "int8", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "float32",
     11: "float64", 12: "uint32", 13: "uint64", 16: "float32",
 }  # fmt: skip
 """The dtypes of ONNX's types; two bytes of a float are computed in four."""
+HALVES = {10: "float16", 16: "bfloat16"}
+"""The dtypes to which a Cast rounds, of those that are computed in another."""
 
 
 def pointwise(function: Callable[..., Any], **defaults: float) -> Rule:
@@ -87,8 +98,9 @@ def is_whole(value: Any) -> bool:
 
 def clipped(call: Call) -> Placed:
     """Clip: numbers between two bounds."""
-    low, high = call.number(1, "min"), call.number(2, "max")
-    made = call.x
+    made, dtype = call.x, dtype_of(call.x)
+    bounds = (np.finfo(dtype).min, np.finfo(dtype).max) if dtype.kind == "f" else (None, None)
+    low, high = call.number(1, "min", bounds[0]), call.number(2, "max", bounds[1])
     for bound, function in ((low, np.maximum), (high, np.minimum)):
         if bound is not None:
             made = applied(function, made, constant(np.asarray(bound, dtype_of(call.x))))
@@ -109,12 +121,27 @@ def cast(call: Call) -> Placed:
         raise ModelError(f"it casts to ONNX's type {number}, which is not supported")
     if dtype_of(call.x).kind == "O":  # sizes, which are whole numbers
         return call.x
-    return call.x.with_value(call.x.value.astype(DTYPES[number]))
+    made = as_type(call.x.value, DTYPES[number])
+    return call.x.with_value(halved(made, call.x.value, HALVES[number]) if number in HALVES else made)
+
+
+def as_type(value: Any, dtype: str) -> Any:
+    """A value in another dtype. Numbers that it cannot hold become any, as in ONNX."""
+    with np.errstate(all="ignore"):
+        return value.astype(dtype)
+
+
+def halved(made: Any, value: Any, dtype: str) -> Any:
+    """A value rounded to two bytes, in which it is stored, and as it is computed with: in float32."""
+    if not isinstance(value, Traced):
+        return as_type(as_type(value, dtype), "float32")
+    source = value if value.type.is_float else made
+    return apply("cast", apply("cast", source, dtype=dtype), dtype="float32")
 
 
 def cast_like(call: Call) -> Placed:
     """CastLike."""
-    return call.x.with_value(call.x.value.astype(dtype_of(call.operand(1))))
+    return call.x.with_value(as_type(call.x.value, dtype_of(call.operand(1)).name))
 
 
 def power(call: Call) -> Placed:
@@ -219,7 +246,7 @@ POINTWISE: dict[str, Rule] = {
     "Neg": pointwise(np.negative),
     "Not": pointwise(np.logical_not),
     "Or": pointwise(np.logical_or),
-    "PRelu": pointwise(leaky_relu),
+    "PRelu": pointwise(prelu),
     "Pow": power,
     "Reciprocal": pointwise(reciprocal),
     "Relu": pointwise(functions.relu),
@@ -236,6 +263,7 @@ POINTWISE: dict[str, Rule] = {
     "Sum": folded(np.add),
     "Tan": pointwise(np.tan),
     "Tanh": pointwise(np.tanh),
+    "ThresholdedRelu": pointwise(thresholded_relu, alpha=1.0),
     "Where": where,
     "Xor": pointwise(np.logical_xor),
 }

@@ -18,6 +18,7 @@ from stepnet.graph.operators.placed import (
     at_one_extent,
     check_room,
     constant,
+    filled,
     repeated_at,
     without_ones,
     words,
@@ -81,14 +82,6 @@ def pad(call: Call) -> Placed:
     return x
 
 
-def filled(x: Placed, axis: int, count: int, number: Array) -> Any:
-    """One number, with the features of a value but for the size of an axis. A negative count is none."""
-    features = list(x.features)
-    features[axis] = max(count, 0)
-    array = np.full(features, number)
-    return repeated_at(array, x.value) if isinstance(x.value, Traced) else array
-
-
 def split(call: Call) -> list[Placed]:
     """Split of features."""
     x = call.x
@@ -125,7 +118,7 @@ def slice_(call: Call) -> Placed:
         if x.axes[axis] == FEATURE:
             if step < 0 and bound(end) in HIGHEST:
                 raise ModelError("it goes backwards to the highest number, which runtimes read differently")
-            x = sliced(x, axis, slice(bound(start), bound(end), step))
+            x = sliced(x, axis, clamped(bound(start), bound(end), step, x.sizes[axis]))
         elif is_whole_axis(start, end, step, x.axes[axis]):
             continue
         elif x.axes[axis] == STEPS and (how := step_of(start, end, step)):
@@ -136,6 +129,15 @@ def slice_(call: Call) -> Placed:
                 f"it takes {taken}: of sequences all, of steps all, the first or the last can be"
             )
     return x
+
+
+def clamped(start: int, end: int, step: int, size: int) -> slice:
+    """A slice of so many features. Backwards, ONNX begins with the first one where `start` is before it."""
+    if step > 0:
+        return slice(start, end, step)
+    begin = min(max(start + size if start < 0 else start, 0), size - 1)
+    stop = max(end + size if end < 0 else end, -1)
+    return slice(begin, None if stop < 0 else stop, step)
 
 
 def bound(number: Any) -> int:
