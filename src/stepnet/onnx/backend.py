@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepnet.errors import InputError
+from stepnet.errors import InputError, ModelError
 from stepnet.files.onnx.graph import Constant, Walk, find
 from stepnet.files.onnx.node import GATES, INPUTS
 from stepnet.files.onnx.tensor import Proto, text
@@ -16,8 +16,13 @@ from stepnet.files.paths import library
 from stepnet.files.store import Store
 from stepnet.graph.graph import Graph
 from stepnet.graph.operators.inputs import ModelInput
+from stepnet.graph.operators.padding import behind
+from stepnet.graph.operators.placed import Placed
+from stepnet.graph.operators.rowwise import DTYPES, HALVES
+from stepnet.graph.operators.sizes import SEQUENCES, STEPS
 from stepnet.onnx.loading import loaded
 from stepnet.onnx.model import OnnxModel
+from stepnet.values.arguments import array_of, shown
 
 Array = np.ndarray
 base: Any = library("onnx.backend.base", "stepnet.onnx", "onnx")
@@ -32,9 +37,13 @@ class Prepared(base.BackendRep):
         self.graphs = dict[Any, Graph]()
         self.walk = Walk(model, store_of(model))
         initial = self.walk.main.sources
-        names = [text(value.name) for value in model.graph.input]
-        self.names = [name for name in names if not isinstance(initial.get(name), Constant)]
-        self.weights = weights(self.walk, self.names)
+        self.stated = {
+            text(value.name): value.type.tensor_type
+            for value in model.graph.input
+            if not isinstance(initial.get(text(value.name)), Constant)
+        }
+        self.weights = weights(self.walk, [*self.stated])
+        self.types = {text(value.name): value.type.tensor_type.elem_type for value in model.graph.output}
 
     def graph(self, constants: dict[str, Array]) -> Graph:
         """The graph with these weights, which a model may have as inputs."""
@@ -48,19 +57,26 @@ class Prepared(base.BackendRep):
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Array, ...]:
         """The outputs of the model.
 
-        inputs: arrays in the order of the model's inputs, or by name. Raises `InputError` for others.
+        inputs: arrays in the order of the model's inputs, or by name, of the dtypes and sizes that the model
+        states. Raises `InputError` for others, and `ModelError` for an output that has numbers behind the
+        ends of sequences which are not known.
         """
-        arrays = named_arrays(inputs, self.names)
+        arrays = named_arrays(inputs, [*self.stated])
+        for name, array in arrays.items():
+            check_stated(name, array, self.stated[name])
         graph = self.graph({name: arrays[name] for name in self.weights})
         model: OnnxModel = graph.model  # type: ignore[assignment]
-        sequences = {input_.name: rows_first(arrays[input_.name], input_) for input_ in model.sequences}
-        statics = {input_.name: rows_first(arrays[input_.name], input_) for input_ in model.statics}
-        lengths = next((arrays[input_.name] for input_ in model.inputs if input_.axes == "lengths"), None)
-        x = next(iter(sequences.values())) if len(sequences) == 1 else sequences
-        made = graph(x, statics or None, lengths, self.engine)
+        rows = {input_.name: rows_first(arrays[input_.name], input_) for input_ in model.inputs}
+        sequences = {input_.name: rows[input_.name] for input_ in model.sequences}
+        statics = {input_.name: rows[input_.name] for input_ in model.statics}
+        lengths = next((rows[input_.name] for input_ in model.inputs if input_.is_lengths), None)
+        x = next(iter(sequences.values()))
+        made = graph(x if len(sequences) == 1 else sequences, statics or None, lengths, self.engine)
         outputs = [made] if len(model.outputs) == 1 else [made[name] for name in model.outputs]
+        is_padding = None if lengths is None else behind_ends(lengths, x.shape[1])
         return tuple(
-            as_in_onnx(output, model.ends[name]) for output, name in zip(outputs, model.outputs, strict=True)
+            as_in_onnx(name, np.asarray(output), model.ends[name], is_padding, self.types[name])
+            for output, name in zip(outputs, model.outputs, strict=True)
         )
 
 
@@ -81,40 +97,79 @@ def weights(walk: Walk, names: Sequence[str]) -> list[str]:
     return [name for name in names if (walk.main, name) in read]
 
 
+def behind_ends(lengths: Array, count: int) -> Array:
+    """Whether each of so many steps is behind the end of its sequence, [batch, time]."""
+    return np.greater_equal(np.arange(count), lengths[:, None])
+
+
 def named_arrays(inputs: Any, names: Sequence[str]) -> dict[str, Array]:
-    """The inputs by name."""
+    """The inputs by name; raises `InputError` for others than the model has."""
     if isinstance(inputs, dict):
-        given = cast("dict[str, Any]", inputs)
+        by_name = cast("dict[Any, Any]", inputs)
     else:
         several = isinstance(inputs, list | tuple)
         listed: list[Any] = list(cast("list[Any]", inputs)) if several else [inputs]
         if len(listed) != len(names):
             raise InputError(f"the model has {len(names)} inputs, {', '.join(names)}, not {len(listed)}")
-        given = dict(zip(names, listed, strict=True))
-    if set(given) != set(names):
-        raise InputError(f"the model has the inputs {', '.join(names)}, and not {', '.join(map(str, given))}")
-    return {name: np.asarray(value) for name, value in given.items()}
+        by_name = dict(zip(names, listed, strict=True))
+    missing = [repr(name) for name in names if name not in by_name]
+    others = [shown(name) for name in by_name if name not in names]
+    if missing or others:
+        problem = f"{', '.join(missing)} missing" if missing else f"{', '.join(others)} is none of them"
+        raise InputError(f"the model has the inputs {', '.join(names)}: {problem}")
+    return {name: array_of(value, f"input {name!r}") for name, value in by_name.items()}
+
+
+def check_stated(name: str, array: Array, stated: Proto) -> None:
+    """Raises `InputError` for an array of another dtype, or other sizes, than a model states."""
+    wanted = tensor_dtype(stated.elem_type)
+    sizes = [size.dim_value if size.HasField("dim_value") else None for size in stated.shape.dim]
+    fits = len(sizes) == array.ndim and all(
+        size in (None, actual) for size, actual in zip(sizes, array.shape, strict=True)
+    )
+    if array.dtype != wanted or not (fits or not stated.HasField("shape")):
+        texts = ", ".join("?" if size is None else str(size) for size in sizes)
+        raise InputError(
+            f"input {name!r} is {array.dtype} {list(array.shape)}; the model states {wanted} [{texts}]"
+        )
+
+
+def tensor_dtype(number: int) -> np.dtype[Any]:
+    """The dtype of ONNX's type of a tensor."""
+    return np.dtype(HALVES.get(number) or DTYPES.get(number, "O"))
 
 
 def rows_first(array: Array, input_: ModelInput) -> Array:
     """An array with its sequences first, and then its steps; one sequence where it has no axis of them."""
-    order = [input_.axes.index(letter) for letter in "NT" if letter in input_.axes]
-    order += [axis for axis, letter in enumerate(input_.axes) if letter == "_"]
-    if array.ndim != len(input_.axes):
-        raise InputError(f"input {input_.name!r} has {array.ndim} axes; the model's has {len(input_.axes)}")
-    moved = np.array(array.transpose(order), order="C")
-    return moved if "N" in input_.axes else moved[None]
+    axes = SEQUENCES if input_.is_lengths else input_.axes
+    order = [axes.index(letter) for letter in "NT" if letter in axes]
+    order += [axis for axis, letter in enumerate(axes) if letter == "_"]
+    moved = np.array(array.transpose(order).astype(input_.dtype), order="C")
+    return moved if "N" in axes else moved[None]
 
 
-def as_in_onnx(output: Any, axes: str) -> Array:
-    """An output with the axes that it has in ONNX."""
-    array = np.asarray(output)
-    if "N" not in axes:
-        array = array[0]
+def as_in_onnx(name: str, output: Array, value: Placed, is_padding: Array | None, elem_type: int) -> Array:
+    """An output with the axes and the dtype that it has in ONNX, and what ONNX has behind the ends.
+
+    is_padding: the steps behind the ends of sequences, [batch, time].
+    """
+    if STEPS in value.axes and is_padding is not None and is_padding.any():
+        others = behind(value)
+        if others is None:
+            raise ModelError(
+                f"output {name!r} has numbers behind the ends of sequences that are not known: "
+                "give it sequences of one length, or a mask"
+            )
+        output = np.array(output)
+        output[is_padding] = others
+    axes = value.axes
+    array = output if "N" in axes else output[0]
     front = [letter for letter in "NT" if letter in axes]
     features = iter(range(len(front), array.ndim))
     order = [front.index(letter) if letter != "_" else next(features) for letter in axes]
-    return np.array(array.transpose(order), order="C")
+    stored = HALVES.get(elem_type, array.dtype)
+    with np.errstate(over="ignore"):
+        return np.array(array.transpose(order).astype(stored), order="C")
 
 
 class Backend(base.Backend):

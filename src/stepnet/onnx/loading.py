@@ -7,7 +7,8 @@ time first, until all operators fit.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from functools import partial
+from itertools import chain, islice, product
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from stepnet.files.onnx.tensor import Proto, text
 from stepnet.files.store import Store
 from stepnet.graph.graph import Graph
 from stepnet.graph.operators.inputs import (
+    MOST_WAYS,
     ModelInput,
     check_agree,
     check_names,
@@ -28,6 +30,7 @@ from stepnet.graph.operators.inputs import (
     usual,
     with_axes,
 )
+from stepnet.graph.operators.padding import COMPARISONS
 from stepnet.graph.operators.rowwise import DTYPES
 from stepnet.onnx.model import OnnxModel, unsupported
 
@@ -39,6 +42,8 @@ SLOTS = {
     "sequence_lens": ("lengths", "lengths"),
 }
 """The axes of an input that a recurrent node reads, by its layout."""
+MOVING = {"Add", "Cast", "Expand", "Identity", "Reshape", "Squeeze", "Sub", "Transpose", "Unsqueeze"}
+"""What lengths, and numbers of steps, may go through before they are compared."""
 
 
 def load(path: str | Path, *, axes: Mapping[str, str] | None = None) -> Graph:
@@ -48,7 +53,8 @@ def load(path: str | Path, *, axes: Mapping[str, str] | None = None) -> Graph:
         path: The file. Weights in files beside it are read too.
         axes: What the axes of inputs are, by name, where it cannot be told from the recurrences that read
             them: "NT" for [batch, time, ...], "TN" for time first, "N" for a value that each sequence has
-            once, "_N" for [layers, batch, ...]. Further axes are features, as those called "_".
+            once, "_N" for [layers, batch, ...]. Further axes are features, as those called "_". "lengths" for
+            the lengths of the sequences, which recurrences and masks of steps mostly tell.
 
     Returns:
         The graph. A model with one input of sequences takes it as it is, one with several a dict by name;
@@ -108,18 +114,36 @@ def declared_inputs(
 
 
 def ways(declared: list[Proto], walk: Walk, axes: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
-    """The axes that the inputs may have, the likeliest first."""
-    return product(
+    """The axes that the inputs may have, the likeliest first: those that fit the sizes of the file."""
+    every = product(
         *(
             [axes[name]] if (name := text(value.name)) in axes else usual_axes(value, walk)
             for value in declared
         )
     )
+    first = list(islice(every, MOST_WAYS))
+    return chain(sorted(first, key=partial(differences, declared)), every)
+
+
+def differences(declared: Sequence[Proto], chosen: Sequence[str]) -> int:
+    """How much speaks against axes: several sizes of sequences or of steps, by the names and numbers of the
+    file, and inputs with steps and no sequences.
+    """
+    sizes = {
+        (letter, size.dim_param or size.dim_value)
+        for value, axes in zip(declared, chosen, strict=True)
+        for letter, size in zip(axes, value.type.tensor_type.shape.dim, strict=False)
+        if letter in "NT" and size.WhichOneof("value")
+    }
+    without_sequences = sum("T" in axes and "N" not in axes for axes in chosen)
+    return len(sizes) - len({letter for letter, _ in sizes}) + without_sequences
 
 
 def usual_axes(value: Proto, walk: Walk) -> list[str]:
     """The axes that an input may have."""
     rank = len(value.type.tensor_type.shape.dim)
+    if rank == 1 and is_compared_with_steps(walk, (walk.main, text(value.name))):
+        return ["lengths"]
     read = {axes for node in walk.nodes if node.op in GATES for axes in read_as(node, text(value.name), walk)}
     return sorted(read) if read else usual(rank)
 
@@ -130,6 +154,22 @@ def read_as(node: Node, name: str, walk: Walk) -> Iterator[str]:
     for slot, operand in zip(INPUTS[node.op], node.inputs, strict=False):
         if slot in SLOTS and operand and before_casts(node, operand) == (walk.main, name):
             yield SLOTS[slot][batch_first]
+
+
+def is_compared_with_steps(walk: Walk, value: Key) -> bool:
+    """Whether a value is compared with the numbers of a Range, as the lengths of sequences are for a mask."""
+    reached, counting = {value}, set[Key]()
+    for node in walk.nodes:
+        operands = {find(node.scope, name)[:2] for name in node.inputs if name}
+        results = {(node.scope, name) for name in node.outputs if name}
+        if node.op == "Range":
+            counting |= results
+        if node.op in COMPARISONS and operands & reached and operands & counting:
+            return True
+        if node.op in MOVING:
+            reached |= results if operands & reached else set()
+            counting |= results if operands & counting else set()
+    return False
 
 
 def before_casts(node: Node, operand: str) -> Key:

@@ -9,7 +9,7 @@ they are called. What no output needs is left out.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,53 +28,53 @@ from stepnet.files.onnx.graph import (
 )
 from stepnet.files.onnx.tensor import array_of, text
 from stepnet.files.store import Store
-from stepnet.graph.operators.call import Call
-from stepnet.graph.operators.inputs import ArrayModel
-from stepnet.graph.operators.placed import AxesError, Placed, Unusable, constant
+from stepnet.graph.operators.call import MISFITS, Call
+from stepnet.graph.operators.counts import COMPUTING, with_counts
+from stepnet.graph.operators.facts import LENGTH
+from stepnet.graph.operators.inputs import ArrayModel, ModelInput
+from stepnet.graph.operators.padding import with_facts
+from stepnet.graph.operators.placed import AxesError, Placed, Unusable, constant, repeated_at
 from stepnet.graph.operators.recurrent import RECURRENT
-from stepnet.graph.operators.rowwise import OPERATIONS
-from stepnet.graph.operators.shaping import SHAPING, repeated_at
-from stepnet.graph.operators.sizes import STEPS
+from stepnet.graph.operators.sizes import SEQUENCES, STEPS
+from stepnet.graph.operators.table import OPERATORS
+from stepnet.net.types import ROWS
 from stepnet.onnx.scans import loop, scan
+from stepnet.rnn.counting import length_of
+from stepnet.rnn.nested import expand
 from stepnet.trace.traced import Traced
 
 Array = np.ndarray
 Values = dict[Key, Placed]
-RULES: Mapping[str, Any] = {**OPERATIONS, **SHAPING, **RECURRENT, "Scan": scan, "Loop": loop}
+RULES: Mapping[str, Any] = {**OPERATORS, **RECURRENT, "Scan": scan, "Loop": loop}
 """The rule of every operator of ONNX that models may have."""
-
-TAKING_LENGTHS = {*RECURRENT, "Cast"}
-"""The operators whose rules see to values that cannot be computed with."""
-
-MISFITS = (ArithmeticError, LookupError, TypeError, ValueError)
-"""What NumPy raises for operands that do not fit, and a rule for an attribute that is missing."""
 
 
 @dataclass(frozen=True)
 class OnnxModel(ArrayModel):
     """A model, its inputs with their axes, and constants for those of its inputs that have no sequences.
 
-    ends: the axes of each output, known when it has been traced.
+    ends: the value of each output, known when it has been traced.
     """
 
     walk: Walk
     store: Store
     constants: Mapping[str, Array] = field(default_factory=dict[str, Array])
-    ends: dict[str, str] = field(default_factory=dict[str, str])
+    ends: dict[str, Placed] = field(default_factory=dict[str, Placed])
 
     def __call__(self, x: Any, params: Any, statics: Any = None) -> Any:
         """The outputs."""
-        main = self.walk.main
-        env: Values = {(main, name): value for name, value in self.placed(x, statics).items()}
+        main, inputs = self.walk.main, self.placed(x, statics)
+        like = inputs[self.sequences[0].name].value
+        inputs |= {input_.name: lengths(input_, like) for input_ in self.inputs if input_.is_lengths}
+        env: Values = {(main, name): value for name, value in inputs.items()}
         env |= {(main, name): constant(array) for name, array in self.constants.items()}
         outputs = self.outputs
-        made = Run(self, env).values(main, outputs)
+        made = Run(self, env, like).values(main, outputs)
         for name, value in zip(outputs, made, strict=True):
             if isinstance(value.value, Unusable):
                 raise ModelError(f"{self.path}: output {name!r} cannot be computed: {value.value.reason}")
-        self.ends.update({name: value.axes for name, value in zip(outputs, made, strict=True)})
-        deep = env[main, self.sequences[0].name].value
-        results = {name: result(name, value, deep) for name, value in zip(outputs, made, strict=True)}
+        self.ends.update(zip(outputs, made, strict=True))
+        results = {name: result(name, value, like) for name, value in zip(outputs, made, strict=True)}
         return results[outputs[0]] if len(outputs) == 1 else results
 
     @property
@@ -83,21 +83,27 @@ class OnnxModel(ArrayModel):
         return [name for scope, name in self.walk.ends if scope is self.walk.main]
 
 
-def result(name: str, value: Placed, deep: Traced) -> Any:
-    """An output; a constant is repeated at the steps that it has. deep: a value of each step."""
+def lengths(input_: ModelInput, like: Traced) -> Placed:
+    """The input that is the lengths of the sequences. like: a value of each step."""
+    return Placed(length_of(like).astype(input_.dtype), SEQUENCES, fact=LENGTH)
+
+
+def result(name: str, value: Placed, like: Traced) -> Any:
+    """An output; a constant is repeated at the steps that it has. like: a value of each step."""
     if not value.is_constant:
         return value.value
     if value.value.dtype.kind == "O":
         raise ModelError(f"output {name!r} is the number of sequences or of steps, and no value of them")
-    return repeated_at(value.value, deep) if STEPS in value.axes else value.value
+    return repeated_at(value.value, like) if STEPS in value.axes else value.value
 
 
 @dataclass
 class Run:
-    """The nodes of a scope run on values. env: the values so far."""
+    """The nodes of a scope run on values. env: the values so far. like: see `Call`."""
 
     model: OnnxModel
     env: Values
+    like: Traced | None = None
 
     def values(self, scope: Scope, names: Sequence[str]) -> list[Placed]:
         """Values by name, with all that they need."""
@@ -118,19 +124,27 @@ class Run:
     def run(self, node: Node) -> None:
         """Runs a node."""
         with located(self.model.path, node):
-            made = RULES[node.op](self.call(node))
-            results: Sequence[Placed] = [made] if isinstance(made, Placed) else made
+            results = with_facts(RULES[node.op], self.call(node))
             for name, value in zip(node.outputs, results, strict=False):
                 if name:
-                    self.env[node.scope, name] = value
+                    self.env[node.scope, name] = self.at_steps(value)
+
+    def at_steps(self, value: Placed) -> Placed:
+        """A value with an axis of steps as one of each step, where it is the same at all of them."""
+        traced = value.value
+        if STEPS not in value.axes or not isinstance(traced, Traced) or traced.type.extent != ROWS:
+            return value
+        return replace(value, value=expand(traced, self.like))
 
     def call(self, node: Node) -> Call:
         """A node with its operands."""
         graphs = self.model.walk.bodies.get(node, {})
         operands = tuple(self.value(node.scope, name) if name else None for name in node.inputs)
-        for operand in operands if node.op not in TAKING_LENGTHS else ():
+        for operand in operands if node.op != "Cast" else ():
             if operand is not None and isinstance(operand.value, Unusable):
                 raise ModelError(operand.value.reason)
+        if node.op in COMPUTING and self.like is not None and not self.model.has_lengths:
+            operands = with_counts(operands, self.like)
         attributes = {
             name: value_of(attribute, self.model.store)
             for name, attribute in node.attributes.items()
@@ -138,7 +152,7 @@ class Run:
         }
         bodies = {name: ScopedBody(self, node.op, graph, scope) for name, (graph, scope) in graphs.items()}
         counts = len(node.outputs), node.scope.opset
-        return Call(node.op, operands, attributes, *counts, bodies, self.model.has_lengths)
+        return Call(node.op, operands, attributes, *counts, bodies, self.model.has_lengths, self.like)
 
 
 class located:  # noqa: N801 - it is read as a sentence
@@ -202,7 +216,9 @@ class ScopedBody:
     def run(self, operands: Sequence[Placed | None], outside: Values) -> list[Placed]:
         """Its outputs for these inputs."""
         names = [text(value.name) for value in self.graph.input]
-        env = {key: value for key, value in self.run_.env.items() if value.is_constant} | dict(outside)
+        around = self.run_.env.items()
+        env = {key: value for key, value in around if value.is_constant and STEPS not in value.axes}
+        env |= outside
         for name, value in zip(names, operands, strict=False):
             if value is not None:
                 env[self.scope, name] = value

@@ -7,18 +7,21 @@ A body is run on values whose axes are those of one step: all but the steps.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from stepnet.errors import ModelError
 from stepnet.graph.operators.call import Call
+from stepnet.graph.operators.facts import UNKNOWN, Kept
+from stepnet.graph.operators.padding import fact_of
 from stepnet.graph.operators.placed import AxesError, Placed, constant, words
-from stepnet.graph.operators.recurrent import padded_ends, rows_of
+from stepnet.graph.operators.recurrent import padded_ends
 from stepnet.graph.operators.sizes import SEQUENCES, STEPS, Size
 from stepnet.net.types import ROWS
 from stepnet.rnn.recurrence import RNN
 from stepnet.trace.step import Spec
-from stepnet.trace.traced import Traced
+from stepnet.trace.traced import Traced, apply
+from stepnet.values.dtypes import computed
 
 OLD = 9
 """The opset from which on a Scan has no axis of sequences of its own."""
@@ -58,6 +61,7 @@ class Steps:
     still: dict[Any, Placed]
     sliced: tuple[Any, ...]
     results: list[list[Placed]]
+    kept: tuple[Kept, ...]
 
     @property
     def __name__(self) -> str:
@@ -65,10 +69,14 @@ class Steps:
 
     def __call__(self, x: Any, memory: Any, params: Any, statics: Any = None) -> tuple[Any, Any]:
         """The outputs and the states after a step."""
-        inputs = [like.with_value(value) for like, value in zip(self.inputs, x, strict=True)]
-        before = [like.with_value(value) for like, value in zip(self.memory, memory, strict=True)]
+        traced = iter(x)
+        inputs = [like if like.is_constant else replace(like, value=next(traced)) for like in self.inputs]
+        before = [
+            replace(like, value=value, fact=fact)
+            for like, value, fact in zip(self.memory, memory, self.kept, strict=True)
+        ]
         others = {
-            key: like.with_value(value)
+            key: replace(like, value=value)
             for (key, like), value in zip(self.still.items(), statics or (), strict=True)
         }
         others |= dict(zip(self.sliced, inputs, strict=False))
@@ -108,9 +116,21 @@ def scan(call: Call) -> list[Placed]:
     )
     placed = call.attributes.get("scan_output_axes", [0] * (len(made) - len(states)))
     final, outputs = made[: len(states)], made[len(states) :]
-    if call.padded:
-        final = padded_ends(final, reverse)
-    return [*final, *(with_steps(value, axis) for value, axis in zip(outputs, placed, strict=True))]
+    outputs = [with_steps(value, axis) for value, axis in zip(outputs, placed, strict=True)]
+    return [*last_states(call, final, reverse), *outputs]
+
+
+def last_states(call: Call, states: Sequence[Placed], reverse: bool) -> list[Placed]:
+    """The last states of a recurrence over all steps of a padded array, those that are kept in the padding.
+
+    Raises `ModelError` for one that begins in the padding, and changes a state there.
+    """
+    is_kept = [isinstance(state.fact, Kept) for state in states]
+    final = [state.with_value(state.value) for state in states]
+    if not call.padded or all(is_kept):
+        return final
+    ends = padded_ends(final, reverse)
+    return [state if kept else end for state, end, kept in zip(final, ends, is_kept, strict=True)]
 
 
 def is_reverse(call: Call, name: str, states: int) -> bool:
@@ -156,13 +176,13 @@ def without_steps(value: Placed, axis: int) -> Placed:
     axis = value.axis(axis)
     if value.axes[axis] != STEPS:
         raise AxesError(f"it runs over axis {axis} of [{words(value.axes)}], which are not its steps")
-    return value.with_value(value.value, value.axes[:axis] + value.axes[axis + 1 :])
+    return replace(value, axes=value.axes[:axis] + value.axes[axis + 1 :])
 
 
 def with_steps(value: Placed, axis: int) -> Placed:
     """A value of each step with the axis of the steps."""
     axis = value.axis(axis, 1)
-    return value.with_value(value.value, value.axes[:axis] + STEPS + value.axes[axis:])
+    return replace(value, axes=value.axes[:axis] + STEPS + value.axes[axis:])
 
 
 def recurrence(
@@ -183,15 +203,20 @@ def recurrence(
         if isinstance(value.value, Traced) and key not in sliced and value.value.type.extent == ROWS
     }
     begins = [as_rows(first, state) for state in states]
-    step = Steps(body, arranged, tuple(inputs), tuple(states), still, tuple(sliced), [])
+    owner = object()
+    kept = tuple(Kept(owner, place, value.type.dtype) for place, value in enumerate(begins))
+    step = Steps(body, arranged, tuple(inputs), tuple(states), still, tuple(sliced), [], kept)
     memory = tuple(Spec(value.type.shape, value.type.dtype) for value in begins)
     outputs, final = RNN(step, memory=memory, reverse=reverse)(
-        tuple(value.value for value in inputs),
+        tuple(value.value for value in inputs if isinstance(value.value, Traced)),
         initial=tuple(begins),
         statics=tuple(value.value for value in still.values()) or None,
     )
     made = step.results[-1]
-    return [like.with_value(value) for like, value in zip(made, (*final, *outputs), strict=True)]
+    facts = [like.fact if like.fact == kept else UNKNOWN for like, kept in zip(made, step.kept, strict=False)]
+    facts += [UNKNOWN if isinstance(like.fact, Kept) else fact_of(like) for like in made[len(states) :]]
+    every = zip(made, (*final, *outputs), facts, strict=True)
+    return [replace(like, value=value, fact=fact) for like, value, fact in every]
 
 
 def as_rows(first: Traced, state: Placed) -> Traced:
@@ -200,7 +225,8 @@ def as_rows(first: Traced, state: Placed) -> Traced:
         return state.value
     if isinstance(state.value, Traced):
         raise AxesError("a state begins with a value of each step")
-    return rows_of(first, state.value, 0)
+    literal = Traced(first.builder, first.builder.constant(computed(state.value)))
+    return apply("expand", literal, extent=ROWS)
 
 
 # ---- loops -------------------------------------------------------------------------------------------------
@@ -231,7 +257,7 @@ def loop(call: Call) -> list[Placed]:
         sliced=keys,
     )
     count = len(call.operands) - 2
-    final = padded_ends(made[:count], reverse=False) if call.padded else made[:count]
+    final = last_states(call, made[:count], reverse=False)
     return [*final, *(with_steps(value, 0) for value in made[count:])]
 
 

@@ -10,12 +10,11 @@ from stepnet.errors import ModelError
 from stepnet.files.paddle.program import Operation
 from stepnet.graph.operators.call import Call
 from stepnet.graph.operators.placed import Placed
-from stepnet.graph.operators.rowwise import OPERATIONS
-from stepnet.graph.operators.shaping import SHAPING
+from stepnet.graph.operators.table import OPERATORS
 from stepnet.values.arguments import shown
 
 OPSET = 17
-MEANINGS: Mapping[str, Any] = {**OPERATIONS, **SHAPING}
+MEANINGS: Mapping[str, Any] = OPERATORS
 """The meanings of operators, by ONNX's names."""
 KINDS: Mapping[type, tuple[Any, str]] = {
     bool: (int, "true or false"),

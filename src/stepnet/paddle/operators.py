@@ -12,7 +12,7 @@ import numpy as np
 from stepnet.errors import ModelError
 from stepnet.files.paddle.program import DTYPES, dtype_of
 from stepnet.graph.operators.placed import AxesError, Placed, applied, constant, words
-from stepnet.graph.operators.rowwise import product
+from stepnet.graph.operators.products import product
 from stepnet.graph.operators.shaping import as_sizes, is_number, repeated
 from stepnet.graph.operators.sizes import FEATURE, SEQUENCES, TOKENS
 from stepnet.graph.operators.sizes import product as joint

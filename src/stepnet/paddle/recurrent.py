@@ -12,9 +12,9 @@ import numpy as np
 from stepnet.errors import ModelError
 from stepnet.graph.operators.call import Call
 from stepnet.graph.operators.placed import AxesError, Placed, constant, reshaped, words
+from stepnet.graph.operators.products import product
 from stepnet.graph.operators.recurrent import RECURRENT, rows_of
-from stepnet.graph.operators.rowwise import product
-from stepnet.graph.operators.shaping import sliced
+from stepnet.graph.operators.selecting import sliced
 from stepnet.graph.operators.sizes import FEATURE, SEQUENCES, STEPS, TOKENS
 from stepnet.paddle.call import OPSET, PaddleCall
 from stepnet.paddle.steps import ACTIVATIONS, GruStep, LstmStep

@@ -180,7 +180,7 @@ TABLE: dict[str, Row] = {
     "min.default": promoted(rules.smallest),
     "max.dim": promoted(rules.largest_and_place, steps=over_steps.without_place(over_steps.largest)),
     "min.dim": promoted(rules.smallest_and_place, steps=over_steps.without_place(over_steps.smallest)),
-    "cumsum.default": promoted(rules.along(np.cumsum), steps=over_steps.running_total),
+    "cumsum.default": promoted(rules.along(np.cumsum), steps=over_steps.cumulated),
     "cumprod.default": promoted(rules.along(np.cumprod)),
     "argmax.default": plain(rules.place_of_largest),
     "argmin.default": plain(rules.place_of_smallest),

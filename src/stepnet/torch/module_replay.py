@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from stepnet.errors import StepError
 from stepnet.net.types import CONST
+from stepnet.rnn.counting import length_of
 from stepnet.torch.aten import TABLE, Row
 from stepnet.torch.aten_graph import Graph, Layout
 from stepnet.torch.axes import (
@@ -28,7 +29,6 @@ from stepnet.torch.axes import (
     two_orders,
 )
 from stepnet.torch.composite import Layers
-from stepnet.torch.over_steps import length_of
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.replay import advice, constant, is_size, result_of
 from stepnet.torch.rules import Result

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.rnn.counting import index_of
 from stepnet.rnn.nested import reduce
 from stepnet.torch import rules
 from stepnet.torch.axes import (
@@ -39,7 +40,7 @@ from stepnet.torch.module_sequences import (
     sorted_rows,
     source_of,
 )
-from stepnet.torch.over_steps import index_of, total
+from stepnet.torch.over_steps import total
 from stepnet.torch.places import concatenated, times
 from stepnet.torch.replay import is_size
 from stepnet.trace.traced import Traced, refuse, reshaped

@@ -5,11 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.net.types import STEPS
+from stepnet.rnn.counting import length_of, running_total
 from stepnet.rnn.nested import expand, reduce, softmax_over_steps
-from stepnet.rnn.recurrence import RNN
 from stepnet.torch.rules import as_bool
-from stepnet.trace.traced import Traced, apply, refuse
+from stepnet.trace.traced import refuse
 
 # NumPy's functions give traced values for traced values, which its stubs do not know.
 numpy: Any = np
@@ -81,25 +80,6 @@ def log_softmax(x: Any, **_: Any) -> Any:
     return away - expand(np.log(reduce(np.exp(away), "sum")), x)
 
 
-def running_total(x: Any, **_: Any) -> Any:
+def cumulated(x: Any, **_: Any) -> Any:
     """The sum of each step and all before it."""
-
-    def step(x: Any, h: Any, params: Any) -> tuple[Any, Any]:
-        return h + x, h + x
-
-    return RNN(step, memory=x.type.shape)(x)[0]
-
-
-def length_of(x: Traced) -> Any:
-    """The number of steps of each sequence."""
-    one = Traced(x.builder, x.builder.constant(np.ones((), np.int64)))
-    return apply("reduce", apply("expand", one, extent=STEPS), how="sum")
-
-
-def index_of(x: Traced) -> Any:
-    """The number of each step, from 0."""
-
-    def step(x: Any, memory: Any, params: Any, index: Any) -> tuple[Any, Any]:
-        return index, memory
-
-    return RNN(step, memory=())(x)[0]
+    return running_total(x)

@@ -33,6 +33,11 @@ def leaky_relu(x: Any, alpha: Any) -> Any:
     return np.maximum(x, 0) + alpha * np.minimum(x, 0)
 
 
+def prelu(x: Any, slope: Any) -> Any:
+    """Numbers from 0 on, and a slope times those below. The slope may be infinite, or NaN."""
+    return np.where(x < 0, slope * x, x)
+
+
 def reciprocal(x: Any) -> Any:
     """1 / x."""
     return 1 / x

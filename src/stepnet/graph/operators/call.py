@@ -1,5 +1,6 @@
 """A node of an ONNX model with its operands, as the rules of operators take it."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +10,8 @@ from stepnet.errors import ModelError
 from stepnet.graph.operators.placed import Placed
 
 Array = np.ndarray
+MISFITS = (ArithmeticError, LookupError, TypeError, ValueError)
+"""What NumPy raises for operands that do not fit, and a rule for an attribute that is missing."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +20,8 @@ class Call:
 
     op: its operator. operands: None for one that is left out. attributes: those that it states. outputs: how
     many it has. opset: the version of the operators. bodies: what runs its bodies, by attribute. padded:
-    whether sequences have lengths, so that steps behind their ends are none.
+    whether sequences have lengths, so that steps behind their ends are none. like: a value of each step; None
+    in a body.
     """
 
     op: str
@@ -27,6 +31,7 @@ class Call:
     opset: int
     bodies: dict[str, Any] = field(default_factory=dict[str, Any])
     padded: bool = False
+    like: Any = None
 
     def operand(self, place: int) -> Placed:
         """An operand; raises `ModelError` where there is none."""
@@ -66,3 +71,9 @@ class Call:
         """One number, likewise."""
         numbers = self.numbers(place, name, None)
         return numbers[0] if numbers else default
+
+
+Rule = Callable[[Call], Placed]
+"""The rule of an operator: its result for a node."""
+Rules = Callable[[Call], Placed | Sequence[Placed]]
+"""The rule of an operator that may have several results."""

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import ModelError
+from stepnet.graph.operators.facts import Fact
 from stepnet.graph.operators.sizes import FEATURE, SEQUENCES, STEPS, TOKENS, Size
 from stepnet.net.types import CONST, ROWS
 from stepnet.rnn.nested import expand
-from stepnet.trace.traced import Traced
+from stepnet.trace.traced import Traced, apply
 
 Array = np.ndarray
 MOST = 2**27
@@ -45,12 +46,14 @@ class AxesError(ModelError):
 class Placed:
     """A value and its axes. value: traced, or an array of its features; they are in the order of the axes.
 
-    stated: the sizes of the axes N and T that the model's file states.
+    stated: the sizes of the axes N and T that the model's file states. fact: what is known of it behind the
+    ends of sequences. Without one, a constant is there what it is everywhere, and of others nothing is known.
     """
 
     value: Any
     axes: str
     stated: tuple[tuple[str, int], ...] = ()
+    fact: Fact | None = None
 
     @property
     def is_constant(self) -> bool:
@@ -92,7 +95,7 @@ class Placed:
         return -self.axes[axis:].count(FEATURE)
 
     def with_value(self, value: Any, axes: str | None = None) -> "Placed":
-        """Another value with these axes, or with others."""
+        """Another value with these axes, or with others. Nothing is known of it behind the ends."""
         return Placed(value, self.axes if axes is None else axes, self.stated)
 
 
@@ -121,6 +124,8 @@ def joint_axes(values: Sequence[Placed]) -> str:
         if len(letters) > 1:
             raise AxesError(f"{' and '.join(f'[{words(value.axes)}]' for value in values)} do not fit")
         letter = letters.pop() if letters else FEATURE
+        if letter != FEATURE and letter in axes:
+            raise AxesError(f"each of the {words(letter)} would meet each other one of them")
         for value in present if letter != FEATURE else []:
             if value.axes[-place] == FEATURE and value.sizes[-place] != 1:
                 count = value.sizes[-place]
@@ -214,3 +219,22 @@ def padded(value: Traced, rank: int) -> Any:
     features = value.type.shape
     ones = (1,) * (rank - len(features))
     return reshaped(value, (*ones, *features)) if ones else value
+
+
+def as_dtype(value: Any, dtype: np.dtype[Any]) -> Any:
+    """A value with the dtype that ONNX gives it: that of an operand, where NumPy's is wider."""
+    return value if np.dtype(value.dtype) == dtype else value.astype(dtype)
+
+
+def repeated_at(array: Array, deep: Traced) -> Traced:
+    """An array at all places that a traced value has."""
+    literal = Traced(deep.builder, deep.builder.constant(np.asarray(array)))
+    return apply("expand", literal, extent=deep.type.extent)
+
+
+def filled(x: Placed, axis: int, count: int, number: Array) -> Any:
+    """One number, with the features of a value but for the size of an axis. A negative count is none."""
+    features = list(x.features)
+    features[axis] = max(count, 0)
+    array = np.full(features, number)
+    return repeated_at(array, x.value) if isinstance(x.value, Traced) else array

@@ -7,7 +7,7 @@ peepholes, and a reset before or after the product.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from stepnet.graph.operators.activations import (
     thresholded_relu,
 )
 from stepnet.graph.operators.call import Call
+from stepnet.graph.operators.facts import LENGTH, Behind
 from stepnet.graph.operators.placed import LENGTHS, AxesError, Placed, Unusable, reshaped, words
 from stepnet.graph.operators.shaping import repeated
 from stepnet.graph.operators.sizes import FEATURE, SEQUENCES, STEPS, Size
@@ -131,8 +132,10 @@ def recurrence(call: Call) -> list[Placed]:
         for number in range(DIRECTIONS[attributes["direction"]])
     ]
     results = outputs(call, x, made, batch_first)
-    if not call.padded or has_lengths:
+    if not call.padded:
         return results
+    if has_lengths:  # which makes the outputs zeros behind the ends
+        return [replace(results[0], fact=Behind(np.zeros((), x.value.dtype))), *results[1:]]
     return [results[0], *padded_ends(results[1:], attributes["direction"] != "forward")]
 
 
@@ -157,7 +160,7 @@ def reads_lengths(call: Call, x: Placed) -> bool:
     they are all steps.
     """
     lengths = call.optional(4)
-    if lengths is None or lengths.value is LENGTHS:
+    if lengths is None or lengths.value is LENGTHS or lengths.fact == LENGTH:
         return lengths is not None
     every = Size(STEPS, stated=dict(x.stated).get(STEPS))
     if not lengths.is_constant or any(every != size for size in np.ravel(lengths.value)):

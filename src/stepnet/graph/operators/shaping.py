@@ -1,35 +1,22 @@
-"""ONNX's operators that move numbers and axes, and those that compute shapes: a table.
+"""ONNX's operators that move axes, and those that compute shapes: a table.
 
 A shape is a constant whose numbers may be a `Size`, so shapes are computed by the same rules as constants.
 """
 
-from collections.abc import Callable, Sequence
-from itertools import pairwise
-from math import prod
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from stepnet.errors import ModelError
-from stepnet.graph.operators.call import Call
-from stepnet.graph.operators.placed import (
-    AxesError,
-    Placed,
-    at_one_extent,
-    check_room,
-    constant,
-    reshaped,
-    without_ones,
-    words,
-)
-from stepnet.graph.operators.rowwise import check_no_padding, with_one
+from stepnet.graph.operators.call import Call, Rules
+from stepnet.graph.operators.facts import STEP
+from stepnet.graph.operators.placed import AxesError, Placed, check_room, constant, reshaped, words
 from stepnet.graph.operators.sizes import FEATURE, STEPS, Last, Size, product
-from stepnet.rnn.nested import reduce as over_steps
-from stepnet.trace.traced import Traced, apply
+from stepnet.rnn.counting import index_of
+from stepnet.trace.traced import Traced
 
 Array = np.ndarray
-HIGHEST = (2**31 - 1, 2**63 - 1)
-Rules = Callable[[Call], Placed | Sequence[Placed]]
 
 
 def shape(call: Call) -> Placed:
@@ -175,161 +162,6 @@ def is_more(left: list[Any], right: list[Any]) -> bool:
     return a > b
 
 
-def concat(call: Call) -> Placed:
-    """Concat of features, or of shapes."""
-    values = call.present
-    check_room([sum(prod(value.features) for value in values)])
-    if all(value.is_constant and not value.axes.strip(FEATURE) for value in values):
-        axis = int(call.attributes.get("axis", 0))
-        try:
-            return constant(np.concatenate([value.array for value in values], axis=axis))
-        except ValueError as error:
-            raise ModelError(f"it joins constants that do not fit: {error}") from None
-    x = next((value for value in values if not value.is_constant), values[0])
-    axis = x.axis(int(call.attributes["axis"]))
-    place = x.feature(axis)
-    others = [value if value.axes == x.axes else spread(value, x) for value in values]
-    made = np.concatenate([value.value for value in others], axis=place)
-    return x.with_value(made)
-
-
-def spread(value: Placed, like: Placed) -> Placed:
-    """A constant, or a value that each sequence has once, with the axes of another value."""
-    inside, deep = without_ones(value, like.axes), like.value
-    if like.is_constant:
-        raise AxesError(f"[{words(value.axes)}] and [{words(like.axes)}] do not fit")
-    if isinstance(inside, Traced):
-        return like.with_value(at_one_extent([inside, deep])[0])
-    return like.with_value(repeated_at(inside, deep))
-
-
-def repeated_at(array: Array, deep: Traced) -> Traced:
-    """An array at all places that a traced value has."""
-    literal = Traced(deep.builder, deep.builder.constant(np.asarray(array)))
-    return apply("expand", literal, extent=deep.type.extent)
-
-
-def split(call: Call) -> list[Placed]:
-    """Split of features."""
-    x = call.x
-    axis = x.axis(int(call.attributes.get("axis", 0)))
-    parts = call.whole(1, "split")
-    size = x.sizes[axis]
-    if parts is None:
-        count = call.attributes.get("num_outputs", call.outputs)
-        if count != call.outputs:
-            raise ModelError(f"its num_outputs is {count}, and it has {call.outputs}")
-        each = -(-size // count)
-        parts = [min(each, size - each * place) for place in range(count)]
-    ends = [int(end) for end in np.cumsum([0, *parts])]
-    return [sliced(x, axis, slice(begin, end)) for begin, end in pairwise(ends)]
-
-
-def sliced(x: Placed, axis: int, chosen: slice) -> Placed:
-    """A slice of a feature."""
-    if x.is_constant and not x.axes.strip(FEATURE):
-        return constant(x.array[(slice(None),) * axis + (chosen,)])
-    place = x.feature(axis) + len(x.features)
-    rows = (slice(None),) if isinstance(x.value, Traced) else ()
-    return x.with_value(x.value[(*rows, *(slice(None),) * place, chosen)])
-
-
-def slice_(call: Call) -> Placed:
-    """Slice: of features, of shapes, and the first or the last step."""
-    x = call.x
-    starts, ends = (call.numbers(at, name) for at, name in ((1, "starts"), (2, "ends")))
-    axes = call.whole(3, "axes", list(range(len(starts)))) or []
-    steps = call.whole(4, "steps", [1] * len(starts)) or []
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        axis = x.axis(axis)
-        if x.axes[axis] == FEATURE:
-            if step < 0 and bound(end) in HIGHEST:
-                raise ModelError("it goes backwards to the highest number, which runtimes read differently")
-            x = sliced(x, axis, slice(bound(start), bound(end), step))
-        elif is_whole_axis(start, end, step, x.axes[axis]):
-            continue
-        elif x.axes[axis] == STEPS and (how := step_of(start, end, step)):
-            x = one_step(call, x, axis, how)
-        else:
-            taken = f"{words(x.axes[axis])} {start} to {end} in steps of {step}"
-            raise ModelError(
-                f"it takes {taken}: of sequences all, of steps all, the first or the last can be"
-            )
-    return x
-
-
-def bound(number: Any) -> int:
-    """The bound of a slice of features, which Python takes as ONNX does."""
-    if isinstance(number, Size | Last):
-        raise ModelError("it takes as many features as there are sequences or steps")
-    return int(number)
-
-
-def is_end(end: Any, letter: str) -> bool:
-    """Whether the bound of a slice is behind all sequences, or all steps."""
-    if isinstance(end, Size):
-        return end.letters == letter
-    return not isinstance(end, Last) and int(end) >= 2**31 - 1
-
-
-def is_whole_axis(start: Any, end: Any, step: int, letter: str) -> bool:
-    """Whether a slice takes all sequences, or all steps."""
-    return step == 1 and not isinstance(start, Last) and start == 0 and is_end(end, letter)
-
-
-def step_of(start: Any, end: Any, step: int) -> str | None:
-    """Which step a slice takes, if it takes one: the first or the last."""
-    if step == 1 and start == 0 and end == 1:
-        return "first"
-    if step == 1 and (start in (-1, Last(1))) and is_end(end, STEPS):
-        return "last"
-    return None
-
-
-def one_step(call: Call, x: Placed, axis: int, how: str, kept: bool = True) -> Placed:
-    """The first or the last step of each sequence. kept: whether an axis of size one is left in its place."""
-    if how == "last":
-        check_no_padding(call)
-    letters = x.axes[:axis] + (FEATURE if kept else "") + x.axes[axis + 1 :]
-    value = over_steps(x.value, how)
-    return x.with_value(with_one(value, letters, axis) if kept else value, letters)
-
-
-def gather(call: Call) -> Placed:
-    """Gather: rows of a constant, as an embedding does, places of a feature, the first or the last step."""
-    x, at = call.operand(0), call.operand(1)
-    axis = x.axis(int(call.attributes.get("axis", 0)))
-    if not at.is_constant:
-        if axis or not x.is_constant:
-            raise ModelError(
-                f"it takes places that are computed, of [{words(x.axes)}]: only rows of a constant are"
-            )
-        return at.with_value(embedded(x.array, at.value), at.axes + FEATURE * (len(x.axes) - 1))
-    places = at.value
-    check_room(
-        [
-            places.size,
-            *(size for place, size in enumerate(x.sizes) if x.axes[place] == FEATURE and place != axis),
-        ]
-    )
-    if x.axes[axis] == STEPS:
-        number = places.item() if places.ndim == 0 else None
-        how = "first" if number == 0 else "last" if number in (-1, Last(1)) else None
-        if how is None:
-            raise ModelError(f"it takes step {number}: the first and the last can be taken")
-        return one_step(call, x, axis, how, kept=False)
-    if x.is_constant and not x.axes.strip(FEATURE):
-        return constant(np.take(x.array, places.astype(np.int64), axis=axis))
-    place = x.feature(axis)
-    letters = x.axes[:axis] + FEATURE * places.ndim + x.axes[axis + 1 :]
-    return x.with_value(np.take(x.value, places.astype(np.int64), axis=place), letters)
-
-
-def embedded(table: Array, places: Traced) -> Any:
-    """The rows of a table at traced places."""
-    return Traced(places.builder, places.builder.constant(table, "table"))[places]
-
-
 def expand(call: Call) -> Placed:
     """Expand: a value broadcast to a shape, which may be that of all sequences."""
     return repeated(call.x, list(np.ravel(call.operand(1).array)))
@@ -374,9 +206,15 @@ def constant_of_shape(call: Call) -> Placed:
 
 
 def range_(call: Call) -> Placed:
-    """Range of known numbers."""
-    begin, end, step = (call.operand(place).array.item() for place in range(3))
-    if any(isinstance(number, Size) for number in (begin, end, step)):
+    """Range of known numbers, or of as many as there are steps."""
+    numbers = [call.operand(place) for place in range(3)]
+    begin, end, step = (number.array.item() for number in numbers)
+    if isinstance(end, Size) and (begin, step) == (0, 1) and end.times == 1 and call.like is not None:
+        if end.letters != STEPS:
+            raise AxesError("it counts sequences, of which there are not as many in each call")
+        value = index_of(call.like).astype(np.result_type(numbers[0].value, numbers[2].value))
+        return Placed(value, STEPS, fact=STEP if call.padded else None)
+    if isinstance(begin, Size | Last) or isinstance(end, Size | Last) or isinstance(step, Size | Last):
         raise ModelError("it counts sequences or steps, of which there are not as many in each call")
     check_room([int(abs((end - begin) / step))])
     return constant(np.arange(begin, end, step))
@@ -398,17 +236,13 @@ def literal(call: Call) -> Placed:
 
 
 SHAPING: dict[str, Rules] = {
-    "Concat": concat,
     "Constant": literal,
     "ConstantOfShape": constant_of_shape,
     "Expand": expand,
     "Flatten": flatten,
-    "Gather": gather,
     "Range": range_,
     "Reshape": reshape,
     "Shape": shape,
-    "Slice": slice_,
-    "Split": split,
     "Squeeze": squeeze,
     "Transpose": transpose,
     "Unsqueeze": unsqueeze,

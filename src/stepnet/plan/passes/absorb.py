@@ -207,7 +207,15 @@ class Absorbed:
         """Makes moved nodes in the body."""
         for number in numbers:
             node = self.net.nodes[number]
-            self.inside[number] = self.inner.copy(node, [self.at(operand) for operand in node.inputs])
+            operands = [self.at(operand) for operand in node.inputs]
+            if node.kind != "pointwise":  # which takes constants as they are
+                operands = [self.of_rows(*pair) for pair in zip(node.inputs, operands, strict=True)]
+            self.inside[number] = self.inner.copy(node, operands)
+
+    def of_rows(self, number: int, inside: int) -> int:
+        """A constant that was repeated at each step as a value of each row; any other value as it is."""
+        is_repeated = self.net.type_of(number).extent != CONST and self.inner.type_of(inside).extent == CONST
+        return self.inner.add("expand", inside, extent=ROWS) if is_repeated else inside
 
     def at(self, number: int) -> int:
         """The number in the body of an operand of a moved node."""

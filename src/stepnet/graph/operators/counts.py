@@ -1,0 +1,41 @@
+"""The number of steps as a value: of a model without lengths, in which it is that of a sequence alone.
+
+Div(ReduceSum(x), Shape(x)[1])    -->    the sum of a sequence over its own number of steps
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from stepnet.graph.operators.padding import COMPARISONS
+from stepnet.graph.operators.placed import AxesError, Placed, reshaped
+from stepnet.graph.operators.sizes import STEPS, Last, Size
+from stepnet.rnn.counting import length_of
+from stepnet.trace.traced import Traced
+
+COMPUTING = {"Add", "Div", "Max", "Min", "Mod", "Mul", "Pow", "Sub", "Where", *COMPARISONS}
+"""The operators that may compute with the number of steps."""
+
+
+def with_counts(operands: Sequence[Placed | None], like: Traced) -> tuple[Placed | None, ...]:
+    """Operands of which one that is the number of steps is a value of each sequence, if others are values.
+
+    like: a value of each step. Raises `AxesError` for the number of sequences.
+    """
+    dtypes = [
+        value.value.dtype for value in operands if value is not None and isinstance(value.value, Traced)
+    ]
+    return tuple(counted(value, like, dtypes[0]) if value and dtypes else value for value in operands)
+
+
+def counted(value: Placed, like: Traced, dtype: np.dtype) -> Placed:
+    """One number of steps as a value of each sequence, and any other value as it is."""
+    size = value.value.item() if value.is_constant and value.value.size == 1 else None
+    if not isinstance(size, Size | Last):
+        return value
+    if isinstance(size, Size) and size.letters != STEPS:
+        raise AxesError("it computes with the number of sequences, which differs between calls")
+    times, back = (1, size.back) if isinstance(size, Last) else (size.times, 0)
+    number = (length_of(like) * times - back).astype(dtype)
+    return replace(value, value=reshaped(number, value.value.shape))
