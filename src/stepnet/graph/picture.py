@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from stepnet.engines import Order
+from stepnet.engines import Order, engines_of
+from stepnet.engines.placed import choice as placed_on
 from stepnet.net.ir import Net, Node
 from stepnet.net.types import CONST, ROWS, STEPS, Type, extent_text
 from stepnet.plan.recognise import Recognised, recognise
@@ -85,12 +86,12 @@ def each(type_: Type) -> str:
 
 def picture(net: Net, schedule: Schedule, outputs: Sequence[str], engine: Order) -> Picture:
     """The picture of a net and its schedule. outputs: the names of its results."""
-    chosen, _ = choice(schedule, engine)
     shown, known = schedule.net, [node for node in net.nodes if node.operation == "recur"]
     read = {*shown.results, *(number for part in schedule.parts for number in part.reads)}
     inputs = [number for number in shown.inputs if number in read]
     boxes = [Box(shown.nodes[number].name) for number in inputs]
-    boxes += [part_box(part, schedule, known, chosen or "no engine") for part in schedule.parts]
+    names = engine_names(schedule, engine)
+    boxes += [part_box(*each, schedule, known) for each in zip(schedule.parts, names, strict=True)]
     gives = [(place, number) for place, number in enumerate(inputs)]
     readers = dict[int, list[int]]()
     for place, part in enumerate(schedule.parts, len(inputs)):
@@ -108,7 +109,17 @@ def picture(net: Net, schedule: Schedule, outputs: Sequence[str], engine: Order)
     return Picture(tuple(boxes), tuple(arrows))
 
 
-def part_box(part: Part, schedule: Schedule, known: list[Node], engine: str) -> Box:
+def engine_names(schedule: Schedule, asked: Order) -> Iterator[str]:
+    """The engine of each part; those that NumPy runs have the name of all."""
+    chosen, _ = choice(schedule, asked)
+    engines = engines_of(asked)
+    for part in schedule.parts:
+        plan = part.members[0][0].plan if part.members else part.plan
+        engine = None if plan is None or len(engines) == 1 else placed_on(plan, engines).engine
+        yield engine.name if engine else chosen or "no engine"
+
+
+def part_box(part: Part, engine: str, schedule: Schedule, known: list[Node]) -> Box:
     """The box of a part. known: the recurrences of the graph as it was traced."""
     nodes = nodes_of(part, schedule.net)
     rest = list(operations(nodes))
@@ -117,6 +128,8 @@ def part_box(part: Part, schedule: Schedule, known: list[Node], engine: str) -> 
         return Box(", ".join(rest), engine="numpy")
     if not recurrences:
         return Box(f"operations of {EACH.get(part.extent, extent_text(part.extent))}", wrapped(rest), engine)
+    if part.members:  # what merges directions is in the title
+        return Box(joined_title(part, recurrences[0]), engine=engine)
     (node, *_) = recurrences
     alike = [other for other in known if is_within(other, node)]
     traced = max(alike, key=lambda other: len(other.recur.body.nodes), default=node)
@@ -170,6 +183,14 @@ def cell_title(node: Node) -> str:
         return f"{known.cell.upper()}, {known.hidden} units{way}"
     sizes = ", ".join(recur.body.type_of(number).element for number in recur.memories)
     return f"recurrence{f' of {sizes}' if sizes else ''}{way}"
+
+
+def joined_title(part: Part, first: Node) -> str:
+    """The cell of joined recurrences, its units, and what is in one piece."""
+    cell = cell_title(first)
+    if part.merge:
+        return f"{cell}, both directions"
+    return f"{len(part.members)} layers of {cell}"
 
 
 def operations(nodes: Iterable[Node]) -> Iterator[str]:
