@@ -34,6 +34,7 @@ __all__ = [
     "Kernel",
     "Order",
     "Results",
+    "any_joins",
     "checked_engine",
     "choose",
     "engine_named",
@@ -127,9 +128,14 @@ def joined(schedule: Schedule, asked: str | Sequence[str]) -> Schedule:
 def joinings(schedule: Schedule, asked: str | Sequence[str]) -> "list[Joining]":
     """What becomes of the layers of a schedule that might run in one piece."""
     engines = engines_of(asked)
-    if all(engine.joins is None for engine in engines):
+    if not any_joins(asked):
         return []
     # The modules that find layers take time to import, and few engines join any.
     from stepnet.engines.joined import joinings
 
     return list(joinings(schedule.net, engines))
+
+
+def any_joins(asked: str | Sequence[str]) -> bool:
+    """Whether any of these engines runs several recurrences in one piece."""
+    return any(engine.joins is not None for engine in engines_of(asked))

@@ -120,8 +120,8 @@ class Graph:
     def explain(self, engine: Asked = "auto") -> str:
         """The parts in the order they run, what each of them does and costs, and the engine, as text.
 
-        In front are the recurrences that an engine may take in one piece, if there are any: both directions of
-        a layer, and layers. Engines that run some in one piece say which, and why not the others.
+        In front are the recurrences that an engine may take in one piece, if there are any: both directions
+        of a layer, and layers. Engines that run some in one piece say which, and why not the others.
 
         Args:
             engine: An engine, or several in order of preference.

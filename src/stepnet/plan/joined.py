@@ -66,7 +66,11 @@ def hindrance(part: Part, net: Net, groups: Groups, others: Sequence[Part]) -> s
         return "one of them computes totals of its results"
     if not groups.once.issuperset(part.parameters):
         return "their parameters are results of other parts"
-    return "one of them needs the results of another, by way of others" if circular(net, [*others, part]) else None
+    return (
+        "one of them needs the results of another, by way of others"
+        if circular(net, [*others, part])
+        else None
+    )
 
 
 def first_memories(part: Part) -> tuple[int, ...]:
@@ -95,6 +99,6 @@ def described(net: Net, layers: Layers) -> str:
     places = [" and ".join(str(flat.index(number)) for number in members(layer)) for layer in layers]
     if len(layers) > 1:
         return f"recurrences {'; '.join(places)}: layers, each on the one before"
-    (layer,) = layers
+    layer = layers[0]
     merged = "side by side" if isinstance(layer, Pair) and layer.merge == "concat" else "added"
     return f"recurrences {places[0]}: both directions of a layer, {merged}"

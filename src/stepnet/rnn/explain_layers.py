@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from stepnet.engines import checked_engine
+from stepnet.engines import any_joins, checked_engine
 from stepnet.errors import named
 from stepnet.rnn.blank import blank_program
 from stepnet.rnn.explain import joining_lines
@@ -16,9 +16,10 @@ def explained(layer: Combined, run: LayersRun, engine: Asked) -> str:
 
     Layers whose sequences may end early run one by one, so nothing is joined.
     """
-    texts = list(part_texts(layer, engine))
-    order = checked_engine(engine)
-    lines = [] if run.ends else joining_lines(blank_program(run).schedule_for(order), order)
+    texts, order = list(part_texts(layer, engine)), checked_engine(engine)
+    if run.ends or not any_joins(order):
+        return "\n\n".join(texts)
+    lines = joining_lines(blank_program(run).schedule_for(order), order)
     return "\n\n".join(["\n".join(lines), *texts] if lines else texts)
 
 

@@ -50,8 +50,7 @@ class BoundRecurrence:
     ) -> Results:
         """The results for arrays that lie as those of a call."""
         known = self.known
-        flat = [laid_flat(sequences[place], call.total) for place in known.reads]
-        x = flat[0] if len(flat) == 1 else np.concatenate([np.zeros((call.total, 0), np.float32), *flat], -1)
+        x = features(known, sequences, call.total)
         made = ran(
             self.library,
             self.recurrence,
@@ -93,6 +92,12 @@ class BoundRecurrence:
             return self.results(places, call, sequences, initial)
 
         return run
+
+
+def features(known: Known, sequences: Sequence[Array], total: int) -> Array:
+    """What a recurrence reads at each step, [total, inputs], of the sequences of a call."""
+    flat = [laid_flat(sequences[place], total) for place in known.reads]
+    return flat[0] if len(flat) == 1 else np.concatenate([np.zeros((total, 0), np.float32), *flat], -1)
 
 
 def laid_flat(sequence: Array, total: int) -> Array:

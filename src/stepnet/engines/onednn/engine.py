@@ -22,7 +22,7 @@ from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Part, Schedule
 
 Array = np.ndarray
-LLVM = LlvmEngine()
+LLVM, JOINS = LlvmEngine(), OneDnnJoins()
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class OneDnnEngine:
     """The engine on the library of STEPNET_ONEDNN, or on the one that is installed."""
 
     name: str = "onednn"
-    joins: Joins = OneDnnJoins()
+    joins: Joins = JOINS
 
     def refuse(self, schedule: Schedule) -> str | None:
         """Why a recurrence does not run on oneDNN, or a part between them on llvm; None if all of it runs."""

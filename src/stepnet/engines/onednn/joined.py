@@ -9,16 +9,19 @@ step of a forward recurrence, and all steps of a reverse one. So both directions
 sequences are equally long. Else the members run one after the other, each with padding on its own side.
 
 Layers of one direction are one primitive for any lengths, unless memories are read that oneDNN gives at its
-own last step alone: those of inner layers, and c.
+own last step alone: those of inner layers, and c. oneDNN runs a few steps of one layer, then of the next: so
+the weights of all layers pass through the cache again and again, and with one row there is little else to do.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
 from stepnet.engines.base import Bound, Call, FrozenCall, Results
-from stepnet.engines.onednn.bound import BoundRecurrence, laid_flat
+from stepnet.engines.onednn.bound import BoundRecurrence, features
+from stepnet.engines.onednn.cache import MEGABYTE
 from stepnet.engines.onednn.known import Known, known_plan
 from stepnet.engines.onednn.library import library
 from stepnet.engines.onednn.padding import Padding, padding
@@ -27,8 +30,12 @@ from stepnet.engines.onednn.run import Start, ends, executed, run_of
 from stepnet.engines.onednn.weights import Weights
 from stepnet.engines.packed import called_again
 from stepnet.plan.schedule import Part
+from stepnet.values.once import computed_once
 
 Array = np.ndarray
+
+LARGE = MEGABYTE
+"""Of so many bytes of weights, layers with one row are faster one by one: an LSTM of 192 by 30%."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,7 @@ class KnownJoined:
     memories: tuple[int, ...]
     parameters: tuple[int, ...]
 
-    @property
+    @computed_once
     def in_order(self) -> list[Known]:
         """The members in the order of the part's memories and parameters."""
         return [member for layer in self.members for member in layer]
@@ -71,15 +78,22 @@ class KnownJoined:
         """The member whose sequences are those of the call."""
         return self.members[0][0]
 
-    @property
+    @computed_once
     def reads_inside(self) -> bool:
         """Whether last memories are read that oneDNN gives at its own last step alone."""
         *inner, top = self.in_order
         return any(member.final for member in inner) or "c" in top.final
 
+    @computed_once
+    def layers_are_large(self) -> bool:
+        """Whether there are layers with weights that a cache does not hold together."""
+        whole = self.recurrence
+        numbers = sum(prod(whole.shape(name, 0, 0)) for name in whole.weights)
+        return whole.layers > 1 and 4 * numbers >= LARGE
+
     def runs_in_one(self, places: Padding) -> bool:
         """Whether a call with sequences at these places is one run of the primitive."""
-        if not places.steps:
+        if not places.steps or (places.rows == 1 and self.layers_are_large):
             return False
         return places.even or (self.recurrence.directions == 1 and not self.reads_inside)
 
@@ -100,8 +114,11 @@ def known_joined(part: Part) -> KnownJoined | str:
     whole = replace(first, direction=part.merge or first.direction, layers=len(layers))
     if reason := whole.refuse(library()):
         return reason
-    memories, parameters = ([len(each) for each in kind] for kind in ([m.memories for m in members], [p.parameters for p in listed]))
-    return KnownJoined(tuple(layers), whole, part.merge, tuple(memories), tuple(parameters))
+    memories, parameters = (
+        tuple(counts)
+        for counts in ((part.memories for part in listed), (len(part.parameters) for part in listed))
+    )
+    return KnownJoined(tuple(layers), whole, part.merge, memories, parameters)
 
 
 def differences(members: Sequence[Known], first: Sequence[Known], merge: str) -> Iterator[str]:
@@ -197,8 +214,7 @@ class BoundJoined:
     ) -> Results:
         """The results by one run of the primitive."""
         known, recurrence = self.known, self.known.recurrence
-        flat = [laid_flat(sequences[place], call.total) for place in known.first.reads]
-        x = flat[0] if len(flat) == 1 else np.concatenate(flat, -1)
+        x = features(known.first, sequences, call.total)
         members = known.in_order
         start = Start.of(
             recurrence,

@@ -1,4 +1,4 @@
-"""What oneDNN runs of a plan: its recurrence, and where the arrays of a call go; or the reason why nothing."""
+"""What oneDNN runs of a plan: its recurrence, and where the arrays of a call go; or why nothing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
